@@ -1,0 +1,485 @@
+"""Configuration: models of every file under config/, read strictly.
+
+Every key is declared here with a description. From these models come the validation, the JSON schemas in
+workflow/schemas/ and the key tables in config/README.md, so the three cannot disagree. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
+Aead = Literal["standard", "noop"]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used: names the file, the key and the remedy in one line."""
+
+
+class Model(BaseModel):
+    """Base of every configuration model: unknown keys are errors, values do not change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+M = TypeVar("M", bound=Model)
+
+
+class Paths(Model):
+    """Where files go, relative to the repository's root."""
+
+    raw: str = Field("raw", description="Runs: append-only, nothing there is ever overwritten or deleted.")
+    build: str = Field("build", description="Sources and builds; can be deleted and made again.")
+    artifacts: str = Field(
+        "artifacts", description="Tables, figures and report; can be deleted and made again."
+    )
+
+
+class Gate(Model):
+    """When a run counts as contaminated by something else on the machine."""
+
+    max_run_delay: float = Field(
+        0.15,
+        gt=0,
+        description="Largest share of the run's wall time that the client or the server may have spent runnable but "
+        "waiting for a processor (second field of /proc/PID/schedstat).",
+    )
+    max_foreign_cpu: float = Field(
+        0.10,
+        gt=0,
+        description="Largest share of all processor time during the run that may have gone to anything but the two "
+        "endpoints.",
+    )
+    retries: int = Field(
+        2, ge=0, le=10, description="How often a contaminated run is measured again within its block."
+    )
+
+
+class Config(Model):
+    """config/config.yaml: which experiments are measured, where, and at what scale."""
+
+    testbed: Name = Field("local", description="Name of a file in config/testbeds/, without .yaml.")
+    scale: Name = Field(
+        "quick",
+        description="`quick` (minutes), `paper` (8 GiB and 25 repetitions as published; hours) or `tiny` (seconds, "
+        "for trying the workflow); each experiment says what its scales mean.",
+    )
+    experiments: list[Name] = Field(
+        description="Experiments to measure: names of files in config/experiments/, without .yaml.",
+        min_length=1,
+    )
+    seed: int = Field(1, ge=0, description="Seed of the random order of runs; recorded with every run.")
+    gate: Gate = Field(default_factory=Gate, description="Contamination gate.")
+    paths: Paths = Field(default_factory=Paths, description="Directories.")
+
+    @field_validator("experiments")
+    @classmethod
+    def _unique(cls, value: list[str]) -> list[str]:
+        if len(set(value)) != len(value):
+            raise ValueError("names an experiment twice")
+        return value
+
+
+class Testbed(Model):
+    """config/testbeds/<name>.yaml: the hosts and links measured on."""
+
+    kind: Literal["local"] = Field(
+        description="`local`: network namespaces on this machine, joined by a bridge."
+    )
+    description: str = Field("", description="One line for reports.")
+
+
+class Patch(Model):
+    """A patch to one third-party package of a flavour."""
+
+    crate: str = Field(description="Package whose source is patched, as named in Cargo.lock.")
+    file: str = Field(description="Patch file below workflow/crypto/patches/, applied with -p1.")
+
+
+class Flavour(Model):
+    """One build of a library."""
+
+    patches: list[Patch] = Field(
+        default_factory=list, description="Patches to third-party sources; a stock flavour has none."
+    )
+    features: list[str] = Field(
+        default_factory=list, description="Cargo features of the endpoint switched on in this flavour."
+    )
+    sources: list[str] = Field(
+        default_factory=list,
+        description="Further files or directories of this repository that are compiled in.",
+    )
+
+
+class Supports(Model):
+    """What the endpoints of a library can do; checked against `--describe` of the builds."""
+
+    ciphers: list[Cipher] = Field(description="AEAD cipher suites.")
+    groups: list[str] = Field(description="Key-exchange groups.")
+    congestion_controls: list[str] = Field(description="Congestion controls.")
+    noop: bool = Field(description="Whether flavour noop has a NOOP AEAD.")
+    header_protection_off: bool = Field(description="Whether flavour noop can switch header protection off.")
+    gso: bool | None = Field(description="UDP GSO on sending; null for TCP.")
+    gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
+
+
+class Notes(Model):
+    """Prose for docs/libraries.md."""
+
+    noop: str = Field(description="What the NOOP AEAD covers and how it is made.")
+    initial: str = Field(description="Whether Initial packets stay standard in the noop flavour.")
+    header_protection: str = Field(description="What switching header protection off does.")
+    io: str = Field(description="How the endpoints do I/O, batching, buffers and windows.")
+
+
+class Library(Model):
+    """config/libraries/<name>.yaml: one QUIC (or TCP+TLS) implementation."""
+
+    title: str = Field(description="Name in figures.")
+    transport: Literal["quic", "tcp"] = Field(description="What runs under the application protocol.")
+    tls_library: str = Field(description="The TLS library it uses.")
+    licence: str = Field(description="Licence of the library, as an SPDX expression.")
+    recipe: Literal["cargo", "tcp-tls"] = Field(
+        description="How it is built: `cargo` (a crate in workflow/endpoints/) or `tcp-tls` (OpenSSL, nginx, libcurl)."
+    )
+    endpoint: str = Field(description="Directory of its endpoint programs below workflow/endpoints/.")
+    package: str | None = Field(None, description="Cargo package of the endpoint (recipe `cargo`).")
+    crates: list[str] = Field(
+        description="Third-party packages that make up the library, the first one giving its version.",
+        min_length=1,
+    )
+    flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
+    supports: Supports = Field(description="Capabilities.")
+    notes: Notes = Field(description="What the documentation says about this library.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Library:
+        if "stock" not in self.flavours:
+            raise ValueError("flavours: `stock` is missing; every library has an unpatched build")
+        stock = self.flavours["stock"]
+        if stock.patches or stock.features:
+            raise ValueError("flavours.stock: a stock build has neither patches nor features; move them to another")
+        if self.recipe == "cargo" and not self.package:
+            raise ValueError("package: is missing; recipe `cargo` needs the endpoint's Cargo package")
+        return self
+
+
+class Variant(Model):
+    """The cryptography of one connection."""
+
+    label: str = Field(description="Name in figures and tables; unique within the experiment.")
+    cipher: Cipher = Field(description="The only cipher suite offered and accepted.")
+    aead: Aead = Field(
+        "standard",
+        description="`noop`: ciphertext = plaintext with a constant 16-byte tag (A Quantum of QUIC, Sec. III).",
+    )
+    header_protection: bool = Field(
+        True, description="QUIC header protection (RFC 9001, 5.4); has no meaning for TCP."
+    )
+    group: str = Field("x25519", description="The only key-exchange group offered and accepted.")
+    flavour: Name | None = Field(
+        None,
+        description="Build that is measured; default `noop` where the NOOP AEAD is used or QUIC header protection is "
+        "off, else `stock`.",
+    )
+    baseline: str | None = Field(
+        None, description="Label of the variant this one is compared with; default: the experiment's baseline."
+    )
+    arm: Literal["main", "control"] = Field(
+        "main", description="`control`: measured and tabulated to judge the method, not drawn as a result."
+    )
+
+
+class Workload(Model):
+    """What a connection does."""
+
+    kind: Literal["bulk"] = Field(description="`bulk`: one download per connection.")
+    congestion_control: str = Field("cubic", description="Congestion control of both endpoints.")
+    receive_buffer: int = Field(
+        6815744,
+        gt=0,
+        description="UDP socket buffers in bytes; the default is 32 x 208 KiB as in A Quantum of QUIC.",
+    )
+    window: int = Field(16777216, gt=0, description="QUIC flow-control window in bytes.")
+    gso: bool = Field(True, description="UDP generic segmentation offload on sending.")
+    gro: bool = Field(True, description="UDP generic receive offload.")
+
+
+class Link(Model):
+    """The link between client and server while an experiment runs."""
+
+    mode: Literal["throughput", "wire"] = Field(
+        description="`throughput`: segmentation offloads on (captures show 64 kB super-frames); `wire`: off, every "
+        "frame at most MTU + 14 bytes. Never compared with each other."
+    )
+    mtu: int = Field(1500, ge=1280, le=9000, description="MTU of the link in bytes.")
+    rate_mbit: float | None = Field(
+        None, gt=0, description="Rate limit towards the client in Mbit/s (tbf); null: none."
+    )
+
+
+class Scale(Model):
+    """How much is measured."""
+
+    bytes: int = Field(gt=0, description="Size of the download in bytes.")
+    blocks: int = Field(gt=0, description="Blocks (repetitions of every cell) at most.")
+    min_blocks: int | None = Field(
+        None, gt=1, description="Blocks at least before the contrast may end the experiment; default: `blocks`."
+    )
+    timeout_s: float = Field(60, gt=0, description="A run that takes longer has failed, in seconds.")
+
+    @model_validator(mode="after")
+    def _order(self) -> Scale:
+        if self.min_blocks is not None and self.min_blocks > self.blocks:
+            raise ValueError(f"min_blocks {self.min_blocks} is more than blocks {self.blocks}")
+        return self
+
+
+class Contrast(Model):
+    """The comparison whose precision ends an experiment."""
+
+    label: str = Field(description="Variant that is compared with the baseline, within blocks.")
+    half_width: float = Field(
+        gt=0,
+        lt=1,
+        description="The experiment ends when the 95 % interval of the paired goodput ratio of every library is at most "
+        "this far from it on either side, as a fraction of the ratio.",
+    )
+
+
+class Pair(Model):
+    """A client of one library downloading from a server of another."""
+
+    client: Name = Field(description="Library of the client.")
+    server: Name = Field(description="Library of the server.")
+
+
+class Experiment(Model):
+    """config/experiments/<name>.yaml: factors, workload, link and scales behind a figure or table."""
+
+    title: str = Field(description="Title in figures.")
+    source: str = Field(description="What it reproduces: paper and figure or table.")
+    question: str = Field(description="What it answers, in one sentence.")
+    workload: Workload = Field(description="What a connection does.")
+    link: Link = Field(description="The link while measuring.")
+    libraries: list[Name | Pair] = Field(
+        description="Libraries, or pairs of a client's and a server's library.", min_length=1
+    )
+    variants: list[Variant] = Field(description="Variants measured on every library.", min_length=1)
+    baseline: str = Field(description="Label of the variant that the others are compared with, within blocks.")
+    aa: bool = Field(
+        True, description="Measure the baseline twice per block and library: the noise floor of a ratio."
+    )
+    contrast: Contrast | None = Field(None, description="Ends the experiment when it is narrow enough.")
+    scales: dict[Name, Scale] = Field(description="Scales: `quick`, `paper`, `tiny` and others.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Experiment:
+        labels = [variant.label for variant in self.variants]
+        if len(set(labels)) != len(labels):
+            raise ValueError("variants: two have the same label")
+        if self.baseline not in labels:
+            raise ValueError(f"baseline: `{self.baseline}` is not the label of a variant; there are {labels}")
+        if self.contrast and self.contrast.label not in labels:
+            raise ValueError(f"contrast.label: `{self.contrast.label}` is not the label of a variant; there are {labels}")
+        for variant in self.variants:
+            if variant.baseline is not None and variant.baseline not in labels:
+                raise ValueError(
+                    f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is not the label of a variant"
+                )
+            if variant.baseline == variant.label:
+                raise ValueError(f"variants: `{variant.label}` is its own baseline")
+        if self.contrast and self.contrast.label == self.baseline:
+            raise ValueError("contrast.label: is the baseline itself")
+        pairs = [pair if isinstance(pair, str) else (pair.client, pair.server) for pair in self.libraries]
+        if len(set(pairs)) != len(pairs):
+            raise ValueError("libraries: one is named twice")
+        return self
+
+    def pairs(self) -> list[Pair]:
+        """Client and server library of every combination measured, in the order of the file."""
+        return [
+            entry if isinstance(entry, Pair) else Pair(client=entry, server=entry) for entry in self.libraries
+        ]
+
+
+class Project:
+    """Everything under config/, read and checked against each other."""
+
+    def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
+        self.root = root
+        directory = root / "config"
+        self.config = read_config(directory / "config.yaml", overrides)
+        self.libraries = _read_directory(directory / "libraries", Library)
+        self.testbeds = _read_directory(directory / "testbeds", Testbed)
+        self.experiments = _read_directory(directory / "experiments", Experiment)
+        self._check(directory)
+
+    @property
+    def testbed(self) -> Testbed:
+        """The testbed named in config.yaml."""
+        return self.testbeds[self.config.testbed]
+
+    @property
+    def raw(self) -> Path:
+        """Directory of runs."""
+        return self.root / self.config.paths.raw
+
+    @property
+    def build(self) -> Path:
+        """Directory of sources and builds."""
+        return self.root / self.config.paths.build
+
+    @property
+    def artifacts(self) -> Path:
+        """Directory of tables, figures and report."""
+        return self.root / self.config.paths.artifacts
+
+    def scale(self, experiment: str) -> Scale:
+        """The scale named in config.yaml, as the experiment defines it."""
+        return self.experiments[experiment].scales[self.config.scale]
+
+    def _check(self, directory: Path) -> None:
+        config_file = directory / "config.yaml"
+        _known("testbed", self.config.testbed, self.testbeds, config_file)
+        for name in self.config.experiments:
+            _known("experiments", name, self.experiments, config_file)
+            experiment = self.experiments[name]
+            file = directory / "experiments" / f"{name}.yaml"
+            if self.config.scale not in experiment.scales:
+                raise ConfigError(
+                    f"{config_file}: scale: experiment `{name}` has no scale `{self.config.scale}`; it has "
+                    f"{', '.join(sorted(experiment.scales))}"
+                )
+        for name, experiment in self.experiments.items():
+            file = directory / "experiments" / f"{name}.yaml"
+            for pair in experiment.pairs():
+                for library in (pair.client, pair.server):
+                    _known("libraries", library, self.libraries, file)
+                transports = {self.libraries[library].transport for library in (pair.client, pair.server)}
+                if len(transports) > 1:
+                    raise ConfigError(
+                        f"{file}: libraries: {pair.client} and {pair.server} do not use the same transport; "
+                        "pair QUIC with QUIC and TCP with TCP"
+                    )
+            for variant in experiment.variants:
+                for pair in experiment.pairs():
+                    for library in (pair.client, pair.server):
+                        if variant.flavour and variant.flavour not in self.libraries[library].flavours:
+                            raise ConfigError(
+                                f"{file}: variants: `{variant.label}` asks for flavour `{variant.flavour}`, which "
+                                f"{library} does not have; it has {', '.join(self.libraries[library].flavours)}"
+                            )
+                if variant.flavour == "stock" and (variant.aead == "noop" or not variant.header_protection):
+                    raise ConfigError(
+                        f"{file}: variants: `{variant.label}` is impossible: a stock build has neither a NOOP AEAD nor a "
+                        "switch for header protection; leave out `flavour`"
+                    )
+
+
+def _known(key: str, name: str, known: Mapping[str, Any], file: Path) -> None:
+    if name not in known:
+        raise ConfigError(f"{file}: {key}: `{name}` is unknown{_suggest(name, known)}")
+
+
+def _suggest(name: str, known: Mapping[str, Any] | list[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return f"; did you mean `{close[0]}`?"
+    return f"; known are {', '.join(sorted(known)) or 'none'}"
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML in which a key given twice is an error instead of the last one winning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key `{key}` is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """A YAML mapping from a file; raises ConfigError naming the file and line."""
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: is missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        raise ConfigError(f"{file}:{line} not valid YAML: {getattr(error, 'problem', error)}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: must be a mapping of keys to values")
+    return data
+
+
+def parse(model: type[M], data: Mapping[str, Any], file: Path | str) -> M:
+    """Validate `data` as `model`; raises ConfigError with the first problem, its key and a remedy."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        location = ".".join(str(part) for part in problem["loc"] if not _is_union_tag(part))
+        if problem["type"] == "extra_forbidden":
+            key = str(problem["loc"][-1])
+            fields = _fields_at(model, problem["loc"][:-1])
+            raise ConfigError(f"{file}: {location}: unknown key{_suggest(key, fields)}") from None
+        if problem["type"] == "missing":
+            raise ConfigError(f"{file}: {location}: is missing; add it") from None
+        message = problem["msg"].removeprefix("Value error, ")
+        value = "" if isinstance(problem["input"], (dict, list)) else f" (it is `{problem['input']}`)"
+        where = f" {location}:" if location else ""
+        raise ConfigError(f"{file}:{where} {message}{value}") from None
+
+
+def _is_union_tag(part: str | int) -> bool:
+    # pydantic puts the branch of a union it tried into the location
+    return isinstance(part, str) and (part.startswith("constrained-") or part in {"Pair"})
+
+
+def _fields_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
+    """Names of the fields of the model that an error location leads to."""
+    current: Any = model
+    for part in location:
+        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
+            current = current.model_fields[str(part)].annotation
+        candidates = [current, *getattr(current, "__args__", ())]
+        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if models:
+            current = models[0]
+    if isinstance(current, type) and issubclass(current, BaseModel):
+        return list(current.model_fields)
+    return []
+
+
+def read_config(file: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """config.yaml with overrides (from `snakemake --config`) on top."""
+    data = read_yaml(file)
+    for key, value in (overrides or {}).items():
+        if isinstance(value, Mapping) and isinstance(data.get(key), Mapping):
+            data[key] = {**data[key], **value}
+        else:
+            data[key] = value
+    return parse(Config, data, file)
+
+
+def _read_directory(directory: Path, model: type[M]) -> dict[str, M]:
+    files = sorted(directory.glob("*.yaml"))
+    if not files:
+        raise ConfigError(f"{directory}: holds no .yaml file")
+    return {file.stem: parse(model, read_yaml(file), file) for file in files}

@@ -1,0 +1,222 @@
+"""From configuration to cells: what an experiment measures, and what identifies it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quicbed.config import Experiment, Library, Pair, Project, Variant
+
+
+def digest(value: Any, length: int = 8) -> str:
+    """First `length` hexadecimal digits of the SHA-256 of a JSON value, independent of key order."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def flavour_of(variant: Variant, transport: str) -> str:
+    """The build that a variant is measured on."""
+    if variant.flavour is not None:
+        return variant.flavour
+    unprotected = transport == "quic" and not variant.header_protection
+    return "noop" if variant.aead == "noop" or unprotected else "stock"
+
+
+def unsupported_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
+    """Why a library cannot do a variant according to its description, or None if it can."""
+    supports = library.supports
+    if variant.cipher not in supports.ciphers:
+        return f"{title} has no {variant.cipher}"
+    if variant.group not in supports.groups:
+        return f"{title} has no group {variant.group}"
+    if congestion_control not in supports.congestion_controls:
+        return f"{title} has no congestion control {congestion_control}"
+    if variant.aead == "noop" and not supports.noop:
+        return f"{title} has no NOOP AEAD"
+    if not variant.header_protection and library.transport == "quic" and not supports.header_protection_off:
+        return f"{title} cannot switch header protection off"
+    flavour = flavour_of(variant, library.transport)
+    if flavour not in library.flavours:
+        return f"{title} has no flavour {flavour}"
+    return None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One side of a cell: a build of a library."""
+
+    library: str
+    flavour: str
+    version: str
+    build: str
+
+    def as_dict(self) -> dict[str, str]:
+        """The fields of run.json."""
+        return {
+            "library": self.library,
+            "flavour": self.flavour,
+            "version": self.version,
+            "build": self.build,
+        }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of an experiment's factors. Its id changes with anything that could change a measurement."""
+
+    id: str
+    slug: str
+    label: str
+    arm: str
+    baseline: str | None
+    client: Endpoint
+    server: Endpoint
+    transport: str
+    variant: Mapping[str, Any]
+    unsupported: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `cell` object of run.json."""
+        return {
+            "id": self.id,
+            "slug": self.slug,
+            "label": self.label,
+            "arm": self.arm,
+            "baseline": self.baseline,
+        }
+
+
+def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
+    """The `variant` object of run.json; header protection is null for TCP."""
+    return {
+        "cipher": variant.cipher,
+        "aead": variant.aead,
+        "header_protection": variant.header_protection if transport == "quic" else None,
+        "group": variant.group,
+    }
+
+
+def campaign_of(project: Project, name: str, host_id: str) -> tuple[str, dict[str, Any]]:
+    """Id and identity of a campaign: runs of different campaigns are never compared.
+
+    A campaign is an experiment at one scale on one testbed of one machine, with one workload and link. Cells may be
+    added to it later.
+    """
+    experiment = project.experiments[name]
+    scale = project.scale(name)
+    identity = {
+        "experiment": name,
+        "scale": project.config.scale,
+        "testbed": project.config.testbed,
+        "host_id": host_id,
+        "bytes": scale.bytes,
+        "workload": experiment.workload.model_dump(),
+        "link": experiment.link.model_dump(),
+    }
+    return digest(identity), identity
+
+
+def cells_of(
+    project: Project, name: str, campaign: str, builds: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> list[Cell]:
+    """Cells of an experiment in the order of its file; `builds` maps (library, flavour) to its build.json."""
+    experiment = project.experiments[name]
+    cells: list[Cell] = []
+    for pair in experiment.pairs():
+        by_label: dict[str, Cell] = {}
+        for variant in _baselines_first(experiment):
+            target = variant.baseline or experiment.baseline
+            baseline = by_label[target].id if variant.label != experiment.baseline else None
+            by_label[variant.label] = _cell(project, experiment, campaign, pair, variant, variant.arm, baseline, builds)
+        cells += [by_label[variant.label] for variant in experiment.variants]
+        if experiment.aa:
+            variant = next(v for v in experiment.variants if v.label == experiment.baseline)
+            reference = by_label[variant.label].id
+            cells.append(_cell(project, experiment, campaign, pair, variant, "aa", reference, builds))
+    return cells
+
+
+def _baselines_first(experiment: Experiment) -> list[Variant]:
+    """The variants in an order in which each one's baseline comes before it."""
+    done: list[str] = []
+    ordered: list[Variant] = []
+    waiting = list(experiment.variants)
+    while waiting:
+        ready = [
+            v for v in waiting if v.label == experiment.baseline or (v.baseline or experiment.baseline) in done
+        ]
+        if not ready:
+            raise ValueError(f"variants: {[v.label for v in waiting]} are each other's baselines")
+        ordered += ready
+        done += [v.label for v in ready]
+        waiting = [v for v in waiting if v.label not in done]
+    return ordered
+
+
+def _cell(
+    project: Project,
+    experiment: Experiment,
+    campaign: str,
+    pair: Pair,
+    variant: Variant,
+    arm: str,
+    baseline: str | None,
+    builds: Mapping[tuple[str, str], Mapping[str, Any]],
+) -> Cell:
+    sides: list[Endpoint] = []
+    reason: str | None = None
+    for name in (pair.client, pair.server):
+        library = project.libraries[name]
+        reason = reason or unsupported_reason(
+            library.title, library, variant, experiment.workload.congestion_control
+        )
+        flavour = flavour_of(variant, library.transport)
+        build = builds.get((name, flavour), {})
+        sides.append(Endpoint(name, flavour, str(build.get("version", "")), str(build.get("build", ""))))
+    transport = project.libraries[pair.client].transport
+    settings = variant_dict(variant, transport)
+    name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{name}-{variant.label}-{'' if arm == 'main' else arm}".lower()).strip("-")
+    identity = {
+        "campaign": campaign,
+        "client": sides[0].build,
+        "server": sides[1].build,
+        "flavours": [side.flavour for side in sides],
+        "libraries": [side.library for side in sides],
+        "variant": settings,
+        "arm": arm,
+    }
+    return Cell(
+        id=digest(identity),
+        slug=slug,
+        label=variant.label,
+        arm=arm,
+        baseline=baseline,
+        client=sides[0],
+        server=sides[1],
+        transport=transport,
+        variant=settings,
+        unsupported=reason,
+    )
+
+
+def builds_needed(project: Project, names: list[str]) -> list[tuple[str, str]]:
+    """(library, flavour) of every build that the experiments measure, sorted."""
+    needed: set[tuple[str, str]] = set()
+    for name in names:
+        experiment = project.experiments[name]
+        for pair in experiment.pairs():
+            for variant in experiment.variants:
+                for library in (pair.client, pair.server):
+                    described = project.libraries[library]
+                    flavour = flavour_of(variant, described.transport)
+                    reason = unsupported_reason(
+                        described.title, described, variant, experiment.workload.congestion_control
+                    )
+                    if reason is None:
+                        needed.add((library, flavour))
+    return sorted(needed)
