@@ -1,0 +1,274 @@
+"""Statistics of an experiment: which runs count, summaries by cell, ratios paired within blocks.
+
+**Which runs count.** A run counts when its status is ``ok``. Of the attempts at a cell in one
+block the first uncontaminated one counts; when every attempt was contaminated, the last one
+counts and is reported in the column ``contaminated``.
+
+**Ratios.** The ratio of a cell to its baseline is the geometric mean of the ratios of the two
+runs in the same block: machine-wide changes between blocks cancel, and the ratio of A to B is the
+inverse of that of B to A. Its 95 % interval is an *expanded percentile* bootstrap interval of the
+mean log ratio (T. Hesterberg, "What Teachers Should Know About the Bootstrap", The American
+Statistician 69(4), 2015, sec. 4.4): a plain percentile interval is too narrow by the factor
+``sqrt((n - 1) / n) * z / t`` in small samples, at 10 blocks it covers about 90 % instead of 95 %.
+BCa corrects skewness but not this. Seed and number of resamples are fixed.
+
+**Noise floor.** The A/A arm repeats the baseline cell of each library; the interval of its ratio
+to the baseline shows what a difference of nothing looks like on this testbed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy.special import stdtrit
+
+from quicbed import runs
+
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+SEED = 20240603
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A paired ratio with its 95 % interval; *low* and *high* are NaN for fewer than two pairs."""
+
+    ratio: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval relative to the ratio; infinite when there is none."""
+        if self.n < 2:
+            return math.inf
+        return (self.high - self.low) / (2 * self.ratio)
+
+
+def paired_ratio(
+    values: Iterable[tuple[Hashable, float]], baseline: Iterable[tuple[Hashable, float]]
+) -> Interval:
+    """Ratio of *values* to *baseline*, each given as (block, value), paired by block.
+
+    Blocks that only one of them has are left out. The order of the pairs does not matter.
+    """
+    own, other = _by_block(values), _by_block(baseline)
+    shared = sorted(own.keys() & other.keys(), key=repr)
+    logs = np.sort(np.array([math.log(own[block] / other[block]) for block in shared]))
+    n = len(logs)
+    if n == 0:
+        return Interval(math.nan, math.nan, math.nan, 0)
+    ratio = math.exp(logs.mean())
+    if n == 1:
+        return Interval(ratio, math.nan, math.nan, 1)
+    low, high = np.exp(_mean_interval(logs))
+    return Interval(ratio, float(low), float(high), n)
+
+
+def _by_block(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
+    values: dict[Hashable, float] = {}
+    for block, value in pairs:
+        if block in values:
+            raise ValueError(f"block {block!r} has two values")
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"block {block!r}: a ratio needs positive values, found {value!r}")
+        values[block] = value
+    return values
+
+
+def _mean_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
+    """Expanded percentile bootstrap interval of the mean of at least two values."""
+    n = len(values)
+    t = stdtrit(n - 1, (1 - CONFIDENCE) / 2)  # quantile of Student's t distribution, negative
+    tail = NormalDist().cdf(math.sqrt(n / (n - 1)) * t)
+    picks = np.random.default_rng(SEED).integers(0, n, size=(RESAMPLES, n))
+    means = values[picks].mean(axis=1)
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def counted(table: pl.DataFrame) -> pl.DataFrame:
+    """The runs that count: one for every cell and block that has a finished run."""
+    block = ["testbed", "host_id", "experiment", "campaign", "source", "cell", "block"]
+    return (
+        table.filter(pl.col("status") == "ok")
+        # first the uncontaminated by attempt, then the contaminated from the last attempt down
+        .with_columns(
+            _rank=pl.when(pl.col("contaminated"))
+            .then(1_000_000 - pl.col("attempt").fill_null(0))
+            .otherwise(pl.col("attempt").fill_null(0))
+        )
+        .sort([*block, "_rank", "origin"], nulls_last=True)
+        .unique(block, keep="first", maintain_order=True)
+        .drop("_rank")
+        .sort(runs.SORT, nulls_last=True)
+    )
+
+
+def paired_half_width(
+    table: pl.DataFrame, cell: str, baseline: str, metric: str = "goodput_mbps"
+) -> float:
+    """Relative half width of the interval of a cell's paired ratio, for a stopping rule."""
+    used = counted(table)
+    return paired_ratio(_values(used, cell, metric), _values(used, baseline, metric)).half_width
+
+
+def _values(used: pl.DataFrame, cell: str | None, metric: str) -> list[tuple[int, float]]:
+    found = used.filter((pl.col("cell") == cell) & pl.col(metric).is_not_null())
+    return found.select("block", metric).rows()
+
+
+def superseded(table: pl.DataFrame) -> pl.DataFrame:
+    """Runs of cells that a later cell of the same campaign replaces: same arm, newer build."""
+    return table.join(_current_cells(table), on="cell", how="anti").sort(
+        runs.SORT, nulls_last=True
+    )
+
+
+_PLACE = ["client_library", "server_library", "label", "arm"]
+
+
+def _current_cells(table: pl.DataFrame) -> pl.DataFrame:
+    return (
+        table.group_by([*_PLACE, "cell"])
+        .agg(pl.col("started_at").max())
+        .sort([*_PLACE, "started_at", "cell"], nulls_last=False)
+        .unique(_PLACE, keep="last", maintain_order=True)
+        .select("cell")
+    )
+
+
+FIGURE_SCHEMA: dict[str, pl.DataType] = {
+    "testbed": pl.String(),
+    "testbed_kind": pl.String(),
+    "host_id": pl.String(),
+    "experiment": pl.String(),
+    "campaign": pl.String(),
+    "scale": pl.String(),
+    "link_mode": pl.String(),
+    "mtu": pl.Int64(),
+    "rate_mbit": pl.Float64(),
+    "workload_bytes": pl.Int64(),
+    "client_library": pl.String(),
+    "server_library": pl.String(),
+    "client_build": pl.String(),
+    "server_build": pl.String(),
+    "arm": pl.String(),
+    "label": pl.String(),
+    "cell": pl.String(),
+    "cipher": pl.String(),
+    "aead": pl.String(),
+    "header_protection": pl.Boolean(),
+    "unsupported": pl.String(),  # the reason, null for a supported cell
+    "n": pl.Int64(),  # runs that count
+    "mean": pl.Float64(),
+    "median": pl.Float64(),
+    "q1": pl.Float64(),
+    "q3": pl.Float64(),
+    "min": pl.Float64(),
+    "max": pl.Float64(),
+    "blocks": pl.Int64(),  # blocks the cell was tried in
+    "failed": pl.Int64(),  # failed runs
+    "contaminated": pl.Int64(),  # runs that count although contaminated
+    "repeated": pl.Int64(),  # contaminated runs that an uncontaminated repetition replaced
+    "client_cpu_s_per_gib": pl.Float64(),  # means over the runs that count
+    "server_cpu_s_per_gib": pl.Float64(),
+    "baseline": pl.String(),
+    "baseline_label": pl.String(),
+    "ratio": pl.Float64(),  # paired ratio to the baseline cell
+    "ratio_low": pl.Float64(),
+    "ratio_high": pl.Float64(),
+    "ratio_n": pl.Int64(),
+    "aa_ratio": pl.Float64(),  # A/A arm of the same library
+    "aa_low": pl.Float64(),
+    "aa_high": pl.Float64(),
+}
+"""Columns of a figure's table: one row a cell, metric in the unit of `figure_table`'s metric."""
+
+
+def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.DataFrame:
+    """One row a cell of one campaign (see `quicbed.runs.select_campaign`).
+
+    mean ... max are of *metric* over the runs that count; quartiles interpolate linearly between
+    order statistics. Cells that `superseded` names are left out.
+    """
+    current = campaign.join(_current_cells(campaign), on="cell", how="semi")
+    used = counted(current)
+    rows = [_figure_row(current, used, cell, metric) for cell in sorted(set(current["cell"]))]
+    labels = {row["cell"]: row["label"] for row in rows}
+    floors = {
+        (row["client_library"], row["server_library"]): row for row in rows if row["arm"] == "aa"
+    }
+    for row in rows:
+        row["baseline_label"] = labels.get(row["baseline"])
+        floor = floors.get((row["client_library"], row["server_library"]))
+        if floor:
+            row |= {f"aa_{end}": floor[f"ratio_{end}"] for end in ("low", "high")}
+            row["aa_ratio"] = floor["ratio"]
+    complete = [{name: row.get(name) for name in FIGURE_SCHEMA} for row in rows]
+    return pl.DataFrame(complete, schema=FIGURE_SCHEMA, orient="row").sort(
+        "client_library", "server_library", "arm", "label", "cell", nulls_last=True
+    )
+
+
+def _figure_row(
+    campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: str
+) -> dict[str, Any]:
+    tried = campaign.filter(pl.col("cell") == cell)
+    newest = tried.sort("started_at", *runs.SORT, nulls_last=False).row(-1, named=True)
+    row = {name: newest.get(name) for name in FIGURE_SCHEMA}
+    counting = used.filter((pl.col("cell") == cell) & pl.col(metric).is_not_null())
+    values = counting[metric].sort().to_numpy()
+    refused = tried.filter(pl.col("status") == "unsupported")
+    ok = tried.filter(pl.col("status") == "ok")
+    row |= {
+        "unsupported": refused["reason"][0] if len(refused) and ok.is_empty() else None,
+        "n": len(values),
+        "blocks": tried["block"].drop_nulls().n_unique(),
+        "failed": len(tried.filter(pl.col("status") == "failed")),
+        "contaminated": int(counting["contaminated"].sum()),
+        "repeated": int(ok["contaminated"].sum()) - int(counting["contaminated"].sum()),
+    }
+    for role in ("client", "server"):
+        row[f"{role}_cpu_s_per_gib"] = counting[f"{role}_cpu_s_per_gib"].sort().mean()
+    if len(values):
+        q1, median, q3 = np.quantile(values, [0.25, 0.5, 0.75])
+        row |= {
+            "mean": float(values.mean()),
+            "median": float(median),
+            "q1": float(q1),
+            "q3": float(q3),
+            "min": float(values[0]),
+            "max": float(values[-1]),
+        }
+    if newest["baseline"] is not None:
+        interval = paired_ratio(
+            _values(used, cell, metric), _values(used, newest["baseline"], metric)
+        )
+        row["ratio_n"] = interval.n
+        if interval.n:
+            row["ratio"] = interval.ratio
+        if interval.n > 1:
+            row |= {"ratio_low": interval.low, "ratio_high": interval.high}
+    return row
+
+
+def write_figure_table(table: pl.DataFrame, name: str, directory: Path) -> list[Path]:
+    """Write *table* as ``<name>.parquet`` and ``<name>.csv``."""
+    parquet, csv = directory / f"{name}.parquet", directory / f"{name}.csv"
+    runs.write_parquet(table, parquet)
+    csv.write_text(table.write_csv(float_precision=6), encoding="utf-8")
+    return [parquet, csv]
+
+
+def used_origins(campaign: pl.DataFrame, cells: Sequence[str]) -> list[str]:
+    """Directories of the runs that count for *cells*: the data behind a figure."""
+    return counted(campaign).filter(pl.col("cell").is_in(list(cells)))["origin"].sort().to_list()

@@ -1,0 +1,351 @@
+"""Raw runs read into one tidy table.
+
+A run is one directory below ``raw/<testbed>/`` with a ``run.json`` in it, or the same tree in an
+archive below ``raw/reference/``. The table has one row for every run, whatever its status; a file
+that cannot be read becomes a row with the status ``unreadable`` and the reason, so that nothing
+is left out silently.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import polars as pl
+
+FORMAT = 1
+RUN_FILE = "run.json"
+STATUSES = ("ok", "failed", "unsupported")
+UNREADABLE = "unreadable"
+BYTES_PER_GIB = 2**30
+
+
+class RunError(ValueError):
+    """A run.json that is truncated, corrupt or not one of ours; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table and where its value stands in run.json."""
+
+    name: str
+    dtype: pl.DataType
+    key: str
+    required: bool = False
+
+
+def _endpoint(role: str) -> list[Column]:
+    return [
+        Column(f"{role}_{field}", pl.String(), f"{role}.{field}", required=True)
+        for field in ("library", "flavour", "version", "build")
+    ]
+
+
+def _evidence(role: str) -> list[Column]:
+    return [
+        Column(f"{role}_negotiated_{field}", pl.String(), f"evidence.{role}.{field}")
+        for field in ("cipher", "group", "signature", "aead", "header_protection")
+    ]
+
+
+COLUMNS: list[Column] = [
+    Column("testbed", pl.String(), "testbed.name", required=True),
+    Column("testbed_kind", pl.String(), "testbed.kind", required=True),
+    Column("host_id", pl.String(), "testbed.host_id"),
+    Column("cpu_model", pl.String(), "testbed.cpu_model"),
+    Column("cpus", pl.Int64(), "testbed.cpus"),
+    Column("kernel", pl.String(), "testbed.kernel"),
+    Column("experiment", pl.String(), "experiment", required=True),
+    Column("campaign", pl.String(), "campaign", required=True),
+    Column("scale", pl.String(), "scale", required=True),
+    Column("block", pl.Int64(), "block"),
+    Column("order", pl.Int64(), "order"),
+    Column("attempt", pl.Int64(), "attempt"),
+    Column("seed", pl.Int64(), "seed"),
+    Column("cell", pl.String(), "cell.id", required=True),
+    Column("slug", pl.String(), "cell.slug", required=True),
+    Column("arm", pl.String(), "cell.arm", required=True),
+    Column("label", pl.String(), "cell.label", required=True),
+    Column("baseline", pl.String(), "cell.baseline"),
+    Column("library", pl.String(), "client.library", required=True),
+    Column("flavour", pl.String(), "client.flavour", required=True),
+    *_endpoint("client"),
+    *_endpoint("server"),
+    Column("cipher", pl.String(), "variant.cipher"),
+    Column("aead", pl.String(), "variant.aead"),
+    Column("header_protection", pl.Boolean(), "variant.header_protection"),
+    Column("group", pl.String(), "variant.group"),
+    Column("link_mode", pl.String(), "link.mode"),
+    Column("mtu", pl.Int64(), "link.mtu"),
+    Column("rate_mbit", pl.Float64(), "link.rate_mbit"),
+    Column("workload", pl.String(), "workload.kind"),
+    Column("workload_bytes", pl.Int64(), "workload.bytes"),
+    Column("connections", pl.Int64(), "workload.connections"),
+    Column("status", pl.String(), "status", required=True),
+    Column("reason", pl.String(), "reason"),
+    Column("contaminated", pl.Boolean(), "contaminated"),
+    Column("goodput_mbps", pl.Float64(), "metrics.goodput_mbps"),
+    Column("handshake_ms", pl.Float64(), "metrics.handshake_ms"),
+    Column("ttfb_ms", pl.Float64(), "metrics.ttfb_ms"),
+    Column("bytes", pl.Int64(), "metrics.bytes"),
+    Column("client_cpu_s", pl.Float64(), "metrics.client_cpu_s"),
+    Column("server_cpu_s", pl.Float64(), "metrics.server_cpu_s"),
+    Column("wall_s", pl.Float64(), "metrics.wall_s"),
+    Column("overhead_s", pl.Float64(), "metrics.overhead_s"),
+    Column("client_run_delay_s", pl.Float64(), "host.run_delay_s.client"),
+    Column("server_run_delay_s", pl.Float64(), "host.run_delay_s.server"),
+    Column("psi_cpu_some_s", pl.Float64(), "host.psi_cpu_some_s"),
+    Column("load_1m", pl.Float64(), "host.load_1m"),
+    Column("foreign_cpu_share", pl.Float64(), "host.foreign_cpu_share"),
+    *_evidence("client"),
+    *_evidence("server"),
+    Column("proof", pl.String(), "evidence.proof"),
+]
+"""Columns taken from run.json as they are; units are in the names."""
+
+DERIVED: dict[str, pl.DataType] = {
+    "contamination": pl.String(),  # the gates a run went over, joined by "; "
+    "client_cpu_s_per_gib": pl.Float64(),
+    "server_cpu_s_per_gib": pl.Float64(),
+    "started_at": pl.Datetime("us", "UTC"),
+    "source": pl.String(),  # the archive, or the directory, the run was read from
+    "origin": pl.String(),  # the run's directory, relative to the parent of raw/
+}
+"""Columns worked out here."""
+
+SCHEMA: dict[str, pl.DataType] = {column.name: column.dtype for column in COLUMNS} | DERIVED
+
+SORT = [
+    "testbed",
+    "experiment",
+    "host_id",
+    "campaign",
+    "source",
+    "block",
+    "order",
+    "attempt",
+    "cell",
+    "origin",
+]
+"""A total order (origins are unique), so that the same runs always give the same file."""
+
+_PYTHON_TYPES: dict[type[pl.DataType], tuple[type, ...]] = {
+    pl.String: (str,),
+    pl.Int64: (int,),
+    pl.Float64: (int, float),
+    pl.Boolean: (bool,),
+}
+
+
+def scan(root: Path) -> Iterator[tuple[str, dict[str, Any] | RunError]]:
+    """Every run below *root* with its origin, in the order of the paths.
+
+    *root* is ``raw``, one testbed's directory in it, or ``raw/reference``. A run that cannot be
+    read comes as a `RunError`. In the origin of a run in an archive, ``!`` separates the path of
+    the archive from the path in it.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root}: no such directory of runs")
+    base = _parent_of_raw(root)
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        path = Path(directory)
+        if RUN_FILE in files:
+            yield _origin(path, base), _load(path / RUN_FILE)
+        for name in sorted(files):
+            if name.endswith(".tar.gz"):
+                yield from _scan_archive(path / name, _origin(path / name, base))
+
+
+def _scan_archive(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any] | RunError]]:
+    runs: list[tuple[str, dict[str, Any] | RunError]] = []
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                inside = PurePosixPath(member.name)
+                if inside.name != RUN_FILE or not member.isfile():
+                    continue
+                file = archive.extractfile(member)
+                content = file.read() if file else b""
+                runs.append((f"{origin}!{inside.parent}", _parse(content)))
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        runs.append((origin, RunError(f"damaged archive, {len(runs)} runs read: {error}")))
+    if not runs:
+        runs.append((origin, RunError(f"archive without a {RUN_FILE}")))
+    yield from sorted(runs, key=lambda run: run[0])
+
+
+def _load(file: Path) -> dict[str, Any] | RunError:
+    try:
+        return _parse(file.read_bytes())
+    except OSError as error:
+        return RunError(f"{RUN_FILE}: {error.strerror}")
+
+
+def _parse(content: bytes) -> dict[str, Any] | RunError:
+    try:
+        document = json.loads(content)
+    except ValueError as error:  # also what undecodable bytes raise
+        return RunError(f"{RUN_FILE}: truncated or corrupt: {error}")
+    if not isinstance(document, dict) or "format" not in document:
+        return RunError(f"{RUN_FILE}: not a run of quicbed: no key 'format'")
+    if document["format"] != FORMAT:
+        return RunError(
+            f"{RUN_FILE}: format {document['format']!r}, this version reads format {FORMAT}"
+        )
+    return document
+
+
+def _parent_of_raw(root: Path) -> Path:
+    absolute = root.resolve()
+    for path in (absolute, *absolute.parents):
+        if path.name == "raw":
+            return path.parent
+    return absolute.parent
+
+
+def _origin(path: Path, base: Path) -> str:
+    return path.resolve().relative_to(base).as_posix()
+
+
+def row(origin: str, run: dict[str, Any]) -> dict[str, Any]:
+    """The row of one run; a `RunError` names the key that is missing or of a wrong type."""
+    values = {column.name: _value(run, column) for column in COLUMNS}
+    if values["status"] not in STATUSES:
+        raise RunError(f"{RUN_FILE}: status {values['status']!r} is none of {', '.join(STATUSES)}")
+    if values["status"] != "unsupported" and values["block"] is None:
+        raise RunError(f"{RUN_FILE}: key 'block' is missing")
+    if values["status"] == "ok" and values["workload"] == "bulk":
+        for name in ("goodput_mbps", "bytes"):
+            if values[name] is None or values[name] <= 0:
+                raise RunError(f"{RUN_FILE}: a finished run without a positive 'metrics.{name}'")
+    values["contaminated"] = bool(values["contaminated"])
+    values["contamination"] = "; ".join(map(str, run.get("contamination") or [])) or None
+    for role in ("client", "server"):
+        cpu, received = values[f"{role}_cpu_s"], values["bytes"]
+        values[f"{role}_cpu_s_per_gib"] = cpu * BYTES_PER_GIB / received if cpu and received else None
+    values["started_at"] = _started_at(run)
+    values["source"] = origin.partition("!")[0] if "!" in origin else _campaign_directory(origin)
+    values["origin"] = origin
+    return values
+
+
+def _campaign_directory(origin: str) -> str:
+    """``raw/<testbed>`` of ``raw/<testbed>/<experiment>/<campaign>/<block>/<run>``."""
+    return "/".join(origin.split("/")[:2])
+
+
+def _value(run: dict[str, Any], column: Column) -> Any:
+    value: Any = run
+    for part in column.key.split("."):
+        if value is None:
+            break
+        if not isinstance(value, dict):
+            raise RunError(f"{RUN_FILE}: key '{column.key}': '{part}' is not in an object")
+        value = value.get(part)
+    if value is None:
+        if column.required:
+            raise RunError(f"{RUN_FILE}: key '{column.key}' is missing")
+        return None
+    accepted = _PYTHON_TYPES[type(column.dtype)]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+        raise RunError(
+            f"{RUN_FILE}: key '{column.key}': expected {' or '.join(t.__name__ for t in accepted)},"
+            f" found {value!r:.60}"
+        )
+    return value
+
+
+def _started_at(run: dict[str, Any]) -> datetime | None:
+    text = run.get("started_at")
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise RunError(f"{RUN_FILE}: key 'started_at': {text!r} is no ISO 8601 time") from None
+    if moment.tzinfo is None:
+        raise RunError(f"{RUN_FILE}: key 'started_at': {text!r} has no time zone")
+    return moment
+
+
+def table(root: Path) -> pl.DataFrame:
+    """One row a run below *root*, with the columns and the order of this module."""
+    rows: list[dict[str, Any]] = []
+    for origin, run in scan(root):
+        try:
+            if isinstance(run, RunError):
+                raise run
+            rows.append(row(origin, run))
+        except RunError as error:
+            rows.append(
+                {
+                    "status": UNREADABLE,
+                    "reason": str(error),
+                    "contaminated": False,
+                    "source": origin.partition("!")[0],
+                    "origin": origin,
+                }
+            )
+    complete = [{name: values.get(name) for name in SCHEMA} for values in rows]
+    return pl.DataFrame(complete, schema=SCHEMA, orient="row").sort(SORT, nulls_last=True)
+
+
+def problems(table: pl.DataFrame) -> list[str]:
+    """One line for every file that could not be read, naming it."""
+    bad = table.filter(pl.col("status") == UNREADABLE).select("origin", "reason")
+    return [f"{origin}: {reason}" for origin, reason in bad.rows()]
+
+
+def write_table(raw: Path, out: Path) -> pl.DataFrame:
+    """Read the runs below *raw* and write them to the Parquet file *out*."""
+    runs = table(raw)
+    write_parquet(runs, out)
+    return runs
+
+
+def write_parquet(frame: pl.DataFrame, out: Path) -> None:
+    """Write *frame* so that a reader never sees half a file; equal frames give equal bytes."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    frame.write_parquet(partial, compression="zstd", statistics=True)
+    partial.replace(out)
+
+
+def select_campaign(
+    table: pl.DataFrame,
+    experiment: str,
+    *,
+    testbed: str | None = None,
+    campaign: str | None = None,
+) -> pl.DataFrame:
+    """The runs of one campaign of *experiment*: the one started last, unless one is named.
+
+    A figure shows one campaign; runs of two campaigns, hosts or sources are never mixed. Empty
+    when there are no runs.
+    """
+    runs = table.filter(pl.col("experiment") == experiment)
+    if testbed is not None:
+        runs = runs.filter(pl.col("testbed") == testbed)
+    if campaign is not None:
+        runs = runs.filter(pl.col("campaign") == campaign)
+    identity = ["testbed", "host_id", "campaign", "scale", "source"]
+    measured = runs.filter(pl.col("block").is_not_null())
+    if measured.is_empty():
+        return measured
+    newest = (
+        measured.group_by(identity)
+        .agg(pl.col("started_at").max())
+        .sort(["started_at", *identity], nulls_last=[False, *[True] * len(identity)])
+        .tail(1)
+    )
+    return runs.join(newest.select(identity), on=identity, how="semi", nulls_equal=True).sort(
+        SORT, nulls_last=True
+    )
