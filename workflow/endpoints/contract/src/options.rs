@@ -1,0 +1,639 @@
+//! The command line of the contract.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+use serde::Serialize;
+
+use crate::{exit, CONTRACT};
+
+/// Cipher suite of a connection, the only one offered or accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    Aes128Gcm,
+    Aes256Gcm,
+    ChaCha20Poly1305,
+}
+
+impl Cipher {
+    pub const ALL: [Cipher; 3] = [
+        Cipher::Aes128Gcm,
+        Cipher::Aes256Gcm,
+        Cipher::ChaCha20Poly1305,
+    ];
+
+    /// Value of `--cipher`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cipher::Aes128Gcm => "aes-128-gcm",
+            Cipher::Aes256Gcm => "aes-256-gcm",
+            Cipher::ChaCha20Poly1305 => "chacha20-poly1305",
+        }
+    }
+
+    /// IANA name of the TLS 1.3 suite.
+    pub fn iana(self) -> &'static str {
+        match self {
+            Cipher::Aes128Gcm => "TLS_AES_128_GCM_SHA256",
+            Cipher::Aes256Gcm => "TLS_AES_256_GCM_SHA384",
+            Cipher::ChaCha20Poly1305 => "TLS_CHACHA20_POLY1305_SHA256",
+        }
+    }
+
+    /// TLS code point of the suite (RFC 8446, appendix B.4).
+    pub fn code_point(self) -> u16 {
+        match self {
+            Cipher::Aes128Gcm => 0x1301,
+            Cipher::Aes256Gcm => 0x1302,
+            Cipher::ChaCha20Poly1305 => 0x1303,
+        }
+    }
+
+    pub fn from_code_point(code_point: u16) -> Option<Cipher> {
+        let mut all = Cipher::ALL.into_iter();
+        all.find(|cipher| cipher.code_point() == code_point)
+    }
+}
+
+/// What packet protection does to the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Aead {
+    /// The AEAD of the negotiated suite.
+    Standard,
+    /// Payload unaltered, a constant tag that is not verified.
+    Noop,
+}
+
+/// Whether QUIC headers are masked (RFC 9001, section 5.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HeaderProtection {
+    On,
+    Off,
+}
+
+/// Congestion control algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CongestionControl {
+    Cubic,
+    Reno,
+    Bbr,
+}
+
+/// Options of clients and servers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommonOptions {
+    /// File for events, `-` is standard output.
+    pub events: PathBuf,
+    pub cipher: Cipher,
+    pub aead: Aead,
+    pub header_protection: HeaderProtection,
+    /// Key-exchange group as spelled on the command line; see [`crate::tls::GROUPS`].
+    pub group: String,
+    pub congestion_control: CongestionControl,
+    pub gso: bool,
+    pub gro: bool,
+    /// Size of a full UDP datagram in bytes, without UDP and IP headers.
+    pub udp_payload: usize,
+    /// Socket buffers in bytes.
+    pub receive_buffer: usize,
+    pub send_buffer: usize,
+    /// Flow-control window of a stream and of a connection in bytes.
+    pub window: u64,
+    /// File that TLS secrets are appended to, in NSS key log format.
+    pub key_log: Option<PathBuf>,
+}
+
+impl Default for CommonOptions {
+    fn default() -> Self {
+        CommonOptions {
+            events: PathBuf::from("-"),
+            cipher: Cipher::Aes128Gcm,
+            aead: Aead::Standard,
+            header_protection: HeaderProtection::On,
+            group: "x25519".into(),
+            congestion_control: CongestionControl::Cubic,
+            gso: true,
+            gro: true,
+            udp_payload: 1_472,
+            receive_buffer: 6_815_744,
+            send_buffer: 6_815_744,
+            window: 16_777_216,
+            key_log: None,
+        }
+    }
+}
+
+/// Options of a client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientOptions {
+    pub connect: SocketAddr,
+    /// Name verified in the certificate and sent as SNI.
+    pub server_name: String,
+    /// PEM trust anchor.
+    pub ca: PathBuf,
+    /// Bytes to ask for on each connection.
+    pub bytes: u64,
+    pub connections: u64,
+    /// A connection not finished within this time has failed.
+    pub timeout: Duration,
+    pub common: CommonOptions,
+}
+
+/// Options of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerOptions {
+    pub listen: SocketAddr,
+    /// PEM certificate chain and key.
+    pub certificate: PathBuf,
+    pub private_key: PathBuf,
+    /// Sizes that will be asked for.
+    pub content: Vec<u64>,
+    pub common: CommonOptions,
+}
+
+/// What a command line asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command<Options> {
+    Describe,
+    Run(Options),
+}
+
+/// A wrong command line, as one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+impl From<lexopt::Error> for UsageError {
+    fn from(error: lexopt::Error) -> Self {
+        UsageError(error.to_string())
+    }
+}
+
+/// What `--describe` prints: the abilities of a build.
+#[derive(Clone, Debug, Serialize)]
+pub struct Description {
+    pub contract: u32,
+    pub library: &'static str,
+    pub version: &'static str,
+    /// Name and version of the TLS library.
+    pub tls_library: &'static str,
+    pub flavour_features: Vec<&'static str>,
+    pub transport: &'static str,
+    pub alpn: Vec<&'static str>,
+    pub ciphers: Vec<&'static str>,
+    pub aead: Vec<Aead>,
+    pub header_protection: Vec<HeaderProtection>,
+    pub groups: Vec<&'static str>,
+    pub congestion_controls: Vec<CongestionControl>,
+    pub gso: bool,
+    pub gro: bool,
+}
+
+impl Description {
+    /// A QUIC endpoint that speaks `hq-interop` with all three suites and has the `noop` switches exactly when built with
+    /// the feature of that name.
+    pub fn quic(
+        library: &'static str,
+        version: &'static str,
+        tls_library: &'static str,
+        noop: bool,
+    ) -> Description {
+        let mut description = Description {
+            contract: CONTRACT,
+            library,
+            version,
+            tls_library,
+            flavour_features: vec![],
+            transport: "quic",
+            alpn: vec![crate::ALPN],
+            ciphers: Cipher::ALL.map(Cipher::name).to_vec(),
+            aead: vec![Aead::Standard],
+            header_protection: vec![HeaderProtection::On],
+            groups: vec![],
+            congestion_controls: vec![],
+            gso: true,
+            gro: true,
+        };
+        if noop {
+            description.flavour_features.push("noop");
+            description.aead.push(Aead::Noop);
+            description.header_protection.push(HeaderProtection::Off);
+        }
+        description
+    }
+
+    /// Why this build cannot do what is asked, or `None` if it can.
+    pub fn unsupported(&self, options: &CommonOptions) -> Option<String> {
+        if !self.ciphers.contains(&options.cipher.name()) {
+            return Some(format!("{} has no {}", self.library, options.cipher.name()));
+        }
+        if !self.aead.contains(&options.aead) {
+            return Some("this build has no --aead noop, it is no noop flavour".into());
+        }
+        if !self.header_protection.contains(&options.header_protection) {
+            return Some("this build has no --header-protection off, it is no noop flavour".into());
+        }
+        if !self.groups.contains(&options.group.as_str()) {
+            let known = self.groups.join(", ");
+            return Some(format!("no group {:?}, there are: {known}", options.group));
+        }
+        let asked = options.congestion_control;
+        if !self.congestion_controls.contains(&asked) {
+            return Some(format!(
+                "{} has no congestion control {asked:?}",
+                self.library
+            ));
+        }
+        None
+    }
+}
+
+impl ClientOptions {
+    /// Reads the command line of this process. Does not return for `--describe` and for a wrong command line.
+    pub fn from_command_line(description: &Description) -> ClientOptions {
+        or_exit(ClientOptions::parse(arguments()), description)
+    }
+
+    /// Parses arguments without the name of the program.
+    pub fn parse(
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<Command<ClientOptions>, UsageError> {
+        let mut common = CommonOptions::default();
+        let (mut connect, mut server_name, mut ca, mut bytes) = (None, None, None, None);
+        let (mut connections, mut timeout) = (1, Duration::from_secs(60));
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next()? {
+            let Long(name) = argument else {
+                return Err(argument.unexpected().into());
+            };
+            let name = name.to_owned();
+            match name.as_str() {
+                "describe" => return Ok(Command::Describe),
+                "connect" => connect = Some(address(&name, &mut parser)?),
+                "server-name" => server_name = Some(text(&name, &mut parser)?),
+                "ca" => ca = Some(PathBuf::from(parser.value()?)),
+                "bytes" => bytes = Some(number(&name, &mut parser, 0..=u64::MAX)?),
+                "connections" => connections = number(&name, &mut parser, 1..=u64::MAX)?,
+                "timeout" => timeout = seconds(&name, &mut parser)?,
+                _ => common.take(&name, &mut parser)?,
+            }
+        }
+        Ok(Command::Run(ClientOptions {
+            connect: required("connect", connect)?,
+            server_name: required("server-name", server_name)?,
+            ca: required("ca", ca)?,
+            bytes: required("bytes", bytes)?,
+            connections,
+            timeout,
+            common,
+        }))
+    }
+}
+
+impl ServerOptions {
+    /// Reads the command line of this process. Does not return for `--describe` and for a wrong command line.
+    pub fn from_command_line(description: &Description) -> ServerOptions {
+        or_exit(ServerOptions::parse(arguments()), description)
+    }
+
+    /// Parses arguments without the name of the program.
+    pub fn parse(
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<Command<ServerOptions>, UsageError> {
+        let mut common = CommonOptions::default();
+        let (mut listen, mut certificate, mut private_key) = (None, None, None);
+        let mut content = Vec::new();
+        let mut parser = lexopt::Parser::from_args(arguments);
+        while let Some(argument) = parser.next()? {
+            let Long(name) = argument else {
+                return Err(argument.unexpected().into());
+            };
+            let name = name.to_owned();
+            match name.as_str() {
+                "describe" => return Ok(Command::Describe),
+                "listen" => listen = Some(address(&name, &mut parser)?),
+                "certificate" => certificate = Some(PathBuf::from(parser.value()?)),
+                "private-key" => private_key = Some(PathBuf::from(parser.value()?)),
+                "content" => content.push(number(&name, &mut parser, 0..=u64::MAX)?),
+                _ => common.take(&name, &mut parser)?,
+            }
+        }
+        Ok(Command::Run(ServerOptions {
+            listen: required("listen", listen)?,
+            certificate: required("certificate", certificate)?,
+            private_key: required("private-key", private_key)?,
+            content,
+            common,
+        }))
+    }
+}
+
+impl CommonOptions {
+    /// Takes the value of one common option.
+    fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), UsageError> {
+        // Linux doubles a socket buffer, and keeps it in a C int.
+        let buffer = 1..=(i32::MAX / 2) as u64;
+        match name {
+            "events" => self.events = PathBuf::from(parser.value()?),
+            "cipher" => {
+                self.cipher = choice(name, parser, &Cipher::ALL.map(|c| (c.name(), c)))?;
+            }
+            "aead" => {
+                let choices = [("standard", Aead::Standard), ("noop", Aead::Noop)];
+                self.aead = choice(name, parser, &choices)?;
+            }
+            "header-protection" => {
+                let choices = [("on", HeaderProtection::On), ("off", HeaderProtection::Off)];
+                self.header_protection = choice(name, parser, &choices)?;
+            }
+            "group" => self.group = text(name, parser)?,
+            "congestion-control" => {
+                let choices = [
+                    ("cubic", CongestionControl::Cubic),
+                    ("reno", CongestionControl::Reno),
+                    ("bbr", CongestionControl::Bbr),
+                ];
+                self.congestion_control = choice(name, parser, &choices)?;
+            }
+            "gso" => self.gso = switch(name, parser)?,
+            "gro" => self.gro = switch(name, parser)?,
+            // RFC 9000, section 14: QUIC needs datagrams of 1200 bytes; 65 507 is the largest payload of UDP over IPv4.
+            "udp-payload" => self.udp_payload = number(name, parser, 1_200..=65_507)? as usize,
+            "receive-buffer" => self.receive_buffer = number(name, parser, buffer)? as usize,
+            "send-buffer" => self.send_buffer = number(name, parser, buffer)? as usize,
+            // RFC 9000, section 16: numbers on the wire have at most 62 bits.
+            "window" => self.window = number(name, parser, 1..=(1 << 62) - 1)?,
+            "key-log" => self.key_log = Some(PathBuf::from(parser.value()?)),
+            _ => return Err(UsageError(format!("unknown option --{name}"))),
+        }
+        Ok(())
+    }
+}
+
+fn arguments() -> impl Iterator<Item = OsString> {
+    std::env::args_os().skip(1)
+}
+
+fn or_exit<Options>(
+    parsed: Result<Command<Options>, UsageError>,
+    description: &Description,
+) -> Options {
+    match parsed {
+        Ok(Command::Run(options)) => options,
+        Ok(Command::Describe) => {
+            let text = serde_json::to_string(description).expect("a description is plain data");
+            println!("{text}");
+            process::exit(exit::OK);
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            process::exit(exit::USAGE);
+        }
+    }
+}
+
+fn required<T>(name: &str, value: Option<T>) -> Result<T, UsageError> {
+    value.ok_or_else(|| UsageError(format!("--{name} is missing")))
+}
+
+fn text(name: &str, parser: &mut lexopt::Parser) -> Result<String, UsageError> {
+    let value = parser.value()?;
+    value
+        .into_string()
+        .map_err(|value| UsageError(format!("--{name}: not UTF-8: {value:?}")))
+}
+
+fn address(name: &str, parser: &mut lexopt::Parser) -> Result<SocketAddr, UsageError> {
+    let value = text(name, parser)?;
+    value
+        .parse()
+        .map_err(|_| UsageError(format!("--{name}: not IP:PORT: {value:?}")))
+}
+
+fn number(
+    name: &str,
+    parser: &mut lexopt::Parser,
+    allowed: std::ops::RangeInclusive<u64>,
+) -> Result<u64, UsageError> {
+    let value = text(name, parser)?;
+    match value.parse() {
+        Ok(number) if allowed.contains(&number) => Ok(number),
+        _ => {
+            let (first, last) = (allowed.start(), allowed.end());
+            Err(UsageError(format!(
+                "--{name}: not a whole number from {first} to {last}: {value:?}"
+            )))
+        }
+    }
+}
+
+fn seconds(name: &str, parser: &mut lexopt::Parser) -> Result<Duration, UsageError> {
+    let value = text(name, parser)?;
+    let parsed = value.parse().ok();
+    parsed
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| {
+            UsageError(format!(
+                "--{name}: not a positive number of seconds: {value:?}"
+            ))
+        })
+}
+
+fn switch(name: &str, parser: &mut lexopt::Parser) -> Result<bool, UsageError> {
+    choice(name, parser, &[("on", true), ("off", false)])
+}
+
+fn choice<T: Copy>(
+    name: &str,
+    parser: &mut lexopt::Parser,
+    choices: &[(&str, T)],
+) -> Result<T, UsageError> {
+    let value = text(name, parser)?;
+    match choices.iter().find(|(choice, _)| *choice == value) {
+        Some((_, meaning)) => Ok(*meaning),
+        None => {
+            let names: Vec<_> = choices.iter().map(|(choice, _)| *choice).collect();
+            let names = names.join(", ");
+            Err(UsageError(format!(
+                "--{name}: not one of {names}: {value:?}"
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: &str =
+        "--connect 127.0.0.1:4433 --server-name server.test --ca ca.pem --bytes 10";
+    const SERVER: &str = "--listen [::1]:4433 --certificate chain.pem --private-key key.pem";
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split_whitespace().map(OsString::from).collect()
+    }
+
+    fn client(more: &str) -> Result<ClientOptions, String> {
+        match ClientOptions::parse(words(&format!("{CLIENT} {more}"))) {
+            Ok(Command::Run(options)) => Ok(options),
+            Ok(Command::Describe) => panic!("not a description"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn server(more: &str) -> Result<ServerOptions, String> {
+        match ServerOptions::parse(words(&format!("{SERVER} {more}"))) {
+            Ok(Command::Run(options)) => Ok(options),
+            Ok(Command::Describe) => panic!("not a description"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_contract() {
+        let options = client("").unwrap();
+        assert_eq!(options.connect, "127.0.0.1:4433".parse().unwrap());
+        assert_eq!(options.server_name, "server.test");
+        assert_eq!((options.bytes, options.connections), (10, 1));
+        assert_eq!(options.timeout, Duration::from_secs(60));
+        assert_eq!(options.common, CommonOptions::default());
+        assert_eq!(options.common.receive_buffer, 32 * 208 * 1024);
+        assert_eq!(server("").unwrap().common, CommonOptions::default());
+    }
+
+    #[test]
+    fn every_common_option_is_taken() {
+        let options = client(
+            "--events e.jsonl --cipher chacha20-poly1305 --aead noop --header-protection off --group p-256 \
+             --congestion-control reno --gso off --gro off --udp-payload 1200 --receive-buffer 1000 \
+             --send-buffer 2000 --window 3000 --key-log keys.log",
+        )
+        .unwrap();
+        let expected = CommonOptions {
+            events: "e.jsonl".into(),
+            cipher: Cipher::ChaCha20Poly1305,
+            aead: Aead::Noop,
+            header_protection: HeaderProtection::Off,
+            group: "p-256".into(),
+            congestion_control: CongestionControl::Reno,
+            gso: false,
+            gro: false,
+            udp_payload: 1_200,
+            receive_buffer: 1_000,
+            send_buffer: 2_000,
+            window: 3_000,
+            key_log: Some("keys.log".into()),
+        };
+        assert_eq!(options.common, expected);
+    }
+
+    #[test]
+    fn role_options_are_taken() {
+        let options = client("--connections 7 --timeout 0.5").unwrap();
+        assert_eq!(options.connections, 7);
+        assert_eq!(options.timeout, Duration::from_millis(500));
+        let options = server("--content 1 --content=2").unwrap();
+        assert_eq!(options.content, [1, 2]);
+        assert_eq!(options.listen, "[::1]:4433".parse().unwrap());
+    }
+
+    #[test]
+    fn describe_needs_nothing_else() {
+        assert_eq!(
+            ClientOptions::parse(words("--describe")),
+            Ok(Command::Describe)
+        );
+        assert_eq!(
+            ServerOptions::parse(words("--describe")),
+            Ok(Command::Describe)
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, named) in [
+            ("--ciper aes-128-gcm", "--ciper"),
+            ("--listen 127.0.0.1:1", "--listen"),
+            (
+                "--cipher aes",
+                "aes-128-gcm, aes-256-gcm, chacha20-poly1305",
+            ),
+            ("--cipher", "--cipher"),
+            ("--gso yes", "on, off"),
+            ("--bytes -1", "--bytes"),
+            ("--bytes 1k", "1k"),
+            ("--connections 0", "--connections"),
+            ("--timeout 0", "--timeout"),
+            ("--timeout nan", "--timeout"),
+            ("--connect localhost:1", "IP:PORT"),
+            ("--udp-payload 1199", "1200"),
+            ("--receive-buffer 4294967296", "--receive-buffer"),
+            ("-c 1", "-c"),
+            ("stray", "stray"),
+        ] {
+            let error = client(line).unwrap_err();
+            assert!(error.contains(named), "{line}: {error}");
+            assert!(!error.contains('\n'), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn required_options_are_required() {
+        for missing in ["--connect", "--server-name", "--ca", "--bytes"] {
+            let all = words(CLIENT);
+            let at = all.iter().position(|word| word == missing).unwrap();
+            let rest = [&all[..at], &all[at + 2..]].concat();
+            let error = ClientOptions::parse(rest).unwrap_err();
+            assert_eq!(error.to_string(), format!("{missing} is missing"));
+        }
+    }
+
+    #[test]
+    fn a_build_says_what_it_cannot_do() {
+        let mut stock = Description::quic("quiche", "1", "BoringSSL", false);
+        stock.groups = vec!["x25519"];
+        stock.congestion_controls = vec![CongestionControl::Cubic];
+        assert_eq!(stock.unsupported(&CommonOptions::default()), None);
+        for (more, named) in [
+            ("--aead noop", "--aead noop"),
+            ("--header-protection off", "--header-protection off"),
+            ("--group p-256", "p-256"),
+            ("--congestion-control bbr", "Bbr"),
+        ] {
+            let reason = stock.unsupported(&client(more).unwrap().common).unwrap();
+            assert!(reason.contains(named), "{more}: {reason}");
+        }
+
+        let mut noop = Description::quic("quiche", "1", "BoringSSL", true);
+        noop.groups = stock.groups;
+        noop.congestion_controls = stock.congestion_controls;
+        let asked = client("--aead noop --header-protection off")
+            .unwrap()
+            .common;
+        assert_eq!(noop.unsupported(&asked), None);
+    }
+
+    #[test]
+    fn suites_are_known_by_code_point() {
+        for cipher in Cipher::ALL {
+            assert_eq!(Cipher::from_code_point(cipher.code_point()), Some(cipher));
+        }
+        assert_eq!(Cipher::from_code_point(0x1304), None);
+    }
+}
