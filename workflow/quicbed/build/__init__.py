@@ -1,0 +1,287 @@
+"""Sources and builds: every flavour of a library, as a function of sources, patches and flags only.
+
+A build lives in `<build>/<library>-<flavour>-<hash>/`. The hash covers the checksums of all third-party packages it is made
+from (out of Cargo.lock), its patches, the endpoint's own files, the compiler flags and the recipe, so a build whose
+directory exists is never made again and one that would differ never takes its place. `build.json` inside records all that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from quicbed.config import Library, Project
+from quicbed.plan import digest
+
+SOURCES = Path("workflow/sources")
+ENDPOINTS = Path("workflow/endpoints")
+PATCHES = Path("workflow/crypto/patches")
+RECIPES = Path("workflow/quicbed/build")
+
+# Files of this package that decide how a recipe builds.
+RECIPE_FILES = {
+    "cargo": ["cargo.py"],
+    "tcp-tls": ["tcp_tls.py"],
+}
+
+
+class BuildError(Exception):
+    """A source that cannot be fetched or a build that failed: one line with the log that tells more."""
+
+
+def run(argv: Sequence[str], *, log: Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    """Run a command with its output appended to `log`; raises BuildError with the last lines when it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8", errors="replace") as out:
+        out.write(f"$ {' '.join(argv)}\n")
+        out.flush()
+        try:
+            code = subprocess.run(
+                argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
+            ).returncode
+        except FileNotFoundError:
+            raise BuildError(f"{argv[0]} is not installed; run `make setup`") from None
+    if code != 0:
+        tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-15:]
+        raise BuildError(
+            f"`{argv[0]} {argv[1] if len(argv) > 1 else ''}` failed with exit code {code}; the end of {log}:\n  "
+            + "\n  ".join(tail)
+        )
+
+
+def lock_packages(root: Path) -> dict[str, list[dict[str, Any]]]:
+    """Packages of Cargo.lock by name (a name may have several versions)."""
+    file = root / SOURCES / "Cargo.lock"
+    try:
+        lock = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise BuildError(f"{file}: cannot be read: {error}; restore it from version control") from None
+    packages: dict[str, list[dict[str, Any]]] = {}
+    for package in lock["package"]:
+        packages.setdefault(package["name"], []).append(package)
+    return packages
+
+
+def closure(root: Path, names: Iterable[str]) -> list[dict[str, str]]:
+    """Third-party packages that `names` depend on, themselves included: name, version, checksum; sorted."""
+    packages = lock_packages(root)
+    waiting = list(names)
+    seen: set[tuple[str, str]] = set()
+    found: list[dict[str, str]] = []
+    while waiting:
+        # a dependency is "name" or, where a name has several versions, "name version"
+        name, _, version = waiting.pop().partition(" ")
+        candidates = [p for p in packages.get(name, []) if version in ("", p["version"])]
+        if not candidates:
+            raise BuildError(
+                f"{root / SOURCES / 'Cargo.lock'}: has no package `{name}`; add it to {SOURCES / 'Cargo.toml'}"
+            )
+        for package in candidates:
+            key = (package["name"], package["version"])
+            if key in seen:
+                continue
+            seen.add(key)
+            waiting += package.get("dependencies", [])
+            if "checksum" in package:
+                found.append({"name": key[0], "version": key[1], "checksum": package["checksum"]})
+    return sorted(found, key=lambda entry: (entry["name"], entry["version"]))
+
+
+def hash_files(root: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of files, and of all files below directories, by path relative to `root`."""
+    hashes: dict[str, str] = {}
+    for path in paths:
+        full = root / path
+        if not full.exists():
+            raise BuildError(f"{full}: is missing; restore it from version control")
+        files = [full] if full.is_file() else [f for f in full.rglob("*") if f.is_file()]
+        for file in files:
+            relative = file.relative_to(root)
+            if {"target", "__pycache__"} & set(relative.parts):
+                continue
+            hashes[relative.as_posix()] = hashlib.sha256(file.read_bytes()).hexdigest()
+    return dict(sorted(hashes.items()))
+
+
+def _own_crates(library: Library) -> list[str]:
+    return [library.package] if library.package else library.crates
+
+
+def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
+    """Everything a build is a function of."""
+    root = project.root
+    library = project.libraries[name]
+    chosen = library.flavours[flavour]
+    own = [ENDPOINTS / library.endpoint]
+    own += [RECIPES / file for file in RECIPE_FILES[library.recipe]]
+    own += [PATCHES / patch.file for patch in chosen.patches]
+    own += [Path(source) for source in chosen.sources]
+    profile: Any = None
+    if library.recipe == "cargo":
+        own.append(ENDPOINTS / "contract")
+        manifest = tomllib.loads((root / SOURCES / "Cargo.toml").read_text(encoding="utf-8"))
+        profile = manifest.get("profile")
+    return {
+        "library": name,
+        "flavour": flavour,
+        "features": chosen.features,
+        "crates": closure(root, _own_crates(library)),
+        "files": hash_files(root, own),
+        "profile": profile,
+    }
+
+
+def build_id(project: Project, name: str, flavour: str) -> str:
+    """Directory name of a build: `<library>-<flavour>-<12 hex digits>`."""
+    return f"{name}-{flavour}-{digest(identity(project, name, flavour), 12)}"
+
+
+def version_of(project: Project, name: str) -> str:
+    """Version of a library: that of its first package; a crate's build metadata names the upstream version."""
+    first = project.libraries[name].crates[0]
+    version: str = lock_packages(project.root)[first][0]["version"]
+    return version.partition("+")[2] or version
+
+
+def build_directory(project: Project, name: str, flavour: str) -> Path:
+    """Where a build is or will be."""
+    return project.build / build_id(project, name, flavour)
+
+
+def read_build(project: Project, name: str, flavour: str) -> dict[str, Any]:
+    """build.json of a finished build."""
+    file = build_directory(project, name, flavour) / "build.json"
+    try:
+        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise BuildError(f"{file}: cannot be read ({error}); build it with `quicbed build {name} {flavour}`") from None
+    return data
+
+
+def vendor_directory(project: Project) -> Path:
+    """Where the third-party sources are."""
+    return project.build / "sources" / "vendor"
+
+
+def fetch_sources(project: Project, log: Path) -> Path:
+    """Fetch every package of Cargo.lock through cargo, which checks the checksums; returns sources.json.
+
+    sources.json lists name, version and SHA-256 of every package.
+    """
+    target = vendor_directory(project)
+    manifest = project.root / SOURCES / "Cargo.toml"
+    partial = target.with_name("vendor.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    run(
+        ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", str(manifest), str(partial)],
+        log=log,
+        cwd=project.root,
+    )
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    packages = [
+        {"name": p["name"], "version": p["version"], "checksum": p["checksum"]}
+        for versions in lock_packages(project.root).values()
+        for p in versions
+        if "checksum" in p
+    ]
+    packages.sort(key=lambda p: (p["name"], p["version"]))
+    listing = target.parent / "sources.json"
+    write_json(listing, {"packages": packages})
+    return listing
+
+
+def verify_source(vendor: Path, package: dict[str, str]) -> None:
+    """Check every file of a vendored package against the checksums its registry archive came with."""
+    directory = vendor / f"{package['name']}-{package['version']}"
+    try:
+        recorded = json.loads((directory / ".cargo-checksum.json").read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        raise BuildError(f"{directory}: is not a fetched source; delete {vendor.parent} and start again") from None
+    if recorded["package"] != package["checksum"]:
+        raise BuildError(f"{directory}: is not the package of Cargo.lock; delete {vendor.parent} and start again")
+    for name, expected in recorded["files"].items():
+        file = directory / name
+        if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != expected:
+            raise BuildError(f"{file}: differs from the registry's source; delete {vendor.parent} and start again")
+
+
+def write_json(file: Path, data: Any) -> None:
+    """Write JSON so that a reader sees either the old or the whole new file."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(file.name + ".partial")
+    partial.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    os.replace(partial, file)
+
+
+def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) -> Path:
+    """Build a flavour unless its directory is there already; returns its build.json."""
+    from quicbed.build import cargo, tcp_tls
+
+    library = project.libraries[name]
+    if flavour not in library.flavours:
+        raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")
+    directory = build_directory(project, name, flavour)
+    if (directory / "build.json").is_file():
+        return directory / "build.json"
+    vendor = vendor_directory(project)
+    known = identity(project, name, flavour)
+    for package in known["crates"]:
+        verify_source(vendor, package)
+    partial = directory.with_name(directory.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("", encoding="utf-8")
+    if library.recipe == "cargo":
+        details = cargo.build(project, name, flavour, out=partial, jobs=jobs, log=log)
+    else:
+        base = build_directory(project, name, "stock") if flavour != "stock" else None
+        details = tcp_tls.build(
+            vendor=vendor, out=partial, flavour=flavour, work=project.build / "work", jobs=jobs, base=base
+        )
+    described = {role: describe(partial / "bin" / role) for role in ("client", "server")}
+    patched = {patch.crate for patch in library.flavours[flavour].patches}
+    write_json(
+        partial / "build.json",
+        {
+            "build": directory.name,
+            "library": name,
+            "flavour": flavour,
+            "version": version_of(project, name),
+            "features": known["features"],
+            "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
+            "patches": [
+                {"crate": p.crate, "file": p.file, "sha256": known["files"][(PATCHES / p.file).as_posix()]}
+                for p in library.flavours[flavour].patches
+            ],
+            "files": known["files"],
+            "describe": described,
+            **details,
+        },
+    )
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+    return directory / "build.json"
+
+
+def describe(program: Path) -> dict[str, Any]:
+    """What a built endpoint says about itself (`--describe`)."""
+    try:
+        result = subprocess.run(
+            [str(program), "--describe"], capture_output=True, text=True, timeout=20, check=False
+        )
+        data = json.loads(result.stdout) if result.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+        raise BuildError(f"{program} --describe: {error}") from None
+    if not isinstance(data, dict) or data.get("contract") != 1:
+        raise BuildError(f"{program} --describe: does not print a description of contract version 1")
+    return data

@@ -1,0 +1,108 @@
+"""Recipe for libraries that are Rust crates: one Cargo package in workflow/endpoints/ with a client and a server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from quicbed import build as builds
+from quicbed.config import Library, Project
+
+# Frame pointers let perf walk stacks cheaply; they are the same in every flavour.
+RUSTFLAGS = "-C force-frame-pointers=yes"
+CFLAGS = "-fno-omit-frame-pointer"
+
+
+def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, log: Path) -> dict[str, Any]:
+    """Build client and server into `out`/bin; returns what build.json records about compiler and flags."""
+    library = project.libraries[name]
+    chosen = library.flavours[flavour]
+    assert library.package is not None  # checked by the configuration
+    sources = _sources(project, library, flavour, log)
+    target = project.build / "work" / f"{name}-{flavour}"
+    argv = [
+        "cargo",
+        "build",
+        "--release",
+        "--locked",
+        "--offline",
+        "--jobs",
+        str(jobs),
+        "--manifest-path",
+        str(project.root / builds.SOURCES / "Cargo.toml"),
+        "--package",
+        library.package,
+        "--target-dir",
+        str(target),
+        "--config",
+        'source.crates-io.replace-with="vendored"',
+        "--config",
+        f"source.vendored.directory={json.dumps(str(sources))}",
+    ]
+    if chosen.features:
+        argv += ["--features", ",".join(chosen.features)]
+    builds.run(argv, log=log, cwd=project.root, env=_environment())
+    binaries = out / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    for role in ("client", "server"):
+        shutil.copy2(target / "release" / f"quicbed-{name}-{role}", binaries / role)
+    return {
+        "compiler": {"rustc": _version("rustc"), "cc": _version("cc"), "cxx": _version("c++")},
+        "flags": {"rustc": RUSTFLAGS, "cc": CFLAGS, "profile": "release"},
+    }
+
+
+def _environment() -> dict[str, str]:
+    """The environment of cargo: the caller's without anything that changes what is compiled."""
+    dropped = ("RUSTFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CARGO_BUILD", "CARGO_PROFILE", "CARGO_ENCODED", "BORING_")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+    env |= {"RUSTFLAGS": RUSTFLAGS, "CFLAGS": CFLAGS, "CXXFLAGS": CFLAGS, "CARGO_TERM_COLOR": "never"}
+    try:
+        import clang.native  # the libclang wheel; bindgen loads the library inside it
+
+        env["LIBCLANG_PATH"] = str(Path(clang.native.__file__).parent)
+    except ImportError as error:
+        raise builds.BuildError(f"Python package libclang is missing ({error}); run `make setup`") from None
+    return env
+
+
+def _version(program: str) -> str:
+    try:
+        result = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise builds.BuildError(f"{program} --version: {error}; run `make setup`") from None
+    return result.stdout.splitlines()[0]
+
+
+def _sources(project: Project, library: Library, flavour: str, log: Path) -> Path:
+    """The directory cargo reads sources from: the fetched one, or links to it with patched copies."""
+    vendor = builds.vendor_directory(project)
+    patches = library.flavours[flavour].patches
+    if not patches:
+        return vendor
+    directory = project.build / "work" / f"{library.package}-{flavour}-sources"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    patched = {patch.crate for patch in patches}
+    packages = builds.closure(project.root, [str(library.package)])
+    copies = {f"{p['name']}-{p['version']}" for p in packages if p["name"] in patched}
+    for entry in vendor.iterdir():
+        if entry.name in copies:
+            shutil.copytree(entry, directory / entry.name)
+        else:
+            (directory / entry.name).symlink_to(entry.resolve())
+    for patch in patches:
+        for copy in (directory / f"{p['name']}-{p['version']}" for p in packages if p["name"] == patch.crate):
+            file = project.root / builds.PATCHES / patch.file
+            builds.run(
+                ["patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={file}"], log=log, cwd=copy
+            )
+            # cargo checks the files of a vendored package only against this list
+            recorded = json.loads((copy / ".cargo-checksum.json").read_text(encoding="utf-8"))
+            recorded["files"] = {}
+            (copy / ".cargo-checksum.json").write_text(json.dumps(recorded), encoding="utf-8")
+    return directory

@@ -1,0 +1,191 @@
+"""Command line: every step of the workflow can be run by hand, with the same result."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from quicbed.config import ConfigError, Project
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong command line, 130 interrupted."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    command: Callable[[argparse.Namespace], int | None] = arguments.run
+    try:
+        return command(arguments) or 0
+    except KeyboardInterrupt:
+        print("quicbed: interrupted; finished runs are kept", file=sys.stderr)
+        return 130
+    except _expected_errors() as error:
+        print(f"quicbed: {error}", file=sys.stderr)
+        return 1
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Errors that are the user's to mend; anything else is a bug and shows its traceback."""
+    from quicbed.build import BuildError
+
+    errors: list[type[Exception]] = [ConfigError, BuildError]
+    # only modules that the command has loaded can have raised theirs
+    for module, name in (
+        ("quicbed.measure", "MeasureError"),
+        ("quicbed.certificates", "CertificateError"),
+        ("quicbed.testbed.base", "TestbedError"),
+        ("quicbed.runs", "RunsError"),
+        ("quicbed.notebooks", "NotebookError"),
+        ("quicbed.bench", "BenchError"),
+    ):
+        if module in sys.modules:
+            errors.append(getattr(sys.modules[module], name))
+    return tuple(errors)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="quicbed", description=__doc__)
+    parser.add_argument(
+        "--config", metavar="JSON", default="{}", help="keys that override config/config.yaml, as a JSON object"
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        return command
+
+    add("plan", _plan, "what would be built and measured, with estimates of time, disk and traffic")
+    add("doctor", _doctor, "check tools, permissions and kernel features of the testbed")
+    add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path)
+    command = add("build", _build, "build one flavour of a library")
+    command.add_argument("library")
+    command.add_argument("flavour")
+    command.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    command.add_argument("--log", type=Path)
+    add("certificates", _certificates, "make the testbed's certificates")
+    command = add("measure", _measure, "measure what is missing of an experiment")
+    command.add_argument("experiment")
+    command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
+    command = add("tables", _tables, "write the table of runs")
+    command.add_argument("raw", type=Path)
+    command.add_argument("output", type=Path)
+    command = add("notebook", _notebook, "run a notebook, which writes figures and their tables")
+    command.add_argument("notebook", type=Path)
+    command.add_argument("raw", type=Path)
+    command.add_argument("artifacts", type=Path)
+    command.add_argument("output", type=Path)
+    command = add("report", _report, "write the report")
+    command.add_argument("raw", type=Path)
+    command.add_argument("artifacts", type=Path)
+    command = add("reference", _reference, "pack measured campaigns into raw/reference/")
+    command.add_argument("experiment", nargs="*")
+    command = add("generate", _generate, "write JSON schemas and generated documentation")
+    command.add_argument("--check", action="store_true", help="only compare; exit code 1 and a diff where they differ")
+    command = add("bench", _bench, "print the benchmarks: ratios measured side by side in one run")
+    command.add_argument("--only", action="append", default=[], help="name of a benchmark, may be repeated")
+    return parser
+
+
+def _project(arguments: argparse.Namespace) -> Project:
+    try:
+        overrides: Any = json.loads(arguments.config)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--config: not valid JSON: {error}") from None
+    if not isinstance(overrides, dict):
+        raise ConfigError("--config: must be a JSON object of keys and values")
+    return Project(ROOT, overrides)
+
+
+def _log(arguments: argparse.Namespace, name: str) -> Path:
+    log: Path = arguments.log or ROOT / "logs" / f"{name}.log"
+    return log.resolve()
+
+
+def _plan(arguments: argparse.Namespace) -> None:
+    from quicbed.estimate import describe
+
+    print(describe(_project(arguments)))
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from quicbed.testbed import doctor
+
+    return doctor(_project(arguments))
+
+
+def _sources(arguments: argparse.Namespace) -> None:
+    from quicbed import build
+
+    print(build.fetch_sources(_project(arguments), _log(arguments, "sources")))
+
+
+def _build(arguments: argparse.Namespace) -> None:
+    from quicbed import build
+
+    project = _project(arguments)
+    if arguments.library not in project.libraries:
+        raise ConfigError(f"library `{arguments.library}` is unknown; known are {', '.join(project.libraries)}")
+    log = _log(arguments, f"build-{arguments.library}-{arguments.flavour}")
+    print(build.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log))
+
+
+def _certificates(arguments: argparse.Namespace) -> None:
+    from quicbed import certificates
+
+    certificates.make(certificates.directory(_project(arguments)))
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    from quicbed.measure import measure
+
+    project = _project(arguments)
+    if arguments.experiment not in project.experiments:
+        raise ConfigError(f"experiment `{arguments.experiment}` is unknown; known are {', '.join(project.experiments)}")
+    marker = arguments.marker or project.build / "measured" / project.config.testbed / f"{arguments.experiment}.json"
+    measure(project, arguments.experiment, marker)
+
+
+def _tables(arguments: argparse.Namespace) -> None:
+    from quicbed import runs
+
+    runs.write_table(arguments.raw, arguments.output)
+
+
+def _notebook(arguments: argparse.Namespace) -> None:
+    from quicbed import notebooks
+
+    environment = {"QUICBED_RAW": str(arguments.raw.resolve()), "QUICBED_ARTIFACTS": str(arguments.artifacts.resolve())}
+    notebooks.run(arguments.notebook, environment, arguments.output)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from quicbed import report
+
+    report.write(arguments.artifacts, arguments.raw, None)
+
+
+def _reference(arguments: argparse.Namespace) -> None:
+    from quicbed.reference import pack
+
+    project = _project(arguments)
+    for file in pack(project, arguments.experiment or [*project.config.experiments, "proofs"]):
+        print(file)
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from quicbed.generate import generate
+
+    return generate(ROOT, check=arguments.check)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from quicbed.bench import bench
+
+    return bench(_project(arguments), arguments.only)
