@@ -1,0 +1,397 @@
+"""Reader of the event files that endpoints write (workflow/endpoints/ENDPOINT.md, "Events").
+
+A file that keeps the contract becomes an :class:`EndpointLog`; anything else is an
+:class:`EventError`. All times are ``CLOCK_MONOTONIC`` nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, overload
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+CONTRACT = 1
+"""Version of the endpoint contract this module reads."""
+
+MAXIMUM_LINE_BYTES = 1 << 20
+"""Longest line accepted, so that an endpoint that prints garbage does not fill the memory."""
+
+Role = Literal["client", "server"]
+
+_INT64 = (1 << 63) - 1
+Time = Annotated[int, Field(ge=0, le=_INT64)]
+Count = Annotated[int, Field(ge=0, le=_INT64)]
+
+
+class EventError(Exception):
+    """An event file breaks the contract; the message names the file, the line and what is wrong.
+
+    ``reasons`` holds what the endpoint itself had to say before that line: the reasons of its
+    ``error`` and ``unsupported`` events and the errors of failed connections, in their order.
+    """
+
+    def __init__(self, message: str, reasons: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.reasons = reasons
+
+
+class _Event(BaseModel):
+    # Fields that the contract does not name are an endpoint's own business.
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+    t: Time
+    """When the event was written."""
+
+
+class Start(_Event):
+    """The program runs."""
+
+    contract: int
+    role: Role
+    library: str
+    version: str
+    pid: Annotated[int, Field(gt=0)]
+    options: dict[str, bool | int | float | str | None]
+    """Values in force after the start, as read back from the system where it can tell."""
+
+
+class Ready(_Event):
+    """The server accepts connections."""
+
+    address: str
+    port: Annotated[int, Field(gt=0, lt=65536)]
+
+
+class Reason(_Event):
+    """An ``unsupported`` or ``error`` event."""
+
+    reason: str
+
+
+class End(_Event):
+    """The last event; counts are for the whole process."""
+
+    connections: Count
+    failed: Count
+    cpu_user_ns: Count | None
+    cpu_system_ns: Count | None
+    run_delay_ns: Count | None
+    max_rss_bytes: Count | None
+
+
+class Connection(_Event):
+    """What both programs tell about a connection; ``None`` is what the library cannot tell."""
+
+    index: Count
+    ok: bool
+    error: str | None
+    t_handshake_complete: Time | None
+    t_close: Time | None
+    cipher: str | None
+    group: str | None
+    signature: str | None
+    alpn: str | None
+    tls_version: str | None
+    aead: Literal["standard", "noop"] | None
+    header_protection: Literal["on", "off"] | None
+    handshake_packets_sent: Count | None
+    handshake_packets_received: Count | None
+    handshake_bytes_sent: Count | None
+    handshake_bytes_received: Count | None
+    packets_sent: Count | None
+    packets_received: Count | None
+    packets_lost: Count | None
+    cpu_user_ns: Count | None
+    cpu_system_ns: Count | None
+
+    def times(self) -> list[tuple[str, int | None]]:
+        """Return the times that must follow each other, in their order."""
+        raise NotImplementedError
+
+    @model_validator(mode="after")
+    def _check_outcome(self) -> Self:
+        if self.ok and self.error is not None:
+            raise ValueError(f"ok is true, but there is an error: {self.error}")
+        if not self.ok and not self.error:
+            raise ValueError("ok is false, but no error says why")
+        return self
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        earlier = ""
+        latest = 0
+        for name, time in [*self.times(), ("t", self.t)]:
+            if time is None:
+                continue
+            if time < latest:
+                raise ValueError(f"{name} ({time}) is before {earlier} ({latest})")
+            earlier, latest = name, time
+        return self
+
+
+class ClientConnection(Connection):
+    """A connection as the client saw it."""
+
+    t_client_hello: Time | None
+    t_request_sent: Time | None
+    t_first_byte: Time | None
+    t_last_byte: Time | None
+    bytes_requested: Count
+    bytes_received: Count
+    content_ok: bool | None
+
+    def times(self) -> list[tuple[str, int | None]]:
+        """Return the times that must follow each other, in their order."""
+        return [
+            ("t_client_hello", self.t_client_hello),
+            ("t_handshake_complete", self.t_handshake_complete),
+            ("t_request_sent", self.t_request_sent),
+            ("t_first_byte", self.t_first_byte),
+            ("t_last_byte", self.t_last_byte),
+            ("t_close", self.t_close),
+        ]
+
+    @model_validator(mode="after")
+    def _check_content(self) -> Self:
+        if self.ok and self.content_ok is not True:
+            raise ValueError("ok is true, but content_ok is not")
+        if self.ok and self.bytes_received != self.bytes_requested:
+            raise ValueError(
+                f"ok is true, but {self.bytes_received} of {self.bytes_requested} bytes arrived"
+            )
+        return self
+
+
+class ServerConnection(Connection):
+    """A connection as the server saw it."""
+
+    t_accept: Time | None
+    bytes_sent: Count | None
+
+    def times(self) -> list[tuple[str, int | None]]:
+        """Return the times that must follow each other, in their order."""
+        return [
+            ("t_accept", self.t_accept),
+            ("t_handshake_complete", self.t_handshake_complete),
+            ("t_close", self.t_close),
+        ]
+
+
+C = TypeVar("C", ClientConnection, ServerConnection)
+M = TypeVar("M", bound=_Event)
+
+
+@dataclass(frozen=True)
+class EndpointLog(Generic[C]):
+    """A whole event file."""
+
+    path: Path
+    start: Start
+    ready: Ready | None
+    """``None`` for a client, and for a server that ended before it accepted connections."""
+    connections: tuple[C, ...]
+    """In the order of their ``index``, without gaps."""
+    unsupported: str | None
+    """Why this build cannot do what it was asked for, ``None`` if it can."""
+    errors: tuple[str, ...]
+    """Reasons of the ``error`` events."""
+    end: End
+
+
+@overload
+def read(path: Path, role: Literal["client"]) -> EndpointLog[ClientConnection]: ...
+@overload
+def read(path: Path, role: Literal["server"]) -> EndpointLog[ServerConnection]: ...
+def read(path: Path, role: Role) -> EndpointLog[ClientConnection] | EndpointLog[ServerConnection]:
+    """Read and check the event file that the program in ``role`` wrote."""
+    if role == "client":
+        return _Reader(path, role, ClientConnection).read()
+    return _Reader(path, role, ServerConnection).read()
+
+
+def goodput_mbps(connection: ClientConnection) -> float | None:
+    """Goodput in Mbit/s: ``8 * bytes_received / (t_last_byte - t_request_sent)``; ``None`` where a
+    time is unknown.
+    """
+    duration_ns = _duration(connection.t_request_sent, connection.t_last_byte)
+    if not duration_ns:
+        return None
+    return 8e3 * connection.bytes_received / duration_ns
+
+
+def handshake_ms(connection: ClientConnection) -> float | None:
+    """Milliseconds from the ClientHello to the complete handshake at the client; ``None`` where a
+    time is unknown.
+    """
+    return _milliseconds(connection.t_client_hello, connection.t_handshake_complete)
+
+
+def ttfb_ms(connection: ClientConnection) -> float | None:
+    """Time to first byte in ms: ``t_first_byte - t_client_hello``; ``None`` where a time is
+    unknown.
+    """
+    return _milliseconds(connection.t_client_hello, connection.t_first_byte)
+
+
+def _duration(begin: int | None, end: int | None) -> int | None:
+    return None if begin is None or end is None else end - begin
+
+
+def _milliseconds(begin: int | None, end: int | None) -> float | None:
+    duration_ns = _duration(begin, end)
+    return None if duration_ns is None else duration_ns / 1e6
+
+
+class _Reader(Generic[C]):
+    """Reads one file, event by event."""
+
+    def __init__(self, path: Path, role: Role, connection_model: type[C]) -> None:
+        self.path = path
+        self.role = role
+        self.connection_model: type[C] = connection_model
+        self.line = 0
+        self.time = 0
+        self.start: Start | None = None
+        self.ready: Ready | None = None
+        self.connections: dict[int, C] = {}
+        self.unsupported: str | None = None
+        self.errors: list[str] = []
+        self.end: End | None = None
+        self.reasons: list[str] = []
+
+    def read(self) -> EndpointLog[C]:
+        for line in self._lines():
+            self._take(self._parse(line))
+        if self.start is None:
+            raise self._error(
+                "the file is empty: the program did not get as far as its start event"
+            )
+        if self.end is None:
+            raise self._error("there is no end event: the program crashed or was killed")
+        ordered = tuple(self.connections[index] for index in sorted(self.connections))
+        failed = sum(not connection.ok for connection in ordered)
+        if (self.end.connections, self.end.failed) != (len(ordered), failed):
+            raise self._error(
+                f"the end event counts {self.end.connections} connections, "
+                f"{self.end.failed} failed; the file holds {len(ordered)}, {failed} failed"
+            )
+        if ordered and ordered[-1].index != len(ordered) - 1:
+            raise self._error(f"{len(ordered)} connections, but one has index {ordered[-1].index}")
+        return EndpointLog(
+            self.path,
+            self.start,
+            self.ready,
+            ordered,
+            self.unsupported,
+            tuple(self.errors),
+            self.end,
+        )
+
+    def _lines(self) -> Iterator[str]:
+        try:
+            with self.path.open("rb") as file:
+                while line := file.readline(MAXIMUM_LINE_BYTES + 1):
+                    self.line += 1
+                    if len(line) > MAXIMUM_LINE_BYTES:
+                        raise self._error(f"the line is longer than {MAXIMUM_LINE_BYTES} bytes")
+                    try:
+                        yield line.decode()
+                    except UnicodeDecodeError:
+                        raise self._error(f"the line is not UTF-8: {line[:40]!r}") from None
+        except OSError as error:
+            raise EventError(f"{self.path}: cannot be read: {error.strerror}") from None
+
+    def _parse(self, line: str) -> dict[str, Any]:
+        try:
+            event = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            cut = "" if line.endswith("\n") else ", the file ends within it"
+            raise self._error(f"the line is not JSON{cut}: {line[:40].rstrip()!r}") from None
+        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+            raise self._error(
+                f"the line is no event, an object with `event` and `t`: {line[:40].rstrip()!r}"
+            )
+        return event
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if self.end is not None:
+            raise self._error(f"a {kind!r} event after the end event")
+        if self.start is None and kind != "start":
+            raise self._error(f"the first event is {kind!r}, not 'start'")
+        match kind:
+            case "start":
+                self._take_start(event)
+            case "ready":
+                if self.role == "client" or self.ready is not None:
+                    raise self._error("a 'ready' event that is not a server's first one")
+                self.ready = self._model(Ready, event)
+            case "connection":
+                self._take_connection(event)
+            case "unsupported" | "error":
+                reason = self._model(Reason, event).reason
+                self.reasons.append(reason)
+                if kind == "error":
+                    self.errors.append(reason)
+                elif self.unsupported is None:
+                    self.unsupported = reason
+            case "end":
+                self.end = self._model(End, event)
+            case _:
+                raise self._error(f"unknown event {kind!r}")
+
+    def _take_start(self, event: dict[str, Any]) -> None:
+        if self.start is not None:
+            raise self._error("a second 'start' event")
+        # Before anything else: another version may have other fields.
+        if event.get("contract") != CONTRACT:
+            raise self._error(
+                f"version {event.get('contract')!r} of the endpoint contract, "
+                f"only {CONTRACT} is known"
+            )
+        start = self._model(Start, event)
+        if start.role != self.role:
+            raise self._error(f"a {start.role} wrote this file, it should be a {self.role}'s")
+        self.start = start
+
+    def _take_connection(self, event: dict[str, Any]) -> None:
+        if self.role == "server" and self.ready is None:
+            raise self._error("a connection before the ready event")
+        connection = self._model(self.connection_model, event)
+        if connection.index in self.connections:
+            raise self._error(f"a second connection with index {connection.index}")
+        self.connections[connection.index] = connection
+        if connection.error is not None:
+            self.reasons.append(connection.error)
+
+    def _model(self, model: type[M], event: dict[str, Any]) -> M:
+        try:
+            parsed = model.model_validate(event)
+        except ValidationError as error:
+            raise self._error(f"event {event['event']!r}: {_first_problem(error)}") from None
+        if parsed.t < self.time:
+            raise self._error(f"time goes back: t is {parsed.t} after {self.time}")
+        self.time = parsed.t
+        return parsed
+
+    def _error(self, problem: str) -> EventError:
+        return EventError(f"{self.path}: line {self.line}: {problem}", tuple(self.reasons))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Return the first problem of a validation as `field: problem`."""
+    problem = error.errors(include_url=False)[0]
+    field = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    if problem["type"] == "missing":
+        return f"{field} is missing (null is for what the library cannot tell)"
+    return f"{field}: {problem['msg']}, not {problem['input']!r:.60}"

@@ -1,0 +1,699 @@
+"""What the bytes on the wire prove about the variant of a transfer.
+
+A build claims to encrypt, or to leave packets in the clear; this module looks. It takes a capture
+of a short transfer from server to client (64 KiB or more of the content of :mod:`quicbed.content`;
+256 KiB make sure that the client acknowledges often enough), taken in link mode ``wire`` with whole
+frames, and needs no secrets:
+
+- the payload is in the clear where whole records of content can be read in it;
+- QUIC header protection is off where reserved bits and packet numbers can be read
+  (:func:`judge_headers`);
+- the tag of the NOOP AEAD is the last 16 bytes of every packet, always the same;
+- Initial packets are standard where they decrypt with the keys of RFC 9001, 5.2.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import comb
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from quicbed.capture import TCP_SYN, Capture, Packet
+from quicbed.content import visible_bytes
+from quicbed.quicwire import (
+    SAMPLE_BYTES,
+    TAG_BYTES,
+    InitialKeys,
+    PacketType,
+    QuicPacket,
+    WireError,
+    decode_packet_number,
+    initial_keys,
+    parse_datagram,
+    unprotect,
+)
+
+Transport = Literal["quic", "tcp"]
+Headers = Literal["clear", "protected", "mixed", "undecided"]
+Tags = Literal["constant", "varying", "mixed", "undecided"]
+
+ETHERNET_HEADER_BYTES = 14
+
+MINIMUM_PAYLOAD_BYTES = 16_384
+"""Less payload from the server than this says nothing about whether content is visible in it."""
+
+CLEAR_FRACTION = 0.5
+"""Smallest part of the server's payload that is readable content when the payload is in the clear.
+
+Content is over 95 % of a bulk transfer; the margin is for handshakes with large certificates over
+TCP.
+"""
+
+MINIMUM_SAMPLES = 10
+"""Fewest different header-protection samples to judge headers by: 4**-10 < 1e-6."""
+
+MIXED_PROBABILITY = 1e-6
+"""Headers are mixed where so few packets look protected only with less than this probability."""
+
+MAXIMUM_NUMBER_STEP = 64
+"""Largest step between the packet numbers of neighbouring packets that counts as a plausible one.
+"""
+
+PLAUSIBLE_STEPS = 0.9
+"""Smallest part of plausible steps in a plausible sequence; the rest is for losses and reordering.
+"""
+
+MINIMUM_TAGS = 3
+"""Fewest tags to compare."""
+
+_RESERVED_BITS = 0x18
+_REQUEST = re.compile(rb"GET /\d+(?: HTTP/1\.[01])?\r\n")
+_TLS_APPLICATION_DATA = 23
+_TLS_HEADER_BYTES = 5
+
+
+class Variant(Protocol):
+    """The part of a variant that can be seen on the wire."""
+
+    @property
+    def aead(self) -> str:
+        """``standard`` or ``noop``."""
+
+    @property
+    def header_protection(self) -> bool | None:
+        """Whether QUIC header protection is on; without meaning for TCP."""
+
+
+class Direction(BaseModel):
+    """What one side sent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    packets: int
+    """UDP datagrams or TCP segments."""
+    payload_bytes: int
+    """UDP or TCP payload on the link, retransmissions included."""
+    initial_packets: int | None
+    """QUIC Initial packets; ``None`` for TCP."""
+    initial_decrypted: int | None
+    """Those of them that decrypt with the Initial keys of RFC 9001."""
+    one_rtt_packets: int | None
+    """QUIC 1-RTT packets, on which the verdicts about headers and tags rest; ``None`` for TCP."""
+    samples: int | None
+    """Different header-protection samples among them."""
+    reserved_bits_set: int | None
+    """Samples with a packet whose reserved bits read as other than zero."""
+    headers: Headers | None
+    """Whether QUIC headers can be read; ``None`` for TCP."""
+    tags: Tags
+    """Whether the last 16 bytes of the packets (TCP: of the TLS records) are always the same."""
+    tag: str | None
+    """The constant tag in hexadecimal."""
+
+
+class Proof(BaseModel):
+    """What a capture shows. A verdict is ``None`` where the capture decides nothing."""
+
+    model_config = ConfigDict(frozen=True)
+
+    transport: Transport
+    server: str
+    """Address and port of the server."""
+    mtu: int
+    """IP MTU of the link in bytes."""
+    connections: int
+    client_to_server: Direction
+    server_to_client: Direction
+    payload_in_clear: bool | None
+    """Whether content can be read in what the server sent."""
+    clear_fraction: float | None
+    """Readable content as a part of the server's payload (QUIC: of its 1-RTT packets)."""
+    request_in_clear: bool | None
+    """Whether the client's request can be read."""
+    header_protection_off: bool | None
+    """Whether QUIC headers can be read, in both directions."""
+    tag_constant: bool | None
+    """Whether both directions have constant tags."""
+    initial_standard: bool | None
+    """Whether all Initial packets, some from each side, are protected as RFC 9001 says."""
+    max_frame_bytes: int | None
+    """Longest frame on the link, link-layer header included."""
+    cut_packets: int
+    """Packets of which the capture holds only the beginning."""
+    unattributed_packets: int
+    """Datagrams that belong to no known QUIC connection or could not be parsed."""
+    drops: int | None
+    """Frames the capturing program lost, as far as it told."""
+    truncation: str | None
+    """Where the capture file ends within a frame."""
+
+
+@dataclass
+class _Side:
+    """What one end of one connection sent, in the order of the capture."""
+
+    cid: bytes | None = None
+    """The connection ID this end chose for itself: the one in packets it receives."""
+    initials: list[QuicPacket] = field(default_factory=list)
+    one_rtt: list[QuicPacket] = field(default_factory=list)
+
+
+@dataclass
+class _QuicConnection:
+    keys: list[InitialKeys]
+    client: _Side
+    server: _Side
+
+
+@dataclass
+class _Traffic:
+    """Counts of one direction."""
+
+    packets: int = 0
+    payload_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """What the protected packets of one direction show."""
+
+    packets: int
+    samples: int
+    reserved_bits_set: int
+    headers: Headers
+
+
+@dataclass(frozen=True)
+class _Tagging:
+    tags: Tags
+    tag: str | None
+
+
+def examine(
+    capture: Path,
+    *,
+    server_ip: str,
+    server_port: int,
+    transport: Transport,
+    mtu: int,
+    drops: int | None = None,
+) -> Proof:
+    """Say what a capture of transfers from one server proves.
+
+    ``mtu`` is the IP MTU of the link in bytes, ``drops`` what :func:`quicbed.capture.tcpdump_drops`
+    says. Packets of other hosts and ports are passed over. Raises
+    :class:`quicbed.capture.CaptureError` if the file is not a capture.
+    """
+    server = (str(ipaddress.ip_address(server_ip)), server_port)
+    protocol = "udp" if transport == "quic" else "tcp"
+    file = Capture(capture, allow_truncated=True)
+    packets = [
+        packet
+        for packet in file.packets()
+        if packet.protocol == protocol
+        and server
+        in ((packet.source, packet.source_port), (packet.destination, packet.destination_port))
+    ]
+    sent_by_server = [(packet.source, packet.source_port) == server for packet in packets]
+    traffic = {True: _Traffic(), False: _Traffic()}
+    for packet, from_server in zip(packets, sent_by_server, strict=True):
+        traffic[from_server].packets += 1
+        traffic[from_server].payload_bytes += packet.payload_bytes
+    examine_transport = _examine_quic if transport == "quic" else _examine_tcp
+    seen = examine_transport(list(zip(packets, sent_by_server, strict=True)))
+    directions = {
+        from_server: Direction(
+            packets=traffic[from_server].packets,
+            payload_bytes=traffic[from_server].payload_bytes,
+            initial_packets=seen.initials[from_server][0] if seen.initials else None,
+            initial_decrypted=seen.initials[from_server][1] if seen.initials else None,
+            one_rtt_packets=seen.headers[from_server].packets if seen.headers else None,
+            samples=seen.headers[from_server].samples if seen.headers else None,
+            reserved_bits_set=seen.headers[from_server].reserved_bits_set if seen.headers else None,
+            headers=seen.headers[from_server].headers if seen.headers else None,
+            tags=seen.tags[from_server].tags,
+            tag=seen.tags[from_server].tag,
+        )
+        for from_server in (False, True)
+    }
+    both = (directions[False], directions[True])
+    return Proof(
+        transport=transport,
+        server=f"[{server[0]}]:{server_port}" if ":" in server[0] else f"{server[0]}:{server_port}",
+        mtu=mtu,
+        connections=seen.connections,
+        client_to_server=both[0],
+        server_to_client=both[1],
+        payload_in_clear=_payload_verdict(seen.content_bytes, seen.payload_bytes),
+        clear_fraction=(
+            round(seen.content_bytes / seen.payload_bytes, 4) if seen.payload_bytes else None
+        ),
+        request_in_clear=seen.request_in_clear,
+        header_protection_off=_agreement([side.headers for side in both], "clear", "protected"),
+        tag_constant=_agreement([side.tags for side in both], "constant", "varying"),
+        initial_standard=_initial_verdict(seen.initials),
+        max_frame_bytes=max((packet.frame.wire_bytes for packet in packets), default=None),
+        cut_packets=sum(packet.cut for packet in packets),
+        unattributed_packets=seen.unattributed,
+        drops=drops,
+        truncation=file.truncation,
+    )
+
+
+def check(proof: Proof, variant: Variant) -> list[str]:
+    """Return the contradictions between what a variant claims and what was seen, as sentences.
+
+    An empty list is a proof. A capture that decides nothing contradicts every variant.
+    """
+    client, server = proof.client_to_server, proof.server_to_client
+    if not client.packets or not server.packets:
+        return [
+            f"The capture proves nothing: it holds {client.packets} packets to and {server.packets} "
+            f"packets from {proof.server}."
+        ]
+    problems = _check_capture(proof)
+    problems += _check_aead(proof, noop=variant.aead == "noop")
+    if proof.transport == "quic":
+        problems += _check_headers(proof, protected=variant.header_protection is not False)
+        problems += _check_initials(proof)
+    elif variant.header_protection is False:
+        problems.append("The variant has no header protection, but TCP has none to switch off.")
+    return problems
+
+
+def judge_headers(connections: Iterable[list[QuicPacket]]) -> _Judgement:
+    """Judge whether the 1-RTT headers of one direction can be read, from the packets of each
+    connection.
+
+    Without header protection the two reserved bits are zero in every packet (RFC 9000, 17.3.1) and
+    the packet numbers that follow the connection ID, as long as the two low bits of the first byte
+    say, make an increasing sequence. With header protection all of that is masked with a
+    pseudo-random function of the packet's sample (RFC 9001, 5.4.1): both reserved bits read as zero
+    in one sample out of four. Packets with the same sample have the same mask, so only different
+    samples count; this matters where the NOOP AEAD leaves the sample in the clear.
+
+    - ``clear``: reserved bits zero for all of n >= 10 samples, and at least 90 % of the steps
+      between neighbouring packet
+      numbers are other than zero and at most 64. Protected headers look so with a probability below
+      4**-n, at most 1e-6.
+    - ``protected``: a reserved bit is set for k > 0 of n >= 10 samples, and a binomial (n, 3/4) is
+      k or less with a
+      probability of 1e-6 or more. Clear headers never look so.
+    - ``mixed``: k > 0, but smaller than that: only a part of the packets is protected. Protected
+      headers look so with a
+      probability below 1e-6.
+    - ``undecided``: fewer samples, or zero reserved bits without plausible packet numbers.
+    """
+    packets = 0
+    plausible = True
+    reserved_bits_set: dict[bytes, bool] = {}
+    for connection in connections:
+        packets += len(connection)
+        plausible &= _plausible_numbers(connection)
+        for packet in connection:
+            seen = reserved_bits_set.get(packet.sample, False)
+            reserved_bits_set[packet.sample] = seen or bool(packet.data[0] & _RESERVED_BITS)
+    samples, set_count = len(reserved_bits_set), sum(reserved_bits_set.values())
+    headers: Headers
+    if samples < MINIMUM_SAMPLES:
+        headers = "undecided"
+    elif set_count == 0:
+        headers = "clear" if plausible else "undecided"
+    elif _binomial_tail(set_count, samples) < MIXED_PROBABILITY:
+        headers = "mixed"
+    else:
+        headers = "protected"
+    return _Judgement(packets, samples, set_count, headers)
+
+
+def _binomial_tail(count: int, trials: int) -> float:
+    """Return the probability of ``count`` or fewer successes in ``trials``, each with probability
+    3/4.
+    """
+    return sum(comb(trials, k) * 3**k for k in range(count + 1)) / 4**trials
+
+
+def _plausible_numbers(packets: list[QuicPacket]) -> bool:
+    """Whether the packet numbers, read as if they were in the clear, increase in small steps."""
+    largest: int | None = None
+    plausible = 0
+    for packet in packets:
+        size = (packet.data[0] & 0x03) + 1
+        start = packet.packet_number_offset or 0
+        truncated = int.from_bytes(packet.data[start : start + size], "big")
+        if largest is None:
+            largest = truncated
+            continue
+        number = decode_packet_number(largest, truncated, size)
+        if 0 < abs(number - largest) <= MAXIMUM_NUMBER_STEP:
+            plausible += 1
+        largest = max(largest, number)
+    return plausible >= PLAUSIBLE_STEPS * (len(packets) - 1)
+
+
+def _judge_tags(tags: list[bytes]) -> _Tagging:
+    """Judge whether tags are constant; two tags of a real AEAD are the same with a probability of
+    2**-128.
+    """
+    if len(tags) < MINIMUM_TAGS:
+        return _Tagging("undecided", None)
+    different = len(set(tags))
+    if different == 1:
+        return _Tagging("constant", tags[0].hex())
+    return _Tagging("varying" if different == len(tags) else "mixed", None)
+
+
+def _payload_verdict(content_bytes: int, payload_bytes: int) -> bool | None:
+    if payload_bytes < MINIMUM_PAYLOAD_BYTES:
+        return None
+    if content_bytes == 0:
+        return False
+    return True if content_bytes >= CLEAR_FRACTION * payload_bytes else None
+
+
+def _agreement(verdicts: list[str | None], yes: str, no: str) -> bool | None:
+    """``True`` where all directions say ``yes``, ``False`` where all say ``no``."""
+    if all(verdict == yes for verdict in verdicts):
+        return True
+    return False if all(verdict == no for verdict in verdicts) else None
+
+
+def _initial_verdict(initials: dict[bool, tuple[int, int]] | None) -> bool | None:
+    if initials is None or not all(total for total, _ in initials.values()):
+        return None
+    return all(total == decrypted for total, decrypted in initials.values())
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is left of the transport's packets; dictionaries have the key "sent by the server"."""
+
+    connections: int
+    content_bytes: int
+    payload_bytes: int
+    request_in_clear: bool | None
+    tags: dict[bool, _Tagging]
+    headers: dict[bool, _Judgement] | None = None
+    initials: dict[bool, tuple[int, int]] | None = None
+    unattributed: int = 0
+
+
+def _examine_quic(packets: list[tuple[Packet, bool]]) -> _Seen:
+    connections, unattributed = _quic_connections(packets)
+    one_rtt = {
+        from_server: [
+            _without_strangers(side.one_rtt, peer.cid)
+            for side, peer in (
+                (c.server, c.client) if from_server else (c.client, c.server) for c in connections
+            )
+        ]
+        for from_server in (False, True)
+    }
+    initials = {
+        from_server: (
+            sum(len((c.server if from_server else c.client).initials) for c in connections),
+            sum(_count_decrypted(c, from_server) for c in connections),
+        )
+        for from_server in (False, True)
+    }
+    payload = {
+        from_server: [
+            packet.data[1 + len(packet.destination_cid) : -TAG_BYTES]
+            for connection in one_rtt[from_server]
+            for packet in connection
+        ]
+        for from_server in (False, True)
+    }
+    return _Seen(
+        connections=len(connections),
+        content_bytes=sum(map(visible_bytes, payload[True])),
+        payload_bytes=sum(map(len, payload[True])),
+        request_in_clear=_request_visible(payload[False]),
+        tags={
+            from_server: _judge_tags(
+                [
+                    packet.data[-TAG_BYTES:]
+                    for connection in one_rtt[from_server]
+                    for packet in connection
+                ]
+            )
+            for from_server in (False, True)
+        },
+        headers={from_server: judge_headers(one_rtt[from_server]) for from_server in (False, True)},
+        initials=initials,
+        unattributed=unattributed,
+    )
+
+
+def _quic_connections(packets: list[tuple[Packet, bool]]) -> tuple[list[_QuicConnection], int]:
+    """Attribute packets to connections; the second value counts datagrams that belong to none."""
+    connections: list[_QuicConnection] = []
+    # By the client's address: the connection that uses it now.
+    current: dict[tuple[str, int], _QuicConnection] = {}
+    unattributed = 0
+    for packet, from_server in packets:
+        if packet.cut:
+            continue
+        address = (
+            (packet.destination, packet.destination_port)
+            if from_server
+            else (packet.source, packet.source_port)
+        )
+        connection = current.get(address)
+        receiver = connection and (connection.client if from_server else connection.server)
+        cid = receiver.cid if receiver else None
+        try:
+            datagram = parse_datagram(packet.payload, None if cid is None else len(cid))
+        except WireError:
+            unattributed += 1
+            continue
+        for quic in datagram.packets:
+            if quic.type is PacketType.INITIAL and not from_server:
+                if connection is None or quic.source_cid != connection.client.cid:
+                    keys = initial_keys(quic.destination_cid)
+                    connection = _QuicConnection([keys], _Side(quic.source_cid), _Side())
+                    connections.append(connection)
+                    current[address] = connection
+            if connection is None:
+                unattributed += 1
+                break
+            _attribute(connection, quic, from_server=from_server)
+    return connections, unattributed
+
+
+def _attribute(connection: _QuicConnection, packet: QuicPacket, *, from_server: bool) -> None:
+    """Add a packet to its connection and learn from it."""
+    sender = connection.server if from_server else connection.client
+    match packet.type:
+        case PacketType.INITIAL:
+            sender.cid = packet.source_cid
+            sender.initials.append(packet)
+        case PacketType.HANDSHAKE:
+            sender.cid = packet.source_cid
+        case PacketType.RETRY if packet.source_cid is not None:
+            # The client's next Initial has this connection ID and keys made from it.
+            connection.keys.append(initial_keys(packet.source_cid))
+        case PacketType.ONE_RTT if len(packet.sample) == SAMPLE_BYTES:
+            sender.one_rtt.append(packet)
+        case _:
+            pass
+
+
+def _without_strangers(packets: list[QuicPacket], cid: bytes | None) -> list[QuicPacket]:
+    """Leave out stateless resets, which look like 1-RTT packets with random bytes (RFC 9000, 10.3).
+
+    Their connection ID is random too: it is not the one of the handshake and, unlike one that was
+    issued later, it does not come again.
+    """
+    seen = Counter(packet.destination_cid for packet in packets)
+    return [
+        packet
+        for packet in packets
+        if packet.destination_cid == cid or seen[packet.destination_cid] > 1
+    ]
+
+
+def _count_decrypted(connection: _QuicConnection, from_server: bool) -> int:
+    """Count the Initial packets of one side that decrypt with the Initial keys of RFC 9001."""
+    side = connection.server if from_server else connection.client
+    decrypted = 0
+    for packet in side.initials:
+        for keys in connection.keys:
+            try:
+                unprotect(packet, keys.server if from_server else keys.client)
+            except WireError:
+                continue
+            decrypted += 1
+            break
+    return decrypted
+
+
+def _examine_tcp(packets: list[tuple[Packet, bool]]) -> _Seen:
+    # By the client's address and whether the server sends.
+    segments: dict[tuple[str, int, bool], list[Packet]] = {}
+    for packet, from_server in packets:
+        client = (
+            (packet.destination, packet.destination_port)
+            if from_server
+            else (packet.source, packet.source_port)
+        )
+        segments.setdefault((*client, from_server), []).append(packet)
+    runs: dict[bool, list[bytes]] = {False: [], True: []}
+    tags: dict[bool, list[bytes]] = {False: [], True: []}
+    for (_, _, from_server), direction in segments.items():
+        for number, run in enumerate(_reassemble(direction)):
+            runs[from_server].append(run)
+            if number == 0:
+                tags[from_server] += _tls_tags(run)
+    return _Seen(
+        connections=len({(ip, port) for ip, port, _ in segments}),
+        content_bytes=sum(map(visible_bytes, runs[True])),
+        payload_bytes=sum(map(len, runs[True])),
+        request_in_clear=_request_visible(runs[False]),
+        tags={from_server: _judge_tags(tags[from_server]) for from_server in (False, True)},
+    )
+
+
+def _reassemble(segments: list[Packet]) -> list[bytes]:
+    """Put one direction of a TCP connection together; every hole begins a new run of bytes.
+
+    The first run begins at the first byte of the stream, or is empty where that was not captured.
+    """
+    first = next((s for s in segments if s.flags & TCP_SYN), None)
+    base = (first.sequence + 1 if first else segments[0].sequence) & 0xFFFFFFFF
+    # Offsets relative to the first byte, as signed 32-bit differences (RFC 9293, 3.4).
+    pieces = sorted(
+        (
+            ((segment.sequence - base + 0x80000000) & 0xFFFFFFFF) - 0x80000000,
+            segment.payload,
+        )
+        for segment in segments
+        if segment.payload and not segment.flags & TCP_SYN
+    )
+    runs = [bytearray()]
+    end = 0 if first else None
+    for offset, data in pieces:
+        if end is None or offset > end:
+            runs.append(bytearray())
+            end = offset
+        if offset + len(data) > end:
+            runs[-1] += data[end - offset :]
+            end = offset + len(data)
+    return [bytes(run) for run in runs]
+
+
+def _tls_tags(stream: bytes) -> list[bytes]:
+    """Return the last 16 bytes of each application-data record at the start of a TLS stream (RFC
+    8446, 5.2).
+    """
+    tags = []
+    offset = 0
+    while offset + _TLS_HEADER_BYTES <= len(stream):
+        kind, major = stream[offset], stream[offset + 1]
+        end = offset + _TLS_HEADER_BYTES + int.from_bytes(stream[offset + 3 : offset + 5], "big")
+        if major != 3 or end > len(stream):
+            break
+        if kind == _TLS_APPLICATION_DATA and end - offset > _TLS_HEADER_BYTES + TAG_BYTES:
+            tags.append(stream[end - TAG_BYTES : end])
+        offset = end
+    return tags
+
+
+def _request_visible(payload: list[bytes]) -> bool | None:
+    if not any(payload):
+        return None
+    return any(_REQUEST.search(data) for data in payload)
+
+
+def _check_capture(proof: Proof) -> list[str]:
+    """Contradictions between the capture and what a capture has to be."""
+    problems = []
+    if proof.truncation is not None:
+        problems.append(f"The capture file is cut off: {proof.truncation}.")
+    if proof.cut_packets:
+        problems.append(
+            f"The capture holds only the beginning of {proof.cut_packets} packets; "
+            "capture whole frames (tcpdump -s 0)."
+        )
+    limit = proof.mtu + ETHERNET_HEADER_BYTES
+    if proof.max_frame_bytes is not None and proof.max_frame_bytes > limit:
+        problems.append(
+            f"A frame of {proof.max_frame_bytes} bytes was seen on a link with MTU {proof.mtu} "
+            f"(frames of at most {limit} bytes): the link is not in wire mode, or its MTU is larger."
+        )
+    return problems
+
+
+def _check_aead(proof: Proof, *, noop: bool) -> list[str]:
+    """Contradictions between the claimed AEAD and payload, request and tags."""
+    problems = []
+    claim = "The AEAD is noop" if noop else "The AEAD is standard"
+    server = proof.server_to_client
+    if proof.payload_in_clear is None:
+        part = f"{proof.clear_fraction:.0%}" if proof.clear_fraction is not None else "nothing"
+        problems.append(
+            f"{claim}, but the {server.payload_bytes} bytes from the server do not show whether the "
+            f"payload is in the clear: content was readable in {part} of what could be examined."
+        )
+    elif proof.payload_in_clear != noop:
+        problems.append(
+            f"{claim}, but content is "
+            + (
+                "readable nowhere in what the server sent."
+                if noop
+                else f"readable in {proof.clear_fraction:.0%} of what the server sent."
+            )
+        )
+    if proof.request_in_clear is not noop:
+        seen = "cannot be read" if noop else "can be read, or none was captured"
+        if proof.request_in_clear:
+            seen = "can be read"
+        problems.append(f"{claim}, but the client's request {seen}.")
+    expected: Tags = "constant" if noop else "varying"
+    for name, direction in (("client", proof.client_to_server), ("server", server)):
+        # Too few TLS records are no contradiction: the payload has been judged already.
+        if direction.tags == expected or (
+            proof.transport == "tcp" and direction.tags == "undecided"
+        ):
+            continue
+        problems.append(
+            f"{claim}, so the tags of the {name}'s packets must be {expected}, but they are "
+            f"{direction.tags}."
+        )
+    return problems
+
+
+def _check_headers(proof: Proof, *, protected: bool) -> list[str]:
+    """Contradictions between the claimed header protection and the 1-RTT headers of both sides."""
+    expected: Headers = "protected" if protected else "clear"
+    claim = f"Header protection is {'on' if protected else 'off'}"
+    return [
+        f"{claim}, so the {name}'s headers must be {expected}, but they are {direction.headers}: "
+        f"reserved bits are set for {direction.reserved_bits_set} of {direction.samples} different "
+        f"samples in {direction.one_rtt_packets} packets (at least {MINIMUM_SAMPLES} samples needed)."
+        for name, direction in (
+            ("client", proof.client_to_server),
+            ("server", proof.server_to_client),
+        )
+        if direction.headers != expected
+    ]
+
+
+def _check_initials(proof: Proof) -> list[str]:
+    """Contradictions between the Initial packets and RFC 9001."""
+    return [
+        f"Initial packets must be standard, but {direction.initial_decrypted} of the "
+        f"{direction.initial_packets} from the {name} decrypt with the Initial keys of RFC 9001."
+        for name, direction in (
+            ("client", proof.client_to_server),
+            ("server", proof.server_to_client),
+        )
+        if not direction.initial_packets or direction.initial_decrypted != direction.initial_packets
+    ]
