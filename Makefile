@@ -1,0 +1,57 @@
+# The commands of the README. Each target first runs the set-up, which takes a moment when nothing is missing.
+CORES ?= $(shell nproc)
+# Passed to Snakemake as --config, for example: make all SCALE=paper CONFIG="key=value ..."
+SCALE ?=
+CONFIG ?=
+# Passed to pytest, for example: make test TESTS="tests/test_packaging.py -k conda"
+TESTS ?=
+
+# The environment's own Python starts fastest; a fresh clone has only the system's.
+PYTHON ?= $(shell test -f .venv/set-up.json && .venv/bin/python -IS -c "" 2>/dev/null \
+	&& echo .venv/bin/python || echo python3)
+# Debian keeps tc, ethtool and tcpdump where a user's PATH does not look.
+export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
+set-up = $(PYTHON) tools/set_up.py
+settings = $(if $(SCALE),scale=$(SCALE)) $(CONFIG)
+snakemake = .venv/bin/snakemake --cores $(CORES)
+with-settings = $(if $(strip $(settings)),--config $(settings))
+
+.PHONY: help all figures test check bench lab setup locks clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
+
+all: ## build, measure, analyse: everything, into artifacts/ (needs root)
+	@$(set-up) all
+	@$(snakemake) all $(with-settings)
+
+figures: ## make every table, figure and the report from the shipped reference data
+	@$(set-up) figures
+	@$(snakemake) figures --config raw=reference $(settings)
+
+test: ## run the tests (needs root)
+	@$(set-up) test
+	@.venv/bin/python -m pytest $(TESTS)
+
+check: ## check formats, lint and types
+	@$(set-up) check
+	@.venv/bin/python tools/check.py
+
+bench: ## run the benchmarks (needs root)
+	@$(set-up) bench
+	@.venv/bin/python -m quicbed bench
+
+lab: ## open the notebooks in JupyterLab
+	@$(set-up) lab
+	@.venv/bin/jupyter lab notebooks
+
+setup: ## only set up: Debian packages and the Python environment (needs root)
+	@$(set-up) setup
+
+locks: ## compile requirements/*.in to hash-locked *.txt again
+	@$(set-up) check
+	@tools/compile_locks
+
+clean: ## remove builds and artifacts, never the runs in raw/
+	rm -rf build artifacts
