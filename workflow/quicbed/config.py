@@ -103,6 +103,13 @@ class Patch(Model):
     file: str = Field(description="Patch file below workflow/crypto/patches/, applied with -p1.")
 
 
+class Estimate(Model):
+    """What a build takes on two cores; shown before it starts, decides nothing."""
+
+    minutes: float = Field(gt=0, description="Time of the build in minutes.")
+    disk_mb: float = Field(gt=0, description="Disk the build takes, its work directory included, in MB.")
+
+
 class Flavour(Model):
     """One build of a library."""
 
@@ -116,6 +123,7 @@ class Flavour(Model):
         default_factory=list,
         description="Further files or directories of this repository that are compiled in.",
     )
+    estimate: Estimate = Field(description="Time and disk of the build.")
 
 
 class Supports(Model):

@@ -46,8 +46,8 @@ SUITES = {
 UDP_OVERHEAD = 28
 READY_TIMEOUT = 20.0
 STOP_TIMEOUT = 5.0
-# A download this size gives a capture of a few hundred packets.
-PROOF_BYTES = 262144
+# A download this size gives a capture of about a hundred packets.
+PROOF_BYTES = 131072
 PROOF_ATTEMPTS = 2
 FREE_BYTES = 500 * 2**20
 

@@ -1,0 +1,187 @@
+"""JSON schemas and documentation that are generated from the configuration models and files.
+
+`quicbed generate` writes them, `quicbed generate --check` shows a diff where they have drifted; a test runs the latter.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from quicbed import build as builds
+from quicbed.config import Config, Experiment, Library, Project, Testbed
+
+KINDS: dict[str, tuple[type[BaseModel], str]] = {
+    "config": (Config, "config/config.yaml"),
+    "testbed": (Testbed, "config/testbeds/&lt;name&gt;.yaml"),
+    "library": (Library, "config/libraries/&lt;name&gt;.yaml"),
+    "experiment": (Experiment, "config/experiments/&lt;name&gt;.yaml"),
+}
+
+
+def generate(root: Path, *, check: bool) -> int:
+    """Write (or compare) every generated file; returns 1 if `check` found a difference."""
+    differences = 0
+    for file, text in outputs(root).items():
+        current = file.read_text(encoding="utf-8") if file.exists() else ""
+        if current == text:
+            continue
+        if check:
+            differences += 1
+            name = file.relative_to(root).as_posix()
+            diff = difflib.unified_diff(
+                current.splitlines(), text.splitlines(), f"{name} (as it is)", f"{name} (generated)", lineterm=""
+            )
+            print("\n".join(diff), file=sys.stderr)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            print(file.relative_to(root))
+    if differences:
+        print("quicbed: run `quicbed generate` and commit the result", file=sys.stderr)
+    return 1 if differences else 0
+
+
+def outputs(root: Path) -> dict[Path, str]:
+    """Every generated file and its text."""
+    project = Project(root)
+    files: dict[Path, str] = {}
+    for name, (model, _) in KINDS.items():
+        schema = model.model_json_schema()
+        files[root / "workflow" / "schemas" / f"{name}.schema.json"] = json.dumps(schema, indent=2) + "\n"
+    files[root / "config" / "README.md"] = configuration_page()
+    files[root / "docs" / "libraries.md"] = libraries_page(project)
+    return files
+
+
+def configuration_page() -> str:
+    """config/README.md: every key of every file."""
+    parts = [
+        "# Configuration",
+        "",
+        "Every key of every file below this directory. This page is generated from the models in",
+        "`workflow/quicbed/config.py` by `quicbed generate`. A key that is not listed is an error, and so is a key given twice.",
+        "",
+        "A value of `config.yaml` can be overridden for one run: `make all SCALE=tiny` or",
+        "`snakemake --cores 8 all --config scale=tiny`.",
+        "",
+    ]
+    done: set[type[BaseModel]] = set()
+    for model, path in KINDS.values():
+        parts += [f"## {path}", ""]
+        parts += _model_tables(model, done, top=True)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _model_tables(model: type[BaseModel], done: set[type[BaseModel]], *, top: bool) -> list[str]:
+    if model in done:
+        return []
+    done.add(model)
+    lines = [] if top else [f"### {model.__name__.lower()}", ""]
+    lines += [str(model.__doc__).split("\n\n")[0].strip(), "", "| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    nested: list[type[BaseModel]] = []
+    for name, info in model.model_fields.items():
+        nested += _models_in(info.annotation)
+        default = _default(info)
+        lines.append(f"| `{name}` | {_type_text(info.annotation)} | {default} | {info.description} |")
+    lines.append("")
+    for inner in nested:
+        lines += _model_tables(inner, done, top=False)
+    return lines
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]
+
+
+def _type_text(annotation: Any) -> str:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(annotation))
+    if origin in (Union, UnionType):
+        return " or ".join(_type_text(argument) for argument in get_args(annotation))
+    if origin is list:
+        return f"list of {_type_text(get_args(annotation)[0])}"
+    if origin is dict:
+        return f"mapping of names to {_type_text(get_args(annotation)[1])}"
+    if origin is not None and hasattr(annotation, "__metadata__"):
+        return _type_text(get_args(annotation)[0])
+    if annotation is type(None):
+        return "null"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"[{annotation.__name__.lower()}](#{annotation.__name__.lower()})"
+    names = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`"}
+    return names.get(annotation, str(annotation))
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    if info.default_factory is not None:
+        return "defaults" if _models_in(info.annotation) else "empty"
+    if info.default == "":
+        return "empty"
+    return f"`{json.dumps(info.default)}`"
+
+
+def libraries_page(project: Project) -> str:
+    """docs/libraries.md: what is measured, from which source, and what each library can do."""
+    parts = [
+        "# Libraries",
+        "",
+        "Generated from `config/libraries/` and `workflow/sources/Cargo.lock` by `quicbed generate`.",
+        "",
+        "| library | version | transport | TLS library | licence | flavours | ciphers | NOOP AEAD | header protection off |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, library in project.libraries.items():
+        supports = library.supports
+        parts.append(
+            f"| [{library.title}](#{name}) | {builds.version_of(project, name)} | {library.transport.upper()} "
+            f"| {library.tls_library} | {library.licence} | {', '.join(library.flavours)} | {', '.join(supports.ciphers)} "
+            f"| {_yes(supports.noop)} | {_yes(supports.header_protection_off, library.transport)} |"
+        )
+    for name, library in project.libraries.items():
+        supports = library.supports
+        parts += ["", f'<a id="{name}"></a>', "", f"## {library.title}", ""]
+        parts += [
+            f"- Endpoint programs: `workflow/endpoints/{library.endpoint}/`, configuration: `config/libraries/{name}.yaml`.",
+            f"- Groups: {', '.join(supports.groups)}. Congestion control: {', '.join(supports.congestion_controls)}.",
+        ]
+        if library.transport == "quic":
+            parts.append(f"- UDP GSO on sending: {_yes(supports.gso)}. UDP GRO on receiving: {_yes(supports.gro)}.")
+        parts += [
+            f"- **NOOP AEAD.** {library.notes.noop}",
+            f"- **Initial packets.** {library.notes.initial}",
+            f"- **Header protection.** {library.notes.header_protection}",
+            f"- **Input and output.** {library.notes.io}",
+            "",
+            "| source package | version | SHA-256 |",
+            "| --- | --- | --- |",
+        ]
+        packages = {p["name"]: p for p in builds.closure(project.root, library.crates)}
+        for crate in library.crates:
+            package = packages[crate]
+            parts.append(f"| {crate} | {package['version']} | `{package['checksum']}` |")
+        for flavour, chosen in library.flavours.items():
+            patches = ", ".join(f"`workflow/crypto/patches/{p.file}` on {p.crate}" for p in chosen.patches)
+            extra = ", ".join(f"`{source}`" for source in chosen.sources)
+            text = "; ".join(filter(None, [f"patches {patches}" if patches else "", f"with {extra}" if extra else ""]))
+            parts.append("")
+            parts.append(f"Flavour `{flavour}`: {text or 'third-party sources exactly as the registry has them'}.")
+    return "\n".join(parts) + "\n"
+
+
+def _yes(value: bool | None, transport: str = "quic") -> str:
+    if transport == "tcp":
+        return "does not apply"
+    return "yes" if value else "unsupported"
