@@ -1,0 +1,760 @@
+"""Figures: drawn with plotly from a figure's table, saved in every format this machine can make.
+
+Box plots are those of the papers: line = median, marker = mean, box = lower to upper quartile;
+whiskers reach from the smallest to the largest run that counts, and every one of these runs is a
+faint point. The lower panel shows the difference to the baseline, the geometric mean of ratios
+paired within blocks with its 95 % interval (`quicbed.analysis`), over the noise floor: the
+interval of the A/A arm, in which the baseline is compared with itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import html
+import json
+import re
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from quicbed import analysis, runs
+
+WIDTH_PX, HEIGHT_PX = 688, 460  # 7.16 in at 96 px/in: the text width of a two-column page
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+INK, SOFT, FLOOR = "#222222", "#6b6b6b", "#d9d9d9"
+RENDER_TIMEOUT_S = 120
+STATIC_FORMATS = ("svg", "pdf", "png")
+
+AEADS: dict[str, tuple[str, str, str]] = {
+    # key: name, short name, colour (Okabe and Ito: told apart with any colour vision)
+    "aes-128-gcm": ("AES-128-GCM", "AES-128", "#0072B2"),
+    "aes-256-gcm": ("AES-256-GCM", "AES-256", "#56B4E9"),
+    "chacha20-poly1305": ("ChaCha20-Poly1305", "ChaCha20", "#E69F00"),
+    "noop": ("NOOP", "NOOP", "#009E73"),
+}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one cell is drawn on the x axis, and how."""
+
+    x: float
+    cell: dict[str, Any] | None  # row of the figure's table; None when it was not measured
+    aead: str
+    hollow: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """The slots of one library."""
+
+    title: str
+    slots: list[Slot]
+    low: float  # extent on the x axis
+    high: float
+    floor: tuple[float, float, float] | None  # ratio, low and high of the A/A arm
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure with the table behind it and the runs behind the table."""
+
+    name: str
+    figure: go.Figure
+    table: pl.DataFrame
+    origins: list[str]
+    source: str
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return {"application/vnd.plotly.v1+json": self.figure.to_plotly_json()}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A figure that was written to files; shows itself in a notebook."""
+
+    drawn: Drawn
+    files: list[Path]
+    skipped: str | None = field(default=None)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Interactive where JupyterLab can, else the SVG, else the page with plotly.js in it."""
+        bundle: dict[str, Any] = {
+            "application/vnd.plotly.v1+json": json.loads(self.drawn.figure.to_json())
+        }
+        svg = next((path for path in self.files if path.suffix == ".svg"), None)
+        if svg:
+            bundle["image/svg+xml"] = svg.read_text(encoding="utf-8")
+        else:
+            bundle["text/html"] = self.drawn.figure.to_html(
+                full_html=False, include_plotlyjs=True, div_id=self.drawn.name
+            )
+        return bundle
+
+
+def goodput_by_aead(
+    campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
+) -> Drawn:
+    """A Quantum of QUIC, Fig. 3: goodput of each library with each AEAD.
+
+    NOOP is the cell without QUIC header protection, as in the paper.
+    """
+    groups, left = [], 0.0
+    for pair in _pairs(table):
+        cells = _cells(table, pair)
+        slots = [
+            Slot(left + position, _find(cells, aead, aead == "noop"), aead)
+            for position, aead in enumerate(AEADS)
+        ]
+        groups.append(_group(_title(pair, titles or {}), slots, cells))
+        left += len(AEADS) + 0.7
+    figure = _draw(
+        "Goodput by AEAD", "Difference to<br>AES-128-GCM [%]", campaign, table, groups
+    )
+    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
+    origins = analysis.used_origins(campaign, shown + _floor_cells(table))
+    return Drawn("goodput-by-aead", figure, table, origins, "A Quantum of QUIC, Fig. 3")
+
+
+def header_protection(
+    campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
+) -> Drawn:
+    """A Quantum of QUIC, Fig. 4: goodput with and without QUIC header protection."""
+    groups, left = [], 0.0
+    aeads = ("aes-128-gcm", "chacha20-poly1305", "noop")
+    for pair in _pairs(table):
+        cells = _cells(table, pair)
+        slots = []
+        for position, aead in enumerate(aeads):
+            x = left + 2.5 * position
+            slots += [
+                Slot(x, _find(cells, aead, False), aead),
+                Slot(x + 1, _find(cells, aead, True), aead, hollow=True),
+            ]
+        groups.append(_group(_title(pair, titles or {}), slots, cells))
+        left += 2.5 * len(aeads) + 0.7
+    figure = _draw(
+        "Goodput with and without header protection",
+        "Gain without header<br>protection [%]",
+        campaign,
+        table,
+        groups,
+    )
+    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
+    origins = analysis.used_origins(campaign, shown + _floor_cells(table))
+    return Drawn("header-protection", figure, table, origins, "A Quantum of QUIC, Fig. 4")
+
+
+def library_titles(root: Path) -> dict[str, str]:
+    """Names of the libraries in figures, from config/libraries/ of the repository at *root*."""
+    from quicbed.config import Project
+
+    return {name: library.title for name, library in Project(root).libraries.items()}
+
+
+def _pairs(table: pl.DataFrame) -> list[tuple[str, str]]:
+    """Client and server library, QUIC before TCP."""
+    main = table.filter(pl.col("arm") == "main")
+    keys = main.group_by("client_library", "server_library").agg(
+        tcp=pl.col("header_protection").is_null().all()
+    )
+    ordered = keys.sort("tcp", "client_library", "server_library")
+    return [(client, server) for client, server, _ in ordered.rows()]
+
+
+def _title(pair: tuple[str, str], titles: Mapping[str, str]) -> str:
+    client, server = (titles.get(name, name) for name in pair)
+    return client if client == server else f"{server} to {client}"
+
+
+def _cells(table: pl.DataFrame, pair: tuple[str, str]) -> list[dict[str, Any]]:
+    client, server = pair
+    return table.filter(
+        (pl.col("client_library") == client) & (pl.col("server_library") == server)
+    ).to_dicts()
+
+
+def _find(cells: list[dict[str, Any]], aead: str, without_hp: bool) -> dict[str, Any] | None:
+    for cell in cells:
+        kind = "noop" if cell["aead"] == "noop" else cell["cipher"]
+        hp = cell["header_protection"]
+        if cell["arm"] == "main" and kind == aead and (hp is None or hp != without_hp):
+            return cell
+    return None
+
+
+def _group(title: str, slots: list[Slot], cells: list[dict[str, Any]]) -> Group:
+    floor = next(
+        ((c["ratio"], c["ratio_low"], c["ratio_high"]) for c in cells if c["arm"] == "aa"), None
+    )
+    if floor and None in floor:
+        floor = None
+    return Group(title, slots, slots[0].x - 0.6, slots[-1].x + 0.6, floor)
+
+
+def _floor_cells(table: pl.DataFrame) -> list[str]:
+    return table.filter(pl.col("arm") == "aa")["cell"].to_list()
+
+
+def _draw(
+    title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFrame, groups: list[Group]
+) -> go.Figure:
+    paired = any(slot.hollow for group in groups for slot in group.slots)
+    figure = make_subplots(
+        rows=2, cols=1, shared_xaxes=True, row_heights=[0.58, 0.42], vertical_spacing=0.06
+    )
+    _floor_band(figure, groups)
+    _points(figure, campaign, groups)
+    _boxes(figure, groups, paired)
+    _differences(figure, groups, paired)
+    _missing(figure, groups)
+    _layout(figure, title, difference, campaign, table, groups, paired)
+    for number, trace in enumerate(figure.data):
+        trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG
+    return figure
+
+
+def _rgba(colour: str, alpha: float) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
+def _points(figure: go.Figure, campaign: pl.DataFrame, groups: list[Group]) -> None:
+    used = analysis.counted(campaign)
+    for group in groups:
+        for slot in group.slots:
+            if slot.cell is None:
+                continue
+            points = used.filter(pl.col("cell") == slot.cell["cell"])
+            spread = [slot.x + 0.36 * (2 * _jitter(o) - 1) for o in points["origin"]]
+            figure.add_scatter(
+                x=spread,
+                y=(points["goodput_mbps"] / 1000).to_list(),
+                mode="markers",
+                marker={
+                    "color": AEADS[slot.aead][2],
+                    "size": 3.5,
+                    "opacity": 0.35,
+                    "symbol": ["x" if bad else "circle" for bad in points["contaminated"]],
+                },
+                customdata=points.select("origin", "block").rows(),
+                hovertemplate="%{y:.3f} Gbit/s, block %{customdata[1]}<br>%{customdata[0]}"
+                "<extra></extra>",
+                showlegend=False,
+                row=1,
+                col=1,
+            )
+
+
+def _jitter(text: str) -> float:
+    """A number in [0, 1) that only depends on *text*, so that figures are reproducible."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
+
+
+def _boxes(figure: go.Figure, groups: list[Group], paired: bool) -> None:
+    slots = [slot for group in groups for slot in group.slots]
+    for aead, (name, _, colour) in AEADS.items():
+        for hollow in (False, True):
+            shown = [
+                (slot.x, slot.cell)
+                for slot in slots
+                if slot.aead == aead and slot.hollow == hollow and slot.cell and slot.cell["n"]
+            ]
+            if not shown:
+                continue
+
+            def gbit(key: str, shown: Any = shown) -> list[float]:
+                return [cell[key] / 1000 for _, cell in shown]
+
+            xs = [x for x, _ in shown]
+            figure.add_box(
+                x=xs,
+                q1=gbit("q1"),
+                median=gbit("median"),
+                q3=gbit("q3"),
+                lowerfence=gbit("min"),
+                upperfence=gbit("max"),
+                width=0.62,
+                name=name,
+                fillcolor="white" if hollow else _rgba(colour, 0.45),
+                line={"color": colour, "width": 1.2},
+                whiskerwidth=0.5,
+                hoverinfo="skip",
+                showlegend=not paired and not hollow,
+                row=1,
+                col=1,
+            )
+            figure.add_scatter(
+                x=xs,
+                y=gbit("mean"),
+                mode="markers",
+                marker={
+                    "symbol": "diamond",
+                    "size": 6,
+                    "color": "white",
+                    "line": {"color": INK, "width": 1},
+                },
+                hovertext=[_summary(cell) for _, cell in shown],
+                hoverinfo="text",
+                showlegend=False,
+                row=1,
+                col=1,
+            )
+
+
+def _summary(cell: dict[str, Any]) -> str:
+    lines = [
+        f"<b>{html.escape(cell['client_library'])}, {html.escape(cell['label'])}</b>",
+        f"mean {cell['mean'] / 1000:.3f}, median {cell['median'] / 1000:.3f} Gbit/s",
+        f"quartiles {cell['q1'] / 1000:.3f} to {cell['q3'] / 1000:.3f}",
+        f"n = {cell['n']}, failed {cell['failed']}, contaminated {cell['contaminated']}",
+        f"cell {cell['cell']}, build {html.escape(cell['client_build'])}",
+    ]
+    return "<br>".join(lines)
+
+
+def _percent(ratio: float) -> float:
+    return 100 * (ratio - 1)
+
+
+def _differences(figure: go.Figure, groups: list[Group], paired: bool) -> None:
+    for group in groups:
+        for slot in group.slots:
+            cell = slot.cell
+            if cell is None or cell["ratio"] is None or (paired and not slot.hollow):
+                continue
+            colour = AEADS[slot.aead][2]
+            figure.add_scatter(
+                x=[slot.x - 0.5 if paired else slot.x],
+                y=[_percent(cell["ratio"])],
+                error_y=_error_bar(cell["ratio"], cell["ratio_low"], cell["ratio_high"], colour),
+                mode="markers",
+                marker={"color": colour, "size": 6},
+                hovertext=f"<b>{html.escape(cell['label'])} / "
+                f"{html.escape(cell['baseline_label'] or '?')}</b><br>"
+                + _interval_text(cell["ratio"], cell["ratio_low"], cell["ratio_high"])
+                + f"<br>{cell['ratio_n']} paired blocks",
+                hoverinfo="text",
+                showlegend=False,
+                row=2,
+                col=1,
+            )
+            figure.add_annotation(
+                x=slot.x - 0.5 if paired else slot.x,
+                y=_percent(cell["ratio"]),
+                text=f"{_percent(cell['ratio']):+.1f}".replace("-", "\N{MINUS SIGN}"),
+                xshift=6,
+                yshift=6 if cell["ratio"] >= 1 else -6,  # clear of the line at zero
+                xanchor="left",
+                showarrow=False,
+                font={"size": 10, "color": INK},
+                row=2,
+                col=1,
+            )
+
+
+def _error_bar(ratio: float, low: float | None, high: float | None, colour: str) -> dict[str, Any]:
+    if low is None or high is None:
+        return {"visible": False}
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [100 * (high - ratio)],
+        "arrayminus": [100 * (ratio - low)],
+        "color": colour,
+        "thickness": 1.4,
+        "width": 3,
+    }
+
+
+def _interval_text(ratio: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"ratio {ratio:.4f}, one block: no interval"
+    return f"ratio {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}"
+
+
+def _floor_band(figure: go.Figure, groups: list[Group]) -> None:
+    for group in groups:
+        if group.floor is None:
+            continue
+        ratio, low, high = group.floor
+        figure.add_shape(
+            type="rect",
+            x0=group.low,
+            x1=group.high,
+            y0=_percent(low),
+            y1=_percent(high),
+            fillcolor=FLOOR,
+            line_width=0,
+            layer="below",
+            row=2,
+            col=1,
+        )
+        figure.add_scatter(
+            x=[group.low, group.high],
+            y=[_percent(ratio)] * 2,
+            mode="lines",
+            line={"color": FLOOR, "width": 1},
+            hovertext=f"A/A noise floor: {_interval_text(ratio, low, high)}",
+            hoverinfo="text",
+            showlegend=False,
+            row=2,
+            col=1,
+        )
+    if any(group.floor for group in groups):
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            marker={"symbol": "square", "size": 11, "color": FLOOR},
+            name="A/A noise floor",
+            legendrank=2000,
+            row=2,
+            col=1,
+        )
+
+
+def _missing(figure: go.Figure, groups: list[Group]) -> None:
+    """Say in place why a cell has no box."""
+    for group in groups:
+        for slot in group.slots:
+            cell = slot.cell
+            if cell and cell["n"]:
+                continue
+            if cell is None:
+                text, reason = "not measured", "not part of this campaign"
+            elif cell["unsupported"]:
+                text, reason = "unsupported", cell["unsupported"]
+            else:
+                text, reason = "all runs failed", f"{cell['failed']} failed runs"
+            figure.add_annotation(
+                x=slot.x,
+                y=0,
+                text=text,
+                hovertext=html.escape(reason),
+                textangle=-90,
+                yanchor="bottom",
+                showarrow=False,
+                font={"size": 10, "color": SOFT},
+                row=1,
+                col=1,
+            )
+
+
+def conditions(campaign: pl.DataFrame) -> str:
+    """What the runs were made under, for titles: testbed, link, scale, size."""
+    run = campaign.row(0, named=True)
+    rate = run["rate_mbit"]
+    if run["testbed_kind"] == "local" and rate is None:
+        where = "CPU-bound, local"
+    elif rate is not None:
+        where = f"{run['testbed_kind']}, {rate:g} Mbit/s"
+    else:
+        where = run["testbed_kind"]
+    parts = [where, f"testbed {run['testbed']}", f"scale {run['scale']}"]
+    if run["workload_bytes"]:
+        parts.append(f"{_size(run['workload_bytes'])} per run")
+    if run["mtu"]:
+        parts.append(f"MTU {run['mtu']}")
+    if run["link_mode"]:
+        parts.append(f"{run['link_mode']} mode")
+    return " · ".join(parts)
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:g} {unit}"
+    return f"{count} B"
+
+
+def _caption(table: pl.DataFrame, campaign: pl.DataFrame) -> str:
+    blocks = campaign["block"].drop_nulls().n_unique()
+    failed, contaminated, repeated = (
+        int(table[name].sum()) for name in ("failed", "contaminated", "repeated")
+    )
+    return (
+        f"{blocks} block{'s' if blocks != 1 else ''}; {failed} failed, {repeated} contaminated and"
+        f" repeated, {contaminated} contaminated and shown. Line: median; diamond: mean; box:"
+        " quartiles;<br>whiskers: smallest and largest run. Below: geometric mean of ratios paired"
+        " within blocks, 95 % bootstrap interval."
+    )
+
+
+def _layout(
+    figure: go.Figure,
+    title: str,
+    difference: str,
+    campaign: pl.DataFrame,
+    table: pl.DataFrame,
+    groups: list[Group],
+    paired: bool,
+) -> None:
+    axis = {
+        "showgrid": False,
+        "zeroline": False,
+        "showline": True,
+        "linecolor": INK,
+        "linewidth": 1,
+        "ticks": "",
+        "range": [groups[0].low - 0.15, groups[-1].high + 0.25],
+        "fixedrange": True,
+    }
+    vertical = {
+        "gridcolor": "#ececec",
+        "zeroline": False,
+        "showline": True,
+        "linecolor": INK,
+        "ticks": "outside",
+        "ticklen": 4,
+        "title_standoff": 6,
+        "title_font": {"size": 12},
+        "nticks": 7,
+    }
+    figure.update_xaxes(**axis, showticklabels=False)
+    highest = max(
+        (slot.cell["max"] / 1000 for g in groups for slot in g.slots if slot.cell and slot.cell["n"]),
+        default=1.0,
+    )
+    figure.update_yaxes(
+        **vertical, title_text="Goodput [Gbit/s]", range=[0, 1.06 * highest], row=1, col=1
+    )
+    figure.update_yaxes(
+        **vertical, title_text=difference, range=_difference_range(groups, paired), row=2, col=1
+    )
+    figure.add_hline(y=0, line={"color": INK, "width": 1}, row=2, col=1)
+    if paired:
+        first = [group.slots[i] for group in groups for i in range(0, len(group.slots), 2)]
+        figure.update_xaxes(
+            showticklabels=True,
+            tickvals=[slot.x + 0.5 for slot in first],
+            ticktext=[AEADS[slot.aead][1] for slot in first],
+            row=2,
+            col=1,
+        )
+        for name, fill in (("header protection on", "#9a9a9a"), ("off", "white")):
+            figure.add_scatter(
+                x=[None],
+                y=[None],
+                mode="markers",
+                name=name,
+                marker={
+                    "symbol": "square",
+                    "size": 10,
+                    "color": fill,
+                    "line": {"color": INK, "width": 1.2},
+                },
+                row=1,
+                col=1,
+            )
+    for group in groups:
+        figure.add_annotation(
+            x=(group.low + group.high) / 2,
+            y=0,
+            xref="x2",
+            yref="paper",
+            yanchor="top",
+            yshift=-20 if paired else -5,
+            text=f"<b>{html.escape(group.title)}</b>",
+            showarrow=False,
+            font={"size": 12},
+        )
+    figure.add_annotation(
+        x=0,
+        y=0,
+        xref="paper",
+        yref="paper",
+        xanchor="left",
+        yanchor="top",
+        xshift=-58,
+        yshift=-46 if paired else -30,
+        text=_caption(table, campaign),
+        align="left",
+        showarrow=False,
+        font={"size": 9.5, "color": SOFT},
+    )
+    figure.update_layout(
+        template="none",
+        width=WIDTH_PX,
+        height=HEIGHT_PX,
+        margin={"l": 70, "r": 10, "t": 74, "b": 84 if paired else 66},
+        paper_bgcolor="white",
+        plot_bgcolor="white",
+        font={"family": FONT, "size": 12, "color": INK},
+        hoverlabel={"font": {"family": FONT, "size": 12}, "align": "left"},
+        title={
+            "text": f"<b>{html.escape(title)}</b><br>"
+            f"<span style='font-size:11px;color:{SOFT}'>{html.escape(conditions(campaign))}</span>",
+            "x": 0,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 0.945,
+            "yanchor": "top",
+            "pad": {"l": 12},
+            "font": {"size": 13},
+        },
+        legend={
+            "orientation": "h",
+            "x": 1,
+            "xanchor": "right",
+            "y": 1.0,
+            "yanchor": "bottom",
+            "font": {"size": 11},
+            "itemwidth": 30,
+            "itemclick": False,
+            "itemdoubleclick": False,
+        },
+        boxmode="overlay",
+        hovermode="closest",
+    )
+
+
+def _difference_range(groups: list[Group], paired: bool) -> list[float]:
+    values = [0.0]
+    for group in groups:
+        values += [_percent(end) for end in (group.floor or ())[1:]]
+        for slot in group.slots:
+            if slot.cell and slot.cell["ratio"] is not None and (slot.hollow or not paired):
+                ends = (slot.cell[key] for key in ("ratio", "ratio_low", "ratio_high"))
+                values += [_percent(end) for end in ends if end is not None]
+    low, high = min(values), max(values)
+    margin = 0.12 * (high - low) or 1.0
+    return [low - margin, high + margin]
+
+
+def save(
+    drawn: Drawn | Sequence[Drawn], directory: Path, *, root: Path | None = None
+) -> list[Saved]:
+    """Write figures to *directory*: HTML always, SVG, PDF and PNG where a Chromium is found.
+
+    ``plotly.min.js`` is written once beside the pages. All static images are made in one browser
+    session. A manifest ``<name>.json`` names the runs behind the figure and the state of the
+    repository at *root*. The same runs give the same bytes.
+    """
+    wanted = [drawn] if isinstance(drawn, Drawn) else list(drawn)
+    directory.mkdir(parents=True, exist_ok=True)
+    skipped = _write_static(wanted, directory)
+    return [_write_pages(one, directory, skipped, root) for one in wanted]
+
+
+def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path | None) -> Saved:
+    page = directory / f"{drawn.name}.html"
+    drawn.figure.write_html(
+        page,
+        include_plotlyjs="directory",
+        div_id=drawn.name,
+        config={"displaylogo": False, "responsive": False},
+    )
+    files = [page]
+    if skipped is None:
+        files += [directory / f"{drawn.name}.{kind}" for kind in STATIC_FORMATS]
+    first = drawn.table.row(0, named=True)
+    manifest = {
+        "figure": drawn.name,
+        "source": drawn.source,
+        "experiment": first["experiment"],
+        "campaign": first["campaign"],
+        "testbed": first["testbed"],
+        "scale": first["scale"],
+        "table": f"tables/{first['experiment']}.parquet",
+        "code": describe(root) if root else None,
+        "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        "skipped": f"SVG, PDF and PNG: {skipped}" if skipped else None,
+        "runs": drawn.origins,
+    }
+    path = directory / f"{drawn.name}.json"
+    path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return Saved(drawn, [*files, path], skipped)
+
+
+def describe(root: Path) -> str | None:
+    """The state of the code: ``git describe`` of the repository at *root*, if it is one."""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--tags"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return result.stdout.strip()
+
+
+def _write_static(drawn: list[Drawn], directory: Path) -> str | None:
+    """Render SVG, PDF and PNG; returns why not, if not."""
+    import kaleido
+    from choreographer.errors import ChromeNotFoundError
+
+    specifications = [
+        {
+            "fig": one.figure.to_dict(),
+            "path": str(directory / f"{one.name}.{kind}"),
+            "opts": {
+                "format": kind,
+                "width": WIDTH_PX,
+                "height": HEIGHT_PX,
+                "scale": 2 if kind == "png" else 1,
+            },
+        }
+        for one in drawn
+        for kind in STATIC_FORMATS
+    ]
+    for one in drawn:  # never leave images of another figure behind
+        for kind in STATIC_FORMATS:
+            (directory / f"{one.name}.{kind}").unlink(missing_ok=True)
+
+    async def render() -> None:
+        work = kaleido.write_fig_from_object(
+            specifications,
+            cancel_on_error=True,
+            kopts={"mathjax": False},  # the default is a script from the network
+        )
+        await asyncio.wait_for(work, RENDER_TIMEOUT_S)
+
+    failure: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            asyncio.run(render())
+        except BaseException as error:  # noqa: BLE001 (handed to the caller's thread)
+            failure.append(error)
+
+    # a notebook's kernel already runs an event loop in this thread
+    thread = threading.Thread(target=target, name="render figures")
+    thread.start()
+    thread.join()
+    if failure:
+        error = failure[0]
+        if isinstance(error, ChromeNotFoundError):
+            return "no Chromium found (Debian: apt-get install chromium, or set BROWSER_PATH)"
+        if isinstance(error, TimeoutError):
+            return f"Chromium did not finish within {RENDER_TIMEOUT_S} s"
+        if not isinstance(error, Exception):
+            raise error
+        return f"Chromium could not render: {type(error).__name__}: {error}"
+    for specification in specifications:
+        _normalise(Path(str(specification["path"])))
+    return None
+
+
+def _normalise(path: Path) -> None:
+    """Take out what differs between two renderings of one figure: dates and random ids."""
+    content = path.read_bytes()
+    if path.suffix == ".pdf":
+        content = re.sub(rb"(/(?:Creation|Mod)Date) \(D:\d{14}", rb"\1 (D:20000101000000", content)
+    elif path.suffix == ".svg":
+        identity = re.search(rb'id="defs-([0-9a-f]{6})"', content)
+        if identity:
+            content = content.replace(identity.group(1), b"quicbd")
+    path.write_bytes(content)
+
+
+def experiment_table(table: pl.DataFrame, experiment: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The newest campaign of *experiment* and its figure's table; both empty without runs."""
+    campaign = runs.select_campaign(table, experiment)
+    return campaign, analysis.figure_table(campaign)
