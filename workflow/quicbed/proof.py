@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import comb
+from math import exp, lgamma, log
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -30,7 +30,6 @@ from quicbed.content import visible_bytes
 from quicbed.quicwire import (
     SAMPLE_BYTES,
     TAG_BYTES,
-    InitialKeys,
     PacketType,
     QuicPacket,
     WireError,
@@ -167,17 +166,22 @@ class _Side:
 
 @dataclass
 class _QuicConnection:
-    keys: list[InitialKeys]
     client: _Side
     server: _Side
+    initial_cids: list[bytes]
+    """The connection IDs that Initial keys are made from: the client's first choice, then a
+    Retry's.
+    """
 
 
-@dataclass
-class _Traffic:
-    """Counts of one direction."""
+@dataclass(frozen=True)
+class _Sighting:
+    """A packet between the server and some client."""
 
-    packets: int = 0
-    payload_bytes: int = 0
+    packet: Packet
+    client: tuple[str, int]
+    """The client's address and port."""
+    from_server: bool
 
 
 @dataclass(frozen=True)
@@ -191,9 +195,25 @@ class _Judgement:
 
 
 @dataclass(frozen=True)
-class _Tagging:
-    tags: Tags
-    tag: str | None
+class _Sent:
+    """What one end sent, over all connections."""
+
+    payload: list[bytes]
+    """Payload of the 1-RTT packets, or the reassembled TCP streams."""
+    tags: list[bytes]
+    headers: _Judgement | None = None
+    initials: tuple[int, int] | None = None
+    """How many Initial packets there are, and how many of them decrypt."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What all packets of a capture say."""
+
+    connections: int
+    client: _Sent
+    server: _Sent
+    unattributed: int = 0
 
 
 def examine(
@@ -207,60 +227,41 @@ def examine(
 ) -> Proof:
     """Say what a capture of transfers from one server proves.
 
-    ``mtu`` is the IP MTU of the link in bytes, ``drops`` what :func:`quicbed.capture.tcpdump_drops`
-    says. Packets of other hosts and ports are passed over. Raises
-    :class:`quicbed.capture.CaptureError` if the file is not a capture.
+    ``mtu`` is the IP MTU of the link in bytes, ``drops`` what
+    :func:`quicbed.capture.tcpdump_drops` says. Packets of other hosts and ports are passed over.
+    Raises :class:`quicbed.capture.CaptureError` if the file is not a capture.
     """
     server = (str(ipaddress.ip_address(server_ip)), server_port)
     protocol = "udp" if transport == "quic" else "tcp"
     file = Capture(capture, allow_truncated=True)
-    packets = [
-        packet
-        for packet in file.packets()
-        if packet.protocol == protocol
-        and server
-        in ((packet.source, packet.source_port), (packet.destination, packet.destination_port))
-    ]
-    sent_by_server = [(packet.source, packet.source_port) == server for packet in packets]
-    traffic = {True: _Traffic(), False: _Traffic()}
-    for packet, from_server in zip(packets, sent_by_server, strict=True):
-        traffic[from_server].packets += 1
-        traffic[from_server].payload_bytes += packet.payload_bytes
-    examine_transport = _examine_quic if transport == "quic" else _examine_tcp
-    seen = examine_transport(list(zip(packets, sent_by_server, strict=True)))
-    directions = {
-        from_server: Direction(
-            packets=traffic[from_server].packets,
-            payload_bytes=traffic[from_server].payload_bytes,
-            initial_packets=seen.initials[from_server][0] if seen.initials else None,
-            initial_decrypted=seen.initials[from_server][1] if seen.initials else None,
-            one_rtt_packets=seen.headers[from_server].packets if seen.headers else None,
-            samples=seen.headers[from_server].samples if seen.headers else None,
-            reserved_bits_set=seen.headers[from_server].reserved_bits_set if seen.headers else None,
-            headers=seen.headers[from_server].headers if seen.headers else None,
-            tags=seen.tags[from_server].tags,
-            tag=seen.tags[from_server].tag,
-        )
-        for from_server in (False, True)
-    }
-    both = (directions[False], directions[True])
+    packets: list[_Sighting] = []
+    for packet in file.packets():
+        source = (packet.source, packet.source_port)
+        destination = (packet.destination, packet.destination_port)
+        if packet.protocol == protocol and server in (source, destination):
+            from_server = source == server
+            packets.append(_Sighting(packet, destination if from_server else source, from_server))
+    seen = _examine_quic(packets) if transport == "quic" else _examine_tcp(packets)
+    client_to_server = _direction(seen.client, [p.packet for p in packets if not p.from_server])
+    server_to_client = _direction(seen.server, [p.packet for p in packets if p.from_server])
+    both = (client_to_server, server_to_client)
+    content_bytes = sum(map(visible_bytes, seen.server.payload))
+    payload_bytes = sum(map(len, seen.server.payload))
     return Proof(
         transport=transport,
         server=f"[{server[0]}]:{server_port}" if ":" in server[0] else f"{server[0]}:{server_port}",
         mtu=mtu,
         connections=seen.connections,
-        client_to_server=both[0],
-        server_to_client=both[1],
-        payload_in_clear=_payload_verdict(seen.content_bytes, seen.payload_bytes),
-        clear_fraction=(
-            round(seen.content_bytes / seen.payload_bytes, 4) if seen.payload_bytes else None
-        ),
-        request_in_clear=seen.request_in_clear,
+        client_to_server=client_to_server,
+        server_to_client=server_to_client,
+        payload_in_clear=_payload_verdict(content_bytes, payload_bytes),
+        clear_fraction=round(content_bytes / payload_bytes, 4) if payload_bytes else None,
+        request_in_clear=_request_verdict(seen.client.payload),
         header_protection_off=_agreement([side.headers for side in both], "clear", "protected"),
         tag_constant=_agreement([side.tags for side in both], "constant", "varying"),
-        initial_standard=_initial_verdict(seen.initials),
-        max_frame_bytes=max((packet.frame.wire_bytes for packet in packets), default=None),
-        cut_packets=sum(packet.cut for packet in packets),
+        initial_standard=_initial_verdict(both),
+        max_frame_bytes=max((p.packet.frame.wire_bytes for p in packets), default=None),
+        cut_packets=sum(p.packet.cut for p in packets),
         unattributed_packets=seen.unattributed,
         drops=drops,
         truncation=file.truncation,
@@ -275,8 +276,8 @@ def check(proof: Proof, variant: Variant) -> list[str]:
     client, server = proof.client_to_server, proof.server_to_client
     if not client.packets or not server.packets:
         return [
-            f"The capture proves nothing: it holds {client.packets} packets to and {server.packets} "
-            f"packets from {proof.server}."
+            f"The capture proves nothing: it holds {client.packets} packets to and "
+            f"{server.packets} packets from {proof.server}."
         ]
     problems = _check_capture(proof)
     problems += _check_aead(proof, noop=variant.aead == "noop")
@@ -334,10 +335,17 @@ def judge_headers(connections: Iterable[list[QuicPacket]]) -> _Judgement:
 
 
 def _binomial_tail(count: int, trials: int) -> float:
-    """Return the probability of ``count`` or fewer successes in ``trials``, each with probability
-    3/4.
-    """
-    return sum(comb(trials, k) * 3**k for k in range(count + 1)) / 4**trials
+    """Return the probability of at most ``count`` successes in ``trials``, each of probability 3/4."""
+    return sum(
+        exp(
+            lgamma(trials + 1)
+            - lgamma(k + 1)
+            - lgamma(trials - k + 1)
+            + k * log(0.75)
+            + (trials - k) * log(0.25)
+        )
+        for k in range(count + 1)
+    )
 
 
 def _plausible_numbers(packets: list[QuicPacket]) -> bool:
@@ -358,16 +366,30 @@ def _plausible_numbers(packets: list[QuicPacket]) -> bool:
     return plausible >= PLAUSIBLE_STEPS * (len(packets) - 1)
 
 
-def _judge_tags(tags: list[bytes]) -> _Tagging:
-    """Judge whether tags are constant; two tags of a real AEAD are the same with a probability of
-    2**-128.
-    """
+def _judge_tags(tags: list[bytes]) -> Tags:
+    """Judge whether tags are constant; two of a real AEAD are the same with probability 2**-128."""
     if len(tags) < MINIMUM_TAGS:
-        return _Tagging("undecided", None)
+        return "undecided"
     different = len(set(tags))
     if different == 1:
-        return _Tagging("constant", tags[0].hex())
-    return _Tagging("varying" if different == len(tags) else "mixed", None)
+        return "constant"
+    return "varying" if different == len(tags) else "mixed"
+
+
+def _direction(sent: _Sent, packets: list[Packet]) -> Direction:
+    tags = _judge_tags(sent.tags)
+    return Direction(
+        packets=len(packets),
+        payload_bytes=sum(packet.payload_bytes for packet in packets),
+        initial_packets=sent.initials[0] if sent.initials else None,
+        initial_decrypted=sent.initials[1] if sent.initials else None,
+        one_rtt_packets=sent.headers.packets if sent.headers else None,
+        samples=sent.headers.samples if sent.headers else None,
+        reserved_bits_set=sent.headers.reserved_bits_set if sent.headers else None,
+        headers=sent.headers.headers if sent.headers else None,
+        tags=tags,
+        tag=sent.tags[0].hex() if tags == "constant" else None,
+    )
 
 
 def _payload_verdict(content_bytes: int, payload_bytes: int) -> bool | None:
@@ -385,107 +407,86 @@ def _agreement(verdicts: list[str | None], yes: str, no: str) -> bool | None:
     return False if all(verdict == no for verdict in verdicts) else None
 
 
-def _initial_verdict(initials: dict[bool, tuple[int, int]] | None) -> bool | None:
-    if initials is None or not all(total for total, _ in initials.values()):
+def _initial_verdict(directions: tuple[Direction, Direction]) -> bool | None:
+    if not all(direction.initial_packets for direction in directions):
         return None
-    return all(total == decrypted for total, decrypted in initials.values())
+    return all(direction.initial_decrypted == direction.initial_packets for direction in directions)
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What is left of the transport's packets; dictionaries have the key "sent by the server"."""
-
-    connections: int
-    content_bytes: int
-    payload_bytes: int
-    request_in_clear: bool | None
-    tags: dict[bool, _Tagging]
-    headers: dict[bool, _Judgement] | None = None
-    initials: dict[bool, tuple[int, int]] | None = None
-    unattributed: int = 0
+def _request_verdict(payload: list[bytes]) -> bool | None:
+    if not any(payload):
+        return None
+    return any(_REQUEST.search(data) for data in payload)
 
 
-def _examine_quic(packets: list[tuple[Packet, bool]]) -> _Seen:
+def _examine_quic(packets: list[_Sighting]) -> _Seen:
     connections, unattributed = _quic_connections(packets)
-    one_rtt = {
-        from_server: [
-            _without_strangers(side.one_rtt, peer.cid)
-            for side, peer in (
-                (c.server, c.client) if from_server else (c.client, c.server) for c in connections
-            )
-        ]
-        for from_server in (False, True)
-    }
-    initials = {
-        from_server: (
-            sum(len((c.server if from_server else c.client).initials) for c in connections),
-            sum(_count_decrypted(c, from_server) for c in connections),
-        )
-        for from_server in (False, True)
-    }
-    payload = {
-        from_server: [
-            packet.data[1 + len(packet.destination_cid) : -TAG_BYTES]
-            for connection in one_rtt[from_server]
-            for packet in connection
-        ]
-        for from_server in (False, True)
-    }
     return _Seen(
         connections=len(connections),
-        content_bytes=sum(map(visible_bytes, payload[True])),
-        payload_bytes=sum(map(len, payload[True])),
-        request_in_clear=_request_visible(payload[False]),
-        tags={
-            from_server: _judge_tags(
-                [
-                    packet.data[-TAG_BYTES:]
-                    for connection in one_rtt[from_server]
-                    for packet in connection
-                ]
-            )
-            for from_server in (False, True)
-        },
-        headers={from_server: judge_headers(one_rtt[from_server]) for from_server in (False, True)},
-        initials=initials,
+        client=_sent_quic(connections, from_server=False),
+        server=_sent_quic(connections, from_server=True),
         unattributed=unattributed,
     )
 
 
-def _quic_connections(packets: list[tuple[Packet, bool]]) -> tuple[list[_QuicConnection], int]:
+def _sent_quic(connections: list[_QuicConnection], *, from_server: bool) -> _Sent:
+    ends = [(c.server, c.client) if from_server else (c.client, c.server) for c in connections]
+    one_rtt = [_without_strangers(sender.one_rtt, receiver.cid) for sender, receiver in ends]
+    packets = [packet for connection in one_rtt for packet in connection]
+    return _Sent(
+        payload=[packet.data[1 + len(packet.destination_cid) : -TAG_BYTES] for packet in packets],
+        tags=[packet.data[-TAG_BYTES:] for packet in packets],
+        headers=judge_headers(one_rtt),
+        initials=(
+            sum(len(sender.initials) for sender, _ in ends),
+            sum(_count_decrypted(connection, from_server) for connection in connections),
+        ),
+    )
+
+
+def _quic_connections(packets: list[_Sighting]) -> tuple[list[_QuicConnection], int]:
     """Attribute packets to connections; the second value counts datagrams that belong to none."""
     connections: list[_QuicConnection] = []
     # By the client's address: the connection that uses it now.
     current: dict[tuple[str, int], _QuicConnection] = {}
     unattributed = 0
-    for packet, from_server in packets:
-        if packet.cut:
+    for sighting in packets:
+        if sighting.packet.cut:
             continue
-        address = (
-            (packet.destination, packet.destination_port)
-            if from_server
-            else (packet.source, packet.source_port)
-        )
-        connection = current.get(address)
-        receiver = connection and (connection.client if from_server else connection.server)
-        cid = receiver.cid if receiver else None
+        connection = current.get(sighting.client)
+        cid = None
+        if connection is not None:
+            cid = (connection.client if sighting.from_server else connection.server).cid
         try:
-            datagram = parse_datagram(packet.payload, None if cid is None else len(cid))
+            datagram = parse_datagram(sighting.packet.payload, None if cid is None else len(cid))
         except WireError:
             unattributed += 1
             continue
-        for quic in datagram.packets:
-            if quic.type is PacketType.INITIAL and not from_server:
-                if connection is None or quic.source_cid != connection.client.cid:
-                    keys = initial_keys(quic.destination_cid)
-                    connection = _QuicConnection([keys], _Side(quic.source_cid), _Side())
-                    connections.append(connection)
-                    current[address] = connection
-            if connection is None:
-                unattributed += 1
-                break
-            _attribute(connection, quic, from_server=from_server)
+        first = datagram.packets[0]
+        if not sighting.from_server and _opens(first, connection):
+            connection = _QuicConnection(_Side(first.source_cid), _Side(), [first.destination_cid])
+            connections.append(connection)
+            current[sighting.client] = connection
+        if connection is None:
+            unattributed += 1
+            continue
+        for packet in datagram.packets:
+            _attribute(connection, packet, from_server=sighting.from_server)
     return connections, unattributed
+
+
+def _opens(packet: QuicPacket, connection: _QuicConnection | None) -> bool:
+    """Whether a client's packet opens a connection other than the one its address uses so far.
+
+    A client keeps its own connection ID during the handshake. An empty one tells nothing, but then
+    the other one is new too.
+    """
+    if packet.type is not PacketType.INITIAL:
+        return False
+    if connection is None or packet.source_cid != connection.client.cid:
+        return True
+    known = (*connection.initial_cids, connection.server.cid)
+    return not packet.source_cid and packet.destination_cid not in known
 
 
 def _attribute(connection: _QuicConnection, packet: QuicPacket, *, from_server: bool) -> None:
@@ -499,7 +500,7 @@ def _attribute(connection: _QuicConnection, packet: QuicPacket, *, from_server: 
             sender.cid = packet.source_cid
         case PacketType.RETRY if packet.source_cid is not None:
             # The client's next Initial has this connection ID and keys made from it.
-            connection.keys.append(initial_keys(packet.source_cid))
+            connection.initial_cids.append(packet.source_cid)
         case PacketType.ONE_RTT if len(packet.sample) == SAMPLE_BYTES:
             sender.one_rtt.append(packet)
         case _:
@@ -524,8 +525,9 @@ def _count_decrypted(connection: _QuicConnection, from_server: bool) -> int:
     """Count the Initial packets of one side that decrypt with the Initial keys of RFC 9001."""
     side = connection.server if from_server else connection.client
     decrypted = 0
+    candidates = [initial_keys(cid) for cid in connection.initial_cids]
     for packet in side.initials:
-        for keys in connection.keys:
+        for keys in candidates:
             try:
                 unprotect(packet, keys.server if from_server else keys.client)
             except WireError:
@@ -535,29 +537,22 @@ def _count_decrypted(connection: _QuicConnection, from_server: bool) -> int:
     return decrypted
 
 
-def _examine_tcp(packets: list[tuple[Packet, bool]]) -> _Seen:
-    # By the client's address and whether the server sends.
-    segments: dict[tuple[str, int, bool], list[Packet]] = {}
-    for packet, from_server in packets:
-        client = (
-            (packet.destination, packet.destination_port)
-            if from_server
-            else (packet.source, packet.source_port)
-        )
-        segments.setdefault((*client, from_server), []).append(packet)
-    runs: dict[bool, list[bytes]] = {False: [], True: []}
-    tags: dict[bool, list[bytes]] = {False: [], True: []}
-    for (_, _, from_server), direction in segments.items():
-        for number, run in enumerate(_reassemble(direction)):
-            runs[from_server].append(run)
-            if number == 0:
-                tags[from_server] += _tls_tags(run)
+def _examine_tcp(packets: list[_Sighting]) -> _Seen:
     return _Seen(
-        connections=len({(ip, port) for ip, port, _ in segments}),
-        content_bytes=sum(map(visible_bytes, runs[True])),
-        payload_bytes=sum(map(len, runs[True])),
-        request_in_clear=_request_visible(runs[False]),
-        tags={from_server: _judge_tags(tags[from_server]) for from_server in (False, True)},
+        connections=len({sighting.client for sighting in packets}),
+        client=_sent_tcp([sighting for sighting in packets if not sighting.from_server]),
+        server=_sent_tcp([sighting for sighting in packets if sighting.from_server]),
+    )
+
+
+def _sent_tcp(packets: list[_Sighting]) -> _Sent:
+    segments: dict[tuple[str, int], list[Packet]] = {}
+    for sighting in packets:
+        segments.setdefault(sighting.client, []).append(sighting.packet)
+    streams = [_reassemble(connection) for connection in segments.values()]
+    return _Sent(
+        payload=[run for stream in streams for run in stream],
+        tags=[tag for stream in streams for tag in _tls_tags(stream[0])],
     )
 
 
@@ -606,12 +601,6 @@ def _tls_tags(stream: bytes) -> list[bytes]:
     return tags
 
 
-def _request_visible(payload: list[bytes]) -> bool | None:
-    if not any(payload):
-        return None
-    return any(_REQUEST.search(data) for data in payload)
-
-
 def _check_capture(proof: Proof) -> list[str]:
     """Contradictions between the capture and what a capture has to be."""
     problems = []
@@ -626,7 +615,7 @@ def _check_capture(proof: Proof) -> list[str]:
     if proof.max_frame_bytes is not None and proof.max_frame_bytes > limit:
         problems.append(
             f"A frame of {proof.max_frame_bytes} bytes was seen on a link with MTU {proof.mtu} "
-            f"(frames of at most {limit} bytes): the link is not in wire mode, or its MTU is larger."
+            f"(frames of at most {limit} bytes): the link is not in wire mode, or has another MTU."
         )
     return problems
 
@@ -639,8 +628,8 @@ def _check_aead(proof: Proof, *, noop: bool) -> list[str]:
     if proof.payload_in_clear is None:
         part = f"{proof.clear_fraction:.0%}" if proof.clear_fraction is not None else "nothing"
         problems.append(
-            f"{claim}, but the {server.payload_bytes} bytes from the server do not show whether the "
-            f"payload is in the clear: content was readable in {part} of what could be examined."
+            f"{claim}, but the {server.payload_bytes} bytes from the server do not show whether "
+            f"the payload is in the clear: content was readable in {part} of what could be examined."
         )
     elif proof.payload_in_clear != noop:
         problems.append(
@@ -652,9 +641,9 @@ def _check_aead(proof: Proof, *, noop: bool) -> list[str]:
             )
         )
     if proof.request_in_clear is not noop:
-        seen = "cannot be read" if noop else "can be read, or none was captured"
-        if proof.request_in_clear:
-            seen = "can be read"
+        seen = {True: "can be read", False: "cannot be read", None: "was not captured"}[
+            proof.request_in_clear
+        ]
         problems.append(f"{claim}, but the client's request {seen}.")
     expected: Tags = "constant" if noop else "varying"
     for name, direction in (("client", proof.client_to_server), ("server", server)):
@@ -677,7 +666,8 @@ def _check_headers(proof: Proof, *, protected: bool) -> list[str]:
     return [
         f"{claim}, so the {name}'s headers must be {expected}, but they are {direction.headers}: "
         f"reserved bits are set for {direction.reserved_bits_set} of {direction.samples} different "
-        f"samples in {direction.one_rtt_packets} packets (at least {MINIMUM_SAMPLES} samples needed)."
+        f"samples in {direction.one_rtt_packets} packets (at least {MINIMUM_SAMPLES} samples are "
+        "needed)."
         for name, direction in (
             ("client", proof.client_to_server),
             ("server", proof.server_to_client),
