@@ -1,0 +1,253 @@
+"""What every testbed is to the driver: hosts that run programs, and a link with settings.
+
+The driver uses nothing but these interfaces, so a testbed of hosts reached over SSH can stand
+beside the local one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Role = Literal["client", "middle", "server"]
+ROLES: tuple[Role, ...] = ("client", "middle", "server")
+
+# Debian packages of the tools a testbed calls, for error messages.
+PACKAGES = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "ethtool": "ethtool",
+    "tcpdump": "tcpdump",
+    "setpriv": "util-linux",
+}
+
+
+class TestbedError(Exception):
+    """A testbed that cannot be used or did not do what was asked, in one line with the remedy."""
+
+    __test__ = False  # not a test class, in spite of its name
+
+
+class LinkSettings(BaseModel):
+    """The link between client and server and how the hosts use it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mode: Literal["throughput", "wire"] = Field(
+        description="`throughput`: segmentation offloads on, captures show super-frames of up to "
+        "64 kB; `wire`: off, "
+        "every frame is at most MTU + 14 bytes."
+    )
+    mtu: int = Field(1500, ge=1280, le=9000, description="MTU of every interface in bytes.")
+    rate_mbit: float | None = Field(
+        None,
+        ge=40,
+        le=5000,
+        description="Rate towards the client in Mbit/s including Ethernet headers; within the "
+        "range in which tbf is "
+        "exact (outside it, timer lateness and the burst dominate). null: no limit.",
+    )
+    queue_ms: float = Field(
+        50,
+        gt=0,
+        le=1000,
+        description="Longest time a frame waits in the queue of a rate-limited link, in ms.",
+    )
+    congestion_control: str = Field(
+        "cubic",
+        pattern=r"^[a-z0-9_-]{1,15}$",
+        description="TCP congestion control of client and server.",
+    )
+    tcp_buffer_bytes: int = Field(
+        16 * 2**20,
+        ge=2**18,
+        description="Maximum of net.ipv4.tcp_rmem and tcp_wmem on client and server.",
+    )
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A program that has ended, with its output."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a program ended and what it used, from wait4(2); its waited-for children are included.
+
+    ``max_rss_bytes`` is never less than the resident size of the process that started the program:
+    Linux carries the maximum across exec.
+    """
+
+    returncode: int
+    """Exit status; a negative number is the signal that ended it."""
+    user_s: float
+    system_s: float
+    max_rss_bytes: int
+
+
+@dataclass
+class Capture:
+    """A capture on the tap; the counts are known once it has been stopped."""
+
+    path: Path
+    packets_captured: int | None = None
+    packets_received: int | None = None
+    """Packets the filter let through, including the dropped ones."""
+    packets_dropped: int | None = None
+    """Packets lost in the capture for want of buffer space."""
+
+
+class Process(ABC):
+    """A program started on a host, leader of its own process group."""
+
+    pid: int
+
+    @abstractmethod
+    def poll(self) -> Exit | None:
+        """How it ended, or ``None`` while it runs.
+
+        What is left of its process group is killed when it has ended.
+        """
+
+    @abstractmethod
+    def wait(self, timeout: float) -> Exit:
+        """How it ended; :class:`TimeoutError` if it still runs after *timeout* seconds."""
+
+    @abstractmethod
+    def terminate(self) -> None:
+        """Ask the program to end (SIGTERM to it alone); nothing happens if it has ended."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End its whole process group (SIGKILL); nothing happens if it has ended."""
+
+    @abstractmethod
+    def sample_run_delay(self) -> float | None:
+        """Seconds its threads have waited for a processor so far (schedstat); ``None`` once it has
+        ended.
+
+        Threads that have ended are not counted: programs report the sum over their own threads as
+        they end.
+        """
+
+
+class Host(ABC):
+    """One host of a testbed."""
+
+    name: Role
+    address: str | None
+    """IPv4 address on the measured link; ``None`` for the middle, which only forwards frames."""
+    interface: str
+    """Interface on the measured link; on the middle the tap, its port towards the server."""
+
+    @abstractmethod
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 30,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002 (named as in subprocess)
+    ) -> Completed:
+        """Run a program to its end.
+
+        :class:`TestbedError` if it exits with another status than 0 (with *check*) or takes longer
+        than *timeout* seconds.
+        """
+
+    @abstractmethod
+    def read(self, path: str) -> str:
+        """Content of a file as seen on this host."""
+
+    @abstractmethod
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        stdout: Path,
+        stderr: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Process:
+        """Start a program with its output in files.
+
+        *env* is its whole environment; default: the driver's.
+        """
+
+
+class Testbed(ABC):
+    """Hosts joined by a link; a context manager that sets all up and puts all back."""
+
+    __test__ = False
+
+    name: str
+    kind: str
+    hosts: dict[Role, Host]
+
+    @property
+    def client(self) -> Host:
+        """The host that downloads."""
+        return self.hosts["client"]
+
+    @property
+    def server(self) -> Host:
+        """The host that sends."""
+        return self.hosts["server"]
+
+    @property
+    def tap(self) -> Host:
+        """The host whose port towards the server is captured."""
+        return self.hosts["middle"]
+
+    @abstractmethod
+    def __enter__(self) -> Testbed:
+        """Lock the testbed, remove what a crashed driver left, create and verify."""
+
+    @abstractmethod
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End every program, remove what was created, put host settings back and unlock."""
+
+    @abstractmethod
+    def apply(self, link: LinkSettings) -> None:
+        """Make the link and the hosts as *link* says and verify it by reading back."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What identifies the testbed and its state: machine, link, offloads, settings, tools."""
+
+    @abstractmethod
+    def counters(self) -> dict[str, float]:
+        """Counters of hosts, interfaces and machine now; all but the load averages only grow."""
+
+    @abstractmethod
+    def capture(
+        self,
+        path: Path,
+        *,
+        snaplen: int = 128,
+        count: int | None = None,
+        filter: str = "",  # noqa: A002 (the field's word)
+    ) -> AbstractContextManager[Capture]:
+        """Capture at the tap into the pcap file *path* while the context lasts.
+
+        *snaplen* is the most bytes kept of a frame, *count* the number of frames after which the
+        capture ends, *filter* a pcap filter. The context begins when frames are being captured, and
+        ends with everything written.
+        """

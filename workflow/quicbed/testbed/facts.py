@@ -1,0 +1,90 @@
+"""What identifies the machine a testbed runs on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+# Settings of the whole machine that change what transport protocols can do.
+_MACHINE_SETTINGS = (
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.core.rmem_default",
+    "net.core.wmem_default",
+    "net.core.netdev_max_backlog",
+    "net.core.default_qdisc",
+    "net.ipv4.tcp_mem",
+    "net.ipv4.udp_mem",
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_allowed_congestion_control",
+    "net.ipv4.tcp_available_congestion_control",
+)
+
+
+def read_optional(path: str) -> str | None:
+    """A file's content without surrounding white space, or ``None`` if it cannot be read."""
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def sysctl_path(name: str) -> str:
+    """``net.ipv4.tcp_rmem`` to ``/proc/sys/net/ipv4/tcp_rmem``."""
+    return "/proc/sys/" + name.replace(".", "/")
+
+
+def host_id() -> str:
+    """A name for the machine that does not tell which it is: from the SHA-256 of machine-id(5)."""
+    identity = read_optional("/etc/machine-id") or read_optional("/var/lib/dbus/machine-id") or platform.node()
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
+
+
+def _cpu() -> dict[str, Any]:
+    text = Path("/proc/cpuinfo").read_text()
+    fields: dict[str, str] = {}
+    for line in text.split("\n\n", 1)[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    flags = fields.get("flags", fields.get("Features", "")).split()
+    return {
+        "cpu_model": fields.get("model name") or fields.get("CPU part") or platform.machine(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "cpu_flags": sorted(
+            set(flags)
+            & {
+                "aes",
+                "pclmulqdq",
+                "vaes",
+                "vpclmulqdq",
+                "avx2",
+                "avx512f",
+                "sha_ni",
+                "pmull",
+                "sha2",
+            }
+        ),
+        "virtual_machine": "hypervisor" in flags,
+    }
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def machine() -> dict[str, Any]:
+    """Kernel, processor, clock and settings of the whole machine."""
+    return {
+        "host_id": host_id(),
+        **_cpu(),
+        "kernel": platform.release(),
+        "kernel_version": platform.version(),
+        "architecture": platform.machine(),
+        "memory_bytes": _memory_bytes(),
+        "clock_source": read_optional("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        "cpu_governor": read_optional("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "machine_settings": {name: read_optional(sysctl_path(name)) for name in _MACHINE_SETTINGS},
+    }

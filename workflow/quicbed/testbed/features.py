@@ -1,0 +1,231 @@
+"""What this kernel and this user can do, found by doing it in a namespace that ends with the
+probe."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import socket
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from .base import Completed, TestbedError
+from .namespace import NamespaceThread, unshare
+from .process import find_program, finish, require_tools, start
+
+# linux/udp.h; Python's socket module does not have them.
+UDP_SEGMENT = 103
+UDP_GRO = 104
+
+# linux/capability.h
+_CAP_NET_ADMIN = 12
+_CAP_SYS_ADMIN = 21
+
+_QDISCS: dict[str, tuple[str, ...]] = {
+    "tbf": ("rate", "1gbit", "burst", "128kb", "latency", "50ms"),
+    "netem": ("delay", "1ms"),
+    "fq": (),
+    "etf": ("clockid", "CLOCK_TAI", "delta", "200000"),
+}
+
+# linux/perf_event.h and the system call's number
+_PERF_TYPE_HARDWARE = 0
+_PERF_TYPE_SOFTWARE = 1
+_PERF_COUNT_HW_CPU_CYCLES = 0
+_PERF_COUNT_SW_CPU_CLOCK = 0
+_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "riscv64": 241}
+_PERF_ATTRIBUTES_SIZE = 64  # PERF_ATTR_SIZE_VER0
+
+LOCAL_TESTBED_NEEDS = ("root", "namespaces", "veth", "bridge", "udp-gso", "udp-gro")
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Whether something can be done here, and if not, why."""
+
+    available: bool
+    reason: str = ""
+
+
+_YES = Feature(True)
+
+
+def has_capabilities() -> bool:
+    """Whether this process may make and configure network namespaces."""
+    with open("/proc/self/status") as file:
+        for line in file:
+            if line.startswith("CapEff:"):
+                effective = int(line.split()[1], 16)
+                return bool(effective >> _CAP_NET_ADMIN & 1 and effective >> _CAP_SYS_ADMIN & 1)
+    return False
+
+
+def _run(*argv: str) -> Completed:
+    """Run a tool from a thread in the scratch namespace."""
+    return finish("this machine", argv, start("this machine", argv), timeout=30, check=False, text=None)
+
+
+def _tool_result(done: Completed, missing: str) -> Feature:
+    """*missing* is the reason when the kernel does not know the kind that was asked for."""
+    if done.returncode == 0:
+        return _YES
+    message = done.stderr.strip().splitlines()
+    last = message[-1] if message else f"exit status {done.returncode}"
+    unknown = (
+        "Unknown device type",
+        "kind is unknown",
+        "Operation not supported",
+        "No such file or directory",
+    )
+    return Feature(False, missing if any(text in done.stderr for text in unknown) else last)
+
+
+def _link(kind: str, *arguments: str) -> Feature:
+    return _tool_result(_run("ip", "link", "add", f"{kind}0", "type", kind, *arguments), f"kernel has no {kind}")
+
+
+def _qdisc(kind: str) -> Feature:
+    done = _run("tc", "qdisc", "replace", "dev", "lo", "root", kind, *_QDISCS[kind])
+    if done.returncode == 0:
+        _run("tc", "qdisc", "del", "dev", "lo", "root")
+    return _tool_result(done, f"kernel has no {kind}")
+
+
+def _udp_pair() -> tuple[socket.socket, socket.socket]:
+    sender, receiver = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    receiver.bind(("127.0.0.1", 0))
+    receiver.settimeout(5)
+    sender.connect(receiver.getsockname())
+    return sender, receiver
+
+
+def _udp_gso() -> Feature:
+    sender, receiver = _udp_pair()
+    with sender, receiver:
+        try:
+            sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
+            sender.send(bytes(2500))
+            sizes = [len(receiver.recv(65536)) for _ in range(3)]
+        except OSError as error:
+            return Feature(False, f"kernel has no UDP GSO: {error}")
+    return _YES if sizes == [1000, 1000, 500] else Feature(False, f"UDP GSO gives datagrams of {sizes} bytes")
+
+
+def _udp_gro() -> Feature:
+    sender, receiver = _udp_pair()
+    with sender, receiver:
+        try:
+            receiver.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+            sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, 1000)
+            sender.send(bytes(2500))
+            content, ancillary, _, _ = receiver.recvmsg(65536, socket.CMSG_SPACE(4))
+        except OSError as error:
+            return Feature(False, f"kernel has no UDP GRO: {error}")
+    told = any(level == socket.IPPROTO_UDP and kind == UDP_GRO for level, kind, _ in ancillary)
+    if told and len(content) == 2500:
+        return _YES
+    return Feature(
+        False,
+        f"UDP GRO gives {len(content)} bytes {'with' if told else 'without'} their segment size",
+    )
+
+
+def _psi() -> Feature:
+    try:
+        Path("/proc/pressure/cpu").read_text()
+    except OSError as error:
+        return Feature(False, f"no pressure stall information ({error.strerror}); boot with psi=1")
+    return _YES
+
+
+def _schedstat() -> Feature:
+    try:
+        fields = Path("/proc/self/schedstat").read_text().split()
+    except OSError:
+        return Feature(False, "kernel has no /proc/PID/schedstat")
+    # The first field is time on a processor: 0 means that the kernel keeps no account.
+    return _YES if len(fields) == 3 and int(fields[0]) > 0 else Feature(False, "kernel keeps no schedstat")
+
+
+def _perf_event(kind: int, config: int) -> Feature:
+    number = _PERF_EVENT_OPEN.get(platform.machine())
+    if number is None:
+        return Feature(False, f"perf_event_open is not known for {platform.machine()}")
+    attributes = ctypes.create_string_buffer(
+        struct.pack("=IIQ", kind, _PERF_ATTRIBUTES_SIZE, config), _PERF_ATTRIBUTES_SIZE
+    )
+    libc = ctypes.CDLL(None, use_errno=True)
+    # this thread, any processor, no group, no flags
+    descriptor = libc.syscall(number, attributes, 0, -1, -1, 0)
+    if descriptor >= 0:
+        os.close(descriptor)
+        return _YES
+    code = ctypes.get_errno()
+    if code in (errno.ENOENT, errno.EOPNOTSUPP):
+        return Feature(False, "the machine has no such counter")
+    return Feature(False, f"perf_event_open: {os.strerror(code)}")
+
+
+def _perf() -> Feature:
+    feature = _perf_event(_PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_CPU_CLOCK)
+    if feature.available and find_program("perf") is None:
+        return Feature(False, "perf is missing; install with: apt-get install linux-perf")
+    return feature
+
+
+def _anywhere() -> dict[str, Feature]:
+    return {
+        "psi": _psi(),
+        "schedstat": _schedstat(),
+        "perf": _perf(),
+        "perf-hardware": _perf_event(_PERF_TYPE_HARDWARE, _PERF_COUNT_HW_CPU_CYCLES),
+    }
+
+
+def _in_namespace() -> dict[str, Feature]:
+    probes: dict[str, Callable[[], Feature]] = {
+        "veth": lambda: _link("veth", "peer", "name", "veth1"),
+        "bridge": lambda: _link("bridge"),
+        "udp-gso": _udp_gso,
+        "udp-gro": _udp_gro,
+        **{kind: partial(_qdisc, kind) for kind in _QDISCS},
+    }
+    up = _run("ip", "link", "set", "lo", "up")
+    if up.returncode != 0:
+        return {name: Feature(False, f"no loopback: {up.stderr.strip()}") for name in probes}
+    return {name: probe() for name, probe in probes.items()}
+
+
+def features() -> dict[str, Feature]:
+    """Every feature a testbed or an experiment may need; nothing on the machine changes.
+
+    Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``udp-gso``, ``udp-gro``, ``tbf``,
+    ``netem``, ``fq``, ``etf``, ``psi``, ``schedstat``, ``perf``, ``perf-hardware``.
+    """
+    found = _anywhere()
+    needs_namespace = ("namespaces", "veth", "bridge", "udp-gso", "udp-gro", *_QDISCS)
+    if not has_capabilities():
+        no = Feature(False, "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")
+        return {"root": no, **dict.fromkeys(needs_namespace, no), **found}
+    require_tools(["ip", "tc", "setpriv"])
+    try:
+        thread = NamespaceThread("quicbed-probe", unshare)
+    except OSError as error:
+        no = Feature(False, f"cannot make a network namespace: {error.strerror}")
+        return {"root": _YES, **dict.fromkeys(needs_namespace, no), **found}
+    try:
+        return {"root": _YES, "namespaces": _YES, **thread.call(_in_namespace), **found}
+    finally:
+        thread.close()
+
+
+def require(found: Mapping[str, Feature], names: Iterable[str]) -> None:
+    """:class:`TestbedError` naming what is missing and why."""
+    missing = [f"{name}: {found[name].reason}" for name in names if not found[name].available]
+    if missing:
+        raise TestbedError(f"this machine cannot hold the testbed: {'; '.join(missing)}")

@@ -1,0 +1,743 @@
+"""The local testbed: client, middle and server as network namespaces of this machine.
+
+::
+
+    client                     middle                      server
+    link0 10.113.0.1 ---- client0 [bridge0] server0 ---- link0 10.113.0.2
+
+Every line is a veth pair. The tap is ``server0``. A rate limit acts on ``client0``, in the
+direction of downloads. The addresses exist inside the namespaces only.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from . import counters as parse
+from . import facts as machine_facts
+from .base import (
+    ROLES,
+    Capture,
+    Completed,
+    Host,
+    LinkSettings,
+    Role,
+    Testbed,
+    TestbedError,
+)
+from .capture import Tcpdump
+from .facts import sysctl_path
+from .features import LOCAL_TESTBED_NEEDS, UDP_SEGMENT, features, has_capabilities, require
+from .lock import HostSetting, Lock, State, host_settings_lock, runtime_directory
+from .namespace import (
+    RUN_NETNS,
+    NamespaceThread,
+    is_namespace,
+    kill_processes,
+    setns,
+)
+from .process import LocalProcess, finish, require_tools, start
+
+_PREFIX = "quicbed-"
+_PREFIX_LENGTH = 24
+_ADDRESSES: dict[Role, str | None] = {
+    "client": "10.113.0.1",
+    "middle": None,
+    "server": "10.113.0.2",
+}
+# Locally administered (second bit of the first byte); fixed, so that neighbours need not be asked
+# for.
+_MAC_ADDRESSES: dict[Role, str] = {"client": "02:71:62:64:00:01", "server": "02:71:62:64:00:02"}
+_INTERFACES: dict[Role, tuple[str, ...]] = {
+    "client": ("link0",),
+    "middle": ("client0", "server0"),
+    "server": ("link0",),
+}
+_ENDS: tuple[Role, Role] = ("client", "server")
+_TAP = "server0"
+_SHAPED = "client0"
+_BRIDGE = "bridge0"
+
+# Options of ethtool -K to the names ethtool -k prints.
+_OFFLOADS = {
+    "tx": "tx-checksumming",
+    "tso": "tcp-segmentation-offload",
+    "gso": "generic-segmentation-offload",
+    "gro": "generic-receive-offload",
+    "tx-udp-segmentation": "tx-udp-segmentation",
+}
+
+# Namespace settings read for the record.
+_RECORDED_SETTINGS = (
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+    "net.ipv4.tcp_no_metrics_save",
+    "net.ipv4.tcp_ecn",
+    "net.ipv4.tcp_sack",
+    "net.ipv4.tcp_timestamps",
+    "net.ipv4.tcp_slow_start_after_idle",
+    "net.ipv4.tcp_fastopen",
+    "net.ipv4.ip_local_port_range",
+)
+_ALLOWED_CONGESTION_CONTROL = sysctl_path("net.ipv4.tcp_allowed_congestion_control")
+_PROBE_TIMEOUT_S = 10.0
+_SUPER_FRAME_BYTES = 2**17  # a GSO frame of 64 kB and the headers of its segments, with room
+
+
+def namespace_name(testbed: str, role: Role) -> str:
+    """Name of the network namespace of a host of a local testbed."""
+    return f"{_PREFIX}{testbed}-{role}"
+
+
+def burst_bytes(link: LinkSettings) -> int:
+    """Burst of the token bucket: 1 ms at the rate, so that late timers cost no throughput.
+
+    It has room for at least one frame as large as they come in this mode.
+    """
+    assert link.rate_mbit is not None  # noqa: S101 (callers check)
+    frame = _SUPER_FRAME_BYTES if link.mode == "throughput" else 4 * (link.mtu + 14)
+    return max(frame, round(link.rate_mbit * 1e6 / 8 / 1000))
+
+
+class LocalHost(Host):
+    """A network namespace."""
+
+    def __init__(self, name: Role, testbed: str) -> None:
+        self.name = name
+        self.address = _ADDRESSES[name]
+        self.interface = _TAP if name == "middle" else "link0"
+        self.namespace = namespace_name(testbed, name)
+        self._thread: NamespaceThread | None = None
+        self._files: dict[str, int] = {}
+        self._spawned: list[LocalProcess] = []
+
+    @property
+    def path(self) -> Path:
+        """The namespace as a file."""
+        return RUN_NETNS / self.namespace
+
+    def open(self) -> None:
+        """Join the namespace, which exists by now."""
+        self._thread = NamespaceThread(self.namespace, lambda: setns(self.path))
+
+    def close(self) -> None:
+        """End every program and let go of the namespace."""
+        if self._thread is None:
+            return
+        kill_processes(self.path)
+        for process in self._spawned:
+            process.kill()
+            process.wait(20)
+        self._spawned.clear()
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._files.clear()
+        self._thread.close()
+        self._thread = None
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Result of a call made in the namespace."""
+        if self._thread is None:
+            raise TestbedError(f"{self.name}: the testbed is not open; use it as a context manager")
+        return self._thread.call(function, *args)
+
+    def start(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a program in the namespace; options as of :func:`.process.start`."""
+        process: subprocess.Popen[bytes] = self.call(lambda: start(self.name, argv, **options))
+        return process
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 30,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+    ) -> Completed:
+        stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+        process = self.start(argv, stdin=stdin)
+        return finish(self.name, argv, process, timeout=timeout, check=check, text=input)
+
+    def read(self, path: str) -> str:
+        if path.startswith("/sys/class/net"):
+            # sysfs shows the namespace it was mounted in; ip netns exec mounts one.
+            return self.run(["ip", "netns", "exec", self.namespace, "cat", path]).stdout
+        # /proc/net is that of the process; the thread is what lives in the namespace.
+        path = re.sub(r"^/proc/(self/)?net/", "/proc/thread-self/net/", path)
+        try:
+            text: str = self.call(lambda: Path(path).read_text())
+        except OSError as error:
+            raise TestbedError(f"{self.name}: cannot read {path}: {error.strerror}") from error
+        return text
+
+    def read_again(self, path: str) -> str:
+        """Like :meth:`read`, for a file in ``/proc/net`` that is read often: it stays open."""
+        descriptor = self._files.get(path)
+        if descriptor is None:
+            inside = path.replace("/proc/net/", "/proc/thread-self/net/")
+            descriptor = self.call(lambda: os.open(inside, os.O_RDONLY | os.O_CLOEXEC))
+            self._files[path] = descriptor
+        content = b""
+        while part := os.pread(descriptor, 65536, len(content)):
+            content += part
+        return content.decode()
+
+    def write(self, path: str, value: str) -> None:
+        """Write a kernel setting of the namespace."""
+        self.call(lambda: Path(path).write_text(value))
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        stdout: Path,
+        stderr: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> LocalProcess:
+        with stdout.open("wb") as out, stderr.open("wb") as err:
+            popen = self.start(argv, stdout=out, stderr=err, env=env, cwd=cwd)
+        process = LocalProcess(popen)
+        self._spawned = [other for other in self._spawned if other.poll() is None]
+        self._spawned.append(process)
+        return process
+
+    def set(self, name: str, value: str) -> None:
+        """Set a sysctl of the namespace and verify it."""
+        try:
+            self.write(sysctl_path(name), value)
+        except OSError as error:
+            raise TestbedError(f"{self.name}: cannot set {name} to {value!r}: {error.strerror}") from error
+        self.verify(name, value)
+
+    def verify(self, name: str, value: str) -> None:
+        """:class:`TestbedError` unless a sysctl of the namespace has this value."""
+        found = self.read(sysctl_path(name))
+        if found.split() != value.split():
+            raise TestbedError(f"{self.name}: {name} is {found.strip()!r} after it was set to {value!r}")
+
+    def offloads(self, interface: str) -> dict[str, bool]:
+        """What ``ethtool -k`` tells about an interface."""
+        rows = json.loads(self.run(["ethtool", "--json", "-k", interface]).stdout)
+        return {
+            name: bool(feature["active"])
+            for name, feature in rows[0].items()
+            if isinstance(feature, dict) and "active" in feature
+        }
+
+    def qdisc(self, interface: str) -> dict[str, Any]:
+        """The queueing discipline at an interface, with its statistics."""
+        shown = self.run(["tc", "-s", "-j", "qdisc", "show", "dev", interface])
+        rows: list[dict[str, Any]] = json.loads(shown.stdout or "[]")
+        return next((row for row in rows if row.get("root")), {})
+
+    def links(self) -> list[dict[str, Any]]:
+        """The interfaces of this host on the measured link, as ``ip`` shows them."""
+        rows = json.loads(self.run(["ip", "-s", "-j", "link", "show"]).stdout)
+        return [row for row in rows if row["ifname"] != "lo"]
+
+
+class _Signals:
+    """SIGTERM ends the driver by an exception as Ctrl-C does; neither interrupts the removal."""
+
+    def __init__(self) -> None:
+        self._previous: dict[int, Any] = {}
+        self._pending: list[int] = []
+
+    def watch(self) -> None:
+        """Turn SIGTERM into an exception, unless the program has its own way."""
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._previous[int(signal.SIGTERM)] = signal.signal(signal.SIGTERM, self._exit)
+
+    @staticmethod
+    def _exit(number: int, frame: FrameType | None) -> None:  # noqa: ARG004 (a handler's signature)
+        raise SystemExit(128 + number)
+
+    def unwatch(self) -> None:
+        """Put the signal's handling back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Signals wait until the end of the context."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        handlers = {
+            int(number): signal.signal(number, lambda caught, _: self._pending.append(caught))
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            pending, self._pending = self._pending, []
+            for number in pending[:1]:
+                signal.raise_signal(number)
+
+
+class LocalTestbed(Testbed):
+    """Client, middle and server as network namespaces of this machine; needs root."""
+
+    kind = "local"
+
+    def __init__(self, name: str = "local") -> None:
+        if not re.fullmatch(rf"[a-z0-9][a-z0-9-]{{0,{_PREFIX_LENGTH - 1}}}", name):
+            raise TestbedError(
+                f"testbed {name!r}: a name is at most {_PREFIX_LENGTH} lower-case letters, digits and hyphens"
+            )
+        self.name = name
+        self._local = {role: LocalHost(role, name) for role in ROLES}
+        self.hosts = dict(self._local)
+        self._link: LinkSettings | None = None
+        self._signals = _Signals()
+        self._state = State(testbed=name)
+        self._state_path = Path()
+        self._checksums_in_captures: bool | None = None
+        self._lock: Lock | None = None
+        self._tools: dict[str, str] | None = None
+
+    # -- set-up and removal
+
+    def __enter__(self) -> LocalTestbed:
+        if not has_capabilities():
+            raise TestbedError(
+                f"testbed {self.name}: making network namespaces needs root; run the command again "
+                "as root, for "
+                "example: sudo make all"
+            )
+        require_tools(["ip", "tc", "ethtool", "tcpdump", "setpriv"])
+        directory = runtime_directory()
+        self._state_path = directory / f"{self.name}.json"
+        lock = Lock(directory / f"{self.name}.lock", self.name)
+        lock.acquire()
+        self._lock = lock
+        self._signals.watch()
+        try:
+            require(features(), LOCAL_TESTBED_NEEDS)
+            with self._signals.held():
+                self._remove_leftovers()
+            self._create()
+            self._probe_path(udp_segment=None)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """Remove everything; a step that fails does not keep the others from being done."""
+        if self._lock is None:
+            return
+        try:
+            with self._signals.held():
+                self._remove()
+        finally:
+            self._signals.unwatch()
+
+    def _remove(self) -> None:
+        errors: list[Exception] = []
+
+        def attempt(step: Callable[[], None]) -> None:
+            try:
+                step()
+            except (TestbedError, OSError, TimeoutError) as error:
+                errors.append(error)
+
+        self._link = None
+        for host in self._local.values():
+            attempt(host.close)
+        for setting in self._state.host_settings:
+            attempt(setting.restore)
+        for name in self._state.namespaces:
+            attempt(partial(self._delete_namespace, name))
+        if self._state.namespaces and not errors:
+            # With errors the state stays, so that the next start tries again.
+            attempt(partial(self._state_path.unlink, missing_ok=True))
+        self._state = State(testbed=self.name)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        if errors:
+            raise TestbedError(f"testbed {self.name} is not removed completely: {errors[0]}") from errors[0]
+
+    def _delete_namespace(self, name: str) -> None:
+        path = RUN_NETNS / name
+        if not path.exists():
+            return
+        kill_processes(path)
+        self._tool("ip", "netns", "delete", name)
+        if path.exists():
+            raise TestbedError(f"namespace {name} is still there after it was deleted")
+
+    def _tool(self, *argv: str) -> Completed:
+        """Run a tool on the machine itself."""
+        return finish("this machine", argv, start("this machine", argv), timeout=30, check=True, text=None)
+
+    @property
+    def _mark(self) -> str:
+        """Alias of the loopback interface of our namespaces: they say themselves whose they are."""
+        return f"quicbed testbed {self.name}"
+
+    def _is_marked(self, name: str) -> bool:
+        if not is_namespace(RUN_NETNS / name):
+            return False
+        shown = json.loads(self._tool("ip", "-n", name, "-j", "link", "show", "dev", "lo").stdout)
+        return bool(shown) and shown[0].get("ifalias") == self._mark
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a driver that crashed has left, if it is provably this testbed's."""
+        try:
+            state = State.read(self._state_path)
+        except ValueError:
+            state = None  # damaged: what the namespaces say about themselves has to do
+        listed = set(state.namespaces) if state is not None else set()
+        names = [host.namespace for host in self._local.values()]
+        present = [name for name in names if (RUN_NETNS / name).exists()]
+        for name in present:
+            if name not in listed and not self._is_marked(name):
+                raise TestbedError(
+                    f"namespace {name} exists and was not made by this testbed; remove it with: ip netns delete {name}"
+                )
+        for name in present:
+            self._delete_namespace(name)
+        for setting in state.host_settings if state is not None else []:
+            setting.restore()
+        self._state_path.unlink(missing_ok=True)
+
+    def _create(self) -> None:
+        self._state = State(testbed=self.name, namespaces=[host.namespace for host in self._local.values()])
+        self._state.write(self._state_path)
+        for host in self._local.values():
+            self._tool("ip", "netns", "add", host.namespace)
+            host.open()
+            host.run(["ip", "link", "set", "dev", "lo", "alias", self._mark, "up"])
+            # Neighbour and router discovery would be strangers in the captures.
+            for scope in ("all", "default"):
+                path = f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"
+                if host.call(os.path.exists, path):
+                    host.write(path, "1")
+        middle = self._local["middle"]
+        commands = [f"link add {_BRIDGE} type bridge stp_state 0 mcast_snooping 0"]
+        for role in _ENDS:
+            commands += [
+                f"link add {role}0 type veth peer name link0 address {_MAC_ADDRESSES[role]} "
+                f"netns {self._local[role].namespace}",
+                f"link set {role}0 master {_BRIDGE} up",
+            ]
+        commands.append(f"link set {_BRIDGE} up")
+        middle.run(["ip", "-batch", "-"], input="\n".join(commands) + "\n")
+        for role, peer in (_ENDS, _ENDS[::-1]):
+            host = self._local[role]
+            commands = [
+                f"addr add {host.address}/24 dev link0",
+                "link set link0 up",
+                # A handshake must not wait for an address resolution.
+                f"neigh replace {_ADDRESSES[peer]} lladdr {_MAC_ADDRESSES[peer]} dev link0 nud permanent",
+            ]
+            host.run(["ip", "-batch", "-"], input="\n".join(commands) + "\n")
+
+    # -- the link
+
+    def apply(self, link: LinkSettings) -> None:
+        if link == self._link:
+            return
+        self._link = None
+        checksums = link.mode == "throughput"
+        for host in self._local.values():
+            self._set_mtu(host, link.mtu)
+            for interface in _INTERFACES[host.name]:
+                self._set_offloads(host, interface, link.mode, checksums=checksums)
+        self._set_rate(link)
+        self._set_congestion_control(link.congestion_control)
+        for role in _ENDS:
+            host = self._local[role]
+            # Minimum and initial size are the kernel's defaults.
+            host.set("net.ipv4.tcp_rmem", f"4096 131072 {link.tcp_buffer_bytes}")
+            host.set("net.ipv4.tcp_wmem", f"4096 16384 {link.tcp_buffer_bytes}")
+            # A connection must not start from what an earlier one learned about the path.
+            host.set("net.ipv4.tcp_no_metrics_save", "1")
+        if not self._probe_path(udp_segment=1200, congestion_control=link.congestion_control):
+            # Before Linux 6.11, UDP GSO needs an interface that completes checksums, which veth
+            # leaves undone.
+            checksums = True
+            for role in _ENDS:
+                host = self._local[role]
+                self._set_offloads(host, host.interface, link.mode, checksums=True)
+            if not self._probe_path(udp_segment=1200, congestion_control=link.congestion_control):
+                raise TestbedError(f"testbed {self.name}: UDP GSO does not work on the link in mode {link.mode}")
+        self._checksums_in_captures = not checksums
+        self._link = link
+
+    def _set_mtu(self, host: LocalHost, mtu: int) -> None:
+        interfaces = [*_INTERFACES[host.name], *([_BRIDGE] if host.name == "middle" else [])]
+        commands = "".join(f"link set {interface} mtu {mtu}\n" for interface in interfaces)
+        host.run(["ip", "-batch", "-"], input=commands)
+        for row in host.links():
+            if row["mtu"] != mtu:
+                raise TestbedError(f"{host.name}: MTU of {row['ifname']} is {row['mtu']} after it was set to {mtu}")
+
+    def _set_offloads(self, host: LocalHost, interface: str, mode: str, *, checksums: bool) -> None:
+        wanted = dict.fromkeys(_OFFLOADS, mode == "throughput")
+        wanted["tx"] = checksums
+        argv = ["ethtool", "-K", interface]
+        for option, on in wanted.items():
+            argv += [option, "on" if on else "off"]
+        done = host.run(argv, check=False)
+        found = host.offloads(interface)
+        for option, on in wanted.items():
+            if found.get(_OFFLOADS[option]) != on:
+                message = done.stderr.strip().splitlines()
+                raise TestbedError(
+                    f"{host.name}: {_OFFLOADS[option]} of {interface} cannot be switched "
+                    f"{'on' if on else 'off'}" + (f": {message[-1]}" if message else "")
+                )
+
+    def _set_rate(self, link: LinkSettings) -> None:
+        middle = self._local["middle"]
+        kind = middle.qdisc(_SHAPED).get("kind", "noqueue")
+        if link.rate_mbit is None:
+            if kind != "noqueue":
+                middle.run(["tc", "qdisc", "del", "dev", _SHAPED, "root"])
+            kind = middle.qdisc(_SHAPED).get("kind", "noqueue")
+            if kind != "noqueue":
+                raise TestbedError(f"middle: {_SHAPED} still has the queueing discipline {kind}")
+            return
+        rate = round(link.rate_mbit * 1e6 / 8)
+        burst = burst_bytes(link)
+        argv = ["tc", "qdisc", "replace", "dev", _SHAPED, "root", "tbf", "rate", f"{rate * 8}bit"]
+        argv += ["burst", str(burst), "latency", f"{link.queue_ms * 1000:.0f}us"]
+        done = middle.run(argv, check=False)
+        if done.returncode != 0:
+            reason = "kernel has no tbf" if "kind is unknown" in done.stderr else done.stderr.strip()
+            raise TestbedError(
+                f"middle: cannot limit the rate to {link.rate_mbit:g} Mbit/s: {reason}; set rate_mbit to null"
+            )
+        shown = middle.qdisc(_SHAPED)
+        options = shown.get("options", {})
+        # tc keeps the burst as a time in clock ticks, so it comes back slightly rounded.
+        if (
+            shown.get("kind") != "tbf"
+            or options.get("rate") != rate
+            or abs(options.get("burst", 0) - burst) > 0.01 * burst
+        ):
+            raise TestbedError(
+                f"middle: {_SHAPED} has {shown.get('kind')} {options} after tbf with {rate} B/s "
+                "and a burst of "
+                f"{burst} B was set"
+            )
+
+    def _set_congestion_control(self, name: str) -> None:
+        setting = "net.ipv4.tcp_congestion_control"
+        path = sysctl_path(setting)
+        hosts = [self._local["client"], self._local["server"]]
+        available = hosts[0].read(sysctl_path("net.ipv4.tcp_available_congestion_control")).split()
+        if name not in available:
+            raise TestbedError(
+                f"kernel has no TCP congestion control {name} (it has {', '.join(available)}); try: modprobe tcp_{name}"
+            )
+        try:
+            for host in hosts:
+                host.write(path, name)
+        except PermissionError:
+            # A namespace may only choose what the machine allows to unprivileged users. The list is
+            # read when the choice is made and not afterwards, so it is widened for that moment
+            # only.
+            with self._signals.held(), self._allowed(name):
+                for host in hosts:
+                    host.write(path, name)
+        for host in hosts:
+            host.verify(setting, name)
+
+    @contextmanager
+    def _allowed(self, name: str) -> Iterator[None]:
+        file = Path(_ALLOWED_CONGESTION_CONTROL)
+        with host_settings_lock(self._state_path.parent):
+            before = file.read_text().strip()
+            setting = HostSetting(str(file), before, f"{before} {name}")
+            self._state.host_settings.append(setting)
+            self._state.write(self._state_path)
+            try:
+                file.write_text(setting.changed_to)
+                yield
+            finally:
+                setting.restore()
+                self._state.host_settings.remove(setting)
+                self._state.write(self._state_path)
+
+    def _probe_path(self, *, udp_segment: int | None, congestion_control: str | None = None) -> bool:
+        """Send over TCP and UDP from the server to the client and verify how.
+
+        ``False`` if the kernel refuses UDP GSO on this link; :class:`TestbedError` if anything else
+        goes wrong.
+        """
+        client, server = self._local["client"], self._local["server"]
+        listener: socket.socket = server.call(lambda: socket.create_server((str(server.address), 0), backlog=1))
+        with listener:
+            listener.settimeout(_PROBE_TIMEOUT_S)
+            try:
+                near: socket.socket = client.call(
+                    lambda: socket.create_connection(listener.getsockname(), _PROBE_TIMEOUT_S)
+                )
+                with near:
+                    far, _ = listener.accept()
+                    with far:
+                        used = {_congestion_control(near), _congestion_control(far)}
+            except OSError as error:
+                raise TestbedError(f"testbed {self.name}: no TCP connection from client to server: {error}") from error
+        if congestion_control is not None and used != {congestion_control}:
+            raise TestbedError(
+                f"testbed {self.name}: TCP uses {', '.join(sorted(used))} after {congestion_control} was set"
+            )
+        sender: socket.socket = server.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        receiver: socket.socket = client.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        size = udp_segment or 1200
+        with sender, receiver:
+            receiver.bind((str(client.address), 0))
+            receiver.settimeout(_PROBE_TIMEOUT_S)
+            try:
+                if udp_segment is not None:
+                    sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, size)
+                    try:
+                        sender.sendto(bytes(3 * size), receiver.getsockname())
+                    except OSError as error:
+                        if error.errno == errno.EIO:
+                            return False
+                        raise
+                else:
+                    sender.sendto(bytes(size), receiver.getsockname())
+                sizes = [len(receiver.recv(65536)) for _ in range(3 if udp_segment else 1)]
+            except OSError as error:
+                raise TestbedError(f"testbed {self.name}: UDP from server to client fails: {error}") from error
+        if set(sizes) != {size}:
+            raise TestbedError(f"testbed {self.name}: datagrams of {size} bytes arrive with {sizes} bytes")
+        return True
+
+    # -- observation
+
+    def facts(self) -> dict[str, Any]:
+        if self._tools is None:
+            self._tools = {
+                tool: (done.stdout or done.stderr).strip().splitlines()[0]
+                for tool, option in (
+                    ("ip", "-V"),
+                    ("tc", "-V"),
+                    ("ethtool", "--version"),
+                    ("tcpdump", "--version"),
+                )
+                for done in [self._tool(tool, option)]
+            }
+        link: dict[str, Any] | None = None
+        if self._link is not None:
+            link = self._link.model_dump()
+            link["burst_bytes"] = burst_bytes(self._link) if self._link.rate_mbit else None
+            link["checksums_valid_in_captures"] = self._checksums_in_captures
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            **machine_facts.machine(),
+            "tools": self._tools,
+            "link": link,
+            "hosts": {role: self._host_facts(host) for role, host in self._local.items()},
+        }
+
+    @staticmethod
+    def _host_facts(host: LocalHost) -> dict[str, Any]:
+        rows = {row["ifname"]: row for row in host.links()}
+        return {
+            "address": host.address,
+            "interfaces": {
+                name: {
+                    "mtu": rows[name]["mtu"],
+                    "mac": rows[name]["address"],
+                    "offloads": host.offloads(name),
+                    "qdisc": host.qdisc(name),
+                    "statistics": rows[name]["stats64"],
+                }
+                for name in _INTERFACES[host.name]
+            },
+            "settings": {name: " ".join(host.read(sysctl_path(name)).split()) for name in _RECORDED_SETTINGS},
+        }
+
+    def counters(self) -> dict[str, float]:
+        values: dict[str, float] = {"time_s": time.monotonic()}
+        for role, host in self._local.items():
+            devices = parse.parse_devices(host.read_again("/proc/net/dev"))
+            for interface in _INTERFACES[role]:
+                for name, value in devices[interface].items():
+                    values[f"{role}.{interface}.{name}"] = value
+            if role == "middle":
+                continue
+            snmp = parse.parse_snmp(host.read_again("/proc/net/snmp"))
+            for name in parse.UDP_COUNTERS:
+                values[f"{role}.udp.{name}"] = snmp["Udp"][name]
+            for name in parse.TCP_COUNTERS:
+                values[f"{role}.tcp.{name}"] = snmp["Tcp"][name]
+        shaped = self._link is not None and self._link.rate_mbit is not None
+        # Without a rate limit the port has no queue and nothing to drop.
+        values[f"middle.{_SHAPED}.qdisc_drops"] = self._local["middle"].qdisc(_SHAPED)["drops"] if shaped else 0
+        for name, seconds in parse.parse_cpu_seconds(Path("/proc/stat").read_text()).items():
+            values[f"machine.cpu.{name}_s"] = seconds
+        values["machine.softnet_dropped"] = parse.parse_softnet_dropped(Path("/proc/net/softnet_stat").read_text())
+        for resource in ("cpu", "io", "memory"):
+            text = machine_facts.read_optional(f"/proc/pressure/{resource}")
+            if text is not None:
+                values[f"machine.psi.{resource}_some_s"] = parse.parse_pressure_seconds(text)
+        for minutes, load in zip((1, 5, 15), os.getloadavg(), strict=True):
+            values[f"machine.load_{minutes}m"] = load
+        return values
+
+    @contextmanager
+    def capture(
+        self,
+        path: Path,
+        *,
+        snaplen: int = 128,
+        count: int | None = None,
+        filter: str = "",  # noqa: A002
+    ) -> Iterator[Capture]:
+        middle = self._local["middle"]
+        running = Tcpdump(
+            middle.start,
+            "middle",
+            middle.interface,
+            path,
+            snaplen=snaplen,
+            count=count,
+            expression=filter,
+        )
+        try:
+            yield running.capture
+        except BaseException:
+            running.kill()
+            raise
+        running.stop()
+
+
+def _congestion_control(connection: socket.socket) -> str:
+    return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()

@@ -1,0 +1,157 @@
+"""One driver per testbed, and what it left behind if it crashed.
+
+The lock is an flock(2) held by the driver's process alone: it ends with the process, however that
+ends. The state file says what the driver has made and changed; it is written before anything is,
+and removed after everything is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .base import TestbedError
+
+STATE_FORMAT = 1
+
+
+def runtime_directory() -> Path:
+    """Directory for locks and state, emptied by a reboot: in /run or in $XDG_RUNTIME_DIR."""
+    candidates = [Path("/run")]
+    if "XDG_RUNTIME_DIR" in os.environ:
+        candidates.append(Path(os.environ["XDG_RUNTIME_DIR"]))
+    for parent in candidates:
+        directory = parent / "quicbed"
+        try:
+            directory.mkdir(mode=0o755, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(directory, os.W_OK):
+            return directory
+    raise TestbedError(
+        f"cannot write to {candidates[0] / 'quicbed'}; run as root, or set XDG_RUNTIME_DIR to a writable directory"
+    )
+
+
+class Lock:
+    """Exclusive use of a testbed by this process."""
+
+    def __init__(self, path: Path, testbed: str) -> None:
+        self._path = path
+        self._testbed = testbed
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock; :class:`TestbedError` naming its holder if another driver has it."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 4096, 0)
+            os.close(descriptor)
+            if error.errno != errno.EWOULDBLOCK:
+                raise TestbedError(f"cannot lock {self._path}: {error.strerror}") from error
+            raise TestbedError(
+                f"testbed {self._testbed} is in use by {_describe_holder(holder)}; wait for it to end or stop it"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "started": started}).encode(), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock back. The file stays: removing it would let two drivers lock two files."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _describe_holder(content: bytes) -> str:
+    try:
+        holder = json.loads(content)
+        return f"process {int(holder['pid'])} since {holder['started']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"
+
+
+@contextmanager
+def host_settings_lock(directory: Path) -> Iterator[None]:
+    """Held by any testbed's driver while it changes a setting of the whole machine."""
+    descriptor = os.open(directory / "host-settings.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@dataclass
+class HostSetting:
+    """A setting of the whole machine that is changed for a moment: its file and values."""
+
+    path: str
+    before: str
+    changed_to: str
+
+    def restore(self) -> None:
+        """Put the value back, unless somebody has changed it since."""
+        path = Path(self.path)
+        # The kernel may list the words in another order than they were written.
+        if set(path.read_text().split()) == set(self.changed_to.split()):
+            path.write_text(self.before)
+
+
+@dataclass
+class State:
+    """What a driver makes and changes on the machine."""
+
+    testbed: str
+    namespaces: list[str] = field(default_factory=list)
+    host_settings: list[HostSetting] = field(default_factory=list)
+
+    def write(self, path: Path) -> None:
+        """Write to *path*, whole or not at all."""
+        content = {
+            "format": STATE_FORMAT,
+            "testbed": self.testbed,
+            "pid": os.getpid(),
+            "namespaces": self.namespaces,
+            "host_settings": [vars(setting) for setting in self.host_settings],
+        }
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(content, indent=1) + "\n")
+        part.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> State | None:
+        """The state in *path*, or ``None``; :class:`ValueError` if it is not a state file."""
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return None
+        content: Any = json.loads(text)
+        try:
+            if content["format"] != STATE_FORMAT:
+                raise ValueError(f"format {content['format']!r} is not {STATE_FORMAT}")
+            for item in content["host_settings"]:
+                if not str(item["path"]).startswith("/proc/sys/") or ".." in item["path"]:
+                    raise ValueError(f"{item['path']!r} is not a kernel setting")
+            return cls(
+                testbed=str(content["testbed"]),
+                namespaces=[str(name) for name in content["namespaces"]],
+                host_settings=[
+                    HostSetting(str(item["path"]), str(item["before"]), str(item["changed_to"]))
+                    for item in content["host_settings"]
+                ],
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a state file: {error!r}") from error

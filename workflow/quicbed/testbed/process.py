@@ -1,0 +1,184 @@
+"""Programs in a network namespace: started by a thread in it, and ended with the driver."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from .base import PACKAGES, Completed, Exit, Process, TestbedError
+
+# Root's PATH lacks these for some ways of becoming root.
+_SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+
+
+def find_program(name: str, cwd: Path | None = None) -> str | None:
+    """Path of a program that can be executed, or ``None``."""
+    if "/" in name:
+        path = (cwd or Path.cwd()) / name
+        return str(path) if path.is_file() and os.access(path, os.X_OK) else None
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_DIRECTORIES}")
+
+
+def require_tools(names: Sequence[str]) -> None:
+    """:class:`TestbedError` naming the Debian packages of the tools that are missing."""
+    missing = [name for name in names if find_program(name) is None]
+    if missing:
+        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
+        raise TestbedError(f"missing: {', '.join(missing)}; install with: apt-get install {packages}")
+
+
+def _program(where: str, name: str, cwd: Path | None) -> str:
+    program = find_program(name, cwd)
+    if program is None:
+        package = f"; install with: apt-get install {PACKAGES[name]}" if name in PACKAGES else ""
+        raise TestbedError(f"{where}: cannot run {name}: no such program or not executable{package}")
+    # setpriv exits with 127 when it cannot execute, which an endpoint uses for "unsupported".
+    with open(program, "rb") as file:
+        first = file.readline(256)
+    if first.startswith(b"#!"):
+        words = first[2:].split()
+        interpreter = words[0].decode(errors="replace") if words else ""
+        if not os.access(interpreter, os.X_OK):
+            raise TestbedError(f"{where}: cannot run {name}: its interpreter {interpreter!r} is missing")
+    return program
+
+
+def start(
+    where: str,
+    argv: Sequence[str],
+    *,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a program from the calling thread, in a session of its own and killed when that thread
+    ends.
+
+    setpriv(1) sets the parent-death signal: code run between fork and exec is unsafe in a process
+    with threads.
+    """
+    program = _program(where, argv[0], cwd)
+    setpriv = _program(where, "setpriv", None)
+    return subprocess.Popen(
+        [setpriv, "--pdeathsig", "KILL", "--", program, *argv[1:]],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        start_new_session=True,
+    )
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def finish(
+    where: str,
+    argv: Sequence[str],
+    process: subprocess.Popen[bytes],
+    *,
+    timeout: float,
+    check: bool,
+    text: str | None,
+) -> Completed:
+    """Wait for a program started with pipes and return its output."""
+    try:
+        stdout, stderr = process.communicate(None if text is None else text.encode(), timeout)
+    except subprocess.TimeoutExpired:
+        raise TestbedError(f"{where}: {' '.join(argv)}: still running after {timeout:g} s") from None
+    finally:
+        # Also on an exception such as Ctrl-C; the process is not reaped yet, so the number is still
+        # its own.
+        if process.returncode is None:
+            _kill_group(process.pid)
+            process.communicate()
+    done = Completed(
+        tuple(argv),
+        process.returncode,
+        stdout.decode(errors="replace"),
+        stderr.decode(errors="replace"),
+    )
+    if check and done.returncode != 0:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        reason = lines[-1] if lines else "no message"
+        raise TestbedError(f"{where}: {' '.join(argv)}: exit status {done.returncode}: {reason}")
+    return done
+
+
+class LocalProcess(Process):
+    """A program on this machine, started with :func:`start`."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self._popen = popen
+        self.pid = popen.pid
+        self._exit: Exit | None = None
+        self._lock = threading.Lock()
+        self._pidfd = os.pidfd_open(popen.pid)
+
+    def poll(self) -> Exit | None:
+        with self._lock:
+            if self._exit is not None:
+                return self._exit
+            # Look without reaping: as long as the process is a zombie, its number and group are its
+            # own.
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            _kill_group(self.pid)
+            _, status, usage = os.wait4(self.pid, 0)
+            os.close(self._pidfd)
+            self._popen.returncode = os.waitstatus_to_exitcode(status)
+            self._exit = Exit(
+                returncode=self._popen.returncode,
+                user_s=usage.ru_utime,
+                system_s=usage.ru_stime,
+                max_rss_bytes=usage.ru_maxrss * 1024,
+            )
+            return self._exit
+
+    def wait(self, timeout: float) -> Exit:
+        done = self.poll()
+        if done is None:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            poller.poll(max(0.0, timeout) * 1000)
+            done = self.poll()
+        if done is None:
+            raise TimeoutError(f"process {self.pid} still running after {timeout:g} s")
+        return done
+
+    def _signal(self, send: int) -> None:
+        with self._lock:
+            if self._exit is None:
+                if send == signal.SIGKILL:
+                    _kill_group(self.pid)
+                else:
+                    signal.pidfd_send_signal(self._pidfd, send)
+
+    def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def sample_run_delay(self) -> float | None:
+        total = 0
+        try:
+            for thread in Path(f"/proc/{self.pid}/task").iterdir():
+                total += int((thread / "schedstat").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            return None
+        return total / 1e9 if self._exit is None else None
