@@ -76,6 +76,21 @@ impl Socket {
         Socket::bind(any, options)
     }
 
+    /// Another handle of this socket, for a library with input and output of its own.
+    pub fn try_clone_std(&self) -> io::Result<UdpSocket> {
+        self.socket.try_clone()
+    }
+
+    /// Switches GRO back to what this socket was made with, after a library has set it for itself.
+    pub fn restore_gro(&self) -> io::Result<()> {
+        set_int(
+            self.socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_GRO,
+            self.gro.into(),
+        )
+    }
+
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }

@@ -1,1 +1,5 @@
-fn main() {}
+//! The server of the endpoint contract on quinn.
+
+fn main() {
+    std::process::exit(quicbed_endpoint_quinn::server::run());
+}

@@ -1,0 +1,227 @@
+//! Downloads over fresh connections, one after the other, and reports each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quicbed_contract::clock::now_ns;
+use quicbed_contract::content::Checker;
+use quicbed_contract::events::{ClientConnection, Events, Role};
+use quicbed_contract::options::ClientOptions;
+use quicbed_contract::udp::Socket;
+use quicbed_contract::{exit, request};
+use quinn::{ClientConfig, Connection, Endpoint, TransportConfig, VarInt};
+use tokio::time::timeout;
+
+use crate::key_log::KeyLogFile;
+use crate::observation::Observation;
+use crate::session::ClientCrypto;
+use crate::setup::{self, one_line};
+use crate::socket::{Meter, Stamp, Traffic};
+use crate::tls::{Cryptography, Trust};
+
+/// Chunks of content taken from quinn at once; one chunk is the content of one packet.
+const CHUNKS: usize = 128;
+
+/// How long a closed connection may take to hand its last datagram to the system.
+const CLOSING: Duration = Duration::from_millis(500);
+
+/// Application error codes of closed connections.
+const DONE: VarInt = VarInt::from_u32(0);
+const FAILED: VarInt = VarInt::from_u32(1);
+
+/// Runs the program and returns its exit code.
+pub fn run() -> i32 {
+    let description = setup::description();
+    let options = ClientOptions::from_command_line(&description);
+    let mut events = setup::open_events(&description, &options.common);
+    let outcome =
+        setup::runtime().and_then(|runtime| runtime.block_on(download(&options, &mut events)));
+    if let Err(reason) = outcome {
+        events.exit_failed(&reason);
+    }
+    events.end();
+    match events.failed() {
+        0 => exit::OK,
+        _ => exit::FAILED,
+    }
+}
+
+/// Makes all connections. Fails only for what concerns the program; a failed connection is an event.
+async fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
+    let cryptography = setup::cryptography(&options.common);
+    let client = Client {
+        trust: Trust::from_file(&options.ca, &cryptography)?,
+        cryptography,
+        transport: Arc::new(setup::transport(&options.common)),
+        key_log: KeyLogFile::open(options.common.key_log.as_deref())?,
+        options,
+    };
+    for index in 0..options.connections {
+        let traffic = Arc::<Traffic>::default();
+        let (endpoint, in_force) = Socket::bind_for(options.connect, &options.common)
+            .and_then(|socket| {
+                let meter = Meter::Connection(traffic.clone());
+                setup::endpoint(&socket, meter, &options.common, None)
+            })
+            .map_err(|error| format!("cannot make a UDP socket: {error}"))?;
+        if index == 0 {
+            events.start(Role::Client, setup::LIBRARY, setup::VERSION, &in_force);
+        }
+        let connection = client.connection(index, &endpoint, traffic).await;
+        client.key_log.flush()?;
+        events.client_connection(&connection);
+    }
+    Ok(())
+}
+
+/// What all connections have in common.
+struct Client<'a> {
+    options: &'a ClientOptions,
+    cryptography: Cryptography,
+    trust: Trust,
+    transport: Arc<TransportConfig>,
+    key_log: KeyLogFile,
+}
+
+impl Client<'_> {
+    /// Makes one connection on an endpoint of its own and reports it.
+    async fn connection(
+        &self,
+        index: u64,
+        endpoint: &Endpoint,
+        traffic: Arc<Traffic>,
+    ) -> ClientConnection {
+        let observation = Arc::new(Observation::new(traffic.clone()));
+        let config = self.config(observation.clone());
+        let mut transfer = Transfer::new(self.options.bytes);
+        let work = transfer.run(self.options, endpoint, config, &traffic);
+        let outcome = timeout(self.options.timeout, work)
+            .await
+            .unwrap_or_else(|_| {
+                let seconds = self.options.timeout.as_secs_f64();
+                Err(format!("not finished after {seconds} s"))
+            });
+        let (code, reason) = match &outcome {
+            Ok(()) => (DONE, ""),
+            Err(reason) => (FAILED, reason.as_str()),
+        };
+        let t_close = transfer.close(endpoint, code, reason, &traffic).await;
+
+        let client_hello = traffic.first_sent();
+        let mut report = ClientConnection {
+            t_client_hello: client_hello.map(|stamp| stamp.t),
+            t_request_sent: transfer.request_sent.map(|stamp| stamp.t),
+            t_first_byte: transfer.t_first_byte,
+            t_last_byte: transfer.last_byte.map(|stamp| stamp.t),
+            bytes_requested: self.options.bytes,
+            bytes_received: transfer.content.received(),
+            content_ok: transfer.content.verdict().is_ok(),
+            ..ClientConnection::default()
+        };
+        report.common.index = index;
+        report.common.ok = outcome.is_ok();
+        report.common.error = outcome.err();
+        report.common.t_close = Some(t_close);
+        let stats = transfer.connection.map(|connection| connection.stats());
+        let cpu = client_hello.zip(transfer.last_byte);
+        setup::report(&mut report.common, &observation, stats, cpu);
+        report
+    }
+
+    fn config(&self, observation: Arc<Observation>) -> ClientConfig {
+        let tls =
+            self.trust
+                .client_config(&self.cryptography, self.key_log.sink(), observation.clone());
+        let crypto = ClientCrypto::new(Arc::new(tls), self.cryptography.initial(), observation);
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.transport_config(self.transport.clone());
+        config
+    }
+}
+
+/// One connection and its download; what is known stays here when it fails or is given up.
+struct Transfer {
+    connection: Option<Connection>,
+    content: Checker,
+    request_sent: Option<Stamp>,
+    t_first_byte: Option<u64>,
+    last_byte: Option<Stamp>,
+}
+
+impl Transfer {
+    fn new(bytes: u64) -> Self {
+        Self {
+            connection: None,
+            content: Checker::new(bytes),
+            request_sent: None,
+            t_first_byte: None,
+            last_byte: None,
+        }
+    }
+
+    async fn run(
+        &mut self,
+        options: &ClientOptions,
+        endpoint: &Endpoint,
+        config: ClientConfig,
+        traffic: &Traffic,
+    ) -> Result<(), String> {
+        let connecting = endpoint
+            .connect_with(config, options.connect, &options.server_name)
+            .map_err(one_line)?;
+        let connection = connecting.await.map_err(one_line)?;
+        self.connection = Some(connection.clone());
+
+        let (mut send, mut receive) = connection.open_bi().await.map_err(one_line)?;
+        traffic.watch_departure();
+        send.write_all(request::format(options.bytes).as_bytes())
+            .await
+            .map_err(one_line)?;
+        send.finish().map_err(one_line)?;
+
+        let mut chunks = [const { Bytes::new() }; CHUNKS];
+        while let Some(count) = receive.read_chunks(&mut chunks).await.map_err(one_line)? {
+            self.receive(&chunks[..count], options.bytes);
+            if self.request_sent.is_none() {
+                self.request_sent = traffic.departure();
+            }
+            if self.content.received() > options.bytes {
+                break;
+            }
+        }
+        self.content.verdict().map_err(one_line)
+    }
+
+    /// Takes the next bytes of content, of `expected` in all.
+    fn receive(&mut self, chunks: &[Bytes], expected: u64) {
+        let bytes: usize = chunks.iter().map(Bytes::len).sum();
+        if bytes > 0 && self.t_first_byte.is_none() {
+            self.t_first_byte = Some(now_ns());
+        }
+        if self.last_byte.is_none() && self.content.received() + bytes as u64 >= expected {
+            self.last_byte = Some(Stamp::now());
+        }
+        for chunk in chunks {
+            self.content.receive(chunk);
+        }
+    }
+
+    /// Closes the connection if it is not yet, and sees to it that the server is told. Returns when it was closed.
+    async fn close(
+        &self,
+        endpoint: &Endpoint,
+        code: VarInt,
+        reason: &str,
+        traffic: &Traffic,
+    ) -> u64 {
+        let t_close = now_ns();
+        if endpoint.open_connections() > 0 {
+            traffic.watch_departure();
+            endpoint.close(code, reason.as_bytes());
+            // Failing to tell a server that does not listen is no failure.
+            let _ = timeout(CLOSING, traffic.departed()).await;
+        }
+        t_close
+    }
+}

@@ -1,0 +1,243 @@
+//! Serves content made in memory until it is stopped, and reports each connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use quicbed_contract::content::{slice_at, PERIOD};
+use quicbed_contract::events::{Events, Role, ServerConnection};
+use quicbed_contract::options::ServerOptions;
+use quicbed_contract::udp::Socket;
+use quicbed_contract::{exit, request};
+use quinn::{Connection, ConnectionError, Incoming, SendStream, ServerConfig, VarInt};
+use tokio::signal::unix::{signal, SignalKind};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+
+use crate::key_log::KeyLogFile;
+use crate::observation::Observation;
+use crate::session::ServerCrypto;
+use crate::setup::{self, one_line};
+use crate::socket::{Meter, Peers, Stamp};
+use crate::tls::{Cryptography, Identity};
+
+/// How long connections may take to end when the server is stopped.
+const STOPPING: Duration = Duration::from_millis(500);
+
+/// Application error codes of closed connections; a client closes with the first when it has everything.
+const DONE: VarInt = VarInt::from_u32(0);
+const FAILED: VarInt = VarInt::from_u32(1);
+
+/// Runs the program and returns its exit code.
+pub fn run() -> i32 {
+    let description = setup::description();
+    let options = ServerOptions::from_command_line(&description);
+    let mut events = setup::open_events(&description, &options.common);
+    let outcome =
+        setup::runtime().and_then(|runtime| runtime.block_on(serve(&options, &mut events)));
+    if let Err(reason) = outcome {
+        events.exit_failed(&reason);
+    }
+    events.end();
+    exit::OK
+}
+
+/// Serves until SIGTERM or SIGINT. Fails only for what concerns the program; a failed connection is an event.
+async fn serve(options: &ServerOptions, events: &mut Events) -> Result<(), String> {
+    let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(|error| failed("SIGTERM", error))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed("SIGINT", error))?;
+
+    let server = Server::new(options)?;
+    let peers = Arc::<Peers>::default();
+    let socket = Socket::bind(options.listen, &options.common)
+        .map_err(|error| failed(&format!("--listen {}", options.listen), error))?;
+    let meter = Meter::Peers(peers.clone());
+    let config = server.config.clone();
+    let (endpoint, in_force) = setup::endpoint(&socket, meter, &options.common, Some(config))
+        .map_err(|error| failed("cannot set up the UDP socket", error))?;
+    let address = endpoint
+        .local_addr()
+        .map_err(|error| failed("cannot tell the address", error))?;
+    drop(socket);
+    events.start(Role::Server, setup::LIBRARY, setup::VERSION, &in_force);
+    events.ready(address);
+
+    let mut connections = JoinSet::new();
+    let mut index = 0;
+    loop {
+        tokio::select! {
+            incoming = endpoint.accept() => {
+                let incoming = incoming.ok_or("the UDP socket failed")?;
+                connections.spawn(server.accept(index, incoming, peers.clone()));
+                index += 1;
+            }
+            Some(ended) = connections.join_next() => server.ended(ended, events)?,
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+
+    endpoint.close(FAILED, b"the server was stopped");
+    let rest = async {
+        while let Some(ended) = connections.join_next().await {
+            server.ended(ended, events)?;
+        }
+        Ok(())
+    };
+    timeout(STOPPING, rest).await.unwrap_or(Ok(()))
+}
+
+/// What all connections have in common.
+struct Server {
+    cryptography: Cryptography,
+    identity: Identity,
+    key_log: KeyLogFile,
+    config: ServerConfig,
+}
+
+impl Server {
+    fn new(options: &ServerOptions) -> Result<Self, String> {
+        let cryptography = setup::cryptography(&options.common);
+        let identity =
+            Identity::from_files(&options.certificate, &options.private_key, &cryptography)?;
+        let key_log = KeyLogFile::open(options.common.key_log.as_deref())?;
+        let crypto = crypto(&cryptography, &identity, &key_log, Arc::default());
+        let mut config = ServerConfig::with_crypto(Arc::new(crypto));
+        config.transport_config(Arc::new(setup::transport(&options.common)));
+        Ok(Self {
+            cryptography,
+            identity,
+            key_log,
+            config,
+        })
+    }
+
+    /// The task of one connection, from its first datagram to its report.
+    fn accept(
+        &self,
+        index: u64,
+        incoming: Incoming,
+        peers: Arc<Peers>,
+    ) -> impl std::future::Future<Output = ServerConnection> + Send + 'static {
+        let peer = incoming.remote_address();
+        let traffic = peers.traffic(peer);
+        let observation = Arc::new(Observation::new(traffic.clone()));
+        let crypto = crypto(
+            &self.cryptography,
+            &self.identity,
+            &self.key_log,
+            observation.clone(),
+        );
+        let mut config = self.config.clone();
+        config.crypto = Arc::new(crypto);
+
+        async move {
+            let mut service = Service::default();
+            let handshake = service.handshake(incoming, config).await;
+            peers.forget(peer);
+            let outcome = match handshake {
+                Ok(connection) => service.serve(&connection).await,
+                Err(error) => Err(error),
+            };
+            let end = Stamp::now();
+
+            let mut report = ServerConnection {
+                t_accept: traffic.first_received().map(|stamp| stamp.t),
+                bytes_sent: service.bytes_sent,
+                ..ServerConnection::default()
+            };
+            report.common.index = index;
+            report.common.ok = outcome.is_ok();
+            report.common.error = outcome.err();
+            report.common.t_close = Some(end.t);
+            let stats = service.connection.map(|connection| connection.stats());
+            let cpu = traffic.first_received().map(|start| (start, end));
+            setup::report(&mut report.common, &observation, stats, cpu);
+            report
+        }
+    }
+
+    fn ended(
+        &self,
+        ended: Result<ServerConnection, JoinError>,
+        events: &mut Events,
+    ) -> Result<(), String> {
+        self.key_log.flush()?;
+        events.server_connection(&ended.map_err(one_line)?);
+        Ok(())
+    }
+}
+
+/// TLS of one connection.
+fn crypto(
+    cryptography: &Cryptography,
+    identity: &Identity,
+    key_log: &KeyLogFile,
+    observation: Arc<Observation>,
+) -> ServerCrypto {
+    let tls = identity.server_config(cryptography, key_log.sink(), observation.clone());
+    ServerCrypto::new(Arc::new(tls), cryptography.initial(), observation)
+}
+
+/// One connection being served.
+#[derive(Default)]
+struct Service {
+    connection: Option<Connection>,
+    bytes_sent: u64,
+}
+
+impl Service {
+    async fn handshake(
+        &mut self,
+        incoming: Incoming,
+        config: ServerConfig,
+    ) -> Result<Connection, String> {
+        let connecting = incoming.accept_with(Arc::new(config)).map_err(one_line)?;
+        let connection = connecting.await.map_err(one_line)?;
+        self.connection = Some(connection.clone());
+        Ok(connection)
+    }
+
+    /// Answers requests, one after the other, until the client closes the connection.
+    async fn serve(&mut self, connection: &Connection) -> Result<(), String> {
+        loop {
+            let (send, mut receive) = match connection.accept_bi().await {
+                Ok(streams) => streams,
+                Err(ConnectionError::ApplicationClosed(close)) if close.error_code == DONE => {
+                    return Ok(());
+                }
+                Err(error) => return Err(one_line(error)),
+            };
+            let asked = receive.read_to_end(request::MAX_REQUEST).await;
+            let answered = match asked.map_err(one_line) {
+                Ok(asked) => match request::parse(&asked).map_err(one_line) {
+                    Ok(bytes) => self.send(send, bytes).await,
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+            if let Err(error) = answered {
+                connection.close(FAILED, error.as_bytes());
+                return Err(error);
+            }
+        }
+    }
+
+    /// Sends `bytes` bytes of content, borrowed and not copied on their way to the packets.
+    async fn send(&mut self, mut stream: SendStream, bytes: u64) -> Result<(), String> {
+        let mut offset = 0;
+        while offset < bytes {
+            let length = (bytes - offset).min(PERIOD as u64);
+            let content = slice_at(offset, length as usize);
+            stream
+                .write_chunk(Bytes::from_static(content))
+                .await
+                .map_err(one_line)?;
+            offset += length;
+            self.bytes_sent += length;
+        }
+        stream.finish().map_err(one_line)
+    }
+}

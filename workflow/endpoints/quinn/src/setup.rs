@@ -1,0 +1,231 @@
+//! What client and server have in common: abilities, transport parameters, socket, and the report of a connection.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use quicbed_contract::clock::CpuTime;
+use quicbed_contract::events::{ConnectionCommon, Events, OptionsInForce};
+use quicbed_contract::options::{
+    Aead, Cipher, CommonOptions, CongestionControl, Description, HeaderProtection,
+};
+use quicbed_contract::udp::Socket;
+use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::{
+    ConnectionStats, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime,
+    TransportConfig, VarInt,
+};
+use rustls::crypto::ring::{cipher_suite, kx_group};
+use rustls::crypto::SupportedKxGroup;
+use rustls::Tls13CipherSuite;
+
+use crate::observation::Observation;
+use crate::session::QUIC_V1;
+use crate::socket::{Meter, MeteredSocket, Stamp};
+use crate::tls::Cryptography;
+
+pub const LIBRARY: &str = "quinn";
+pub const VERSION: &str = "0.11.12";
+const TLS_LIBRARY: &str = "rustls 0.23.46";
+
+/// Groups of rustls' ring provider by their names on the command line.
+static GROUPS: [(&str, &dyn SupportedKxGroup); 3] = [
+    ("x25519", kx_group::X25519),
+    ("p-256", kx_group::SECP256R1),
+    ("p-384", kx_group::SECP384R1),
+];
+
+/// The abilities of this build.
+pub fn description() -> Description {
+    Description {
+        groups: GROUPS.iter().map(|(name, _)| *name).collect(),
+        congestion_controls: vec![
+            CongestionControl::Cubic,
+            CongestionControl::Reno,
+            CongestionControl::Bbr,
+        ],
+        ..Description::quic(LIBRARY, VERSION, TLS_LIBRARY, cfg!(feature = "noop"))
+    }
+}
+
+/// Opens the events and ends the program if this build cannot do what is asked.
+pub fn open_events(description: &Description, options: &CommonOptions) -> Events {
+    let events = Events::open(&options.events);
+    match description.unsupported(options) {
+        Some(reason) => events.exit_unsupported(&reason),
+        None => events,
+    }
+}
+
+/// Suite and group of a supported variant.
+pub fn cryptography(options: &CommonOptions) -> Cryptography {
+    let suite = match options.cipher {
+        Cipher::Aes128Gcm => cipher_suite::TLS13_AES_128_GCM_SHA256,
+        Cipher::Aes256Gcm => cipher_suite::TLS13_AES_256_GCM_SHA384,
+        Cipher::ChaCha20Poly1305 => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+    };
+    let suite = suite.tls13().expect("all three are TLS 1.3 suites");
+    let group = GROUPS
+        .iter()
+        .find(|(name, _)| *name == options.group)
+        .map(|(_, group)| *group)
+        .expect("other groups are unsupported");
+    Cryptography::new(packet_protection(suite, options), group)
+}
+
+/// `suite` itself for standard protection, so that it costs the NOOP flavour no more than the stock one.
+#[cfg(feature = "noop")]
+fn packet_protection(
+    suite: &'static Tls13CipherSuite,
+    options: &CommonOptions,
+) -> &'static Tls13CipherSuite {
+    match (options.aead, options.header_protection) {
+        (Aead::Standard, HeaderProtection::On) => suite,
+        (aead, header_protection) => crate::protection::variant(
+            suite,
+            aead == Aead::Noop,
+            header_protection == HeaderProtection::On,
+        ),
+    }
+}
+
+#[cfg(not(feature = "noop"))]
+fn packet_protection(
+    suite: &'static Tls13CipherSuite,
+    _: &CommonOptions,
+) -> &'static Tls13CipherSuite {
+    suite
+}
+
+/// Transport parameters and behaviour of a connection.
+pub fn transport(options: &CommonOptions) -> TransportConfig {
+    let window = VarInt::from_u64(options.window).expect("the command line checks the window");
+    // The contract's range for --udp-payload ends below 2^16.
+    let payload = options.udp_payload as u16;
+    let congestion_control: Arc<dyn ControllerFactory + Send + Sync> =
+        match options.congestion_control {
+            CongestionControl::Cubic => Arc::new(CubicConfig::default()),
+            CongestionControl::Reno => Arc::new(NewRenoConfig::default()),
+            CongestionControl::Bbr => Arc::new(BbrConfig::default()),
+        };
+    let mut transport = TransportConfig::default();
+    transport
+        .stream_receive_window(window)
+        .receive_window(window)
+        .send_window(options.window)
+        .initial_mtu(payload)
+        .min_mtu(payload)
+        .mtu_discovery_config(None)
+        .congestion_controller_factory(congestion_control)
+        .enable_segmentation_offload(options.gso);
+    transport
+}
+
+/// One thread for everything: client and server share the machine, and more threads only add hand-overs.
+pub fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(|error| format!("cannot start the runtime: {error}"))
+}
+
+/// Makes a quinn endpoint on `socket`, and tells the options in force.
+pub fn endpoint(
+    socket: &Socket,
+    meter: Meter,
+    options: &CommonOptions,
+    server: Option<ServerConfig>,
+) -> io::Result<(Endpoint, OptionsInForce)> {
+    let runtime = Arc::new(TokioRuntime);
+    let quinn_socket = runtime.wrap_udp_socket(socket.try_clone_std()?)?;
+    // quinn has switched GRO on.
+    socket.restore_gro()?;
+    let mut in_force = socket.in_force(options)?;
+    in_force.gso &= quinn_socket.max_transmit_segments() > 1;
+    let metered = MeteredSocket::new(quinn_socket, meter, in_force.gso, in_force.gro);
+
+    let mut config = EndpointConfig::default();
+    config.supported_versions(vec![QUIC_V1]);
+    let largest = config
+        .get_max_udp_payload_size()
+        .max(options.udp_payload as u64);
+    config
+        .max_udp_payload_size(largest as u16)
+        .map_err(io::Error::other)?;
+    let endpoint = Endpoint::new_with_abstract_socket(config, server, Arc::new(metered), runtime)?;
+    Ok((endpoint, in_force))
+}
+
+/// Fills in what was read back from a connection.
+///
+/// Packets are UDP datagrams as quinn counts them; a datagram of a handshake can hold several QUIC packets.
+pub fn report(
+    common: &mut ConnectionCommon,
+    observation: &Observation,
+    stats: Option<ConnectionStats>,
+    cpu: Option<(Stamp, Stamp)>,
+) {
+    let observed = observation.observed();
+    common.t_handshake_complete = observed.t_handshake_complete;
+    common.cipher = observed.cipher;
+    common.group = observed.group;
+    common.signature = observed.signature;
+    common.alpn = observed.alpn;
+    common.tls_version = observed.tls_version;
+    if let Some(protection) = observed.protection {
+        common.aead = Some(match protection.noop_aead {
+            true => Aead::Noop,
+            false => Aead::Standard,
+        });
+        common.header_protection = Some(match protection.header_protection {
+            true => HeaderProtection::On,
+            false => HeaderProtection::Off,
+        });
+    }
+    if let Some(handshake) = observed.handshake {
+        common.handshake_packets_sent = Some(handshake.datagrams_sent);
+        common.handshake_packets_received = Some(handshake.datagrams_received);
+        common.handshake_bytes_sent = Some(handshake.bytes_sent);
+        common.handshake_bytes_received = Some(handshake.bytes_received);
+    }
+    if let Some(stats) = stats {
+        common.packets_sent = Some(stats.udp_tx.datagrams);
+        common.packets_received = Some(stats.udp_rx.datagrams);
+        common.packets_lost = Some(stats.path.lost_packets);
+    }
+    if let Some((start, end)) = cpu {
+        let CpuTime { user_ns, system_ns } = end.cpu.since(start.cpu);
+        common.cpu_user_ns = Some(user_ns);
+        common.cpu_system_ns = Some(system_ns);
+    }
+}
+
+/// An error and what caused it as one line.
+pub fn one_line(error: impl fmt::Display) -> String {
+    error
+        .to_string()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_of_the_lock_file() {
+        let lock = include_str!("../../../sources/Cargo.lock");
+        for library in [format!("{LIBRARY} {VERSION}"), TLS_LIBRARY.into()] {
+            let (name, version) = library.split_once(' ').unwrap();
+            let entry = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+            assert!(lock.contains(&entry), "{library}");
+        }
+    }
+
+    #[test]
+    fn errors_are_one_line() {
+        assert_eq!(one_line("a\n  b\tc"), "a b c");
+    }
+}

@@ -1,0 +1,240 @@
+//! TLS configurations: one cipher suite, one group, certificates verified, no resumption, the signature scheme noted.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use quicbed_contract::ALPN;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{ring, CryptoProvider, SupportedKxGroup};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::quic::Suite;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::{CertifiedKey, Signer, SigningKey};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, KeyLog, RootCertStore,
+    ServerConfig, SignatureAlgorithm, SignatureScheme, SupportedCipherSuite, Tls13CipherSuite,
+};
+
+use crate::observation::Observation;
+
+/// The cryptography of every connection of a program.
+#[derive(Clone)]
+pub struct Cryptography {
+    provider: Arc<CryptoProvider>,
+    initial: Suite,
+}
+
+impl Cryptography {
+    /// `suite` and `group` are the only ones offered or accepted.
+    pub fn new(suite: &'static Tls13CipherSuite, group: &'static dyn SupportedKxGroup) -> Self {
+        let standard = aes_128_gcm();
+        Self {
+            provider: Arc::new(CryptoProvider {
+                cipher_suites: vec![SupportedCipherSuite::Tls13(suite)],
+                kx_groups: vec![group],
+                ..ring::default_provider()
+            }),
+            initial: Suite {
+                suite: standard,
+                quic: standard.quic.expect("rustls has AES-128-GCM for QUIC"),
+            },
+        }
+    }
+
+    /// What protects Initial packets: AES-128-GCM and its header protection in every variant (RFC 9001, section 5.2).
+    pub fn initial(&self) -> Suite {
+        self.initial
+    }
+}
+
+/// The suite of Initial packets, and the one NOOP stands in for.
+pub fn aes_128_gcm() -> &'static Tls13CipherSuite {
+    match ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13() {
+        Some(suite) => suite,
+        None => unreachable!("a TLS 1.3 suite by its name"),
+    }
+}
+
+/// Trust in the certificates of one PEM file.
+pub struct Trust {
+    verifier: Arc<WebPkiServerVerifier>,
+}
+
+impl Trust {
+    pub fn from_file(ca: &Path, cryptography: &Cryptography) -> Result<Self, String> {
+        let failed = |error: &dyn fmt::Display| format!("--ca {}: {error}", ca.display());
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(ca).map_err(|e| failed(&e))? {
+            let certificate = certificate.map_err(|e| failed(&e))?;
+            roots.add(certificate).map_err(|e| failed(&e))?;
+        }
+        let provider = cryptography.provider.clone();
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+            .build()
+            .map_err(|e| failed(&e))?;
+        Ok(Self { verifier })
+    }
+
+    /// The TLS configuration of one client connection.
+    pub fn client_config(
+        &self,
+        cryptography: &Cryptography,
+        key_log: Arc<dyn KeyLog>,
+        observation: Arc<Observation>,
+    ) -> ClientConfig {
+        let verifier = ObservingVerifier {
+            verifier: self.verifier.clone(),
+            observation,
+        };
+        let mut config = ClientConfig::builder_with_provider(cryptography.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("every suite and group is for TLS 1.3")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![ALPN.into()];
+        config.resumption = Resumption::disabled();
+        config.key_log = key_log;
+        config
+    }
+}
+
+/// rustls' verifier of certificate and server name; the signature scheme is noted on the way.
+#[derive(Debug)]
+struct ObservingVerifier {
+    verifier: Arc<WebPkiServerVerifier>,
+    observation: Arc<Observation>,
+}
+
+impl ServerCertVerifier for ObservingVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.verifier
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let valid = self
+            .verifier
+            .verify_tls13_signature(message, certificate, signature)?;
+        self.observation.sign(signature.scheme);
+        Ok(valid)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+
+    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
+        self.verifier.root_hint_subjects()
+    }
+}
+
+/// A server's certificate chain and private key.
+#[derive(Clone)]
+pub struct Identity {
+    certified: Arc<CertifiedKey>,
+}
+
+impl Identity {
+    pub fn from_files(
+        certificate: &Path,
+        private_key: &Path,
+        cryptography: &Cryptography,
+    ) -> Result<Self, String> {
+        let failed = |error: &dyn fmt::Display| {
+            format!(
+                "--certificate {}, --private-key {}: {error}",
+                certificate.display(),
+                private_key.display()
+            )
+        };
+        let chain = CertificateDer::pem_file_iter(certificate)
+            .and_then(|certificates| certificates.collect::<Result<Vec<_>, _>>())
+            .map_err(|e| failed(&e))?;
+        let key = PrivateKeyDer::from_pem_file(private_key).map_err(|e| failed(&e))?;
+        let certified =
+            CertifiedKey::from_der(chain, key, &cryptography.provider).map_err(|e| failed(&e))?;
+        Ok(Self {
+            certified: Arc::new(certified),
+        })
+    }
+
+    /// The TLS configuration of one server connection.
+    pub fn server_config(
+        &self,
+        cryptography: &Cryptography,
+        key_log: Arc<dyn KeyLog>,
+        observation: Arc<Observation>,
+    ) -> ServerConfig {
+        let resolver = ObservingResolver(Arc::new(CertifiedKey {
+            cert: self.certified.cert.clone(),
+            key: Arc::new(ObservingKey {
+                key: self.certified.key.clone(),
+                observation,
+            }),
+            ocsp: None,
+        }));
+        let mut config = ServerConfig::builder_with_provider(cryptography.provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("every suite and group is for TLS 1.3")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(resolver));
+        config.alpn_protocols = vec![ALPN.into()];
+        config.send_tls13_tickets = 0;
+        config.key_log = key_log;
+        config
+    }
+}
+
+/// The server's key, noting which of its schemes signs.
+#[derive(Debug)]
+struct ObservingKey {
+    key: Arc<dyn SigningKey>,
+    observation: Arc<Observation>,
+}
+
+impl SigningKey for ObservingKey {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        let signer = self.key.choose_scheme(offered)?;
+        self.observation.sign(signer.scheme());
+        Some(signer)
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.key.algorithm()
+    }
+}
+
+#[derive(Debug)]
+struct ObservingResolver(Arc<CertifiedKey>);
+
+impl ResolvesServerCert for ObservingResolver {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}
