@@ -28,7 +28,7 @@ all: ## build, measure, analyse: everything, into artifacts/ (needs root)
 
 figures: ## make every table, figure and the report from the shipped reference data
 	@$(set-up) figures
-	@$(snakemake) figures --config raw=reference $(settings)
+	@$(snakemake) figures $(with-settings)
 
 test: ## run the tests (needs root)
 	@$(set-up) test

@@ -59,10 +59,7 @@ def has_perl_modules() -> bool:
         return True
     perl = shutil.which("perl")
     probe = "use FindBin; use IPC::Cmd; use File::Compare; use Data::Dumper; use Time::Piece;"
-    return (
-        perl is not None
-        and subprocess.run([perl, "-e", probe], capture_output=True).returncode == 0
-    )
+    return perl is not None and subprocess.run([perl, "-e", probe], capture_output=True).returncode == 0
 
 
 def has_chromium() -> bool:
@@ -119,9 +116,7 @@ def apt_get_line(packages: Iterable[str]) -> str:
 
 def root_needed(target: str, missing: list[Tool]) -> str:
     """What to tell somebody without root: the exact commands that do the job."""
-    lines = [
-        f"`make {target}` needs root: it measures in network namespaces. Run as an administrator:"
-    ]
+    lines = [f"`make {target}` needs root: it measures in network namespaces. Run as an administrator:"]
     if missing:
         packages = " ".join(tool.package for tool in missing)
         lines.append(f"  sudo sh -c '{apt_get_line([packages])}'")
@@ -173,9 +168,7 @@ def check_namespaces() -> None:
         )
 
 
-def run_logged(
-    arguments: list[str], log: TextIO, environment: dict[str, str] | None = None
-) -> bool:
+def run_logged(arguments: list[str], log: TextIO, environment: dict[str, str] | None = None) -> bool:
     """Run a program with all it prints in the log; True when it succeeded."""
     log.write(f"\n$ {' '.join(arguments)}\n")
     log.flush()
@@ -245,11 +238,7 @@ def provide_packages(target: str, tools: list[Tool], wants_chromium: bool, log: 
         if install_packages(["chromium"], log, update=not missing) and CHROMIUM.present():
             return True
         say("Chromium could not be installed (logs/setup.log)")
-    remedy = (
-        "`make setup` tries again"
-        if is_root
-        else f"as an administrator: {apt_get_line(['chromium'])}"
-    )
+    remedy = "`make setup` tries again" if is_root else f"as an administrator: {apt_get_line(['chromium'])}"
     say(f"no Chromium: figures are made as HTML only, without SVG and PDF ({remedy})")
     return False
 
@@ -297,8 +286,7 @@ def install_locked(locks: list[str], log: TextIO) -> None:
     # pip and setuptools are locked themselves, so nothing unlocked takes part in a build.
     if not pip(["install", "--require-hashes", "--no-build-isolation", *options], log):
         raise SetUpError(
-            f"Python packages could not be installed from requirements/ ({', '.join(locks)}). "
-            f"{LOG} ends:\n{log_tail()}"
+            f"Python packages could not be installed from requirements/ ({', '.join(locks)}). {LOG} ends:\n{log_tail()}"
         )
 
 
@@ -320,9 +308,7 @@ def provide_environment(target: str, log: TextIO) -> None:
     if stamp.get("package") != package:
         options = ["--no-build-isolation", "--no-deps", "--no-index", "--quiet"]
         if not pip(["install", *options, "--editable", "."], log):
-            raise SetUpError(
-                f"the package quicbed could not be installed. {LOG} ends:\n{log_tail()}"
-            )
+            raise SetUpError(f"the package quicbed could not be installed. {LOG} ends:\n{log_tail()}")
         stamp = {**stamp, "package": package}
     if target == "lab" and stamp.get("lab") != lab:
         say("adding JupyterLab to .venv (half a minute, 100 MB)")
@@ -352,9 +338,7 @@ def release_stale_lock() -> None:
         except OSError:
             continue
         if here and b"snakemake" in words:
-            raise SetUpError(
-                f"Snakemake is at work in this clone already (process {process.name})."
-            )
+            raise SetUpError(f"Snakemake is at work in this clone already (process {process.name}).")
     shutil.rmtree(locks)
     say("removed the lock that a killed Snakemake had left")
 
@@ -373,9 +357,7 @@ def set_up(target: str) -> None:
     tools = list(MEASURING_TOOLS) if measures else [PYTHON_VENV]
     if measures and os.geteuid() != 0:
         missing = missing_tools(tools)
-        raise SetUpError(
-            root_needed(target, missing if CHROMIUM.present() else [*missing, CHROMIUM])
-        )
+        raise SetUpError(root_needed(target, missing if CHROMIUM.present() else [*missing, CHROMIUM]))
     if measures or target == "check":
         check_rust()
     LOG.parent.mkdir(exist_ok=True)

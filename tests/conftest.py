@@ -1,0 +1,32 @@
+"""What all tests share: where the repository is, and that tests which need root do run where they must."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the clone the tests run in."""
+    return ROOT
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Continuous integration without root would skip what matters most and still look green."""
+    if os.environ.get("CI") == "true" and os.geteuid() != 0:
+        raise pytest.UsageError("with CI=true the tests must run as root (network namespaces)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `root` for other users, with the reason; slow tests go last."""
+    if os.geteuid() != 0:
+        needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
+        for item in items:
+            if item.get_closest_marker("root"):
+                item.add_marker(needs_root)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)

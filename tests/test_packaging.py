@@ -1,0 +1,379 @@
+"""Set-up, locks, conda environments, citation: what a stranger meets first."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from rattler import MatchSpec
+
+LOCKS = ("build", "runtime", "test", "lab")
+SYSTEM_PYTHON = getattr(sys, "_base_executable", sys.executable)
+
+
+def load_tool(repository: Path, name: str) -> ModuleType:
+    """Import a program of tools/, which is no package."""
+    specification = importlib.util.spec_from_file_location(name, repository / "tools" / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def conda(repository: Path) -> ModuleType:
+    return load_tool(repository, "conda_environments")
+
+
+@pytest.fixture(scope="session")
+def set_up(repository: Path) -> ModuleType:
+    return load_tool(repository, "set_up")
+
+
+# Locks
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_has_hashes(repository: Path, lock: str) -> None:
+    text = (repository / "requirements" / f"{lock}.txt").read_text()
+    entries = re.split(r"\n(?=\S)", text.strip())
+    assert len(entries) > 1
+    for entry in entries:
+        assert re.match(r"[A-Za-z0-9._-]+==\S+ ", entry), f"not pinned: {entry[:80]}"
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), f"no hash: {entry[:80]}"
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_name_no_address_and_no_path(repository: Path, lock: str) -> None:
+    text = (repository / "requirements" / f"{lock}.txt").read_text()
+    assert "://" not in text
+    assert "--index-url" not in text
+    assert "--find-links" not in text
+    assert not re.search(r"(?m)^\s*#.*\s/", text)
+
+
+def test_locks_satisfy_what_is_asked_for(repository: Path, conda: ModuleType) -> None:
+    versions = conda.locked_versions()
+    asked = 0
+    for lock in LOCKS:
+        for line in (repository / "requirements" / f"{lock}.in").read_text().splitlines():
+            if line and not line.startswith(("#", "-")):
+                requirement = Requirement(line)
+                version = versions[canonicalize_name(requirement.name)]
+                assert requirement.specifier.contains(version), f"{line}: locked is {version}"
+                asked += 1
+    assert asked > 15
+
+
+def test_locks_agree_where_they_overlap(repository: Path) -> None:
+    pinned: dict[str, str] = {}
+    for lock in LOCKS:
+        text = (repository / "requirements" / f"{lock}.txt").read_text()
+        for line in re.findall(r"(?m)^[a-z0-9][^\\\n]*", text):
+            requirement = Requirement(line)
+            key = f"{requirement.name} {requirement.marker or ''}".split(" ;")[0]
+            if requirement.marker is None:
+                assert pinned.setdefault(key, str(requirement.specifier)) == str(requirement.specifier)
+    assert len(pinned) > 50
+
+
+def test_installed_packages_are_the_locked_ones(conda: ModuleType) -> None:
+    locked = conda.locked_versions()
+    installed = {
+        canonicalize_name(distribution.metadata["Name"]): distribution.version
+        for distribution in importlib.metadata.distributions()
+    }
+    for name in ("snakemake", "polars", "plotly", "kaleido", "pydantic", "numpy", "scipy", "pytest"):
+        assert installed[name] == locked[name]
+
+
+# Conda
+
+
+def environment_paths(repository: Path) -> list[Path]:
+    return [repository / "environment.yml", *sorted((repository / "envs").glob("*.yaml"))]
+
+
+def test_conda_environments_are_up_to_date(repository: Path, conda: ModuleType) -> None:
+    files = conda.environment_files()
+    found = {str(path.relative_to(repository)) for path in environment_paths(repository)}
+    assert found == set(files)
+    for name, content in files.items():
+        assert (repository / name).read_text() == content, f"{name}: run `make locks`"
+
+
+def test_conda_specifications_are_strictly_valid_and_equal_to_the_locks(repository: Path, conda: ModuleType) -> None:
+    locked = conda.locked_versions()
+    pypi_names = {conda_name: name for name, conda_name in conda.CONDA_NAMES.items()}
+    for path in environment_paths(repository):
+        document = yaml.safe_load(path.read_text())
+        assert set(document) == {"name", "channels", "dependencies"}, path.name
+        for channel in document["channels"]:
+            assert re.fullmatch(r"[a-z0-9-]+", channel), f"{path.name}: {channel} is not a bare name"
+        for dependency in document["dependencies"]:
+            if isinstance(dependency, dict):
+                assert set(dependency) == {"pip"}
+                for line in dependency["pip"]:
+                    if line != "--editable .":
+                        requirement = Requirement(line)
+                        assert str(requirement.specifier) == f"=={locked[requirement.name]}"
+                continue
+            MatchSpec(dependency, strict=True)
+            name, _, version = dependency.partition(" ")
+            assert version, f"{path.name}: {name} has no version"
+            if name == "python":
+                assert version == f"{conda.PYTHON}.*"
+            elif name in conda.PROGRAMS:
+                assert version == conda.PROGRAMS[name]
+            else:
+                pinned = locked[pypi_names.get(name, name)]
+                assert version == f"=={pinned}", f"{path.name}: {name} {version}, locked {pinned}"
+
+
+def test_strict_parser_refuses_what_conda_would() -> None:
+    with pytest.raises(Exception, match="version"):
+        MatchSpec("numpy==", strict=True)
+
+
+def test_conda_environment_of_the_workflow_has_everything(conda: ModuleType) -> None:
+    text = conda.environment_files()["environment.yml"]
+    for name in conda.asked_for():
+        assert re.search(rf"(?m)^ +- {conda.CONDA_NAMES.get(name, name)} ?==", text), name
+
+
+# Set-up
+
+
+def run_set_up(
+    clone: Path, target: str, *, path: str = os.environ["PATH"], user: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the set-up in a copy of the repository's skeleton, as another user if asked."""
+    return subprocess.run(
+        [SYSTEM_PYTHON, "-B", "tools/set_up.py", target],
+        cwd=clone,
+        env={"PATH": path, "HOME": str(clone)},
+        user=user,
+        extra_groups=None if user is None else [],
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture
+def clone(repository: Path, tmp_path: Path) -> Path:
+    """A copy with what the set-up reads, which any user may read."""
+    for part in ("tools", "requirements"):
+        shutil.copytree(repository / part, tmp_path / part)
+    shutil.copy(repository / "pyproject.toml", tmp_path)
+    for directory in (tmp_path, *tmp_path.parents):
+        if directory == Path("/tmp"):
+            break
+        directory.chmod(directory.stat().st_mode | 0o055)
+    return tmp_path
+
+
+def program(directory: Path, name: str, script: str) -> None:
+    """A stand-in for a program."""
+    directory.mkdir(exist_ok=True)
+    file = directory / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("target", ["all", "test", "bench"])
+def test_without_root_the_set_up_stops_with_the_command_to_run(clone: Path, target: str) -> None:
+    if not os.access(SYSTEM_PYTHON, os.X_OK) or "/root/" in os.path.realpath(SYSTEM_PYTHON):
+        pytest.skip(f"another user cannot run {SYSTEM_PYTHON}")
+    empty = clone / "empty"
+    empty.mkdir()
+    done = run_set_up(clone, target, path=str(empty), user=65534)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert f"`make {target}` needs root" in done.stderr
+    install = re.search(r"apt-get install --yes --no-install-recommends (.*)'", done.stderr)
+    assert install is not None
+    assert {"iproute2", "ethtool", "tcpdump", "iperf3", "patch", "chromium"} <= set(install[1].split())
+    assert f'sudo env "PATH=$PATH" make {target}' in done.stderr
+    assert not (clone / ".venv").exists()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("rustc", "message"),
+    [
+        ("echo 'rustc 1.63.0'", "Rust 1.63 is too old, 1.88 is needed"),
+        ("echo 'error: no default toolchain' >&2; exit 1", "does not work: error: no default toolchain"),
+    ],
+)
+def test_unusable_rust_is_named_with_its_remedy(clone: Path, rustc: str, message: str) -> None:
+    program(clone / "bin", "cargo", "true")
+    program(clone / "bin", "rustc", rustc)
+    done = run_set_up(clone, "all", path=f"{clone / 'bin'}:/usr/bin:/bin")
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "rustup" in done.stderr
+    assert not (clone / ".venv").exists()
+
+
+@pytest.mark.root
+def test_missing_cargo_is_named_with_its_remedy(clone: Path) -> None:
+    (clone / "empty").mkdir()
+    done = run_set_up(clone, "all", path=str(clone / "empty"))
+    assert done.returncode == 1
+    assert "cargo is not on the PATH" in done.stderr
+    assert "https://rustup.rs" in done.stderr
+
+
+def test_minimum_rust_is_what_the_locked_crates_need(repository: Path, set_up: ModuleType) -> None:
+    """quiche needs the newest Rust of all locked crates; its version is pinned in Cargo.toml."""
+    manifest = tomllib.loads((repository / "workflow/sources/Cargo.toml").read_text())
+    assert manifest["workspace"]["dependencies"]["quiche"] == "=0.30.0"
+    assert set_up.MINIMUM_RUST == (1, 88)
+
+
+def test_nothing_is_left_to_do_once_set_up(repository: Path) -> None:
+    done = subprocess.run([sys.executable, "tools/set_up.py", "check"], cwd=repository, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_lock_of_a_killed_snakemake_is_removed(
+    set_up: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = tmp_path / ".snakemake" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "0.input.lock").touch()
+    monkeypatch.setattr(set_up, "ROOT", tmp_path)
+    set_up.release_stale_lock()
+    assert not locks.exists()
+    set_up.release_stale_lock()
+
+
+def test_lock_of_a_running_snakemake_is_kept(
+    set_up: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = tmp_path / ".snakemake" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "0.input.lock").touch()
+    monkeypatch.setattr(set_up, "ROOT", tmp_path)
+    running = subprocess.Popen([sys.executable, "-c", "input()", "snakemake"], cwd=tmp_path, stdin=subprocess.PIPE)
+    try:
+        with pytest.raises(set_up.SetUpError, match=f"process {running.pid}"):
+            set_up.release_stale_lock()
+    finally:
+        running.communicate(b"\n")
+    assert (locks / "0.input.lock").exists()
+
+
+def test_interrupted_environment_is_made_again(
+    set_up: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a complete set-up leaves a stamp, and a broken stamp counts as none."""
+    stamp = tmp_path / "set-up.json"
+    monkeypatch.setattr(set_up, "STAMP", stamp)
+    assert set_up.recorded() == {}
+    stamp.write_text('{"locks": "12')
+    assert set_up.recorded() == {}
+    set_up.write_stamp({"locks": "1"})
+    assert set_up.recorded() == {"locks": "1"}
+    assert list(tmp_path.iterdir()) == [stamp]
+
+
+# Commands
+
+
+def test_make_alone_lists_the_targets(repository: Path) -> None:
+    done = subprocess.run(["make"], cwd=repository, capture_output=True, text=True, check=True)
+    listed = re.findall(r"(?m)^make (\w+) +\S", done.stdout)
+    assert set(listed) >= {"all", "figures", "test", "check", "bench", "lab", "clean"}
+
+
+def test_make_passes_settings_to_snakemake(repository: Path) -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "all", "SCALE=paper", "CONFIG=seed=7"],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"snakemake --cores \d+ all --config scale=paper seed=7", done.stdout)
+
+
+def test_clean_never_touches_runs(repository: Path) -> None:
+    done = subprocess.run(["make", "--dry-run", "clean"], cwd=repository, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["rm", "-rf", "build", "artifacts"]
+
+
+def test_installed_command_is_the_package(repository: Path) -> None:
+    entry_points = importlib.metadata.entry_points(group="console_scripts", name="quicbed")
+    assert [entry.value for entry in entry_points] == ["quicbed.cli:main"]
+    done = subprocess.run(
+        [sys.executable, "-c", "import quicbed; print(quicbed.__file__)"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout.strip()).parent == repository / "workflow" / "quicbed"
+
+
+# Checks
+
+
+def check_names() -> list[str]:
+    repository = Path(__file__).resolve().parent.parent
+    return [check.name for check in load_tool(repository, "check").checks() if not check.slow]
+
+
+@pytest.mark.parametrize("name", check_names())
+def test_check(repository: Path, name: str) -> None:
+    tool = load_tool(repository, "check")
+    (check,) = [check for check in tool.checks() if check.name == name]
+    done = tool.run(check)
+    assert done.returncode == 0, done.stdout
+
+
+# Citation and licence
+
+
+def test_citation_file_follows_cff_1_2_0(repository: Path) -> None:
+    """The keys and values the format's schema asks for, for the parts this file uses."""
+    citation = yaml.safe_load((repository / "CITATION.cff").read_text())
+    required = {"cff-version", "message", "title", "authors"}
+    optional = {"type", "abstract", "version", "license", "keywords", "references"}
+    assert required <= set(citation) <= required | optional
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["type"] == "software"
+    assert citation["license"] == "Apache-2.0"
+    assert citation["version"] == importlib.metadata.version("quicbed")
+    assert all(set(author) == {"name"} for author in citation["authors"])
+    assert citation["references"]
+    for reference in citation["references"]:
+        assert set(reference) == {"type", "title", "authors", "conference", "year", "identifiers"}
+        assert reference["type"] == "conference-paper"
+        assert isinstance(reference["year"], int)
+        assert set(reference["conference"]) == {"name"}
+        for person in reference["authors"]:
+            assert set(person) == {"family-names", "given-names"}
+        for identifier in reference["identifiers"]:
+            assert identifier["type"] in {"doi", "url", "swh", "other"}
+            assert re.fullmatch(r"arXiv:\d{4}\.\d{5}", identifier["value"])
+
+
+def test_licence_and_package_agree(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    assert "Apache License" in (repository / "LICENSE").read_text()

@@ -1,0 +1,116 @@
+"""Formats, lint and types: `make check` runs every check and says which failed.
+
+python tools/check.py            all
+python tools/check.py ruff mypy  the checks whose names begin with one of these words
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+VENDOR = BUILD / "sources" / "vendor"
+WORKSPACE = "workflow/sources/Cargo.toml"
+PYTHON_FILES = ("workflow", "tests", "tools")
+
+
+class Check(NamedTuple):
+    """One check: a command that fails when something is wrong."""
+
+    name: str
+    command: tuple[str, ...]
+    # Clippy compiles every library first; the others take seconds.
+    slow: bool = False
+
+
+def tool(name: str) -> str:
+    """A program of the environment this runs in."""
+    return str(Path(sys.executable).parent / name)
+
+
+def vendored() -> tuple[str, ...]:
+    """Let cargo use the sources the workflow has fetched, once it has."""
+    if not VENDOR.is_dir():
+        return ()
+    source = f'source.vendored.directory="{VENDOR}"'
+    return ("--offline", "--config", 'source.crates-io.replace-with="vendored"', "--config", source)
+
+
+def snakemake_files() -> list[str]:
+    """Every file in Snakemake's language."""
+    rules = sorted((ROOT / "workflow" / "rules").glob("*.smk"))
+    return ["Snakefile", "workflow/Snakefile", *(str(path.relative_to(ROOT)) for path in rules)]
+
+
+def checks() -> list[Check]:
+    """All checks, the quick ones first."""
+    clippy = ("cargo", "clippy", "--quiet", "--locked", "--manifest-path", WORKSPACE, *vendored())
+    cargo_fmt = ("cargo", "fmt", "--all", "--check", "--manifest-path", WORKSPACE)
+    deny = ("--all-targets", "--", "--deny", "warnings")
+    return [
+        Check("ruff format", (tool("ruff"), "format", "--quiet", "--diff", *PYTHON_FILES)),
+        Check("ruff check", (tool("ruff"), "check", "--quiet", *PYTHON_FILES)),
+        Check("snakefmt", (tool("snakefmt"), "--check", "--compact-diff", *snakemake_files())),
+        Check("conda environments", (sys.executable, "tools/conda_environments.py", "--check")),
+        Check("cargo fmt", (*cargo_fmt, "--", "--color", "never")),
+        Check("snakemake lint", (tool("snakemake"), "--lint")),
+        Check("mypy", (tool("mypy"),)),
+        Check("clippy", (*clippy, "--workspace", *deny), slow=True),
+        Check(
+            "clippy quinn noop",
+            (*clippy, "--package", "quicbed-endpoint-quinn", "--features", "noop", *deny),
+            slow=True,
+        ),
+    ]
+
+
+def libclang() -> dict[str, str]:
+    """Where bindgen, which boring-sys runs when it is compiled, finds libclang."""
+    import clang.native
+
+    return {"LIBCLANG_PATH": str(Path(clang.native.__file__).parent)}
+
+
+def run(check: Check) -> subprocess.CompletedProcess[str]:
+    """Run one check in the repository's root; standard error is part of what it prints."""
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(BUILD / "clippy"), **libclang()}
+    return subprocess.run(
+        check.command,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def main(names: Sequence[str]) -> int:
+    """Run the checks named, or all; the exit code is 1 when one failed."""
+    wanted = [check for check in checks() if not names or check.name.startswith(tuple(names))]
+    if not wanted:
+        known = ", ".join(check.name for check in checks())
+        print(f"no check is named {' or '.join(names)}; there are: {known}", file=sys.stderr)
+        return 2
+    failed = []
+    for check in wanted:
+        started = time.monotonic()
+        done = run(check)
+        outcome = "ok" if done.returncode == 0 else "FAILED"
+        print(f"{check.name:20} {outcome:6} {time.monotonic() - started:6.1f} s", flush=True)
+        if done.returncode != 0:
+            failed.append(check.name)
+            print(done.stdout, flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
