@@ -37,7 +37,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     errors: list[type[Exception]] = [ConfigError, BuildError]
     # only modules that the command has loaded can have raised theirs
     for module, name in (
-        ("quicbed.measure", "MeasureError"),
+        ("quicbed.driver", "MeasureError"),
         ("quicbed.certificates", "CertificateError"),
         ("quicbed.testbed.base", "TestbedError"),
         ("quicbed.runs", "RunsError"),
@@ -52,7 +52,10 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="quicbed", description=__doc__)
     parser.add_argument(
-        "--config", metavar="JSON", default="{}", help="keys that override config/config.yaml, as a JSON object"
+        "--config",
+        metavar="JSON",
+        default="{}",
+        help="keys that override config/config.yaml, as a JSON object",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -87,7 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     command = add("reference", _reference, "pack measured campaigns into raw/reference/")
     command.add_argument("experiment", nargs="*")
     command = add("generate", _generate, "write JSON schemas and generated documentation")
-    command.add_argument("--check", action="store_true", help="only compare; exit code 1 and a diff where they differ")
+    command.add_argument(
+        "--check",
+        action="store_true",
+        help="only compare; exit code 1 and a diff where they differ",
+    )
     command = add("bench", _bench, "print the benchmarks: ratios measured side by side in one run")
     command.add_argument("--only", action="append", default=[], help="name of a benchmark, may be repeated")
     return parser
@@ -115,7 +122,7 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from quicbed.testbed import doctor
+    from quicbed.doctor import doctor
 
     return doctor(_project(arguments))
 
@@ -161,7 +168,10 @@ def _tables(arguments: argparse.Namespace) -> None:
 def _notebook(arguments: argparse.Namespace) -> None:
     from quicbed import notebooks
 
-    environment = {"QUICBED_RAW": str(arguments.raw.resolve()), "QUICBED_ARTIFACTS": str(arguments.artifacts.resolve())}
+    environment = {
+        "QUICBED_RAW": str(arguments.raw.resolve()),
+        "QUICBED_ARTIFACTS": str(arguments.artifacts.resolve()),
+    }
     notebooks.run(arguments.notebook, environment, arguments.output)
 
 

@@ -37,9 +37,7 @@ class Paths(Model):
 
     raw: str = Field("raw", description="Runs: append-only, nothing there is ever overwritten or deleted.")
     build: str = Field("build", description="Sources and builds; can be deleted and made again.")
-    artifacts: str = Field(
-        "artifacts", description="Tables, figures and report; can be deleted and made again."
-    )
+    artifacts: str = Field("artifacts", description="Tables, figures and report; can be deleted and made again.")
 
 
 class Gate(Model):
@@ -58,7 +56,10 @@ class Gate(Model):
         "endpoints.",
     )
     retries: int = Field(
-        2, ge=0, le=10, description="How often a contaminated run is measured again within its block."
+        2,
+        ge=0,
+        le=10,
+        description="How often a contaminated run is measured again within its block.",
     )
 
 
@@ -90,9 +91,7 @@ class Config(Model):
 class Testbed(Model):
     """config/testbeds/<name>.yaml: the hosts and links measured on."""
 
-    kind: Literal["local"] = Field(
-        description="`local`: network namespaces on this machine, joined by a bridge."
-    )
+    kind: Literal["local"] = Field(description="`local`: network namespaces on this machine, joined by a bridge.")
     description: str = Field("", description="One line for reports.")
 
 
@@ -114,10 +113,12 @@ class Flavour(Model):
     """One build of a library."""
 
     patches: list[Patch] = Field(
-        default_factory=list, description="Patches to third-party sources; a stock flavour has none."
+        default_factory=list,
+        description="Patches to third-party sources; a stock flavour has none.",
     )
     features: list[str] = Field(
-        default_factory=list, description="Cargo features of the endpoint switched on in this flavour."
+        default_factory=list,
+        description="Cargo features of the endpoint switched on in this flavour.",
     )
     sources: list[str] = Field(
         default_factory=list,
@@ -188,9 +189,7 @@ class Variant(Model):
         "standard",
         description="`noop`: ciphertext = plaintext with a constant 16-byte tag (A Quantum of QUIC, Sec. III).",
     )
-    header_protection: bool = Field(
-        True, description="QUIC header protection (RFC 9001, 5.4); has no meaning for TCP."
-    )
+    header_protection: bool = Field(True, description="QUIC header protection (RFC 9001, 5.4); has no meaning for TCP.")
     group: str = Field("x25519", description="The only key-exchange group offered and accepted.")
     flavour: Name | None = Field(
         None,
@@ -198,10 +197,12 @@ class Variant(Model):
         "off, else `stock`.",
     )
     baseline: str | None = Field(
-        None, description="Label of the variant this one is compared with; default: the experiment's baseline."
+        None,
+        description="Label of the variant this one is compared with; default: the experiment's baseline.",
     )
     arm: Literal["main", "control"] = Field(
-        "main", description="`control`: measured and tabulated to judge the method, not drawn as a result."
+        "main",
+        description="`control`: measured and tabulated to judge the method, not drawn as a result.",
     )
 
 
@@ -239,7 +240,9 @@ class Scale(Model):
     bytes: int = Field(gt=0, description="Size of the download in bytes.")
     blocks: int = Field(gt=0, description="Blocks (repetitions of every cell) at most.")
     min_blocks: int | None = Field(
-        None, gt=1, description="Blocks at least before the contrast may end the experiment; default: `blocks`."
+        None,
+        gt=1,
+        description="Blocks at least before the contrast may end the experiment; default: `blocks`.",
     )
     timeout_s: float = Field(60, gt=0, description="A run that takes longer has failed, in seconds.")
 
@@ -257,8 +260,8 @@ class Contrast(Model):
     half_width: float = Field(
         gt=0,
         lt=1,
-        description="The experiment ends when the 95 % interval of the paired goodput ratio of every library is at most "
-        "this far from it on either side, as a fraction of the ratio.",
+        description="The experiment ends when the 95 % interval of the paired goodput ratio of every library is at "
+        "most this far from it on either side, as a fraction of the ratio.",
     )
 
 
@@ -283,7 +286,8 @@ class Experiment(Model):
     variants: list[Variant] = Field(description="Variants measured on every library.", min_length=1)
     baseline: str = Field(description="Label of the variant that the others are compared with, within blocks.")
     aa: bool = Field(
-        True, description="Measure the baseline twice per block and library: the noise floor of a ratio."
+        True,
+        description="Measure the baseline twice per block and library: the noise floor of a ratio.",
     )
     contrast: Contrast | None = Field(None, description="Ends the experiment when it is narrow enough.")
     scales: dict[Name, Scale] = Field(description="Scales: `quick`, `paper`, `tiny` and others.")
@@ -296,11 +300,13 @@ class Experiment(Model):
         if self.baseline not in labels:
             raise ValueError(f"baseline: `{self.baseline}` is not the label of a variant; there are {labels}")
         if self.contrast and self.contrast.label not in labels:
-            raise ValueError(f"contrast.label: `{self.contrast.label}` is not the label of a variant; there are {labels}")
+            raise ValueError(
+                f"contrast.label: `{self.contrast.label}` is not the label of a variant; there are {labels}"
+            )
         for variant in self.variants:
             if variant.baseline is not None and variant.baseline not in labels:
                 raise ValueError(
-                    f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is not the label of a variant"
+                    f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is no variant's label"
                 )
             if variant.baseline == variant.label:
                 raise ValueError(f"variants: `{variant.label}` is its own baseline")
@@ -313,9 +319,7 @@ class Experiment(Model):
 
     def pairs(self) -> list[Pair]:
         """Client and server library of every combination measured, in the order of the file."""
-        return [
-            entry if isinstance(entry, Pair) else Pair(client=entry, server=entry) for entry in self.libraries
-        ]
+        return [entry if isinstance(entry, Pair) else Pair(client=entry, server=entry) for entry in self.libraries]
 
 
 class Project:
@@ -387,8 +391,8 @@ class Project:
                             )
                 if variant.flavour == "stock" and (variant.aead == "noop" or not variant.header_protection):
                     raise ConfigError(
-                        f"{file}: variants: `{variant.label}` is impossible: a stock build has neither a NOOP AEAD nor a "
-                        "switch for header protection; leave out `flavour`"
+                        f"{file}: variants: `{variant.label}` is impossible: a stock build has neither a NOOP AEAD nor "
+                        "a switch for header protection; leave out `flavour`"
                     )
 
 
@@ -412,9 +416,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key `{key}` is given twice", key_node.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"key `{key}` is given twice", key_node.start_mark)
             seen.add(key)
         return super().construct_mapping(node, deep)
 

@@ -39,7 +39,8 @@ def describe(project: Project) -> str:
     for name, flavour in missing:
         estimate = project.libraries[name].flavours[flavour].estimate
         lines.append(
-            f"  build {name}, flavour {flavour}: about {_duration(estimate.minutes)} on two cores, {estimate.disk_mb:.0f} MB"
+            f"  build {name}, flavour {flavour}: about {_duration(estimate.minutes)} on two cores, "
+            f"{estimate.disk_mb:.0f} MB"
         )
         total_minutes += estimate.minutes
         total_mb += estimate.disk_mb
@@ -53,8 +54,9 @@ def describe(project: Project) -> str:
         runs = len(cells) * scale.blocks
         span = _duration(minutes[0]) if least == scale.blocks else f"{_duration(minutes[0])} to {_duration(minutes[1])}"
         lines.append(
-            f"  measure {name}: {len(cells)} cells, {least} to {scale.blocks} blocks of {scale.bytes / 2**20:.0f} MiB downloads, "
-            f"about {span} unless finished already; at most {runs * scale.bytes / 2**30:.0f} GiB of traffic inside the testbed, "
+            f"  measure {name}: {len(cells)} cells, {least} to {scale.blocks} blocks of "
+            f"{scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished already; at most "
+            f"{runs * scale.bytes / 2**30:.0f} GiB of traffic inside the testbed, "
             f"{runs * RUN_BYTES / 1e6:.0f} MB of raw data"
         )
         total_minutes += minutes[1]

@@ -37,7 +37,11 @@ def generate(root: Path, *, check: bool) -> int:
             differences += 1
             name = file.relative_to(root).as_posix()
             diff = difflib.unified_diff(
-                current.splitlines(), text.splitlines(), f"{name} (as it is)", f"{name} (generated)", lineterm=""
+                current.splitlines(),
+                text.splitlines(),
+                f"{name} (as it is)",
+                f"{name} (generated)",
+                lineterm="",
             )
             print("\n".join(diff), file=sys.stderr)
         else:
@@ -67,7 +71,8 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "Every key of every file below this directory. This page is generated from the models in",
-        "`workflow/quicbed/config.py` by `quicbed generate`. A key that is not listed is an error, and so is a key given twice.",
+        "`workflow/quicbed/config.py` by `quicbed generate`. A key that is not listed is an error, and so is one given",
+        "twice.",
         "",
         "A value of `config.yaml` can be overridden for one run: `make all SCALE=tiny` or",
         "`snakemake --cores 8 all --config scale=tiny`.",
@@ -85,7 +90,12 @@ def _model_tables(model: type[BaseModel], done: set[type[BaseModel]], *, top: bo
         return []
     done.add(model)
     lines = [] if top else [f"### {model.__name__.lower()}", ""]
-    lines += [str(model.__doc__).split("\n\n")[0].strip(), "", "| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    lines += [
+        str(model.__doc__).split("\n\n")[0].strip(),
+        "",
+        "| key | value | default | meaning |",
+        "| --- | --- | --- | --- |",
+    ]
     nested: list[type[BaseModel]] = []
     for name, info in model.model_fields.items():
         nested += _models_in(info.annotation)
@@ -140,21 +150,24 @@ def libraries_page(project: Project) -> str:
         "",
         "Generated from `config/libraries/` and `workflow/sources/Cargo.lock` by `quicbed generate`.",
         "",
-        "| library | version | transport | TLS library | licence | flavours | ciphers | NOOP AEAD | header protection off |",
+        "| library | version | transport | TLS library | licence | flavours | ciphers | NOOP AEAD "
+        "| header protection off |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, library in project.libraries.items():
         supports = library.supports
         parts.append(
             f"| [{library.title}](#{name}) | {builds.version_of(project, name)} | {library.transport.upper()} "
-            f"| {library.tls_library} | {library.licence} | {', '.join(library.flavours)} | {', '.join(supports.ciphers)} "
-            f"| {_yes(supports.noop)} | {_yes(supports.header_protection_off, library.transport)} |"
+            f"| {library.tls_library} | {library.licence} | {', '.join(library.flavours)} "
+            f"| {', '.join(supports.ciphers)} | {_yes(supports.noop)} "
+            f"| {_yes(supports.header_protection_off, library.transport)} |"
         )
     for name, library in project.libraries.items():
         supports = library.supports
         parts += ["", f'<a id="{name}"></a>', "", f"## {library.title}", ""]
         parts += [
-            f"- Endpoint programs: `workflow/endpoints/{library.endpoint}/`, configuration: `config/libraries/{name}.yaml`.",
+            f"- Endpoint programs: `workflow/endpoints/{library.endpoint}/`; configuration: "
+            f"`config/libraries/{name}.yaml`.",
             f"- Groups: {', '.join(supports.groups)}. Congestion control: {', '.join(supports.congestion_controls)}.",
         ]
         if library.transport == "quic":
@@ -175,7 +188,12 @@ def libraries_page(project: Project) -> str:
         for flavour, chosen in library.flavours.items():
             patches = ", ".join(f"`workflow/crypto/patches/{p.file}` on {p.crate}" for p in chosen.patches)
             extra = ", ".join(f"`{source}`" for source in chosen.sources)
-            text = "; ".join(filter(None, [f"patches {patches}" if patches else "", f"with {extra}" if extra else ""]))
+            text = "; ".join(
+                filter(
+                    None,
+                    [f"patches {patches}" if patches else "", f"with {extra}" if extra else ""],
+                )
+            )
             parts.append("")
             parts.append(f"Flavour `{flavour}`: {text or 'third-party sources exactly as the registry has them'}.")
     return "\n".join(parts) + "\n"

@@ -146,9 +146,7 @@ def _baselines_first(experiment: Experiment) -> list[Variant]:
     ordered: list[Variant] = []
     waiting = list(experiment.variants)
     while waiting:
-        ready = [
-            v for v in waiting if v.label == experiment.baseline or (v.baseline or experiment.baseline) in done
-        ]
+        ready = [v for v in waiting if v.label == experiment.baseline or (v.baseline or experiment.baseline) in done]
         if not ready:
             raise ValueError(f"variants: {[v.label for v in waiting]} are each other's baselines")
         ordered += ready
@@ -171,9 +169,7 @@ def _cell(
     reason: str | None = None
     for name in (pair.client, pair.server):
         library = project.libraries[name]
-        reason = reason or unsupported_reason(
-            library.title, library, variant, experiment.workload.congestion_control
-        )
+        reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
         flavour = flavour_of(variant, library.transport)
         build = builds.get((name, flavour), {})
         sides.append(Endpoint(name, flavour, str(build.get("version", "")), str(build.get("build", ""))))

@@ -23,14 +23,17 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         target = project.root / "raw" / "reference" / f"{name}.tar.gz"
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(target.name + ".partial")
-        with partial.open("wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as zipped:
-            with tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                for file in sorted(campaign.rglob("*")):
-                    if file.is_file() and ".partial" not in file.as_posix():
-                        info = tarfile.TarInfo(file.relative_to(base).as_posix())
-                        info.size = file.stat().st_size
-                        with file.open("rb") as content:
-                            archive.addfile(info, content)
+        with (
+            partial.open("wb") as raw,
+            gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as zipped,
+            tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for file in sorted(campaign.rglob("*")):
+                if file.is_file() and ".partial" not in file.as_posix():
+                    info = tarfile.TarInfo(file.relative_to(base).as_posix())
+                    info.size = file.stat().st_size
+                    with file.open("rb") as content:
+                        archive.addfile(info, content)
         partial.replace(target)
         archives.append(target)
     return archives

@@ -1,15 +1,15 @@
 """Sources and builds: every flavour of a library, as a function of sources, patches and flags only.
 
-A build lives in `<build>/<library>-<flavour>-<hash>/`. The hash covers the checksums of all third-party packages it is made
-from (out of Cargo.lock), its patches, the endpoint's own files, the compiler flags and the recipe, so a build whose
-directory exists is never made again and one that would differ never takes its place. `build.json` inside records all that.
+A build lives in `<build>/<library>-<flavour>-<hash>/`. The hash covers the checksums of all third-party packages it is
+made from (out of Cargo.lock), its patches, the endpoint's own files, the compiler flags and the recipe, so a build
+whose directory exists is never made again and one that would differ never takes its place. `build.json` inside records
+all that.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import tomllib
@@ -44,7 +44,13 @@ def run(argv: Sequence[str], *, log: Path, cwd: Path | None = None, env: dict[st
         out.flush()
         try:
             code = subprocess.run(
-                argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
+                argv,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                check=False,
             ).returncode
         except FileNotFoundError:
             raise BuildError(f"{argv[0]} is not installed; run `make setup`") from None
@@ -181,7 +187,15 @@ def fetch_sources(project: Project, log: Path) -> Path:
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     run(
-        ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", str(manifest), str(partial)],
+        [
+            "cargo",
+            "vendor",
+            "--locked",
+            "--versioned-dirs",
+            "--manifest-path",
+            str(manifest),
+            str(partial),
+        ],
         log=log,
         cwd=project.root,
     )
@@ -219,7 +233,7 @@ def write_json(file: Path, data: Any) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(file.name + ".partial")
     partial.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(partial, file)
+    partial.replace(file)
 
 
 def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) -> Path:
@@ -246,7 +260,12 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
     else:
         base = build_directory(project, name, "stock") if flavour != "stock" else None
         details = tcp_tls.build(
-            vendor=vendor, out=partial, flavour=flavour, work=project.build / "work", jobs=jobs, base=base
+            vendor=vendor,
+            out=partial,
+            flavour=flavour,
+            work=project.build / "work",
+            jobs=jobs,
+            base=base,
         )
     described = {role: describe(partial / "bin" / role) for role in ("client", "server")}
     patched = {patch.crate for patch in library.flavours[flavour].patches}
@@ -260,7 +279,11 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
             "features": known["features"],
             "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
             "patches": [
-                {"crate": p.crate, "file": p.file, "sha256": known["files"][(PATCHES / p.file).as_posix()]}
+                {
+                    "crate": p.crate,
+                    "file": p.file,
+                    "sha256": known["files"][(PATCHES / p.file).as_posix()],
+                }
                 for p in library.flavours[flavour].patches
             ],
             "files": known["files"],
@@ -276,9 +299,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
 def describe(program: Path) -> dict[str, Any]:
     """What a built endpoint says about itself (`--describe`)."""
     try:
-        result = subprocess.run(
-            [str(program), "--describe"], capture_output=True, text=True, timeout=20, check=False
-        )
+        result = subprocess.run([str(program), "--describe"], capture_output=True, text=True, timeout=20, check=False)
         data = json.loads(result.stdout) if result.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
         raise BuildError(f"{program} --describe: {error}") from None

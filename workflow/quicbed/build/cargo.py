@@ -21,7 +21,6 @@ def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, lo
     """Build client and server into `out`/bin; returns what build.json records about compiler and flags."""
     library = project.libraries[name]
     chosen = library.flavours[flavour]
-    assert library.package is not None  # checked by the configuration
     sources = _sources(project, library, flavour, log)
     target = project.build / "work" / f"{name}-{flavour}"
     argv = [
@@ -35,7 +34,7 @@ def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, lo
         "--manifest-path",
         str(project.root / builds.SOURCES / "Cargo.toml"),
         "--package",
-        library.package,
+        str(library.package),
         "--target-dir",
         str(target),
         "--config",
@@ -58,9 +57,23 @@ def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, lo
 
 def _environment() -> dict[str, str]:
     """The environment of cargo: the caller's without anything that changes what is compiled."""
-    dropped = ("RUSTFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CARGO_BUILD", "CARGO_PROFILE", "CARGO_ENCODED", "BORING_")
+    dropped = (
+        "RUSTFLAGS",
+        "CFLAGS",
+        "CXXFLAGS",
+        "LDFLAGS",
+        "CARGO_BUILD",
+        "CARGO_PROFILE",
+        "CARGO_ENCODED",
+        "BORING_",
+    )
     env = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-    env |= {"RUSTFLAGS": RUSTFLAGS, "CFLAGS": CFLAGS, "CXXFLAGS": CFLAGS, "CARGO_TERM_COLOR": "never"}
+    env |= {
+        "RUSTFLAGS": RUSTFLAGS,
+        "CFLAGS": CFLAGS,
+        "CXXFLAGS": CFLAGS,
+        "CARGO_TERM_COLOR": "never",
+    }
     try:
         import clang.native  # the libclang wheel; bindgen loads the library inside it
 
@@ -99,7 +112,9 @@ def _sources(project: Project, library: Library, flavour: str, log: Path) -> Pat
         for copy in (directory / f"{p['name']}-{p['version']}" for p in packages if p["name"] == patch.crate):
             file = project.root / builds.PATCHES / patch.file
             builds.run(
-                ["patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={file}"], log=log, cwd=copy
+                ["patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={file}"],
+                log=log,
+                cwd=copy,
             )
             # cargo checks the files of a vendored package only against this list
             recorded = json.loads((copy / ".cargo-checksum.json").read_text(encoding="utf-8"))

@@ -1,0 +1,263 @@
+"""Benchmarks of the instrument itself: ratios of things measured side by side, in turn, in one run.
+
+Each prints what it measured, the target and whether it was met. Nothing here is asserted by a test: speed depends on
+the machine and on what else it is doing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from quicbed import build as builds
+from quicbed.analysis import paired_ratio
+from quicbed.campaign import Campaign
+from quicbed.config import Link, Project, Scale, Workload
+from quicbed.driver import PORT, Driver
+from quicbed.measure import testbed_of
+from quicbed.plan import Cell, builds_needed, campaign_of, cells_of
+from quicbed.testbed import LinkSettings, Testbed
+
+ROUNDS = 7
+BULK = Scale(bytes=268435456, blocks=1, timeout_s=60)
+LINK = Link(mode="throughput")
+SECONDS = 1.0
+EXPERIMENT = "aead-goodput"
+
+
+class BenchError(Exception):
+    """A benchmark that cannot run, with the remedy."""
+
+
+def bench(project: Project, only: Sequence[str]) -> int:
+    """Run the benchmarks (all, or those named); returns 0 however the targets came out."""
+    known: dict[str, Callable[[Project], None]] = {
+        "goodput": goodput,
+        "workflow": workflow,
+        "interval": interval,
+    }
+    for name in only:
+        if name not in known:
+            raise BenchError(f"benchmark `{name}` is unknown; known are {', '.join(known)}")
+    for name, function in known.items():
+        if not only or name in only:
+            print(f"== {name}", flush=True)
+            function(project)
+    return 0
+
+
+def _verdict(label: str, value: float, target: float, *, at_least: bool, unit: str = "") -> None:
+    met = value >= target if at_least else value <= target
+    sign = "at least" if at_least else "at most"
+    print(
+        f"  {label}: {value:.3g}{unit}, target {sign} {target:g}{unit}: {'met' if met else 'MISSED'}",
+        flush=True,
+    )
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"median {statistics.median(values):.3g}, {min(values):.3g} to {max(values):.3g}"
+
+
+def goodput(project: Project) -> None:
+    """Endpoint pairs against raw UDP, TCP and nginx+curl on the same link, and what the driver adds to a run."""
+    missing = [
+        key
+        for key in builds_needed(project, [EXPERIMENT])
+        if not (builds.build_directory(project, *key) / "build.json").exists()
+    ]
+    if missing:
+        raise BenchError(f"{', '.join('-'.join(key) for key in missing)}: not built; run `snakemake --cores 8 builds`")
+    with (
+        testbed_of(project) as testbed,
+        tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary,
+    ):
+        driver = Driver(project, testbed, testbed.facts())
+        workload = project.experiments[EXPERIMENT].workload
+        built = {key: builds.read_build(project, *key) for key in builds_needed(project, [EXPERIMENT])}
+        campaign, _ = campaign_of(project, EXPERIMENT, "bench")
+        cells = {
+            cell.client.library: cell
+            for cell in cells_of(project, EXPERIMENT, campaign, built)
+            if cell.label == "AES-128-GCM" and cell.arm == "main"
+        }
+        testbed.apply(LinkSettings(mode=LINK.mode, mtu=LINK.mtu, congestion_control=workload.congestion_control))
+        plain = workload.model_copy(update={"gso": False, "gro": False})
+        overheads: list[float] = []
+
+        def transfer(cell: Cell, load: Workload) -> float:
+            directory = Path(temporary) / "run"
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            attempt = driver.execute(cell, load, BULK, LINK, directory)
+            if attempt.status != "ok":
+                raise BenchError(f"{cell.slug}: {attempt.reason}")
+            overheads.append(attempt.metrics["overhead_s"])
+            return attempt.metrics["goodput_mbps"]
+
+        arms: dict[str, Callable[[], float]] = {
+            "raw UDP, GSO/GRO": lambda: _raw_udp(testbed),
+            "TCP (iperf3)": lambda: _iperf3(testbed),
+        }
+        for name, cell in cells.items():
+            arms[name] = lambda cell=cell: transfer(cell, workload)  # type: ignore[misc]
+            if cell.transport == "quic":
+                arms[f"{name}, plain send/receive"] = lambda cell=cell: transfer(cell, plain)  # type: ignore[misc]
+        seen: dict[str, list[float]] = {name: [] for name in arms}
+        for arm in arms.values():
+            arm()  # warm-up
+        overheads.clear()
+        for _ in range(ROUNDS):
+            for name, arm in arms.items():
+                seen[name].append(arm())
+    print(f"  {ROUNDS} rounds of {BULK.bytes >> 20} MiB downloads, AES-128-GCM, Mbit/s:")
+    for name, values in seen.items():
+        print(f"    {name:32} {_spread(values)}")
+    for name in ("quiche", "quinn"):
+        ratios = [a / b for a, b in zip(seen[name], seen["tcp-tls"], strict=True)]
+        _verdict(
+            f"{name} / nginx+curl ({_spread(ratios)})",
+            statistics.median(ratios),
+            0.45,
+            at_least=True,
+        )
+        ratios = [a / b for a, b in zip(seen[name], seen[f"{name}, plain send/receive"], strict=True)]
+        _verdict(
+            f"{name} with GSO/GRO / without ({_spread(ratios)})",
+            statistics.median(ratios),
+            2,
+            at_least=True,
+        )
+        for ceiling in ("raw UDP, GSO/GRO", "TCP (iperf3)"):
+            ratios = [a / b for a, b in zip(seen[name], seen[ceiling], strict=True)]
+            print(f"  {name} / {ceiling}: {_spread(ratios)}")
+    _verdict(
+        f"driver, per run beyond the transfer ({_spread(overheads)} s)",
+        statistics.median(overheads) * 1000,
+        200,
+        at_least=False,
+        unit=" ms",
+    )
+
+
+def _raw_udp(testbed: Testbed) -> float:
+    """Goodput in Mbit/s of a sender of GSO super-packets and a GRO receiver, without any protocol."""
+    program = [sys.executable, "-m", "quicbed.udp_ceiling"]
+    directory = Path(tempfile.mkdtemp(prefix="quicbed-udp-"))
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    out = directory / "receiver"
+    # downloads run from server to client, so the client receives
+    receiver = testbed.client.spawn(
+        [*program, "receive", str(testbed.client.address), str(PORT)],
+        stdout=out,
+        stderr=directory / "receiver.err",
+        env=env,
+    )
+    sender = testbed.server.spawn(
+        [*program, "send", str(testbed.client.address), str(PORT), str(SECONDS)],
+        stdout=directory / "sender",
+        stderr=directory / "sender.err",
+        env=env,
+    )
+    try:
+        sender.wait(SECONDS + 20)
+        receiver.wait(20)
+        result = json.loads(out.read_text(encoding="utf-8"))
+    except (TimeoutError, json.JSONDecodeError) as error:
+        raise BenchError(f"raw UDP: {error}: {(directory / 'receiver.err').read_text()}") from None
+    finally:
+        for process in (sender, receiver):
+            if process.poll() is None:
+                process.kill()
+        shutil.rmtree(directory)
+    return float(result["bytes"]) * 8 / float(result["seconds"]) / 1e6
+
+
+def _iperf3(testbed: Testbed) -> float:
+    """Goodput in Mbit/s of one TCP stream towards the client."""
+    directory = Path(tempfile.mkdtemp(prefix="quicbed-iperf3-"))
+    server = testbed.server.spawn(
+        ["iperf3", "--server", "--one-off", "--port", str(PORT + 1)],
+        stdout=directory / "server",
+        stderr=directory / "server.err",
+    )
+    try:
+        argv = [
+            "iperf3",
+            "--client",
+            str(testbed.server.address),
+            "--port",
+            str(PORT + 1),
+            "--reverse",
+            "--json",
+        ]
+        for _ in range(50):
+            done = testbed.client.run([*argv, "--time", str(max(1, round(SECONDS)))], timeout=30, check=False)
+            report = json.loads(done.stdout)
+            if "error" not in report:
+                return float(report["end"]["sum_received"]["bits_per_second"]) / 1e6
+            time.sleep(0.1)
+        raise BenchError(f"iperf3: {report['error']}")
+    finally:
+        if server.poll() is None:
+            server.kill()
+        shutil.rmtree(directory)
+
+
+def workflow(project: Project) -> None:
+    """Time of a dry run, and time and memory of re-rendering the reference figures."""
+    snakemake = [str(Path(sys.executable).parent / "snakemake")]
+    seconds = []
+    for _ in range(3):
+        begin = time.monotonic()
+        _run([*snakemake, "-n", "all"], project.root)
+        seconds.append(time.monotonic() - begin)
+    _verdict(
+        f"snakemake -n all ({_spread(seconds)} s)",
+        statistics.median(seconds),
+        6,
+        at_least=False,
+        unit=" s",
+    )
+    begin = time.monotonic()
+    _run([*snakemake, "--cores", "2", "--forceall", "figures"], project.root)
+    _verdict(
+        "re-rendering the reference figures",
+        time.monotonic() - begin,
+        90,
+        at_least=False,
+        unit=" s",
+    )
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    _verdict("its largest process", peak / 2**30, 1, at_least=False, unit=" GiB")
+
+
+def _run(argv: Sequence[str], root: Path) -> None:
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"`{' '.join(argv)}` failed:\n{done.stderr[-2000:]}")
+
+
+def interval(project: Project) -> None:
+    """Width of the paired NOOP/AES-128-GCM interval of the newest own measurement, and how many blocks it took."""
+    with testbed_of(project) as testbed:
+        campaign = Campaign(Driver(project, testbed, testbed.facts()), EXPERIMENT)
+    values = campaign.values()
+    if not values:
+        print(f"  no run of {EXPERIMENT} at scale {project.config.scale} yet; run `make all` first")
+        return
+    for cell in campaign.cells:
+        if (cell.label == "NOOP" and cell.baseline) or cell.arm == "aa":
+            ratio = paired_ratio(values.get(cell.id, []), values.get(str(cell.baseline), []))
+            span = f"[{ratio.low:.3f}, {ratio.high:.3f}]"
+            label = f"{cell.slug} / AES-128-GCM = {ratio.ratio:.3f} {span}, {ratio.n} blocks, +-"
+            _verdict(label, ratio.half_width * 100, 5, at_least=False, unit=" %")

@@ -1,0 +1,294 @@
+"""An experiment measured block by block: order, repetition, resumption and the rule that ends it.
+
+An experiment is measured in randomised complete blocks. A block's order is written down before its first run, so a
+driver that was killed finishes that block first; a run's directory appears whole or not at all; a finished run is never
+measured again. Cells added later are measured in new blocks together with their baselines, because ratios are paired
+within blocks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quicbed import build as builds
+from quicbed.analysis import paired_ratio
+from quicbed.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, link_settings, now, say
+from quicbed.plan import Cell, builds_needed, campaign_of, cells_of
+
+
+class Campaign:
+    """Runs of one experiment at one scale on one testbed, and what is still missing."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self.driver = driver
+        self.name = name
+        project = driver.project
+        self.experiment = project.experiments[name]
+        self.scale = project.scale(name)
+        self.id, self.identity = campaign_of(project, name, driver.facts["host_id"])
+        self.directory = driver.raw / name / self.id
+        self.builds = {
+            (library, flavour): builds.read_build(project, library, flavour)
+            for library, flavour in builds_needed(project, [name])
+        }
+        self.cells = cells_of(project, name, self.id, self.builds)
+        self.proofs: dict[str, str] = {}
+        self.excluded: dict[str, str] = {}
+
+    # ---- state on disk -------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Record what identifies this campaign and session."""
+        for info in self.builds.values():
+            file = self.directory / "builds" / f"{info['build']}.json"
+            if not file.exists():
+                builds.write_json(file, info)
+        campaign = self.directory / "campaign.json"
+        if not campaign.exists():
+            builds.write_json(campaign, {"format": FORMAT, "id": self.id, **self.identity})
+        for leftover in self.directory.glob("**/.*.partial"):
+            shutil.rmtree(leftover)
+        session = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
+        builds.write_json(
+            self.directory / "sessions" / f"{session}.json",
+            {
+                "started_at": now(),
+                "facts": dict(self.driver.facts),
+                "config": self.driver.project.config.model_dump(),
+                "experiment": self.experiment.model_dump(),
+                "revision": _revision(self.driver.project.root),
+                "cells": [cell.as_dict() for cell in self.cells],
+            },
+        )
+
+    def blocks(self) -> dict[int, list[str]]:
+        """Planned blocks: number -> cell ids in order."""
+        planned = {}
+        for file in sorted(self.directory.glob("b[0-9][0-9][0-9][0-9]/block.json")):
+            try:
+                planned[int(file.parent.name[1:])] = list(json.loads(file.read_text(encoding="utf-8"))["cells"])
+            except (json.JSONDecodeError, KeyError) as error:
+                raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
+        return planned
+
+    def runs(self, block: int) -> dict[str, list[dict[str, Any]]]:
+        """Finished runs of a block: cell id -> attempts in order."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for file in (self.directory / f"b{block:04d}").glob("*/run.json"):
+            try:
+                run = json.loads(file.read_text(encoding="utf-8"))
+                found.setdefault(run["cell"]["id"], []).append(run)
+            except (json.JSONDecodeError, KeyError) as error:
+                raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
+        for attempts in found.values():
+            attempts.sort(key=lambda run: run["attempt"])
+        return found
+
+    def settled(self, attempts: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether a cell of a block needs no further attempt."""
+        if any(run["status"] != "failed" and not run["contaminated"] for run in attempts):
+            return True
+        return len(attempts) > self.driver.project.config.gate.retries
+
+    # ---- measuring -----------------------------------------------------------------------------------------------
+
+    def prove(self) -> None:
+        """Proof of every build and variant in the experiment; cells without one are not measured."""
+        for cell in self.cells:
+            if cell.unsupported is not None:
+                self.exclude(cell, "unsupported", cell.unsupported)
+                continue
+            say(f"{self.name}: proof of {cell.slug}")
+            proof_id, reason, status = self.driver.prove(cell, self.experiment.workload, self.experiment.link.mtu)
+            if status == "ok":
+                self.proofs[cell.id] = proof_id
+            else:
+                self.exclude(cell, status, reason or "")
+
+    def exclude(self, cell: Cell, status: str, reason: str) -> None:
+        """Keep a cell that is not measured in the data, with its reason."""
+        self.excluded[cell.id] = reason
+        say(f"{self.name}: {cell.slug}: {status}: {reason}")
+        directory = self.directory / "excluded" / f"{cell.slug}-{cell.id}"
+        if directory.exists():
+            return
+        with self.driver.stored(directory) as partial:
+            run = self._record(cell, Attempt(status=status, reason=reason), block=None, order=None, number=0)
+            builds.write_json(partial / "run.json", run)
+
+    def measure(self) -> None:
+        """Measure what is missing."""
+        workload, link = self.experiment.workload, self.experiment.link
+        active = [cell for cell in self.cells if cell.id not in self.excluded]
+        if not active:
+            raise MeasureError(f"{self.name}: no cell can be measured; the reasons are above")
+        self.driver.testbed.apply(link_settings(link, workload))
+        by_id = {cell.id: cell for cell in active}
+        warm = False
+        begin, measured = time.monotonic(), 0
+        while (work := self.next_work(by_id)) is not None:
+            block, order = work
+            if not warm:
+                self.warm_up(active)
+                warm = True
+            for position, cell_id in enumerate(order):
+                cell = by_id.get(cell_id)
+                if cell is None:
+                    continue
+                while not self.settled(attempts := self.runs(block).get(cell_id, [])):
+                    run = self.measure_once(cell, block, position, len(attempts))
+                    measured += 1
+                    pace = (time.monotonic() - begin) / measured
+                    remaining = self.remaining(by_id, block)
+                    say(
+                        f"{self.name}: block {block + 1} of at most {self.scale.blocks}, {position + 1}/{len(order)} "
+                        f"{cell.slug}: {_summary(run)}; at most {_minutes(pace * remaining)} left"
+                    )
+
+    def next_work(self, by_id: Mapping[str, Cell]) -> tuple[int, list[str]] | None:
+        """The block to measure next and its order, or None when the experiment is complete."""
+        planned = self.blocks()
+        for block, order in planned.items():
+            runs = self.runs(block)
+            if any(cell in by_id and not self.settled(runs.get(cell, [])) for cell in order):
+                return block, order
+        wanted = self.wanted(by_id, planned)
+        if not wanted:
+            return None
+        block = max(planned, default=-1) + 1
+        order = sorted(wanted)
+        # the seed is a string so that it does not depend on Python's hash of tuples
+        random.Random(f"{self.driver.project.config.seed}/{self.id}/{block}").shuffle(order)
+        builds.write_json(
+            self.directory / f"b{block:04d}" / "block.json",
+            {
+                "block": block,
+                "cells": order,
+                "seed": self.driver.project.config.seed,
+                "created_at": now(),
+            },
+        )
+        return block, order
+
+    def wanted(self, by_id: Mapping[str, Cell], planned: Mapping[int, Sequence[str]]) -> set[str]:
+        """Cells that need another block, with the baselines they are compared to."""
+        counts = {cell: sum(cell in order for order in planned.values()) for cell in by_id}
+        least = self.scale.min_blocks or self.scale.blocks
+        lacking = {cell for cell, count in counts.items() if count < least}
+        if not lacking and not self.precise(by_id):
+            lacking = {cell for cell, count in counts.items() if count < self.scale.blocks}
+        result = set(lacking)
+        while more := {b for c in result if (b := by_id[c].baseline) is not None and b in by_id} - result:
+            result |= more
+        return result
+
+    def precise(self, by_id: Mapping[str, Cell]) -> bool:
+        """Whether the contrast's interval is narrow enough for every pair of libraries."""
+        contrast = self.experiment.contrast
+        if contrast is None:
+            return False
+        values = self.values()
+        for cell in by_id.values():
+            if cell.label != contrast.label or cell.arm != "main" or cell.baseline not in by_id:
+                continue
+            interval = paired_ratio(values.get(cell.id, []), values.get(cell.baseline or "", []))
+            if interval.half_width > contrast.half_width:
+                return False
+        return True
+
+    def values(self) -> dict[str, list[tuple[int, float]]]:
+        """Goodput by cell: (block, Mbit/s) of the first uncontaminated successful attempt."""
+        values: dict[str, list[tuple[int, float]]] = {}
+        for block in self.blocks():
+            for cell, attempts in self.runs(block).items():
+                good = [run for run in attempts if run["status"] == "ok"]
+                clean = [run for run in good if not run["contaminated"]]
+                if chosen := (clean[:1] or good[-1:]):
+                    values.setdefault(cell, []).append((block, chosen[0]["metrics"]["goodput_mbps"]))
+        return values
+
+    def remaining(self, by_id: Mapping[str, Cell], current: int) -> int:
+        """Runs that are left at most."""
+        planned = self.blocks()
+        open_ = sum(not self.settled(self.runs(current).get(cell, [])) for cell in planned[current] if cell in by_id)
+        missing = (max(0, self.scale.blocks - sum(cell in order for order in planned.values())) for cell in by_id)
+        return open_ + sum(missing)
+
+    def warm_up(self, active: Sequence[Cell]) -> None:
+        """One run of every baseline that is kept but counts for nothing: caches, frequency, memory."""
+        parent = self.directory / "warm-up"
+        number = len(list(parent.glob("*"))) if parent.exists() else 0
+        for cell in active:
+            if cell.baseline is None:
+                say(f"{self.name}: warm-up {cell.slug}")
+                with self.driver.stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
+                    attempt = self.driver.execute(
+                        cell, self.experiment.workload, self.scale, self.experiment.link, directory
+                    )
+                    run = self._record(cell, attempt, block=None, order=None, number=number)
+                    run["cell"] |= {"arm": "warm-up"}
+                    builds.write_json(directory / "run.json", run)
+                number += 1
+
+    def measure_once(self, cell: Cell, block: int, order: int, number: int) -> dict[str, Any]:
+        """One stored run."""
+        if shutil.disk_usage(self.directory).free < FREE_BYTES:
+            raise MeasureError(
+                f"{self.directory}: less than {FREE_BYTES >> 20} MiB free on its disk; make room and start again: "
+                "finished runs are kept"
+            )
+        target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
+        with self.driver.stored(target) as directory:
+            attempt = self.driver.execute(cell, self.experiment.workload, self.scale, self.experiment.link, directory)
+            attempt.evidence["proof"] = self.proofs[cell.id]
+            run = self._record(cell, attempt, block=block, order=order, number=number)
+            builds.write_json(directory / "run.json", run)
+        return run
+
+    def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> dict[str, Any]:
+        return self.driver.record(
+            cell,
+            attempt,
+            experiment=self.name,
+            campaign=self.id,
+            link=self.experiment.link,
+            size=self.scale.bytes,
+            number=number,
+            **place,
+        )
+
+
+def _summary(run: Mapping[str, Any]) -> str:
+    if run["status"] != "ok":
+        return f"{run['status']}: {run['reason']}"
+    text = f"{run['metrics']['goodput_mbps'] / 1000:.2f} Gbit/s"
+    return text + (" (contaminated)" if run["contaminated"] else "")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _revision(root: Path) -> str | None:
+    """`git describe` of the repository, None outside one."""
+    try:
+        result = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None

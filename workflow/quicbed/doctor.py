@@ -1,0 +1,19 @@
+"""What a testbed needs and has, before anything is measured."""
+
+from __future__ import annotations
+
+from quicbed.config import Project
+from quicbed.testbed import features
+
+
+def doctor(project: Project) -> int:
+    """Print every probed feature of the testbed; returns 1 if measuring cannot work without one that is missing."""
+    needed = {"root", "namespaces", "veth", "bridge"}
+    missing = 0
+    print(f"testbed {project.config.testbed} ({project.testbed.kind})")
+    for name, feature in features().items():
+        required = name in needed
+        missing += required and not feature.available
+        state = "yes" if feature.available else f"{'MISSING' if required else 'unsupported'}: {feature.reason}"
+        print(f"  {name:12} {state}")
+    return 1 if missing else 0

@@ -1,0 +1,529 @@
+"""One run: client and server executed once, judged, and stored; and the proof that a variant is what it says."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quicbed import build as builds
+from quicbed import certificates, events, proof
+from quicbed.config import Link, Project, Scale, Workload
+from quicbed.plan import Cell, digest
+from quicbed.testbed import Exit, LinkSettings, Process, Testbed
+
+FORMAT = 1
+PORT = 4433
+SERVER_NAME = "server"
+SUITES = {
+    "aes-128-gcm": "TLS_AES_128_GCM_SHA256",
+    "aes-256-gcm": "TLS_AES_256_GCM_SHA384",
+    "chacha20-poly1305": "TLS_CHACHA20_POLY1305_SHA256",
+}
+# IPv4 and UDP headers
+UDP_OVERHEAD = 28
+READY_TIMEOUT = 20.0
+STOP_TIMEOUT = 5.0
+# A download this size gives a capture of about a hundred packets.
+PROOF_BYTES = 131072
+PROOF_ATTEMPTS = 2
+FREE_BYTES = 500 * 2**20
+
+
+class MeasureError(Exception):
+    """Measuring cannot start or go on: one line naming what and the remedy."""
+
+
+def say(text: str) -> None:
+    """A line for the person watching."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def now() -> str:
+    """Wall-clock time in UTC, ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass
+class Attempt:
+    """What one execution of client and server gave, before it is judged."""
+
+    status: str = "ok"
+    reason: str | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    host: dict[str, Any] = field(default_factory=dict)
+    contamination: list[str] = field(default_factory=list)
+    started_at: str = ""
+
+    def fail(self, reason: str) -> None:
+        """Mark as failed; the first reason stays."""
+        if self.status == "ok":
+            self.status, self.reason = "failed", reason
+
+
+@dataclass(frozen=True)
+class _Claims:
+    """What a cell says about the bytes on the wire."""
+
+    aead: str
+    header_protection: bool | None
+
+
+class Driver:
+    """Measures experiments of a project on its testbed."""
+
+    def __init__(self, project: Project, testbed: Testbed, facts: Mapping[str, Any]) -> None:
+        self.project = project
+        self.testbed = testbed
+        self.facts = facts
+        self.raw = project.raw / project.config.testbed
+        self.certificates = certificates.directory(project)
+        self.mismatches: list[str] = []
+
+    # ---- one run -------------------------------------------------------------------------------------------------
+
+    def execute(self, cell: Cell, workload: Workload, scale: Scale, link: Link, directory: Path) -> Attempt:
+        """Run server and client of a cell once; their output goes to `directory`."""
+        attempt = Attempt(started_at=now())
+        begin = time.monotonic()
+        before = self.testbed.counters()
+        own_before = time.process_time()
+        server: Process | None = None
+        client: Process | None = None
+        server_exit = client_exit = None
+        try:
+            server = self._spawn("server", cell, workload, scale, link, directory)
+            if (problem := self._await_ready(server, directory / "server.jsonl")) is not None:
+                attempt.fail(problem)
+            else:
+                client = self._spawn("client", cell, workload, scale, link, directory)
+                try:
+                    # the client itself gives up first and says why
+                    client_exit = client.wait(scale.timeout_s + 10)
+                except TimeoutError:
+                    attempt.fail(f"the client hung: not finished {scale.timeout_s + 10:g} s after its start")
+        finally:
+            if client is not None and client_exit is None:
+                client.kill()
+            if server is not None:
+                server_exit = self._stop(server, attempt)
+        after = self.testbed.counters()
+        own_cpu = time.process_time() - own_before
+        wall = time.monotonic() - begin
+        logs = self._read_logs(attempt, directory, client_exit, server_exit)
+        if attempt.status == "ok" and logs is not None:
+            self._judge(attempt, cell, scale, *logs)
+        delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
+        endpoints_cpu = sum(e.user_s + e.system_s for e in (client_exit, server_exit) if e is not None)
+        attempt.host |= {
+            "load_1m": before["machine.load_1m"],
+            "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
+            "before": before,
+            "after": after,
+            "delta": dict(sorted(delta.items())),
+            "foreign_cpu_share": _foreign_share(delta, endpoints_cpu + own_cpu, wall),
+            "driver_cpu_s": own_cpu,
+        }
+        if client_exit is not None:
+            attempt.metrics["client_process_cpu_s"] = client_exit.user_s + client_exit.system_s
+        if server_exit is not None:
+            attempt.metrics["server_process_cpu_s"] = server_exit.user_s + server_exit.system_s
+        attempt.metrics["run_wall_s"] = wall
+        if "wall_s" in attempt.metrics:
+            attempt.metrics["overhead_s"] = wall - attempt.metrics["wall_s"]
+        self._gate(attempt)
+        return attempt
+
+    def _spawn(self, role: str, cell: Cell, workload: Workload, scale: Scale, link: Link, directory: Path) -> Process:
+        side = cell.client if role == "client" else cell.server
+        program = self.project.build / side.build / "bin" / role
+        address = f"{self.testbed.server.address}:{PORT}"
+        argv = [str(program), "--events", str(directory / f"{role}.jsonl")]
+        if role == "server":
+            argv += ["--listen", address]
+            argv += ["--certificate", str(self.certificates / "server.pem")]
+            argv += ["--private-key", str(self.certificates / "server.key")]
+            argv += ["--content", str(scale.bytes)]
+        else:
+            argv += ["--connect", address, "--server-name", SERVER_NAME]
+            argv += ["--ca", str(self.certificates / "ca.pem")]
+            argv += ["--bytes", str(scale.bytes), "--timeout", f"{scale.timeout_s:g}"]
+        argv += [
+            "--cipher",
+            cell.variant["cipher"],
+            "--aead",
+            cell.variant["aead"],
+            "--group",
+            cell.variant["group"],
+        ]
+        argv += ["--congestion-control", workload.congestion_control]
+        if cell.transport == "quic":
+            argv += ["--header-protection", "on" if cell.variant["header_protection"] else "off"]
+            argv += [
+                "--gso",
+                "on" if workload.gso else "off",
+                "--gro",
+                "on" if workload.gro else "off",
+            ]
+            argv += ["--udp-payload", str(link.mtu - UDP_OVERHEAD)]
+            argv += [
+                "--receive-buffer",
+                str(workload.receive_buffer),
+                "--send-buffer",
+                str(workload.receive_buffer),
+            ]
+            argv += ["--window", str(workload.window)]
+        host = self.testbed.client if role == "client" else self.testbed.server
+        return host.spawn(argv, stdout=directory / f"{role}.out", stderr=directory / f"{role}.err")
+
+    def _await_ready(self, server: Process, log: Path) -> str | None:
+        """Wait for the server's `ready` event; returns what went wrong, if anything."""
+        deadline = time.monotonic() + READY_TIMEOUT
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError):
+                text = log.read_bytes()
+                if b'"ready"' in text and text.endswith(b"\n"):
+                    return None
+            if server.poll() is not None:
+                return ""  # it ended; its events say why
+            time.sleep(0.002)
+        return f"the server was not ready after {READY_TIMEOUT:g} s"
+
+    def _stop(self, server: Process, attempt: Attempt) -> Exit | None:
+        exit_ = server.poll()
+        if exit_ is not None:
+            return exit_
+        server.terminate()
+        try:
+            return server.wait(STOP_TIMEOUT)
+        except TimeoutError:
+            attempt.fail(f"the server did not stop within {STOP_TIMEOUT:g} s of SIGTERM")
+            server.kill()
+            return None
+
+    def _read_logs(
+        self, attempt: Attempt, directory: Path, client_exit: Any, server_exit: Any
+    ) -> tuple[events.EndpointLog[events.ClientConnection], events.EndpointLog[events.ServerConnection]] | None:
+        """Both event files, after the exit codes have been looked at; None when the run has failed."""
+        for role, exit_ in (("server", server_exit), ("client", client_exit)):
+            if exit_ is not None and exit_.returncode == 127:
+                attempt.status = "unsupported"
+                attempt.reason = _unsupported_event(directory / f"{role}.jsonl")
+                return None
+        problems = [attempt.reason] if attempt.reason else []
+        client = server = None
+        for role, exit_ in (("client", client_exit), ("server", server_exit)):
+            if exit_ is None:
+                continue
+            if exit_.returncode != 0:
+                problems.append(_exit_text(role, exit_.returncode, directory))
+                continue
+            try:
+                if role == "client":
+                    client = events.read(directory / "client.jsonl", "client")
+                else:
+                    server = events.read(directory / "server.jsonl", "server")
+            except events.EventError as error:
+                problems.append(str(error).replace(f"{directory}/", ""))
+        if client is None or server is None or problems:
+            attempt.status = "failed"
+            attempt.reason = "; ".join(problems) or "the run did not finish"
+            return None
+        return client, server
+
+    def _judge(
+        self,
+        attempt: Attempt,
+        cell: Cell,
+        scale: Scale,
+        client: events.EndpointLog[events.ClientConnection],
+        server: events.EndpointLog[events.ServerConnection],
+    ) -> None:
+        """Metrics of a finished run, and whether both ends negotiated what the cell says."""
+        if len(client.connections) != 1 or not client.connections[0].ok:
+            error = client.connections[0].error if client.connections else "no connection was reported"
+            attempt.fail(f"the client's connection failed: {error}")
+            return
+        connection = client.connections[0]
+        if connection.bytes_received != scale.bytes or not connection.content_ok:
+            attempt.fail(
+                f"wrong content: {connection.bytes_received} of {scale.bytes} bytes received, content_ok is "
+                f"{connection.content_ok}"
+            )
+            return
+        if not server.connections:
+            attempt.fail("the server reported no connection")
+            return
+        accepted = server.connections[-1]
+        if connection.t_last_byte is None or connection.t_client_hello is None:
+            attempt.fail("the client reported a transfer without its times")
+            return
+        gib = scale.bytes / 2**30
+        attempt.metrics |= {
+            "bytes": connection.bytes_received,
+            "wall_s": (connection.t_last_byte - connection.t_client_hello) / 1e9,
+        }
+        for metric, value in (
+            ("goodput_mbps", events.goodput_mbps(connection)),
+            ("handshake_ms", events.handshake_ms(connection)),
+            ("ttfb_ms", events.ttfb_ms(connection)),
+        ):
+            if value is not None:
+                attempt.metrics[metric] = value
+        if "goodput_mbps" not in attempt.metrics:
+            attempt.fail("the client reported a transfer without the time of its request")
+            return
+        for role, side in (("client", connection), ("server", accepted)):
+            if (cpu_s := _cpu_s(side)) is not None:
+                attempt.metrics[f"{role}_cpu_s"] = cpu_s
+                attempt.metrics[f"{role}_cpu_s_per_gib"] = cpu_s / gib
+            for name in ("packets_sent", "packets_received", "packets_lost"):
+                value = getattr(side, name)
+                if value is not None:
+                    attempt.metrics[f"{role}_{name}"] = value
+        attempt.host["run_delay_s"] = {
+            role: None if log.end.run_delay_ns is None else log.end.run_delay_ns / 1e9
+            for role, log in (("client", client), ("server", server))
+        }
+        attempt.host["options"] = {"client": client.start.options, "server": server.start.options}
+        attempt.evidence = {
+            role: {name: getattr(side, name) for name in ("cipher", "group", "signature", "aead", "header_protection")}
+            for role, side in (("client", connection), ("server", accepted))
+        }
+        for problem in contradictions(cell, attempt.evidence):
+            attempt.fail(problem)
+            self.mismatches.append(f"{cell.slug}: {problem}")
+
+    def _gate(self, attempt: Attempt) -> None:
+        """Note what else the machine was doing, where it was too much."""
+        gate = self.project.config.gate
+        wall = attempt.metrics.get("wall_s")
+        if wall:
+            for role, delay in attempt.host.get("run_delay_s", {}).items():
+                if delay is not None and delay / wall > gate.max_run_delay:
+                    attempt.contamination.append(
+                        f"{role} waited for a processor {delay / wall:.2f} of the wall time, more than "
+                        f"{gate.max_run_delay:g}"
+                    )
+        share = attempt.host.get("foreign_cpu_share")
+        if share is not None and share > gate.max_foreign_cpu:
+            attempt.contamination.append(
+                f"{share:.2f} of all processor time went elsewhere, more than {gate.max_foreign_cpu:g}"
+            )
+
+    # ---- storing -------------------------------------------------------------------------------------------------
+
+    def record(
+        self,
+        cell: Cell,
+        attempt: Attempt,
+        *,
+        experiment: str,
+        campaign: str,
+        link: Link,
+        size: int,
+        number: int,
+        **place: Any,
+    ) -> dict[str, Any]:
+        """The run.json of an attempt."""
+        return {
+            "format": FORMAT,
+            "testbed": {
+                "name": self.project.config.testbed,
+                "kind": self.project.testbed.kind,
+                "host_id": self.facts["host_id"],
+                "cpu_model": self.facts["cpu_model"],
+                "cpus": self.facts["cpus"],
+                "kernel": self.facts["kernel"],
+            },
+            "link": link.model_dump(),
+            "experiment": experiment,
+            "campaign": campaign,
+            "scale": self.project.config.scale,
+            "cell": cell.as_dict(),
+            "seed": self.project.config.seed,
+            "client": cell.client.as_dict(),
+            "server": cell.server.as_dict(),
+            "variant": dict(cell.variant),
+            "workload": {"kind": "bulk", "bytes": size, "connections": 1},
+            "status": attempt.status,
+            "reason": attempt.reason,
+            "contaminated": bool(attempt.contamination),
+            "contamination": attempt.contamination,
+            "metrics": attempt.metrics,
+            "evidence": attempt.evidence,
+            "host": attempt.host,
+            "started_at": attempt.started_at or now(),
+            "attempt": number,
+            **place,
+        }
+
+    @contextlib.contextmanager
+    def stored(self, directory: Path) -> Iterator[Path]:
+        """A directory to fill that takes its place under `directory` only when complete."""
+        partial = directory.with_name(f".{directory.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        for file in partial.iterdir():
+            if file.suffix in (".out", ".err") and file.stat().st_size == 0:
+                file.unlink()
+        if directory.exists():
+            raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
+        partial.rename(directory)
+
+    # ---- proofs --------------------------------------------------------------------------------------------------
+
+    def prove(self, cell: Cell, workload: Workload, mtu: int) -> tuple[str, str | None, str]:
+        """Prove once per pair of builds that a variant does on the wire what it says.
+
+        Returns the id of the proof, the reason why it did not succeed (None: proven) and its status.
+        """
+        link = Link(mode="wire", mtu=mtu)
+        identity = {
+            "client": cell.client.build,
+            "server": cell.server.build,
+            "variant": dict(cell.variant),
+            "mtu": mtu,
+            "workload": workload.model_dump(),
+            "host_id": self.facts["host_id"],
+        }
+        proof_id = digest(identity)
+        parent = self.raw / "proofs" / digest({"host_id": self.facts["host_id"]})
+        done = sorted(parent.glob(f"*-{proof_id}.*/run.json"))
+        for file in done:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            if stored["status"] != "failed":
+                return proof_id, stored["reason"], stored["status"]
+        scale = Scale(bytes=PROOF_BYTES, blocks=1, timeout_s=30)
+        attempts = itertools.count(len(done))
+        result = "failed"
+        reason: str | None = None
+        for _ in range(PROOF_ATTEMPTS):
+            number = next(attempts)
+            self.testbed.apply(link_settings(link, workload))
+            name = f"{cell.slug.removesuffix('-aa')}-{proof_id}.{number}"
+            with self.stored(parent / name) as directory:
+                capture = directory / "capture.pcap"
+                with self.testbed.capture(capture, snaplen=65535) as captured:
+                    attempt = self.execute(cell, workload, scale, link, directory)
+                attempt.contamination = []
+                if attempt.status == "ok":
+                    seen = proof.examine(
+                        capture,
+                        server_ip=str(self.testbed.server.address),
+                        server_port=PORT,
+                        transport="quic" if cell.transport == "quic" else "tcp",
+                        mtu=mtu,
+                    )
+                    problems = proof.check(seen, _Claims(cell.variant["aead"], cell.variant["header_protection"]))
+                    attempt.evidence["proof"] = proof_id
+                    attempt.evidence["seen"] = seen.model_dump(mode="json")
+                    if captured.packets_dropped:
+                        problems.append(f"the capture lost {captured.packets_dropped} packets")
+                    for problem in problems:
+                        attempt.fail(f"capture: {problem}")
+                run = self.record(
+                    cell,
+                    attempt,
+                    experiment="proofs",
+                    campaign=parent.name,
+                    link=link,
+                    size=PROOF_BYTES,
+                    block=None,
+                    order=None,
+                    number=number,
+                )
+                run["cell"] |= {"id": proof_id, "arm": "proof", "baseline": None}
+                builds.write_json(directory / "run.json", run)
+            result, reason = attempt.status, attempt.reason
+            if result != "failed":
+                break
+        if result == "failed":
+            self.mismatches.append(f"{cell.slug}: {reason}")
+        return proof_id, reason, result
+
+
+def contradictions(cell: Cell, evidence: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Where the values read back from the TLS libraries are not those of the cell."""
+    header_protection = cell.variant["header_protection"]
+    expected = {
+        "cipher": SUITES[cell.variant["cipher"]],
+        "group": cell.variant["group"],
+        "aead": cell.variant["aead"],
+        "header_protection": None if header_protection is None else ("on" if header_protection else "off"),
+    }
+    problems = []
+    for role in ("client", "server"):
+        for name, wanted in expected.items():
+            seen = evidence[role][name]
+            if seen is not None and name == "group":
+                seen = seen.lower()
+            if seen != wanted:
+                problems.append(f"evidence: the {role} reports {name} {seen}, the cell says {wanted}")
+    return problems
+
+
+def _cpu_s(connection: events.Connection) -> float | None:
+    """CPU time of a connection in seconds, None where the endpoint cannot tell."""
+    if connection.cpu_user_ns is None or connection.cpu_system_ns is None:
+        return None
+    return (connection.cpu_user_ns + connection.cpu_system_ns) / 1e9
+
+
+def _foreign_share(delta: Mapping[str, float], accounted_s: float, wall_s: float) -> float | None:
+    """Share of all processor time in `wall_s` that neither the endpoints nor the driver used.
+
+    Interrupt time is left out: it is mostly the endpoints' own packets.
+    """
+    if "machine.cpu.user_s" not in delta:
+        return None
+    cpus = os.cpu_count() or 1
+    busy = sum(delta[f"machine.cpu.{name}_s"] for name in ("user", "nice", "system", "steal"))
+    return max(0.0, busy - accounted_s) / (cpus * wall_s)
+
+
+def _unsupported_event(log: Path) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            event = json.loads(line)
+            if event.get("event") == "unsupported":
+                return str(event["reason"])
+    return "the endpoint exited with 127 and gave no reason"
+
+
+def _exit_text(role: str, code: int, directory: Path) -> str:
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    detail = ""
+    with contextlib.suppress(OSError, ValueError):
+        for line in (directory / f"{role}.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
+            event = json.loads(line)
+            detail = event.get("reason") or event.get("error") or detail
+    with contextlib.suppress(OSError):
+        if not detail:
+            detail = (directory / f"{role}.err").read_text(encoding="utf-8", errors="replace").strip()[-300:]
+    return f"the {role} {how}" + (f": {detail}" if detail else "")
+
+
+def link_settings(link: Link, workload: Workload) -> LinkSettings:
+    return LinkSettings(
+        mode=link.mode,
+        mtu=link.mtu,
+        rate_mbit=link.rate_mbit,
+        congestion_control=workload.congestion_control,
+    )
