@@ -122,19 +122,14 @@ class Capture:
         if header[:4] == _PCAPNG_MAGIC:
             raise self._error(
                 0,
-                "this is a pcapng file; write classic pcap, as tcpdump -w does, "
-                "or convert it with editcap -F nsecpcap",
+                "this is a pcapng file; write classic pcap, as tcpdump -w does, or convert it with editcap -F nsecpcap",
             )
         if len(header) >= 4 and header[:4] not in _MAGICS:
             raise self._error(0, f"not a pcap file: it begins with {header[:4].hex()}")
         if len(header) < FILE_HEADER_BYTES:
-            raise self._error(
-                len(header), f"the file ends within the {FILE_HEADER_BYTES}-byte file header"
-            )
+            raise self._error(len(header), f"the file ends within the {FILE_HEADER_BYTES}-byte file header")
         self.byte_order, self._unit_ns = _MAGICS[header[:4]]
-        major, minor, _, _, self.snapshot_bytes, link = struct.unpack(
-            self.byte_order + "HHIIII", header[4:]
-        )
+        major, minor, _, _, self.snapshot_bytes, link = struct.unpack(self.byte_order + "HHIIII", header[4:])
         if (major, minor) != (2, 4):
             raise self._error(4, f"pcap version {major}.{minor}, only 2.4 is known")
         # The upper half of the field describes a frame check sequence.
@@ -163,19 +158,14 @@ class Capture:
                     return
                 seconds, fraction, captured, wire = layout.unpack(header)
                 if fraction >= units_per_second:
-                    raise self._error(
-                        offset, f"frame {index} has {fraction} as its fraction of a second"
-                    )
+                    raise self._error(offset, f"frame {index} has {fraction} as its fraction of a second")
                 if captured > MAXIMUM_FRAME_BYTES or captured > wire:
-                    raise self._error(
-                        offset, f"frame {index} says {captured} bytes were captured of {wire}"
-                    )
+                    raise self._error(offset, f"frame {index} says {captured} bytes were captured of {wire}")
                 data = self._read(file, captured)
                 if len(data) < captured:
                     self._truncated(
                         offset,
-                        f"the file ends within frame {index}, "
-                        f"after {len(data)} of {captured} bytes",
+                        f"the file ends within frame {index}, after {len(data)} of {captured} bytes",
                     )
                     return
                 yield Frame(index, seconds * 1_000_000_000 + fraction * self._unit_ns, data, wire)
@@ -241,9 +231,7 @@ def _network_offset(data: bytes, link_type: int) -> int | None:
     if link_type in (LINK_RAW, LINK_IPV4, LINK_IPV6):
         return 0
     # Offset of the EtherType, and of what follows the link-layer header.
-    ethertype_at, start = {LINK_ETHERNET: (12, 14), LINK_SLL: (14, 16), LINK_SLL2: (0, 20)}[
-        link_type
-    ]
+    ethertype_at, start = {LINK_ETHERNET: (12, 14), LINK_SLL: (14, 16), LINK_SLL2: (0, 20)}[link_type]
     while True:
         if len(data) < start:
             return None

@@ -160,9 +160,7 @@ class ClientConnection(Connection):
         if self.ok and self.content_ok is not True:
             raise ValueError("ok is true, but content_ok is not")
         if self.ok and self.bytes_received != self.bytes_requested:
-            raise ValueError(
-                f"ok is true, but {self.bytes_received} of {self.bytes_requested} bytes arrived"
-            )
+            raise ValueError(f"ok is true, but {self.bytes_received} of {self.bytes_requested} bytes arrived")
         return self
 
 
@@ -267,9 +265,7 @@ class _Reader(Generic[C]):
         for line in self._lines():
             self._take(self._parse(line))
         if self.start is None:
-            raise self._error(
-                "the file is empty: the program did not get as far as its start event"
-            )
+            raise self._error("the file is empty: the program did not get as far as its start event")
         if self.end is None:
             raise self._error("there is no end event: the program crashed or was killed")
         ordered = tuple(self.connections[index] for index in sorted(self.connections))
@@ -312,9 +308,7 @@ class _Reader(Generic[C]):
             cut = "" if line.endswith("\n") else ", the file ends within it"
             raise self._error(f"the line is not JSON{cut}: {line[:40].rstrip()!r}") from None
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-            raise self._error(
-                f"the line is no event, an object with `event` and `t`: {line[:40].rstrip()!r}"
-            )
+            raise self._error(f"the line is no event, an object with `event` and `t`: {line[:40].rstrip()!r}")
         return event
 
     def _take(self, event: dict[str, Any]) -> None:
@@ -349,10 +343,7 @@ class _Reader(Generic[C]):
             raise self._error("a second 'start' event")
         # Before anything else: another version may have other fields.
         if event.get("contract") != CONTRACT:
-            raise self._error(
-                f"version {event.get('contract')!r} of the endpoint contract, "
-                f"only {CONTRACT} is known"
-            )
+            raise self._error(f"version {event.get('contract')!r} of the endpoint contract, only {CONTRACT} is known")
         start = self._model(Start, event)
         if start.role != self.role:
             raise self._error(f"a {start.role} wrote this file, it should be a {self.role}'s")

@@ -335,15 +335,9 @@ def judge_headers(connections: Iterable[list[QuicPacket]]) -> _Judgement:
 
 
 def _binomial_tail(count: int, trials: int) -> float:
-    """Return the probability of at most ``count`` successes in ``trials``, each of probability 3/4."""
+    """Return the probability of at most ``count`` successes in ``trials``, each with 3/4."""
     return sum(
-        exp(
-            lgamma(trials + 1)
-            - lgamma(k + 1)
-            - lgamma(trials - k + 1)
-            + k * log(0.75)
-            + (trials - k) * log(0.25)
-        )
+        exp(lgamma(trials + 1) - lgamma(k + 1) - lgamma(trials - k + 1) + k * log(0.75) + (trials - k) * log(0.25))
         for k in range(count + 1)
     )
 
@@ -514,11 +508,7 @@ def _without_strangers(packets: list[QuicPacket], cid: bytes | None) -> list[Qui
     issued later, it does not come again.
     """
     seen = Counter(packet.destination_cid for packet in packets)
-    return [
-        packet
-        for packet in packets
-        if packet.destination_cid == cid or seen[packet.destination_cid] > 1
-    ]
+    return [packet for packet in packets if packet.destination_cid == cid or seen[packet.destination_cid] > 1]
 
 
 def _count_decrypted(connection: _QuicConnection, from_server: bool) -> int:
@@ -608,8 +598,7 @@ def _check_capture(proof: Proof) -> list[str]:
         problems.append(f"The capture file is cut off: {proof.truncation}.")
     if proof.cut_packets:
         problems.append(
-            f"The capture holds only the beginning of {proof.cut_packets} packets; "
-            "capture whole frames (tcpdump -s 0)."
+            f"The capture holds only the beginning of {proof.cut_packets} packets; capture whole frames (tcpdump -s 0)."
         )
     limit = proof.mtu + ETHERNET_HEADER_BYTES
     if proof.max_frame_bytes is not None and proof.max_frame_bytes > limit:
@@ -629,7 +618,7 @@ def _check_aead(proof: Proof, *, noop: bool) -> list[str]:
         part = f"{proof.clear_fraction:.0%}" if proof.clear_fraction is not None else "nothing"
         problems.append(
             f"{claim}, but the {server.payload_bytes} bytes from the server do not show whether "
-            f"the payload is in the clear: content was readable in {part} of what could be examined."
+            f"the payload is in the clear: content was readable in {part} of what was examined."
         )
     elif proof.payload_in_clear != noop:
         problems.append(
@@ -641,20 +630,15 @@ def _check_aead(proof: Proof, *, noop: bool) -> list[str]:
             )
         )
     if proof.request_in_clear is not noop:
-        seen = {True: "can be read", False: "cannot be read", None: "was not captured"}[
-            proof.request_in_clear
-        ]
+        seen = {True: "can be read", False: "cannot be read", None: "was not captured"}[proof.request_in_clear]
         problems.append(f"{claim}, but the client's request {seen}.")
     expected: Tags = "constant" if noop else "varying"
     for name, direction in (("client", proof.client_to_server), ("server", server)):
         # Too few TLS records are no contradiction: the payload has been judged already.
-        if direction.tags == expected or (
-            proof.transport == "tcp" and direction.tags == "undecided"
-        ):
+        if direction.tags == expected or (proof.transport == "tcp" and direction.tags == "undecided"):
             continue
         problems.append(
-            f"{claim}, so the tags of the {name}'s packets must be {expected}, but they are "
-            f"{direction.tags}."
+            f"{claim}, so the tags of the {name}'s packets must be {expected}, but they are {direction.tags}."
         )
     return problems
 

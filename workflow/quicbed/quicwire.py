@@ -101,10 +101,7 @@ class _Cursor:
 
     def take(self, size: int, what: str) -> bytes:
         if size > len(self.data) - self.offset:
-            raise WireError(
-                f"{what} needs {size} bytes at byte {self.offset}, "
-                f"{len(self.data) - self.offset} are left"
-            )
+            raise WireError(f"{what} needs {size} bytes at byte {self.offset}, {len(self.data) - self.offset} are left")
         self.offset += size
         return self.data[self.offset - size : self.offset]
 
@@ -152,9 +149,7 @@ def _parse_packet(data: bytes, short_cid_bytes: int | None) -> QuicPacket:
         raise WireError("a short header, and the length of its connection ID is not known")
     if len(data) < 1 + short_cid_bytes + 1 + TAG_BYTES:
         raise WireError(f"{len(data)} bytes are too short for a 1-RTT packet")
-    return QuicPacket(
-        PacketType.ONE_RTT, data, data[1 : 1 + short_cid_bytes], None, None, 1 + short_cid_bytes
-    )
+    return QuicPacket(PacketType.ONE_RTT, data, data[1 : 1 + short_cid_bytes], None, None, 1 + short_cid_bytes)
 
 
 def _parse_long(data: bytes) -> QuicPacket:
@@ -164,9 +159,7 @@ def _parse_long(data: bytes) -> QuicPacket:
     destination_cid = cursor.cid("the destination connection ID")
     source_cid = cursor.cid("the source connection ID")
     if version == 0:
-        return QuicPacket(
-            PacketType.VERSION_NEGOTIATION, data, destination_cid, source_cid, version, None
-        )
+        return QuicPacket(PacketType.VERSION_NEGOTIATION, data, destination_cid, source_cid, version, None)
     if version != VERSION_1:
         raise WireError(f"QUIC version 0x{version:08x}, only version 1 is known")
     if max(len(destination_cid), len(source_cid)) > MAXIMUM_CID_BYTES:
@@ -278,11 +271,7 @@ def unprotect(packet: QuicPacket, keys: PacketKeys) -> tuple[int, bytes]:
     header = header[: start + size]
     number = int.from_bytes(header[start:], "big")
     try:
-        plaintext = AESGCM(keys.key).decrypt(
-            nonce(keys.iv, number), packet.data[start + size :], bytes(header)
-        )
+        plaintext = AESGCM(keys.key).decrypt(nonce(keys.iv, number), packet.data[start + size :], bytes(header))
     except InvalidTag:
-        raise WireError(
-            f"the tag of the {packet.type.value} packet is not right for these keys"
-        ) from None
+        raise WireError(f"the tag of the {packet.type.value} packet is not right for these keys") from None
     return number, plaintext

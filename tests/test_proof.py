@@ -1,0 +1,436 @@
+"""Proofs of variants: every variant is recognised, and every wrong claim is contradicted."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from quicbed.capture import CaptureError
+from quicbed.proof import Proof, check, examine, judge_headers
+from quicbed.quicwire import parse_datagram
+from wirefixtures import (
+    CLIENT,
+    SERVER,
+    Protection,
+    QuicTransfer,
+    pcap,
+    some_keys,
+    tcp,
+    tls_transfer,
+    udp,
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A variant, as far as the wire can show it."""
+
+    aead: str = "standard"
+    header_protection: bool | None = True
+
+
+STANDARD = Claim()
+STANDARD_CLEAR_HEADERS = Claim(header_protection=False)
+NOOP = Claim("noop", False)
+NOOP_PROTECTED_HEADERS = Claim("noop")
+QUIC_CLAIMS = [STANDARD, STANDARD_CLEAR_HEADERS, NOOP, NOOP_PROTECTED_HEADERS]
+
+
+def quic_proof(path: Path, frames: list[bytes], mtu: int = 1500) -> Proof:
+    capture = pcap(path / "proof.pcap", frames)
+    return examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="quic", mtu=mtu)
+
+
+def tcp_proof(path: Path, frames: list[bytes]) -> Proof:
+    capture = pcap(path / "proof.pcap", frames)
+    return examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="tcp", mtu=1500)
+
+
+def transfer(claim: Claim) -> QuicTransfer:
+    return QuicTransfer(claim.aead == "noop", claim.header_protection is True)
+
+
+@pytest.mark.parametrize("seen", QUIC_CLAIMS)
+@pytest.mark.parametrize("claimed", QUIC_CLAIMS)
+def test_a_quic_variant_is_proven_exactly_when_it_is_the_one(tmp_path: Path, seen: Claim, claimed: Claim) -> None:
+    proof = quic_proof(tmp_path, transfer(seen).run())
+    problems = check(proof, claimed)
+    assert any(p.startswith("The AEAD is") for p in problems) == (seen.aead != claimed.aead)
+    assert any(p.startswith("Header protection is") for p in problems) == (
+        seen.header_protection != claimed.header_protection
+    )
+    assert bool(problems) == (seen != claimed)
+
+
+def test_what_a_noop_transfer_shows(tmp_path: Path) -> None:
+    frames = QuicTransfer(noop=True, header_protection=False).run()
+    proof = quic_proof(tmp_path, frames)
+    assert proof.payload_in_clear is True
+    assert proof.clear_fraction is not None
+    assert proof.clear_fraction > 0.95
+    assert proof.request_in_clear is True
+    assert proof.header_protection_off is True
+    assert proof.tag_constant is True
+    assert proof.initial_standard is True
+    assert proof.server_to_client.tag == "2a" * 16
+    assert proof.server_to_client.reserved_bits_set == 0
+    assert proof.connections == 1
+    assert proof.server == "10.0.0.1:4433"
+    assert proof.max_frame_bytes == max(map(len, frames)) == 1514
+    assert proof.client_to_server.packets + proof.server_to_client.packets == len(frames)
+    assert proof.client_to_server.payload_bytes + proof.server_to_client.payload_bytes == sum(
+        len(frame) - 42 for frame in frames
+    )
+    assert (proof.cut_packets, proof.unattributed_packets, proof.truncation) == (0, 0, None)
+
+
+def test_what_a_standard_transfer_shows(tmp_path: Path) -> None:
+    proof = quic_proof(tmp_path, QuicTransfer().run())
+    assert proof.payload_in_clear is False
+    assert proof.clear_fraction == 0
+    assert proof.request_in_clear is False
+    assert proof.header_protection_off is False
+    assert proof.tag_constant is False
+    assert proof.initial_standard is True
+    server = proof.server_to_client
+    assert (server.headers, server.tags, server.tag) == ("protected", "varying", None)
+    assert server.initial_packets == server.initial_decrypted == 1
+    assert server.samples == server.one_rtt_packets
+
+
+def test_a_proof_is_json(tmp_path: Path) -> None:
+    proof = quic_proof(tmp_path, QuicTransfer().run())
+    assert Proof.model_validate(json.loads(json.dumps(proof.model_dump(mode="json")))) == proof
+
+
+@pytest.mark.parametrize("seen", QUIC_CLAIMS)
+def test_one_side_in_another_variant_is_caught(tmp_path: Path, seen: Claim) -> None:
+    """The client alone has the wrong AEAD, then the wrong header protection."""
+    wrong_aead = transfer(seen)
+    wrong_aead.client_noop = not wrong_aead.noop
+    problems = check(quic_proof(tmp_path, wrong_aead.run()), seen)
+    assert any("the client's request" in p for p in problems)
+    assert any("the tags of the client's packets" in p for p in problems)
+    assert not any("server" in p for p in problems)
+    wrong_headers = transfer(seen)
+    wrong_headers.client_header_protection = not wrong_headers.header_protection
+    problems = check(quic_proof(tmp_path, wrong_headers.run()), seen)
+    assert len(problems) == 1
+    assert "the client's headers must be" in problems[0]
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+def test_initial_packets_without_standard_protection_are_caught(tmp_path: Path, claim: Claim) -> None:
+    frames = transfer(claim)
+    frames.initial_standard = False
+    proof = quic_proof(tmp_path, frames.run())
+    assert proof.initial_standard is False
+    assert check(proof, claim) == [
+        f"Initial packets must be standard, but 0 of the 1 from the {side} decrypt with the Initial keys of RFC 9001."
+        for side in ("client", "server")
+    ]
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+@pytest.mark.parametrize("cid", [b"", b"\x07", b"\x33" * 20])
+def test_connection_ids_of_any_length(tmp_path: Path, claim: Claim, cid: bytes) -> None:
+    frames = transfer(claim)
+    frames.client_cid = cid
+    assert check(quic_proof(tmp_path, frames.run()), claim) == []
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+@pytest.mark.parametrize("first_number", [250, 16_000, 65_500])
+def test_packet_numbers_that_wrap_in_their_encoding(tmp_path: Path, claim: Claim, first_number: int) -> None:
+    frames = transfer(claim)
+    frames.first_number = first_number
+    assert check(quic_proof(tmp_path, frames.run()), claim) == []
+
+
+def test_a_retry_changes_the_initial_keys(tmp_path: Path) -> None:
+    frames = QuicTransfer(retry_cid=b"retried-cid")
+    proof = quic_proof(tmp_path, frames.run())
+    assert check(proof, STANDARD) == []
+    assert (proof.connections, proof.client_to_server.initial_packets) == (1, 2)
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+@pytest.mark.parametrize("same_address", [True, False])
+@pytest.mark.parametrize("client_cid", [b"", b"other"])
+def test_several_connections_in_one_capture(
+    tmp_path: Path, claim: Claim, same_address: bool, client_cid: bytes
+) -> None:
+    first, second = transfer(claim), transfer(claim)
+    first.client_cid = client_cid
+    second.client_cid = client_cid and b"yet another"
+    second.original_cid, second.server_cid = b"original", b"second server"
+    second.name = "second"
+    if not same_address:
+        second.client = (CLIENT[0], CLIENT[1] + 1)
+    proof = quic_proof(tmp_path, first.run() + second.run())
+    assert proof.connections == 2
+    assert check(proof, claim) == []
+
+
+def test_ipv6(tmp_path: Path) -> None:
+    frames = QuicTransfer(client=("fd00::2", 5), server=("fd00::1", 4433), datagram=1452).run()
+    capture = pcap(tmp_path / "proof.pcap", frames)
+    proof = examine(capture, server_ip="fd00:0:0::1", server_port=4433, transport="quic", mtu=1500)
+    assert proof.server == "[fd00::1]:4433"
+    assert check(proof, STANDARD) == []
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+def test_losses_reordering_and_repetition_of_a_few_packets(tmp_path: Path, claim: Claim) -> None:
+    frames = transfer(claim).run()
+    frames[20], frames[21] = frames[21], frames[20]
+    del frames[30:33]
+    proof = quic_proof(tmp_path, frames)
+    assert check(proof, claim) == []
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+def test_stateless_resets_and_strangers_do_not_count(tmp_path: Path, claim: Claim) -> None:
+    dice = random.Random(1)
+    resets = [udp(SERVER, CLIENT, b"\x5d" + dice.randbytes(40)) for _ in range(8)]
+    stranger = [
+        udp(("10.0.0.9", 1), SERVER, b"\x40" + bytes(60)),
+        udp(CLIENT, ("10.0.0.1", 53), b"quicbed00000000\n" * 9),
+        udp(SERVER, CLIENT, b"\xff" * 8),
+    ]
+    proof = quic_proof(tmp_path, transfer(claim).run() + resets + stranger)
+    assert check(proof, claim) == []
+    assert proof.unattributed_packets == 2
+
+
+def test_a_connection_id_issued_later_counts(tmp_path: Path) -> None:
+    """From some packet on the server uses another of the client's IDs, and its headers are clear."""
+    frames = QuicTransfer(size=16_384, name="one").run()
+    keys = Protection(some_keys("later"), header_protection=False)
+    frames += [udp(SERVER, CLIENT, keys.seal(b"\x41rotated!", number, 2, bytes(1200))) for number in range(20, 80)]
+    assert quic_proof(tmp_path, frames).server_to_client.headers == "mixed"
+
+
+def test_a_part_of_the_payload_in_clear_proves_nothing(tmp_path: Path) -> None:
+    first = QuicTransfer(noop=True)
+    second = QuicTransfer(size=400_000, name="second", client_cid=b"cid two!")
+    proof = quic_proof(tmp_path, first.run() + second.run())
+    assert proof.payload_in_clear is None
+    assert proof.server_to_client.tags == "mixed"
+    for claim in (STANDARD, NOOP_PROTECTED_HEADERS):
+        assert any("do not show whether" in p for p in check(proof, claim))
+        assert any("but they are mixed" in p for p in check(proof, claim))
+
+
+def test_super_frames_are_caught(tmp_path: Path) -> None:
+    proof = quic_proof(tmp_path, QuicTransfer(datagram=4000, size=200_000).run())
+    assert proof.max_frame_bytes == 4042
+    (problem,) = check(proof, STANDARD)
+    assert problem.startswith("A frame of 4042 bytes was seen on a link with MTU 1500")
+    jumbo = quic_proof(tmp_path, QuicTransfer(datagram=4000, size=200_000).run(), mtu=4028)
+    assert check(jumbo, STANDARD) == []
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+def test_too_few_packets_prove_nothing(tmp_path: Path, claim: Claim) -> None:
+    frames = transfer(claim)
+    frames.size = 8_000
+    proof = quic_proof(tmp_path, frames.run())
+    assert proof.payload_in_clear is None
+    assert proof.header_protection_off is None
+    assert proof.server_to_client.headers == "undecided"
+    problems = check(proof, claim)
+    assert any("do not show whether" in p for p in problems)
+    assert any("the server's headers must be" in p and "undecided" in p for p in problems)
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+@pytest.mark.parametrize("transport", ["quic", "tcp"])
+def test_an_empty_capture_proves_nothing(tmp_path: Path, claim: Claim, transport: str) -> None:
+    proof = quic_proof(tmp_path, []) if transport == "quic" else tcp_proof(tmp_path, [])
+    assert (proof.payload_in_clear, proof.tag_constant, proof.max_frame_bytes) == (None, None, None)
+    (problem,) = check(proof, claim)
+    assert problem.startswith("The capture proves nothing: it holds 0 packets to and 0 packets")
+
+
+def test_a_capture_without_the_handshake_proves_nothing(tmp_path: Path) -> None:
+    proof = quic_proof(tmp_path, QuicTransfer().run()[3:])
+    assert proof.connections == 0
+    assert proof.unattributed_packets == proof.client_to_server.packets + (proof.server_to_client.packets)
+    assert proof.initial_standard is None
+    assert any("0 of the 0 from the server" in p for p in check(proof, STANDARD))
+
+
+def test_a_truncated_capture_is_examined_and_reported(tmp_path: Path) -> None:
+    capture = pcap(tmp_path / "proof.pcap", QuicTransfer(noop=True).run())
+    capture.write_bytes(capture.read_bytes()[:-700])
+    proof = examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="quic", mtu=1500)
+    assert proof.payload_in_clear is True
+    (problem,) = check(proof, NOOP_PROTECTED_HEADERS)
+    assert problem.startswith("The capture file is cut off: at byte ")
+
+
+def test_a_snapshot_length_is_reported(tmp_path: Path) -> None:
+    capture = pcap(tmp_path / "proof.pcap", QuicTransfer(noop=True).run(), snapshot=128)
+    proof = examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="quic", mtu=1500)
+    assert proof.cut_packets > 40
+    assert any("capture whole frames" in p for p in check(proof, NOOP_PROTECTED_HEADERS))
+
+
+def test_a_big_endian_capture_with_microseconds(tmp_path: Path) -> None:
+    frames = QuicTransfer(noop=True, header_protection=False).run()
+    capture = pcap(tmp_path / "proof.pcap", frames, order=">", nanoseconds=False)
+    proof = examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="quic", mtu=1500, drops=2)
+    assert check(proof, NOOP) == []
+    assert proof.drops == 2
+
+
+def test_a_file_that_is_no_capture(tmp_path: Path) -> None:
+    path = tmp_path / "proof.pcap"
+    path.write_text("tcpdump: no permission")
+    with pytest.raises(CaptureError, match="not a pcap file"):
+        examine(path, server_ip="10.0.0.1", server_port=4433, transport="quic", mtu=1500)
+
+
+@pytest.mark.parametrize("noop", [False, True])
+@pytest.mark.parametrize("aead", ["standard", "noop"])
+@pytest.mark.parametrize("header_protection", [None, True])
+def test_tls_over_tcp(tmp_path: Path, noop: bool, aead: str, header_protection: bool | None) -> None:
+    proof = tcp_proof(tmp_path, tls_transfer(noop=noop))
+    assert proof.payload_in_clear is noop
+    assert proof.request_in_clear is noop
+    assert proof.tag_constant is noop
+    assert (proof.header_protection_off, proof.initial_standard) == (None, None)
+    problems = check(proof, Claim(aead, header_protection))
+    assert bool(problems) == ((aead == "noop") != noop)
+    assert all(p.startswith("The AEAD is") for p in problems)
+
+
+def test_tcp_has_no_header_protection_to_switch_off(tmp_path: Path) -> None:
+    proof = tcp_proof(tmp_path, tls_transfer())
+    assert check(proof, Claim(header_protection=False)) == [
+        "The variant has no header protection, but TCP has none to switch off."
+    ]
+
+
+@pytest.mark.parametrize("noop", [False, True])
+def test_a_tcp_client_in_another_variant_is_caught(tmp_path: Path, noop: bool) -> None:
+    proof = tcp_proof(tmp_path, tls_transfer(noop=noop, client_noop=not noop))
+    problems = check(proof, Claim("noop" if noop else "standard", None))
+    assert any("the client's request" in p for p in problems)
+    assert any("the tags of the client's packets" in p for p in problems)
+    assert not any("server" in p for p in problems)
+
+
+@pytest.mark.parametrize("noop", [False, True])
+def test_tcp_segments_reordered_repeated_and_lost(tmp_path: Path, noop: bool) -> None:
+    frames = tls_transfer(noop=noop)
+    frames[10:16] = reversed(frames[10:16])
+    frames.insert(30, frames[20])
+    del frames[60]
+    proof = tcp_proof(tmp_path, frames)
+    assert proof.payload_in_clear is noop
+    assert check(proof, Claim("noop" if noop else "standard", None)) == []
+
+
+def test_tcp_retransmissions_do_not_count_twice(tmp_path: Path) -> None:
+    frames = tls_transfer(noop=True)
+    proof = tcp_proof(tmp_path, frames)
+    again = tcp_proof(tmp_path, frames + [f for f in frames if len(f) > 1000])
+    assert again.clear_fraction == proof.clear_fraction
+    assert again.server_to_client.payload_bytes > proof.server_to_client.payload_bytes
+
+
+def test_a_tcp_capture_from_the_middle_of_a_connection(tmp_path: Path) -> None:
+    proof = tcp_proof(tmp_path, tls_transfer(noop=True)[12:])
+    assert proof.payload_in_clear is True
+    assert proof.request_in_clear is None
+    (problem,) = check(proof, Claim("noop", None))
+    assert problem == "The AEAD is noop, but the client's request was not captured."
+
+
+def test_content_readable_over_tcp_without_any_tls(tmp_path: Path) -> None:
+    text = b"GET /65536 HTTP/1.1\r\n\r\n"
+    frames = [tcp(CLIENT, SERVER, 1, text)]
+    frames += [tcp(SERVER, CLIENT, 1 + at, b"quicbed00000000\n" * 64) for at in range(0, 65536, 1024)]
+    proof = tcp_proof(tmp_path, frames)
+    assert proof.payload_in_clear is True
+    assert proof.server_to_client.tags == "undecided"
+
+
+def judged(protected: list[bool], seed: int = 0, *, size: int = 2) -> str:
+    """Judge packets, one for each element, that have header protection or not."""
+    dice = random.Random(seed)
+    keys = some_keys("judge")
+    packets = []
+    for number, on in enumerate(protected):
+        data = Protection(keys, header_protection=on).seal(
+            bytes([0x40 | (size - 1)]) + b"abcd", number, size, dice.randbytes(100)
+        )
+        packets += parse_datagram(data, 4).packets
+    return judge_headers([packets]).headers
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [10, 11, 45, 5000])
+def test_header_verdicts(count: int, size: int) -> None:
+    assert judged([False] * count, size=size) == "clear"
+    assert judged([True] * count, size=size) == "protected"
+    assert judged([True] * 9, size=size) == judged([False] * 9, size=size) == "undecided"
+
+
+def test_headers_protected_in_part_are_mixed() -> None:
+    assert judged([i % 2 == 0 for i in range(200)]) == "mixed"
+    assert judged([i < 20 for i in range(2000)]) == "mixed"
+
+
+def test_protected_headers_are_never_judged_clear_or_mixed() -> None:
+    assert {judged([True] * 12, seed) for seed in range(500)} == {"protected"}
+
+
+def test_zero_reserved_bits_without_a_sequence_decide_nothing() -> None:
+    dice = random.Random(5)
+    keys = Protection(some_keys("judge"), header_protection=False)
+    packets = [
+        parse_datagram(keys.seal(b"\x43abcd", dice.randrange(1 << 30), 4, dice.randbytes(100)), 4).packets[0]
+        for _ in range(30)
+    ]
+    assert judge_headers([packets]).headers == "undecided"
+
+
+def test_packets_with_the_same_sample_count_once() -> None:
+    """NOOP with header protection on: equal plaintexts have equal masks."""
+    keys = Protection(some_keys("judge"), noop=True)
+    packets = [parse_datagram(keys.seal(b"\x41abcd", number, 2, bytes(100)), 4).packets[0] for number in range(50)]
+    judgement = judge_headers([packets])
+    assert (judgement.packets, judgement.samples, judgement.headers) == (50, 1, "undecided")
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("transport", ["quic", "tcp"])
+def test_damaged_captures_raise_nothing_else(tmp_path: Path, seed: int, transport: str) -> None:
+    """Whatever the bytes, there is a proof or the documented error, and damage proves no NOOP."""
+    dice = random.Random(seed)
+    frames = tls_transfer(size=20_000) if transport == "tcp" else QuicTransfer(size=20_000).run()
+    capture = pcap(tmp_path / "proof.pcap", frames)
+    data = bytearray(capture.read_bytes())
+    for _ in range(dice.randint(1, 400)):
+        at = dice.randrange(24, len(data))
+        # Frame contents more often than the frame headers, of which one is enough to end it all.
+        data[at] = dice.randrange(256)
+    capture.write_bytes(data)
+    try:
+        proof = examine(
+            capture,
+            server_ip=SERVER[0],
+            server_port=SERVER[1],
+            transport=transport,  # type: ignore[arg-type]
+            mtu=1500,
+        )
+    except CaptureError as error:
+        assert str(error).startswith(f"{capture}: at byte ")  # noqa: PT017
+        return
+    assert check(proof, NOOP)
+    assert check(proof, NOOP_PROTECTED_HEADERS)
