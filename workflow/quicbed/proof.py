@@ -132,8 +132,10 @@ class Proof(BaseModel):
     server_to_client: Direction
     payload_in_clear: bool | None
     """Whether content can be read in what the server sent."""
+    examined_bytes: int
+    """The server's payload that was looked at (QUIC: of 1-RTT packets; TCP: every byte once)."""
     clear_fraction: float | None
-    """Readable content as a part of the server's payload (QUIC: of its 1-RTT packets)."""
+    """Readable content as a part of that."""
     request_in_clear: bool | None
     """Whether the client's request can be read."""
     header_protection_off: bool | None
@@ -255,6 +257,7 @@ def examine(
         client_to_server=client_to_server,
         server_to_client=server_to_client,
         payload_in_clear=_payload_verdict(content_bytes, payload_bytes),
+        examined_bytes=payload_bytes,
         clear_fraction=round(content_bytes / payload_bytes, 4) if payload_bytes else None,
         request_in_clear=_request_verdict(seen.client.payload),
         header_protection_off=_agreement([side.headers for side in both], "clear", "protected"),
@@ -286,6 +289,11 @@ def check(proof: Proof, variant: Variant) -> list[str]:
         problems += _check_initials(proof)
     elif variant.header_protection is False:
         problems.append("The variant has no header protection, but TCP has none to switch off.")
+    if problems and proof.drops:
+        problems.append(
+            f"The capture lost {proof.drops} packets, which may be the reason: give tcpdump a larger "
+            "buffer (-B) and a snapshot length little above the frame size (-s)."
+        )
     return problems
 
 
@@ -598,7 +606,7 @@ def _check_capture(proof: Proof) -> list[str]:
         problems.append(f"The capture file is cut off: {proof.truncation}.")
     if proof.cut_packets:
         problems.append(
-            f"The capture holds only the beginning of {proof.cut_packets} packets; capture whole frames (tcpdump -s 0)."
+            f"The capture holds only the beginning of {proof.cut_packets} packets; capture whole frames (tcpdump -s)."
         )
     limit = proof.mtu + ETHERNET_HEADER_BYTES
     if proof.max_frame_bytes is not None and proof.max_frame_bytes > limit:
@@ -614,11 +622,15 @@ def _check_aead(proof: Proof, *, noop: bool) -> list[str]:
     problems = []
     claim = "The AEAD is noop" if noop else "The AEAD is standard"
     server = proof.server_to_client
-    if proof.payload_in_clear is None:
-        part = f"{proof.clear_fraction:.0%}" if proof.clear_fraction is not None else "nothing"
+    if proof.examined_bytes < MINIMUM_PAYLOAD_BYTES:
         problems.append(
-            f"{claim}, but the {server.payload_bytes} bytes from the server do not show whether "
-            f"the payload is in the clear: content was readable in {part} of what was examined."
+            f"{claim}, but the capture holds only {proof.examined_bytes} bytes of payload from the "
+            f"server; at least {MINIMUM_PAYLOAD_BYTES} are needed to judge it."
+        )
+    elif proof.payload_in_clear is None:
+        problems.append(
+            f"{claim}, but content is readable in {proof.clear_fraction:.1%} of what the server "
+            "sent, neither nowhere nor in most of it."
         )
     elif proof.payload_in_clear != noop:
         problems.append(
