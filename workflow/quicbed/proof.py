@@ -69,7 +69,7 @@ PLAUSIBLE_STEPS = 0.9
 """Smallest part of plausible steps in a plausible sequence; the rest is for losses and reordering.
 """
 
-MINIMUM_TAGS = 3
+MINIMUM_TAGS = 2
 """Fewest tags to compare."""
 
 _RESERVED_BITS = 0x18
