@@ -121,7 +121,7 @@ def make_run(**changes: Any) -> dict[str, Any]:
 
 def place(run: dict[str, Any]) -> str:
     """The directory of a run below raw/."""
-    block = "unsupported" if run["block"] is None else f"b{run['block']:04d}"
+    block = "excluded" if run["block"] is None else f"b{run['block']:04d}"
     cell = run["cell"]
     return (
         f"{run['testbed']['name']}/{run['experiment']}/{run['campaign']}/{block}/"
@@ -184,9 +184,7 @@ def campaign(
                 run = _run(experiment, campaign_id, scale, library, identity, label, variant,
                            baseline_id, arm, moment)  # fmt: skip
                 run |= {"block": block, "order": position, "attempt": attempts}
-                goodput = GOODPUT_MBPS[library] * effect * math.exp(
-                    drift + generator.gauss(0, noise)
-                )
+                goodput = GOODPUT_MBPS[library] * effect * math.exp(drift + generator.gauss(0, noise))
                 contaminated = incidents and generator.random() < 0.06
                 if contaminated:
                     goodput *= generator.uniform(0.6, 0.95)

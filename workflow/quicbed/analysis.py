@@ -10,7 +10,8 @@ inverse of that of B to A. Its 95 % interval is an *expanded percentile* bootstr
 mean log ratio (T. Hesterberg, "What Teachers Should Know About the Bootstrap", The American
 Statistician 69(4), 2015, sec. 4.4): a plain percentile interval is too narrow by the factor
 ``sqrt((n - 1) / n) * z / t`` in small samples, at 10 blocks it covers about 90 % instead of 95 %.
-BCa corrects skewness but not this. Seed and number of resamples are fixed.
+BCa corrects skewness but not this. No resampling reaches beyond the data: with fewer than five blocks
+the interval is too narrow all the same. Seed and number of resamples are fixed.
 
 **Noise floor.** The A/A arm repeats the baseline cell of each library; the interval of its ratio
 to the baseline shows what a difference of nothing looks like on this testbed.
@@ -53,9 +54,7 @@ class Interval:
         return (self.high - self.low) / (2 * self.ratio)
 
 
-def paired_ratio(
-    values: Iterable[tuple[Hashable, float]], baseline: Iterable[tuple[Hashable, float]]
-) -> Interval:
+def paired_ratio(values: Iterable[tuple[Hashable, float]], baseline: Iterable[tuple[Hashable, float]]) -> Interval:
     """Ratio of *values* to *baseline*, each given as (block, value), paired by block.
 
     Blocks that only one of them has are left out. The order of the pairs does not matter.
@@ -99,7 +98,7 @@ def counted(table: pl.DataFrame) -> pl.DataFrame:
     """The runs that count: one for every cell and block that has a finished run."""
     block = ["testbed", "host_id", "experiment", "campaign", "source", "cell", "block"]
     return (
-        table.filter(pl.col("status") == "ok")
+        table.filter((pl.col("status") == "ok") & pl.col("block").is_not_null())
         # first the uncontaminated by attempt, then the contaminated from the last attempt down
         .with_columns(
             _rank=pl.when(pl.col("contaminated"))
@@ -113,9 +112,7 @@ def counted(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def paired_half_width(
-    table: pl.DataFrame, cell: str, baseline: str, metric: str = "goodput_mbps"
-) -> float:
+def paired_half_width(table: pl.DataFrame, cell: str, baseline: str, metric: str = "goodput_mbps") -> float:
     """Relative half width of the interval of a cell's paired ratio, for a stopping rule."""
     used = counted(table)
     return paired_ratio(_values(used, cell, metric), _values(used, baseline, metric)).half_width
@@ -128,9 +125,7 @@ def _values(used: pl.DataFrame, cell: str | None, metric: str) -> list[tuple[int
 
 def superseded(table: pl.DataFrame) -> pl.DataFrame:
     """Runs of cells that a later cell of the same campaign replaces: same arm, newer build."""
-    return table.join(_current_cells(table), on="cell", how="anti").sort(
-        runs.SORT, nulls_last=True
-    )
+    return table.join(_current_cells(table), on="cell", how="anti").sort(runs.SORT, nulls_last=True)
 
 
 _PLACE = ["client_library", "server_library", "label", "arm"]
@@ -177,6 +172,7 @@ FIGURE_SCHEMA: dict[str, pl.DataType] = {
     "max": pl.Float64(),
     "blocks": pl.Int64(),  # blocks the cell was tried in
     "failed": pl.Int64(),  # failed runs
+    "failure": pl.String(),  # the reason of the last one
     "contaminated": pl.Int64(),  # runs that count although contaminated
     "repeated": pl.Int64(),  # contaminated runs that an uncontaminated repetition replaced
     "client_cpu_s_per_gib": pl.Float64(),  # means over the runs that count
@@ -204,9 +200,7 @@ def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.Dat
     used = counted(current)
     rows = [_figure_row(current, used, cell, metric) for cell in sorted(set(current["cell"]))]
     labels = {row["cell"]: row["label"] for row in rows}
-    floors = {
-        (row["client_library"], row["server_library"]): row for row in rows if row["arm"] == "aa"
-    }
+    floors = {(row["client_library"], row["server_library"]): row for row in rows if row["arm"] == "aa"}
     for row in rows:
         row["baseline_label"] = labels.get(row["baseline"])
         floor = floors.get((row["client_library"], row["server_library"]))
@@ -215,25 +209,30 @@ def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.Dat
             row["aa_ratio"] = floor["ratio"]
     complete = [{name: row.get(name) for name in FIGURE_SCHEMA} for row in rows]
     return pl.DataFrame(complete, schema=FIGURE_SCHEMA, orient="row").sort(
-        "client_library", "server_library", "arm", "label", "cell", nulls_last=True
+        "client_library",
+        "server_library",
+        pl.col("arm").cast(pl.Enum(["main", "control", "aa"])),
+        "label",
+        "cell",
+        nulls_last=True,
     )
 
 
-def _figure_row(
-    campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: str
-) -> dict[str, Any]:
+def _figure_row(campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: str) -> dict[str, Any]:
     tried = campaign.filter(pl.col("cell") == cell)
     newest = tried.sort("started_at", *runs.SORT, nulls_last=False).row(-1, named=True)
     row = {name: newest.get(name) for name in FIGURE_SCHEMA}
     counting = used.filter((pl.col("cell") == cell) & pl.col(metric).is_not_null())
     values = counting[metric].sort().to_numpy()
     refused = tried.filter(pl.col("status") == "unsupported")
+    broken = tried.filter(pl.col("status") == "failed")
     ok = tried.filter(pl.col("status") == "ok")
     row |= {
         "unsupported": refused["reason"][0] if len(refused) and ok.is_empty() else None,
         "n": len(values),
         "blocks": tried["block"].drop_nulls().n_unique(),
-        "failed": len(tried.filter(pl.col("status") == "failed")),
+        "failed": len(broken),
+        "failure": broken["reason"][-1] if len(broken) else None,
         "contaminated": int(counting["contaminated"].sum()),
         "repeated": int(ok["contaminated"].sum()) - int(counting["contaminated"].sum()),
     }
@@ -250,9 +249,7 @@ def _figure_row(
             "max": float(values[-1]),
         }
     if newest["baseline"] is not None:
-        interval = paired_ratio(
-            _values(used, cell, metric), _values(used, newest["baseline"], metric)
-        )
+        interval = paired_ratio(_values(used, cell, metric), _values(used, newest["baseline"], metric))
         row["ratio_n"] = interval.n
         if interval.n:
             row["ratio"] = interval.ratio

@@ -87,9 +87,7 @@ class Saved:
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         """Interactive where JupyterLab can, else the SVG, else the page with plotly.js in it."""
-        bundle: dict[str, Any] = {
-            "application/vnd.plotly.v1+json": json.loads(self.drawn.figure.to_json())
-        }
+        bundle: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(self.drawn.figure.to_json())}
         svg = next((path for path in self.files if path.suffix == ".svg"), None)
         if svg:
             bundle["image/svg+xml"] = svg.read_text(encoding="utf-8")
@@ -100,9 +98,7 @@ class Saved:
         return bundle
 
 
-def goodput_by_aead(
-    campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
-) -> Drawn:
+def goodput_by_aead(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
     """A Quantum of QUIC, Fig. 3: goodput of each library with each AEAD.
 
     NOOP is the cell without QUIC header protection, as in the paper.
@@ -110,23 +106,16 @@ def goodput_by_aead(
     groups, left = [], 0.0
     for pair in _pairs(table):
         cells = _cells(table, pair)
-        slots = [
-            Slot(left + position, _find(cells, aead, aead == "noop"), aead)
-            for position, aead in enumerate(AEADS)
-        ]
+        slots = [Slot(left + position, _find(cells, aead, aead == "noop"), aead) for position, aead in enumerate(AEADS)]
         groups.append(_group(_title(pair, titles or {}), slots, cells))
         left += len(AEADS) + 0.7
-    figure = _draw(
-        "Goodput by AEAD", "Difference to<br>AES-128-GCM [%]", campaign, table, groups
-    )
+    figure = _draw("Goodput by AEAD", "Difference to<br>AES-128-GCM [%]", campaign, table, groups)
     shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
     origins = analysis.used_origins(campaign, shown + _floor_cells(table))
     return Drawn("goodput-by-aead", figure, table, origins, "A Quantum of QUIC, Fig. 3")
 
 
-def header_protection(
-    campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
-) -> Drawn:
+def header_protection(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
     """A Quantum of QUIC, Fig. 4: goodput with and without QUIC header protection."""
     groups, left = [], 0.0
     aeads = ("aes-128-gcm", "chacha20-poly1305", "noop")
@@ -163,9 +152,7 @@ def library_titles(root: Path) -> dict[str, str]:
 def _pairs(table: pl.DataFrame) -> list[tuple[str, str]]:
     """Client and server library, QUIC before TCP."""
     main = table.filter(pl.col("arm") == "main")
-    keys = main.group_by("client_library", "server_library").agg(
-        tcp=pl.col("header_protection").is_null().all()
-    )
+    keys = main.group_by("client_library", "server_library").agg(tcp=pl.col("header_protection").is_null().all())
     ordered = keys.sort("tcp", "client_library", "server_library")
     return [(client, server) for client, server, _ in ordered.rows()]
 
@@ -177,9 +164,7 @@ def _title(pair: tuple[str, str], titles: Mapping[str, str]) -> str:
 
 def _cells(table: pl.DataFrame, pair: tuple[str, str]) -> list[dict[str, Any]]:
     client, server = pair
-    return table.filter(
-        (pl.col("client_library") == client) & (pl.col("server_library") == server)
-    ).to_dicts()
+    return table.filter((pl.col("client_library") == client) & (pl.col("server_library") == server)).to_dicts()
 
 
 def _find(cells: list[dict[str, Any]], aead: str, without_hp: bool) -> dict[str, Any] | None:
@@ -192,9 +177,7 @@ def _find(cells: list[dict[str, Any]], aead: str, without_hp: bool) -> dict[str,
 
 
 def _group(title: str, slots: list[Slot], cells: list[dict[str, Any]]) -> Group:
-    floor = next(
-        ((c["ratio"], c["ratio_low"], c["ratio_high"]) for c in cells if c["arm"] == "aa"), None
-    )
+    floor = next(((c["ratio"], c["ratio_low"], c["ratio_high"]) for c in cells if c["arm"] == "aa"), None)
     if floor and None in floor:
         floor = None
     return Group(title, slots, slots[0].x - 0.6, slots[-1].x + 0.6, floor)
@@ -204,13 +187,9 @@ def _floor_cells(table: pl.DataFrame) -> list[str]:
     return table.filter(pl.col("arm") == "aa")["cell"].to_list()
 
 
-def _draw(
-    title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFrame, groups: list[Group]
-) -> go.Figure:
+def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFrame, groups: list[Group]) -> go.Figure:
     paired = any(slot.hollow for group in groups for slot in group.slots)
-    figure = make_subplots(
-        rows=2, cols=1, shared_xaxes=True, row_heights=[0.58, 0.42], vertical_spacing=0.06
-    )
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.58, 0.42], vertical_spacing=0.06)
     _floor_band(figure, groups)
     _points(figure, campaign, groups)
     _boxes(figure, groups, paired)
@@ -246,8 +225,7 @@ def _points(figure: go.Figure, campaign: pl.DataFrame, groups: list[Group]) -> N
                     "symbol": ["x" if bad else "circle" for bad in points["contaminated"]],
                 },
                 customdata=points.select("origin", "block").rows(),
-                hovertemplate="%{y:.3f} Gbit/s, block %{customdata[1]}<br>%{customdata[0]}"
-                "<extra></extra>",
+                hovertemplate="%{y:.3f} Gbit/s, block %{customdata[1]}<br>%{customdata[0]}<extra></extra>",
                 showlegend=False,
                 row=1,
                 col=1,
@@ -434,7 +412,7 @@ def _missing(figure: go.Figure, groups: list[Group]) -> None:
             elif cell["unsupported"]:
                 text, reason = "unsupported", cell["unsupported"]
             else:
-                text, reason = "all runs failed", f"{cell['failed']} failed runs"
+                text, reason = "failed", cell["failure"] or "no run has finished"
             figure.add_annotation(
                 x=slot.x,
                 y=0,
@@ -478,9 +456,7 @@ def _size(count: int) -> str:
 
 def _caption(table: pl.DataFrame, campaign: pl.DataFrame) -> str:
     blocks = campaign["block"].drop_nulls().n_unique()
-    failed, contaminated, repeated = (
-        int(table[name].sum()) for name in ("failed", "contaminated", "repeated")
-    )
+    failed, contaminated, repeated = (int(table[name].sum()) for name in ("failed", "contaminated", "repeated"))
     return (
         f"{blocks} block{'s' if blocks != 1 else ''}; {failed} failed, {repeated} contaminated and"
         f" repeated, {contaminated} contaminated and shown. Line: median; diamond: mean; box:"
@@ -524,12 +500,8 @@ def _layout(
         (slot.cell["max"] / 1000 for g in groups for slot in g.slots if slot.cell and slot.cell["n"]),
         default=1.0,
     )
-    figure.update_yaxes(
-        **vertical, title_text="Goodput [Gbit/s]", range=[0, 1.06 * highest], row=1, col=1
-    )
-    figure.update_yaxes(
-        **vertical, title_text=difference, range=_difference_range(groups, paired), row=2, col=1
-    )
+    figure.update_yaxes(**vertical, title_text="Goodput [Gbit/s]", range=[0, 1.06 * highest], row=1, col=1)
+    figure.update_yaxes(**vertical, title_text=difference, range=_difference_range(groups, paired), row=2, col=1)
     figure.add_hline(y=0, line={"color": INK, "width": 1}, row=2, col=1)
     if paired:
         first = [group.slots[i] for group in groups for i in range(0, len(group.slots), 2)]
@@ -630,9 +602,7 @@ def _difference_range(groups: list[Group], paired: bool) -> list[float]:
     return [low - margin, high + margin]
 
 
-def save(
-    drawn: Drawn | Sequence[Drawn], directory: Path, *, root: Path | None = None
-) -> list[Saved]:
+def save(drawn: Drawn | Sequence[Drawn], directory: Path, *, root: Path | None = None) -> list[Saved]:
     """Write figures to *directory*: HTML always, SVG, PDF and PNG where a Chromium is found.
 
     ``plotly.min.js`` is written once beside the pages. All static images are made in one browser

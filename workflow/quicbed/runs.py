@@ -24,11 +24,13 @@ FORMAT = 1
 RUN_FILE = "run.json"
 STATUSES = ("ok", "failed", "unsupported")
 UNREADABLE = "unreadable"
+ARMS = ("main", "aa", "control")
+"""What is measured in blocks. Other arms, warm-up and proof, are recorded but count for nothing."""
 BYTES_PER_GIB = 2**30
 
 
-class RunError(ValueError):
-    """A run.json that is truncated, corrupt or not one of ours; the text is the reason."""
+class RunsError(ValueError):
+    """Runs that cannot be read, in one line: a run.json that is truncated, corrupt or not ours."""
 
 
 @dataclass(frozen=True)
@@ -144,28 +146,27 @@ _PYTHON_TYPES: dict[type[pl.DataType], tuple[type, ...]] = {
 }
 
 
-def scan(root: Path) -> Iterator[tuple[str, dict[str, Any] | RunError]]:
+def scan(root: Path) -> Iterator[tuple[str, dict[str, Any] | RunsError]]:
     """Every run below *root* with its origin, in the order of the paths.
 
     *root* is ``raw``, one testbed's directory in it, or ``raw/reference``. A run that cannot be
-    read comes as a `RunError`. In the origin of a run in an archive, ``!`` separates the path of
+    read comes as a `RunsError`. In the origin of a run in an archive, ``!`` separates the path of
     the archive from the path in it.
     """
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: no such directory of runs")
-    base = _parent_of_raw(root)
+        raise RunsError(f"{root}: no such directory of runs; measure first or name another")
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))
         path = Path(directory)
         if RUN_FILE in files:
-            yield _origin(path, base), _load(path / RUN_FILE)
+            yield origin_of(path, root), _load(path / RUN_FILE)
         for name in sorted(files):
             if name.endswith(".tar.gz"):
-                yield from _scan_archive(path / name, _origin(path / name, base))
+                yield from _scan_archive(path / name, origin_of(path / name, root))
 
 
-def _scan_archive(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any] | RunError]]:
-    runs: list[tuple[str, dict[str, Any] | RunError]] = []
+def _scan_archive(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any] | RunsError]]:
+    runs: list[tuple[str, dict[str, Any] | RunsError]] = []
     try:
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
@@ -176,56 +177,55 @@ def _scan_archive(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any]
                 content = file.read() if file else b""
                 runs.append((f"{origin}!{inside.parent}", _parse(content)))
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        runs.append((origin, RunError(f"damaged archive, {len(runs)} runs read: {error}")))
+        runs.append((origin, RunsError(f"damaged archive, {len(runs)} runs read: {error}")))
     if not runs:
-        runs.append((origin, RunError(f"archive without a {RUN_FILE}")))
+        runs.append((origin, RunsError(f"archive without a {RUN_FILE}")))
     yield from sorted(runs, key=lambda run: run[0])
 
 
-def _load(file: Path) -> dict[str, Any] | RunError:
+def _load(file: Path) -> dict[str, Any] | RunsError:
     try:
         return _parse(file.read_bytes())
     except OSError as error:
-        return RunError(f"{RUN_FILE}: {error.strerror}")
+        return RunsError(f"{RUN_FILE}: {error.strerror}")
 
 
-def _parse(content: bytes) -> dict[str, Any] | RunError:
+def _parse(content: bytes) -> dict[str, Any] | RunsError:
     try:
         document = json.loads(content)
     except ValueError as error:  # also what undecodable bytes raise
-        return RunError(f"{RUN_FILE}: truncated or corrupt: {error}")
+        return RunsError(f"{RUN_FILE}: truncated or corrupt: {error}")
     if not isinstance(document, dict) or "format" not in document:
-        return RunError(f"{RUN_FILE}: not a run of quicbed: no key 'format'")
+        return RunsError(f"{RUN_FILE}: not a run of quicbed: no key 'format'")
     if document["format"] != FORMAT:
-        return RunError(
-            f"{RUN_FILE}: format {document['format']!r}, this version reads format {FORMAT}"
-        )
+        return RunsError(f"{RUN_FILE}: format {document['format']!r}, this version reads format {FORMAT}")
     return document
 
 
+def origin_of(path: Path, root: Path) -> str:
+    """*path* relative to the parent of raw/; *root* is raw/ or a directory in it."""
+    return path.absolute().relative_to(_parent_of_raw(root)).as_posix()
+
+
 def _parent_of_raw(root: Path) -> Path:
-    absolute = root.resolve()
+    absolute = root.absolute()
     for path in (absolute, *absolute.parents):
         if path.name == "raw":
             return path.parent
     return absolute.parent
 
 
-def _origin(path: Path, base: Path) -> str:
-    return path.resolve().relative_to(base).as_posix()
-
-
 def row(origin: str, run: dict[str, Any]) -> dict[str, Any]:
-    """The row of one run; a `RunError` names the key that is missing or of a wrong type."""
+    """The row of one run; a `RunsError` names the key that is missing or of a wrong type."""
     values = {column.name: _value(run, column) for column in COLUMNS}
     if values["status"] not in STATUSES:
-        raise RunError(f"{RUN_FILE}: status {values['status']!r} is none of {', '.join(STATUSES)}")
-    if values["status"] != "unsupported" and values["block"] is None:
-        raise RunError(f"{RUN_FILE}: key 'block' is missing")
+        raise RunsError(f"{RUN_FILE}: status {values['status']!r} is none of {', '.join(STATUSES)}")
+    if values["status"] == "ok" and values["arm"] in ARMS and values["block"] is None:
+        raise RunsError(f"{RUN_FILE}: key 'block' is missing")
     if values["status"] == "ok" and values["workload"] == "bulk":
         for name in ("goodput_mbps", "bytes"):
             if values[name] is None or values[name] <= 0:
-                raise RunError(f"{RUN_FILE}: a finished run without a positive 'metrics.{name}'")
+                raise RunsError(f"{RUN_FILE}: a finished run without a positive 'metrics.{name}'")
     values["contaminated"] = bool(values["contaminated"])
     values["contamination"] = "; ".join(map(str, run.get("contamination") or [])) or None
     for role in ("client", "server"):
@@ -248,17 +248,16 @@ def _value(run: dict[str, Any], column: Column) -> Any:
         if value is None:
             break
         if not isinstance(value, dict):
-            raise RunError(f"{RUN_FILE}: key '{column.key}': '{part}' is not in an object")
+            raise RunsError(f"{RUN_FILE}: key '{column.key}': '{part}' is not in an object")
         value = value.get(part)
     if value is None:
         if column.required:
-            raise RunError(f"{RUN_FILE}: key '{column.key}' is missing")
+            raise RunsError(f"{RUN_FILE}: key '{column.key}' is missing")
         return None
     accepted = _PYTHON_TYPES[type(column.dtype)]
     if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-        raise RunError(
-            f"{RUN_FILE}: key '{column.key}': expected {' or '.join(t.__name__ for t in accepted)},"
-            f" found {value!r:.60}"
+        raise RunsError(
+            f"{RUN_FILE}: key '{column.key}': expected {' or '.join(t.__name__ for t in accepted)}, found {value!r:.60}"
         )
     return value
 
@@ -270,9 +269,9 @@ def _started_at(run: dict[str, Any]) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise RunError(f"{RUN_FILE}: key 'started_at': {text!r} is no ISO 8601 time") from None
+        raise RunsError(f"{RUN_FILE}: key 'started_at': {text!r} is no ISO 8601 time") from None
     if moment.tzinfo is None:
-        raise RunError(f"{RUN_FILE}: key 'started_at': {text!r} has no time zone")
+        raise RunsError(f"{RUN_FILE}: key 'started_at': {text!r} has no time zone")
     return moment
 
 
@@ -281,10 +280,10 @@ def table(root: Path) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     for origin, run in scan(root):
         try:
-            if isinstance(run, RunError):
+            if isinstance(run, RunsError):
                 raise run
             rows.append(row(origin, run))
-        except RunError as error:
+        except RunsError as error:
             rows.append(
                 {
                     "status": UNREADABLE,
@@ -329,9 +328,9 @@ def select_campaign(
     """The runs of one campaign of *experiment*: the one started last, unless one is named.
 
     A figure shows one campaign; runs of two campaigns, hosts or sources are never mixed. Empty
-    when there are no runs.
+    when there are no runs. Warm-up runs are left out.
     """
-    runs = table.filter(pl.col("experiment") == experiment)
+    runs = table.filter((pl.col("experiment") == experiment) & pl.col("arm").is_in(ARMS))
     if testbed is not None:
         runs = runs.filter(pl.col("testbed") == testbed)
     if campaign is not None:
@@ -346,6 +345,4 @@ def select_campaign(
         .sort(["started_at", *identity], nulls_last=[False, *[True] * len(identity)])
         .tail(1)
     )
-    return runs.join(newest.select(identity), on=identity, how="semi", nulls_equal=True).sort(
-        SORT, nulls_last=True
-    )
+    return runs.join(newest.select(identity), on=identity, how="semi", nulls_equal=True).sort(SORT, nulls_last=True)

@@ -1,0 +1,221 @@
+"""Statistics with known answers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import fakeruns
+from quicbed import analysis, runs
+
+
+def test_a_constant_ratio_is_found_exactly_whatever_drifts_between_blocks() -> None:
+    baseline = [(block, 100.0 * (block + 1)) for block in range(8)]
+    interval = analysis.paired_ratio([(block, 1.25 * value) for block, value in baseline], baseline)
+    assert interval.ratio == pytest.approx(1.25)
+    assert interval.low == pytest.approx(1.25)
+    assert interval.high == pytest.approx(1.25)
+    assert interval.half_width == pytest.approx(0)
+    assert interval.n == 8
+
+
+def test_the_ratio_is_the_geometric_mean_of_the_ratios_of_shared_blocks() -> None:
+    values = [(0, 2.0), (1, 8.0), (2, 999.0)]
+    baseline = [(3, 5.0), (1, 1.0), (0, 1.0)]
+    interval = analysis.paired_ratio(values, baseline)
+    assert interval.ratio == pytest.approx(4.0)
+    assert interval.n == 2
+
+
+def test_exchanging_the_two_inverts_the_interval() -> None:
+    random = np.random.default_rng(3)
+    a = [(i, float(v)) for i, v in enumerate(random.lognormal(0.1, 0.05, 12))]
+    b = [(i, float(v)) for i, v in enumerate(random.lognormal(0.0, 0.05, 12))]
+    there, back = analysis.paired_ratio(a, b), analysis.paired_ratio(b, a)
+    assert there.ratio == pytest.approx(1 / back.ratio)
+    # up to the resampling, the ends are inverse too
+    assert there.low == pytest.approx(1 / back.high, rel=2e-3)
+    assert there.high == pytest.approx(1 / back.low, rel=2e-3)
+
+
+def test_the_order_of_the_pairs_does_not_matter() -> None:
+    random = np.random.default_rng(4)
+    values = [(i, float(v)) for i, v in enumerate(random.lognormal(0, 0.1, 10))]
+    baseline = [(i, float(v)) for i, v in enumerate(random.lognormal(0, 0.1, 10))]
+    once = analysis.paired_ratio(values, baseline)
+    assert analysis.paired_ratio(values[::-1], baseline[3:] + baseline[:3]) == once
+
+
+@pytest.mark.parametrize("n", [5, 10, 16, 25])
+def test_the_interval_covers_the_truth_19_times_in_20(n: int) -> None:
+    random = np.random.default_rng(n)
+    trials, truth = 600, 1.15
+    covered = 0
+    for _ in range(trials):
+        drift = random.normal(0, 0.1, n)
+        values = np.exp(drift + random.normal(0, 0.02, n)) * truth
+        baseline = np.exp(drift + random.normal(0, 0.02, n))
+        interval = analysis.paired_ratio(enumerate(values), enumerate(baseline))
+        covered += interval.low <= truth <= interval.high
+    # 0.95 within three standard errors; at five blocks resampling cannot reach far enough out
+    assert (0.90 if n == 5 else 0.923) <= covered / trials <= 0.977
+
+
+def test_one_pair_has_no_interval_and_never_stops_a_campaign() -> None:
+    interval = analysis.paired_ratio([(0, 3.0)], [(0, 2.0)])
+    assert interval.ratio == 1.5
+    assert math.isnan(interval.low)
+    assert math.isnan(interval.high)
+    assert interval.half_width == math.inf
+    nothing = analysis.paired_ratio([(0, 3.0)], [(1, 2.0)])
+    assert nothing.n == 0
+    assert math.isnan(nothing.ratio)
+    assert nothing.half_width == math.inf
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_values_without_a_ratio_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="block 7"):
+        analysis.paired_ratio([(7, value)], [(7, 1.0)])
+
+
+def test_two_values_in_a_block_are_refused() -> None:
+    with pytest.raises(ValueError, match="block 1 has two values"):
+        analysis.paired_ratio([(1, 1.0), (1, 2.0)], [(1, 1.0)])
+
+
+def table_of(documents: list[dict[str, Any]]) -> pl.DataFrame:
+    rows = [runs.row(f"raw/{fakeruns.place(run)}", run) for run in documents]
+    frame = pl.DataFrame([{c: row.get(c) for c in runs.SCHEMA} for row in rows], schema=runs.SCHEMA, orient="row")
+    return frame.sort(runs.SORT, nulls_last=True)
+
+
+def attempt(number: int, goodput: float, *, contaminated: bool = False, status: str = "ok") -> dict[str, Any]:
+    run = fakeruns.make_run(attempt=number, contaminated=contaminated, status=status)
+    run["metrics"] = run["metrics"] | {"goodput_mbps": goodput} if status == "ok" else {}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("attempts", "counts", "contaminated", "repeated", "failed"),
+    [
+        ([attempt(0, 1.0)], 1.0, 0, 0, 0),
+        ([attempt(0, 1.0, contaminated=True), attempt(1, 2.0)], 2.0, 0, 1, 0),
+        ([attempt(0, 1.0), attempt(1, 2.0)], 1.0, 0, 0, 0),
+        ([attempt(n, float(n + 1), contaminated=True) for n in range(3)], 3.0, 1, 2, 0),
+        ([attempt(0, 0, status="failed"), attempt(1, 2.0)], 2.0, 0, 0, 1),
+        ([attempt(0, 1.0, contaminated=True), attempt(1, 0, status="failed")], 1.0, 1, 0, 1),
+    ],
+)
+def test_which_attempt_of_a_block_counts(
+    attempts: list[dict[str, Any]], counts: float, contaminated: int, repeated: int, failed: int
+) -> None:
+    table = table_of(attempts)
+    assert analysis.counted(table)["goodput_mbps"].to_list() == [counts]
+    row = analysis.figure_table(table).row(0, named=True)
+    assert (row["n"], row["blocks"]) == (1, 1)
+    assert (row["contaminated"], row["repeated"], row["failed"]) == (contaminated, repeated, failed)
+
+
+def test_summary_of_known_values() -> None:
+    documents = []
+    for block, goodput in enumerate([40.0, 10.0, 30.0, 20.0, 100.0]):
+        documents.append(attempt(0, goodput) | {"block": block})
+    row = analysis.figure_table(table_of(documents)).row(0, named=True)
+    assert row["n"] == row["blocks"] == 5
+    assert (row["min"], row["q1"], row["median"], row["q3"], row["max"]) == (10, 20, 30, 40, 100)
+    assert row["mean"] == pytest.approx(40)
+    assert row["ratio"] is None
+
+
+def campaign_table(**options: Any) -> pl.DataFrame:
+    return table_of(list(fakeruns.campaign("aead-goodput", **options)))
+
+
+def test_ratios_recover_the_effects_put_in() -> None:
+    table = analysis.figure_table(campaign_table(blocks=25, incidents=False))
+    effects = {
+        (label, arm): effect for label, _, baseline, arm, effect in fakeruns.EXPERIMENTS["aead-goodput"] if baseline
+    }
+    compared = table.filter(pl.col("ratio").is_not_null()).to_dicts()
+    assert len(compared) == 3 * len(effects)
+    for cell in compared:
+        effect = effects[cell["label"], cell["arm"]]
+        assert cell["ratio"] == pytest.approx(effect, rel=0.015)
+        assert cell["baseline_label"] == "AES-128-GCM"
+        assert cell["ratio_low"] < cell["ratio"] < cell["ratio_high"]
+    # blocks drift by several percent; pairing takes that out
+    assert max(cell["ratio_high"] / cell["ratio_low"] for cell in compared) < 1.025
+
+
+def test_the_noise_floor_of_a_library_stands_in_all_its_rows() -> None:
+    table = analysis.figure_table(campaign_table(blocks=6))
+    floors = table.filter(pl.col("arm") == "aa")
+    assert len(floors) == 3
+    for floor in floors.to_dicts():
+        same = table.filter(pl.col("client_library") == floor["client_library"])
+        assert set(same["aa_low"]) == {floor["ratio_low"]}
+        assert set(same["aa_high"]) == {floor["ratio_high"]}
+
+
+def test_unsupported_and_excluded_cells_keep_their_row() -> None:
+    table = campaign_table(blocks=2)
+    row = analysis.figure_table(table).filter(pl.col("unsupported").is_not_null()).row(0, named=True)
+    assert (row["client_library"], row["label"]) == ("quinn", "NOOP")
+    assert row["unsupported"] == "quinn has no NOOP AEAD"
+    assert row["n"] == row["blocks"] == 0
+    unproven = fakeruns.make_run(block=None, order=None, status="failed", reason="no proof", metrics={})
+    row = analysis.figure_table(table_of([unproven])).row(0, named=True)
+    assert (row["n"], row["failed"], row["failure"]) == (0, 1, "no proof")
+
+
+def test_rows_in_any_order_give_the_same_table() -> None:
+    table = campaign_table(blocks=5)
+    once = analysis.figure_table(table)
+    shuffled = table.sample(fraction=1.0, shuffle=True, seed=5)
+    assert analysis.figure_table(shuffled).equals(once)
+
+
+def test_warm_up_does_not_count() -> None:
+    warm = fakeruns.make_run(block=None, order=None)
+    warm["cell"] = warm["cell"] | {"arm": "warm-up"}
+    assert analysis.counted(table_of([warm])).is_empty()
+
+
+def test_a_newer_build_supersedes_the_older_cell() -> None:
+    old, new = fakeruns.make_run(), fakeruns.make_run(block=1, started_at="2031-01-01T00:00:00Z")
+    new["cell"] = new["cell"] | {"id": "00000002"}
+    table = table_of([old, new])
+    assert analysis.figure_table(table)["cell"].to_list() == ["00000002"]
+    assert analysis.superseded(table)["cell"].to_list() == ["00000001"]
+
+
+def test_half_width_for_the_stopping_rule() -> None:
+    def half_width(**options: Any) -> float:
+        table = campaign_table(incidents=False, **options)
+        cells = {(c["client_library"], c["label"], c["arm"]): c["cell"] for c in table.to_dicts()}
+        noop, baseline = cells["quiche", "NOOP", "main"], cells["quiche", "AES-128-GCM", "main"]
+        return analysis.paired_half_width(table, noop, baseline)
+
+    assert 0 < half_width(blocks=20) < half_width(blocks=8, noise=0.05)
+    assert half_width(blocks=1) == math.inf
+
+
+def test_figure_tables_are_written_byte_stable(tmp_path: Path) -> None:
+    table = analysis.figure_table(campaign_table(blocks=3))
+    for folder in ("a", "b"):
+        analysis.write_figure_table(table, "aead-goodput", tmp_path / folder)
+    for name in ("aead-goodput.parquet", "aead-goodput.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert pl.read_parquet(tmp_path / "a" / "aead-goodput.parquet").equals(table)
+    header = (tmp_path / "a" / "aead-goodput.csv").read_text().splitlines()[0]
+    assert header.split(",") == table.columns
+
+
+def test_an_empty_campaign_gives_an_empty_table() -> None:
+    assert analysis.figure_table(table_of([])).is_empty()

@@ -1,0 +1,216 @@
+"""Reading raw runs: nothing is left out silently, equal runs give equal bytes."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import fakeruns
+from quicbed import runs
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    path = tmp_path / "raw"
+    path.mkdir()
+    return path
+
+
+def test_one_typed_row_for_every_run(raw: Path) -> None:
+    directory = fakeruns.write_run(raw, fakeruns.make_run())
+    table = runs.table(raw)
+    assert table.schema == pl.Schema(runs.SCHEMA)
+    row = table.row(0, named=True)
+    assert row["origin"] == directory.relative_to(raw.parent).as_posix()
+    assert row["library"] == row["client_library"] == "quinn"
+    assert row["header_protection"] is True
+    assert row["goodput_mbps"] == 2000.0
+    assert row["client_cpu_s_per_gib"] == 2.0  # 0.5 s for a quarter of a GiB
+    assert row["server_cpu_s_per_gib"] == 3.0
+    assert row["client_run_delay_s"] == 0.01
+    assert row["server_negotiated_cipher"] == "TLS_AES_128_GCM_SHA256"
+    assert row["proof"] == "proof-1"
+    assert row["started_at"] == datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+
+
+def test_no_runs_give_an_empty_table_with_all_columns(raw: Path) -> None:
+    table = runs.table(raw)
+    assert table.is_empty()
+    assert table.schema == pl.Schema(runs.SCHEMA)
+
+
+def test_a_missing_directory_is_named(raw: Path) -> None:
+    with pytest.raises(runs.RunsError, match="elsewhere"):
+        runs.table(raw / "elsewhere")
+
+
+def test_failed_contaminated_and_unsupported_runs_are_rows(raw: Path) -> None:
+    written = fakeruns.write_campaign(raw, "aead-goodput", blocks=12)
+    table = runs.table(raw)
+    assert len(table) == len(written)
+    expected = {status: sum(run["status"] == status for run in written) for status in runs.STATUSES}
+    assert all(expected.values()), "the generator makes every status"
+    assert dict(table.group_by("status").len().rows()) == expected
+    assert table["contaminated"].sum() == sum(run["contaminated"] for run in written)
+    unsupported = table.filter(pl.col("status") == "unsupported")
+    assert unsupported["block"].to_list() == [None]
+    assert unsupported["reason"].to_list() == ["quinn has no NOOP AEAD"]
+
+
+def test_contamination_reasons_are_kept(raw: Path) -> None:
+    fakeruns.write_run(raw, fakeruns.make_run(contaminated=True, contamination=["a > 1", "b > 2"]))
+    assert runs.table(raw)["contamination"].to_list() == ["a > 1; b > 2"]
+
+
+def test_header_protection_is_null_for_tcp(raw: Path) -> None:
+    variant = {"cipher": "aes-128-gcm", "aead": "standard", "header_protection": None, "group": "x25519"}
+    fakeruns.write_run(raw, fakeruns.make_run(variant=variant))
+    assert runs.table(raw)["header_protection"].to_list() == [None]
+
+
+def _damage(name: str, content: bytes) -> bytes:
+    document = json.loads(content)
+    match name:
+        case "truncated":
+            return content[: len(content) // 2]
+        case "binary":
+            return b"\xff\xfe\x00garbage"
+        case "empty":
+            return b""
+        case "foreign":
+            return b'{"hello": "world"}'
+        case "list":
+            return b"[1, 2]"
+        case "future":
+            document["format"] = 2
+        case "no cell":
+            del document["cell"]["id"]
+        case "type":
+            document["mtu"] = None
+            document["link"]["mtu"] = "1500"
+        case "bool":
+            document["link"]["mtu"] = True
+        case "nested":
+            document["link"] = 7
+        case "status":
+            document["status"] = "fine"
+        case "no goodput":
+            del document["metrics"]["goodput_mbps"]
+        case "zero goodput":
+            document["metrics"]["goodput_mbps"] = 0.0
+        case "no block":
+            document["block"] = None
+        case "time":
+            document["started_at"] = "yesterday"
+        case "naive time":
+            document["started_at"] = "2030-01-02T03:04:05"
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("truncated", "truncated or corrupt"),
+        ("binary", "truncated or corrupt"),
+        ("empty", "truncated or corrupt"),
+        ("foreign", "no key 'format'"),
+        ("list", "no key 'format'"),
+        ("future", "format 2, this version reads format 1"),
+        ("no cell", "'cell.id' is missing"),
+        ("type", "'link.mtu': expected int, found '1500'"),
+        ("bool", "'link.mtu': expected int, found True"),
+        ("nested", "'link.mode'"),
+        ("status", "'fine' is none of"),
+        ("no goodput", "'metrics.goodput_mbps'"),
+        ("zero goodput", "'metrics.goodput_mbps'"),
+        ("no block", "'block' is missing"),
+        ("time", "'started_at': 'yesterday'"),
+        ("naive time", "no time zone"),
+    ],
+)
+def test_a_bad_file_is_a_row_that_says_why_and_the_others_go_on(raw: Path, name: str, reason: str) -> None:
+    fakeruns.write_run(raw, fakeruns.make_run(block=0))
+    bad = fakeruns.write_run(raw, fakeruns.make_run(block=1)) / "run.json"
+    fakeruns.write_run(raw, fakeruns.make_run(block=2))
+    bad.write_bytes(_damage(name, bad.read_bytes()))
+    table = runs.table(raw)
+    assert table["status"].to_list().count("ok") == 2
+    (problem,) = runs.problems(table)
+    assert problem.startswith(bad.parent.relative_to(raw.parent).as_posix())
+    assert reason in problem
+    assert "\n" not in problem
+
+
+def test_runs_that_are_still_being_stored_are_not_read(raw: Path) -> None:
+    directory = fakeruns.write_run(raw, fakeruns.make_run())
+    directory.rename(directory.with_name(f".{directory.name}.partial"))
+    assert runs.table(raw).is_empty()
+
+
+def test_an_archive_gives_the_same_runs_as_the_tree(raw: Path) -> None:
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
+    tree = runs.table(raw / "local")
+    archive = fakeruns.archive(raw, "local", "aead-goodput", raw / "reference" / "aead-goodput.tar.gz")
+    packed = runs.table(archive.parent)
+    own = ["origin", "source"]
+    assert packed.drop(own).equals(tree.drop(own))
+    assert set(packed["source"]) == {"raw/reference/aead-goodput.tar.gz"}
+    prefix = "raw/reference/aead-goodput.tar.gz!local/aead-goodput/c0ffee00/"
+    assert packed["origin"].str.starts_with(prefix).all()
+
+
+def test_a_damaged_archive_is_reported(raw: Path) -> None:
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
+    archive = fakeruns.archive(raw, "local", "aead-goodput", raw / "reference" / "a.tar.gz")
+    archive.write_bytes(archive.read_bytes()[:-2000])
+    (problem,) = runs.problems(runs.table(raw / "reference"))
+    assert problem.startswith("raw/reference/a.tar.gz: damaged archive, ")
+
+
+def test_an_archive_without_runs_is_reported(raw: Path) -> None:
+    (raw / "local" / "nothing").mkdir(parents=True)
+    fakeruns.archive(raw, "local", "nothing", raw / "reference" / "nothing.tar.gz")
+    (problem,) = runs.problems(runs.table(raw / "reference"))
+    assert problem == "raw/reference/nothing.tar.gz: archive without a run.json"
+
+
+def test_the_same_runs_give_the_same_bytes(raw: Path, tmp_path: Path) -> None:
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=3)
+    first, second = tmp_path / "a" / "runs.parquet", tmp_path / "b" / "runs.parquet"
+    runs.write_table(raw, first)
+    runs.write_table(raw, second)
+    assert first.read_bytes() == second.read_bytes()
+    assert pl.read_parquet(first).equals(runs.table(raw))
+    assert [path.name for path in first.parent.iterdir()] == ["runs.parquet"]
+
+
+def test_the_newest_campaign_is_chosen_and_never_mixed(raw: Path) -> None:
+    later = fakeruns.START + timedelta(days=1)
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2, campaign_id="aaaa", start=later)
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2, campaign_id="bbbb", scale="paper")
+    table = runs.table(raw)
+    assert set(runs.select_campaign(table, "aead-goodput")["campaign"]) == {"aaaa"}
+    assert set(runs.select_campaign(table, "aead-goodput", campaign="bbbb")["scale"]) == {"paper"}
+    assert runs.select_campaign(table, "aead-goodput", testbed="elsewhere").is_empty()
+    assert runs.select_campaign(table, "header-protection").is_empty()
+
+
+def test_one_campaign_on_two_hosts_is_not_mixed(raw: Path) -> None:
+    for block, host in enumerate(("h0", "h1")):
+        testbed = fakeruns.make_run()["testbed"] | {"host_id": host}
+        moment = (fakeruns.START + timedelta(hours=block)).isoformat()
+        fakeruns.write_run(raw, fakeruns.make_run(testbed=testbed, block=block, started_at=moment))
+    assert runs.select_campaign(runs.table(raw), "aead-goodput")["host_id"].to_list() == ["h1"]
+
+
+def test_warm_up_runs_are_rows_but_part_of_no_campaign(raw: Path) -> None:
+    fakeruns.write_run(raw, fakeruns.make_run())
+    cell = fakeruns.make_run()["cell"] | {"arm": "warm-up"}
+    fakeruns.write_run(raw, fakeruns.make_run(cell=cell, block=None, order=None))
+    table = runs.table(raw)
+    assert sorted(table["arm"]) == ["main", "warm-up"]
+    assert runs.select_campaign(table, "aead-goodput")["arm"].to_list() == ["main"]

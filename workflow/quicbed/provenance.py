@@ -1,0 +1,86 @@
+"""What the runs were made with: campaigns, sessions and builds recorded beside them.
+
+The driver keeps ``campaign.json``, ``sessions/*.json`` (host facts, configuration, revision) and
+``builds/*.json`` (sources, checksums, patches, compiler, flags) in the directory of each campaign,
+so that they travel with the runs, also in the archives of the reference data.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+
+@dataclass
+class Campaign:
+    """The records of one campaign; *problems* names those that could not be read."""
+
+    origin: str  # directory of the campaign, as in the origins of its runs
+    identity: dict[str, Any] = field(default_factory=dict)
+    sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    builds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def campaigns(raw: Path) -> list[Campaign]:
+    """All campaigns below *raw* that left records, sorted by origin."""
+    from quicbed.runs import origin_of
+
+    found: dict[str, Campaign] = {}
+    for archive in sorted(raw.rglob("*.tar.gz")):
+        prefix = origin_of(archive, raw) + "!"
+        for path, content in _members(archive):
+            _add(found, prefix, path, content)
+    for file in sorted(_records(raw)):
+        try:
+            content = file.read_bytes()
+        except OSError:
+            content = b""
+        _add(found, "", PurePosixPath(origin_of(file, raw)), content)
+    return [found[origin] for origin in sorted(found)]
+
+
+def _records(raw: Path) -> Iterator[Path]:
+    for campaign in raw.rglob("campaign.json"):
+        yield campaign
+        yield from (campaign.parent / "sessions").glob("*.json")
+        yield from (campaign.parent / "builds").glob("*.json")
+
+
+def _members(archive: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """JSON files of an archive that are records; `quicbed.runs` reports damaged archives."""
+    try:
+        with tarfile.open(archive, "r:gz") as packed:
+            for member in packed:
+                path = PurePosixPath(member.name)
+                record = path.name == "campaign.json" or (
+                    path.parent.name in ("sessions", "builds") and path.suffix == ".json"
+                )
+                if record and (file := packed.extractfile(member)):
+                    yield path, file.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error):
+        return
+
+
+def _add(found: dict[str, Campaign], prefix: str, path: PurePosixPath, content: bytes) -> None:
+    kind = path.parent.name if path.name != "campaign.json" else "campaign"
+    directory = path.parent if kind == "campaign" else path.parent.parent
+    campaign = found.setdefault(f"{prefix}{directory}", Campaign(f"{prefix}{directory}"))
+    try:
+        document = json.loads(content)
+        if not isinstance(document, dict):
+            raise ValueError("not an object")
+    except ValueError as error:
+        campaign.problems.append(f"{prefix}{path}: truncated or corrupt: {error}")
+        return
+    if kind == "campaign":
+        campaign.identity = document
+    elif kind == "sessions":
+        campaign.sessions[path.stem] = document
+    else:
+        campaign.builds[path.stem] = document

@@ -1,0 +1,303 @@
+"""The report: one page on what was measured, one that lists every run.
+
+``report/index.html`` shows the figures, the numbers behind them, what is unsupported, failed or
+contaminated and why, and what everything was made with. ``report/runs.html`` is the trace from a
+number to its runs: every run with its cell, builds, proof and directory.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import polars as pl
+
+from quicbed import analysis, provenance, runs
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table for people: the same in a notebook and on the report page."""
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    numeric: frozenset[int] = field(default_factory=frozenset)  # columns aligned as numbers
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th{self._align(i)}>{_text(h)}</th>" for i, h in enumerate(self.headers))
+        body = "".join(
+            "<tr>" + "".join(f"<td{self._align(i)}>{_text(v)}</td>" for i, v in enumerate(row)) + "</tr>\n"
+            for row in self.rows
+        )
+        return f"<table class='sheet'><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+
+    def __html__(self) -> str:
+        return self._repr_html_()
+
+    def _align(self, column: int) -> str:
+        number = "text-align:right;white-space:nowrap"
+        return f" style='{number if column in self.numeric else 'text-align:left'}'"
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else html.escape(str(value))
+
+
+def overview(table: pl.DataFrame) -> Sheet:
+    """How many runs of each campaign there are, by status."""
+    known = table.filter(pl.col("status") != runs.UNREADABLE)
+    keys = ["testbed", "cpu_model", "experiment", "campaign", "scale"]
+    status = pl.col("status")
+    counting = pl.col("arm").is_in(runs.ARMS)
+    summary = (
+        known.group_by(keys)
+        .agg(
+            pl.col("block").drop_nulls().n_unique().alias("blocks"),
+            counting.sum().alias("runs"),
+            (counting & (status == "ok")).sum().alias("ok"),
+            (counting & pl.col("contaminated")).sum().alias("contaminated"),
+            (status == "failed").sum().alias("failed"),
+            (status == "unsupported").sum().alias("unsupported"),
+            (~counting).sum().alias("warm-up, proof"),
+            pl.col("started_at").min().dt.strftime("%Y-%m-%d %H:%M UTC").alias("first"),
+        )
+        .sort(keys, nulls_last=True)
+    )
+    return Sheet(["testbed", "processor", *summary.columns[2:]], summary.rows(), frozenset(range(5, 12)))
+
+
+def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
+    """A figure's table as it would be printed: goodput in Gbit/s and ratios with intervals."""
+    titles = titles or {}
+    headers = [
+        "library", "cell", "arm", "n", "mean [Gbit/s]", "median", "quartiles", "compared with", "ratio",
+        "95 % interval", "client CPU [s/GiB]", "server CPU [s/GiB]", "failed", "contaminated", "repeated", "",
+    ]  # fmt: skip
+    rows = [
+        [
+            titles.get(cell["client_library"], cell["client_library"]),
+            cell["label"],
+            {"aa": "A/A"}.get(cell["arm"], cell["arm"]),
+            cell["n"],
+            _gbit(cell["mean"]),
+            _gbit(cell["median"]),
+            _range(_gbit(cell["q1"]), _gbit(cell["q3"])),
+            cell["baseline_label"],
+            _number(cell["ratio"], 3),
+            _range(_number(cell["ratio_low"], 3), _number(cell["ratio_high"], 3)),
+            _number(cell["client_cpu_s_per_gib"], 2),
+            _number(cell["server_cpu_s_per_gib"], 2),
+            cell["failed"],
+            cell["contaminated"],
+            cell["repeated"],
+            f"unsupported: {cell['unsupported']}"
+            if cell["unsupported"]
+            else (f"failed: {cell['failure']}" if cell["failure"] and not cell["n"] else ""),
+        ]
+        for cell in table.to_dicts()
+    ]
+    return Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 15)}))
+
+
+def _number(value: float | None, digits: int) -> str | None:
+    return None if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _gbit(mbit: float | None) -> str | None:
+    return None if mbit is None else _number(mbit / 1000, 3)
+
+
+def _range(low: str | None, high: str | None) -> str | None:
+    return None if low is None or high is None else f"{low} to {high}"
+
+
+def write(artifacts: Path, raw: Path, builds: Path | None = None) -> Path:
+    """Write the report on the runs below *raw* into *artifacts*/report; returns its first page.
+
+    Figures, tables and notebooks already in *artifacts* are linked. *builds* is a directory of
+    builds; the ``build.json`` files in it are added to those recorded beside the runs.
+    """
+    table = runs.table(raw)
+    directory = artifacts / "report"
+    directory.mkdir(parents=True, exist_ok=True)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    records = provenance.campaigns(raw)
+    experiments = [
+        _experiment(table, name) for name in table.filter(pl.col("arm").is_in(runs.ARMS))["experiment"].unique().sort()
+    ]
+    page = environment.get_template("report.html.j2").render(
+        overview=overview(table),
+        experiments=[experiment for experiment in experiments if experiment],
+        figures=_figures(artifacts, table),
+        downloads=_links(artifacts, directory, "tables", (".parquet", ".csv")),
+        notebooks=_links(artifacts, directory, "notebooks", (".html",)),
+        problems=runs.problems(table) + [text for one in records for text in one.problems],
+        unsupported=_incidents(table, pl.col("status") == "unsupported"),
+        failed=_incidents(table, pl.col("status") == "failed"),
+        contaminated=_incidents(table, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
+        hosts=_hosts(records),
+        sessions=_sessions(records),
+        builds=_builds(records, builds),
+        total=len(table),
+        reference=raw.name == "reference",
+    )
+    _write(directory / "runs.html", environment.get_template("runs.html.j2").render(**_trace(table)))
+    _write(directory / "index.html", page)
+    return directory / "index.html"
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _experiment(table: pl.DataFrame, name: str) -> dict[str, Any] | None:
+    campaign = runs.select_campaign(table, name)
+    if campaign.is_empty():
+        return None
+    cells = analysis.figure_table(campaign)
+    first = campaign.row(0, named=True)
+    others = table.filter((pl.col("experiment") == name) & pl.col("arm").is_in(runs.ARMS))
+    return {
+        "name": name,
+        "campaign": first["campaign"],
+        "testbed": first["testbed"],
+        "scale": first["scale"],
+        "sheet": summary(cells),
+        "superseded": len(analysis.superseded(campaign)),
+        "others": sorted(set(others["campaign"]) - {first["campaign"]}),
+        "seeds": sorted(set(campaign["seed"].drop_nulls())),
+    }
+
+
+def _figures(artifacts: Path, table: pl.DataFrame) -> list[dict[str, Any]]:
+    """Figures in *artifacts* that were drawn from the runs of this report."""
+    found = []
+    known = set(table["campaign"].drop_nulls())
+    for file in sorted((artifacts / "figures").glob("*.json")):
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        if manifest["campaign"] not in known:
+            continue
+        picture = file.with_suffix(".png")
+        found.append(
+            manifest
+            | {
+                "picture": base64.b64encode(picture.read_bytes()).decode()
+                if picture.name in manifest["files"] and picture.is_file()
+                else None,
+                "links": [f"../figures/{name}" for name in sorted(manifest["files"])],
+                "manifest": f"../figures/{file.name}",
+                "count": len(manifest["runs"]),
+            }
+        )
+    return sorted(found, key=lambda one: one["source"])
+
+
+def _links(artifacts: Path, directory: Path, folder: str, suffixes: tuple[str, ...]) -> list[dict[str, Any]]:
+    files = sorted(p for p in (artifacts / folder).glob("*") if p.suffix in suffixes)
+    return [{"name": p.name, "href": os.path.relpath(p, directory), "kib": -(-p.stat().st_size // 1024)} for p in files]
+
+
+def _incidents(table: pl.DataFrame, condition: pl.Expr, reason: str = "reason") -> Sheet:
+    bad = table.filter(condition).select(
+        "experiment", "campaign", "library", "label", "arm", "block", "attempt", reason, "origin"
+    )
+    headers = ["experiment", "campaign", "library", "cell", "arm", "block", "attempt", "reason"]
+    return Sheet([*headers, "run"], bad.rows(), frozenset({5, 6}))
+
+
+def _hosts(records: list[provenance.Campaign]) -> list[dict[str, Any]]:
+    """Facts about the hosts, once for each host."""
+    seen: dict[str, dict[str, Any]] = {}
+    for record in records:
+        for session in record.sessions.values():
+            facts = session.get("facts") or {}
+            seen[str(facts.get("host_id"))] = facts
+    return [{"id": key, "facts": _flat(seen[key])} for key in sorted(seen)]
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested facts as (dotted key, text), sorted."""
+    pairs: list[tuple[str, str]] = []
+    for key, item in sorted(value.items()):
+        if isinstance(item, Mapping):
+            pairs += _flat(item, f"{prefix}{key}.")
+        elif isinstance(item, list):
+            pairs.append((f"{prefix}{key}", ", ".join(map(str, item))))
+        else:
+            pairs.append((f"{prefix}{key}", str(item)))
+    return pairs
+
+
+def _sessions(records: list[provenance.Campaign]) -> list[dict[str, Any]]:
+    return [
+        {
+            "origin": record.origin,
+            "name": name,
+            "started_at": session.get("started_at"),
+            "revision": session.get("revision"),
+            "config": json.dumps(session.get("config"), indent=1, sort_keys=True),
+            "experiment": json.dumps(session.get("experiment"), indent=1, sort_keys=True),
+        }
+        for record in records
+        for name, session in sorted(record.sessions.items())
+    ]
+
+
+def _builds(records: list[provenance.Campaign], directory: Path | None) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(directory.glob("*/build.json")) if directory else []:
+        found[file.parent.name] = json.loads(file.read_text(encoding="utf-8"))
+    for record in records:
+        found |= record.builds
+    return [
+        {
+            "id": key,
+            "library": build.get("library"),
+            "flavour": build.get("flavour"),
+            "version": build.get("version"),
+            "crates": build.get("crates") or [],
+            "patches": build.get("patches") or [],
+            "rest": json.dumps(
+                {k: v for k, v in build.items() if k not in ("crates", "patches")},
+                indent=1,
+                sort_keys=True,
+            ),
+        }
+        for key, build in sorted(found.items())
+    ]
+
+
+TRACE = [
+    "experiment", "campaign", "block", "order", "attempt", "library", "label", "arm", "cell",
+    "status", "contaminated", "goodput_mbps", "handshake_ms", "client_build", "server_build",
+    "client_negotiated_cipher", "proof", "started_at", "reason", "contamination", "origin",
+]  # fmt: skip
+
+
+def _trace(table: pl.DataFrame) -> dict[str, Any]:
+    shown = table.select(TRACE).with_columns(
+        pl.col("started_at").dt.strftime("%Y-%m-%dT%H:%M:%S%.3fZ"),
+        pl.col("goodput_mbps").round(1),
+        pl.col("handshake_ms").round(3),
+        pl.when("contaminated").then(pl.lit("yes")).otherwise(None).alias("contaminated"),
+    )
+    numeric = frozenset(TRACE.index(name) for name in ("block", "order", "attempt", "goodput_mbps", "handshake_ms"))
+    return {"sheet": Sheet([name.replace("_", " ") for name in TRACE], shown.rows(), numeric), "total": len(table)}
