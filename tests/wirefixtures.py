@@ -35,9 +35,10 @@ def pcap(
     magic = 0xA1B23C4D if nanoseconds else 0xA1B2C3D4
     data = struct.pack(order + "IHHIIII", magic, 2, 4, 0, 0, snapshot, link)
     for index, frame in enumerate(frames):
-        fraction = index * (1_000_000 if nanoseconds else 1_000)
+        seconds, milliseconds = divmod(index, 1000)
+        fraction = milliseconds * (1_000_000 if nanoseconds else 1_000)
         kept = frame[:snapshot]
-        data += struct.pack(order + "IIII", 1_700_000_000, fraction, len(kept), len(frame)) + kept
+        data += struct.pack(order + "IIII", 1_700_000_000 + seconds, fraction, len(kept), len(frame)) + kept
     path.write_bytes(data)
     return path
 
