@@ -34,6 +34,8 @@ SUITES = {
 UDP_OVERHEAD = 28
 READY_TIMEOUT = 20.0
 STOP_TIMEOUT = 5.0
+# A client gives up by itself and says why; one that has not is stopped this many seconds later.
+HANG_MARGIN = 10.0
 # A download this size gives a capture of about a hundred packets.
 PROOF_BYTES = 131072
 PROOF_ATTEMPTS = 2
@@ -109,10 +111,10 @@ class Driver:
             else:
                 client = self._spawn("client", cell, workload, scale, link, directory)
                 try:
-                    # the client itself gives up first and says why
-                    client_exit = client.wait(scale.timeout_s + 10)
+                    client_exit = client.wait(scale.timeout_s + HANG_MARGIN)
                 except TimeoutError:
-                    attempt.fail(f"the client hung: not finished {scale.timeout_s + 10:g} s after its start")
+                    limit = scale.timeout_s + HANG_MARGIN
+                    attempt.fail(f"the client hung: not finished {limit:g} s after its start")
         finally:
             if client is not None and client_exit is None:
                 client.kill()

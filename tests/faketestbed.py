@@ -1,0 +1,121 @@
+"""A testbed without namespaces: programs run on this machine, the link is not touched. For tests of the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quicbed.testbed import Capture, Completed, Exit, Host, LinkSettings, Process, Role, Testbed
+
+
+class FakeProcess(Process):
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.popen = popen
+        self.pid = popen.pid
+        self.ended: Exit | None = None
+
+    def poll(self) -> Exit | None:
+        if self.ended is None:
+            pid, status, usage = os.wait4(self.pid, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                self.popen.returncode = code
+                self.ended = Exit(code, usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024)
+        return self.ended
+
+    def wait(self, timeout: float) -> Exit:
+        deadline = time.monotonic() + timeout
+        while (ended := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(0.002)
+        return ended
+
+    def terminate(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait(10)
+
+    def sample_run_delay(self) -> float | None:
+        return None
+
+
+class FakeHost(Host):
+    def __init__(self, name: Role) -> None:
+        self.name = name
+        self.address = "127.0.0.1"
+        self.interface = "lo"
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 30,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+    ) -> Completed:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout, check=check, input=input)
+        return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
+
+    def read(self, path: str) -> str:
+        return Path(path).read_text(encoding="utf-8")
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        stdout: Path,
+        stderr: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> Process:
+        with stdout.open("wb") as out, stderr.open("wb") as err:
+            return FakeProcess(subprocess.Popen(argv, stdout=out, stderr=err, env=env, cwd=cwd, start_new_session=True))
+
+
+class FakeTestbed(Testbed):
+    """Records the link settings that were applied."""
+
+    def __init__(self) -> None:
+        self.name = "local"
+        self.kind = "local"
+        self.hosts = {"client": FakeHost("client"), "middle": FakeHost("middle"), "server": FakeHost("server")}
+        self.applied: list[LinkSettings] = []
+
+    def __enter__(self) -> Testbed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def apply(self, link: LinkSettings) -> None:
+        self.applied.append(link)
+
+    def facts(self) -> dict[str, Any]:
+        return {"host_id": "0123456789ab", "cpu_model": "fake", "cpus": 2, "kernel": "6.1"}
+
+    def counters(self) -> dict[str, float]:
+        return {"time_s": time.monotonic(), "machine.load_1m": 0.0}
+
+    @contextlib.contextmanager
+    def capture(
+        self,
+        path: Path,
+        *,
+        snaplen: int = 128,
+        count: int | None = None,
+        filter: str = "",  # noqa: A002, ARG002
+    ) -> Iterator[Capture]:
+        del snaplen, count
+        path.write_bytes(b"")
+        yield Capture(path, packets_captured=0, packets_dropped=0)

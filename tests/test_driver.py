@@ -1,0 +1,338 @@
+"""The driver: order, resumption, failures and evidence, with endpoints that misbehave on demand."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faketestbed import FakeTestbed
+from quicbed import campaign as campaign_module
+from quicbed import certificates, driver, measure, proof
+from quicbed.config import Project
+from quicbed.driver import MeasureError
+
+ROOT = Path(__file__).resolve().parents[1]
+EXPERIMENT = """
+title: Test
+source: none
+question: none
+workload: {kind: bulk}
+link: {mode: throughput}
+libraries: [quiche, quinn]
+variants:
+  - {label: AES-128-GCM, cipher: aes-128-gcm}
+  - {label: NOOP, cipher: aes-128-gcm, aead: noop, header_protection: false}
+baseline: AES-128-GCM
+scales:
+  tiny: {bytes: 1000, blocks: 3, timeout_s: 1}
+"""
+
+
+class Proven:
+    """What an examined capture says, where the capture itself is not the subject of a test."""
+
+    def model_dump(self, mode: str) -> dict[str, str]:
+        return {"mode": mode}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    for file in (tmp_path / "config" / "experiments").iterdir():
+        file.unlink()
+    (tmp_path / "config" / "experiments" / "test.yaml").write_text(EXPERIMENT, encoding="utf-8")
+    (tmp_path / "config" / "config.yaml").write_text(
+        "scale: tiny\nexperiments: [test]\ngate: {retries: 1}\n", encoding="utf-8"
+    )
+    made = Project(tmp_path)
+    certificates.make(certificates.directory(made))
+
+    def read_build(project: Project, library: str, flavour: str) -> dict[str, Any]:
+        directory = project.build / f"{library}-{flavour}"
+        (directory / "bin").mkdir(parents=True, exist_ok=True)
+        if not (directory / "bin" / "client").exists():
+            behave(project, library, flavour)
+        return {"build": directory.name, "version": "1"}
+
+    monkeypatch.setattr(campaign_module.builds, "read_build", read_build)
+    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
+    monkeypatch.setattr(proof, "check", lambda *_args: [])
+    monkeypatch.setattr(driver, "READY_TIMEOUT", 1.0)
+    monkeypatch.setattr(driver, "STOP_TIMEOUT", 0.5)
+    monkeypatch.setattr(driver, "HANG_MARGIN", 0.5)
+    return made
+
+
+def behave(project: Project, library: str, flavour: str, **behaviour: list[str]) -> None:
+    """Install the fake endpoint as a build; `client=["ok", "crash"]` is per execution, the last one repeating."""
+    binaries = project.build / f"{library}-{flavour}" / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    text = (ROOT / "tests" / "fake_endpoint.py").read_text(encoding="utf-8")
+    for role in ("client", "server"):
+        (binaries / role).write_text(f"#!{sys.executable} -S\n{text}", encoding="utf-8")
+        (binaries / role).chmod(0o755)
+        (binaries / f"{role}.count").unlink(missing_ok=True)
+    (binaries / "behaviour.json").write_text(json.dumps(behaviour), encoding="utf-8")
+
+
+def run(project: Project, testbed: FakeTestbed | None = None) -> dict[str, Any]:
+    marker = project.root / "marker.json"
+    measure.measure(project, "test", marker, opener=lambda _: testbed or FakeTestbed())
+    data: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+    return data
+
+
+def runs(project: Project, pattern: str = "test/*/b*") -> list[dict[str, Any]]:
+    files = sorted((project.raw / "local").glob(f"{pattern}/*/run.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def orders(project: Project) -> list[list[str]]:
+    files = sorted((project.raw / "local" / "test").glob("*/b*/block.json"))
+    return [json.loads(file.read_text(encoding="utf-8"))["cells"] for file in files]
+
+
+def test_blocks_are_complete_random_and_reproducible(project: Project, tmp_path: Path) -> None:
+    run(project)
+    done = runs(project)
+    cells = {entry["cell"]["id"] for entry in done}
+    assert len(cells) == 6  # two libraries: two variants and the A/A arm
+    for order in orders(project):
+        assert set(order) == cells
+    assert len(orders(project)) == 3
+    assert len({tuple(order) for order in orders(project)}) > 1
+    assert all(entry["status"] == "ok" for entry in done)
+    assert len(done) == 18
+    for entry in done:
+        order = orders(project)[entry["block"]]
+        assert order[entry["order"]] == entry["cell"]["id"]
+    first = orders(project)
+    shutil.rmtree(tmp_path / "raw")
+    run(project)
+    assert orders(project) == first
+
+
+def test_a_second_start_measures_nothing(project: Project) -> None:
+    run(project)
+    before = {file: file.stat().st_mtime_ns for file in project.raw.rglob("run.json")}
+    run(project)
+    assert {file: file.stat().st_mtime_ns for file in project.raw.rglob("run.json")} == before
+
+
+def test_the_link_is_wire_for_proofs_and_the_experiments_for_runs(project: Project) -> None:
+    testbed = FakeTestbed()
+    run(project, testbed)
+    assert {link.mode for link in testbed.applied[:-1]} == {"wire"}
+    assert testbed.applied[-1].mode == "throughput"
+    assert {entry["link"]["mode"] for entry in runs(project)} == {"throughput"}
+    assert {entry["link"]["mode"] for entry in runs(project, "proofs/*")} == {"wire"}
+
+
+def test_every_run_names_the_proof_of_its_builds_and_variant(project: Project) -> None:
+    run(project)
+    proofs = {entry["cell"]["id"]: entry for entry in runs(project, "proofs/*")}
+    for entry in runs(project):
+        proven = proofs[entry["evidence"]["proof"]]
+        assert proven["variant"] == entry["variant"]
+        assert proven["client"] == entry["client"]
+
+
+def test_new_cells_are_measured_in_new_blocks_with_their_baselines(project: Project) -> None:
+    run(project)
+    old = {file.read_bytes() for file in project.raw.glob("local/test/*/b*/*/run.json")}
+    file = project.root / "config" / "experiments" / "test.yaml"
+    added = "  - {label: ChaCha20-Poly1305, cipher: chacha20-poly1305}\nbaseline:"
+    file.write_text(EXPERIMENT.replace("baseline:", added), encoding="utf-8")
+    again = Project(project.root)
+    run(again)
+    now = {file.read_bytes() for file in again.raw.glob("local/test/*/b*/*/run.json")}
+    assert old < now
+    by_id = {entry["cell"]["id"]: entry["cell"]["slug"] for entry in runs(again)}
+    assert len(orders(again)) == 6
+    for order in orders(again)[3:]:
+        assert sorted(by_id[cell] for cell in order) == [
+            "quiche-aes-128-gcm",
+            "quiche-chacha20-poly1305",
+            "quinn-aes-128-gcm",
+            "quinn-chacha20-poly1305",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("role", "behaviour", "reason"),
+    [
+        ("client", "hang", "the client hung"),
+        ("client", "crash", "the client was killed by SIGSEGV"),
+        ("client", "garbage", "client.jsonl"),
+        ("client", "truncated", "client.jsonl"),
+        ("client", "short", "ok is true, but content_ok is not"),
+        ("client", "wrong-content", "content differs at byte 3"),
+        ("client", "failed-connection", "bad certificate"),
+        ("server", "crash", "the server exited with 1: server: cannot bind"),
+        ("server", "never-ready", "the server was not ready"),
+        ("server", "ignore-sigterm", "the server did not stop"),
+    ],
+)
+def test_a_misbehaving_endpoint_is_a_failed_run_with_its_reason(
+    project: Project, role: str, behaviour: str, reason: str
+) -> None:
+    # the proof of the variant is the first execution and the warm-up the second
+    behave(project, "quiche", "stock", **{role: ["ok", "ok", behaviour, behaviour, "ok"]})
+    run(project)
+    failed = [entry for entry in runs(project) if entry["status"] == "failed"]
+    assert len(failed) == 2
+    for entry in failed:
+        assert entry["client"]["library"] == "quiche"
+        assert reason in entry["reason"]
+        assert "goodput_mbps" not in entry["metrics"]
+    assert sum(entry["status"] == "ok" for entry in runs(project)) >= 16
+    # nothing is left running
+    assert not list(Path("/proc").glob("[0-9]*/cwd/behaviour.json"))
+
+
+def test_contradicting_evidence_fails_loudly_and_is_no_data_point(project: Project) -> None:
+    behave(project, "quinn", "stock", client=["ok", "ok", "wrong-cipher", "ok"])
+    with pytest.raises(MeasureError, match="client reports cipher TLS_AES_256_GCM_SHA384, the cell says TLS_AES_128"):
+        run(project)
+    failed = [entry for entry in runs(project) if entry["status"] == "failed"]
+    assert len(failed) == 1
+    assert failed[0]["client"]["library"] == "quinn"
+
+
+def test_a_variant_whose_proof_fails_is_not_measured_and_fails_loudly(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        proof, "check", lambda _seen, claims: ["the payload is visible"] if claims.aead == "noop" else []
+    )
+    with pytest.raises(MeasureError, match="capture: the payload is visible"):
+        run(project)
+    assert {entry["cell"]["label"] for entry in runs(project)} == {"AES-128-GCM"}
+    excluded = runs(project, "test/*/excluded")
+    assert {entry["cell"]["label"] for entry in excluded} == {"NOOP"}
+    assert all("the payload is visible" in entry["reason"] for entry in excluded)
+
+
+def test_what_an_endpoint_cannot_do_stays_in_the_data_with_its_reason(project: Project) -> None:
+    behave(project, "quiche", "noop", client=["unsupported"])
+    marker = run(project)
+    excluded = runs(project, "test/*/excluded")
+    assert [entry["status"] for entry in excluded] == ["unsupported"]
+    assert excluded[0]["reason"] == "this build cannot do that"
+    assert marker["excluded"] == {excluded[0]["cell"]["id"]: "this build cannot do that"}
+    assert len(runs(project)) == 15
+
+
+def test_a_contaminated_run_is_marked_kept_and_repeated(project: Project) -> None:
+    behave(project, "quiche", "noop", client=["ok", "slow", "ok"])
+    run(project)
+    marked = [entry for entry in runs(project) if entry["contaminated"]]
+    assert len(marked) == 1
+    assert "waited for a processor" in marked[0]["contamination"][0]
+    twin = [
+        entry for entry in runs(project) if entry["cell"] == marked[0]["cell"] and entry["block"] == marked[0]["block"]
+    ]
+    assert [(entry["attempt"], entry["contaminated"]) for entry in twin] == [(0, True), (1, False)]
+
+
+def test_repeats_of_contaminated_runs_end(project: Project) -> None:
+    behave(project, "quiche", "noop", client=["ok", "slow"])
+    run(project)
+    assert sum(entry["contaminated"] for entry in runs(project)) == 3 * 2
+
+
+def test_a_full_disk_stops_with_a_remedy_and_keeps_everything(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(project.root)
+    calls: list[int] = []
+
+    def full(_path: object) -> Any:
+        calls.append(1)
+        return usage if len(calls) < 5 else usage._replace(free=0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", full)
+        with pytest.raises(MeasureError, match="make room"):
+            run(project)
+    kept = runs(project)
+    assert len(kept) == 3
+    run(project)
+    assert len(runs(project)) == 18
+    assert all(entry in runs(project) for entry in kept)
+
+
+def test_a_damaged_run_is_named_and_not_overwritten(project: Project) -> None:
+    run(project)
+    victim = sorted(project.raw.glob("local/test/*/b0001/*/run.json"))[0]
+    victim.write_text('{"format": 1, "cell"', encoding="utf-8")
+    with pytest.raises(MeasureError, match="is damaged") as error:
+        run(project)
+    assert str(victim) in str(error.value)
+    assert victim.read_text(encoding="utf-8") == '{"format": 1, "cell"'
+
+
+def test_expired_or_missing_certificates_are_named_before_anything_runs(project: Project) -> None:
+    (certificates.directory(project) / "server.pem").unlink()
+    with pytest.raises(certificates.CertificateError, match=r"server\.pem.*quicbed certificates"):
+        run(project)
+    assert not list(project.raw.rglob("run.json"))
+
+
+def _measure_in_child(project: Project) -> None:
+    os.setpgid(0, 0)
+    run(project)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_at_any_moment_and_started_again_it_loses_and_repeats_nothing(project: Project, seed: int) -> None:
+    chance = random.Random(seed)
+    context = multiprocessing.get_context("fork")
+    kept: dict[Path, bytes] = {}
+    for _ in range(3):
+        child = context.Process(target=_measure_in_child, args=(project,))
+        child.start()
+        time.sleep(chance.uniform(0.1, 2.0))
+        if child.is_alive() and child.pid:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.join()
+        for file, content in kept.items():
+            assert file.read_bytes() == content
+        kept = {file: file.read_bytes() for file in project.raw.glob("local/test/*/b*/*/run.json")}
+        for content in kept.values():
+            json.loads(content)
+    run(project)
+    for file, content in kept.items():
+        assert file.read_bytes() == content
+    done = runs(project)
+    assert len(done) == 18
+    assert len({(entry["cell"]["id"], entry["block"]) for entry in done}) == 18
+    assert not list(project.raw.rglob("*.partial"))
+
+
+def test_the_contrast_ends_the_experiment_when_it_is_precise(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = EXPERIMENT.replace("blocks: 3", "blocks: 9, min_blocks: 3").replace(
+        "scales:", "contrast: {label: NOOP, half_width: 0.05}\nscales:"
+    )
+    (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    goodput: dict[str, Callable[[int], float]] = {
+        "precise": lambda count: 1000.0 + count % 2,
+        "noisy": lambda count: 1000.0 * (1 + count % 3),
+    }
+    for kind, blocks in (("precise", 3), ("noisy", 9)):
+        shutil.rmtree(project.raw, ignore_errors=True)
+        count = iter(range(10_000))
+        function = goodput[kind]
+        monkeypatch.setattr(driver.events, "goodput_mbps", lambda _connection, f=function, c=count: f(next(c)))
+        run(Project(project.root))
+        assert len(orders(project)) == blocks
