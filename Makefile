@@ -9,8 +9,9 @@ TESTS ?=
 # The environment's own Python starts fastest; a fresh clone has only the system's.
 PYTHON ?= $(shell test -f .venv/set-up.json && .venv/bin/python -IS -c "" 2>/dev/null \
 	&& echo .venv/bin/python || echo python3)
-# Debian keeps tc, ethtool and tcpdump where a user's PATH does not look.
-export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/local/sbin:/usr/sbin:/sbin
+# Debian keeps tc, ethtool and tcpdump where a user's PATH does not look; rustup's cargo is on the PATH of new
+# shells only.
+export PATH := $(CURDIR)/.venv/bin:$(PATH):$(HOME)/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin
 
 set-up = $(PYTHON) tools/set_up.py
 settings = $(if $(SCALE),scale=$(SCALE)) $(CONFIG)
@@ -44,7 +45,7 @@ bench: ## run the benchmarks (needs root)
 
 lab: ## open the notebooks in JupyterLab
 	@$(set-up) lab
-	@.venv/bin/jupyter lab notebooks
+	@.venv/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
 
 setup: ## only set up: Debian packages and the Python environment (needs root)
 	@$(set-up) setup
