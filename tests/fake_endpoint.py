@@ -98,7 +98,7 @@ def connection(behaviour: str, options: dict[str, str]) -> dict[str, object]:
     }
 
 
-def server(behaviour: str, options: dict[str, str], emit) -> int:  # noqa: ANN001
+def server(behaviour: str, options: dict[str, str], emit) -> int:
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "ignore-sigterm" else lambda *_: stopped.append(1))
     if behaviour == "crash":
@@ -122,7 +122,7 @@ def server(behaviour: str, options: dict[str, str], emit) -> int:  # noqa: ANN00
     return 0
 
 
-def client(behaviour: str, options: dict[str, str], emit, out) -> int:  # noqa: ANN001
+def client(behaviour: str, options: dict[str, str], emit, out) -> int:
     if behaviour == "hang":
         time.sleep(600)
     if behaviour == "crash":

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from quicbed.config import ConfigError, Project
 from quicbed.plan import builds_needed, campaign_of, cells_of
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from faketestbed import FakeTestbed
 from quicbed import campaign as campaign_module
 from quicbed import certificates, driver, measure, proof

@@ -36,8 +36,8 @@ READY_TIMEOUT = 20.0
 STOP_TIMEOUT = 5.0
 # A client gives up by itself and says why; one that has not is stopped this many seconds later.
 HANG_MARGIN = 10.0
-# A download this size gives a capture of about a hundred packets.
-PROOF_BYTES = 131072
+# A download this size gives a capture of a few hundred packets.
+PROOF_BYTES = 262144
 PROOF_ATTEMPTS = 2
 FREE_BYTES = 500 * 2**20
 
@@ -422,7 +422,7 @@ class Driver:
             name = f"{cell.slug.removesuffix('-aa')}-{proof_id}.{number}"
             with self.stored(parent / name) as directory:
                 capture = directory / "capture.pcap"
-                with self.testbed.capture(capture, snaplen=65535) as captured:
+                with self.testbed.capture(capture, snaplen=mtu + 100) as captured:
                     attempt = self.execute(cell, workload, scale, link, directory)
                 attempt.contamination = []
                 if attempt.status == "ok":

@@ -1,0 +1,148 @@
+"""Sources and builds: what identifies them, and that nothing changed or foreign is built."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from quicbed import build as builds
+from quicbed.build import BuildError
+from quicbed.config import Project
+from quicbed.generate import generate
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The parts of the repository that builds are a function of."""
+    for name in ("config", "workflow"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("target", "__pycache__"))
+    return tmp_path
+
+
+def ids(root: Path) -> dict[tuple[str, str], str]:
+    project = Project(root)
+    return {
+        (name, flavour): builds.build_id(project, name, flavour)
+        for name, library in project.libraries.items()
+        for flavour in library.flavours
+    }
+
+
+def changed(root: Path, before: dict[tuple[str, str], str]) -> set[tuple[str, str]]:
+    after = ids(root)
+    return {key for key in before if before[key] != after[key]}
+
+
+def append(file: Path, text: str) -> None:
+    file.write_text(file.read_text(encoding="utf-8") + text, encoding="utf-8")
+
+
+def test_build_ids_do_not_depend_on_where_the_repository_is(copy: Path) -> None:
+    assert ids(copy) == ids(ROOT)
+
+
+def test_a_change_to_an_endpoint_rebuilds_that_endpoint_only(copy: Path) -> None:
+    before = ids(copy)
+    append(next((copy / "workflow/endpoints/quinn/src").glob("*.rs")), "// changed\n")
+    assert changed(copy, before) == {("quinn", "stock"), ("quinn", "noop")}
+
+
+def test_a_change_to_a_patch_rebuilds_the_patched_flavour_only(copy: Path) -> None:
+    before = ids(copy)
+    append(copy / "workflow/crypto/patches/quiche/noop.patch", "\n")
+    assert changed(copy, before) == {("quiche", "noop")}
+
+
+def test_another_checksum_of_a_source_rebuilds_what_is_made_from_it(copy: Path) -> None:
+    before = ids(copy)
+    lock = copy / "workflow/sources/Cargo.lock"
+    rustls = builds.closure(copy, ["rustls"])
+    checksum = next(p["checksum"] for p in rustls if p["name"] == "rustls")
+    lock.write_text(lock.read_text(encoding="utf-8").replace(checksum, "0" * 64), encoding="utf-8")
+    affected = changed(copy, before)
+    assert {("quinn", "stock"), ("quinn", "noop")} <= affected
+    assert ("quiche", "stock") not in affected
+    assert ("tcp-tls", "stock") not in affected
+
+
+def test_every_library_is_pinned_by_checksum() -> None:
+    project = Project(ROOT)
+    for name, library in project.libraries.items():
+        packages = {p["name"]: p for p in builds.closure(ROOT, library.crates)}
+        for crate in library.crates:
+            assert len(packages[crate]["checksum"]) == 64
+        assert builds.version_of(project, name)
+
+
+def test_stock_builds_have_no_patch_and_no_feature() -> None:
+    for library in Project(ROOT).libraries.values():
+        assert not library.flavours["stock"].patches
+        assert not library.flavours["stock"].features
+
+
+def test_every_patch_says_what_and_why() -> None:
+    for patch in (ROOT / builds.PATCHES).rglob("*.patch"):
+        header = patch.read_text(encoding="utf-8").split("--- ")[0]
+        assert len(header.split()) > 20, f"{patch} has no explanation before the first file"
+
+
+def test_a_library_that_is_not_locked_is_named(copy: Path) -> None:
+    with pytest.raises(BuildError, match="no package `nonesuch`"):
+        builds.closure(copy, ["nonesuch"])
+
+
+@pytest.fixture
+def vendored(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    directory = tmp_path / "vendor" / "thing-1.0.0"
+    (directory / "src").mkdir(parents=True)
+    (directory / "src" / "lib.rs").write_text("pub fn f() {}\n", encoding="utf-8")
+    digest = hashlib.sha256((directory / "src" / "lib.rs").read_bytes()).hexdigest()
+    recorded = {"files": {"src/lib.rs": digest}, "package": "a" * 64}
+    (directory / ".cargo-checksum.json").write_text(json.dumps(recorded), encoding="utf-8")
+    return tmp_path / "vendor", {"name": "thing", "version": "1.0.0", "checksum": "a" * 64}
+
+
+def test_a_source_as_fetched_is_accepted(vendored: tuple[Path, dict[str, str]]) -> None:
+    builds.verify_source(*vendored)
+
+
+def test_a_changed_missing_or_foreign_source_is_refused(vendored: tuple[Path, dict[str, str]]) -> None:
+    vendor, package = vendored
+    with pytest.raises(BuildError, match="not the package of"):
+        builds.verify_source(vendor, {**package, "checksum": "b" * 64})
+    with pytest.raises(BuildError, match="not a fetched source"):
+        builds.verify_source(vendor, {**package, "version": "2.0.0"})
+    file = vendor / "thing-1.0.0" / "src" / "lib.rs"
+    file.write_text("pub fn g() {}\n", encoding="utf-8")
+    with pytest.raises(BuildError, match="differs from the registry's source"):
+        builds.verify_source(vendor, package)
+    file.unlink()
+    with pytest.raises(BuildError, match="differs from the registry's source"):
+        builds.verify_source(vendor, package)
+
+
+def test_a_failed_command_names_its_log_and_shows_its_end(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "x.log"
+    with pytest.raises(BuildError, match=r"exit code 3.*x\.log") as error:
+        builds.run(["sh", "-c", "echo the compiler is unhappy; exit 3"], log=log)
+    assert "the compiler is unhappy" in str(error.value)
+
+
+def test_schemas_and_documentation_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate(ROOT, check=True) == 0, capsys.readouterr().err
+
+
+def test_a_drifted_document_is_shown_as_a_diff(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(ROOT / "docs", copy / "docs")
+    file = copy / "config" / "libraries" / "quinn.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("title: quinn", "title: Quinn"), encoding="utf-8")
+    assert generate(copy, check=True) == 1
+    assert "+## Quinn" in capsys.readouterr().err
+    assert generate(copy, check=False) == 0
+    assert generate(copy, check=True) == 0

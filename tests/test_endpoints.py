@@ -1,0 +1,271 @@
+"""The built endpoints keep the contract: any client downloads from any server, and what they report is what happened."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from quicbed import build as builds
+from quicbed import certificates, events
+from quicbed.config import Project
+from quicbed.driver import SUITES
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = Project(ROOT)
+QUIC = [name for name, library in PROJECT.libraries.items() if library.transport == "quic"]
+TCP = [name for name, library in PROJECT.libraries.items() if library.transport == "tcp"]
+PAIRS = [(client, server) for client in QUIC for server in QUIC] + [(name, name) for name in TCP]
+ALL_BUILDS = [(name, flavour) for name, library in PROJECT.libraries.items() for flavour in library.flavours]
+# an odd size, so that the last packet, record and buffer are not full
+SIZE = 3_000_001
+
+pytestmark = pytest.mark.workflow
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built() -> None:
+    """Build every flavour through the workflow, as a user would."""
+    snakemake = Path(sys.executable).parent / "snakemake"
+    done = subprocess.run(
+        [str(snakemake), "--cores", "all", "builds"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+@dataclass
+class Running:
+    """A server that accepts connections."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+    address: str
+
+    def stop(self) -> events.EndpointLog[events.ServerConnection]:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(5) == 0
+        return events.read(self.log, "server")
+
+
+@dataclass
+class Bench:
+    """Starts endpoints over loopback and ends what a test left running."""
+
+    directory: Path
+    servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def program(self, library: str, flavour: str, role: str) -> str:
+        return str(builds.build_directory(PROJECT, library, flavour) / "bin" / role)
+
+    def serve(self, library: str, flavour: str = "stock", size: int = SIZE, **options: str) -> Running:
+        log = self.directory / f"server-{len(self.servers)}.jsonl"
+        kind = socket.SOCK_DGRAM if PROJECT.libraries[library].transport == "quic" else socket.SOCK_STREAM
+        with socket.socket(socket.AF_INET, kind) as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        made = certificates.directory(PROJECT)
+        argv = [self.program(library, flavour, "server"), "--events", str(log), "--listen", address]
+        argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
+        argv += ["--content", str(size), *flat(options)]
+        process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+        self.servers.append(process)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if log.exists() and '"ready"' in log.read_text():
+                return Running(process, log, address)
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.01)
+        raise AssertionError("the server is not ready")
+
+    def download(self, library: str, flavour: str, address: str, size: int = SIZE, **options: str) -> tuple[int, Path]:
+        log = self.directory / f"client-{time.monotonic_ns()}.jsonl"
+        argv = [self.program(library, flavour, "client"), "--events", str(log), "--connect", address]
+        chosen = {
+            "server_name": "server",
+            "ca": str(certificates.directory(PROJECT) / "ca.pem"),
+            "bytes": str(size),
+            "timeout": "20",
+        }
+        done = subprocess.run(argv + flat(chosen | options), stderr=subprocess.DEVNULL, timeout=60, check=False)
+        return done.returncode, log
+
+
+def flat(options: dict[str, str]) -> list[str]:
+    return [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    for process in made.servers:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def raw_events(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(("library", "flavour"), ALL_BUILDS)
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_a_build_can_do_what_its_configuration_says(
+    library: str, flavour: str, role: Literal["client", "server"]
+) -> None:
+    supports = PROJECT.libraries[library].supports
+    info = builds.read_build(PROJECT, library, flavour)
+    said = info["describe"][role]
+    assert set(said["ciphers"]) == set(supports.ciphers)
+    assert set(supports.groups) <= set(said["groups"])
+    assert set(said["congestion_controls"]) >= {"cubic"}
+    assert set(said["aead"]) == ({"standard", "noop"} if flavour == "noop" and supports.noop else {"standard"})
+    assert said["library"] == library
+    if PROJECT.libraries[library].transport == "quic":
+        off = flavour == "noop" and supports.header_protection_off
+        assert set(said["header_protection"]) == ({"on", "off"} if off else {"on"})
+        assert (said["gso"], said["gro"]) == (supports.gso, supports.gro)
+
+
+@pytest.mark.parametrize(("client", "server"), PAIRS)
+@pytest.mark.parametrize(
+    ("flavour", "cipher", "aead", "header_protection"),
+    [
+        ("stock", "aes-128-gcm", "standard", "on"),
+        ("stock", "aes-256-gcm", "standard", "on"),
+        ("stock", "chacha20-poly1305", "standard", "on"),
+        ("noop", "aes-128-gcm", "standard", "on"),
+        ("noop", "aes-128-gcm", "noop", "on"),
+        ("noop", "aes-128-gcm", "noop", "off"),
+        ("noop", "aes-128-gcm", "standard", "off"),
+        ("noop", "chacha20-poly1305", "standard", "off"),
+    ],
+)
+def test_any_client_downloads_from_any_server(
+    bench: Bench, client: str, server: str, flavour: str, cipher: str, aead: str, header_protection: str
+) -> None:
+    options = {"cipher": cipher, "aead": aead}
+    if client in QUIC:
+        options["header_protection"] = header_protection
+    elif header_protection == "off":
+        pytest.skip("TCP has no header protection")
+    running = bench.serve(server, flavour, **options)
+    code, log = bench.download(client, flavour, running.address, **options)
+    assert code == 0, log.read_text()
+    got = events.read(log, "client").connections[0]
+    sent = running.stop().connections[0]
+    assert got.ok
+    assert got.content_ok
+    assert got.bytes_received == SIZE
+    assert sent.bytes_sent == SIZE
+    for side in (got, sent):
+        assert side.cipher == SUITES[cipher]
+        assert str(side.group).lower() == "x25519"
+        assert side.aead == aead
+        assert side.header_protection == options.get("header_protection")
+        assert side.tls_version == "TLSv1.3"
+        assert side.cpu_user_ns is not None
+    assert got.signature == "rsa_pss_rsae_sha256"
+    times = [got.t_client_hello, got.t_handshake_complete, got.t_request_sent, got.t_first_byte, got.t_last_byte]
+    assert None not in times
+    assert times == sorted(times, key=lambda t: t or 0)
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
+def test_a_stock_build_has_no_noop(bench: Bench, library: str) -> None:
+    code, log = bench.download(library, "stock", "127.0.0.1:9", aead="noop")
+    assert code == 127
+    reasons = [event["reason"] for event in raw_events(log) if event["event"] == "unsupported"]
+    assert reasons
+    assert reasons[0]
+
+
+@pytest.mark.parametrize("library", QUIC)
+def test_noop_is_not_understood_by_a_peer_that_encrypts(bench: Bench, library: str) -> None:
+    running = bench.serve(library, "noop", aead="noop", header_protection="off")
+    code, log = bench.download(library, "noop", running.address, timeout="2")
+    assert code == 1
+    assert not raw_events(log)[-2]["ok"]
+    running.stop()
+
+
+@pytest.mark.parametrize("library", QUIC)
+@pytest.mark.parametrize(("gso", "gro"), [("on", "off"), ("off", "on"), ("off", "off")])
+def test_segmentation_offloads_can_be_switched_off(bench: Bench, library: str, gso: str, gro: str) -> None:
+    running = bench.serve(library, gso=gso, gro=gro)
+    code, log = bench.download(library, "stock", running.address, gso=gso, gro=gro)
+    assert code == 0
+    seen = events.read(log, "client").start.options
+    assert (seen["gso"], seen["gro"]) == (gso == "on", gro == "on")
+    running.stop()
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
+@pytest.mark.parametrize("wrong", ["ca", "server_name"])
+def test_a_server_that_cannot_be_verified_is_refused(bench: Bench, tmp_path: Path, library: str, wrong: str) -> None:
+    certificates.make(tmp_path / "other")
+    value = {"ca": str(tmp_path / "other" / "ca.pem"), "server_name": "another.example"}[wrong]
+    running = bench.serve(library)
+    code, log = bench.download(library, "stock", running.address, **{wrong: value})
+    assert code == 1
+    refused = events.read(log, "client").connections[0]
+    assert not refused.ok
+    assert refused.error
+    assert refused.bytes_received == 0
+    code, log = bench.download(library, "stock", running.address)
+    assert code == 0, "a failed connection must not end the server"
+    running.stop()
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
+def test_many_connections_one_after_the_other(bench: Bench, library: str) -> None:
+    running = bench.serve(library, size=1)
+    code, log = bench.download(library, "stock", running.address, size=1, connections="50")
+    assert code == 0
+    got = events.read(log, "client")
+    assert len(got.connections) == 50
+    assert all(connection.ok for connection in got.connections)
+    assert len(running.stop().connections) == 50
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
+def test_a_client_without_a_server_gives_up(bench: Bench, library: str) -> None:
+    code, log = bench.download(library, "stock", "127.0.0.1:9", timeout="1")
+    assert code == 1
+    assert events.read(log, "client").connections[0].error
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
+@pytest.mark.parametrize("role", ["client", "server"])
+@pytest.mark.parametrize(
+    "argv", [["--frobnicate", "1"], [], ["--cipher", "rot13"], ["--bytes", "-1"], ["--listen", "here"]]
+)
+def test_a_wrong_command_line_is_one_line_and_code_2(bench: Bench, library: str, role: str, argv: list[str]) -> None:
+    done = subprocess.run(
+        [bench.program(library, "stock", role), *argv], capture_output=True, text=True, timeout=10, check=False
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
+def test_a_server_leaves_nothing_behind(bench: Bench, library: str) -> None:
+    running = bench.serve(library)
+    children = subprocess.run(
+        ["pgrep", "--parent", str(running.process.pid)], capture_output=True, text=True, check=False
+    ).stdout.split()
+    running.stop()
+    for pid in children:
+        assert not Path(f"/proc/{pid}").exists()
