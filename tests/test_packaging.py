@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -152,6 +153,58 @@ def test_conda_environment_of_the_workflow_has_everything(conda: ModuleType) -> 
     text = conda.environment_files()["environment.yml"]
     for name in conda.asked_for():
         assert re.search(rf"(?m)^ +- {conda.CONDA_NAMES.get(name, name)} ?==", text), name
+
+
+GROUP_MODULES = {
+    "build": ("quicbed.config", "quicbed.build"),
+    "measure": ("quicbed.measure", "quicbed.certificates", "quicbed.proof"),
+    "analysis": ("quicbed.runs", "quicbed.analysis", "quicbed.figures", "quicbed.report"),
+    "notebooks": ("quicbed.notebooks", "quicbed.analysis", "quicbed.figures"),
+}
+# Imports modules as if only some distributions were installed.
+IMPORT_WITH_ONLY = """
+import importlib.metadata, sys
+allowed, modules = set(sys.argv[1].split()), sys.argv[2:]
+owners = importlib.metadata.packages_distributions()
+class Finder:
+    def find_spec(name, path=None, target=None):
+        owner = {item.lower().replace("_", "-") for item in owners.get(name.partition(".")[0], [])}
+        if owner and not owner & allowed:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Finder)
+for module in modules:
+    __import__(module)
+"""
+
+
+def with_dependencies(names: Iterable[str]) -> set[str]:
+    """Distributions and all they require, as installed here."""
+    found: set[str] = set()
+    waiting = [canonicalize_name(name) for name in names]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        for line in importlib.metadata.requires(name) or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(canonicalize_name(requirement.name))
+    return found
+
+
+@pytest.mark.parametrize("group", GROUP_MODULES)
+def test_environment_of_a_rule_group_holds_what_its_code_imports(
+    repository: Path, conda: ModuleType, group: str
+) -> None:
+    assert set(GROUP_MODULES) == set(conda.RULE_GROUPS)
+    offered = with_dependencies(set(conda.RULE_GROUPS[group]) - set(conda.PROGRAMS))
+    command = [sys.executable, "-c", IMPORT_WITH_ONLY, " ".join(offered | {"quicbed"})]
+    done = subprocess.run([*command, *GROUP_MODULES[group]], cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, f"envs/{group}.yaml: {done.stderr}"
+    # The same way of asking does notice what is not offered.
+    done = subprocess.run([*command, "snakemake"], cwd=repository, capture_output=True, text=True)
+    assert "No module named 'snakemake'" in done.stderr
 
 
 # Set-up
