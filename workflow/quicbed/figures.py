@@ -98,6 +98,16 @@ class Saved:
         return bundle
 
 
+@dataclass(frozen=True)
+class NotMeasured:
+    """Shown in a notebook in place of a figure."""
+
+    experiment: str
+
+    def _repr_html_(self) -> str:
+        return f"<p><strong>Not measured:</strong> there are no runs of {self.experiment} here.</p>"
+
+
 def goodput_by_aead(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
     """A Quantum of QUIC, Fig. 3: goodput of each library with each AEAD.
 

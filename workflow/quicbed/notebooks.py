@@ -76,7 +76,7 @@ def run(path: Path, environment: Mapping[str, str], out_html: Path) -> None:
         notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         raise NotebookError(f"{path}: no such notebook") from None
-    except (ValueError, nbformat.ValidationError) as error:
+    except (ValueError, AttributeError, nbformat.ValidationError) as error:
         raise NotebookError(f"{path}: not a notebook: {error}") from None
     package = str(Path(__file__).resolve().parents[1])
     search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))

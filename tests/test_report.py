@@ -1,0 +1,279 @@
+"""The report, the notebook that makes the figures, and the records they tell provenance from."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import polars as pl
+import pytest
+
+import fakeruns
+from quicbed import analysis, figures, notebooks, provenance, report, runs
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+class Links(HTMLParser):
+    """Checks that elements are closed, and collects what a page refers to."""
+
+    VOID = frozenset({"meta", "img", "input", "br", "link", "hr"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.targets += [value for key, value in attrs if key in ("href", "src") and value]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def write_records(raw: Path, experiment: str = "aead-goodput") -> Path:
+    """What the driver leaves beside the runs of a campaign."""
+    directory = raw / "local" / experiment / "c0ffee00"
+    documents: dict[str, Any] = {
+        "campaign.json": {"format": 1, "id": "c0ffee00", "experiment": experiment},
+        "sessions/20300102T030405-7.json": {
+            "started_at": "2030-01-02T03:04:05Z",
+            "facts": {"host_id": "h0", "kernel": "6.1.0", "sysctl": {"net.core.rmem_max": 212992}},
+            "config": {"scale": "quick", "seed": 1},
+            "experiment": {"title": "Goodput by AEAD"},
+            "revision": "0123456789ab",
+        },
+        "builds/quinn-stock-000000000001.json": {
+            "build": "quinn-stock-000000000001",
+            "library": "quinn",
+            "flavour": "stock",
+            "version": "0.11.12",
+            "crates": [{"name": "quinn", "version": "0.11.12", "checksum": "ab" * 32, "patched": False}],
+            "patches": [],
+            "flags": {"profile": "release"},
+        },
+    }
+    for name, document in documents.items():
+        file = directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(document))
+    return directory
+
+
+@pytest.fixture
+def no_chromium(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
+
+
+def make(tmp_path: Path) -> tuple[Path, Path]:
+    """Runs, and artifacts with a figure and its tables."""
+    raw, artifacts = tmp_path / "raw", tmp_path / "artifacts"
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=6)
+    write_records(raw)
+    table = runs.write_table(raw, artifacts / "tables" / "runs.parquet")
+    campaign, cells = figures.experiment_table(table, "aead-goodput")
+    analysis.write_figure_table(cells, "aead-goodput", artifacts / "tables")
+    figures.save(figures.goodput_by_aead(campaign, cells), artifacts / "figures")
+    return raw, artifacts
+
+
+@pytest.mark.usefixtures("no_chromium")
+def test_pages_are_well_formed_and_every_link_leads_somewhere(tmp_path: Path) -> None:
+    raw, artifacts = make(tmp_path)
+    index = report.write(artifacts, raw)
+    pages = sorted(index.parent.glob("*.html"))
+    assert [page.name for page in pages] == ["index.html", "runs.html"]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for target in Links(text).targets:
+            path, _, anchor = target.partition("#")
+            if path:
+                assert (page.parent / path).is_file(), target
+            else:
+                assert f'id="{anchor}"' in text, target
+        assert "http://" not in text
+        assert "https://" not in text  # nothing is fetched from elsewhere
+
+
+@pytest.mark.usefixtures("no_chromium")
+def test_every_run_is_listed_with_its_directory(tmp_path: Path) -> None:
+    raw, artifacts = make(tmp_path)
+    listing = (report.write(artifacts, raw).parent / "runs.html").read_text(encoding="utf-8")
+    table = runs.table(raw)
+    assert all(f">{origin}<" in listing for origin in table["origin"])
+    assert listing.count("<tr>") == len(table) + 1
+
+
+@pytest.mark.usefixtures("no_chromium")
+def test_gaps_provenance_and_numbers_are_on_the_page(tmp_path: Path) -> None:
+    raw, artifacts = make(tmp_path)
+    unreadable = fakeruns.write_run(raw, fakeruns.make_run(block=99)) / "run.json"
+    unreadable.write_text("{")
+    failed = fakeruns.write_run(raw, fakeruns.make_run(block=98, status="failed", reason="exit <1> & more", metrics={}))
+    page = report.write(artifacts, raw).read_text(encoding="utf-8")
+    assert unreadable.parent.relative_to(tmp_path).as_posix() + ": run.json: truncated" in page
+    assert "quinn has no NOOP AEAD" in page
+    assert "exit &lt;1&gt; &amp; more" in page
+    assert failed.relative_to(tmp_path).as_posix() in page
+    assert "run delay 0.21 of wall time" in page
+    assert "sysctl.net.core.rmem_max" in page
+    assert "ab" * 32 in page
+    assert "revision 0123456789ab" in page
+    ratio = analysis.figure_table(runs.select_campaign(runs.table(raw), "aead-goodput"))["ratio"].drop_nulls()[0]
+    assert f">{ratio:.3f}<" in page
+
+
+@pytest.mark.usefixtures("no_chromium")
+def test_a_figure_of_other_runs_is_not_shown(tmp_path: Path) -> None:
+    raw, artifacts = make(tmp_path)
+    manifest = artifacts / "figures" / "goodput-by-aead.json"
+    assert "goodput-by-aead.html" in report.write(artifacts, raw).read_text(encoding="utf-8")
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"campaign": "deadbeef"}))
+    assert "goodput-by-aead.html" not in report.write(artifacts, raw).read_text(encoding="utf-8")
+
+
+def test_nothing_measured_is_a_report_too(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    page = report.write(tmp_path / "artifacts", tmp_path / "raw").read_text(encoding="utf-8")
+    assert "Nothing measured yet." in page
+    Links(page)
+
+
+def test_records_are_read_from_archives_as_from_directories(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=1)
+    write_records(raw)
+    (tree,) = provenance.campaigns(raw / "local")
+    archive = fakeruns.archive(raw, "local", "aead-goodput", raw / "reference" / "aead-goodput.tar.gz")
+    (packed,) = provenance.campaigns(archive.parent)
+    assert tree.origin == "raw/local/aead-goodput/c0ffee00"
+    assert packed.origin == "raw/reference/aead-goodput.tar.gz!local/aead-goodput/c0ffee00"
+    assert packed.identity == tree.identity
+    assert packed.sessions == tree.sessions
+    assert packed.builds == tree.builds
+    assert list(tree.builds) == ["quinn-stock-000000000001"]
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    (write_records(raw) / "campaign.json").write_text("[")
+    page = report.write(tmp_path / "artifacts", raw).read_text(encoding="utf-8")
+    assert "raw/local/aead-goodput/c0ffee00/campaign.json: truncated or corrupt" in page
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebooks_are_kept_without_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+    assert set(notebook.metadata) <= {"kernelspec", "language_info"}
+
+
+def run_notebook(raw: Path, artifacts: Path) -> str:
+    page = artifacts / "notebooks" / "quantum-of-quic.html"
+    environment = {"QUICBED_RAW": str(raw), "QUICBED_ARTIFACTS": str(artifacts)}
+    notebooks.run(ROOT / "notebooks" / "quantum-of-quic.ipynb", environment, page)
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_notebook_writes_tables_and_figures_and_is_reproducible(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    for experiment in fakeruns.EXPERIMENTS:
+        fakeruns.write_campaign(raw, experiment, blocks=4)
+    before = (ROOT / "notebooks" / "quantum-of-quic.ipynb").read_bytes()
+    contents = []
+    for folder in ("a", "b"):
+        artifacts = tmp_path / folder
+        run_notebook(raw, artifacts)
+        contents.append({p.relative_to(artifacts): p.read_bytes() for p in sorted(artifacts.rglob("*")) if p.is_file()})
+    names = {str(path) for path in contents[0]}
+    for name in ("aead-goodput", "header-protection"):
+        assert {f"tables/{name}.parquet", f"tables/{name}.csv"} <= names
+    for name in ("goodput-by-aead", "header-protection"):
+        assert {f"figures/{name}.html", f"figures/{name}.json"} <= names
+    assert contents[0] == contents[1]
+    assert (ROOT / "notebooks" / "quantum-of-quic.ipynb").read_bytes() == before
+    table = pl.read_parquet(tmp_path / "a" / "tables" / "aead-goodput.parquet")
+    assert table.equals(analysis.figure_table(runs.select_campaign(runs.table(raw), "aead-goodput")))
+
+
+@pytest.mark.slow
+def test_the_notebook_says_what_was_not_measured(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2, libraries=("quinn",))
+    page = run_notebook(raw, tmp_path / "artifacts")
+    assert re.findall(r"Not measured:</strong> ([^<]*)", page) == ["there are no runs of header-protection here."]
+    assert (tmp_path / "artifacts" / "figures" / "goodput-by-aead.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_notebook_that_fails_is_one_error_that_names_it(tmp_path: Path) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
+    path = tmp_path / "broken.ipynb"
+    nbformat.write(notebook, path)
+    with pytest.raises(notebooks.NotebookError, match=r"broken\.ipynb: ZeroDivisionError"):
+        notebooks.run(path, {}, tmp_path / "broken.html")
+    assert not (tmp_path / "broken.html").exists()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "no JSON"])
+def test_a_file_that_is_no_notebook_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "odd.ipynb"
+    path.write_text(content)
+    with pytest.raises(notebooks.NotebookError, match=r"odd\.ipynb"):
+        notebooks.run(path, {}, tmp_path / "odd.html")
+    with pytest.raises(notebooks.NotebookError, match="no such notebook"):
+        notebooks.run(tmp_path / "absent.ipynb", {}, tmp_path / "odd.html")
+
+
+def clone(tmp_path: Path) -> Path:
+    root = tmp_path / "clone"
+    (root / "notebooks").mkdir(parents=True)
+    (root / "pyproject.toml").touch()
+    return root
+
+
+def test_a_fresh_clone_reads_reference_data_and_a_used_one_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QUICBED_RAW", raising=False)
+    monkeypatch.delenv("QUICBED_ARTIFACTS", raising=False)
+    root = clone(tmp_path)
+    fresh = notebooks.place(root / "notebooks")
+    assert fresh.raw == root / "raw" / "reference"
+    assert fresh.artifacts == root / "artifacts" / "reference"
+    assert fresh.reference
+    fakeruns.write_run(root / "raw", fakeruns.make_run())
+    used = notebooks.place(root / "notebooks")
+    assert used.raw == root / "raw" / "local"
+    assert used.artifacts == root / "artifacts"
+    assert not used.reference
+
+
+def test_the_environment_says_where_to_read_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUICBED_RAW", str(tmp_path / "runs"))
+    monkeypatch.setenv("QUICBED_ARTIFACTS", str(tmp_path / "out"))
+    place = notebooks.place(clone(tmp_path))
+    assert (place.raw, place.tables, place.figures) == (
+        tmp_path / "runs",
+        tmp_path / "out" / "tables",
+        tmp_path / "out" / "figures",
+    )
+
+
+def test_outside_a_clone_the_remedy_is_named(tmp_path: Path) -> None:
+    with pytest.raises(notebooks.NotebookError, match="not inside a clone"):
+        notebooks.place(tmp_path)
