@@ -1,0 +1,588 @@
+/* Command line, events and content of the endpoint contract. */
+#define _GNU_SOURCE
+#include "endpoint.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/tcp.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct cipher ciphers[] = {
+    {"aes-128-gcm", "TLS_AES_128_GCM_SHA256", "AES-128-GCM"},
+    {"aes-256-gcm", "TLS_AES_256_GCM_SHA384", "AES-256-GCM"},
+    {"chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256", "ChaCha20-Poly1305"},
+};
+
+static const struct tls_group all_groups[] = {
+    {"x25519", "x25519", "X25519"},
+    {"p-256", "secp256r1", "prime256v1"},
+    {"p-384", "secp384r1", "secp384r1"},
+    {"p-521", "secp521r1", "secp521r1"},
+};
+
+static const char *const congestion_controls[] = {"cubic", "reno", "bbr"};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+const struct tls_group *groups(size_t *count)
+{
+    *count = COUNT(all_groups);
+    return all_groups;
+}
+
+/* ---- command line ---- */
+
+static void __attribute__((noreturn, format(printf, 1, 2))) usage_error(const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+    exit(EXIT_USAGE);
+}
+
+static uint64_t parse_number(const char *option, const char *value, uint64_t minimum, uint64_t maximum)
+{
+    char *end;
+    uint64_t number;
+
+    errno = 0;
+    number = strtoull(value, &end, 10);
+    if (!isdigit((unsigned char)value[0]) || *end != '\0' || errno != 0 || number < minimum || number > maximum)
+        usage_error("%s %s: must be a whole number from %" PRIu64 " to %" PRIu64, option, value, minimum, maximum);
+    return number;
+}
+
+static double parse_seconds(const char *option, const char *value)
+{
+    char *end;
+    double seconds = strtod(value, &end);
+
+    /* The upper limit keeps the milliseconds within libcurl's long. */
+    if (end == value || *end != '\0' || !isfinite(seconds) || seconds < 0.001 || seconds > 1e9)
+        usage_error("%s %s: must be a number of seconds from 0.001 to 1e9", option, value);
+    return seconds;
+}
+
+static bool parse_choice(const char *option, const char *value, const char *yes, const char *no)
+{
+    if (strcmp(value, yes) != 0 && strcmp(value, no) != 0)
+        usage_error("%s %s: must be %s or %s", option, value, yes, no);
+    return strcmp(value, yes) == 0;
+}
+
+/* Splits IPv4:PORT or [IPv6]:PORT. */
+static void parse_address(const char *option, const char *value, struct options *options)
+{
+    struct in6_addr parsed;
+    const char *colon = strrchr(value, ':');
+    char *host;
+    size_t length;
+    bool bracketed;
+
+    if (colon == NULL)
+        usage_error("%s %s: must be IP:PORT", option, value);
+    length = (size_t)(colon - value);
+    bracketed = length > 2 && value[0] == '[' && colon[-1] == ']';
+    host = bracketed ? strndup(value + 1, length - 2) : strndup(value, length);
+    if (host == NULL || inet_pton(bracketed ? AF_INET6 : AF_INET, host, &parsed) != 1)
+        usage_error("%s %s: must be IP:PORT, with an IPv6 address in brackets", option, value);
+    options->address = host;
+    /* Port 0 lets the system choose one, which only makes sense for a server. */
+    options->port = (int)parse_number(option, colon + 1, options->role == SERVER ? 0 : 1, 65535);
+}
+
+static const struct cipher *parse_cipher(const char *value)
+{
+    for (size_t i = 0; i < COUNT(ciphers); i++)
+        if (strcmp(value, ciphers[i].name) == 0)
+            return &ciphers[i];
+    usage_error("--cipher %s: must be aes-128-gcm, aes-256-gcm or chacha20-poly1305", value);
+}
+
+static const char *parse_congestion_control(const char *value)
+{
+    for (size_t i = 0; i < COUNT(congestion_controls); i++)
+        if (strcmp(value, congestion_controls[i]) == 0)
+            return value;
+    usage_error("--congestion-control %s: must be cubic, reno or bbr", value);
+}
+
+static void add_content(struct options *options, uint64_t bytes)
+{
+    for (size_t i = 0; i < options->content_count; i++)
+        if (options->content[i] == bytes)
+            return;
+    options->content = realloc(options->content, (options->content_count + 1) * sizeof(*options->content));
+    if (options->content == NULL)
+        usage_error("--content: out of memory");
+    options->content[options->content_count++] = bytes;
+}
+
+static bool client_option(struct options *options, const char *option, const char *value)
+{
+    if (strcmp(option, "--connect") == 0)
+        parse_address(option, value, options);
+    else if (strcmp(option, "--server-name") == 0)
+        options->server_name = value;
+    else if (strcmp(option, "--ca") == 0)
+        options->ca = value;
+    else if (strcmp(option, "--bytes") == 0)
+        options->bytes = parse_number(option, value, 0, INT64_MAX);
+    else if (strcmp(option, "--connections") == 0)
+        options->connections = parse_number(option, value, 1, INT64_MAX);
+    else if (strcmp(option, "--timeout") == 0)
+        options->timeout_seconds = parse_seconds(option, value);
+    else
+        return false;
+    return true;
+}
+
+static bool server_option(struct options *options, const char *option, const char *value)
+{
+    if (strcmp(option, "--listen") == 0)
+        parse_address(option, value, options);
+    else if (strcmp(option, "--certificate") == 0)
+        options->certificate = value;
+    else if (strcmp(option, "--private-key") == 0)
+        options->private_key = value;
+    else if (strcmp(option, "--content") == 0)
+        add_content(options, parse_number(option, value, 0, INT64_MAX));
+    else
+        return false;
+    return true;
+}
+
+static bool common_option(struct options *options, const char *option, const char *value)
+{
+    /* Linux keeps twice the size of a socket buffer in an int (socket(7)). */
+    const uint64_t largest_buffer = INT_MAX / 2;
+
+    if (strcmp(option, "--events") == 0) {
+        options->events = value;
+    } else if (strcmp(option, "--cipher") == 0) {
+        options->cipher = parse_cipher(value);
+    } else if (strcmp(option, "--aead") == 0) {
+        options->noop = parse_choice(option, value, "noop", "standard");
+    } else if (strcmp(option, "--header-protection") == 0) {
+        options->header_protection = parse_choice(option, value, "on", "off");
+    } else if (strcmp(option, "--group") == 0) {
+        options->group_name = value;
+    } else if (strcmp(option, "--congestion-control") == 0) {
+        options->congestion_control = parse_congestion_control(value);
+    } else if (strcmp(option, "--receive-buffer") == 0) {
+        options->receive_buffer = (int)parse_number(option, value, 1, largest_buffer);
+    } else if (strcmp(option, "--send-buffer") == 0) {
+        options->send_buffer = (int)parse_number(option, value, 1, largest_buffer);
+    } else if (strcmp(option, "--key-log") == 0) {
+        options->key_log = value;
+    } else if (strcmp(option, "--gso") == 0 || strcmp(option, "--gro") == 0) {
+        parse_choice(option, value, "on", "off");
+    } else if (strcmp(option, "--udp-payload") == 0) {
+        parse_number(option, value, 1200, 65507);
+    } else if (strcmp(option, "--window") == 0) {
+        parse_number(option, value, 1, (UINT64_C(1) << 62) - 1);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Prints what this build can do. */
+static void describe(void)
+{
+    const bool noop = access(build_path("lib/" NOOP_PROVIDER ".so"), R_OK) == 0;
+
+    printf("{\"contract\": %d, \"library\": \"%s\", \"version\": \"%s\", \"tls_library\": \"%s\", ", CONTRACT, LIBRARY,
+           VERSION, TLS_LIBRARY);
+    printf("\"flavour_features\": [%s], \"transport\": \"tcp\", \"alpn\": [\"http/1.1\"], \"ciphers\": [",
+           noop ? "\"noop\"" : "");
+    for (size_t i = 0; i < COUNT(ciphers); i++)
+        printf("%s\"%s\"", i > 0 ? ", " : "", ciphers[i].name);
+    printf("], \"aead\": [\"standard\"%s], \"header_protection\": [], \"groups\": [", noop ? ", \"noop\"" : "");
+    for (size_t i = 0; i < COUNT(all_groups); i++)
+        printf("%s\"%s\"", i > 0 ? ", " : "", all_groups[i].name);
+    printf("], \"congestion_controls\": [");
+    for (size_t i = 0; i < COUNT(congestion_controls); i++)
+        printf("%s\"%s\"", i > 0 ? ", " : "", congestion_controls[i]);
+    printf("], \"gso\": false, \"gro\": false}\n");
+}
+
+static void require(const void *value, const char *option)
+{
+    if (value == NULL)
+        usage_error("%s is missing", option);
+}
+
+void parse_options(struct options *options, enum role role, int argc, char **argv)
+{
+    bool bytes_given = false;
+
+    *options = (struct options){
+        .role = role,
+        .events = "-",
+        .cipher = &ciphers[0],
+        .group_name = "x25519",
+        .header_protection = true,
+        .congestion_control = "cubic",
+        .receive_buffer = UNKNOWN,
+        .send_buffer = UNKNOWN,
+        .connections = 1,
+        .timeout_seconds = 60,
+    };
+    for (int i = 1; i < argc; i += 2) {
+        const char *option = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
+
+        if (strcmp(option, "--describe") == 0) {
+            describe();
+            exit(EXIT_SUCCESS);
+        }
+        if (value == NULL)
+            value = "";
+        if (!common_option(options, option, value)
+            && !(role == CLIENT ? client_option : server_option)(options, option, value))
+            usage_error("unknown option %s", option);
+        if (i + 1 >= argc || *value == '\0')
+            usage_error("%s: the value is missing", option);
+        bytes_given = bytes_given || strcmp(option, "--bytes") == 0;
+    }
+    for (size_t i = 0; i < COUNT(all_groups); i++)
+        if (strcmp(options->group_name, all_groups[i].name) == 0)
+            options->group = &all_groups[i];
+    if (role == CLIENT) {
+        require(options->address, "--connect");
+        require(options->server_name, "--server-name");
+        require(options->ca, "--ca");
+        require(bytes_given ? options : NULL, "--bytes");
+    } else {
+        require(options->address, "--listen");
+        require(options->certificate, "--certificate");
+        require(options->private_key, "--private-key");
+    }
+}
+
+/* ---- time and resources ---- */
+
+int64_t now_ns(void)
+{
+    struct timespec time;
+
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * INT64_C(1000000000) + time.tv_nsec;
+}
+
+int64_t user_ns(const struct rusage *usage)
+{
+    return usage->ru_utime.tv_sec * INT64_C(1000000000) + usage->ru_utime.tv_usec * INT64_C(1000);
+}
+
+int64_t system_ns(const struct rusage *usage)
+{
+    return usage->ru_stime.tv_sec * INT64_C(1000000000) + usage->ru_stime.tv_usec * INT64_C(1000);
+}
+
+int64_t run_delay_ns(pid_t pid)
+{
+    char path[PATH_MAX];
+    struct dirent *entry;
+    int64_t sum = 0;
+    bool any = false;
+    DIR *tasks;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+    tasks = opendir(path);
+    if (tasks == NULL)
+        return UNKNOWN;
+    while ((entry = readdir(tasks)) != NULL) {
+        int64_t delay;
+        FILE *file;
+
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "/proc/%d/task/%s/schedstat", (int)pid, entry->d_name);
+        file = fopen(path, "r");
+        if (file == NULL)
+            continue; /* the thread has ended, or the kernel has no scheduler statistics */
+        if (fscanf(file, "%*d %" SCNd64, &delay) == 1) {
+            sum += delay;
+            any = true;
+        }
+        fclose(file);
+    }
+    closedir(tasks);
+    return any ? sum : UNKNOWN;
+}
+
+int64_t max_rss_bytes(pid_t pid)
+{
+    char path[64], line[256];
+    int64_t kib = UNKNOWN;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    file = fopen(path, "r");
+    if (file == NULL)
+        return UNKNOWN;
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "VmHWM: %" SCNd64 " kB", &kib) == 1)
+            break;
+    fclose(file);
+    return kib < 0 ? UNKNOWN : kib * 1024;
+}
+
+/* ---- events ---- */
+
+static FILE *events;
+
+void events_open(const struct options *options)
+{
+    events = strcmp(options->events, "-") == 0 ? stdout : fopen(options->events, "we");
+    if (events == NULL) {
+        fprintf(stderr, "--events %s: %s\n", options->events, strerror(errno));
+        exit(EXIT_FAILED);
+    }
+    /* A line leaves in one write, at event_end(). */
+    setvbuf(events, NULL, _IOFBF, 1 << 16);
+}
+
+static void write_text(const char *text)
+{
+    fputc('"', events);
+    for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
+        if (*at == '"' || *at == '\\')
+            fprintf(events, "\\%c", *at);
+        else if (*at < 0x20 || *at >= 0x7f)
+            fprintf(events, "\\u%04x", *at);
+        else
+            fputc(*at, events);
+    }
+    fputc('"', events);
+}
+
+void event_begin(const char *kind)
+{
+    fprintf(events, "{\"event\": \"%s\", \"t\": %" PRId64, kind, now_ns());
+}
+
+void event_string(const char *key, const char *value)
+{
+    fprintf(events, ", \"%s\": ", key);
+    if (value == NULL)
+        fputs("null", events);
+    else
+        write_text(value);
+}
+
+void event_integer(const char *key, int64_t value)
+{
+    if (value == UNKNOWN)
+        fprintf(events, ", \"%s\": null", key);
+    else
+        fprintf(events, ", \"%s\": %" PRId64, key, value);
+}
+
+void event_boolean(const char *key, bool value)
+{
+    fprintf(events, ", \"%s\": %s", key, value ? "true" : "false");
+}
+
+void event_end(void)
+{
+    fputs("}\n", events);
+    if (fflush(events) != 0 || ferror(events)) {
+        fprintf(stderr, "cannot write events: %s\n", strerror(errno));
+        exit(EXIT_FAILED);
+    }
+}
+
+void event_reason(const char *kind, const char *format, ...)
+{
+    char reason[1024];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof(reason), format, arguments);
+    va_end(arguments);
+    event_begin(kind);
+    event_string("reason", reason);
+    event_end();
+}
+
+/* Size of a socket buffer as the options count it: half of what the kernel accounts for (socket(7)). */
+static int64_t buffer_bytes(int fd, int option)
+{
+    int value;
+    socklen_t length = sizeof(value);
+
+    return getsockopt(fd, SOL_SOCKET, option, &value, &length) == 0 ? value / 2 : UNKNOWN;
+}
+
+void event_start(const struct options *options, int socket_fd)
+{
+    char congestion_control[16] = "";
+    socklen_t length = sizeof(congestion_control) - 1;
+
+    event_begin("start");
+    event_integer("contract", CONTRACT);
+    event_string("role", options->role == CLIENT ? "client" : "server");
+    event_string("library", LIBRARY);
+    event_string("version", VERSION);
+    event_integer("pid", getpid());
+    fprintf(events, ", \"options\": {\"cipher\": \"%s\"", options->cipher->name);
+    event_string("aead", options->noop ? "noop" : "standard");
+    event_string("header_protection", NULL);
+    event_string("group", options->group_name);
+    if (getsockopt(socket_fd, IPPROTO_TCP, TCP_CONGESTION, congestion_control, &length) == 0)
+        event_string("congestion_control", congestion_control);
+    else
+        event_string("congestion_control", NULL);
+    event_string("gso", NULL);
+    event_string("gro", NULL);
+    event_string("udp_payload", NULL);
+    event_integer("receive_buffer", buffer_bytes(socket_fd, SO_RCVBUF));
+    event_integer("send_buffer", buffer_bytes(socket_fd, SO_SNDBUF));
+    event_boolean("receive_buffer_autotuning", options->receive_buffer == UNKNOWN);
+    event_boolean("send_buffer_autotuning", options->send_buffer == UNKNOWN);
+    event_string("window", NULL);
+    fputc('}', events);
+    event_end();
+}
+
+void event_final(uint64_t connections, uint64_t failed, const struct rusage *usage, int64_t run_delay, int64_t max_rss)
+{
+    event_begin("end");
+    event_integer("connections", (int64_t)connections);
+    event_integer("failed", (int64_t)failed);
+    event_integer("cpu_user_ns", user_ns(usage));
+    event_integer("cpu_system_ns", system_ns(usage));
+    event_integer("run_delay_ns", run_delay);
+    event_integer("max_rss_bytes", max_rss);
+    event_end();
+}
+
+/* ---- environment ---- */
+
+const char *build_path(const char *path)
+{
+    static char joined[2 * PATH_MAX];
+    char program[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+
+    if (length < 0) {
+        fprintf(stderr, "/proc/self/exe: %s; is /proc mounted?\n", strerror(errno));
+        exit(EXIT_FAILED);
+    }
+    program[length] = '\0';
+    for (int level = 0; level < 2; level++) {
+        char *slash = strrchr(program, '/');
+        if (slash != NULL)
+            *slash = '\0';
+    }
+    snprintf(joined, sizeof(joined), "%s/%s", program, path);
+    return joined;
+}
+
+const char *unsupported_reason(const struct options *options)
+{
+    static char reason[256];
+
+    if (!options->header_protection)
+        return "TCP+TLS has no header protection that could be off";
+    if (options->noop && access(build_path("lib/" NOOP_PROVIDER ".so"), R_OK) != 0)
+        return "this build has no --aead noop, it is no noop flavour";
+    if (options->group == NULL) {
+        int length = snprintf(reason, sizeof(reason), "no group %.64s, there are:", options->group_name);
+        for (size_t i = 0; i < COUNT(all_groups); i++)
+            length += snprintf(reason + length, sizeof(reason) - (size_t)length, " %s", all_groups[i].name);
+        return reason;
+    }
+    return NULL;
+}
+
+static void set_variable(const char *name, const char *value)
+{
+    if ((value == NULL ? unsetenv(name) : setenv(name, value, 1)) != 0) {
+        fprintf(stderr, "%s: %s\n", name, strerror(errno));
+        exit(EXIT_FAILED);
+    }
+}
+
+void choose_openssl_configuration(const struct options *options)
+{
+    set_variable("OPENSSL_CONF", build_path(options->noop ? "etc/openssl-noop.cnf" : "etc/openssl-standard.cnf"));
+    set_variable("OPENSSL_MODULES", build_path("lib"));
+    set_variable("SSLKEYLOGFILE", options->key_log);
+}
+
+const char *configure_socket(const struct options *options, int fd)
+{
+    static char reason[256];
+    const struct {
+        const char *option;
+        int value, force, plain;
+    } buffers[] = {
+        {"--receive-buffer", options->receive_buffer, SO_RCVBUFFORCE, SO_RCVBUF},
+        {"--send-buffer", options->send_buffer, SO_SNDBUFFORCE, SO_SNDBUF},
+    };
+
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, options->congestion_control,
+                   (socklen_t)strlen(options->congestion_control))
+        != 0) {
+        snprintf(reason, sizeof(reason),
+                 "the kernel refuses congestion control %s: %s; see net.ipv4.tcp_allowed_congestion_control",
+                 options->congestion_control, strerror(errno));
+        return reason;
+    }
+    for (size_t i = 0; i < COUNT(buffers); i++) {
+        /* The forced variant ignores net.core.rmem_max and wmem_max but needs CAP_NET_ADMIN. */
+        if (buffers[i].value != UNKNOWN
+            && setsockopt(fd, SOL_SOCKET, buffers[i].force, &buffers[i].value, sizeof(int)) != 0
+            && setsockopt(fd, SOL_SOCKET, buffers[i].plain, &buffers[i].value, sizeof(int)) != 0) {
+            snprintf(reason, sizeof(reason), "%s %d: %s", buffers[i].option, buffers[i].value, strerror(errno));
+            return reason;
+        }
+    }
+    return NULL;
+}
+
+int open_socket(const struct options *options, const char **reason)
+{
+    int family = strchr(options->address, ':') != NULL ? AF_INET6 : AF_INET;
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0) {
+        *reason = strerror(errno);
+        return -1;
+    }
+    *reason = configure_socket(options, fd);
+    if (*reason != NULL) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* ---- content ---- */
+
+const char *content_period(void)
+{
+    static char period[CONTENT_PERIOD + 1];
+
+    if (period[0] == '\0')
+        for (int record = 0; record < CONTENT_PERIOD / CONTENT_RECORD; record++)
+            snprintf(period + record * CONTENT_RECORD, CONTENT_RECORD + 1, "quicbed%08x\n", (unsigned)record);
+    return period;
+}

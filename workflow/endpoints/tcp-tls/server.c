@@ -1,0 +1,576 @@
+/*
+ * Server of the endpoint contract over TCP and TLS 1.3: runs nginx as one process and reports for it.
+ *
+ * Nothing is written to disk and nothing can be left behind. The configuration and the content are anonymous files in
+ * memory (memfd_create(2)) that nginx inherits and opens as /proc/self/fd/N; its log lines come through pipes. They are
+ * gone with the last process, and nginx is ended by the kernel if this process dies (PR_SET_PDEATHSIG).
+ *
+ * The listening socket is opened here, with the congestion control and the buffers asked for, which accepted connections
+ * inherit. nginx takes it over as it takes over the sockets of its predecessor in an upgrade (environment variable NGINX).
+ */
+#define _GNU_SOURCE
+#include "endpoint.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* nginx has this long to end after SIGTERM; the contract gives the whole program a second. */
+#define STOP_MILLISECONDS 600
+
+/* Fields of a log line; a tab cannot occur in any of them. */
+enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_COUNT };
+#define LOG_FORMAT                                                                             \
+    "$status\t$request_completion\t$uri\t$body_bytes_sent\t$ssl_protocol\t$ssl_cipher\t" \
+    "$ssl_curve\t$ssl_alpn_protocol"
+
+/* A pipe whose lines are read one by one. */
+struct lines {
+    int fd;
+    size_t used;
+    char buffer[8192];
+};
+
+struct server {
+    const struct options *options;
+    int listener, port;
+    int config;    /* memory file with nginx's configuration */
+    int *contents; /* memory files, one per options->content */
+    int access_log_write;
+    struct lines access_log, messages;
+
+    pid_t nginx;
+    bool ready, stopping;
+    int64_t stop_by;
+    int64_t run_delay, max_rss; /* of nginx, taken before it is stopped */
+    const char *aead;           /* what nginx's TLS library has loaded */
+    uint64_t connections, failed;
+    uint64_t last_unserved; /* nginx's number of the last connection that ended without a request */
+    char last_message[512]; /* last complaint of nginx */
+};
+
+/* ---- ending ---- */
+
+static struct server server;
+
+static void __attribute__((noreturn)) finish(int exit_code, const struct rusage *usage)
+{
+    event_final(server.connections, server.failed, usage, server.run_delay, server.max_rss);
+    exit(exit_code);
+}
+
+/* Ends a server that never started nginx. */
+static void __attribute__((noreturn, format(printf, 3, 4))) give_up(const char *kind, int exit_code, const char *format,
+                                                                     ...)
+{
+    struct rusage usage;
+    char reason[1024];
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(reason, sizeof(reason), format, arguments);
+    va_end(arguments);
+    event_reason(kind, "%s", reason);
+    fprintf(stderr, "%s\n", reason);
+    getrusage(RUSAGE_SELF, &usage);
+    server.run_delay = run_delay_ns(getpid());
+    server.max_rss = max_rss_bytes(getpid());
+    finish(exit_code, &usage);
+}
+
+static void __attribute__((noreturn)) fail(const char *what)
+{
+    give_up("error", EXIT_FAILED, "%s: %s", what, strerror(errno));
+}
+
+/* ---- content ---- */
+
+static uint64_t available_memory(void)
+{
+    char line[256];
+    uint64_t kib = UINT64_MAX / 1024;
+    FILE *file = fopen("/proc/meminfo", "r");
+
+    if (file == NULL)
+        fail("/proc/meminfo");
+    while (fgets(line, sizeof(line), file) != NULL)
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            break;
+    fclose(file);
+    return kib * 1024;
+}
+
+/* Makes a file of this many bytes of content in memory. */
+static int make_content(uint64_t bytes)
+{
+    enum { PERIODS = 16 };
+    static char *block;
+    const size_t block_bytes = (size_t)PERIODS * CONTENT_PERIOD;
+    uint64_t written = 0;
+    int fd;
+
+    if (block == NULL) {
+        block = malloc(block_bytes);
+        if (block == NULL)
+            give_up("error", EXIT_FAILED, "--content %" PRIu64 ": out of memory", bytes);
+        for (int i = 0; i < PERIODS; i++)
+            memcpy(block + (size_t)i * CONTENT_PERIOD, content_period(), CONTENT_PERIOD);
+    }
+    fd = memfd_create("quicbed-content", 0);
+    if (fd < 0)
+        fail("memfd_create");
+    while (written < bytes) {
+        const size_t at = written % block_bytes;
+        const size_t room = block_bytes - at;
+        const ssize_t done = write(fd, block + at, bytes - written < room ? (size_t)(bytes - written) : room);
+
+        if (done < 0) {
+            if (errno == EINTR)
+                continue;
+            give_up("error", EXIT_FAILED, "--content %" PRIu64 ": %s", bytes, strerror(errno));
+        }
+        written += (uint64_t)done;
+    }
+    return fd;
+}
+
+static void make_contents(const struct options *options)
+{
+    /* Left for everything else, so that the machine does not run out of memory in the middle of a transfer. */
+    const uint64_t reserve = UINT64_C(256) << 20;
+    uint64_t needed = 0, available = available_memory();
+
+    for (size_t i = 0; i < options->content_count; i++)
+        needed = options->content[i] > UINT64_MAX - needed ? UINT64_MAX : needed + options->content[i];
+    if (needed > 0 && (available < reserve || needed > available - reserve))
+        give_up("error", EXIT_FAILED,
+                "the content needs %" PRIu64 " MiB of memory, but only %" PRIu64 " MiB are available and %" PRIu64
+                " of them kept free; ask for fewer bytes",
+                needed >> 20, available >> 20, reserve >> 20);
+    server.contents = calloc(options->content_count + 1, sizeof(*server.contents));
+    if (server.contents == NULL)
+        fail("--content");
+    for (size_t i = 0; i < options->content_count; i++)
+        server.contents[i] = make_content(options->content[i]);
+}
+
+/* ---- preparing nginx ---- */
+
+static void listen_on(const struct options *options)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } address = {0};
+    socklen_t length;
+    const int on = 1;
+
+    if (strchr(options->address, ':') != NULL) {
+        address.v6.sin6_family = AF_INET6;
+        address.v6.sin6_port = htons((uint16_t)options->port);
+        inet_pton(AF_INET6, options->address, &address.v6.sin6_addr);
+        length = sizeof(address.v6);
+    } else {
+        address.v4.sin_family = AF_INET;
+        address.v4.sin_port = htons((uint16_t)options->port);
+        inet_pton(AF_INET, options->address, &address.v4.sin_addr);
+        length = sizeof(address.v4);
+    }
+    setsockopt(server.listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(server.listener, &address.any, length) != 0 || listen(server.listener, 511) != 0)
+        give_up("error", EXIT_FAILED, "--listen %s:%d: %s", options->address, options->port, strerror(errno));
+    length = sizeof(address);
+    if (getsockname(server.listener, &address.any, &length) != 0)
+        fail("getsockname");
+    server.port = ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
+}
+
+static void open_lines(struct lines *lines, int *write_end)
+{
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        fail("pipe");
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    lines->fd = ends[0];
+    *write_end = ends[1];
+}
+
+/* An nginx string: quoted, so that blanks and braces in a path mean nothing. */
+static void write_path(FILE *config, const char *directive, const char *option, const char *path)
+{
+    char *absolute = realpath(path, NULL);
+
+    if (absolute == NULL)
+        give_up("error", EXIT_FAILED, "%s %s: %s", option, path, strerror(errno));
+    if (strpbrk(absolute, "\"\\$\n") != NULL)
+        give_up("error", EXIT_FAILED, "%s %s: nginx cannot take a path with any of \" \\ $", option, path);
+    fprintf(config, "    %s \"%s\";\n", directive, absolute);
+    free(absolute);
+}
+
+/* A directory without a name: nginx insists on one for request bodies, although a GET has none. */
+static int open_removed_directory(void)
+{
+    char path[] = "/tmp/quicbed-nginx-XXXXXX";
+    int fd;
+
+    if (mkdtemp(path) == NULL)
+        fail(path);
+    fd = open(path, O_PATH | O_DIRECTORY);
+    if (rmdir(path) != 0 || fd < 0)
+        fail(path);
+    return fd;
+}
+
+static void write_config(const struct options *options)
+{
+    const bool ipv6 = strchr(options->address, ':') != NULL;
+    int pid_file = memfd_create("quicbed-nginx.pid", 0);
+    FILE *config;
+
+    server.config = memfd_create("quicbed-nginx.conf", 0);
+    if (pid_file < 0 || server.config < 0)
+        fail("memfd_create");
+    config = fdopen(dup(server.config), "w");
+    if (config == NULL)
+        fail("nginx configuration");
+    if (geteuid() == 0) {
+        /* Without it nginx, as root, would look for a user "nobody" to give its directories to. */
+        const struct passwd *user = getpwuid(0);
+        const struct group *group = getgrgid(0);
+        fprintf(config, "user %s %s;\n", user == NULL ? "root" : user->pw_name, group == NULL ? "root" : group->gr_name);
+    }
+    fprintf(config,
+            "daemon off;\n"
+            "master_process off;\n" /* one process that does the work, and none to outlive it */
+            "error_log stderr info;\n"
+            "pid /proc/self/fd/%d;\n"
+            "events {\n    worker_connections 512;\n}\n"
+            "http {\n"
+            "    log_format quicbed '" LOG_FORMAT "';\n"
+            "    access_log /proc/self/fd/%d quicbed;\n"
+            "    client_body_temp_path /proc/self/fd/%d;\n"
+            "    default_type application/octet-stream;\n"
+            "    keepalive_timeout 0;\n"
+            "    tcp_nodelay on;\n"
+            /* Reads of a whole congestion window's order instead of 32 KiB: fewer system calls, as sendfile has. */
+            "    output_buffers 2 256k;\n"
+            "    ssl_buffer_size 16k;\n" /* the largest TLS record */
+            "    ssl_protocols TLSv1.3;\n"
+            "    ssl_conf_command Ciphersuites %s;\n"
+            "    ssl_ecdh_curve %s;\n"
+            "    ssl_session_cache off;\n"
+            "    ssl_session_tickets off;\n",
+            pid_file, server.access_log_write, open_removed_directory(), options->cipher->iana, options->group->iana);
+    write_path(config, "ssl_certificate", "--certificate", options->certificate);
+    write_path(config, "ssl_certificate_key", "--private-key", options->private_key);
+    fprintf(config, ipv6 ? "    server {\n        listen [%s]:%d ssl;\n" : "    server {\n        listen %s:%d ssl;\n",
+            options->address, server.port);
+    fprintf(config, "        location / { internal; }\n"); /* 404 */
+    for (size_t i = 0; i < options->content_count; i++)
+        fprintf(config, "        location = /%" PRIu64 " { alias /proc/self/fd/%d; }\n", options->content[i],
+                server.contents[i]);
+    fprintf(config, "    }\n}\n");
+    if (fclose(config) != 0)
+        fail("nginx configuration");
+}
+
+/* Starts nginx; everything it needs is in file descriptors it inherits. */
+static void start_nginx(const struct options *options, const sigset_t *original_mask, int messages_write)
+{
+    const pid_t parent = getpid();
+    char config[64], inherited[64], program[PATH_MAX];
+
+    snprintf(program, sizeof(program), "%s", build_path("sbin/nginx"));
+    snprintf(config, sizeof(config), "/proc/self/fd/%d", server.config);
+    snprintf(inherited, sizeof(inherited), "%d;", server.listener);
+    server.nginx = fork();
+    if (server.nginx < 0)
+        fail("fork");
+    if (server.nginx > 0)
+        return;
+
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
+        _exit(EXIT_FAILED);
+    sigprocmask(SIG_SETMASK, original_mask, NULL);
+    fcntl(server.listener, F_SETFD, 0);
+    fcntl(server.access_log_write, F_SETFD, 0);
+    dup2(messages_write, STDOUT_FILENO);
+    dup2(messages_write, STDERR_FILENO);
+    choose_openssl_configuration(options);
+    setenv("NGINX", inherited, 1);
+    execl(program, program, "-p", "/", "-e", "stderr", "-c", config, (char *)NULL);
+    fprintf(stderr, "%s: %s\n", program, strerror(errno));
+    _exit(EXIT_FAILED);
+}
+
+/* ---- reporting for nginx ---- */
+
+/* Whether nginx has the noop provider loaded, which its configuration makes the preferred one. */
+static const char *loaded_aead(void)
+{
+    char path[64], line[PATH_MAX + 128];
+    const char *aead = "standard";
+    FILE *maps;
+
+    snprintf(path, sizeof(path), "/proc/%d/maps", (int)server.nginx);
+    maps = fopen(path, "r");
+    if (maps == NULL)
+        return NULL;
+    while (fgets(line, sizeof(line), maps) != NULL)
+        if (strstr(line, "/" NOOP_PROVIDER ".so") != NULL)
+            aead = "noop";
+    fclose(maps);
+    return aead;
+}
+
+static const char *iana_group(const char *curve)
+{
+    size_t count;
+    const struct tls_group *all = groups(&count);
+
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(curve, all[i].nginx) == 0)
+            return all[i].iana;
+    return NULL;
+}
+
+/* An nginx variable without a value is logged as nothing or as a dash. */
+static const char *known(const char *field)
+{
+    return field[0] == '\0' || strcmp(field, "-") == 0 ? NULL : field;
+}
+
+/* fields is NULL for a connection that had no request. */
+static void write_connection(const char *error, char *const fields[])
+{
+    static const char *const untold[] = {
+        "t_accept",     "t_handshake_complete",   "t_close",
+        "signature",    "header_protection",      "handshake_packets_sent",
+        "packets_sent", "handshake_packets_received", "handshake_bytes_sent",
+        "packets_lost", "handshake_bytes_received", "packets_received",
+        "cpu_user_ns",  "cpu_system_ns",
+    };
+    const bool served = fields != NULL && strcmp(fields[F_STATUS], "200") == 0;
+
+    event_begin("connection");
+    event_integer("index", (int64_t)server.connections);
+    event_boolean("ok", error == NULL);
+    event_string("error", error);
+    event_integer("bytes_sent", served ? strtoll(fields[F_BYTES], NULL, 10) : 0);
+    event_string("cipher", fields == NULL ? NULL : known(fields[F_CIPHER]));
+    event_string("group", fields == NULL ? NULL : iana_group(fields[F_CURVE]));
+    event_string("alpn", fields == NULL ? NULL : known(fields[F_ALPN]));
+    event_string("tls_version", fields == NULL ? NULL : known(fields[F_PROTOCOL]));
+    event_string("aead", fields == NULL ? NULL : server.aead);
+    for (size_t i = 0; i < sizeof(untold) / sizeof(untold[0]); i++)
+        event_string(untold[i], NULL);
+    event_end();
+    server.connections++;
+    server.failed += error != NULL;
+}
+
+/* A line of nginx's access log: one request, and there is one request per connection. */
+static void on_request(char *line)
+{
+    char *fields[F_COUNT], error[512];
+
+    for (int i = 0; i < F_COUNT; i++) {
+        fields[i] = strsep(&line, "\t");
+        if (fields[i] == NULL) {
+            event_reason("error", "nginx wrote a log line with %d fields instead of %d", i, F_COUNT);
+            return;
+        }
+    }
+    if (strcmp(fields[F_STATUS], "200") != 0) {
+        snprintf(error, sizeof(error), "HTTP status %s for %s", fields[F_STATUS], fields[F_URI]);
+        write_connection(error, fields);
+    } else if (strcmp(fields[F_COMPLETION], "OK") != 0) {
+        snprintf(error, sizeof(error), "the connection ended after %s bytes of %s", fields[F_BYTES], fields[F_URI] + 1);
+        write_connection(error, fields);
+    } else {
+        write_connection(NULL, fields);
+    }
+}
+
+/* A line of nginx's error log: "2026/01/31 12:00:00 [level] pid#thread: *connection message". */
+static void on_message(char *line)
+{
+    const char *level = strstr(line, " [");
+    const char *text = level == NULL ? NULL : strstr(level, ": ");
+
+    text = text == NULL ? line : text + 2;
+    if (strstr(text, " while SSL handshaking") != NULL || strstr(text, " while waiting for request") != NULL) {
+        const uint64_t number = text[0] == '*' ? strtoull(text + 1, NULL, 10) : 0;
+        const char *blank = strchr(text, ' ');
+
+        if (number != server.last_unserved)
+            write_connection(text[0] == '*' && blank != NULL ? blank + 1 : text, NULL);
+        server.last_unserved = number;
+    } else if (level != NULL && strncmp(level, " [notice]", 9) == 0) {
+        /* The first line after the configuration, the certificate and the listening socket were accepted. */
+        if (!server.ready && strncmp(text, "nginx/", 6) == 0) {
+            server.ready = true;
+            server.aead = loaded_aead();
+            if (server.aead == NULL || (strcmp(server.aead, "noop") == 0) != server.options->noop) {
+                snprintf(server.last_message, sizeof(server.last_message),
+                         "nginx has %s AEADs, but --aead is %s", server.aead == NULL ? "unknown" : server.aead,
+                         server.options->noop ? "noop" : "standard");
+                kill(server.nginx, SIGKILL);
+                return;
+            }
+            event_begin("ready");
+            event_string("address", server.options->address);
+            event_integer("port", server.port);
+            event_end();
+        }
+    } else if (level == NULL || strncmp(level, " [info]", 7) != 0) {
+        /* Once ready, complaints about one connection come with its log line; at the end nginx warns that its
+           process id file, which is in memory, cannot be removed. */
+        if (!server.ready || (level != NULL && strncmp(level, " [emerg]", 8) == 0))
+            snprintf(server.last_message, sizeof(server.last_message), "%s", text);
+    }
+}
+
+/* Hands every complete line that is there to `handle`; returns false at the end of the pipe. */
+static bool read_lines(struct lines *lines, void (*handle)(char *line))
+{
+    for (;;) {
+        ssize_t length = read(lines->fd, lines->buffer + lines->used, sizeof(lines->buffer) - 1 - lines->used);
+        char *start = lines->buffer, *newline;
+
+        if (length < 0 && errno == EINTR)
+            continue;
+        if (length <= 0)
+            return length < 0;
+        lines->used += (size_t)length;
+        lines->buffer[lines->used] = '\0';
+        while ((newline = memchr(start, '\n', lines->used - (size_t)(start - lines->buffer))) != NULL) {
+            *newline = '\0';
+            handle(start);
+            start = newline + 1;
+        }
+        lines->used -= (size_t)(start - lines->buffer);
+        memmove(lines->buffer, start, lines->used);
+        if (lines->used == sizeof(lines->buffer) - 1) /* longer than any line of use */
+            lines->used = 0;
+    }
+}
+
+/* Takes what is known about a living nginx only. */
+static void take_stock(void)
+{
+    server.run_delay = run_delay_ns(server.nginx);
+    server.max_rss = max_rss_bytes(server.nginx);
+}
+
+static void on_nginx_end(void)
+{
+    struct rusage usage;
+    int status;
+
+    if (!server.stopping)
+        take_stock(); /* a process that has ended but was not waited for still has its scheduler statistics */
+    if (wait4(server.nginx, &status, 0, &usage) != server.nginx)
+        fail("wait4");
+    read_lines(&server.messages, on_message);
+    read_lines(&server.access_log, on_request);
+    if (server.stopping && server.ready)
+        finish(EXIT_SUCCESS, &usage);
+    if (server.last_message[0] != '\0')
+        event_reason("error", "%s", server.last_message);
+    else if (WIFSIGNALED(status))
+        event_reason("error", "nginx was ended by signal %d", WTERMSIG(status));
+    else
+        event_reason("error", "nginx ended with exit code %d", WEXITSTATUS(status));
+    fprintf(stderr, "nginx ended: %s\n", server.last_message);
+    finish(EXIT_FAILED, &usage);
+}
+
+static void serve(int signals)
+{
+    struct pollfd polled[] = {
+        {.fd = signals, .events = POLLIN},
+        {.fd = server.access_log.fd, .events = POLLIN},
+        {.fd = server.messages.fd, .events = POLLIN},
+    };
+
+    for (;;) {
+        struct signalfd_siginfo signal_info;
+        int64_t left = (server.stop_by - now_ns()) / 1000000 + 1;
+
+        if (poll(polled, 3, !server.stopping ? -1 : left > 0 ? (int)left : 0) < 0 && errno != EINTR)
+            fail("poll");
+        read_lines(&server.messages, on_message);
+        read_lines(&server.access_log, on_request);
+        while (read(signals, &signal_info, sizeof(signal_info)) == (ssize_t)sizeof(signal_info)) {
+            if (signal_info.ssi_signo == SIGCHLD) {
+                on_nginx_end();
+            } else if (!server.stopping) {
+                server.stopping = true;
+                server.stop_by = now_ns() + STOP_MILLISECONDS * INT64_C(1000000);
+                take_stock();
+                kill(server.nginx, SIGTERM);
+            }
+        }
+        if (server.stopping && now_ns() >= server.stop_by)
+            kill(server.nginx, SIGKILL);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    const char *reason;
+    sigset_t handled, original;
+    int messages_write, signals;
+
+    parse_options(&options, SERVER, argc, argv);
+    events_open(&options);
+    server = (struct server){.options = &options, .run_delay = UNKNOWN, .max_rss = UNKNOWN};
+    reason = unsupported_reason(&options);
+    server.listener = reason != NULL ? -1 : open_socket(&options, &reason);
+    event_start(&options, server.listener);
+    if (reason != NULL)
+        give_up("unsupported", EXIT_UNSUPPORTED, "%s", reason);
+    sigemptyset(&handled);
+    sigaddset(&handled, SIGTERM);
+    sigaddset(&handled, SIGINT);
+    sigaddset(&handled, SIGCHLD);
+    listen_on(&options);
+    make_contents(&options);
+    open_lines(&server.access_log, &server.access_log_write);
+    open_lines(&server.messages, &messages_write);
+    write_config(&options);
+
+    sigprocmask(SIG_BLOCK, &handled, &original);
+    signals = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signals < 0)
+        fail("signalfd");
+    start_nginx(&options, &original, messages_write);
+    /* nginx has its own copies. */
+    close(messages_write);
+    close(server.access_log_write);
+    close(server.listener);
+    for (size_t i = 0; i < options.content_count; i++)
+        close(server.contents[i]);
+    serve(signals);
+}

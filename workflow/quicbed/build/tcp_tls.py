@@ -1,0 +1,323 @@
+"""Builds of TCP+TLS: nginx as server and a libcurl program as client, both on OpenSSL.
+
+The vendored sources are used as they are, from a copy, because OpenSSL and nginx build inside their source tree.
+OpenSSL and libcurl are linked statically: the programs then need nothing but the C library, and a build can be moved.
+
+The ``noop`` flavour consists of the very files of the ``stock`` one and, beside them, the provider of
+workflow/crypto/noop-provider with the OpenSSL configuration that prefers it.
+
+Layout of a build::
+
+    bin/client, bin/server      the endpoint programs
+    bin/openssl, sbin/nginx
+    etc/openssl-*.cnf           named in OPENSSL_CONF by the endpoint programs
+    include/openssl, lib/*.a    of OpenSSL, for programs that are to use the same library
+    lib/quicbed-noop.so         the provider (noop only)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from quicbed.build import BuildError
+
+WORKFLOW = Path(__file__).resolve().parents[2]
+ENDPOINT = WORKFLOW / "endpoints" / "tcp-tls"
+PROVIDER = WORKFLOW / "crypto" / "noop-provider"
+
+FLAGS = ["-O3", "-g1"]
+"""Compiler flags of everything, in both flavours: release builds with line numbers for a profiler."""
+
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow"]
+
+PREFIX = "/nonexistent"
+"""Prefix compiled into OpenSSL and nginx: nothing is read from there, whatever is installed on a host."""
+
+_OPENSSL_UNUSED = """
+aria bf camellia cast cmp cms comp ct docs dtls ec2m engine gost idea legacy md4 mdc2 rc2 rc4 rc5 seed shared sm2
+sm3 sm4 srp srtp ssl3 tests tls1 tls1_1 ts whirlpool
+"""
+"""Algorithms, protocols and tools that no variant uses, left out to build faster."""
+
+OPENSSL_OPTIONS = [
+    f"--prefix={PREFIX}",
+    "--libdir=lib",
+    f"--openssldir={PREFIX}/ssl",
+    # SSLKEYLOGFILE lets an unmodified nginx write a key log when one is asked for.
+    "enable-sslkeylog",
+    # Packet protection, key schedule, key exchange, signatures and X.509 are built as upstream builds them.
+    *(f"no-{feature}" for feature in _OPENSSL_UNUSED.split()),
+]
+
+_NGINX_UNUSED = """
+access auth_basic autoindex browser charset empty_gif fastcgi geo grpc gzip limit_conn limit_req map memcached mirror
+proxy referer rewrite scgi split_clients ssi upstream_hash upstream_ip_hash upstream_keepalive upstream_least_conn
+upstream_random upstream_zone userid uwsgi
+"""
+"""Modules of nginx that are left out; without rewrite and gzip it needs no development packages of PCRE and zlib."""
+
+NGINX_OPTIONS = [
+    f"--prefix={PREFIX}",
+    "--with-http_ssl_module",
+    "--without-pcre",
+    "--without-http-cache",
+    *(f"--without-http_{module}_module" for module in _NGINX_UNUSED.split()),
+]
+
+CURL_OPTIONS = {
+    "CMAKE_BUILD_TYPE": "None",  # exactly FLAGS
+    "CMAKE_C_FLAGS": " ".join(FLAGS),
+    "BUILD_SHARED_LIBS": "OFF",
+    "BUILD_STATIC_LIBS": "ON",
+    "BUILD_CURL_EXE": "OFF",
+    "BUILD_EXAMPLES": "OFF",
+    "BUILD_LIBCURL_DOCS": "OFF",
+    "BUILD_MISC_DOCS": "OFF",
+    "BUILD_TESTING": "OFF",
+    "CMAKE_DISABLE_FIND_PACKAGE_Perl": "ON",  # only for the documentation, which is not in the package
+    "CURL_BROTLI": "OFF",
+    "CURL_CA_BUNDLE": "none",
+    "CURL_CA_PATH": "none",
+    "CURL_DISABLE_ALTSVC": "ON",
+    "CURL_DISABLE_COOKIES": "ON",
+    "CURL_DISABLE_DOH": "ON",
+    "CURL_DISABLE_HSTS": "ON",
+    "CURL_DISABLE_INSTALL": "ON",
+    "CURL_DISABLE_NETRC": "ON",
+    "CURL_DISABLE_PROXY": "ON",
+    "CURL_DISABLE_WEBSOCKETS": "ON",
+    "CURL_ENABLE_EXPORT_TARGET": "OFF",
+    "CURL_USE_LIBPSL": "OFF",
+    "CURL_USE_LIBSSH2": "OFF",
+    "CURL_USE_PKGCONFIG": "OFF",
+    "CURL_ZLIB": "OFF",
+    "CURL_ZSTD": "OFF",
+    "ENABLE_CURL_MANUAL": "OFF",
+    "ENABLE_THREADED_RESOLVER": "OFF",
+    "ENABLE_UNIX_SOCKETS": "OFF",
+    "HTTP_ONLY": "ON",
+    "OPENSSL_USE_STATIC_LIBS": "ON",
+    "PICKY_COMPILER": "OFF",
+    "USE_LIBIDN2": "OFF",
+    "USE_NGHTTP2": "OFF",
+}
+
+
+def build(vendor: Path, out: Path, flavour: str, work: Path, jobs: int, base: Path | None) -> dict[str, Any]:
+    """Build a flavour into ``out``; returns compiler, flags, components and seconds per step.
+
+    ``vendor`` holds the packages openssl-src, nginx-src and curl-sys. ``base`` is the finished stock build that another
+    flavour reuses. Source copies, objects and logs live in ``work``/tcp-tls-``flavour``; what succeeded is removed but
+    for the logs.
+    """
+    components = _versions(vendor)
+    steps = _Steps(work.absolute() / f"tcp-tls-{flavour}")
+    out = out.absolute()
+    if flavour == "stock":
+        _build_stock(vendor, out, steps, jobs, components)
+    elif flavour == "noop":
+        if base is None or not (base / "sbin" / "nginx").is_file():
+            raise BuildError(f"{base}: holds no stock build; build the flavour `stock` before `noop`")
+        _link_tree(base, out)
+        _build_provider(out, steps)
+    else:
+        raise BuildError(f"tcp-tls: has no flavour `{flavour}`, only `stock` and `noop`")
+    steps.clean()
+    return {
+        "compiler": _first_line(["gcc", "--version"]),
+        "flags": FLAGS,
+        "components": components,
+        "options": {
+            "openssl": OPENSSL_OPTIONS,
+            "nginx": NGINX_OPTIONS,
+            "curl": [f"{name}={value}" for name, value in CURL_OPTIONS.items()],
+        },
+        "seconds": steps.seconds,
+    }
+
+
+class _Steps:
+    """Commands of one build, each with its own log file and duration."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.seconds: dict[str, float] = {}
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+
+    def run(self, step: str, argv: Sequence[str | Path], cwd: Path | None = None) -> None:
+        """Run a command and log it; BuildError with the last lines of the log if it fails."""
+        log = self.directory / f"{step}.log"
+        environment = {name: value for name, value in os.environ.items() if name not in _INFLUENTIAL}
+        # The time of the build would otherwise be compiled into OpenSSL.
+        environment |= {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+        began = time.monotonic()
+        with log.open("wb") as output:
+            try:
+                code = subprocess.run(
+                    [str(word) for word in argv],
+                    cwd=cwd or self.directory,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    check=False,
+                ).returncode
+            except FileNotFoundError:
+                raise BuildError(f"{argv[0]} is not installed; run `make setup`") from None
+        self.seconds[step] = round(time.monotonic() - began, 1)
+        if code != 0:
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            end = "\n  ".join(lines[-15:])
+            raise BuildError(f"building {step} failed with exit code {code}; the end of {log}:\n  {end}")
+
+    def clean(self) -> None:
+        """Remove sources and objects, keep the logs."""
+        for entry in self.directory.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+
+
+_INFLUENTIAL = {
+    *("CC", "CXX", "CFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS", "MFLAGS", "CMAKE_GENERATOR"),
+    *("OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_LOCAL_CONFIG_DIR", "CROSS_COMPILE"),
+}
+"""Environment variables that would change what is built."""
+
+
+def _source(vendor: Path, package: str, directory: str) -> Path:
+    """Return the upstream source inside the one vendored version of a package."""
+    found = [path for path in sorted(vendor.glob(f"{package}-[0-9]*")) if (path / directory).is_dir()]
+    if len(found) != 1:
+        raise BuildError(f"{vendor}: holds {len(found)} versions of {package}, one is needed; fetch the sources again")
+    return (found[0] / directory).absolute()
+
+
+def _sources(vendor: Path) -> dict[str, Path]:
+    return {
+        "openssl": _source(vendor, "openssl-src", "openssl"),
+        "nginx": _source(vendor, "nginx-src", "nginx"),
+        "curl": _source(vendor, "curl-sys", "curl"),
+    }
+
+
+def _find(file: Path, pattern: str) -> str:
+    match = re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)
+    if match is None:
+        raise BuildError(f"{file}: does not tell a version")
+    return match[1]
+
+
+def _versions(vendor: Path) -> dict[str, str]:
+    """Return the upstream versions, as the sources tell them."""
+    sources = _sources(vendor)
+    openssl = sources["openssl"] / "VERSION.dat"
+    return {
+        "openssl": ".".join(_find(openssl, rf"^{part}=(\d+)") for part in ("MAJOR", "MINOR", "PATCH")),
+        "nginx": _find(sources["nginx"] / "src/core/nginx.h", r'#define NGINX_VERSION\s+"(.+)"'),
+        "curl": _find(sources["curl"] / "include/curl/curlver.h", r'#define LIBCURL_VERSION\s+"(.+)"'),
+    }
+
+
+def _first_line(argv: list[str]) -> str:
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError):
+        raise BuildError(f"{argv[0]} is not installed; run `make setup`") from None
+
+
+def _build_stock(vendor: Path, out: Path, steps: _Steps, jobs: int, versions: dict[str, str]) -> None:
+    for name, source in _sources(vendor).items():
+        shutil.copytree(source, steps.directory / name, symlinks=True)
+    openssl, nginx, curl = (steps.directory / name for name in ("openssl", "nginx", "curl"))
+    libraries = [openssl / "libssl.a", openssl / "libcrypto.a"]
+    make = ["make", f"-j{jobs}"]
+
+    steps.run("openssl-configure", ["perl", "Configure", "linux-x86_64", *OPENSSL_OPTIONS, *FLAGS], openssl)
+    steps.run("openssl-generate", [*make, "build_generated"], openssl)
+    steps.run("openssl", [*make, "libcrypto.a", "libssl.a", "apps/openssl"], openssl)
+
+    # Relative paths, because nginx keeps its options in the binary.
+    nginx_options = [f"--with-cc-opt={' '.join(FLAGS)} -I../openssl/include", "--with-ld-opt=-L../openssl"]
+    steps.run("nginx-configure", ["sh", "auto/configure", *NGINX_OPTIONS, *nginx_options], nginx)
+    steps.run("nginx", make, nginx)
+
+    curl_options = CURL_OPTIONS | {
+        "OPENSSL_INCLUDE_DIR": str(openssl / "include"),
+        "OPENSSL_SSL_LIBRARY": str(libraries[0]),
+        "OPENSSL_CRYPTO_LIBRARY": str(libraries[1]),
+    }
+    defines = [f"-D{name}={value}" for name, value in curl_options.items()]
+    steps.run("curl-configure", ["cmake", "-S", "curl", "-B", "curl-build", "-G", "Unix Makefiles", *defines])
+    steps.run("curl", ["cmake", "--build", "curl-build", "-j", str(jobs), "--target", "libcurl_static"])
+
+    for directory in ("bin", "sbin", "lib", "etc", "include"):
+        (out / directory).mkdir(parents=True, exist_ok=True)
+    compiler = ["gcc", *FLAGS, *WARNINGS]
+    compiler += [f'-DVERSION="{versions["nginx"]}"', f'-DTLS_LIBRARY="OpenSSL {versions["openssl"]}"']
+    includes = [f"-I{openssl / 'include'}", f"-I{curl / 'include'}", "-DCURL_STATICLIB"]
+    own = [str(ENDPOINT / name) for name in ("client.c", "server.c", "endpoint.c")]
+    archives = [str(steps.directory / "curl-build" / "lib" / "libcurl.a"), *map(str, libraries)]
+    steps.run("client", [*compiler, *includes, "-o", out / "bin" / "client", own[0], own[2], *archives])
+    steps.run("server", [*compiler, "-o", out / "bin" / "server", own[1], own[2]])
+
+    shutil.copy2(openssl / "apps" / "openssl", out / "bin")
+    shutil.copy2(nginx / "objs" / "nginx", out / "sbin")
+    shutil.copy2(ENDPOINT / "openssl-standard.cnf", out / "etc")
+    for library in libraries:
+        shutil.copy2(library, out / "lib")
+    templates = shutil.ignore_patterns("*.in")
+    shutil.copytree(openssl / "include" / "openssl", out / "include" / "openssl", ignore=templates)
+
+
+def _build_provider(out: Path, steps: _Steps) -> None:
+    compiler = ["gcc", *FLAGS, *WARNINGS, "-fPIC", "-shared", f"-I{out / 'include'}"]
+    target = out / "lib" / "quicbed-noop.so"
+    steps.run("noop-provider", [*compiler, "-o", target, PROVIDER / "noop_provider.c"])
+    shutil.copy2(PROVIDER / "openssl-noop.cnf", out / "etc")
+
+
+def _link_tree(base: Path, out: Path) -> None:
+    """Give ``out`` the files of ``base``: hard links, or copies where the file systems differ."""
+
+    def place(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
+    # build.json describes the build it lies in
+    shutil.copytree(base, out, copy_function=place, ignore=shutil.ignore_patterns("build.json"), dirs_exist_ok=True)
+
+
+def main() -> int:
+    """Build by hand: python -m quicbed.build.tcp_tls --vendor ... --out ... --flavour ..."""
+    parser = argparse.ArgumentParser(prog="python -m quicbed.build.tcp_tls", description=main.__doc__)
+    parser.add_argument("--vendor", type=Path, required=True, help="directory that `cargo vendor` filled")
+    parser.add_argument("--out", type=Path, required=True, help="directory of the build")
+    parser.add_argument("--flavour", choices=["stock", "noop"], default="stock")
+    parser.add_argument("--work", type=Path, default=Path("build/work"), help="directory for objects and logs")
+    parser.add_argument("--base", type=Path, help="the stock build, for the flavour noop")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel compiler processes")
+    arguments = parser.parse_args()
+    try:
+        told = build(arguments.vendor, arguments.out, arguments.flavour, arguments.work, arguments.jobs, arguments.base)
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for step, seconds in told["seconds"].items():
+        print(f"{step:20} {seconds:6.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
