@@ -631,7 +631,7 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
         page,
         include_plotlyjs="directory",
         div_id=drawn.name,
-        config={"displaylogo": False, "responsive": False},
+        config={"displaylogo": False, "responsive": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]},
     )
     files = [page]
     if skipped is None:

@@ -81,12 +81,12 @@ def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> She
     titles = titles or {}
     headers = [
         "library", "cell", "arm", "n", "mean [Gbit/s]", "median", "quartiles", "compared with", "ratio",
-        "95 % interval", "client CPU [s/GiB]", "server CPU [s/GiB]", "failed", "contaminated", "repeated", "",
+        "95 % interval", "CPU client + server [s/GiB]", "failed", "contaminated", "repeated",
     ]  # fmt: skip
     rows = [
         [
             titles.get(cell["client_library"], cell["client_library"]),
-            cell["label"],
+            cell["label"] + _gap(cell),
             {"aa": "A/A"}.get(cell["arm"], cell["arm"]),
             cell["n"],
             _gbit(cell["mean"]),
@@ -95,18 +95,23 @@ def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> She
             cell["baseline_label"],
             _number(cell["ratio"], 3),
             _range(_number(cell["ratio_low"], 3), _number(cell["ratio_high"], 3)),
-            _number(cell["client_cpu_s_per_gib"], 2),
-            _number(cell["server_cpu_s_per_gib"], 2),
+            _range(_number(cell["client_cpu_s_per_gib"], 2), _number(cell["server_cpu_s_per_gib"], 2), "+"),
             cell["failed"],
             cell["contaminated"],
             cell["repeated"],
-            f"unsupported: {cell['unsupported']}"
-            if cell["unsupported"]
-            else (f"failed: {cell['failure']}" if cell["failure"] and not cell["n"] else ""),
         ]
         for cell in table.to_dicts()
     ]
-    return Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 15)}))
+    return Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 14)}))
+
+
+def _gap(cell: Mapping[str, Any]) -> str:
+    """Why a cell has no numbers."""
+    if cell["unsupported"]:
+        return f" (unsupported: {cell['unsupported']})"
+    if cell["failure"] and not cell["n"]:
+        return f" (failed: {cell['failure']})"
+    return ""
 
 
 def _number(value: float | None, digits: int) -> str | None:
@@ -117,8 +122,8 @@ def _gbit(mbit: float | None) -> str | None:
     return None if mbit is None else _number(mbit / 1000, 3)
 
 
-def _range(low: str | None, high: str | None) -> str | None:
-    return None if low is None or high is None else f"{low} to {high}"
+def _range(low: str | None, high: str | None, between: str = "to") -> str | None:
+    return None if low is None or high is None else f"{low} {between} {high}"
 
 
 def write(artifacts: Path, raw: Path, builds: Path | None = None) -> Path:
