@@ -1,4 +1,4 @@
-"""The built endpoints keep the contract: any client downloads from any server, and what they report is what happened."""
+"""The built endpoints keep the contract: any client downloads from any server, and they report what happened."""
 
 from __future__ import annotations
 
