@@ -1,0 +1,106 @@
+//! quiche as an endpoint of the contract: what its client and its server share.
+
+pub mod noop;
+pub mod tls;
+pub mod transport;
+
+use quicbed_contract::options::{CommonOptions, CongestionControl, Description};
+use quicbed_contract::ALPN;
+
+pub const LIBRARY: &str = "quiche";
+pub const VERSION: &str = "0.30.0";
+const TLS_LIBRARY: &str = "BoringSSL of boring-sys 5.4.0";
+
+/// A connection without a packet for this long is dead. Long enough that only a lost peer gets there.
+const IDLE_TIMEOUT_MS: u64 = 30_000;
+
+/// Streams a client may have open at once.
+const MAX_STREAMS: u64 = 100;
+
+/// Largest datagram quiche sends after the handshake: it writes packet lengths as two-byte integers.
+const MAX_UDP_PAYLOAD: usize = 16_383;
+
+/// What this build can do. quiche's BBR is not offered: it depends on pacing, which would need timers finer than the
+/// endpoint's waiting in poll.
+pub fn description() -> Description {
+    Description {
+        groups: tls::GROUPS.iter().map(|(option, _)| *option).collect(),
+        congestion_controls: vec![CongestionControl::Cubic, CongestionControl::Reno],
+        ..Description::quic(LIBRARY, VERSION, TLS_LIBRARY, noop::AVAILABLE)
+    }
+}
+
+/// Why this build cannot do what is asked, or `None` if it can.
+pub fn unsupported(options: &CommonOptions) -> Option<String> {
+    if options.udp_payload > MAX_UDP_PAYLOAD {
+        return Some(format!(
+            "quiche sends no datagrams above {MAX_UDP_PAYLOAD} bytes"
+        ));
+    }
+    description().unsupported(options)
+}
+
+/// The transport configuration of both roles around a TLS context.
+pub fn configure(
+    tls: boring::ssl::SslContextBuilder,
+    options: &CommonOptions,
+) -> Result<quiche::Config, quiche::Error> {
+    let mut config = quiche::Config::with_boring_ssl_ctx_builder(quiche::PROTOCOL_VERSION, tls)?;
+    config.set_application_protos(&[ALPN.as_bytes()])?;
+    if options.key_log.is_some() {
+        config.log_keys();
+    }
+    config.set_cc_algorithm(match options.congestion_control {
+        CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,
+        CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,
+        CongestionControl::Bbr => return Err(quiche::Error::CongestionControl),
+    });
+    // quiche never sleeps between packets, it only tells the program when each should leave; without pacing that is at once.
+    config.enable_pacing(false);
+    config.discover_pmtu(false);
+    config.set_max_send_udp_payload_size(options.udp_payload);
+    config.set_max_idle_timeout(IDLE_TIMEOUT_MS);
+    config.set_disable_active_migration(true);
+    // quiche starts with the initial limits as its windows and never lets them grow beyond the maxima.
+    config.set_initial_max_data(options.window);
+    config.set_initial_max_stream_data_bidi_local(options.window);
+    config.set_initial_max_stream_data_bidi_remote(options.window);
+    config.set_max_connection_window(options.window);
+    config.set_max_stream_window(options.window);
+    config.set_initial_max_streams_bidi(MAX_STREAMS);
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_those_of_the_lock_file() {
+        let lock = include_str!("../../../sources/Cargo.lock");
+        let boring = TLS_LIBRARY.rsplit(' ').next().unwrap();
+        for (name, version) in [("quiche", VERSION), ("boring-sys", boring)] {
+            let entry = format!("name = \"{name}\"\nversion = \"{version}\"\n");
+            assert!(
+                lock.contains(&entry),
+                "{name} {version} is not in Cargo.lock"
+            );
+        }
+    }
+
+    #[test]
+    fn only_what_works_is_offered() {
+        let asked = CommonOptions::default();
+        assert_eq!(unsupported(&asked), None);
+        let bbr = CommonOptions {
+            congestion_control: CongestionControl::Bbr,
+            ..asked.clone()
+        };
+        assert!(unsupported(&bbr).is_some());
+        let jumbo = CommonOptions {
+            udp_payload: 16_384,
+            ..asked
+        };
+        assert!(unsupported(&jumbo).is_some());
+    }
+}

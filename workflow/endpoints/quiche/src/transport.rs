@@ -1,0 +1,127 @@
+//! Between quiche and the socket: packets are put together into batches, and a batch that the socket would not take is
+//! kept until it does.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::Path;
+
+use quicbed_contract::udp::{Socket, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS};
+
+/// Length of the connection IDs that both roles choose, in bytes.
+pub const CONNECTION_ID_LENGTH: usize = 16;
+
+/// Receives in a row before something is sent, so that acknowledgements are not held back by a steady stream.
+pub const RECEIVES_PER_TURN: usize = 16;
+
+/// Batches in a row for one connection before the socket is read and other connections have their turn.
+pub const BATCHES_PER_TURN: usize = 8;
+
+/// A connection ID that nobody can guess or repeat.
+pub fn new_connection_id() -> io::Result<quiche::ConnectionId<'static>> {
+    let mut id = vec![0; CONNECTION_ID_LENGTH];
+    boring::rand::rand_bytes(&mut id).map_err(io::Error::other)?;
+    Ok(quiche::ConnectionId::from_vec(id))
+}
+
+/// Opens `--key-log`, if asked for.
+pub fn open_key_log(path: Option<&Path>) -> io::Result<Option<File>> {
+    let open = |path| OpenOptions::new().create(true).append(true).open(path);
+    path.map(open).transpose()
+}
+
+/// Datagrams and bytes of UDP payload through the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    pub datagrams: u64,
+    pub bytes: u64,
+}
+
+impl Traffic {
+    pub fn add(&mut self, datagram: usize) {
+        self.datagrams += 1;
+        self.bytes += datagram as u64;
+    }
+}
+
+/// One batch of datagrams on its way to the socket.
+#[derive(Debug)]
+pub struct Outbox {
+    buffer: Vec<u8>,
+    waiting: Range<usize>,
+    segment: usize,
+    to: SocketAddr,
+    max_segments: usize,
+}
+
+impl Outbox {
+    /// For datagrams of at most `udp_payload` bytes through `socket`.
+    pub fn new(socket: &Socket, udp_payload: usize) -> Outbox {
+        let max_segments = match socket.gso() {
+            true => (MAX_BATCH_BYTES / udp_payload).clamp(1, MAX_BATCH_SEGMENTS),
+            false => 1,
+        };
+        Outbox {
+            buffer: vec![0; max_segments * udp_payload],
+            waiting: 0..0,
+            segment: udp_payload,
+            to: SocketAddr::from(([0, 0, 0, 0], 0)),
+            max_segments,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Fills the empty outbox with the next packets of a connection and counts them. Only datagrams of one size can go
+    /// together: the batch ends with the first that is not full. Returns false if there was nothing to send.
+    pub fn fill(
+        &mut self,
+        connection: &mut quiche::Connection,
+        sent: &mut Traffic,
+    ) -> Result<bool, quiche::Error> {
+        debug_assert!(self.is_empty());
+        let full = connection.max_send_udp_payload_size();
+        let mut end = 0;
+        for _ in 0..self.max_segments {
+            let Some(space) = self.buffer.get_mut(end..end + full) else {
+                break;
+            };
+            match connection.send(space) {
+                Ok((length, info)) => {
+                    self.to = info.to;
+                    end += length;
+                    sent.add(length);
+                    if length < full {
+                        break;
+                    }
+                }
+                Err(quiche::Error::Done) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.segment = full;
+        self.waiting = 0..end;
+        Ok(end > 0)
+    }
+
+    /// Puts a datagram that belongs to no connection into the empty outbox.
+    pub fn put(&mut self, datagram: &[u8], to: SocketAddr) {
+        debug_assert!(self.is_empty());
+        self.buffer[..datagram.len()].copy_from_slice(datagram);
+        self.segment = datagram.len();
+        self.waiting = 0..datagram.len();
+        self.to = to;
+    }
+
+    /// Hands what is waiting to the socket. Returns false if the socket would block, some or all is then still waiting.
+    pub fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
+        if !self.waiting.is_empty() {
+            self.waiting.start +=
+                socket.send(&self.buffer[self.waiting.clone()], self.segment, self.to)?;
+        }
+        Ok(self.waiting.is_empty())
+    }
+}
