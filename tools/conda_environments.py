@@ -26,7 +26,7 @@ CONDA_NAMES = {"kaleido": "python-kaleido", "snakemake": "snakemake-minimal"}
 FROM_PYPI = ("libclang",)
 # Programs that are no Python packages. Rust and the C and C++ compilers come from the system:
 # conda's compilers bring flags of their own, and all users should measure the same builds.
-PROGRAMS = {"cmake": ">=3.25", "make": ">=4.3", "patch": ">=2.7", "perl": ">=5.32"}
+PROGRAMS = {"cmake": ">=3.25", "git": ">=2.30", "make": ">=4.3", "patch": ">=2.7", "perl": ">=5.32"}
 
 CONFIGURATION = ("pydantic", "pyyaml")
 ANALYSIS = (*CONFIGURATION, "jinja2", "kaleido", "numpy", "plotly", "polars", "scipy")

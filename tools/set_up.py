@@ -86,6 +86,7 @@ MEASURING_TOOLS = (
     Tool("cmake", "builds (BoringSSL)", command("cmake")),
     Tool("perl", "builds (OpenSSL)", has_perl_modules),
     Tool("patch", "patched flavours", command("patch")),
+    Tool("git", "builds (boring-sys applies its patches with it)", command("git")),
     Tool("iproute2", "network namespaces, links and queues", command("tc")),
     Tool("ethtool", "offloads", command("ethtool")),
     Tool("tcpdump", "captures", command("tcpdump")),
