@@ -247,7 +247,8 @@ class Testbed(ABC):
     ) -> AbstractContextManager[Capture]:
         """Capture at the tap into the pcap file *path* while the context lasts.
 
-        *snaplen* is the most bytes kept of a frame, *count* the number of frames after which the
-        capture ends, *filter* a pcap filter. The context begins when frames are being captured, and
-        ends with everything written.
+        Of every frame at least *snaplen* bytes are kept, and at most 15 more. *count* is the number
+        of frames after which the capture ends, *filter* a pcap filter. The context begins when
+        frames are being captured, and ends with everything written. Frames can be lost when the
+        machine is busy: the capture's ``packets_dropped`` says how many.
         """

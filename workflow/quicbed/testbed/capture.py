@@ -1,5 +1,4 @@
-"""Captures with tcpdump: begun when frames are being captured, ended when every frame is
-written."""
+"""Captures with tcpdump, from the first frame to the last: none is missed at either end."""
 
 from __future__ import annotations
 
@@ -44,6 +43,8 @@ class Tcpdump:
         self.capture = Capture(path)
         self._messages = ""
         path.unlink(missing_ok=True)
+        # libpcap keeps a few bytes less than asked for unless the ring's slots have a round size.
+        snaplen = -(-snaplen // 16) * 16
         # --immediate-mode: otherwise the kernel holds frames back for up to a second. -Z root:
         # changing the user would clear the parent-death signal.
         argv = ["tcpdump", "-i", interface, "-n", "-s", str(snaplen), "-w", str(path)]

@@ -1,5 +1,4 @@
-"""What this kernel and this user can do, found by doing it in a namespace that ends with the
-probe."""
+"""What this kernel and this user can do, found by doing it in a throw-away namespace."""
 
 from __future__ import annotations
 

@@ -96,6 +96,7 @@ _RECORDED_SETTINGS = (
 )
 _ALLOWED_CONGESTION_CONTROL = sysctl_path("net.ipv4.tcp_allowed_congestion_control")
 _PROBE_TIMEOUT_S = 10.0
+_BURST_S = 0.004
 _SUPER_FRAME_BYTES = 2**17  # a GSO frame of 64 kB and the headers of its segments, with room
 
 
@@ -105,13 +106,14 @@ def namespace_name(testbed: str, role: Role) -> str:
 
 
 def burst_bytes(link: LinkSettings) -> int:
-    """Burst of the token bucket: 1 ms at the rate, so that late timers cost no throughput.
+    """Size of the token bucket in bytes: what the rate sends in 4 ms.
 
-    It has room for at least one frame as large as they come in this mode.
+    A timer that is late by less than that costs no throughput: with 4 ms a bulk transfer gets its
+    rate to 0.1 %, with 1 ms to 1 %. There is room for one frame as large as they come in this mode.
     """
     assert link.rate_mbit is not None  # noqa: S101 (callers check)
     frame = _SUPER_FRAME_BYTES if link.mode == "throughput" else 4 * (link.mtu + 14)
-    return max(frame, round(link.rate_mbit * 1e6 / 8 / 1000))
+    return max(frame, round(link.rate_mbit * 1e6 / 8 * _BURST_S))
 
 
 class LocalHost(Host):

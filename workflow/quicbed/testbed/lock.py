@@ -7,10 +7,10 @@ and removed after everything is gone.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from typing import Any
 from .base import TestbedError
 
 STATE_FORMAT = 1
+_INHERITED_TIMEOUT_S = 5.0
 
 
 def runtime_directory() -> Path:
@@ -41,6 +42,56 @@ def runtime_directory() -> Path:
     )
 
 
+def _start_ticks(pid: int) -> int | None:
+    """When a living process was started, in clock ticks since boot (proc_pid_stat(5), field 22)."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The second field is the program's name and may contain anything.
+    fields = text.rpartition(")")[2].split()
+    return int(fields[19]) if fields[0] not in ("Z", "X") else None  # not a zombie
+
+
+@dataclass(frozen=True)
+class _Holder:
+    """The process that has a lock, as it says in the lock file."""
+
+    pid: int
+    start_ticks: int | None
+    since: str
+
+    @classmethod
+    def this_process(cls) -> _Holder:
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(os.getpid(), _start_ticks(os.getpid()), since)
+
+    @classmethod
+    def parse(cls, content: bytes) -> _Holder | None:
+        try:
+            fields = json.loads(content)
+            return cls(int(fields["pid"]), int(fields["start_ticks"]), str(fields["since"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def format(self) -> bytes:
+        return json.dumps(vars(self)).encode()
+
+    def is_alive(self) -> bool:
+        return self.start_ticks is not None and _start_ticks(self.pid) == self.start_ticks
+
+    def __str__(self) -> str:
+        return f"process {self.pid} since {self.since}"
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class Lock:
     """Exclusive use of a testbed by this process."""
 
@@ -53,18 +104,22 @@ class Lock:
         """Take the lock; :class:`TestbedError` naming its holder if another driver has it."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(descriptor, 4096, 0)
+            deadline = time.monotonic() + _INHERITED_TIMEOUT_S
+            while not _try_lock(descriptor):
+                holder = _Holder.parse(os.pread(descriptor, 4096, 0))
+                # A driver that was killed while it started a program shares the lock with that
+                # program until it has been executed, some milliseconds.
+                if (holder is not None and holder.is_alive()) or time.monotonic() > deadline:
+                    raise TestbedError(
+                        f"testbed {self._testbed} is in use by {holder or 'another process'}; wait for "
+                        "it to end or stop it"
+                    )
+                time.sleep(0.01)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _Holder.this_process().format(), 0)
+        except BaseException:
             os.close(descriptor)
-            if error.errno != errno.EWOULDBLOCK:
-                raise TestbedError(f"cannot lock {self._path}: {error.strerror}") from error
-            raise TestbedError(
-                f"testbed {self._testbed} is in use by {_describe_holder(holder)}; wait for it to end or stop it"
-            ) from None
-        os.ftruncate(descriptor, 0)
-        started = datetime.now(UTC).isoformat(timespec="seconds")
-        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "started": started}).encode(), 0)
+            raise
         self._descriptor = descriptor
 
     def release(self) -> None:
@@ -73,14 +128,6 @@ class Lock:
             os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
-
-
-def _describe_holder(content: bytes) -> str:
-    try:
-        holder = json.loads(content)
-        return f"process {int(holder['pid'])} since {holder['started']}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"
 
 
 @contextmanager
