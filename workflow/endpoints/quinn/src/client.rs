@@ -35,9 +35,7 @@ pub fn run() -> i32 {
     let description = setup::description();
     let options = ClientOptions::from_command_line(&description);
     let mut events = setup::open_events(&description, &options.common);
-    let outcome =
-        setup::runtime().and_then(|runtime| runtime.block_on(download(&options, &mut events)));
-    if let Err(reason) = outcome {
+    if let Err(reason) = download(&options, &mut events) {
         events.exit_failed(&reason);
     }
     events.end();
@@ -48,7 +46,7 @@ pub fn run() -> i32 {
 }
 
 /// Makes all connections. Fails only for what concerns the program; a failed connection is an event.
-async fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
+fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
     let cryptography = setup::cryptography(&options.common);
     let client = Client {
         trust: Trust::from_file(&options.ca, &cryptography)?,
@@ -58,17 +56,9 @@ async fn download(options: &ClientOptions, events: &mut Events) -> Result<(), St
         options,
     };
     for index in 0..options.connections {
-        let traffic = Arc::<Traffic>::default();
-        let (endpoint, in_force) = Socket::bind_for(options.connect, &options.common)
-            .and_then(|socket| {
-                let meter = Meter::Connection(traffic.clone());
-                setup::endpoint(&socket, meter, &options.common, None)
-            })
-            .map_err(|error| format!("cannot make a UDP socket: {error}"))?;
-        if index == 0 {
-            events.start(Role::Client, setup::LIBRARY, setup::VERSION, &in_force);
-        }
-        let connection = client.connection(index, &endpoint, traffic).await;
+        // quinn keeps a closed connection until late packets cannot arrive any more (RFC 9000, section 10.2). A runtime of
+        // its own for each connection ends that wait, so that no connection lives on beside the next.
+        let connection = setup::runtime()?.block_on(client.connection(index, events))?;
         client.key_log.flush()?;
         events.client_connection(&connection);
     }
@@ -85,28 +75,34 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Makes one connection on an endpoint of its own and reports it.
+    /// Makes one connection on a socket of its own and reports it; the first one reports the start of the program too.
     async fn connection(
         &self,
         index: u64,
-        endpoint: &Endpoint,
-        traffic: Arc<Traffic>,
-    ) -> ClientConnection {
+        events: &mut Events,
+    ) -> Result<ClientConnection, String> {
+        let traffic = Arc::<Traffic>::default();
+        let meter = Meter::Connection(traffic.clone());
+        let options = &self.options.common;
+        let (endpoint, in_force) = Socket::bind_for(self.options.connect, options)
+            .and_then(|socket| setup::endpoint(&socket, meter, options, None))
+            .map_err(|error| format!("cannot make a UDP socket: {error}"))?;
+        if index == 0 {
+            events.start(Role::Client, setup::LIBRARY, setup::VERSION, &in_force);
+        }
+
         let observation = Arc::new(Observation::new(traffic.clone()));
         let config = self.config(observation.clone());
         let mut transfer = Transfer::new(self.options.bytes);
-        let work = transfer.run(self.options, endpoint, config, &traffic);
-        let outcome = timeout(self.options.timeout, work)
-            .await
-            .unwrap_or_else(|_| {
+        let work = transfer.run(self.options, &endpoint, config, &traffic);
+        let outcome = match timeout(self.options.timeout, work).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
                 let seconds = self.options.timeout.as_secs_f64();
                 Err(format!("not finished after {seconds} s"))
-            });
-        let (code, reason) = match &outcome {
-            Ok(()) => (DONE, ""),
-            Err(reason) => (FAILED, reason.as_str()),
+            }
         };
-        let t_close = transfer.close(endpoint, code, reason, &traffic).await;
+        let t_close = transfer.close(&endpoint, &outcome, &traffic).await;
 
         let client_hello = traffic.first_sent();
         let mut report = ClientConnection {
@@ -126,7 +122,7 @@ impl Client<'_> {
         let stats = transfer.connection.map(|connection| connection.stats());
         let cpu = client_hello.zip(transfer.last_byte);
         setup::report(&mut report.common, &observation, stats, cpu);
-        report
+        Ok(report)
     }
 
     fn config(&self, observation: Arc<Observation>) -> ClientConfig {
@@ -143,6 +139,8 @@ impl Client<'_> {
 /// One connection and its download; what is known stays here when it fails or is given up.
 struct Transfer {
     connection: Option<Connection>,
+    /// The handshake failed, so there is no connection to close.
+    refused: bool,
     content: Checker,
     request_sent: Option<Stamp>,
     t_first_byte: Option<u64>,
@@ -153,6 +151,7 @@ impl Transfer {
     fn new(bytes: u64) -> Self {
         Self {
             connection: None,
+            refused: false,
             content: Checker::new(bytes),
             request_sent: None,
             t_first_byte: None,
@@ -167,21 +166,32 @@ impl Transfer {
         config: ClientConfig,
         traffic: &Traffic,
     ) -> Result<(), String> {
-        let connecting = endpoint
-            .connect_with(config, options.connect, &options.server_name)
-            .map_err(one_line)?;
-        let connection = connecting.await.map_err(one_line)?;
+        let handshake = async {
+            let (address, name) = (options.connect, &options.server_name);
+            let connecting = endpoint
+                .connect_with(config, address, name)
+                .map_err(|error| one_line(&error))?;
+            connecting.await.map_err(|error| one_line(&error))
+        };
+        let connection = handshake.await.inspect_err(|_| self.refused = true)?;
         self.connection = Some(connection.clone());
 
-        let (mut send, mut receive) = connection.open_bi().await.map_err(one_line)?;
+        let (mut send, mut receive) = connection
+            .open_bi()
+            .await
+            .map_err(|error| one_line(&error))?;
         traffic.watch_departure();
         send.write_all(request::format(options.bytes).as_bytes())
             .await
-            .map_err(one_line)?;
-        send.finish().map_err(one_line)?;
+            .map_err(|error| one_line(&error))?;
+        send.finish().map_err(|error| one_line(&error))?;
 
         let mut chunks = [const { Bytes::new() }; CHUNKS];
-        while let Some(count) = receive.read_chunks(&mut chunks).await.map_err(one_line)? {
+        while let Some(count) = receive
+            .read_chunks(&mut chunks)
+            .await
+            .map_err(|error| one_line(&error))?
+        {
             self.receive(&chunks[..count], options.bytes);
             if self.request_sent.is_none() {
                 self.request_sent = traffic.departure();
@@ -190,7 +200,9 @@ impl Transfer {
                 break;
             }
         }
-        self.content.verdict().map_err(one_line)
+        self.content
+            .verdict()
+            .map_err(|mismatch| mismatch.to_string())
     }
 
     /// Takes the next bytes of content, of `expected` in all.
@@ -207,19 +219,25 @@ impl Transfer {
         }
     }
 
-    /// Closes the connection if it is not yet, and sees to it that the server is told. Returns when it was closed.
+    /// Closes the connection, sees to it that the server is told, and returns when it was closed.
     async fn close(
         &self,
         endpoint: &Endpoint,
-        code: VarInt,
-        reason: &str,
+        outcome: &Result<(), String>,
         traffic: &Traffic,
     ) -> u64 {
         let t_close = now_ns();
-        if endpoint.open_connections() > 0 {
+        let over = match &self.connection {
+            Some(connection) => connection.close_reason().is_some(),
+            None => self.refused,
+        };
+        if !over {
             traffic.watch_departure();
-            endpoint.close(code, reason.as_bytes());
-            // Failing to tell a server that does not listen is no failure.
+            match outcome {
+                Ok(()) => endpoint.close(DONE, b""),
+                Err(reason) => endpoint.close(FAILED, reason.as_bytes()),
+            }
+            // A server that cannot be told finds out by itself.
             let _ = timeout(CLOSING, traffic.departed()).await;
         }
         t_close

@@ -165,7 +165,7 @@ impl Server {
         events: &mut Events,
     ) -> Result<(), String> {
         self.key_log.flush()?;
-        events.server_connection(&ended.map_err(one_line)?);
+        events.server_connection(&ended.map_err(|error| one_line(&error))?);
         Ok(())
     }
 }
@@ -194,8 +194,10 @@ impl Service {
         incoming: Incoming,
         config: ServerConfig,
     ) -> Result<Connection, String> {
-        let connecting = incoming.accept_with(Arc::new(config)).map_err(one_line)?;
-        let connection = connecting.await.map_err(one_line)?;
+        let connecting = incoming
+            .accept_with(Arc::new(config))
+            .map_err(|error| one_line(&error))?;
+        let connection = connecting.await.map_err(|error| one_line(&error))?;
         self.connection = Some(connection.clone());
         Ok(connection)
     }
@@ -208,11 +210,11 @@ impl Service {
                 Err(ConnectionError::ApplicationClosed(close)) if close.error_code == DONE => {
                     return Ok(());
                 }
-                Err(error) => return Err(one_line(error)),
+                Err(error) => return Err(one_line(&error)),
             };
             let asked = receive.read_to_end(request::MAX_REQUEST).await;
-            let answered = match asked.map_err(one_line) {
-                Ok(asked) => match request::parse(&asked).map_err(one_line) {
+            let answered = match asked.map_err(|error| one_line(&error)) {
+                Ok(asked) => match request::parse(&asked).map_err(|error| one_line(&error)) {
                     Ok(bytes) => self.send(send, bytes).await,
                     Err(error) => Err(error),
                 },
@@ -234,10 +236,117 @@ impl Service {
             stream
                 .write_chunk(Bytes::from_static(content))
                 .await
-                .map_err(one_line)?;
+                .map_err(|error| one_line(&error))?;
             offset += length;
             self.bytes_sent += length;
         }
-        stream.finish().map_err(one_line)
+        stream.finish().map_err(|error| one_line(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use quicbed_contract::content::Checker;
+    use quicbed_contract::options::CommonOptions;
+    #[cfg(feature = "noop")]
+    use quicbed_contract::options::{Aead, HeaderProtection};
+    use quinn::{ClientConfig, Endpoint};
+
+    use super::*;
+    use crate::session::ClientCrypto;
+    use crate::socket::Traffic;
+    use crate::tls::Trust;
+
+    fn data(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/data")
+            .join(name)
+    }
+
+    fn client_config(options: &CommonOptions) -> ClientConfig {
+        let cryptography = setup::cryptography(options);
+        let observation = Arc::<Observation>::default();
+        let tls = Trust::from_file(&data("ca.pem"), &cryptography)
+            .unwrap()
+            .client_config(
+                &cryptography,
+                Arc::new(rustls::NoKeyLog),
+                observation.clone(),
+            );
+        let crypto = ClientCrypto::new(Arc::new(tls), cryptography.initial(), observation);
+        ClientConfig::new(Arc::new(crypto))
+    }
+
+    fn endpoint(options: &CommonOptions, meter: Meter, config: Option<ServerConfig>) -> Endpoint {
+        let socket = Socket::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+        setup::endpoint(&socket, meter, options, config).unwrap().0
+    }
+
+    /// Downloads a few megabytes while both sides update their keys again and again.
+    async fn download_with_key_updates(options: CommonOptions) {
+        let bytes = 8 << 20;
+        let server = Server::new(&ServerOptions {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            certificate: data("server.pem"),
+            private_key: data("server.key"),
+            content: vec![],
+            common: options.clone(),
+        })
+        .unwrap();
+        let peers = Arc::<Peers>::default();
+        let serving = endpoint(
+            &options,
+            Meter::Peers(peers.clone()),
+            Some(server.config.clone()),
+        );
+        let address = serving.local_addr().unwrap();
+        let task = tokio::spawn(async move {
+            let incoming = serving.accept().await.unwrap();
+            server.accept(0, incoming, peers).await
+        });
+
+        let traffic = Arc::<Traffic>::default();
+        let connection = endpoint(&options, Meter::Connection(traffic), None)
+            .connect_with(client_config(&options), address, "server.test")
+            .unwrap()
+            .await
+            .unwrap();
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        let request = request::format(bytes);
+        send.write_all(request.as_bytes()).await.unwrap();
+        send.finish().unwrap();
+        let mut content = Checker::new(bytes);
+        while let Some(chunk) = receive.read_chunk(usize::MAX, true).await.unwrap() {
+            content.receive(&chunk.bytes);
+            connection.force_key_update();
+        }
+        assert_eq!(content.verdict(), Ok(()));
+        connection.close(DONE, b"");
+        let report = task.await.unwrap();
+        assert_eq!(report.common.error, None);
+        assert_eq!(report.bytes_sent, bytes);
+    }
+
+    #[test]
+    fn keys_can_be_updated() {
+        let runtime = setup::runtime().unwrap();
+        runtime.block_on(download_with_key_updates(CommonOptions::default()));
+    }
+
+    #[cfg(feature = "noop")]
+    #[test]
+    fn keys_of_every_variant_can_be_updated() {
+        let runtime = setup::runtime().unwrap();
+        for aead in [Aead::Standard, Aead::Noop] {
+            for header_protection in [HeaderProtection::On, HeaderProtection::Off] {
+                runtime.block_on(download_with_key_updates(CommonOptions {
+                    aead,
+                    header_protection,
+                    ..CommonOptions::default()
+                }));
+            }
+        }
     }
 }

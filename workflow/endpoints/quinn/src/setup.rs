@@ -1,6 +1,6 @@
 //! What client and server have in common: abilities, transport parameters, socket, and the report of a connection.
 
-use std::fmt;
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
@@ -201,13 +201,19 @@ pub fn report(
     }
 }
 
-/// An error and what caused it as one line.
-pub fn one_line(error: impl fmt::Display) -> String {
-    error
-        .to_string()
-        .split_whitespace()
-        .collect::<Vec<_>>()
-        .join(" ")
+/// An error and what caused it, as one line.
+pub fn one_line(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        // Some errors repeat what caused them.
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -225,7 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_one_line() {
-        assert_eq!(one_line("a\n  b\tc"), "a b c");
+    fn errors_are_one_line_with_their_cause() {
+        let lost = quinn::ReadError::ConnectionLost(quinn::ConnectionError::TimedOut);
+        assert_eq!(one_line(&lost), "connection lost: timed out");
+        assert_eq!(one_line(&io::Error::other("a\n  b\tc")), "a b c");
     }
 }
