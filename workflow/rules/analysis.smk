@@ -17,7 +17,7 @@ for KIND in RESULTS:
             f"runs_{KIND}"
         input:
             runs=runs_behind(KIND),
-            code=[str(path) for path in ANALYSIS],
+            code=ANALYSIS,
         output:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
         params:
@@ -33,6 +33,7 @@ for KIND in RESULTS:
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             notebook=str(ROOT / "notebooks" / "{notebook}.ipynb"),
+            code=ANALYSIS,
         output:
             page=str(RESULTS[KIND] / "notebooks" / "{notebook}.html"),
         log:
@@ -51,6 +52,7 @@ for KIND in RESULTS:
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
+            code=ANALYSIS,
         output:
             page=str(RESULTS[KIND] / "report" / "index.html"),
         params:
