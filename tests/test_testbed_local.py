@@ -391,6 +391,30 @@ def test_no_frame_is_longer_than_the_mtu_in_mode_wire(testbed: LocalTestbed, tmp
         assert all(_checksum_is_valid(frame) for _, frame in frames)
 
 
+@pytest.mark.root
+def test_where_udp_gso_needs_checksum_offload_the_ends_keep_it(
+    testbed: LocalTestbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before Linux 6.11: sending with UDP_SEGMENT fails while checksum offload is off."""
+
+    def probe_path(**_: object) -> bool:
+        return testbed._local["server"].offloads("link0")["tx-checksumming"]
+
+    monkeypatch.setattr(testbed, "_probe_path", probe_path)
+    testbed.apply(LinkSettings(mode="wire", mtu=1400))
+    facts = testbed.facts()
+    assert facts["link"]["checksums_valid_in_captures"] is False
+    for role, interface, on in (
+        ("client", "link0", True),
+        ("server", "link0", True),
+        ("middle", "client0", False),
+        ("middle", "server0", False),
+    ):
+        offloads = facts["hosts"][role]["interfaces"][interface]["offloads"]
+        assert offloads["tx-checksumming"] is on
+        assert offloads["tx-udp-segmentation"] is False
+
+
 def _send_over_tcp(testbed: LocalTestbed, size: int) -> None:
     server = testbed._local["server"]
     with server.call(lambda: socket.create_server((str(server.address), 0))) as listener:
