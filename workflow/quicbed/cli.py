@@ -155,7 +155,7 @@ def _measure(arguments: argparse.Namespace) -> None:
     project = _project(arguments)
     if arguments.experiment not in project.experiments:
         raise ConfigError(f"experiment `{arguments.experiment}` is unknown; known are {', '.join(project.experiments)}")
-    marker = arguments.marker or project.build / "measured" / project.config.testbed / f"{arguments.experiment}.json"
+    marker = arguments.marker or project.artifacts / "measured" / project.config.testbed / f"{arguments.experiment}.json"
     measure(project, arguments.experiment, marker)
 
 

@@ -7,7 +7,7 @@ def runs_behind(kind):
     """What the table of runs is made from: finished experiments, or the archives of the reference data."""
     if kind == "reference":
         return [str(archive) for archive in REFERENCE]
-    return [str(project.build / "measured" / TESTBED / f"{experiment}.json") for experiment in EXPERIMENTS]
+    return [str(project.artifacts / "measured" / TESTBED / f"{experiment}.json") for experiment in EXPERIMENTS]
 
 
 for KIND in RESULTS:

@@ -19,7 +19,7 @@ rule measure:
         certificates=ancient(str(CERTIFICATES / "server.pem")),
         experiment=str(ROOT / "config/experiments/{experiment}.yaml"),
     output:
-        marker=str(project.build / "measured" / TESTBED / "{experiment}.json"),
+        marker=str(project.artifacts / "measured" / TESTBED / "{experiment}.json"),
     threads: workflow.cores or 1
     resources:
         testbed=1,

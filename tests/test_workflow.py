@@ -1,0 +1,201 @@
+"""The whole workflow at a tiny scale: really built, really measured in namespaces, resumed, traced and cleaned up."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
+QUICBED = [sys.executable, "-m", "quicbed"]
+
+pytestmark = [pytest.mark.workflow, pytest.mark.root, pytest.mark.timeout(2400)]
+
+
+def settings(directory: Path, **more: object) -> Path:
+    """A configuration file that measures a little, with results of its own, on the builds of this clone."""
+    file = directory / "config.yaml"
+    chosen = {
+        "scale": "tiny",
+        "paths": {"raw": str(directory / "raw"), "artifacts": str(directory / "artifacts")},
+        # what is tested is the workflow, on a machine that may be busy
+        "gate": {"retries": 0},
+        **more,
+    }
+    file.write_text(yaml.safe_dump(chosen), encoding="utf-8")
+    return file
+
+
+def snakemake(file: Path, *targets: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    argv = [SNAKEMAKE, "--cores", "all", "--configfile", str(file), "--nolock", *targets]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    if check:
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return done
+
+
+def namespaces() -> list[str]:
+    done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines() if line.startswith("quicbed-")]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of one run of the whole workflow."""
+    directory = tmp_path_factory.mktemp("workflow")
+    snakemake(settings(directory), "all")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def table(finished: Path) -> pl.DataFrame:
+    return pl.read_parquet(finished / "artifacts" / "tables" / "runs.parquet")
+
+
+def test_every_cell_of_every_experiment_was_measured_and_proven(table: pl.DataFrame) -> None:
+    measured = table.filter(pl.col("arm").is_in(["main", "aa", "control"]))
+    assert set(measured["status"]) == {"ok"}
+    expected = {"aead-goodput": 15, "header-protection": 16}
+    for experiment, cells in expected.items():
+        rows = measured.filter(pl.col("experiment") == experiment)
+        assert rows["cell"].n_unique() == cells
+        assert len(rows) == cells * 2
+        assert rows["block"].n_unique() == 2
+        assert rows["proof"].null_count() == 0
+        assert rows["goodput_mbps"].min() > 0
+        assert rows["client_cpu_s"].min() > 0
+        assert rows["server_cpu_s"].min() > 0
+    proofs = table.filter(pl.col("experiment") == "proofs")
+    assert set(proofs["status"]) == {"ok"}
+    assert set(measured["proof"]) <= set(proofs["cell"])
+    assert set(measured["link_mode"]) == {"throughput"}
+    assert set(proofs["link_mode"]) == {"wire"}
+
+
+def test_captures_show_payload_and_headers_in_the_clear_exactly_where_the_variant_says(finished: Path) -> None:
+    seen = 0
+    for file in (finished / "raw" / "local" / "proofs").glob("*/*/run.json"):
+        run = json.loads(file.read_text(encoding="utf-8"))
+        proof = run["evidence"]["seen"]
+        assert proof["payload_in_clear"] == (run["variant"]["aead"] == "noop"), file
+        if run["variant"]["header_protection"] is not None:
+            assert proof["header_protection_off"] == (not run["variant"]["header_protection"]), file
+            assert proof["initial_standard"], file
+        assert (file.parent / "capture.pcap").stat().st_size > 262144
+        seen += 1
+    # quiche and quinn: three stock ciphers, and on the noop build five; TCP+TLS: three and one
+    assert seen == 2 * 8 + 4
+
+
+def test_results_are_complete_and_traceable(finished: Path, table: pl.DataFrame) -> None:
+    artifacts = finished / "artifacts"
+    origins = set(table["origin"])
+    for name in ("goodput-by-aead", "header-protection"):
+        for suffix in ("html", "svg", "pdf", "png", "json"):
+            assert (artifacts / "figures" / f"{name}.{suffix}").stat().st_size > 500
+        manifest = json.loads((artifacts / "figures" / f"{name}.json").read_text(encoding="utf-8"))
+        assert set(manifest["runs"]) <= origins
+        assert manifest["runs"]
+    for experiment in ("aead-goodput", "header-protection"):
+        rows = pl.read_parquet(artifacts / "tables" / f"{experiment}.parquet")
+        assert (artifacts / "tables" / f"{experiment}.csv").exists()
+        assert rows["n"].min() == 2
+    page = (artifacts / "report" / "index.html").read_text(encoding="utf-8")
+    for word in ("goodput-by-aead", "header-protection", "quiche", "sha256"):
+        assert word.lower() in page.lower()
+
+
+def test_a_second_start_builds_and_measures_nothing(finished: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in (finished / "raw").rglob("*") if file.is_file()}
+    done = snakemake(finished / "config.yaml", "all")
+    assert "Nothing to be done" in done.stdout + done.stderr
+    assert {file: file.stat().st_mtime_ns for file in (finished / "raw").rglob("*") if file.is_file()} == before
+
+
+def test_nothing_is_left_of_the_testbed(finished: Path) -> None:
+    del finished
+    assert namespaces() == []
+    assert subprocess.run(["pgrep", "-f", "bin/server --events"], capture_output=True, check=False).returncode == 1
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_was_stopped_goes_on_where_it_was(
+    finished: Path, tmp_path: Path, seed: int, how: signal.Signals
+) -> None:
+    del finished  # the builds are there
+    config = yaml.safe_load(settings(tmp_path).read_text(encoding="utf-8"))
+    argv = [*QUICBED, "--config", json.dumps(config), "measure", "aead-goodput", "--marker", str(tmp_path / "marker")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "workflow")}
+    first = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL, env=environment)
+    runs = tmp_path / "raw" / "local" / "aead-goodput"
+    deadline = time.monotonic() + 300
+    while not list(runs.glob("*/b*/*/run.json")) and time.monotonic() < deadline:
+        assert first.poll() is None
+        time.sleep(0.05)
+    time.sleep(random.Random(seed).uniform(0, 2))
+    first.send_signal(how)
+    code = first.wait(30)
+    kept = {file: file.read_bytes() for file in runs.glob("*/b*/*/run.json")}
+    assert kept
+    if how is not signal.SIGKILL:
+        assert code == 130
+        assert namespaces() == []
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for file, content in kept.items():
+        assert file.read_bytes() == content
+    assert len(list(runs.glob("*/b*/*/run.json"))) == 30
+    assert namespaces() == []
+    assert subprocess.run(["pgrep", "-f", "bin/server --events"], capture_output=True, check=False).returncode == 1
+
+
+def test_a_second_driver_on_the_testbed_is_refused(finished: Path, tmp_path: Path) -> None:
+    del finished
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys\nfrom quicbed.testbed import open_testbed\n"
+            "with open_testbed('local', 'local'):\n print('held', flush=True)\n sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "workflow")},
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        done = snakemake(settings(tmp_path), str(tmp_path / "artifacts" / "report" / "index.html"), check=False)
+        assert done.returncode != 0
+        assert "testbed local is in use by" in done.stdout + done.stderr
+        assert not list((tmp_path / "raw").rglob("run.json"))
+    finally:
+        holder.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ({"scael": "tiny"}, "scael: unknown key; did you mean `scale`?"),
+        ({"experiments": ["aead-godput"]}, "did you mean `aead-goodput`?"),
+        ({"scale": "huge"}, "has no scale `huge`"),
+    ],
+)
+def test_a_wrong_configuration_stops_before_anything_is_done(
+    tmp_path: Path, override: dict[str, object], expected: str
+) -> None:
+    done = snakemake(settings(tmp_path, **override), "all", check=False)
+    assert done.returncode != 0
+    assert expected in done.stdout + done.stderr
+    assert not (tmp_path / "raw").exists()
