@@ -230,7 +230,7 @@ class Link(Model):
     )
     mtu: int = Field(1500, ge=1280, le=9000, description="MTU of the link in bytes.")
     rate_mbit: float | None = Field(
-        None, gt=0, description="Rate limit towards the client in Mbit/s (tbf); null: none."
+        None, ge=40, le=5000, description="Rate limit towards the client in Mbit/s (tbf, 40 to 5000); null: none."
     )
 
 

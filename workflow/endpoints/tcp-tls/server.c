@@ -60,6 +60,7 @@ struct server {
     int64_t stop_by;
     int64_t run_delay, max_rss; /* of nginx, taken before it is stopped */
     const char *aead;           /* what nginx's TLS library has loaded */
+    int64_t user_ns, system_ns; /* CPU time of nginx up to the end of the last connection */
     uint64_t connections, failed;
     uint64_t last_unserved; /* nginx's number of the last connection that ended without a request */
     char last_message[512]; /* last complaint of nginx */
@@ -342,6 +343,35 @@ static const char *loaded_aead(void)
     return aead;
 }
 
+/*
+ * Reads the CPU time of nginx so far. The kernel tells it in clock ticks of usually 10 ms. As connections come one after
+ * the other, the difference between the ends of two is that of the second.
+ */
+static bool read_cpu_time(void)
+{
+    const int64_t tick_ns = 1000000000 / sysconf(_SC_CLK_TCK);
+    char path[64], line[1024] = "";
+    int64_t user_ticks, system_ticks;
+    const char *after_name;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)server.nginx);
+    file = fopen(path, "r");
+    if (file == NULL)
+        return false;
+    after_name = fgets(line, sizeof(line), file) == NULL ? NULL : strrchr(line, ')');
+    fclose(file);
+    /* proc(5): fields 3 to 13 come before utime and stime */
+    if (after_name == NULL
+        || sscanf(after_name + 1, " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNd64 " %" SCNd64, &user_ticks,
+                  &system_ticks)
+               != 2)
+        return false;
+    server.user_ns = user_ticks * tick_ns;
+    server.system_ns = system_ticks * tick_ns;
+    return true;
+}
+
 static const char *iana_group(const char *curve)
 {
     size_t count;
@@ -367,9 +397,10 @@ static void write_connection(const char *error, char *const fields[])
         "signature",    "header_protection",      "handshake_packets_sent",
         "packets_sent", "handshake_packets_received", "handshake_bytes_sent",
         "packets_lost", "handshake_bytes_received", "packets_received",
-        "cpu_user_ns",  "cpu_system_ns",
     };
     const bool served = fields != NULL && strcmp(fields[F_STATUS], "200") == 0;
+    const int64_t user_before = server.user_ns, system_before = server.system_ns;
+    const bool cpu_known = read_cpu_time();
 
     event_begin("connection");
     event_integer("index", (int64_t)server.connections);
@@ -381,6 +412,8 @@ static void write_connection(const char *error, char *const fields[])
     event_string("alpn", fields == NULL ? NULL : known(fields[F_ALPN]));
     event_string("tls_version", fields == NULL ? NULL : known(fields[F_PROTOCOL]));
     event_string("aead", fields == NULL ? NULL : server.aead);
+    event_integer("cpu_user_ns", cpu_known ? server.user_ns - user_before : UNKNOWN);
+    event_integer("cpu_system_ns", cpu_known ? server.system_ns - system_before : UNKNOWN);
     for (size_t i = 0; i < sizeof(untold) / sizeof(untold[0]); i++)
         event_string(untold[i], NULL);
     event_end();
@@ -437,6 +470,7 @@ static void on_message(char *line)
                 kill(server.nginx, SIGKILL);
                 return;
             }
+            read_cpu_time();
             event_begin("ready");
             event_string("address", server.options->address);
             event_integer("port", server.port);

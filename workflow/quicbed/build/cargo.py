@@ -78,17 +78,24 @@ def _environment() -> dict[str, str]:
         import clang.native  # the libclang wheel; bindgen loads the library inside it
 
         env["LIBCLANG_PATH"] = str(Path(clang.native.__file__).parent)
+        # the wheel has no compiler headers (stddef.h); gcc's serve
+        headers = _output("gcc", "-print-file-name=include")
+        env["BINDGEN_EXTRA_CLANG_ARGS"] = f"-isystem {headers}"
     except ImportError as error:
         raise builds.BuildError(f"Python package libclang is missing ({error}); run `make setup`") from None
     return env
 
 
 def _version(program: str) -> str:
+    return _output(program, "--version").splitlines()[0]
+
+
+def _output(*argv: str) -> str:
     try:
-        result = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20, check=True)
+        result = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise builds.BuildError(f"{program} --version: {error}; run `make setup`") from None
-    return result.stdout.splitlines()[0]
+        raise builds.BuildError(f"{' '.join(argv)}: {error}; run `make setup`") from None
+    return result.stdout.strip()
 
 
 def _sources(project: Project, library: Library, flavour: str, log: Path) -> Path:

@@ -87,6 +87,23 @@ pub enum CongestionControl {
     Bbr,
 }
 
+impl CongestionControl {
+    pub const ALL: [CongestionControl; 3] = [
+        CongestionControl::Cubic,
+        CongestionControl::Reno,
+        CongestionControl::Bbr,
+    ];
+
+    /// Value of `--congestion-control`.
+    pub fn name(self) -> &'static str {
+        match self {
+            CongestionControl::Cubic => "cubic",
+            CongestionControl::Reno => "reno",
+            CongestionControl::Bbr => "bbr",
+        }
+    }
+}
+
 /// Options of clients and servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommonOptions {
@@ -255,8 +272,9 @@ impl Description {
         let asked = options.congestion_control;
         if !self.congestion_controls.contains(&asked) {
             return Some(format!(
-                "{} has no congestion control {asked:?}",
-                self.library
+                "{} has no congestion control {}",
+                self.library,
+                asked.name()
             ));
         }
         None
@@ -363,11 +381,7 @@ impl CommonOptions {
             }
             "group" => self.group = text(name, parser)?,
             "congestion-control" => {
-                let choices = [
-                    ("cubic", CongestionControl::Cubic),
-                    ("reno", CongestionControl::Reno),
-                    ("bbr", CongestionControl::Bbr),
-                ];
+                let choices = CongestionControl::ALL.map(|c| (c.name(), c));
                 self.congestion_control = choice(name, parser, &choices)?;
             }
             "gso" => self.gso = switch(name, parser)?,
@@ -614,7 +628,7 @@ mod tests {
             ("--aead noop", "--aead noop"),
             ("--header-protection off", "--header-protection off"),
             ("--group p-256", "p-256"),
-            ("--congestion-control bbr", "Bbr"),
+            ("--congestion-control bbr", "bbr"),
         ] {
             let reason = stock.unsupported(&client(more).unwrap().common).unwrap();
             assert!(reason.contains(named), "{more}: {reason}");

@@ -1,6 +1,7 @@
 //! BoringSSL: one suite, one group, and what was negotiated.
 
 use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use boring::ssl::{
@@ -19,6 +20,9 @@ pub const GROUPS: [(&str, &str); 6] = [
     ("mlkem1024", "MLKEM1024"),
     ("x25519-mlkem768", "X25519MLKEM768"),
 ];
+
+/// CRYPTO_ERROR codes for the TLS alerts bad_certificate to unknown_ca (RFC 9001, section 4.8; RFC 8446, section 6).
+const CERTIFICATE_ALERTS: RangeInclusive<u64> = 0x100 + 42..=0x100 + 48;
 
 thread_local! {
     /// IANA name of the scheme the server signed the last completed handshake of this thread with. BoringSSL forgets its
@@ -119,9 +123,11 @@ pub fn read_back(connection: &mut quiche::Connection, record: &mut ConnectionCom
 pub fn close_reason(connection: &mut quiche::Connection) -> Option<String> {
     if let Some(error) = connection.local_error().filter(|error| is_failure(error)) {
         let mut text = format!("closed by this side: {}", describe(error));
-        let ssl: &mut SslRef = connection.as_mut();
-        if let Err(error) = ssl.verify_result() {
-            text += &format!(" (certificate: {})", error.error_string());
+        if CERTIFICATE_ALERTS.contains(&error.error_code) {
+            let ssl: &mut SslRef = connection.as_mut();
+            if let Err(error) = ssl.verify_result() {
+                text += &format!(": {}", error.error_string());
+            }
         }
         return Some(text);
     }
@@ -146,7 +152,7 @@ fn describe(error: &quiche::ConnectionError) -> String {
     let code = error.error_code;
     let kind = match code {
         _ if error.is_app => format!("application error {code}"),
-        // RFC 9001, section 4.8: CRYPTO_ERROR is 0x0100 plus the TLS alert.
+        // CRYPTO_ERROR is 0x0100 plus the TLS alert.
         0x100..=0x1ff => format!("TLS alert {} ({})", code - 0x100, alert_name(code - 0x100)),
         _ => format!("QUIC error {code:#x}"),
     };

@@ -143,7 +143,13 @@ pub fn endpoint(
     socket.restore_gro()?;
     let mut in_force = socket.in_force(options)?;
     in_force.gso &= quinn_socket.max_transmit_segments() > 1;
-    let metered = MeteredSocket::new(quinn_socket, meter, in_force.gso, in_force.gro);
+    let metered = MeteredSocket::new(
+        quinn_socket,
+        meter,
+        in_force.gso,
+        in_force.gro,
+        options.udp_payload,
+    );
 
     let mut config = EndpointConfig::default();
     config.supported_versions(vec![QUIC_V1]);

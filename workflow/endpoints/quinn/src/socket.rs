@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll};
 
 use quicbed_contract::clock::{now_ns, CpuTime};
+use quicbed_contract::udp::MAX_BATCH_BYTES;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::sync::Notify;
@@ -183,18 +184,36 @@ pub enum Meter {
 pub struct MeteredSocket {
     socket: Arc<dyn AsyncUdpSocket>,
     meter: Meter,
-    gso: bool,
-    gro: bool,
+    max_transmit_segments: usize,
+    max_receive_segments: usize,
 }
 
 impl MeteredSocket {
-    /// `gso` and `gro` tell whether several datagrams may pass the system at once.
-    pub fn new(socket: Arc<dyn AsyncUdpSocket>, meter: Meter, gso: bool, gro: bool) -> Self {
+    /// `gso` and `gro` tell whether several datagrams may pass the system at once, `udp_payload` is the largest one's size
+    /// in bytes.
+    pub fn new(
+        socket: Arc<dyn AsyncUdpSocket>,
+        meter: Meter,
+        gso: bool,
+        gro: bool,
+        udp_payload: usize,
+    ) -> Self {
+        // quinn hands over ten datagrams at once whatever their size, and takes a send the system refuses as too long for
+        // done: everything in it would be lost.
+        let fitting = (MAX_BATCH_BYTES / udp_payload).max(1);
+        let max_transmit_segments = match gso {
+            true => socket.max_transmit_segments().min(fitting),
+            false => 1,
+        };
+        let max_receive_segments = match gro {
+            true => socket.max_receive_segments(),
+            false => 1,
+        };
         Self {
             socket,
             meter,
-            gso,
-            gro,
+            max_transmit_segments,
+            max_receive_segments,
         }
     }
 }
@@ -244,19 +263,13 @@ impl AsyncUdpSocket for MeteredSocket {
     }
 
     fn max_transmit_segments(&self) -> usize {
-        if self.gso {
-            self.socket.max_transmit_segments()
-        } else {
-            1
-        }
+        // quinn finds out while sending if a network card cannot do GSO.
+        self.max_transmit_segments
+            .min(self.socket.max_transmit_segments())
     }
 
     fn max_receive_segments(&self) -> usize {
-        if self.gro {
-            self.socket.max_receive_segments()
-        } else {
-            1
-        }
+        self.max_receive_segments
     }
 
     fn may_fragment(&self) -> bool {
