@@ -200,7 +200,9 @@ static int final(void *context, unsigned char *out, size_t *out_bytes, size_t ou
 static int one_shot(void *context, unsigned char *out, size_t *out_bytes, size_t out_room, const unsigned char *in,
                     size_t in_bytes)
 {
-    return in == NULL ? final(context, out, out_bytes, out_room) : update(context, out, out_bytes, out_room, in, in_bytes);
+    if (in == NULL)
+        return final(context, out, out_bytes, out_room);
+    return update(context, out, out_bytes, out_room, in, in_bytes);
 }
 
 /* ---- description of a cipher ---- */

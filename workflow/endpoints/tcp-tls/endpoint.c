@@ -89,18 +89,21 @@ static void parse_address(const char *option, const char *value, struct options 
 {
     struct in6_addr parsed;
     const char *colon = strrchr(value, ':');
-    char *host;
     size_t length;
     bool bracketed;
 
     if (colon == NULL)
         usage_error("%s %s: must be IP:PORT", option, value);
+    memset(options->address, 0, sizeof(options->address));
     length = (size_t)(colon - value);
     bracketed = length > 2 && value[0] == '[' && colon[-1] == ']';
-    host = bracketed ? strndup(value + 1, length - 2) : strndup(value, length);
-    if (host == NULL || inet_pton(bracketed ? AF_INET6 : AF_INET, host, &parsed) != 1)
+    if (bracketed)
+        length -= 2;
+    if (length < sizeof(options->address))
+        memcpy(options->address, value + (bracketed ? 1 : 0), length);
+    if (length >= sizeof(options->address)
+        || inet_pton(bracketed ? AF_INET6 : AF_INET, options->address, &parsed) != 1)
         usage_error("%s %s: must be IP:PORT, with an IPv6 address in brackets", option, value);
-    options->address = host;
     /* Port 0 lets the system choose one, which only makes sense for a server. */
     options->port = (int)parse_number(option, colon + 1, options->role == SERVER ? 0 : 1, 65535);
 }
@@ -263,12 +266,12 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
         if (strcmp(options->group_name, all_groups[i].name) == 0)
             options->group = &all_groups[i];
     if (role == CLIENT) {
-        require(options->address, "--connect");
+        require(options->address[0] != '\0' ? options : NULL, "--connect");
         require(options->server_name, "--server-name");
         require(options->ca, "--ca");
         require(bytes_given ? options : NULL, "--bytes");
     } else {
-        require(options->address, "--listen");
+        require(options->address[0] != '\0' ? options : NULL, "--listen");
         require(options->certificate, "--certificate");
         require(options->private_key, "--private-key");
     }

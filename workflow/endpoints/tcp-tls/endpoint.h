@@ -48,9 +48,10 @@ struct options {
     int receive_buffer;
     int send_buffer;
 
-    /* client */
-    const char *address; /* IP address of --connect or --listen, without brackets */
+    char address[64]; /* IP address of --connect or --listen, without brackets */
     int port;
+
+    /* client */
     const char *server_name;
     const char *ca;
     uint64_t bytes;

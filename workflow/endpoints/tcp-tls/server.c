@@ -5,8 +5,9 @@
  * memory (memfd_create(2)) that nginx inherits and opens as /proc/self/fd/N; its log lines come through pipes. They are
  * gone with the last process, and nginx is ended by the kernel if this process dies (PR_SET_PDEATHSIG).
  *
- * The listening socket is opened here, with the congestion control and the buffers asked for, which accepted connections
- * inherit. nginx takes it over as it takes over the sockets of its predecessor in an upgrade (environment variable NGINX).
+ * The listening socket is opened here, with the congestion control and the buffers asked for, which accepted
+ * connections inherit. nginx takes it over as it takes over the sockets of its predecessor in an upgrade (environment
+ * variable NGINX).
  */
 #define _GNU_SOURCE
 #include "endpoint.h"
@@ -31,8 +32,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* nginx has this long to end after SIGTERM; the contract gives the whole program a second. */
+/*
+ * nginx has STOP_MILLISECONDS to end after SIGTERM; the contract gives the whole program a second. The signal is
+ * repeated, because one that arrives just before nginx waits for events is noticed with the next event only.
+ */
 #define STOP_MILLISECONDS 600
+#define REPEAT_MILLISECONDS 10
 
 /* Fields of a log line; a tab cannot occur in any of them. */
 enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_COUNT };
@@ -257,7 +262,8 @@ static void write_config(const struct options *options)
         /* Without it nginx, as root, would look for a user "nobody" to give its directories to. */
         const struct passwd *user = getpwuid(0);
         const struct group *group = getgrgid(0);
-        fprintf(config, "user %s %s;\n", user == NULL ? "root" : user->pw_name, group == NULL ? "root" : group->gr_name);
+        fprintf(config, "user %s %s;\n", user == NULL ? "root" : user->pw_name,
+                group == NULL ? "root" : group->gr_name);
     }
     fprintf(config,
             "daemon off;\n"
@@ -272,9 +278,8 @@ static void write_config(const struct options *options)
             "    default_type application/octet-stream;\n"
             "    keepalive_timeout 0;\n"
             "    tcp_nodelay on;\n"
-            /* Reads of a whole congestion window's order instead of 32 KiB: fewer system calls, as sendfile has. */
-            "    output_buffers 2 256k;\n"
-            "    ssl_buffer_size 16k;\n" /* the largest TLS record */
+            /* nginx's default, the largest TLS record. Larger values of this and of output_buffers gained nothing. */
+            "    ssl_buffer_size 16k;\n"
             "    ssl_protocols TLSv1.3;\n"
             "    ssl_conf_command Ciphersuites %s;\n"
             "    ssl_ecdh_curve %s;\n"
@@ -344,8 +349,8 @@ static const char *loaded_aead(void)
 }
 
 /*
- * Reads the CPU time of nginx so far. The kernel tells it in clock ticks of usually 10 ms. As connections come one after
- * the other, the difference between the ends of two is that of the second.
+ * Reads the CPU time of nginx so far. The kernel tells it in clock ticks of usually 10 ms. As connections come one
+ * after the other, the difference between the ends of two is that of the second.
  */
 static bool read_cpu_time(void)
 {
@@ -549,9 +554,8 @@ static void serve(int signals)
 
     for (;;) {
         struct signalfd_siginfo signal_info;
-        int64_t left = (server.stop_by - now_ns()) / 1000000 + 1;
 
-        if (poll(polled, 3, !server.stopping ? -1 : left > 0 ? (int)left : 0) < 0 && errno != EINTR)
+        if (poll(polled, 3, server.stopping ? REPEAT_MILLISECONDS : -1) < 0 && errno != EINTR)
             fail("poll");
         read_lines(&server.messages, on_message);
         read_lines(&server.access_log, on_request);
@@ -562,11 +566,10 @@ static void serve(int signals)
                 server.stopping = true;
                 server.stop_by = now_ns() + STOP_MILLISECONDS * INT64_C(1000000);
                 take_stock();
-                kill(server.nginx, SIGTERM);
             }
         }
-        if (server.stopping && now_ns() >= server.stop_by)
-            kill(server.nginx, SIGKILL);
+        if (server.stopping)
+            kill(server.nginx, now_ns() < server.stop_by ? SIGTERM : SIGKILL);
     }
 }
 
