@@ -182,25 +182,7 @@ def fetch_sources(project: Project, log: Path) -> Path:
     sources.json lists name, version and SHA-256 of every package.
     """
     target = vendor_directory(project)
-    manifest = project.root / SOURCES / "Cargo.toml"
-    partial = target.with_name("vendor.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    run(
-        [
-            "cargo",
-            "vendor",
-            "--locked",
-            "--versioned-dirs",
-            "--manifest-path",
-            str(manifest),
-            str(partial),
-        ],
-        log=log,
-        cwd=project.root,
-    )
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+    listing = target.parent / "sources.json"
     packages = [
         {"name": p["name"], "version": p["version"], "checksum": p["checksum"]}
         for versions in lock_packages(project.root).values()
@@ -208,8 +190,19 @@ def fetch_sources(project: Project, log: Path) -> Path:
         if "checksum" in p
     ]
     packages.sort(key=lambda p: (p["name"], p["version"]))
-    listing = target.parent / "sources.json"
-    write_json(listing, {"packages": packages})
+    wanted = {"packages": packages}
+    if target.is_dir() and listing.is_file() and json.loads(listing.read_text(encoding="utf-8")) == wanted:
+        listing.touch()
+        return listing
+    manifest = project.root / SOURCES / "Cargo.toml"
+    partial = target.with_name("vendor.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", str(manifest), str(partial)]
+    run(argv, log=log, cwd=project.root)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    write_json(listing, wanted)
     return listing
 
 
