@@ -28,6 +28,9 @@ pub const LIBRARY: &str = "quinn";
 pub const VERSION: &str = "0.11.12";
 const TLS_LIBRARY: &str = "rustls 0.23.46";
 
+/// Largest `--udp-payload`: quinn gives the length of a handshake packet two bytes and panics when 14 bits do not hold it.
+const MAX_UDP_PAYLOAD: usize = 1 << 14;
+
 /// Groups of rustls' ring provider by their names on the command line.
 static GROUPS: [(&str, &dyn SupportedKxGroup); 3] = [
     ("x25519", kx_group::X25519),
@@ -51,7 +54,12 @@ pub fn description() -> Description {
 /// Opens the events and ends the program if this build cannot do what is asked.
 pub fn open_events(description: &Description, options: &CommonOptions) -> Events {
     let events = Events::open(&options.events);
-    match description.unsupported(options) {
+    let reason = description.unsupported(options).or_else(|| {
+        let largest = MAX_UDP_PAYLOAD;
+        (options.udp_payload > largest)
+            .then(|| format!("quinn makes no datagrams of more than {largest} bytes"))
+    });
+    match reason {
         Some(reason) => events.exit_unsupported(&reason),
         None => events,
     }
@@ -102,23 +110,38 @@ pub fn transport(options: &CommonOptions) -> TransportConfig {
     let window = VarInt::from_u64(options.window).expect("the command line checks the window");
     // The contract's range for --udp-payload ends below 2^16.
     let payload = options.udp_payload as u16;
-    let congestion_control: Arc<dyn ControllerFactory + Send + Sync> =
-        match options.congestion_control {
-            CongestionControl::Cubic => Arc::new(CubicConfig::default()),
-            CongestionControl::Reno => Arc::new(NewRenoConfig::default()),
-            CongestionControl::Bbr => Arc::new(BbrConfig::default()),
-        };
     let mut transport = TransportConfig::default();
     transport
+        .congestion_controller_factory(congestion_controller(options))
         .stream_receive_window(window)
         .receive_window(window)
         .send_window(options.window)
         .initial_mtu(payload)
         .min_mtu(payload)
         .mtu_discovery_config(None)
-        .congestion_controller_factory(congestion_control)
         .enable_segmentation_offload(options.gso);
     transport
+}
+
+/// The congestion controller asked for, starting with the window of RFC 9002, section 7.2. quinn's default window assumes
+/// datagrams of 1200 bytes and does not let a single one of 12 000 pass.
+fn congestion_controller(options: &CommonOptions) -> Arc<dyn ControllerFactory + Send + Sync> {
+    let datagram = options.udp_payload as u64;
+    let initial_window = (10 * datagram).min(14_720.max(2 * datagram));
+    match options.congestion_control {
+        CongestionControl::Cubic => {
+            let mut config = CubicConfig::default();
+            config.initial_window(initial_window);
+            Arc::new(config)
+        }
+        CongestionControl::Reno => {
+            let mut config = NewRenoConfig::default();
+            config.initial_window(initial_window);
+            Arc::new(config)
+        }
+        // Its own window is 240 000 bytes.
+        CongestionControl::Bbr => Arc::new(BbrConfig::default()),
+    }
 }
 
 /// One thread for everything: client and server share the machine, and more threads only add hand-overs.

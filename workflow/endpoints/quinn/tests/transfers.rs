@@ -230,7 +230,21 @@ fn offloads_and_sizes_can_be_set() {
 }
 
 #[test]
-fn nothing_and_handshakes_alone_can_be_asked_for() {
+fn datagrams_of_any_size_arrive_with_offloads() {
+    for size in ["1200", "8972", "16384"] {
+        let (client, server) = transfer(&["--udp-payload", size], &["--bytes", "3000000"]);
+        assert_eq!(connections(&client)[0]["content_ok"], true);
+        let sent = connections(&server)[0]["packets_sent"].as_u64().unwrap();
+        let size: u64 = size.parse().unwrap();
+        assert!(sent * size >= 3_000_000, "{sent} datagrams of {size} bytes");
+    }
+    let options = ["--udp-payload", "16385", "--bytes", "1"];
+    let (code, _) = result(client("127.0.0.1:1", &options).output().unwrap());
+    assert_eq!(code, Some(127));
+}
+
+#[test]
+fn nothing_can_be_asked_for() {
     let (client, _) = transfer(&[], &["--bytes", "0"]);
     let connection = connections(&client)[0];
     assert_eq!(connection["content_ok"], true);
