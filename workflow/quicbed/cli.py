@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.config import ConfigError, Project
+from quicbed.environment import OVERRIDES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,8 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config",
         metavar="JSON",
-        default="{}",
-        help="keys that override config/config.yaml, as a JSON object",
+        default=os.environ.get(OVERRIDES, "{}"),
+        help="keys that override config/config.yaml, as a JSON object (default: those the workflow was started with)",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -76,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("measure", _measure, "measure what is missing of an experiment")
     command.add_argument("experiment")
     command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
+    command.add_argument("--log", type=Path, help="file that gets a copy of the progress")
     command = add("tables", _tables, "write the table of runs")
     command.add_argument("raw", type=Path)
     command.add_argument("output", type=Path)
@@ -150,12 +152,17 @@ def _certificates(arguments: argparse.Namespace) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
+    from quicbed import driver
     from quicbed.measure import measure
 
     project = _project(arguments)
     if arguments.experiment not in project.experiments:
         raise ConfigError(f"experiment `{arguments.experiment}` is unknown; known are {', '.join(project.experiments)}")
-    marker = arguments.marker or project.artifacts / "measured" / project.config.testbed / f"{arguments.experiment}.json"
+    marker = (
+        arguments.marker or project.artifacts / "measured" / project.config.testbed / f"{arguments.experiment}.json"
+    )
+    if arguments.log:
+        driver.copy_progress(arguments.log)
     measure(project, arguments.experiment, marker)
 
 

@@ -6,10 +6,10 @@ import contextlib
 import datetime
 import itertools
 import json
+import logging
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -46,9 +46,22 @@ class MeasureError(Exception):
     """Measuring cannot start or go on: one line naming what and the remedy."""
 
 
+_logger = logging.getLogger("quicbed")
+_logger.setLevel(logging.INFO)
+_logger.addHandler(logging.StreamHandler())
+
+
 def say(text: str) -> None:
     """A line for the person watching."""
-    print(text, file=sys.stderr, flush=True)
+    _logger.info(text)
+
+
+def copy_progress(log: Path) -> None:
+    """Write what the person watching sees to `log` too, with times."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(log, mode="w", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    _logger.addHandler(handler)
 
 
 def now() -> str:

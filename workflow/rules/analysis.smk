@@ -1,15 +1,3 @@
-def final_output(kind):
-    """Everything a run of the workflow makes: the report and, before it, notebooks, figures and tables."""
-    return str(RESULTS[kind] / "report" / "index.html")
-
-
-def runs_behind(kind):
-    """What the table of runs is made from: finished experiments, or the archives of the reference data."""
-    if kind == "reference":
-        return [str(archive) for archive in REFERENCE]
-    return [str(project.artifacts / "measured" / TESTBED / f"{experiment}.json") for experiment in EXPERIMENTS]
-
-
 for KIND in RESULTS:
 
     rule:
@@ -20,12 +8,16 @@ for KIND in RESULTS:
             code=ANALYSIS,
         output:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
+        log:
+            f"logs/runs-{KIND}.log",
+        conda:
+            "../../envs/analysis.yaml"
         params:
             raw=str(RAW[KIND]),
         message:
             "Collecting all runs into {output.table}"
         shell:
-            "{QUICBED} tables {params.raw} {output.table}"
+            "python -m quicbed tables {params.raw} {output.table} > {log} 2>&1"
 
     rule:
         name:
@@ -38,13 +30,15 @@ for KIND in RESULTS:
             page=str(RESULTS[KIND] / "notebooks" / "{notebook}.html"),
         log:
             f"logs/notebook-{KIND}-{{notebook}}.log",
+        conda:
+            "../../envs/notebooks.yaml"
         params:
             raw=str(RAW[KIND]),
-            artifacts=str(RESULTS[KIND]),
+            results=lambda wildcards, input: results_of(input.table),
         message:
             "Running notebook {wildcards.notebook}, which draws its figures"
         shell:
-            "{QUICBED} notebook {input.notebook} {params.raw} {params.artifacts} {output.page} > {log} 2>&1"
+            "python -m quicbed notebook {input.notebook} {params.raw} {params.results} {output.page} > {log} 2>&1"
 
     rule:
         name:
@@ -55,10 +49,14 @@ for KIND in RESULTS:
             code=ANALYSIS,
         output:
             page=str(RESULTS[KIND] / "report" / "index.html"),
+        log:
+            f"logs/report-{KIND}.log",
+        conda:
+            "../../envs/analysis.yaml"
         params:
             raw=str(RAW[KIND]),
-            artifacts=str(RESULTS[KIND]),
+            results=lambda wildcards, input: results_of(input.table),
         message:
             "Writing {output.page}"
         shell:
-            "{QUICBED} report {params.raw} {params.artifacts}"
+            "python -m quicbed report {params.raw} {params.results} > {log} 2>&1"

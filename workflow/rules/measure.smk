@@ -2,15 +2,14 @@ rule certificates:
     output:
         multiext(str(CERTIFICATES / "server"), ".pem", ".key"),
         ca=str(CERTIFICATES / "ca.pem"),
+    log:
+        f"logs/certificates-{TESTBED}.log",
+    conda:
+        "../../envs/measure.yaml"
     message:
-        "Making the certificates of testbed {TESTBED}"
+        "Making the server's certificate"
     shell:
-        "{QUICBED} certificates"
-
-
-def builds_of(wildcards):
-    """build.json of every build that an experiment measures."""
-    return [str(BUILDS[key] / "build.json") for key in builds_needed(project, [wildcards.experiment])]
+        "python -m quicbed certificates > {log} 2>&1"
 
 
 rule measure:
@@ -19,7 +18,11 @@ rule measure:
         certificates=ancient(str(CERTIFICATES / "server.pem")),
         experiment=str(ROOT / "config/experiments/{experiment}.yaml"),
     output:
-        marker=str(project.artifacts / "measured" / TESTBED / "{experiment}.json"),
+        marker=str(RESULTS["own"] / "measured" / TESTBED / "{experiment}.json"),
+    log:
+        f"logs/measure-{TESTBED}-{{experiment}}.log",
+    conda:
+        "../../envs/measure.yaml"
     threads: workflow.cores or 1
     resources:
         testbed=1,
@@ -28,6 +31,6 @@ rule measure:
         seed=project.config.seed,
         gate=project.config.gate.model_dump(),
     message:
-        "Measuring {wildcards.experiment} at scale {params.scale} on testbed {TESTBED}"
+        "Measuring {wildcards.experiment} at scale {params.scale}"
     shell:
-        "{QUICBED} measure {wildcards.experiment} --marker {output.marker}"
+        "python -m quicbed measure {wildcards.experiment} --marker {output.marker} --log {log}"

@@ -116,8 +116,11 @@ def hash_files(root: Path, paths: Iterable[Path]) -> dict[str, str]:
     return dict(sorted(hashes.items()))
 
 
-def _own_crates(library: Library) -> list[str]:
-    return [library.package] if library.package else library.crates
+def _crates(root: Path, library: Library) -> list[dict[str, str]]:
+    """Packages that are compiled: those a Cargo package depends on, or the sources of the other recipes alone."""
+    if library.package:
+        return closure(root, [library.package])
+    return [package for package in closure(root, library.crates) if package["name"] in library.crates]
 
 
 def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
@@ -138,7 +141,7 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
         "library": name,
         "flavour": flavour,
         "features": chosen.features,
-        "crates": closure(root, _own_crates(library)),
+        "crates": _crates(root, library),
         "files": hash_files(root, own),
         "profile": profile,
     }
@@ -159,6 +162,11 @@ def version_of(project: Project, name: str) -> str:
 def build_directory(project: Project, name: str, flavour: str) -> Path:
     """Where a build is or will be."""
     return project.build / build_id(project, name, flavour)
+
+
+def listing(project: Project, name: str, flavour: str) -> Path:
+    """A copy of build.json beside the build's directory."""
+    return project.build / f"{build_id(project, name, flavour)}.json"
 
 
 def read_build(project: Project, name: str, flavour: str) -> dict[str, Any]:
@@ -230,15 +238,22 @@ def write_json(file: Path, data: Any) -> None:
 
 
 def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) -> Path:
-    """Build a flavour unless its directory is there already; returns its build.json."""
-    from quicbed.build import cargo, tcp_tls
-
+    """Build a flavour unless its directory is there already; returns the copy of its build.json beside it."""
     library = project.libraries[name]
     if flavour not in library.flavours:
         raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")
     directory = build_directory(project, name, flavour)
-    if (directory / "build.json").is_file():
-        return directory / "build.json"
+    if not (directory / "build.json").is_file():
+        _build(project, name, flavour, directory, jobs=jobs, log=log)
+    copy = listing(project, name, flavour)
+    write_json(copy, json.loads((directory / "build.json").read_text(encoding="utf-8")))
+    return copy
+
+
+def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: int, log: Path) -> None:
+    from quicbed.build import cargo, tcp_tls
+
+    library = project.libraries[name]
     vendor = vendor_directory(project)
     known = identity(project, name, flavour)
     for package in known["crates"]:
@@ -286,7 +301,6 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
     )
     shutil.rmtree(directory, ignore_errors=True)
     partial.rename(directory)
-    return directory / "build.json"
 
 
 def describe(program: Path) -> dict[str, Any]:

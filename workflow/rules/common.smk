@@ -1,0 +1,34 @@
+# What rules share: names of files, and functions that find the inputs of a rule.
+
+
+def stock_build(wildcards):
+    """nginx, curl and OpenSSL are built once; the noop flavour adds a provider to that build."""
+    library = project.libraries[wildcards.library]
+    if library.recipe == "tcp-tls" and wildcards.flavour != "stock":
+        return [str(builds.listing(project, wildcards.library, "stock"))]
+    return []
+
+
+def builds_of(wildcards):
+    """build.json of every build that an experiment measures."""
+    return [str(BUILDS[key]) for key in builds_needed(project, [wildcards.experiment])]
+
+
+def final_output(kind):
+    """Everything a run of the workflow makes: the report and, before it, notebooks, figures and tables."""
+    return str(RESULTS[kind] / "report" / "index.html")
+
+
+def runs_behind(kind):
+    """What the table of runs is made from: finished experiments, or the archives of the reference data."""
+    if kind == "reference":
+        return [str(archive) for archive in REFERENCE]
+    return [
+        str(RESULTS["own"] / "measured" / TESTBED / f"{experiment}.json")
+        for experiment in EXPERIMENTS
+    ]
+
+
+def results_of(table):
+    """The directory of results that a table of runs belongs to."""
+    return Path(table).parents[1]
