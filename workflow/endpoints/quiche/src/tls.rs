@@ -11,6 +11,8 @@ use quicbed_contract::events::ConnectionCommon;
 use quicbed_contract::options::{Cipher, ClientOptions, CommonOptions, ServerOptions};
 use quicbed_contract::tls::group_name;
 
+use crate::transport::Connection;
+
 /// Groups by their name on the command line and by that of BoringSSL.
 pub const GROUPS: [(&str, &str); 6] = [
     ("x25519", "X25519"),
@@ -102,7 +104,7 @@ fn about(option: &str, path: &Path, error: boring::error::ErrorStack) -> String 
 }
 
 /// Notes what was negotiated, read from the TLS session of a completed handshake.
-pub fn read_back(connection: &mut quiche::Connection, record: &mut ConnectionCommon) {
+pub fn read_back(connection: &mut Connection, record: &mut ConnectionCommon) {
     let is_server = connection.is_server();
     record.alpn = String::from_utf8(connection.application_proto().to_vec()).ok();
     let ssl: &mut SslRef = connection.as_mut();
@@ -120,7 +122,7 @@ pub fn read_back(connection: &mut quiche::Connection, record: &mut ConnectionCom
 }
 
 /// Why a connection was closed, as one line, or `None` if it was closed in agreement.
-pub fn close_reason(connection: &mut quiche::Connection) -> Option<String> {
+pub fn close_reason(connection: &mut Connection) -> Option<String> {
     if let Some(error) = connection.local_error().filter(|error| is_failure(error)) {
         let mut text = format!("closed by this side: {}", describe(error));
         if CERTIFICATE_ALERTS.contains(&error.error_code) {

@@ -7,7 +7,29 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::Path;
 
+use bytes::Bytes;
 use quicbed_contract::udp::{Socket, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS};
+
+/// A connection that sends content from where it lies: quiche then copies it only into packets, and not first into a
+/// buffer of its own that outgrows the caches.
+pub type Connection = quiche::Connection<Borrowed>;
+
+/// Lets quiche queue [`Bytes`], which can be a view of static memory.
+#[derive(Clone, Debug, Default)]
+pub struct Borrowed;
+
+impl quiche::BufFactory for Borrowed {
+    type Buf = Bytes;
+    type DgramBuf = Vec<u8>;
+
+    fn buf_from_slice(slice: &[u8]) -> Bytes {
+        Bytes::copy_from_slice(slice)
+    }
+
+    fn dgram_buf_from_slice(slice: &[u8]) -> Vec<u8> {
+        slice.to_vec()
+    }
+}
 
 /// Length of the connection IDs that both roles choose, in bytes.
 pub const CONNECTION_ID_LENGTH: usize = 16;
@@ -79,7 +101,7 @@ impl Outbox {
     /// together: the batch ends with the first that is not full. Returns false if there was nothing to send.
     pub fn fill(
         &mut self,
-        connection: &mut quiche::Connection,
+        connection: &mut Connection,
         sent: &mut Traffic,
     ) -> Result<bool, quiche::Error> {
         debug_assert!(self.is_empty());

@@ -13,7 +13,8 @@ use quicbed_contract::options::ClientOptions;
 use quicbed_contract::udp::{wait, Socket, StopSignals, RECEIVE_BUFFER};
 use quicbed_contract::{exit, request};
 use quicbed_endpoint_quiche::transport::{
-    new_connection_id, open_key_log, Outbox, Traffic, BATCHES_PER_TURN, RECEIVES_PER_TURN,
+    new_connection_id, open_key_log, Connection, Outbox, Traffic, BATCHES_PER_TURN,
+    RECEIVES_PER_TURN,
 };
 use quicbed_endpoint_quiche::{configure, description, noop, tls, unsupported, LIBRARY, VERSION};
 
@@ -113,7 +114,7 @@ struct Download<'a> {
     options: &'a ClientOptions,
     socket: &'a Socket,
     local: SocketAddr,
-    connection: quiche::Connection,
+    connection: Connection,
     outbox: Outbox,
     checker: Checker,
     sent: Traffic,
@@ -135,7 +136,8 @@ impl<'a> Download<'a> {
         let local = socket.local_address()?;
         let id = new_connection_id()?;
         let name = Some(options.server_name.as_str());
-        let mut connection = quiche::connect(name, &id, local, options.connect, config)?;
+        let mut connection =
+            quiche::connect_with_buffer_factory(name, &id, local, options.connect, config)?;
         if let Some(file) = key_log {
             connection.set_keylog(Box::new(file.try_clone()?));
         }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::process;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use quicbed_contract::clock::{now_ns, CpuTime};
 use quicbed_contract::content::{self, PERIOD};
 use quicbed_contract::events::{Events, Role, ServerConnection};
@@ -15,8 +16,8 @@ use quicbed_contract::options::ServerOptions;
 use quicbed_contract::request::{self, MAX_REQUEST};
 use quicbed_contract::udp::{wait, Received, Socket, StopSignals, RECEIVE_BUFFER};
 use quicbed_endpoint_quiche::transport::{
-    new_connection_id, open_key_log, Outbox, Traffic, BATCHES_PER_TURN, CONNECTION_ID_LENGTH,
-    RECEIVES_PER_TURN,
+    new_connection_id, open_key_log, Connection, Outbox, Traffic, BATCHES_PER_TURN,
+    CONNECTION_ID_LENGTH, RECEIVES_PER_TURN,
 };
 use quicbed_endpoint_quiche::{configure, description, noop, tls, unsupported, LIBRARY, VERSION};
 
@@ -90,7 +91,7 @@ struct Server<'a> {
 
 /// One connection.
 struct Serving {
-    connection: quiche::Connection,
+    connection: Connection,
     routes: [Vec<u8>; 2],
     streams: HashMap<u64, Stream>,
     sent: Traffic,
@@ -226,8 +227,9 @@ impl Server<'_> {
         let t_accept = now_ns();
         let cpu_at_accept = CpuTime::now();
         let id = new_connection_id()?;
-        let mut connection = quiche::accept(&id, None, self.local, from, &mut self.config)
-            .map_err(io::Error::other)?;
+        let mut connection =
+            quiche::accept_with_buf_factory(&id, None, self.local, from, &mut self.config)
+                .map_err(io::Error::other)?;
         if let Some(file) = &self.key_log {
             connection.set_keylog(Box::new(file.try_clone()?));
         }
@@ -388,7 +390,7 @@ impl Serving {
     fn write_content(&mut self) {
         let connection = &mut self.connection;
         let record = &mut self.record;
-        let answered = &mut self.answered;
+        let (answered, error) = (&mut self.answered, &mut self.error);
         self.streams.retain(|id, stream| {
             let Stream::Answer { length, sent } = stream else {
                 return true;
@@ -397,8 +399,9 @@ impl Serving {
                 let left = *length - *sent;
                 let slice = content::slice_at(*sent, left.min(PERIOD as u64) as usize);
                 let last = slice.len() as u64 == left;
-                match connection.stream_send(*id, slice, last) {
-                    Ok(written) => {
+                let bytes = Bytes::from_static(slice);
+                match connection.stream_send_zc(*id, bytes, last) {
+                    Ok((written, _)) => {
                         *sent += written as u64;
                         record.bytes_sent += written as u64;
                         if last && written == slice.len() {
@@ -410,8 +413,10 @@ impl Serving {
                         }
                     }
                     Err(quiche::Error::Done) => return true,
-                    // The client does not want the rest, or the connection is over.
-                    Err(_) => return false,
+                    Err(problem) => {
+                        error.get_or_insert_with(|| format!("stream {id}: {problem}"));
+                        return false;
+                    }
                 }
             }
         });
