@@ -176,6 +176,9 @@ pub fn endpoint(
 
     let mut config = EndpointConfig::default();
     config.supported_versions(vec![QUIC_V1]);
+    // Insist on the fixed bit (RFC 9000, section 17.3.1). Some libraries fill a client's datagrams with zeroes behind the
+    // last packet; quinn would take them for a packet and leave it to the AEAD to discard it, which NOOP does not do.
+    config.grease_quic_bit(false);
     let largest = config
         .get_max_udp_payload_size()
         .max(options.udp_payload as u64);
