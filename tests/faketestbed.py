@@ -80,6 +80,8 @@ class FakeHost(Host):
         cwd: Path | None = None,
     ) -> Process:
         with stdout.open("wb") as out, stderr.open("wb") as err:
+            # it must not outlive a driver that a test kills
+            argv = ["setpriv", "--pdeathsig", "KILL", *argv]
             return FakeProcess(subprocess.Popen(argv, stdout=out, stderr=err, env=env, cwd=cwd, start_new_session=True))
 
 

@@ -164,6 +164,11 @@ class Library(Model):
         description="Third-party packages that make up the library, the first one giving its version.",
         min_length=1,
     )
+    environment: dict[str, str] = Field(
+        default_factory=dict,
+        description="Environment variables of the build (recipe `cargo`); `{package}` stands for the directory of the "
+        "fetched source of a package.",
+    )
     flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
     supports: Supports = Field(description="Capabilities.")
     notes: Notes = Field(description="What the documentation says about this library.")

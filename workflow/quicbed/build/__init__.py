@@ -141,6 +141,7 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
         "library": name,
         "flavour": flavour,
         "features": chosen.features,
+        "environment": library.environment,
         "crates": _crates(root, library),
         "files": hash_files(root, own),
         "profile": profile,

@@ -44,7 +44,7 @@ def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, lo
     ]
     if chosen.features:
         argv += ["--features", ",".join(chosen.features)]
-    builds.run(argv, log=log, cwd=project.root, env=_environment())
+    builds.run(argv, log=log, cwd=project.root, env=_environment(project, library, sources))
     binaries = out / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
     for role in ("client", "server"):
@@ -55,7 +55,7 @@ def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, lo
     }
 
 
-def _environment() -> dict[str, str]:
+def _environment(project: Project, library: Library, sources: Path) -> dict[str, str]:
     """The environment of cargo: the caller's without anything that changes what is compiled."""
     dropped = (
         "RUSTFLAGS",
@@ -83,6 +83,17 @@ def _environment() -> dict[str, str]:
         env["BINDGEN_EXTRA_CLANG_ARGS"] = f"-isystem {headers}"
     except ImportError as error:
         raise builds.BuildError(f"Python package libclang is missing ({error}); run `make setup`") from None
+    directories = {
+        p["name"]: str(sources / f"{p['name']}-{p['version']}")
+        for p in builds.closure(project.root, [str(library.package)])
+    }
+    for name, value in library.environment.items():
+        try:
+            env[name] = value.format_map(directories)
+        except (KeyError, ValueError) as error:
+            raise builds.BuildError(
+                f"config/libraries: environment.{name}: `{value}`: {error} is no package that {library.package} uses"
+            ) from None
     return env
 
 
