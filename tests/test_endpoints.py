@@ -177,7 +177,7 @@ def test_any_client_downloads_from_any_server(
         assert side.header_protection == options.get("header_protection")
         assert side.tls_version == "TLSv1.3"
         assert side.cpu_user_ns is not None
-    assert got.signature == "rsa_pss_rsae_sha256"
+    assert str(got.signature).startswith("rsa_pss_rsae_sha")
     times = [got.t_client_hello, got.t_handshake_complete, got.t_request_sent, got.t_first_byte, got.t_last_byte]
     assert None not in times
     assert times == sorted(times, key=lambda t: t or 0)
