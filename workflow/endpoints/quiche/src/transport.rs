@@ -34,11 +34,14 @@ impl quiche::BufFactory for Borrowed {
 /// Length of the connection IDs that both roles choose, in bytes.
 pub const CONNECTION_ID_LENGTH: usize = 16;
 
-/// Receives in a row before something is sent, so that acknowledgements are not held back by a steady stream.
-pub const RECEIVES_PER_TURN: usize = 16;
+/// What is received before something is sent. The limits keep a steady stream from holding back acknowledgements, and
+/// are high enough that acknowledgements are taken together: a sender that reacts to each single one sends single packets,
+/// which are acknowledged singly, and so on.
+pub const RECEIVES_PER_TURN: usize = 64;
+pub const RECEIVED_BYTES_PER_TURN: usize = 1 << 20;
 
-/// Batches in a row for one connection before the socket is read and other connections have their turn.
-pub const BATCHES_PER_TURN: usize = 8;
+/// What one connection sends, two full batches, before the socket is read and other connections have their turn.
+pub const SENT_BYTES_PER_TURN: usize = 128 << 10;
 
 /// A connection ID that nobody can guess or repeat.
 pub fn new_connection_id() -> io::Result<quiche::ConnectionId<'static>> {
@@ -98,12 +101,12 @@ impl Outbox {
     }
 
     /// Fills the empty outbox with the next packets of a connection and counts them. Only datagrams of one size can go
-    /// together: the batch ends with the first that is not full. Returns false if there was nothing to send.
+    /// together: the batch ends with the first that is not full. Returns the number of bytes, 0 if there was nothing to send.
     pub fn fill(
         &mut self,
         connection: &mut Connection,
         sent: &mut Traffic,
-    ) -> Result<bool, quiche::Error> {
+    ) -> Result<usize, quiche::Error> {
         debug_assert!(self.is_empty());
         let full = connection.max_send_udp_payload_size();
         let mut end = 0;
@@ -126,7 +129,7 @@ impl Outbox {
         }
         self.segment = full;
         self.waiting = 0..end;
-        Ok(end > 0)
+        Ok(end)
     }
 
     /// Puts a datagram that belongs to no connection into the empty outbox.

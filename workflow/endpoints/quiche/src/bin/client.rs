@@ -13,8 +13,8 @@ use quicbed_contract::options::ClientOptions;
 use quicbed_contract::udp::{wait, Socket, StopSignals, RECEIVE_BUFFER};
 use quicbed_contract::{exit, request};
 use quicbed_endpoint_quiche::transport::{
-    new_connection_id, open_key_log, Connection, Outbox, Traffic, BATCHES_PER_TURN,
-    RECEIVES_PER_TURN,
+    new_connection_id, open_key_log, Connection, Outbox, Traffic, RECEIVED_BYTES_PER_TURN,
+    RECEIVES_PER_TURN, SENT_BYTES_PER_TURN,
 };
 use quicbed_endpoint_quiche::{configure, description, noop, tls, unsupported, LIBRARY, VERSION};
 
@@ -199,9 +199,13 @@ impl<'a> Download<'a> {
 
     /// Sends what quiche has to send. Returns true if there may be more.
     fn send(&mut self) -> Result<bool, Failure> {
-        for _ in 0..BATCHES_PER_TURN {
-            if self.outbox.is_empty() && !self.outbox.fill(&mut self.connection, &mut self.sent)? {
-                return Ok(false);
+        let mut bytes = 0;
+        while bytes < SENT_BYTES_PER_TURN {
+            if self.outbox.is_empty() {
+                match self.outbox.fill(&mut self.connection, &mut self.sent)? {
+                    0 => return Ok(false),
+                    filled => bytes += filled,
+                }
             }
             if self.cpu_at_hello.is_none() {
                 self.cpu_at_hello = Some(CpuTime::now());
@@ -218,6 +222,7 @@ impl<'a> Download<'a> {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Failure> {
+        let mut bytes = 0;
         for _ in 0..RECEIVES_PER_TURN {
             let Some(received) = self.socket.receive(buffer)? else {
                 break;
@@ -235,6 +240,10 @@ impl<'a> Download<'a> {
                 {
                     self.note_handshake();
                 }
+            }
+            bytes += received.length;
+            if bytes >= RECEIVED_BYTES_PER_TURN {
+                break;
             }
         }
         Ok(())

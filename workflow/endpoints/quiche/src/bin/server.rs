@@ -16,8 +16,8 @@ use quicbed_contract::options::ServerOptions;
 use quicbed_contract::request::{self, MAX_REQUEST};
 use quicbed_contract::udp::{wait, Received, Socket, StopSignals, RECEIVE_BUFFER};
 use quicbed_endpoint_quiche::transport::{
-    new_connection_id, open_key_log, Connection, Outbox, Traffic, BATCHES_PER_TURN,
-    CONNECTION_ID_LENGTH, RECEIVES_PER_TURN,
+    new_connection_id, open_key_log, Connection, Outbox, Traffic, CONNECTION_ID_LENGTH,
+    RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN, SENT_BYTES_PER_TURN,
 };
 use quicbed_endpoint_quiche::{configure, description, noop, tls, unsupported, LIBRARY, VERSION};
 
@@ -154,12 +154,17 @@ impl Server<'_> {
     }
 
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        let mut bytes = 0;
         for _ in 0..RECEIVES_PER_TURN {
             let Some(received) = self.socket.receive(buffer)? else {
                 break;
             };
             for datagram in buffer[..received.length].chunks_mut(received.segment) {
                 self.take(datagram, received)?;
+            }
+            bytes += received.length;
+            if bytes >= RECEIVED_BYTES_PER_TURN {
+                break;
             }
         }
         Ok(())
@@ -337,11 +342,12 @@ impl Serving {
         if self.connection.is_established() {
             self.read_requests();
         }
-        for _ in 0..BATCHES_PER_TURN {
+        let mut bytes = 0;
+        while bytes < SENT_BYTES_PER_TURN {
             self.write_content();
             match outbox.fill(&mut self.connection, &mut self.sent) {
-                Ok(true) => {}
-                Ok(false) => return Ok(false),
+                Ok(0) => return Ok(false),
+                Ok(filled) => bytes += filled,
                 Err(error) => {
                     self.error.get_or_insert_with(|| format!("quiche: {error}"));
                     return Ok(false);
