@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,35 @@ CFLAGS = "-fno-omit-frame-pointer"
 
 def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, log: Path) -> dict[str, Any]:
     """Build client and server into `out`/bin; returns what build.json records about compiler and flags."""
+    _cargo("build", project, name, flavour, [], jobs=jobs, log=log)
+    binaries = out / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    for role in ("client", "server"):
+        shutil.copy2(_target(project, name, flavour) / "release" / f"quicbed-{name}-{role}", binaries / role)
+    return {
+        "compiler": {"rustc": _version("rustc"), "cc": _version("cc"), "cxx": _version("c++")},
+        "flags": {"rustc": RUSTFLAGS, "cc": CFLAGS, "profile": "release"},
+    }
+
+
+def test(project: Project, name: str, flavour: str, packages: Sequence[str], *, jobs: int, log: Path) -> None:
+    """Run the tests of an endpoint and of further packages of the workspace, on what its build has compiled."""
+    _cargo("test", project, name, flavour, packages, jobs=jobs, log=log)
+
+
+def _target(project: Project, name: str, flavour: str) -> Path:
+    return project.build / "work" / f"{name}-{flavour}"
+
+
+def _cargo(
+    command: str, project: Project, name: str, flavour: str, packages: Sequence[str], *, jobs: int, log: Path
+) -> None:
     library = project.libraries[name]
     chosen = library.flavours[flavour]
     sources = _sources(project, library, flavour, log)
-    target = project.build / "work" / f"{name}-{flavour}"
     argv = [
         "cargo",
-        "build",
+        command,
         "--release",
         "--locked",
         "--offline",
@@ -33,26 +56,17 @@ def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, lo
         str(jobs),
         "--manifest-path",
         str(project.root / builds.SOURCES / "Cargo.toml"),
-        "--package",
-        str(library.package),
+        *(part for package in (str(library.package), *packages) for part in ("--package", package)),
         "--target-dir",
-        str(target),
+        str(_target(project, name, flavour)),
         "--config",
         'source.crates-io.replace-with="vendored"',
         "--config",
         f"source.vendored.directory={json.dumps(str(sources))}",
     ]
-    if chosen.features:
-        argv += ["--features", ",".join(chosen.features)]
+    for feature in chosen.features:
+        argv += ["--features", f"{library.package}/{feature}"]
     builds.run(argv, log=log, cwd=project.root, env=_environment(project, library, sources))
-    binaries = out / "bin"
-    binaries.mkdir(parents=True, exist_ok=True)
-    for role in ("client", "server"):
-        shutil.copy2(target / "release" / f"quicbed-{name}-{role}", binaries / role)
-    return {
-        "compiler": {"rustc": _version("rustc"), "cc": _version("cc"), "cxx": _version("c++")},
-        "flags": {"rustc": RUSTFLAGS, "cc": CFLAGS, "profile": "release"},
-    }
 
 
 def _environment(project: Project, library: Library, sources: Path) -> dict[str, str]:

@@ -1,0 +1,31 @@
+"""The Rust endpoints' own tests, on what their builds have compiled."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from quicbed.build import cargo
+from quicbed.config import Project
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = Project(ROOT)
+
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("library", [name for name, lib in PROJECT.libraries.items() if lib.recipe == "cargo"])
+def test_the_endpoints_own_tests_pass(library: str, tmp_path: Path) -> None:
+    snakemake = Path(sys.executable).parent / "snakemake"
+    done = subprocess.run(
+        [str(snakemake), "--cores", "all", "builds"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    log = tmp_path / "cargo-test.log"
+    cargo.test(PROJECT, library, "noop", ["quicbed-contract"], jobs=os.cpu_count() or 1, log=log)
+    passed = [int(count) for count in re.findall(r"test result: ok\. (\d+) passed", log.read_text(encoding="utf-8"))]
+    assert sum(passed) > 10
