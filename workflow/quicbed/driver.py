@@ -145,7 +145,6 @@ class Driver:
             "load_1m": before["machine.load_1m"],
             "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
             "before": before,
-            "after": after,
             "delta": dict(sorted(delta.items())),
             "foreign_cpu_share": _foreign_share(delta, endpoints_cpu + own_cpu, wall),
             "driver_cpu_s": own_cpu,
