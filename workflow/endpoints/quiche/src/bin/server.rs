@@ -341,10 +341,10 @@ impl Serving {
     fn turn(&mut self, outbox: &mut Outbox, socket: &Socket) -> io::Result<bool> {
         if self.connection.is_established() {
             self.read_requests();
+            self.write_content();
         }
         let mut bytes = 0;
         while bytes < SENT_BYTES_PER_TURN {
-            self.write_content();
             match outbox.fill(&mut self.connection, &mut self.sent) {
                 Ok(0) => return Ok(false),
                 Ok(filled) => bytes += filled,
@@ -392,7 +392,8 @@ impl Serving {
         }
     }
 
-    /// Gives quiche as much content as it takes.
+    /// Gives quiche as much content as it has room for, and no more: what does not fit would make it tell the client, in
+    /// a packet each time, that it is blocked.
     fn write_content(&mut self) {
         let connection = &mut self.connection;
         let record = &mut self.record;
@@ -403,19 +404,26 @@ impl Serving {
             };
             loop {
                 let left = *length - *sent;
-                let slice = content::slice_at(*sent, left.min(PERIOD as u64) as usize);
-                let last = slice.len() as u64 == left;
-                let bytes = Bytes::from_static(slice);
-                match connection.stream_send_zc(*id, bytes, last) {
-                    Ok((written, _)) => {
-                        *sent += written as u64;
-                        record.bytes_sent += written as u64;
-                        if last && written == slice.len() {
+                let written = connection.stream_capacity(*id).and_then(|capacity| {
+                    let most = left.min(PERIOD as u64) as usize;
+                    let slice = content::slice_at(*sent, most.min(capacity));
+                    if slice.is_empty() && left > 0 {
+                        return Err(quiche::Error::Done);
+                    }
+                    let last = slice.len() as u64 == left;
+                    let (written, _) =
+                        connection.stream_send_zc(*id, Bytes::from_static(slice), last)?;
+                    Ok(written as u64)
+                });
+                match written {
+                    // quiche kept nothing; asking again at once would not end.
+                    Ok(0) if left > 0 => return true,
+                    Ok(written) => {
+                        *sent += written;
+                        record.bytes_sent += written;
+                        if written == left {
                             *answered = true;
                             return false;
-                        }
-                        if written < slice.len() {
-                            return true;
                         }
                     }
                     Err(quiche::Error::Done) => return true,
