@@ -41,6 +41,7 @@ check: ## check formats, lint and types
 
 bench: ## run the benchmarks (needs root)
 	@$(set-up) bench
+	@$(snakemake) builds $(with-settings)
 	@.venv/bin/python -m quicbed bench
 
 lab: ## open the notebooks in JupyterLab

@@ -309,6 +309,12 @@ def _summary(cell: dict[str, Any]) -> str:
     return "<br>".join(lines)
 
 
+def _signed(percent: float) -> str:
+    """A difference in per cent with its sign; what rounds to zero has none."""
+    rounded = round(percent, 1)
+    return "0.0" if rounded == 0 else f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
 def _percent(ratio: float) -> float:
     return 100 * (ratio - 1)
 
@@ -338,7 +344,7 @@ def _differences(figure: go.Figure, groups: list[Group], paired: bool) -> None:
             figure.add_annotation(
                 x=slot.x - 0.5 if paired else slot.x,
                 y=_percent(cell["ratio"]),
-                text=f"{_percent(cell['ratio']):+.1f}".replace("-", "\N{MINUS SIGN}"),
+                text=_signed(_percent(cell["ratio"])),
                 xshift=6,
                 yshift=6 if cell["ratio"] >= 1 else -6,  # clear of the line at zero
                 xanchor="left",
