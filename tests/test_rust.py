@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from quicbed.build import cargo
 from quicbed.config import Project
 

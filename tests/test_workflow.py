@@ -15,6 +15,8 @@ import polars as pl
 import pytest
 import yaml
 
+from quicbed import build as builds
+
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
 QUICBED = [sys.executable, "-m", "quicbed"]
@@ -74,7 +76,9 @@ def test_every_cell_of_every_experiment_was_measured_and_proven(table: pl.DataFr
         assert rows["proof"].null_count() == 0
         assert rows["goodput_mbps"].min() > 0
         assert rows["client_cpu_s"].min() > 0
-        assert rows["server_cpu_s"].min() > 0
+        # nginx tells its CPU time in ticks of 10 ms, longer than some of these transfers
+        assert rows["server_cpu_s"].min() >= 0
+        assert rows["server_cpu_s"].mean() > 0
     proofs = table.filter(pl.col("experiment") == "proofs")
     assert set(proofs["status"]) == {"ok"}
     assert set(measured["proof"]) <= set(proofs["cell"])
@@ -111,8 +115,8 @@ def test_results_are_complete_and_traceable(finished: Path, table: pl.DataFrame)
         assert (artifacts / "tables" / f"{experiment}.csv").exists()
         assert rows["n"].min() == 2
     page = (artifacts / "report" / "index.html").read_text(encoding="utf-8")
-    for word in ("goodput-by-aead", "header-protection", "quiche", "sha256"):
-        assert word.lower() in page.lower()
+    for word in ("goodput-by-aead", "header-protection", *(p["checksum"] for p in builds.closure(ROOT, ["quiche"]))):
+        assert word in page
 
 
 def test_a_second_start_builds_and_measures_nothing(finished: Path) -> None:
@@ -143,7 +147,7 @@ def test_a_driver_that_was_stopped_goes_on_where_it_was(
     while not list(runs.glob("*/b*/*/run.json")) and time.monotonic() < deadline:
         assert first.poll() is None
         time.sleep(0.05)
-    time.sleep(random.Random(seed).uniform(0, 2))
+    time.sleep(random.Random(seed).uniform(0, 0.6))
     first.send_signal(how)
     code = first.wait(30)
     kept = {file: file.read_bytes() for file in runs.glob("*/b*/*/run.json")}

@@ -13,7 +13,7 @@ for KIND in RESULTS:
         conda:
             "../../envs/analysis.yaml"
         params:
-            raw=str(RAW[KIND]),
+            raw=lambda wildcards, output: raw_of(output[0]),
         message:
             "Collecting all runs into {output.table}"
         shell:
@@ -33,7 +33,7 @@ for KIND in RESULTS:
         conda:
             "../../envs/notebooks.yaml"
         params:
-            raw=str(RAW[KIND]),
+            raw=lambda wildcards, output: raw_of(output[0]),
             results=lambda wildcards, input: results_of(input.table),
         message:
             "Running notebook {wildcards.notebook}, which draws its figures"
@@ -54,7 +54,7 @@ for KIND in RESULTS:
         conda:
             "../../envs/analysis.yaml"
         params:
-            raw=str(RAW[KIND]),
+            raw=lambda wildcards, output: raw_of(output[0]),
             results=lambda wildcards, input: results_of(input.table),
         message:
             "Writing {output.page}"

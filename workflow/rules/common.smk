@@ -29,6 +29,12 @@ def runs_behind(kind):
     ]
 
 
+def raw_of(result):
+    """The runs that a result is made from."""
+    kind = "reference" if Path(result).is_relative_to(RESULTS["reference"]) else "own"
+    return str(RAW[kind])
+
+
 def results_of(table):
     """The directory of results that a table of runs belongs to."""
     return Path(table).parents[1]
