@@ -75,7 +75,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
             ["libraries", "did you mean `quiche`"],
         ),
         ("experiments/aead-goodput.yaml", "mode: throughput", "mode: trough", ["link.mode", "throughput"]),
-        ("experiments/aead-goodput.yaml", "min_blocks: 16", "min_blocks: 160", ["min_blocks 160 is more than"]),
+        ("experiments/aead-goodput.yaml", "min_blocks: 8", "min_blocks: 80", ["min_blocks 80 is more than"]),
         ("libraries/quinn.yaml", "  stock:\n", "  plain:\n", ["quinn.yaml", "`stock` is missing"]),
         ("libraries/quinn.yaml", "transport: quic", "transport: sctp", ["quinn.yaml: transport"]),
         ("testbeds/local.yaml", "kind: local", "kind: remote", ["local.yaml: kind"]),
@@ -113,7 +113,7 @@ def test_a_section_is_overridden_key_by_key(root: Path) -> None:
 def test_noop_and_missing_header_protection_are_measured_on_the_noop_build_and_nothing_else_is() -> None:
     project = Project(ROOT)
     for name in project.config.experiments:
-        for cell in cells_of(project, name, campaign_of(project, name, "h")[0], {}):
+        for cell in cells_of(project, name, campaign_of(project, name, {})[0], {}):
             altered = cell.variant["aead"] == "noop" or cell.variant["header_protection"] is False
             expected = "noop" if altered or cell.arm == "control" else "stock"
             assert (cell.client.flavour, cell.server.flavour) == (expected, expected)
@@ -152,10 +152,10 @@ def test_a_variant_that_a_library_cannot_do_stays_in_the_plan_with_its_reason(ro
 def test_campaigns_differ_by_scale_and_machine_and_not_by_cells(root: Path) -> None:
     project = Project(root)
     ids = {
-        campaign_of(project, "aead-goodput", "machine-a")[0],
-        campaign_of(project, "aead-goodput", "machine-b")[0],
-        campaign_of(Project(root, {"scale": "paper"}), "aead-goodput", "machine-a")[0],
+        campaign_of(project, "aead-goodput", {"host_id": "a"})[0],
+        campaign_of(project, "aead-goodput", {"host_id": "b"})[0],
+        campaign_of(Project(root, {"scale": "paper"}), "aead-goodput", {"host_id": "a"})[0],
     }
     assert len(ids) == 3
     edit(root, "experiments/aead-goodput.yaml", "libraries: [quiche, quinn, tcp-tls]", "libraries: [quiche]")
-    assert campaign_of(Project(root), "aead-goodput", "machine-a")[0] in ids
+    assert campaign_of(Project(root), "aead-goodput", {"host_id": "a"})[0] in ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -197,8 +198,31 @@ def test_a_misbehaving_endpoint_is_a_failed_run_with_its_reason(
         assert reason in entry["reason"]
         assert "goodput_mbps" not in entry["metrics"]
     assert sum(entry["status"] == "ok" for entry in runs(project)) >= 16
-    # nothing is left running
-    assert not list(Path("/proc").glob("[0-9]*/cwd/behaviour.json"))
+    assert processes_of(project) == []
+
+
+def processes_of(project: Project) -> list[str]:
+    """Ids of the processes that were started from this project's builds."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            if f"{project.build}/".encode() in (process / "cmdline").read_bytes():
+                found.append(process.name)
+    return found
+
+
+def test_an_endpoint_that_is_left_running_would_be_noticed(project: Project, tmp_path: Path) -> None:
+    behave(project, "quiche", "stock", server=["ignore-sigterm"])
+    argv = [str(project.build / "quiche-stock" / "bin" / "server"), "--events", str(tmp_path / "events")]
+    left = FakeTestbed().server.spawn(argv, stdout=tmp_path / "out", stderr=tmp_path / "err")
+    try:
+        deadline = time.monotonic() + 10
+        while not processes_of(project) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert processes_of(project) == [str(left.pid)]
+    finally:
+        left.kill()
+    assert processes_of(project) == []
 
 
 def test_contradicting_evidence_fails_loudly_and_is_no_data_point(project: Project) -> None:
@@ -208,6 +232,44 @@ def test_contradicting_evidence_fails_loudly_and_is_no_data_point(project: Proje
     failed = [entry for entry in runs(project) if entry["status"] == "failed"]
     assert len(failed) == 1
     assert failed[0]["client"]["library"] == "quinn"
+    with pytest.raises(MeasureError, match="client reports cipher TLS_AES_256_GCM_SHA384"):
+        run(project)  # nothing is measured again, and nothing is forgotten
+    assert not (project.root / "marker.json").exists()
+
+
+def test_an_experiment_with_a_cell_that_never_succeeded_is_not_complete(project: Project) -> None:
+    behave(project, "quinn", "noop", client=["ok", "crash"])
+    with pytest.raises(MeasureError, match=r"quinn-noop: no run succeeded, the last failed: .*SIGSEGV"):
+        run(project)
+    assert not (project.root / "marker.json").exists()
+    behave(project, "quinn", "noop")
+    run(project)
+    assert (project.root / "marker.json").exists()
+    slugs = [{entry["cell"]["slug"] for entry in runs(project) if entry["block"] == block} for block in (2, 3)]
+    assert len(slugs[0]) == 6
+    assert slugs[1] == {"quinn-aes-128-gcm", "quinn-noop"}
+
+
+def test_a_new_baseline_is_measured_together_with_what_is_compared_with_it(project: Project) -> None:
+    run(project)
+    file = project.root / "config" / "experiments" / "test.yaml"
+    renamed = EXPERIMENT.replace("baseline:", "  - {label: AES-256-GCM, cipher: aes-256-gcm}\nbaseline:")
+    file.write_text(renamed.replace("baseline: AES-128-GCM", "baseline: AES-256-GCM"), encoding="utf-8")
+    again = Project(project.root)
+    run(again)
+    by_id = {entry["cell"]["id"]: entry["cell"]["slug"] for entry in runs(again)}
+    for order in orders(again)[3:]:
+        assert {"quiche-aes-256-gcm", "quiche-aes-128-gcm", "quiche-noop"} <= {by_id[cell] for cell in order}
+    assert len(orders(again)) == 6
+
+
+def test_a_proof_is_looked_at_again_when_it_is_used_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(project)
+    monkeypatch.setattr(
+        proof, "check", lambda _seen, claims: ["it is not clear any more"] if claims.aead == "noop" else []
+    )
+    with pytest.raises(MeasureError, match="quiche-noop: not measured: capture: it is not clear any more"):
+        run(project)
 
 
 def test_a_variant_whose_proof_fails_is_not_measured_and_fails_loudly(
@@ -337,3 +399,18 @@ def test_the_contrast_ends_the_experiment_when_it_is_precise(project: Project, m
         monkeypatch.setattr(driver.events, "goodput_mbps", lambda _connection, f=function, c=count: f(next(c)))
         run(Project(project.root))
         assert len(orders(project)) == blocks
+
+
+def test_time_ends_an_experiment_that_is_not_precise_but_not_before_its_least_number_of_blocks(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = EXPERIMENT.replace("blocks: 3", "blocks: 9, min_blocks: 4, max_minutes: 0.001").replace(
+        "scales:", "contrast: {label: NOOP, half_width: 0.05}\nscales:"
+    )
+    (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    count = iter(range(10_000))
+    monkeypatch.setattr(driver.events, "goodput_mbps", lambda _connection: 1000.0 * (1 + next(count) % 3))
+    run(Project(project.root))
+    assert len(orders(project)) == 4
+    run(Project(project.root))
+    assert len(orders(project)) == 4

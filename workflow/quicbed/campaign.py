@@ -21,7 +21,7 @@ from typing import Any
 
 from quicbed import build as builds
 from quicbed.analysis import paired_ratio
-from quicbed.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, link_settings, now, say
+from quicbed.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, link_settings, now, read_run, say
 from quicbed.plan import Cell, builds_needed, campaign_of, cells_of
 
 
@@ -34,7 +34,7 @@ class Campaign:
         project = driver.project
         self.experiment = project.experiments[name]
         self.scale = project.scale(name)
-        self.id, self.identity = campaign_of(project, name, driver.facts["host_id"])
+        self.id, self.identity = campaign_of(project, name, driver.facts)
         self.directory = driver.raw / name / self.id
         self.builds = {
             (library, flavour): builds.read_build(project, library, flavour)
@@ -43,6 +43,8 @@ class Campaign:
         self.cells = cells_of(project, name, self.id, self.builds)
         self.proofs: dict[str, str] = {}
         self.excluded: dict[str, str] = {}
+        self.unproven: list[str] = []
+        self.retry: set[str] = set()
 
     # ---- state on disk -------------------------------------------------------------------------------------------
 
@@ -84,11 +86,8 @@ class Campaign:
         """Finished runs of a block: cell id -> attempts in order."""
         found: dict[str, list[dict[str, Any]]] = {}
         for file in (self.directory / f"b{block:04d}").glob("*/run.json"):
-            try:
-                run = json.loads(file.read_text(encoding="utf-8"))
-                found.setdefault(run["cell"]["id"], []).append(run)
-            except (json.JSONDecodeError, KeyError) as error:
-                raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
+            run = read_run(file)
+            found.setdefault(run["cell"]["id"], []).append(run)
         for attempts in found.values():
             attempts.sort(key=lambda run: run["attempt"])
         return found
@@ -117,12 +116,19 @@ class Campaign:
     def exclude(self, cell: Cell, status: str, reason: str) -> None:
         """Keep a cell that is not measured in the data, with its reason."""
         self.excluded[cell.id] = reason
+        if status == "failed":
+            self.unproven.append(f"{cell.slug}: not measured: {reason}")
         say(f"{self.name}: {cell.slug}: {status}: {reason}")
-        directory = self.directory / "excluded" / f"{cell.slug}-{cell.id}"
-        if directory.exists():
+        parent = self.directory / "excluded"
+        earlier = sorted(
+            (read_run(file) for file in parent.glob(f"{cell.slug}-{cell.id}.*/run.json")),
+            key=lambda run: run["attempt"],
+        )
+        if earlier and (earlier[-1]["status"], earlier[-1]["reason"]) == (status, reason):
             return
-        with self.driver.stored(directory) as partial:
-            run = self._record(cell, Attempt(status=status, reason=reason), block=None, order=None, number=0)
+        number = len(earlier)
+        with self.driver.stored(parent / f"{cell.slug}-{cell.id}.{number}") as partial:
+            run = self._record(cell, Attempt(status=status, reason=reason), block=None, order=None, number=number)
             builds.write_json(partial / "run.json", run)
 
     def measure(self) -> None:
@@ -133,6 +139,7 @@ class Campaign:
             raise MeasureError(f"{self.name}: no cell can be measured; the reasons are above")
         self.driver.testbed.apply(link_settings(link, workload))
         by_id = {cell.id: cell for cell in active}
+        self.retry = set(self.unsuccessful(by_id))
         warm = False
         begin, measured = time.monotonic(), 0
         while (work := self.next_work(by_id)) is not None:
@@ -181,15 +188,56 @@ class Campaign:
 
     def wanted(self, by_id: Mapping[str, Cell], planned: Mapping[int, Sequence[str]]) -> set[str]:
         """Cells that need another block, with the baselines they are compared to."""
-        counts = {cell: sum(cell in order for order in planned.values()) for cell in by_id}
+        counts: dict[str, int] = {}
+        for cell in by_id.values():
+            # a block counts for a cell if what the cell is compared with is in it
+            together = {cell.id} | ({cell.baseline} & by_id.keys() if cell.baseline else set())
+            counts[cell.id] = sum(together <= set(order) for order in planned.values())
         least = self.scale.min_blocks or self.scale.blocks
         lacking = {cell for cell, count in counts.items() if count < least}
-        if not lacking and not self.precise(by_id):
+        if not lacking and not self.precise(by_id) and not self.out_of_time():
             lacking = {cell for cell, count in counts.items() if count < self.scale.blocks}
+        lacking |= self.retry & by_id.keys()
+        self.retry = set()
         result = set(lacking)
         while more := {b for c in result if (b := by_id[c].baseline) is not None and b in by_id} - result:
             result |= more
         return result
+
+    def unsuccessful(self, by_id: Mapping[str, Cell]) -> dict[str, str]:
+        """Cells that were measured without a single success, and why the last run failed."""
+        last: dict[str, str] = {}
+        successful: set[str] = set()
+        for block in self.blocks():
+            for cell, attempts in self.runs(block).items():
+                last[cell] = attempts[-1]["reason"] or ""
+                if any(run["status"] == "ok" for run in attempts):
+                    successful.add(cell)
+        return {cell: reason for cell, reason in last.items() if cell in by_id and cell not in successful}
+
+    def problems(self) -> list[str]:
+        """What must not pass for a finished experiment: contradicting evidence, cells without a successful run."""
+        by_id = {cell.id: cell for cell in self.cells if cell.id not in self.excluded}
+        found = list(self.unproven)
+        for block in self.blocks():
+            for cell, attempts in self.runs(block).items():
+                if cell in by_id:
+                    found += [
+                        f"{by_id[cell].slug} in block {block}: {text}"
+                        for run in attempts
+                        for text in run.get("contradictions", [])
+                    ]
+        for cell, reason in self.unsuccessful(by_id).items():
+            found.append(f"{by_id[cell].slug}: no run succeeded, the last failed: {reason}")
+        return found
+
+    def out_of_time(self) -> bool:
+        """Whether the runs so far have taken as long as the scale allows."""
+        if self.scale.max_minutes is None:
+            return False
+        finished = (run for block in self.blocks() for attempts in self.runs(block).values() for run in attempts)
+        spent: float = sum(run["metrics"].get("run_wall_s", 0.0) for run in finished)
+        return spent >= self.scale.max_minutes * 60
 
     def precise(self, by_id: Mapping[str, Cell]) -> bool:
         """Whether the contrast's interval is narrow enough for every pair of libraries."""

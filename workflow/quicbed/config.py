@@ -249,6 +249,11 @@ class Scale(Model):
         gt=1,
         description="Blocks at least before the contrast may end the experiment; default: `blocks`.",
     )
+    max_minutes: float | None = Field(
+        None,
+        gt=0,
+        description="No block beyond `min_blocks` is begun once the runs so far have taken this long; null: no limit.",
+    )
     timeout_s: float = Field(60, gt=0, description="A run that takes longer has failed, in seconds.")
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ from typing import Any
 
 from quicbed import build as builds
 from quicbed import certificates, events, proof
+from quicbed.capture import CaptureError
 from quicbed.config import Link, Project, Scale, Workload
 from quicbed.plan import Cell, digest
 from quicbed.testbed import Exit, LinkSettings, Process, Testbed
@@ -81,6 +82,7 @@ class Attempt:
     evidence: dict[str, Any] = field(default_factory=dict)
     host: dict[str, Any] = field(default_factory=dict)
     contamination: list[str] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
     started_at: str = ""
 
     def fail(self, reason: str) -> None:
@@ -106,7 +108,6 @@ class Driver:
         self.facts = facts
         self.raw = project.raw / project.config.testbed
         self.certificates = certificates.directory(project)
-        self.mismatches: list[str] = []
 
     # ---- one run -------------------------------------------------------------------------------------------------
 
@@ -132,7 +133,7 @@ class Driver:
                     attempt.fail(f"the client hung: not finished {limit:g} s after its start")
         finally:
             if client is not None and client_exit is None:
-                client.kill()
+                _kill(client)
             if server is not None:
                 server_exit = self._stop(server, attempt)
         after = self.testbed.counters()
@@ -225,7 +226,7 @@ class Driver:
             return server.wait(STOP_TIMEOUT)
         except TimeoutError:
             attempt.fail(f"the server did not stop within {STOP_TIMEOUT:g} s of SIGTERM")
-            server.kill()
+            _kill(server)
             return None
 
     def _read_logs(
@@ -319,7 +320,7 @@ class Driver:
         }
         for problem in contradictions(cell, attempt.evidence):
             attempt.fail(problem)
-            self.mismatches.append(f"{cell.slug}: {problem}")
+            attempt.contradictions.append(problem)
 
     def _gate(self, attempt: Attempt) -> None:
         """Note what else the machine was doing, where it was too much."""
@@ -377,6 +378,7 @@ class Driver:
             "reason": attempt.reason,
             "contaminated": bool(attempt.contamination),
             "contamination": attempt.contamination,
+            "contradictions": attempt.contradictions,
             "metrics": attempt.metrics,
             "evidence": attempt.evidence,
             "host": attempt.host,
@@ -423,9 +425,12 @@ class Driver:
         parent = self.raw / "proofs" / digest({"host_id": self.facts["host_id"]})
         done = sorted(parent.glob(f"*-{proof_id}.*/run.json"))
         for file in done:
-            stored = json.loads(file.read_text(encoding="utf-8"))
-            if stored["status"] != "failed":
+            stored = read_run(file)
+            if stored["status"] == "unsupported":
                 return proof_id, stored["reason"], stored["status"]
+            # looked at again, because what examines captures may have changed since
+            if stored["status"] == "ok" and not self._examine(cell, file.parent / "capture.pcap", mtu)[1]:
+                return proof_id, None, "ok"
         scale = Scale(bytes=PROOF_BYTES, blocks=1, timeout_s=30)
         attempts = itertools.count(len(done))
         result = "failed"
@@ -440,16 +445,9 @@ class Driver:
                     attempt = self.execute(cell, workload, scale, link, directory)
                 attempt.contamination = []
                 if attempt.status == "ok":
-                    seen = proof.examine(
-                        capture,
-                        server_ip=str(self.testbed.server.address),
-                        server_port=PORT,
-                        transport="quic" if cell.transport == "quic" else "tcp",
-                        mtu=mtu,
-                    )
-                    problems = proof.check(seen, _Claims(cell.variant["aead"], cell.variant["header_protection"]))
+                    seen, problems = self._examine(cell, capture, mtu)
                     attempt.evidence["proof"] = proof_id
-                    attempt.evidence["seen"] = seen.model_dump(mode="json")
+                    attempt.evidence["seen"] = seen
                     if captured.packets_dropped:
                         problems.append(f"the capture lost {captured.packets_dropped} packets")
                     for problem in problems:
@@ -470,9 +468,32 @@ class Driver:
             result, reason = attempt.status, attempt.reason
             if result != "failed":
                 break
-        if result == "failed":
-            self.mismatches.append(f"{cell.slug}: {reason}")
         return proof_id, reason, result
+
+    def _examine(self, cell: Cell, capture: Path, mtu: int) -> tuple[dict[str, Any], list[str]]:
+        """What a capture shows, and where that contradicts the cell."""
+        try:
+            seen = proof.examine(
+                capture,
+                server_ip=str(self.testbed.server.address),
+                server_port=PORT,
+                transport="quic" if cell.transport == "quic" else "tcp",
+                mtu=mtu,
+            )
+        except (CaptureError, OSError) as error:
+            return {}, [str(error)]
+        claims = _Claims(cell.variant["aead"], cell.variant["header_protection"])
+        return seen.model_dump(mode="json"), proof.check(seen, claims)
+
+
+def read_run(file: Path) -> dict[str, Any]:
+    """A stored run.json; raises MeasureError naming a damaged one."""
+    try:
+        run: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        run["cell"]["id"], run["status"], run["attempt"]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
+    return run
 
 
 def contradictions(cell: Cell, evidence: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -493,6 +514,13 @@ def contradictions(cell: Cell, evidence: Mapping[str, Mapping[str, Any]]) -> lis
             if seen != wanted:
                 problems.append(f"evidence: the {role} reports {name} {seen}, the cell says {wanted}")
     return problems
+
+
+def _kill(process: Process) -> None:
+    """End a process and wait until it has ended, so that its port is free again."""
+    process.kill()
+    with contextlib.suppress(TimeoutError):
+        process.wait(STOP_TIMEOUT)
 
 
 def _cpu_s(connection: events.Connection) -> float | None:

@@ -7,8 +7,8 @@ from quicbed.config import Project
 from quicbed.plan import builds_needed, cells_of
 
 # Rough figures behind the estimates: one download on two cores, and what a run costs beyond its transfer.
-GOODPUT_BITS = 2.5e9
-RUN_SECONDS = 0.3
+GOODPUT_BITS = 5e9
+RUN_SECONDS = 0.1
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000
 SOURCES_MB = 450
@@ -52,6 +52,8 @@ def describe(project: Project) -> str:
         per_block = len(cells) * (scale.bytes * 8 / GOODPUT_BITS + RUN_SECONDS)
         minutes = [(per_block * blocks + proofs * PROOF_SECONDS) / 60 for blocks in (least, scale.blocks)]
         runs = len(cells) * scale.blocks
+        if scale.max_minutes is not None:
+            minutes[1] = max(minutes[0], min(minutes[1], scale.max_minutes))
         span = _duration(minutes[0]) if least == scale.blocks else f"{_duration(minutes[0])} to {_duration(minutes[1])}"
         lines.append(
             f"  measure {name}: {len(cells)} cells, {least} to {scale.blocks} blocks of "

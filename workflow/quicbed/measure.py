@@ -40,7 +40,8 @@ def testbed_of(project: Project) -> Testbed:
 def measure(project: Project, name: str, marker: Path, opener: Callable[[Project], Testbed] = testbed_of) -> None:
     """Measure an experiment and write `marker` (JSON: campaign and cells) when it is complete.
 
-    Raises MeasureError after everything else was measured if the evidence of a cell contradicts it.
+    Raises MeasureError after everything else was measured if the evidence of a cell contradicts it, now or in an
+    earlier session, or if no run of a cell succeeded.
     """
     certificates.check(project)
     project.raw.mkdir(parents=True, exist_ok=True)
@@ -57,10 +58,10 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
         raise MeasureError(str(error)) from error
     except OSError as error:
         raise MeasureError(f"{error}; finished runs are kept, start again when it is mended") from error
-    if driver.mismatches:
+    if problems := campaign.problems():
         raise MeasureError(
-            f"{name}: the evidence of {len(driver.mismatches)} runs contradicts their cells, first: "
-            f"{driver.mismatches[0]}"
+            f"{name}: measured, but not to be relied on ({len(problems)} problems): {problems[0]}; "
+            f"mend the cause, and see {campaign.directory} for the runs"
         )
     builds.write_json(
         marker,

@@ -100,11 +100,11 @@ def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
     }
 
 
-def campaign_of(project: Project, name: str, host_id: str) -> tuple[str, dict[str, Any]]:
+def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Id and identity of a campaign: runs of different campaigns are never compared.
 
-    A campaign is an experiment at one scale on one testbed of one machine, with one workload and link. Cells may be
-    added to it later.
+    A campaign is an experiment at one scale on one testbed of one machine (its `host_id`, `cpu_model` and `kernel`),
+    with one workload and link. Cells may be added to it later.
     """
     experiment = project.experiments[name]
     scale = project.scale(name)
@@ -112,7 +112,7 @@ def campaign_of(project: Project, name: str, host_id: str) -> tuple[str, dict[st
         "experiment": name,
         "scale": project.config.scale,
         "testbed": project.config.testbed,
-        "host_id": host_id,
+        "machine": {key: machine.get(key) for key in ("host_id", "cpu_model", "kernel")},
         "bytes": scale.bytes,
         "workload": experiment.workload.model_dump(),
         "link": experiment.link.model_dump(),

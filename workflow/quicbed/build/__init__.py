@@ -192,6 +192,8 @@ def fetch_sources(project: Project, log: Path) -> Path:
     """
     target = vendor_directory(project)
     listing = target.parent / "sources.json"
+    # a workflow engine deletes the listing before it calls for it again
+    kept = target.parent / "kept.json"
     packages = [
         {"name": p["name"], "version": p["version"], "checksum": p["checksum"]}
         for versions in lock_packages(project.root).values()
@@ -200,9 +202,11 @@ def fetch_sources(project: Project, log: Path) -> Path:
     ]
     packages.sort(key=lambda p: (p["name"], p["version"]))
     wanted = {"packages": packages}
-    if target.is_dir() and listing.is_file() and json.loads(listing.read_text(encoding="utf-8")) == wanted:
-        listing.touch()
+    text = json.dumps(wanted, sort_keys=True)
+    if target.is_dir() and kept.is_file() and kept.read_text(encoding="utf-8") == text:
+        write_json(listing, wanted)
         return listing
+    kept.unlink(missing_ok=True)
     manifest = project.root / SOURCES / "Cargo.toml"
     partial = target.with_name("vendor.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -211,6 +215,7 @@ def fetch_sources(project: Project, log: Path) -> Path:
     run(argv, log=log, cwd=project.root)
     shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
+    kept.write_text(text, encoding="utf-8")
     write_json(listing, wanted)
     return listing
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from quicbed import build as builds
 from quicbed.config import Library, Project
+from quicbed.plan import digest
 
 # Frame pointers let perf walk stacks cheaply; they are the same in every flavour.
 RUSTFLAGS = "-C force-frame-pointers=yes"
@@ -37,7 +38,17 @@ def test(project: Project, name: str, flavour: str, packages: Sequence[str], *, 
 
 
 def _target(project: Project, name: str, flavour: str) -> Path:
-    return project.build / "work" / f"{name}-{flavour}"
+    """Where cargo compiles: kept from build to build, except when anything cargo itself does not track has changed."""
+    library = project.libraries[name]
+    untracked = {
+        "flags": [RUSTFLAGS, CFLAGS],
+        "environment": library.environment,
+        "crates": builds.closure(project.root, [str(library.package)]),
+        "patches": builds.hash_files(
+            project.root, [builds.PATCHES / patch.file for patch in library.flavours[flavour].patches]
+        ),
+    }
+    return project.build / "work" / f"{name}-{flavour}-{digest(untracked)}"
 
 
 def _cargo(
@@ -79,7 +90,12 @@ def _environment(project: Project, library: Library, sources: Path) -> dict[str,
         "CARGO_BUILD",
         "CARGO_PROFILE",
         "CARGO_ENCODED",
+        "CARGO_TARGET_",
         "BORING_",
+        "RUSTC",
+        "CC",
+        "CXX",
+        "AR",
     )
     env = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
     env |= {
