@@ -54,9 +54,10 @@ def describe(project: Project) -> str:
         runs = len(cells) * scale.blocks
         if scale.max_minutes is not None:
             minutes[1] = max(minutes[0], min(minutes[1], scale.max_minutes))
+        blocks = f"{scale.blocks}" if least == scale.blocks else f"{least} to {scale.blocks}"
         span = _duration(minutes[0]) if least == scale.blocks else f"{_duration(minutes[0])} to {_duration(minutes[1])}"
         lines.append(
-            f"  measure {name}: {len(cells)} cells, {least} to {scale.blocks} blocks of "
+            f"  measure {name}: {len(cells)} cells, {blocks} blocks of "
             f"{scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished already; at most "
             f"{runs * scale.bytes / 2**30:.0f} GiB of traffic inside the testbed, "
             f"{runs * RUN_BYTES / 1e6:.0f} MB of raw data"
