@@ -6,7 +6,7 @@ import json
 import math
 import random
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -246,11 +246,31 @@ def _run(
     )
 
 
+def plan(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells of *runs* as a session records what it plans."""
+    return list({run["cell"]["id"]: run["cell"] for run in runs}.values())
+
+
+def write_session(
+    raw: Path, experiment: str, cells: list[dict[str, Any]], started_at: datetime, campaign_id: str = "c0ffee00"
+) -> Path:
+    """What the driver leaves at every start, also when nothing is left to measure."""
+    directory = raw / "local" / experiment / campaign_id
+    (directory / "sessions").mkdir(parents=True, exist_ok=True)
+    (directory / "campaign.json").write_text(json.dumps({"format": 1, "id": campaign_id, "experiment": experiment}))
+    file = directory / "sessions" / f"{started_at:%Y%m%dT%H%M%S}-7.json"
+    moment = started_at.isoformat().replace("+00:00", "Z")
+    file.write_text(json.dumps({"started_at": moment, "cells": cells}))
+    return file
+
+
 def write_campaign(raw: Path, experiment: str, **options: Any) -> list[dict[str, Any]]:
-    """Write a campaign below *raw* and return its runs."""
+    """Write a campaign measured in one session below *raw* and return its runs."""
     runs = list(campaign(experiment, **options))
     for run in runs:
         write_run(raw, run)
+    start, campaign_id = options.get("start", START), runs[0]["campaign"]
+    write_session(raw, experiment, plan(runs), start, campaign_id)
     return runs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,85 @@ def test_a_newer_build_supersedes_the_older_cell() -> None:
     table = table_of([old, new])
     assert analysis.figure_table(table)["cell"].to_list() == ["00000002"]
     assert analysis.superseded(table)["cell"].to_list() == ["00000001"]
+
+
+HOUR = timedelta(hours=1)
+
+
+def selected(raw: Path) -> pl.DataFrame:
+    return runs.select_campaign(runs.table(raw), "aead-goodput")
+
+
+def test_a_reverted_build_is_shown_again_without_new_runs(tmp_path: Path) -> None:
+    first = list(fakeruns.campaign("aead-goodput", blocks=2, incidents=False))
+    second = list(fakeruns.campaign("aead-goodput", blocks=2, incidents=False, start=fakeruns.START + HOUR))
+    for run in second:  # another build: other ids, later blocks
+        cell = run["cell"]
+        other = {"id": "b" + cell["id"][1:] + cell["id"][:1]}
+        other["baseline"] = cell["baseline"] and "b" + cell["baseline"][1:] + cell["baseline"][:1]
+        run |= {"cell": cell | other, "block": run["block"] + 2}
+    for hours, plan in enumerate((first, second, first)):
+        if hours < 2:
+            for run in plan:
+                fakeruns.write_run(tmp_path / "raw", run)
+        fakeruns.write_session(tmp_path / "raw", "aead-goodput", fakeruns.plan(plan), fakeruns.START + hours * HOUR)
+        campaign = selected(tmp_path / "raw")
+        ids = {run["cell"]["id"] for run in plan}
+        assert set(analysis.figure_table(campaign)["cell"]) == ids
+        assert (
+            set(analysis.superseded(campaign)["cell"])
+            == {run["cell"]["id"] for run in (first + second if hours else [])} - ids
+        )
+    assert len(campaign) == len(first) + len(second)  # superseded runs are kept
+
+
+def test_a_variant_removed_from_the_plan_is_superseded(tmp_path: Path) -> None:
+    written = fakeruns.write_campaign(tmp_path / "raw", "aead-goodput", blocks=2, incidents=False)
+    kept = [cell for cell in fakeruns.plan(written) if cell["label"] != "AES-256-GCM"]
+    fakeruns.write_session(tmp_path / "raw", "aead-goodput", kept, fakeruns.START + HOUR)
+    campaign = selected(tmp_path / "raw")
+    assert set(analysis.figure_table(campaign)["cell"]) == {cell["id"] for cell in kept}
+    assert set(analysis.superseded(campaign)["label"]) == {"AES-256-GCM"}
+    assert len(campaign) == len(written)
+
+
+def test_baseline_label_and_arm_are_those_of_the_newest_plan(tmp_path: Path) -> None:
+    written = fakeruns.write_campaign(tmp_path / "raw", "aead-goodput", blocks=6, incidents=False)
+    cells = {cell["id"]: dict(cell) for cell in fakeruns.plan(written)}
+    by_label = {cell["label"]: cell for cell in cells.values() if cell["slug"].startswith("quiche-")}
+    noop, chacha = by_label["NOOP"], by_label["ChaCha20-Poly1305"]
+    noop |= {"baseline": chacha["id"], "label": "No AEAD", "arm": "control"}
+    chacha["baseline"] = None
+    before = analysis.figure_table(selected(tmp_path / "raw"))
+    fakeruns.write_session(tmp_path / "raw", "aead-goodput", list(cells.values()), fakeruns.START + HOUR)
+    after = analysis.figure_table(selected(tmp_path / "raw"))
+    old, new = (table.filter(pl.col("cell") == noop["id"]).row(0, named=True) for table in (before, after))
+    assert (old["label"], old["arm"], old["baseline_label"]) == ("NOOP", "main", "AES-128-GCM")
+    assert (new["label"], new["arm"], new["baseline_label"]) == ("No AEAD", "control", "ChaCha20-Poly1305")
+    assert new["ratio"] == pytest.approx(1.16 / 0.88, rel=0.03)
+    alone = after.filter(pl.col("cell") == chacha["id"]).row(0, named=True)
+    assert (alone["baseline"], alone["ratio"]) == (None, None)
+
+
+def exclusion(number: int, status: str, reason: str) -> dict[str, Any]:
+    moment = (fakeruns.START + number * HOUR).isoformat()
+    place = {"block": None, "order": None, "attempt": number, "started_at": moment}
+    return fakeruns.make_run(**place, status=status, reason=reason, metrics={})
+
+
+def test_of_several_exclusions_of_a_cell_the_newest_says_why() -> None:
+    documents = [exclusion(0, "failed", "old"), exclusion(1, "unsupported", "newer"), exclusion(10, "failed", "newest")]
+    row = analysis.figure_table(table_of(documents)).row(0, named=True)
+    assert (row["failed"], row["failure"], row["unsupported"]) == (1, "newest", None)
+    row = analysis.figure_table(table_of(documents[:2])).row(0, named=True)
+    assert (row["failed"], row["failure"], row["unsupported"]) == (0, None, "newer")
+
+
+@pytest.mark.parametrize("status", ["failed", "unsupported"])
+def test_exclusions_count_for_nothing_once_the_cell_was_run(status: str) -> None:
+    table = table_of([attempt(0, 5.0), exclusion(1, status, "no proof")])
+    row = analysis.figure_table(table).row(0, named=True)
+    assert (row["n"], row["failed"], row["failure"], row["unsupported"]) == (1, 0, None, None)
 
 
 def test_half_width_for_the_stopping_rule() -> None:

@@ -51,6 +51,7 @@ def write_records(raw: Path, experiment: str = "aead-goodput") -> Path:
             "config": {"scale": "quick", "seed": 1},
             "experiment": {"title": "Goodput by AEAD"},
             "revision": "0123456789ab",
+            "cells": fakeruns.plan(fakeruns.campaign(experiment)),
         },
         "builds/quinn-stock-000000000001.json": {
             "build": "quinn-stock-000000000001",
@@ -168,6 +169,31 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (write_records(raw) / "campaign.json").write_text("[")
     page = report.write(tmp_path / "artifacts", raw).read_text(encoding="utf-8")
     assert "raw/local/aead-goodput/c0ffee00/campaign.json: truncated or corrupt" in page
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"started_at": "2030-01-02T03:04:05"}, "has no time zone"),
+        ({"started_at": "soon"}, "ValueError"),
+        ({"cells": None}, "TypeError"),
+        ({"cells": [{"id": "00000001"}]}, "KeyError: 'arm'"),
+        ({"cells": [{"id": "1", "arm": "main", "label": 2, "baseline": None}]}, "no string"),
+    ],
+)
+def test_a_session_without_a_usable_plan_is_named_and_an_older_one_holds(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    raw = tmp_path / "raw"
+    directory = write_records(raw)
+    good = json.loads((directory / "sessions" / "20300102T030405-7.json").read_text())
+    (directory / "sessions" / "20310102T030405-7.json").write_text(json.dumps(good | change))
+    (campaign,) = provenance.campaigns(raw)
+    (problem,) = campaign.problems
+    assert problem.startswith("raw/local/aead-goodput/c0ffee00/sessions/20310102T030405-7.json: ")
+    assert reason in problem
+    assert campaign.plan is not None
+    assert campaign.plan.started_at.year == 2030
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)

@@ -214,3 +214,30 @@ def test_warm_up_runs_are_rows_but_part_of_no_campaign(raw: Path) -> None:
     table = runs.table(raw)
     assert sorted(table["arm"]) == ["main", "warm-up"]
     assert runs.select_campaign(table, "aead-goodput")["arm"].to_list() == ["main"]
+
+
+def test_starting_a_finished_campaign_again_makes_it_the_newest(raw: Path) -> None:
+    hour = timedelta(hours=1)
+    quick = fakeruns.write_campaign(raw, "aead-goodput", blocks=2, campaign_id="aaaa")
+    tiny = {"campaign_id": "bbbb", "scale": "tiny", "start": fakeruns.START + hour}
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=1, **tiny)
+    assert set(runs.select_campaign(runs.table(raw), "aead-goodput")["scale"]) == {"tiny"}
+    fakeruns.write_session(raw, "aead-goodput", fakeruns.plan(quick), fakeruns.START + 2 * hour, "aaaa")
+    assert set(runs.select_campaign(runs.table(raw), "aead-goodput")["scale"]) == {"quick"}
+
+
+def test_a_campaign_without_sessions_is_as_new_as_its_newest_run(raw: Path) -> None:
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=1, campaign_id="aaaa")
+    for day, name in ((-1, "bbbb"), (1, "cccc")):
+        moment = (fakeruns.START + timedelta(days=day)).isoformat()
+        fakeruns.write_run(raw, fakeruns.make_run(campaign=name, started_at=moment))
+        chosen = set(runs.select_campaign(runs.table(raw), "aead-goodput")["campaign"])
+        assert chosen == {"aaaa" if day < 0 else "cccc"}
+
+
+def test_a_campaign_whose_planned_cells_have_no_runs_is_not_measured(raw: Path) -> None:
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=1, campaign_id="aaaa")
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=1, campaign_id="bbbb", start=fakeruns.START + timedelta(days=1))
+    cell = fakeruns.make_run()["cell"] | {"id": "ffffffff"}
+    fakeruns.write_session(raw, "aead-goodput", [cell], fakeruns.START + timedelta(days=2), "bbbb")
+    assert runs.select_campaign(runs.table(raw), "aead-goodput").is_empty()

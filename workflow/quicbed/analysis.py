@@ -124,7 +124,7 @@ def _values(used: pl.DataFrame, cell: str | None, metric: str) -> list[tuple[int
 
 
 def superseded(table: pl.DataFrame) -> pl.DataFrame:
-    """Runs of cells that a later cell of the same campaign replaces: same arm, newer build."""
+    """Runs of cells that the newest plan of their campaign no longer has: another build, a variant removed."""
     return table.join(_current_cells(table), on="cell", how="anti").sort(runs.SORT, nulls_last=True)
 
 
@@ -132,6 +132,10 @@ _PLACE = ["client_library", "server_library", "label", "arm"]
 
 
 def _current_cells(table: pl.DataFrame) -> pl.DataFrame:
+    """Cells of the newest session's plan; where no session left one, the newest of each arm and label."""
+    known = table.filter(pl.col("planned").is_not_null())
+    if not known.is_empty():
+        return known.filter(pl.col("planned")).select("cell").unique(maintain_order=True)
     return (
         table.group_by([*_PLACE, "cell"])
         .agg(pl.col("started_at").max())
@@ -171,7 +175,7 @@ FIGURE_SCHEMA: dict[str, pl.DataType] = {
     "min": pl.Float64(),
     "max": pl.Float64(),
     "blocks": pl.Int64(),  # blocks the cell was tried in
-    "failed": pl.Int64(),  # failed runs
+    "failed": pl.Int64(),  # failed runs, or 1 for a cell that was never run because its proof failed
     "failure": pl.String(),  # the reason of the last one
     "contaminated": pl.Int64(),  # runs that count although contaminated
     "repeated": pl.Int64(),  # contaminated runs that an uncontaminated repetition replaced
@@ -219,8 +223,11 @@ def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.Dat
 
 
 def _figure_row(campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: str) -> dict[str, Any]:
-    tried = campaign.filter(pl.col("cell") == cell)
-    newest = tried.sort("started_at", *runs.SORT, nulls_last=False).row(-1, named=True)
+    tried = campaign.filter(pl.col("cell") == cell).sort("started_at", *runs.SORT, nulls_last=False)
+    in_blocks = tried.filter(pl.col("block").is_not_null())
+    # a record without a block says why a cell was not measured: the last one holds, until there are runs
+    tried = tried.tail(1) if in_blocks.is_empty() else in_blocks
+    newest = tried.row(-1, named=True)
     row = {name: newest.get(name) for name in FIGURE_SCHEMA}
     counting = used.filter((pl.col("cell") == cell) & pl.col(metric).is_not_null())
     values = counting[metric].sort().to_numpy()
@@ -228,7 +235,7 @@ def _figure_row(campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: s
     broken = tried.filter(pl.col("status") == "failed")
     ok = tried.filter(pl.col("status") == "ok")
     row |= {
-        "unsupported": refused["reason"][0] if len(refused) and ok.is_empty() else None,
+        "unsupported": refused["reason"][-1] if len(refused) and ok.is_empty() else None,
         "n": len(values),
         "blocks": tried["block"].drop_nulls().n_unique(),
         "failed": len(broken),

@@ -12,8 +12,26 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell as a session planned it."""
+
+    arm: str
+    label: str
+    baseline: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a session set out to measure, also when nothing was left to do: cells by id."""
+
+    started_at: datetime
+    cells: dict[str, PlannedCell]
 
 
 @dataclass
@@ -23,8 +41,15 @@ class Campaign:
     origin: str  # directory of the campaign, as in the origins of its runs
     identity: dict[str, Any] = field(default_factory=dict)
     sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)  # by session
     builds: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the newest session, None when no session left one."""
+        newest = max(self.plans, key=lambda name: (self.plans[name].started_at, name), default=None)
+        return None if newest is None else self.plans[newest]
 
 
 def campaigns(raw: Path) -> list[Campaign]:
@@ -82,5 +107,23 @@ def _add(found: dict[str, Campaign], prefix: str, path: PurePosixPath, content: 
         campaign.identity = document
     elif kind == "sessions":
         campaign.sessions[path.stem] = document
+        try:
+            campaign.plans[path.stem] = _plan(document)
+        except (KeyError, TypeError, ValueError) as error:
+            campaign.problems.append(f"{prefix}{path}: without a usable plan: {type(error).__name__}: {error}")
     else:
         campaign.builds[path.stem] = document
+
+
+def _plan(session: dict[str, Any]) -> Plan:
+    started_at = datetime.fromisoformat(session["started_at"])
+    if started_at.tzinfo is None:
+        raise ValueError(f"started_at {session['started_at']!r} has no time zone")
+    cells = {}
+    for cell in session["cells"]:
+        planned = PlannedCell(cell["arm"], cell["label"], cell["baseline"])
+        texts = (cell["id"], planned.arm, planned.label, planned.baseline or "")
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"a cell with a value that is no string: {cell!r:.80}")
+        cells[cell["id"]] = planned
+    return Plan(started_at, cells)

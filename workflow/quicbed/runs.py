@@ -20,6 +20,8 @@ from typing import Any
 
 import polars as pl
 
+from quicbed import provenance
+
 FORMAT = 1
 RUN_FILE = "run.json"
 STATUSES = ("ok", "failed", "unsupported")
@@ -117,6 +119,12 @@ DERIVED: dict[str, pl.DataType] = {
     "client_cpu_s_per_gib": pl.Float64(),
     "server_cpu_s_per_gib": pl.Float64(),
     "started_at": pl.Datetime("us", "UTC"),
+    # from the newest session of the run's campaign; null when no session left a plan
+    "session_started_at": pl.Datetime("us", "UTC"),
+    "planned": pl.Boolean(),  # whether that session's plan has the run's cell, and if so as what:
+    "planned_arm": pl.String(),
+    "planned_label": pl.String(),
+    "planned_baseline": pl.String(),
     "source": pl.String(),  # the archive, or the directory, the run was read from
     "origin": pl.String(),  # the run's directory, relative to the parent of raw/
 }
@@ -278,11 +286,16 @@ def _started_at(run: dict[str, Any]) -> datetime | None:
 def table(root: Path) -> pl.DataFrame:
     """One row a run below *root*, with the columns and the order of this module."""
     rows: list[dict[str, Any]] = []
-    for origin, run in scan(root):
+    records = list(scan(root))
+    plans = {campaign.origin: campaign.plan for campaign in provenance.campaigns(root)}
+    for origin, run in records:
         try:
             if isinstance(run, RunsError):
                 raise run
-            rows.append(row(origin, run))
+            values = row(origin, run)
+            # <campaign>/<block, excluded or warm-up>/<run>
+            plan = plans.get(PurePosixPath(origin).parent.parent.as_posix())
+            rows.append(values | (_planned(plan, values["cell"]) if plan else {}))
         except RunsError as error:
             rows.append(
                 {
@@ -295,6 +308,19 @@ def table(root: Path) -> pl.DataFrame:
             )
     complete = [{name: values.get(name) for name in SCHEMA} for values in rows]
     return pl.DataFrame(complete, schema=SCHEMA, orient="row").sort(SORT, nulls_last=True)
+
+
+def _planned(plan: provenance.Plan, cell: str) -> dict[str, Any]:
+    """The columns that say what the newest session makes of a run's cell."""
+    values: dict[str, Any] = {"session_started_at": plan.started_at, "planned": cell in plan.cells}
+    if cell in plan.cells:
+        planned = plan.cells[cell]
+        values |= {
+            "planned_arm": planned.arm,
+            "planned_label": planned.label,
+            "planned_baseline": planned.baseline,
+        }
+    return values
 
 
 def problems(table: pl.DataFrame) -> list[str]:
@@ -327,8 +353,12 @@ def select_campaign(
 ) -> pl.DataFrame:
     """The runs of one campaign of *experiment*: the one started last, unless one is named.
 
+    A campaign is started anew by every session, also by one that finds nothing left to measure;
+    without records of sessions its newest run counts. Arm, label and baseline of a cell are those
+    of the newest session's plan, which may have changed since the run.
+
     A figure shows one campaign; runs of two campaigns, hosts or sources are never mixed. Empty
-    when there are no runs. Warm-up runs are left out.
+    when there are no runs, or none of a cell that is still planned. Warm-up runs are left out.
     """
     runs = table.filter((pl.col("experiment") == experiment) & pl.col("arm").is_in(ARMS))
     if testbed is not None:
@@ -341,8 +371,14 @@ def select_campaign(
         return measured
     newest = (
         measured.group_by(identity)
-        .agg(pl.col("started_at").max())
-        .sort(["started_at", *identity], nulls_last=[False, *[True] * len(identity)])
+        .agg(pl.col("session_started_at").max(), pl.col("started_at").max())
+        .with_columns(_newest=pl.coalesce("session_started_at", "started_at"))
+        .sort(["_newest", "started_at", *identity], nulls_last=[False, False, *[True] * len(identity)])
         .tail(1)
     )
-    return runs.join(newest.select(identity), on=identity, how="semi", nulls_equal=True).sort(SORT, nulls_last=True)
+    chosen = runs.join(newest.select(identity), on=identity, how="semi", nulls_equal=True)
+    if chosen.filter(pl.col("block").is_not_null() & pl.col("planned").fill_null(True)).is_empty():
+        return chosen.clear()
+    return chosen.with_columns(
+        pl.when("planned").then(f"planned_{name}").otherwise(name).alias(name) for name in ("arm", "label", "baseline")
+    ).sort(SORT, nulls_last=True)
