@@ -41,7 +41,7 @@ check: ## check formats, lint and types
 
 bench: ## run the benchmarks (needs root)
 	@$(set-up) bench
-	@$(snakemake) builds $(with-settings)
+	@$(snakemake) builds
 	@.venv/bin/python -m quicbed bench
 
 lab: ## open the notebooks in JupyterLab

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from quicbed import build as builds
+from quicbed.config import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
@@ -49,6 +51,18 @@ def snakemake(file: Path, *targets: str, check: bool = True) -> subprocess.Compl
 def namespaces() -> list[str]:
     done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     return [line for line in done.stdout.splitlines() if line.startswith("quicbed-")]
+
+
+def endpoints() -> list[str]:
+    """Executables in this clone's build directory that are running: clients, servers and what these start."""
+    below = f"{Project(ROOT).build.resolve()}/"
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is none of ours
+            executable = str((process / "exe").readlink())
+            if executable.startswith(below):
+                found.append(executable)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +143,7 @@ def test_a_second_start_builds_and_measures_nothing(finished: Path) -> None:
 def test_nothing_is_left_of_the_testbed(finished: Path) -> None:
     del finished
     assert namespaces() == []
-    assert subprocess.run(["pgrep", "-f", "bin/server --events"], capture_output=True, check=False).returncode == 1
+    assert endpoints() == []
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -161,7 +175,37 @@ def test_a_driver_that_was_stopped_goes_on_where_it_was(
         assert file.read_bytes() == content
     assert len(list(runs.glob("*/b*/*/run.json"))) == 30
     assert namespaces() == []
-    assert subprocess.run(["pgrep", "-f", "bin/server --events"], capture_output=True, check=False).returncode == 1
+    assert endpoints() == []
+
+
+def test_ctrl_c_ends_the_whole_workflow_and_a_second_start_completes_it(finished: Path, tmp_path: Path) -> None:
+    del finished  # the builds are there
+    file = settings(tmp_path, experiments=["aead-goodput"])
+    argv = [SNAKEMAKE, "--cores", "all", "--configfile", str(file), "--nolock", "all"]
+    with (tmp_path / "log").open("wb") as log:
+        # a terminal sends its Ctrl-C to every process of the foreground group
+        first = subprocess.Popen(argv, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    runs = tmp_path / "raw" / "local" / "aead-goodput"
+    deadline = time.monotonic() + 300
+    seen: set[str] = set()
+    while not (seen and list(runs.glob("*/b*/*/run.json"))) and time.monotonic() < deadline:
+        assert first.poll() is None, (tmp_path / "log").read_text()
+        seen.update(endpoints())
+        time.sleep(0.01)
+    assert seen, "no endpoint was seen at work"
+    assert namespaces()
+    os.killpg(first.pid, signal.SIGINT)
+    assert first.wait(60) != 0
+    assert namespaces() == []
+    assert endpoints() == []
+    kept = {run: run.read_bytes() for run in runs.glob("*/b*/*/run.json")}
+    assert 0 < len(kept) < 30
+    snakemake(file, "all")
+    for run, content in kept.items():
+        assert run.read_bytes() == content
+    assert len(list(runs.glob("*/b*/*/run.json"))) == 30
+    assert (tmp_path / "artifacts" / "report" / "index.html").exists()
+    assert namespaces() == []
 
 
 def test_a_second_driver_on_the_testbed_is_refused(finished: Path, tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ MINIMUM_RUST = (1, 88)
 # Makefile targets: those that need root, network namespaces and everything to build with; others.
 MEASURING_TARGETS = ("all", "test", "bench", "setup")
 OTHER_TARGETS = ("figures", "check", "lab")
-SNAKEMAKE_TARGETS = ("all", "figures")
+# Targets that run Snakemake in this clone (the tests and benchmarks for their builds).
+SNAKEMAKE_TARGETS = ("all", "figures", "test", "bench")
 
 
 class Tool(NamedTuple):
