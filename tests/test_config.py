@@ -75,7 +75,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
             ["libraries", "did you mean `quiche`"],
         ),
         ("experiments/aead-goodput.yaml", "mode: throughput", "mode: trough", ["link.mode", "throughput"]),
-        ("experiments/aead-goodput.yaml", "min_blocks: 8", "min_blocks: 80", ["min_blocks 80 is more than"]),
+        ("experiments/aead-goodput.yaml", "min_blocks: 20", "min_blocks: 80", ["min_blocks 80 is more than"]),
         ("libraries/quinn.yaml", "  stock:\n", "  plain:\n", ["quinn.yaml", "`stock` is missing"]),
         ("libraries/quinn.yaml", "transport: quic", "transport: sctp", ["quinn.yaml: transport"]),
         ("testbeds/local.yaml", "kind: local", "kind: remote", ["local.yaml: kind"]),
