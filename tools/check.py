@@ -72,10 +72,17 @@ def checks() -> list[Check]:
 
 
 def libclang() -> dict[str, str]:
-    """Where bindgen, which boring-sys runs when it is compiled, finds libclang."""
+    """Where bindgen, which boring-sys runs when it is compiled, finds libclang and the compiler's headers."""
     import clang.native
 
-    return {"LIBCLANG_PATH": str(Path(clang.native.__file__).parent)}
+    # the wheel has no compiler headers; gcc's serve, as in the builds
+    headers = subprocess.run(
+        ["gcc", "-print-file-name=include"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    return {
+        "LIBCLANG_PATH": str(Path(clang.native.__file__).parent),
+        "BINDGEN_EXTRA_CLANG_ARGS": f"-isystem {headers}",
+    }
 
 
 def run(check: Check) -> subprocess.CompletedProcess[str]:
