@@ -275,17 +275,6 @@ def test_exclusions_count_for_nothing_once_the_cell_was_run(status: str) -> None
     assert (row["n"], row["failed"], row["failure"], row["unsupported"]) == (1, 0, None, None)
 
 
-def test_half_width_for_the_stopping_rule() -> None:
-    def half_width(**options: Any) -> float:
-        table = campaign_table(incidents=False, **options)
-        cells = {(c["client_library"], c["label"], c["arm"]): c["cell"] for c in table.to_dicts()}
-        noop, baseline = cells["quiche", "NOOP", "main"], cells["quiche", "AES-128-GCM", "main"]
-        return analysis.paired_half_width(table, noop, baseline)
-
-    assert 0 < half_width(blocks=20) < half_width(blocks=8, noise=0.05)
-    assert half_width(blocks=1) == math.inf
-
-
 def test_figure_tables_are_written_byte_stable(tmp_path: Path) -> None:
     table = analysis.figure_table(campaign_table(blocks=3))
     for folder in ("a", "b"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quicbed.capture import Capture, CaptureError, tcpdump_drops
+from quicbed.capture import Capture, CaptureError
 from quicbed.quicwire import (
     InitialKeys,
     PacketKeys,
@@ -174,13 +174,6 @@ def test_missing_files_and_directories(tmp_path: Path) -> None:
         Capture(tmp_path / "none.pcap")
     with pytest.raises(CaptureError, match=r"cannot be (opened|read): Is a directory"):
         Capture(tmp_path)
-
-
-def test_drops_as_tcpdump_reports_them() -> None:
-    report = "45 packets captured\n50 packets received by filter\n3 packets dropped by kernel\n"
-    assert tcpdump_drops(report) == 3
-    assert tcpdump_drops(report + "1 packet dropped by interface\n") == 4
-    assert tcpdump_drops("tcpdump: listening on eth0") is None
 
 
 # RFC 9001, Appendix A.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quicbed.content import PERIOD, RECORDS, content, first_difference, record, visible_bytes
+from quicbed.content import PERIOD, RECORDS, content, record, visible_bytes
 
 
 def test_the_first_bytes_are_the_first_records() -> None:
@@ -28,14 +28,6 @@ def test_negative_sizes_are_refused() -> None:
         content(-1)
     with pytest.raises(ValueError, match="negative"):
         content(1, -1)
-
-
-def test_the_first_difference_is_found_by_offset() -> None:
-    data = bytearray(content(100_000, 12_345))
-    assert first_difference(bytes(data), 12_345) is None
-    assert first_difference(b"quicbed00000002\n", 16) == 14
-    data[70_000] ^= 1
-    assert first_difference(bytes(data), 12_345) == 70_000
 
 
 def test_whole_records_are_visible_at_any_offset() -> None:

@@ -112,12 +112,6 @@ def counted(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def paired_half_width(table: pl.DataFrame, cell: str, baseline: str, metric: str = "goodput_mbps") -> float:
-    """Relative half width of the interval of a cell's paired ratio, for a stopping rule."""
-    used = counted(table)
-    return paired_ratio(_values(used, cell, metric), _values(used, baseline, metric)).half_width
-
-
 def _values(used: pl.DataFrame, cell: str | None, metric: str) -> list[tuple[int, float]]:
     found = used.filter((pl.col("cell") == cell) & pl.col(metric).is_not_null())
     return found.select("block", metric).rows()

@@ -8,7 +8,6 @@ draft-ietf-opsawg-pcap.
 from __future__ import annotations
 
 import ipaddress
-import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -216,14 +215,6 @@ def parse_frame(frame: Frame, link_type: int) -> Packet | None:
     if version == 6:
         return _parse_ipv6(frame, data)
     return None
-
-
-def tcpdump_drops(stderr: str) -> int | None:
-    """Return how many frames tcpdump says it lost when it ended (kernel and interface), ``None``
-    where it does not say.
-    """
-    counts = re.findall(r"^(\d+) packets? dropped by (?:kernel|interface)", stderr, re.MULTILINE)
-    return sum(map(int, counts)) if counts else None
 
 
 def _network_offset(data: bytes, link_type: int) -> int | None:

@@ -38,16 +38,6 @@ def content(length: int, offset: int = 0) -> bytes:
     return (_CYCLE * cycles)[start : start + length]
 
 
-def first_difference(data: bytes, offset: int = 0) -> int | None:
-    """Return where ``data`` first differs from the content at ``offset``, ``None`` where it does
-    not.
-    """
-    expected = content(len(data), offset)
-    if data == expected:
-        return None
-    return next(i for i in range(len(data)) if data[i] != expected[i])
-
-
 def visible_bytes(data: bytes) -> int:
     """Count the bytes of ``data`` that belong to whole records of content in the clear.
 

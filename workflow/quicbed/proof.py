@@ -230,7 +230,7 @@ def examine(
     """Say what a capture of transfers from one server proves.
 
     ``mtu`` is the IP MTU of the link in bytes, ``drops`` what
-    :func:`quicbed.capture.tcpdump_drops` says. Packets of other hosts and ports are passed over.
+    the capturing program says it lost. Packets of other hosts and ports are passed over.
     Raises :class:`quicbed.capture.CaptureError` if the file is not a capture.
     """
     server = (str(ipaddress.ip_address(server_ip)), server_port)
