@@ -9,14 +9,16 @@ use serde::Serialize;
 
 use crate::clock::{max_rss_bytes, now_ns, run_delay_ns, CpuTime};
 use crate::options::{Aead, CommonOptions, CongestionControl, HeaderProtection};
+use crate::primitives::Primitive;
 use crate::{exit, CONTRACT};
 
-/// Which end of a connection a program is.
+/// Which end of a connection a program is, or that it times primitives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     Client,
     Server,
+    Primitives,
 }
 
 /// Options in force after the start, read back where the system can tell.
@@ -26,6 +28,11 @@ pub struct OptionsInForce {
     pub aead: Aead,
     pub header_protection: HeaderProtection,
     pub group: String,
+    pub signature: String,
+    pub initial_size: usize,
+    /// Of a server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<bool>,
     pub congestion_control: CongestionControl,
     pub gso: bool,
     pub gro: bool,
@@ -44,6 +51,9 @@ impl OptionsInForce {
             aead: options.aead,
             header_protection: options.header_protection,
             group: options.group.clone(),
+            signature: options.signature.clone(),
+            initial_size: options.initial_size,
+            retry: None,
             congestion_control: options.congestion_control,
             gso: options.gso,
             gro: options.gro,
@@ -63,8 +73,13 @@ pub struct ConnectionCommon {
     /// Why not, as one line.
     pub error: Option<String>,
     pub t_handshake_complete: Option<u64>,
+    /// RFC 9001, section 4.1.2.
+    pub t_handshake_confirmed: Option<u64>,
+    pub hello_retry_request: Option<bool>,
+    /// Whether a Retry packet was sent or received.
+    pub retry: Option<bool>,
     pub t_close: Option<u64>,
-    /// IANA names, read back from the TLS library.
+    /// TLS names, read back from the TLS library.
     pub cipher: Option<&'static str>,
     pub group: Option<&'static str>,
     pub signature: Option<&'static str>,
@@ -107,13 +122,13 @@ pub struct ServerConnection {
 }
 
 #[derive(Serialize)]
-struct Start<'a> {
+struct Start<'a, Options: Serialize> {
     contract: u32,
     role: Role,
     library: &'a str,
     version: &'a str,
     pid: u32,
-    options: &'a OptionsInForce,
+    options: &'a Options,
 }
 
 #[derive(Serialize)]
@@ -124,6 +139,12 @@ struct Ready {
 
 #[derive(Serialize)]
 struct Reason<'a> {
+    reason: &'a str,
+}
+
+#[derive(Serialize)]
+struct NamedReason<'a> {
+    name: &'a str,
     reason: &'a str,
 }
 
@@ -201,7 +222,13 @@ impl Events {
         }
     }
 
-    pub fn start(&mut self, role: Role, library: &str, version: &str, options: &OptionsInForce) {
+    pub fn start<Options: Serialize>(
+        &mut self,
+        role: Role,
+        library: &str,
+        version: &str,
+        options: &Options,
+    ) {
         let pid = process::id();
         self.write(
             "start",
@@ -237,6 +264,15 @@ impl Events {
     fn count(&mut self, ok: bool) {
         self.connections += 1;
         self.failed += u64::from(!ok);
+    }
+
+    pub fn primitive(&mut self, primitive: &Primitive) {
+        self.write("primitive", primitive);
+    }
+
+    /// Says that this build does not have an algorithm, and goes on.
+    pub fn unsupported(&mut self, name: &str, reason: &str) {
+        self.write("unsupported", &NamedReason { name, reason });
     }
 
     pub fn error(&mut self, reason: &str) {
@@ -318,7 +354,7 @@ mod tests {
         let events = written(|e| e.start(Role::Client, "quiche", "0.30.0", &options));
         let start = &events[0];
         assert_eq!(start["event"], "start");
-        assert_eq!(start["contract"], 1);
+        assert_eq!(start["contract"], CONTRACT);
         assert_eq!(start["role"], "client");
         assert_eq!(start["pid"], process::id());
         assert_eq!(start["options"]["cipher"], "aes-128-gcm");
@@ -346,6 +382,9 @@ mod tests {
             "ok",
             "error",
             "t_handshake_complete",
+            "t_handshake_confirmed",
+            "hello_retry_request",
+            "retry",
             "t_close",
             "cipher",
             "group",

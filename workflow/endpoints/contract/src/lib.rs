@@ -2,16 +2,18 @@
 //!
 //! `ENDPOINT.md` beside this crate is the contract; each module here implements one of its parts.
 
+mod algorithms;
 pub mod clock;
 pub mod content;
 pub mod events;
 pub mod options;
+pub mod primitives;
 pub mod request;
 pub mod tls;
 pub mod udp;
 
 /// Version of the contract in `ENDPOINT.md` that this crate implements.
-pub const CONTRACT: u32 = 1;
+pub const CONTRACT: u32 = 2;
 
 /// ALPN protocol of the QUIC endpoints: HTTP/0.9 on QUIC v1 streams.
 pub const ALPN: &str = "hq-interop";

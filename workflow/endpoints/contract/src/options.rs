@@ -114,6 +114,11 @@ pub struct CommonOptions {
     pub header_protection: HeaderProtection,
     /// Key-exchange group as spelled on the command line; see [`crate::tls::GROUPS`].
     pub group: String,
+    /// Signature algorithm of the certificate as spelled on the command line; see [`crate::tls::SIGNATURES`].
+    pub signature: String,
+    /// UDP payload in bytes of datagrams with the client's Initial packets, and of the server's until the handshake is
+    /// complete.
+    pub initial_size: usize,
     pub congestion_control: CongestionControl,
     pub gso: bool,
     pub gro: bool,
@@ -136,6 +141,8 @@ impl Default for CommonOptions {
             aead: Aead::Standard,
             header_protection: HeaderProtection::On,
             group: "x25519".into(),
+            signature: "rsa-2048".into(),
+            initial_size: 1_200,
             congestion_control: CongestionControl::Cubic,
             gso: true,
             gro: true,
@@ -173,6 +180,8 @@ pub struct ServerOptions {
     pub private_key: PathBuf,
     /// Sizes that will be asked for.
     pub content: Vec<u64>,
+    /// Whether the first Initial packet of every connection is answered with a Retry packet.
+    pub retry: bool,
     pub common: CommonOptions,
 }
 
@@ -186,6 +195,12 @@ pub enum Command<Options> {
 /// A wrong command line, as one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError(String);
+
+impl UsageError {
+    pub(crate) fn unknown(option: &str) -> UsageError {
+        UsageError(format!("unknown option --{option}"))
+    }
+}
 
 impl fmt::Display for UsageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,6 +231,10 @@ pub struct Description {
     pub aead: Vec<Aead>,
     pub header_protection: Vec<HeaderProtection>,
     pub groups: Vec<&'static str>,
+    pub signatures: Vec<&'static str>,
+    pub retry: bool,
+    /// Whether `--initial-size` can be more than 1200.
+    pub initial_size: bool,
     pub congestion_controls: Vec<CongestionControl>,
     pub gso: bool,
     pub gro: bool,
@@ -242,6 +261,9 @@ impl Description {
             aead: vec![Aead::Standard],
             header_protection: vec![HeaderProtection::On],
             groups: vec![],
+            signatures: vec![],
+            retry: true,
+            initial_size: true,
             congestion_controls: vec![],
             gso: true,
             gro: true,
@@ -268,6 +290,14 @@ impl Description {
         if !self.groups.contains(&options.group.as_str()) {
             let known = self.groups.join(", ");
             return Some(format!("no group {:?}, there are: {known}", options.group));
+        }
+        if !self.signatures.contains(&options.signature.as_str()) {
+            let known = self.signatures.join(", ");
+            let asked = &options.signature;
+            return Some(format!("no signature {asked:?}, there are: {known}"));
+        }
+        if options.initial_size > 1_200 && !self.initial_size {
+            return Some(format!("{} has no --initial-size above 1200", self.library));
         }
         let asked = options.congestion_control;
         if !self.congestion_controls.contains(&asked) {
@@ -311,6 +341,7 @@ impl ClientOptions {
                 _ => common.take(&name, &mut parser)?,
             }
         }
+        common.check()?;
         Ok(Command::Run(ClientOptions {
             connect: required("connect", connect)?,
             server_name: required("server-name", server_name)?,
@@ -335,7 +366,7 @@ impl ServerOptions {
     ) -> Result<Command<ServerOptions>, UsageError> {
         let mut common = CommonOptions::default();
         let (mut listen, mut certificate, mut private_key) = (None, None, None);
-        let mut content = Vec::new();
+        let (mut content, mut retry) = (Vec::new(), false);
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
             let Long(name) = argument else {
@@ -348,14 +379,17 @@ impl ServerOptions {
                 "certificate" => certificate = Some(PathBuf::from(parser.value()?)),
                 "private-key" => private_key = Some(PathBuf::from(parser.value()?)),
                 "content" => content.push(number(&name, &mut parser, 0..=u64::MAX)?),
+                "retry" => retry = switch(&name, &mut parser)?,
                 _ => common.take(&name, &mut parser)?,
             }
         }
+        common.check()?;
         Ok(Command::Run(ServerOptions {
             listen: required("listen", listen)?,
             certificate: required("certificate", certificate)?,
             private_key: required("private-key", private_key)?,
             content,
+            retry,
             common,
         }))
     }
@@ -380,6 +414,8 @@ impl CommonOptions {
                 self.header_protection = choice(name, parser, &choices)?;
             }
             "group" => self.group = text(name, parser)?,
+            "signature" => self.signature = text(name, parser)?,
+            "initial-size" => self.initial_size = number(name, parser, 1_200..=65_507)? as usize,
             "congestion-control" => {
                 let choices = CongestionControl::ALL.map(|c| (c.name(), c));
                 self.congestion_control = choice(name, parser, &choices)?;
@@ -393,13 +429,24 @@ impl CommonOptions {
             // RFC 9000, section 16: numbers on the wire have at most 62 bits.
             "window" => self.window = number(name, parser, 1..=(1 << 62) - 1)?,
             "key-log" => self.key_log = Some(PathBuf::from(parser.value()?)),
-            _ => return Err(UsageError(format!("unknown option --{name}"))),
+            _ => return Err(UsageError::unknown(name)),
+        }
+        Ok(())
+    }
+
+    /// What no single option can tell.
+    fn check(&self) -> Result<(), UsageError> {
+        if self.initial_size > self.udp_payload {
+            return Err(UsageError(format!(
+                "--initial-size: {} is more than --udp-payload {}",
+                self.initial_size, self.udp_payload
+            )));
         }
         Ok(())
     }
 }
 
-fn arguments() -> impl Iterator<Item = OsString> {
+pub(crate) fn arguments() -> impl Iterator<Item = OsString> {
     std::env::args_os().skip(1)
 }
 
@@ -421,11 +468,11 @@ fn or_exit<Options>(
     }
 }
 
-fn required<T>(name: &str, value: Option<T>) -> Result<T, UsageError> {
+pub(crate) fn required<T>(name: &str, value: Option<T>) -> Result<T, UsageError> {
     value.ok_or_else(|| UsageError(format!("--{name} is missing")))
 }
 
-fn text(name: &str, parser: &mut lexopt::Parser) -> Result<String, UsageError> {
+pub(crate) fn text(name: &str, parser: &mut lexopt::Parser) -> Result<String, UsageError> {
     let value = parser.value()?;
     value
         .into_string()
@@ -439,7 +486,7 @@ fn address(name: &str, parser: &mut lexopt::Parser) -> Result<SocketAddr, UsageE
         .map_err(|_| UsageError(format!("--{name}: not IP:PORT: {value:?}")))
 }
 
-fn number(
+pub(crate) fn number(
     name: &str,
     parser: &mut lexopt::Parser,
     allowed: std::ops::RangeInclusive<u64>,
@@ -534,8 +581,8 @@ mod tests {
     #[test]
     fn every_common_option_is_taken() {
         let options = client(
-            "--events e.jsonl --cipher chacha20-poly1305 --aead noop --header-protection off --group p-256 \
-             --congestion-control reno --gso off --gro off --udp-payload 1200 --receive-buffer 1000 \
+            "--events e.jsonl --cipher chacha20-poly1305 --aead noop --header-protection off --group p-256 --signature ed25519 \
+             --initial-size 1200 --congestion-control reno --gso off --gro off --udp-payload 1200 --receive-buffer 1000 \
              --send-buffer 2000 --window 3000 --key-log keys.log",
         )
         .unwrap();
@@ -545,6 +592,8 @@ mod tests {
             aead: Aead::Noop,
             header_protection: HeaderProtection::Off,
             group: "p-256".into(),
+            signature: "ed25519".into(),
+            initial_size: 1_200,
             congestion_control: CongestionControl::Reno,
             gso: false,
             gro: false,
@@ -562,8 +611,10 @@ mod tests {
         let options = client("--connections 7 --timeout 0.5").unwrap();
         assert_eq!(options.connections, 7);
         assert_eq!(options.timeout, Duration::from_millis(500));
-        let options = server("--content 1 --content=2").unwrap();
+        let options = server("--content 1 --content=2 --retry on --initial-size 1400").unwrap();
         assert_eq!(options.content, [1, 2]);
+        assert!(options.retry);
+        assert_eq!(options.common.initial_size, 1_400);
         assert_eq!(options.listen, "[::1]:4433".parse().unwrap());
     }
 
@@ -597,6 +648,9 @@ mod tests {
             ("--timeout nan", "--timeout"),
             ("--connect localhost:1", "IP:PORT"),
             ("--udp-payload 1199", "1200"),
+            ("--initial-size 1199", "1200"),
+            ("--initial-size 1473", "--udp-payload 1472"),
+            ("--retry on", "--retry"),
             ("--receive-buffer 4294967296", "--receive-buffer"),
             ("-c 1", "-c"),
             ("stray", "stray"),
@@ -622,12 +676,16 @@ mod tests {
     fn a_build_says_what_it_cannot_do() {
         let mut stock = Description::quic("quiche", "1", "BoringSSL", false);
         stock.groups = vec!["x25519"];
+        stock.signatures = vec!["rsa-2048"];
+        stock.initial_size = false;
         stock.congestion_controls = vec![CongestionControl::Cubic];
         assert_eq!(stock.unsupported(&CommonOptions::default()), None);
         for (more, named) in [
             ("--aead noop", "--aead noop"),
             ("--header-protection off", "--header-protection off"),
             ("--group p-256", "p-256"),
+            ("--signature ed25519", "ed25519"),
+            ("--initial-size 1400", "--initial-size"),
             ("--congestion-control bbr", "bbr"),
         ] {
             let reason = stock.unsupported(&client(more).unwrap().common).unwrap();
@@ -636,6 +694,7 @@ mod tests {
 
         let mut noop = Description::quic("quiche", "1", "BoringSSL", true);
         noop.groups = stock.groups;
+        noop.signatures = stock.signatures;
         noop.congestion_controls = stock.congestion_controls;
         let asked = client("--aead noop --header-protection off")
             .unwrap()
