@@ -1,4 +1,4 @@
-"""JSON schemas and documentation that are generated from the configuration models and files.
+"""JSON schemas, documentation and tables of algorithms that are generated from configuration and data files.
 
 `quicbed generate` writes them, `quicbed generate --check` shows a diff where they have drifted; a test runs the latter.
 """
@@ -15,6 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from quicbed import algorithms
 from quicbed import build as builds
 from quicbed.config import Config, Experiment, Library, Project, Testbed
 
@@ -62,6 +63,9 @@ def outputs(root: Path) -> dict[Path, str]:
         files[root / "workflow" / "schemas" / f"{name}.schema.json"] = json.dumps(schema, indent=2) + "\n"
     files[root / "config" / "README.md"] = configuration_page()
     files[root / "docs" / "libraries.md"] = libraries_page(project)
+    table = algorithms.read(root)
+    files[root / "workflow" / "crypto" / "pq" / "algorithms.h"] = algorithms.c_header(table)
+    files[root / "workflow" / "endpoints" / "contract" / "src" / "algorithms.rs"] = algorithms.rust_module(table)
     return files
 
 

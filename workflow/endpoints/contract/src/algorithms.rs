@@ -1,4 +1,4 @@
-//! Generated from workflow/crypto/algorithms.csv; do not edit.
+//! Generated from workflow/crypto/algorithms.csv by `quicbed generate`; do not edit.
 
 use crate::tls::{Group, Signature};
 
@@ -245,9 +245,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: None,
         classical: Some("rsa-1024"),
         oid: "1.2.840.113549.1.1.1",
-        oid_der: &[
-            0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01,
-        ],
+        oid_der: b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01",
     },
     Signature {
         name: "rsa-2048",
@@ -256,9 +254,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: None,
         classical: Some("rsa-2048"),
         oid: "1.2.840.113549.1.1.1",
-        oid_der: &[
-            0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01,
-        ],
+        oid_der: b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01",
     },
     Signature {
         name: "rsa-4096",
@@ -267,9 +263,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: None,
         classical: Some("rsa-4096"),
         oid: "1.2.840.113549.1.1.1",
-        oid_der: &[
-            0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01,
-        ],
+        oid_der: b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01",
     },
     Signature {
         name: "ecdsa-p-256",
@@ -278,7 +272,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: None,
         classical: Some("ecdsa-p-256"),
         oid: "1.2.840.10045.2.1",
-        oid_der: &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01],
+        oid_der: b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01",
     },
     Signature {
         name: "ecdsa-p-384",
@@ -287,7 +281,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: None,
         classical: Some("ecdsa-p-384"),
         oid: "1.2.840.10045.2.1",
-        oid_der: &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01],
+        oid_der: b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01",
     },
     Signature {
         name: "ed25519",
@@ -296,7 +290,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: None,
         classical: Some("ed25519"),
         oid: "1.3.101.112",
-        oid_der: &[0x06, 0x03, 0x2b, 0x65, 0x70],
+        oid_der: b"\x06\x03\x2b\x65\x70",
     },
     Signature {
         name: "falcon-512",
@@ -305,7 +299,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("Falcon-padded-512"),
         classical: None,
         oid: "1.3.9999.3.16",
-        oid_der: &[0x06, 0x05, 0x2b, 0xce, 0x0f, 0x03, 0x10],
+        oid_der: b"\x06\x05\x2b\xce\x0f\x03\x10",
     },
     Signature {
         name: "falcon-1024",
@@ -314,7 +308,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("Falcon-padded-1024"),
         classical: None,
         oid: "1.3.9999.3.19",
-        oid_der: &[0x06, 0x05, 0x2b, 0xce, 0x0f, 0x03, 0x13],
+        oid_der: b"\x06\x05\x2b\xce\x0f\x03\x13",
     },
     Signature {
         name: "dilithium2",
@@ -323,9 +317,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("Dilithium2"),
         classical: None,
         oid: "1.3.6.1.4.1.2.267.7.4.4",
-        oid_der: &[
-            0x06, 0x0b, 0x2b, 0x06, 0x01, 0x04, 0x01, 0x02, 0x82, 0x0b, 0x07, 0x04, 0x04,
-        ],
+        oid_der: b"\x06\x0b\x2b\x06\x01\x04\x01\x02\x82\x0b\x07\x04\x04",
     },
     Signature {
         name: "dilithium3",
@@ -334,9 +326,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("Dilithium3"),
         classical: None,
         oid: "1.3.6.1.4.1.2.267.7.6.5",
-        oid_der: &[
-            0x06, 0x0b, 0x2b, 0x06, 0x01, 0x04, 0x01, 0x02, 0x82, 0x0b, 0x07, 0x06, 0x05,
-        ],
+        oid_der: b"\x06\x0b\x2b\x06\x01\x04\x01\x02\x82\x0b\x07\x06\x05",
     },
     Signature {
         name: "dilithium5",
@@ -345,9 +335,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("Dilithium5"),
         classical: None,
         oid: "1.3.6.1.4.1.2.267.7.8.7",
-        oid_der: &[
-            0x06, 0x0b, 0x2b, 0x06, 0x01, 0x04, 0x01, 0x02, 0x82, 0x0b, 0x07, 0x08, 0x07,
-        ],
+        oid_der: b"\x06\x0b\x2b\x06\x01\x04\x01\x02\x82\x0b\x07\x08\x07",
     },
     Signature {
         name: "mldsa44",
@@ -356,9 +344,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("ML-DSA-44"),
         classical: None,
         oid: "2.16.840.1.101.3.4.3.17",
-        oid_der: &[
-            0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, 0x11,
-        ],
+        oid_der: b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x03\x11",
     },
     Signature {
         name: "mldsa65",
@@ -367,9 +353,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("ML-DSA-65"),
         classical: None,
         oid: "2.16.840.1.101.3.4.3.18",
-        oid_der: &[
-            0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, 0x12,
-        ],
+        oid_der: b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x03\x12",
     },
     Signature {
         name: "mldsa87",
@@ -378,9 +362,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("ML-DSA-87"),
         classical: None,
         oid: "2.16.840.1.101.3.4.3.19",
-        oid_der: &[
-            0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, 0x13,
-        ],
+        oid_der: b"\x06\x09\x60\x86\x48\x01\x65\x03\x04\x03\x13",
     },
     Signature {
         name: "sphincs-sha2-128s",
@@ -389,7 +371,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHA2-128s-simple"),
         classical: None,
         oid: "1.3.9999.6.4.16",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x04, 0x10],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x04\x10",
     },
     Signature {
         name: "sphincs-sha2-128f",
@@ -398,7 +380,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHA2-128f-simple"),
         classical: None,
         oid: "1.3.9999.6.4.13",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x04, 0x0d],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x04\x0d",
     },
     Signature {
         name: "sphincs-sha2-192s",
@@ -407,7 +389,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHA2-192s-simple"),
         classical: None,
         oid: "1.3.9999.6.5.12",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x05, 0x0c],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x05\x0c",
     },
     Signature {
         name: "sphincs-sha2-192f",
@@ -416,7 +398,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHA2-192f-simple"),
         classical: None,
         oid: "1.3.9999.6.5.10",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x05, 0x0a],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x05\x0a",
     },
     Signature {
         name: "sphincs-sha2-256s",
@@ -425,7 +407,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHA2-256s-simple"),
         classical: None,
         oid: "1.3.9999.6.6.12",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x06, 0x0c],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x06\x0c",
     },
     Signature {
         name: "sphincs-sha2-256f",
@@ -434,7 +416,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHA2-256f-simple"),
         classical: None,
         oid: "1.3.9999.6.6.10",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x06, 0x0a],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x06\x0a",
     },
     Signature {
         name: "sphincs-shake-128s",
@@ -443,7 +425,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHAKE-128s-simple"),
         classical: None,
         oid: "1.3.9999.6.7.16",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x07, 0x10],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x07\x10",
     },
     Signature {
         name: "sphincs-shake-128f",
@@ -452,7 +434,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHAKE-128f-simple"),
         classical: None,
         oid: "1.3.9999.6.7.13",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x07, 0x0d],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x07\x0d",
     },
     Signature {
         name: "sphincs-shake-192s",
@@ -461,7 +443,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHAKE-192s-simple"),
         classical: None,
         oid: "1.3.9999.6.8.12",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x08, 0x0c],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x08\x0c",
     },
     Signature {
         name: "sphincs-shake-192f",
@@ -470,7 +452,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHAKE-192f-simple"),
         classical: None,
         oid: "1.3.9999.6.8.10",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x08, 0x0a],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x08\x0a",
     },
     Signature {
         name: "sphincs-shake-256s",
@@ -479,7 +461,7 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHAKE-256s-simple"),
         classical: None,
         oid: "1.3.9999.6.9.12",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x09, 0x0c],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x09\x0c",
     },
     Signature {
         name: "sphincs-shake-256f",
@@ -488,6 +470,6 @@ pub const SIGNATURES: [Signature; 26] = [
         liboqs: Some("SPHINCS+-SHAKE-256f-simple"),
         classical: None,
         oid: "1.3.9999.6.9.10",
-        oid_der: &[0x06, 0x06, 0x2b, 0xce, 0x0f, 0x06, 0x09, 0x0a],
+        oid_der: b"\x06\x06\x2b\xce\x0f\x06\x09\x0a",
     },
 ];
