@@ -68,7 +68,7 @@ def paired_ratio(values: Iterable[tuple[Hashable, float]], baseline: Iterable[tu
     ratio = math.exp(logs.mean())
     if n == 1:
         return Interval(ratio, math.nan, math.nan, 1)
-    low, high = np.exp(_mean_interval(logs))
+    low, high = np.exp(mean_interval(logs))
     return Interval(ratio, float(low), float(high), n)
 
 
@@ -83,11 +83,16 @@ def _by_block(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
     return values
 
 
-def _mean_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
+def expanded_tail(n: int) -> float:
+    """Quantile at which an expanded percentile interval of *n* values begins; it ends at one minus that."""
+    t = stdtrit(n - 1, (1 - CONFIDENCE) / 2)  # quantile of Student's t distribution, negative
+    return NormalDist().cdf(math.sqrt(n / (n - 1)) * t)
+
+
+def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
     """Expanded percentile bootstrap interval of the mean of at least two values."""
     n = len(values)
-    t = stdtrit(n - 1, (1 - CONFIDENCE) / 2)  # quantile of Student's t distribution, negative
-    tail = NormalDist().cdf(math.sqrt(n / (n - 1)) * t)
+    tail = expanded_tail(n)
     picks = np.random.default_rng(SEED).integers(0, n, size=(RESAMPLES, n))
     means = values[picks].mean(axis=1)
     low, high = np.quantile(means, [tail, 1 - tail])

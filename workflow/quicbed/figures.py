@@ -682,8 +682,8 @@ def _write_static(drawn: list[Drawn], directory: Path) -> str | None:
             "path": str(directory / f"{one.name}.{kind}"),
             "opts": {
                 "format": kind,
-                "width": WIDTH_PX,
-                "height": HEIGHT_PX,
+                "width": one.figure.layout.width,
+                "height": one.figure.layout.height,
                 "scale": 2 if kind == "png" else 1,
             },
         }
