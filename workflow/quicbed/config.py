@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
 Aead = Literal["standard", "noop"]
+Component = Literal["boringssl", "boringssl-pq", "liboqs", "openssl", "openssl-provider"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 
@@ -123,6 +124,10 @@ class Flavour(Model):
     sources: list[str] = Field(
         default_factory=list,
         description="Further files or directories of this repository that are compiled in.",
+    )
+    components: list[Component] = Field(
+        default_factory=list,
+        description="Libraries built once and shared with other builds (`workflow/quicbed/build/components.py`).",
     )
     estimate: Estimate = Field(description="Time and disk of the build.")
 
