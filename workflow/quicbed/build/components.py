@@ -189,14 +189,15 @@ def _build_openssl_provider(place: Place) -> None:
     provider = own / "openssl-provider"
     openssl, liboqs = place.needs["openssl"], place.needs["liboqs"]
     (place.out / "lib").mkdir()
-    # The provider has a libcrypto of its own inside: none of its symbols may mix with those of the program.
+    # The provider has a libcrypto of its own inside: none of its symbols may mix with those of the program. That
+    # libcrypto has thread-specific data with destructors, so it must not be unloaded before the process ends.
     place.run(
         *("gcc", "-std=c11", *FLAGS, FRAME_POINTERS, *WARNINGS, "-fPIC", "-fvisibility=hidden", "-shared", "-pthread"),
         *("-o", place.out / "lib" / "quicbed-pq.so"),
         *(f"-I{directory}" for directory in (own, liboqs / "include", openssl / "include")),
         *(own / "pq.c", *sorted(provider.glob("*.c"))),
         *(liboqs / "lib" / "liboqs.a", openssl / "lib" / "libcrypto.a"),
-        *("-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic", "-Wl,-z,defs"),
+        *("-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,nodelete"),
     )
     shutil.copy2(provider / "openssl.cnf", place.out)
 
