@@ -110,6 +110,29 @@ def crypto(primitives: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def sizes(cells: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
+    """Adds what goes on the wire, in bytes, as the client's library made it, to cells.
+
+    New columns: client_share_bytes (public key), server_share_bytes (ciphertext), signature_bytes, certificate_bytes
+    (DER).
+    """
+    found = crypto(primitives).filter(pl.col("bytes").is_not_null())
+    for factor, operation, column in (
+        ("group", "keygen", "client_share_bytes"),
+        ("group", "encapsulate", "server_share_bytes"),
+        ("signature", "sign", "signature_bytes"),
+        ("signature", "verify-chain", "certificate_bytes"),
+    ):
+        own = found.filter((pl.col("kind") == factor) & (pl.col("operation") == operation))
+        cells = cells.join(
+            own.select(client_library="library", **{factor: "name", column: "bytes"}),
+            on=["client_library", factor],
+            how="left",
+            maintain_order="left",
+        )
+    return cells
+
+
 def phases(cells: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
     """Adds to cells (columns client_library, server_library, group, signature) what their primitives take.
 
@@ -256,7 +279,7 @@ def table(
         .with_columns(pl.col("n").fill_null(0))
     )
     own = primitives.filter(pl.col("campaign") == campaign["campaign"][0])
-    cells, fits = predict(phases(cells, own))
+    cells, fits = predict(phases(sizes(cells, own), own))
     return with_published(cells, factor, known), fits
 
 
