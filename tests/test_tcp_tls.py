@@ -335,25 +335,26 @@ def test_content_that_does_not_fit_is_refused(build: Path, tmp_path: Path) -> No
 
 def test_sources_that_are_missing_are_named(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"holds 0 versions of openssl-src"):
-        tcp_tls.build(tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
+        tcp_tls.build(tmp_path, tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
 
 
 def fake_sources(vendor: Path) -> None:
     for package in ("openssl-src-1/openssl", "nginx-src-1/nginx/src/core", "curl-sys-1/curl/include/curl"):
         (vendor / package).mkdir(parents=True)
     (vendor / "openssl-src-1/openssl/VERSION.dat").write_text("MAJOR=3\nMINOR=5\nPATCH=5\n")
-    (vendor / "openssl-src-1/openssl/Configure").write_text('print "no compiler today\\n"; exit 3;\n')
+    (vendor / "nginx-src-1/nginx/auto").mkdir()
+    (vendor / "nginx-src-1/nginx/auto/configure").write_text("echo no compiler today; exit 3\n")
     (vendor / "nginx-src-1/nginx/src/core/nginx.h").write_text('#define NGINX_VERSION      "1.28.3"\n')
     (vendor / "curl-sys-1/curl/include/curl/curlver.h").write_text('#define LIBCURL_VERSION "8.22.0"\n')
 
 
 def test_a_failed_step_shows_the_end_of_its_log(tmp_path: Path) -> None:
     fake_sources(tmp_path / "vendor")
-    with pytest.raises(BuildError, match=r"(?s)openssl-configure failed with exit code 3.*no compiler today"):
-        tcp_tls.build(tmp_path / "vendor", tmp_path / "out", "stock", tmp_path / "work", 1, None)
+    with pytest.raises(BuildError, match=r"(?s)nginx-configure failed with exit code 3.*no compiler today"):
+        tcp_tls.build(tmp_path / "vendor", tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
 
 
 def test_noop_needs_a_stock_build(tmp_path: Path) -> None:
     fake_sources(tmp_path / "vendor")
     with pytest.raises(BuildError, match=r"holds no stock build"):
-        tcp_tls.build(tmp_path / "vendor", tmp_path / "out", "noop", tmp_path / "work", 1, tmp_path)
+        tcp_tls.build(tmp_path / "vendor", tmp_path, tmp_path / "out", "noop", tmp_path / "work", 1, tmp_path)

@@ -1,9 +1,9 @@
 """Sources and builds: every flavour of a library, as a function of sources, patches and flags only.
 
 A build lives in `<build>/<library>-<flavour>-<hash>/`. The hash covers the checksums of all third-party packages it is
-made from (out of Cargo.lock), its patches, the endpoint's own files, the compiler flags and the recipe, so a build
-whose directory exists is never made again and one that would differ never takes its place. `build.json` inside records
-all that.
+made from (out of Cargo.lock), its patches, the endpoint's own files, the components it shares with other builds, the
+compiler flags and the recipe, so a build whose directory exists is never made again and one that would differ never
+takes its place. `build.json` inside records all that.
 """
 
 from __future__ import annotations
@@ -116,15 +116,18 @@ def hash_files(root: Path, paths: Iterable[Path]) -> dict[str, str]:
     return dict(sorted(hashes.items()))
 
 
-def _crates(root: Path, library: Library) -> list[dict[str, str]]:
-    """Packages that are compiled: those a Cargo package depends on, or the sources of the other recipes alone."""
-    if library.package:
-        return closure(root, [library.package])
-    return [package for package in closure(root, library.crates) if package["name"] in library.crates]
+def crates_of(root: Path, library: Library) -> list[dict[str, str]]:
+    """Packages that are compiled: those an endpoint's Cargo package depends on, and those that are only sources."""
+    compiled = closure(root, [library.package]) if library.package else []
+    sources = [package for package in closure(root, library.crates) if package["name"] in library.crates]
+    both = {(package["name"], package["version"]): package for package in [*compiled, *sources]}
+    return [both[key] for key in sorted(both)]
 
 
 def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
     """Everything a build is a function of."""
+    from quicbed.build import components
+
     root = project.root
     library = project.libraries[name]
     chosen = library.flavours[flavour]
@@ -142,7 +145,8 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
         "flavour": flavour,
         "features": chosen.features,
         "environment": library.environment,
-        "crates": _crates(root, library),
+        "crates": crates_of(root, library),
+        "components": {component: components.component_id(project, component) for component in chosen.components},
         "files": hash_files(root, own),
         "profile": profile,
     }
@@ -257,7 +261,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
 
 
 def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: int, log: Path) -> None:
-    from quicbed.build import cargo, tcp_tls
+    from quicbed.build import cargo, components, tcp_tls
 
     library = project.libraries[name]
     vendor = vendor_directory(project)
@@ -269,12 +273,17 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
     partial.mkdir(parents=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("", encoding="utf-8")
+    shared = {
+        component: components.provide(project, component, jobs=jobs, log=log)
+        for component in library.flavours[flavour].components
+    }
     if library.recipe == "cargo":
         details = cargo.build(project, name, flavour, out=partial, jobs=jobs, log=log)
     else:
         base = build_directory(project, name, "stock") if flavour != "stock" else None
         details = tcp_tls.build(
             vendor=vendor,
+            openssl=shared["openssl"],
             out=partial,
             flavour=flavour,
             work=project.build / "work",
@@ -300,6 +309,7 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
                 }
                 for p in library.flavours[flavour].patches
             ],
+            "components": {component: components.read(project, component) for component in shared},
             "files": known["files"],
             "describe": described,
             **details,
@@ -311,11 +321,13 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
 
 def describe(program: Path) -> dict[str, Any]:
     """What a built endpoint says about itself (`--describe`)."""
+    from quicbed.events import CONTRACT
+
     try:
         result = subprocess.run([str(program), "--describe"], capture_output=True, text=True, timeout=20, check=False)
         data = json.loads(result.stdout) if result.returncode == 0 else None
     except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
         raise BuildError(f"{program} --describe: {error}") from None
-    if not isinstance(data, dict) or data.get("contract") != 1:
-        raise BuildError(f"{program} --describe: does not print a description of contract version 1")
+    if not isinstance(data, dict) or data.get("contract") != CONTRACT:
+        raise BuildError(f"{program} --describe: does not print a description of contract version {CONTRACT}")
     return data

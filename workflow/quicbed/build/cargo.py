@@ -1,4 +1,4 @@
-"""Recipe for libraries that are Rust crates: one Cargo package in workflow/endpoints/ with a client and a server."""
+"""Recipe for libraries that are Rust crates: one Cargo package in workflow/endpoints/ with client and server."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
+from quicbed.build import components
 from quicbed.config import Library, Project
 from quicbed.plan import digest
 
@@ -20,12 +22,12 @@ CFLAGS = "-fno-omit-frame-pointer"
 
 
 def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, log: Path) -> dict[str, Any]:
-    """Build client and server into `out`/bin; returns what build.json records about compiler and flags."""
+    """Build the endpoint's programs into `out`/bin; returns what build.json records about compiler and flags."""
     _cargo("build", project, name, flavour, [], jobs=jobs, log=log)
     binaries = out / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
-    for role in ("client", "server"):
-        shutil.copy2(_target(project, name, flavour) / "release" / f"quicbed-{name}-{role}", binaries / role)
+    for program in programs(project, name, flavour):
+        shutil.copy2(_target(project, name, flavour) / "release" / f"quicbed-{name}-{program}", binaries / program)
     return {
         "compiler": {"rustc": _version("rustc"), "cc": _version("cc"), "cxx": _version("c++")},
         "flags": {"rustc": RUSTFLAGS, "cc": CFLAGS, "profile": "release"},
@@ -37,13 +39,27 @@ def test(project: Project, name: str, flavour: str, packages: Sequence[str], *, 
     _cargo("test", project, name, flavour, packages, jobs=jobs, log=log)
 
 
+def programs(project: Project, name: str, flavour: str) -> list[str]:
+    """Programs of a build: client, server and, where the endpoint's package has it in this flavour, primitives."""
+    library = project.libraries[name]
+    file = project.root / builds.ENDPOINTS / library.endpoint / "Cargo.toml"
+    binaries = tomllib.loads(file.read_text(encoding="utf-8")).get("bin", [])
+    features = set(library.flavours[flavour].features)
+    optional = any(
+        binary["name"] == f"quicbed-{name}-primitives" and features.issuperset(binary.get("required-features", []))
+        for binary in binaries
+    )
+    return ["client", "server", *(["primitives"] if optional else [])]
+
+
 def _target(project: Project, name: str, flavour: str) -> Path:
     """Where cargo compiles: kept from build to build, except when anything cargo itself does not track has changed."""
     library = project.libraries[name]
     untracked = {
         "flags": [RUSTFLAGS, CFLAGS],
         "environment": library.environment,
-        "crates": builds.closure(project.root, [str(library.package)]),
+        "crates": builds.crates_of(project.root, library),
+        "components": components.environment(project, library.flavours[flavour].components),
         "patches": builds.hash_files(
             project.root, [builds.PATCHES / patch.file for patch in library.flavours[flavour].patches]
         ),
@@ -77,10 +93,10 @@ def _cargo(
     ]
     for feature in chosen.features:
         argv += ["--features", f"{library.package}/{feature}"]
-    builds.run(argv, log=log, cwd=project.root, env=_environment(project, library, sources))
+    builds.run(argv, log=log, cwd=project.root, env=_environment(project, library, flavour, sources))
 
 
-def _environment(project: Project, library: Library, sources: Path) -> dict[str, str]:
+def _environment(project: Project, library: Library, flavour: str, sources: Path) -> dict[str, str]:
     """The environment of cargo: the caller's without anything that changes what is compiled."""
     dropped = (
         "RUSTFLAGS",
@@ -92,6 +108,7 @@ def _environment(project: Project, library: Library, sources: Path) -> dict[str,
         "CARGO_ENCODED",
         "CARGO_TARGET_",
         "BORING_",
+        "QUICBED_",
         "RUSTC",
         "CC",
         "CXX",
@@ -115,14 +132,16 @@ def _environment(project: Project, library: Library, sources: Path) -> dict[str,
         raise builds.BuildError(f"Python package libclang is missing ({error}); run `make setup`") from None
     directories = {
         p["name"]: str(sources / f"{p['name']}-{p['version']}")
-        for p in builds.closure(project.root, [str(library.package)])
+        for p in builds.crates_of(project.root, library)
     }
+    env |= components.environment(project, library.flavours[flavour].components)
     for name, value in library.environment.items():
         try:
             env[name] = value.format_map(directories)
         except (KeyError, ValueError) as error:
             raise builds.BuildError(
-                f"config/libraries: environment.{name}: `{value}`: {error} is no package that {library.package} uses"
+                f"config/libraries: environment.{name}: `{value}`: {error} is no package that {library.package} uses "
+                "or that `crates` lists"
             ) from None
     return env
 
@@ -149,7 +168,7 @@ def _sources(project: Project, library: Library, flavour: str, log: Path) -> Pat
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     patched = {patch.crate for patch in patches}
-    packages = builds.closure(project.root, [str(library.package)])
+    packages = builds.crates_of(project.root, library)
     copies = {f"{p['name']}-{p['version']}" for p in packages if p["name"] in patched}
     for entry in vendor.iterdir():
         if entry.name in copies:

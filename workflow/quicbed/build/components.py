@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,11 @@ class Component:
     needs: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     """Environment variables that tell the build scripts of endpoints where it is."""
+    recipe: str = field(init=False)
+    """Text of the build function."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "recipe", inspect.getsource(self.build))
 
 
 def _build_liboqs(place: Place) -> None:
@@ -274,7 +279,7 @@ def identity(project: Project, name: str) -> dict[str, Any]:
     return {
         "component": name,
         "package": _package(project, name),
-        "recipe": inspect.getsource(component.build),
+        "recipe": component.recipe,
         "options": component.options,
         "files": builds.hash_files(project.root, component.files),
         "needs": [component_id(project, needed) for needed in component.needs],

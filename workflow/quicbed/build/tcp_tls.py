@@ -1,7 +1,8 @@
 """Builds of TCP+TLS: nginx as server and a libcurl program as client, both on OpenSSL.
 
-The vendored sources are used as they are, from a copy, because OpenSSL and nginx build inside their source tree.
-OpenSSL and libcurl are linked statically: the programs then need nothing but the C library, and a build can be moved.
+The vendored sources are used as they are, from a copy, because nginx builds inside its source tree. OpenSSL, which is
+the component `openssl`, and libcurl are linked statically: the programs then need nothing but the C library, and a build
+can be moved.
 
 The ``noop`` flavour consists of the very files of the ``stock`` one and, beside them, the provider of
 workflow/crypto/noop-provider with the OpenSSL configuration that prefers it.
@@ -29,34 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.build import BuildError
+from quicbed.build.components import FLAGS, PREFIX, WARNINGS
 
 WORKFLOW = Path(__file__).resolve().parents[2]
 ENDPOINT = WORKFLOW / "endpoints" / "tcp-tls"
 PROVIDER = WORKFLOW / "crypto" / "noop-provider"
-
-FLAGS = ["-O3", "-g1"]
-"""Compiler flags of everything, in both flavours: release builds with line numbers for a profiler."""
-
-WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow"]
-
-PREFIX = "/nonexistent"
-"""Prefix compiled into OpenSSL and nginx: nothing is read from there, whatever is installed on a host."""
-
-_OPENSSL_UNUSED = """
-aria bf camellia cast cmp cms comp ct docs dtls ec2m engine gost idea legacy md4 mdc2 rc2 rc4 rc5 seed shared sm2
-sm3 sm4 srp srtp ssl3 tests tls1 tls1_1 ts whirlpool
-"""
-"""Algorithms, protocols and tools that no variant uses, left out to build faster."""
-
-OPENSSL_OPTIONS = [
-    f"--prefix={PREFIX}",
-    "--libdir=lib",
-    f"--openssldir={PREFIX}/ssl",
-    # SSLKEYLOGFILE lets an unmodified nginx write a key log when one is asked for.
-    "enable-sslkeylog",
-    # Packet protection, key schedule, key exchange, signatures and X.509 are built as upstream builds them.
-    *(f"no-{feature}" for feature in _OPENSSL_UNUSED.split()),
-]
 
 _NGINX_UNUSED = """
 access auth_basic autoindex browser charset empty_gif fastcgi geo grpc gzip limit_conn limit_req map memcached mirror
@@ -112,18 +90,20 @@ CURL_OPTIONS = {
 }
 
 
-def build(vendor: Path, out: Path, flavour: str, work: Path, jobs: int, base: Path | None) -> dict[str, Any]:
-    """Build a flavour into ``out``; returns compiler, flags, components and seconds per step.
+def build(
+    vendor: Path, openssl: Path, out: Path, flavour: str, work: Path, jobs: int, base: Path | None
+) -> dict[str, Any]:
+    """Build a flavour into ``out``; returns compiler, flags, upstream versions and seconds per step.
 
-    ``vendor`` holds the packages openssl-src, nginx-src and curl-sys. ``base`` is the finished stock build that another
-    flavour reuses. Source copies, objects and logs live in ``work``/tcp-tls-``flavour``; what succeeded is removed but
-    for the logs.
+    ``vendor`` holds the packages openssl-src, nginx-src and curl-sys, ``openssl`` is the component. ``base`` is the
+    finished stock build that another flavour reuses. Source copies, objects and logs live in
+    ``work``/tcp-tls-``flavour``; what succeeded is removed but for the logs.
     """
-    components = _versions(vendor)
+    versions = _versions(vendor)
     steps = _Steps(work.absolute() / f"tcp-tls-{flavour}")
     out = out.absolute()
     if flavour == "stock":
-        _build_stock(vendor, out, steps, jobs, components)
+        _build_stock(vendor, openssl, out, steps, jobs, versions)
     elif flavour == "noop":
         if base is None or not (base / "sbin" / "nginx").is_file():
             raise BuildError(f"{base}: holds no stock build; build the flavour `stock` before `noop`")
@@ -135,9 +115,8 @@ def build(vendor: Path, out: Path, flavour: str, work: Path, jobs: int, base: Pa
     return {
         "compiler": _first_line(["gcc", "--version"]),
         "flags": FLAGS,
-        "components": components,
+        "versions": versions,
         "options": {
-            "openssl": OPENSSL_OPTIONS,
             "nginx": NGINX_OPTIONS,
             "curl": [f"{name}={value}" for name, value in CURL_OPTIONS.items()],
         },
@@ -158,7 +137,6 @@ class _Steps:
         """Run a command and log it; BuildError with the last lines of the log if it fails."""
         log = self.directory / f"{step}.log"
         environment = {name: value for name, value in os.environ.items() if name not in _INFLUENTIAL}
-        # The time of the build would otherwise be compiled into OpenSSL.
         environment |= {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
         began = time.monotonic()
         with log.open("wb") as output:
@@ -183,7 +161,9 @@ class _Steps:
     def clean(self) -> None:
         """Remove sources and objects, keep the logs."""
         for entry in self.directory.iterdir():
-            if entry.is_dir():
+            if entry.is_symlink():
+                entry.unlink()
+            elif entry.is_dir():
                 shutil.rmtree(entry)
 
 
@@ -204,7 +184,6 @@ def _source(vendor: Path, package: str, directory: str) -> Path:
 
 def _sources(vendor: Path) -> dict[str, Path]:
     return {
-        "openssl": _source(vendor, "openssl-src", "openssl"),
         "nginx": _source(vendor, "nginx-src", "nginx"),
         "curl": _source(vendor, "curl-sys", "curl"),
     }
@@ -220,7 +199,7 @@ def _find(file: Path, pattern: str) -> str:
 def _versions(vendor: Path) -> dict[str, str]:
     """Return the upstream versions, as the sources tell them."""
     sources = _sources(vendor)
-    openssl = sources["openssl"] / "VERSION.dat"
+    openssl = _source(vendor, "openssl-src", "openssl") / "VERSION.dat"
     return {
         "openssl": ".".join(_find(openssl, rf"^{part}=(\d+)") for part in ("MAJOR", "MINOR", "PATCH")),
         "nginx": _find(sources["nginx"] / "src/core/nginx.h", r'#define NGINX_VERSION\s+"(.+)"'),
@@ -235,19 +214,16 @@ def _first_line(argv: list[str]) -> str:
         raise BuildError(f"{argv[0]} is not installed; run `make setup`") from None
 
 
-def _build_stock(vendor: Path, out: Path, steps: _Steps, jobs: int, versions: dict[str, str]) -> None:
+def _build_stock(vendor: Path, prefix: Path, out: Path, steps: _Steps, jobs: int, versions: dict[str, str]) -> None:
     for name, source in _sources(vendor).items():
         shutil.copytree(source, steps.directory / name, symlinks=True)
     openssl, nginx, curl = (steps.directory / name for name in ("openssl", "nginx", "curl"))
-    libraries = [openssl / "libssl.a", openssl / "libcrypto.a"]
+    openssl.symlink_to(prefix)
+    libraries = [openssl / "lib" / "libssl.a", openssl / "lib" / "libcrypto.a"]
     make = ["make", f"-j{jobs}"]
 
-    steps.run("openssl-configure", ["perl", "Configure", "linux-x86_64", *OPENSSL_OPTIONS, *FLAGS], openssl)
-    steps.run("openssl-generate", [*make, "build_generated"], openssl)
-    steps.run("openssl", [*make, "libcrypto.a", "libssl.a", "apps/openssl"], openssl)
-
     # Relative paths, because nginx keeps its options in the binary.
-    nginx_options = [f"--with-cc-opt={' '.join(FLAGS)} -I../openssl/include", "--with-ld-opt=-L../openssl"]
+    nginx_options = [f"--with-cc-opt={' '.join(FLAGS)} -I../openssl/include", "--with-ld-opt=-L../openssl/lib"]
     steps.run("nginx-configure", ["sh", "auto/configure", *NGINX_OPTIONS, *nginx_options], nginx)
     steps.run("nginx", make, nginx)
 
@@ -270,13 +246,12 @@ def _build_stock(vendor: Path, out: Path, steps: _Steps, jobs: int, versions: di
     steps.run("client", [*compiler, *includes, "-o", out / "bin" / "client", own[0], own[2], *archives])
     steps.run("server", [*compiler, "-o", out / "bin" / "server", own[1], own[2]])
 
-    shutil.copy2(openssl / "apps" / "openssl", out / "bin")
+    shutil.copy2(openssl / "bin" / "openssl", out / "bin")
     shutil.copy2(nginx / "objs" / "nginx", out / "sbin")
     shutil.copy2(ENDPOINT / "openssl-standard.cnf", out / "etc")
     for library in libraries:
         shutil.copy2(library, out / "lib")
-    templates = shutil.ignore_patterns("*.in")
-    shutil.copytree(openssl / "include" / "openssl", out / "include" / "openssl", ignore=templates)
+    shutil.copytree(openssl / "include" / "openssl", out / "include" / "openssl")
 
 
 def _build_provider(out: Path, steps: _Steps) -> None:
@@ -303,6 +278,7 @@ def main() -> int:
     """Build by hand: python -m quicbed.build.tcp_tls --vendor ... --out ... --flavour ..."""
     parser = argparse.ArgumentParser(prog="python -m quicbed.build.tcp_tls", description=main.__doc__)
     parser.add_argument("--vendor", type=Path, required=True, help="directory that `cargo vendor` filled")
+    parser.add_argument("--openssl", type=Path, required=True, help="directory of the component openssl")
     parser.add_argument("--out", type=Path, required=True, help="directory of the build")
     parser.add_argument("--flavour", choices=["stock", "noop"], default="stock")
     parser.add_argument("--work", type=Path, default=Path("build/work"), help="directory for objects and logs")
@@ -310,7 +286,15 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel compiler processes")
     arguments = parser.parse_args()
     try:
-        told = build(arguments.vendor, arguments.out, arguments.flavour, arguments.work, arguments.jobs, arguments.base)
+        told = build(
+            vendor=arguments.vendor,
+            openssl=arguments.openssl.absolute(),
+            out=arguments.out,
+            flavour=arguments.flavour,
+            work=arguments.work,
+            jobs=arguments.jobs,
+            base=arguments.base,
+        )
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1
