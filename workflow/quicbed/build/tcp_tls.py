@@ -1,8 +1,8 @@
 """Builds of TCP+TLS: nginx as server and a libcurl program as client, both on OpenSSL.
 
 The vendored sources are used as they are, from a copy, because nginx builds inside its source tree. OpenSSL, which is
-the component `openssl`, and libcurl are linked statically: the programs then need nothing but the C library, and a build
-can be moved.
+the component `openssl`, and libcurl are linked statically: the programs then need nothing but the C library, and a
+build can be moved.
 
 The ``noop`` flavour consists of the very files of the ``stock`` one and, beside them, the provider of
 workflow/crypto/noop-provider with the OpenSSL configuration that prefers it.
@@ -198,8 +198,8 @@ def _find(file: Path, pattern: str) -> str:
 
 def _versions(vendor: Path) -> dict[str, str]:
     """Return the upstream versions, as the sources tell them."""
-    sources = _sources(vendor)
     openssl = _source(vendor, "openssl-src", "openssl") / "VERSION.dat"
+    sources = _sources(vendor)
     return {
         "openssl": ".".join(_find(openssl, rf"^{part}=(\d+)") for part in ("MAJOR", "MINOR", "PATCH")),
         "nginx": _find(sources["nginx"] / "src/core/nginx.h", r'#define NGINX_VERSION\s+"(.+)"'),
