@@ -93,10 +93,10 @@ def _cargo(
     ]
     for feature in chosen.features:
         argv += ["--features", f"{library.package}/{feature}"]
-    builds.run(argv, log=log, cwd=project.root, env=_environment(project, library, flavour, sources))
+    builds.run(argv, log=log, cwd=project.root, env=environment(project, library, flavour, sources))
 
 
-def _environment(project: Project, library: Library, flavour: str, sources: Path) -> dict[str, str]:
+def environment(project: Project, library: Library, flavour: str, sources: Path) -> dict[str, str]:
     """The environment of cargo: the caller's without anything that changes what is compiled."""
     dropped = (
         "RUSTFLAGS",
@@ -131,8 +131,7 @@ def _environment(project: Project, library: Library, flavour: str, sources: Path
     except ImportError as error:
         raise builds.BuildError(f"Python package libclang is missing ({error}); run `make setup`") from None
     directories = {
-        p["name"]: str(sources / f"{p['name']}-{p['version']}")
-        for p in builds.crates_of(project.root, library)
+        p["name"]: str(sources / f"{p['name']}-{p['version']}") for p in builds.crates_of(project.root, library)
     }
     env |= components.environment(project, library.flavours[flavour].components)
     for name, value in library.environment.items():
