@@ -39,6 +39,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     # only modules that the command has loaded can have raised theirs
     for module, name in (
         ("quicbed.driver", "MeasureError"),
+        ("quicbed.algorithms", "AlgorithmError"),
         ("quicbed.certificates", "CertificateError"),
         ("quicbed.testbed.base", "TestbedError"),
         ("quicbed.runs", "RunsError"),
@@ -73,7 +74,19 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("flavour")
     command.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     command.add_argument("--log", type=Path)
-    add("certificates", _certificates, "make the testbed's certificates")
+    command = add("component", _component, "build a library that several builds share")
+    command.add_argument("name")
+    command.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    command.add_argument("--log", type=Path)
+    command = add("certificates", _certificates, "make the testbed's certificates that are missing or not usable")
+    command.add_argument(
+        "signature",
+        nargs="*",
+        help="signature algorithm, a name in workflow/crypto/algorithms.csv (default: those of the experiments)",
+    )
+    command.add_argument("--all", action="store_true", help="for every signature algorithm")
+    command.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    command.add_argument("--log", type=Path)
     command = add("measure", _measure, "measure what is missing of an experiment")
     command.add_argument("experiment")
     command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
@@ -145,10 +158,23 @@ def _build(arguments: argparse.Namespace) -> None:
     print(build.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log))
 
 
-def _certificates(arguments: argparse.Namespace) -> None:
-    from quicbed import certificates
+def _component(arguments: argparse.Namespace) -> None:
+    from quicbed.build import components
 
-    certificates.make(certificates.directory(_project(arguments)))
+    log = _log(arguments, f"component-{arguments.name}")
+    print(components.provide(_project(arguments), arguments.name, jobs=arguments.jobs, log=log))
+
+
+def _certificates(arguments: argparse.Namespace) -> None:
+    from quicbed import algorithms, certificates
+
+    project = _project(arguments)
+    signatures = arguments.signature or certificates.needed(project)
+    if arguments.all:
+        signatures = [signature.name for signature in algorithms.read(project.root).signatures]
+    log = _log(arguments, "certificates")
+    for directory in certificates.make_all(project, signatures, jobs=arguments.jobs, log=log):
+        print(directory)
 
 
 def _measure(arguments: argparse.Namespace) -> None:

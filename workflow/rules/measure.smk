@@ -1,21 +1,55 @@
-rule certificates:
+def certificate_tools(wildcards):
+    """Certificates of post-quantum algorithms need OpenSSL and the provider."""
+    if not TABLE.signature(wildcards.signature).quantum_safe:
+        return []
+    return [str(components.directory(project, "openssl-provider") / "component.json")]
+
+
+def certificates_of(wildcards):
+    """Every certificate and key that an experiment uses."""
+    return [
+        str(certificates.directory(project, signature) / file)
+        for signature in certificates.needed(project, [wildcards.experiment])
+        for file in certificates.FILES
+    ]
+
+
+rule component:
+    input:
+        sources=ancient(str(SOURCES)),
     output:
-        multiext(str(CERTIFICATES / "server"), ".pem", ".key"),
-        ca=str(CERTIFICATES / "ca.pem"),
+        info=str(project.build / "work" / "{component}-{hash}" / "component.json"),
     log:
-        f"logs/certificates-{TESTBED}.log",
+        "logs/component-{component}-{hash}.log",
+    conda:
+        "../../envs/build.yaml"
+    threads: workflow.cores or 1
+    message:
+        "Building {wildcards.component}"
+    shell:
+        "python -m quicbed component {wildcards.component} --jobs {threads} --log {log}"
+
+
+rule certificates:
+    input:
+        tools=ancient(certificate_tools),
+    output:
+        multiext(str(CERTIFICATES / "{signature}" / "server"), ".pem", ".key"),
+        ca=str(CERTIFICATES / "{signature}" / "ca.pem"),
+    log:
+        f"logs/certificates-{TESTBED}-{{signature}}.log",
     conda:
         "../../envs/measure.yaml"
     message:
-        "Making the server's certificate"
+        "Making the server's certificate, {wildcards.signature}"
     shell:
-        "python -m quicbed certificates > {log} 2>&1"
+        "python -m quicbed certificates {wildcards.signature} --log {log}"
 
 
 rule measure:
     input:
         builds=builds_of,
-        certificates=ancient(str(CERTIFICATES / "server.pem")),
+        certificates=ancient(certificates_of),
         experiment=str(ROOT / "config/experiments/{experiment}.yaml"),
     output:
         marker=str(RESULTS["own"] / "measured" / TESTBED / "{experiment}.json"),

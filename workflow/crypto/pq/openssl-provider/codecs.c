@@ -1,4 +1,4 @@
-/* Keys of signature algorithms to and from files (provider-encoder(7), provider-decoder(7)); the formats are in der.c. */
+/* Keys of signature algorithms to and from files (provider-encoder(7), provider-decoder(7)); der.c has the formats. */
 #include "provider.h"
 
 #include <stdio.h>
@@ -116,7 +116,8 @@ static int write_hex(const struct provider *provider, OSSL_CORE_BIO *out, const 
     for (size_t i = 0; i < bytes; i += OCTETS_PER_LINE) {
         length = snprintf(line, sizeof(line), "    ");
         for (size_t j = i; j < bytes && j < i + OCTETS_PER_LINE; j++)
-            length += snprintf(line + length, sizeof(line) - (size_t)length, "%02x%s", data[j], j + 1 < bytes ? ":" : "");
+            length +=
+                snprintf(line + length, sizeof(line) - (size_t)length, "%02x%s", data[j], j + 1 < bytes ? ":" : "");
         line[length++] = '\n';
         if (!write_all(provider, out, line, (size_t)length))
             return 0;
@@ -142,7 +143,8 @@ static int to_text(void *context, OSSL_CORE_BIO *out, const void *object, const 
         return 0;
     if (secret && !write_hex(provider, out, "priv", key->secret_key, key->algorithm->secret_key_bytes))
         return 0;
-    return key->public_key == NULL || write_hex(provider, out, "pub", key->public_key, key->algorithm->public_key_bytes);
+    return key->public_key == NULL ||
+           write_hex(provider, out, "pub", key->public_key, key->algorithm->public_key_bytes);
 }
 
 static int selects_public(void *context, int selection)
@@ -235,10 +237,12 @@ static void decoder_free(void *decoder)
     OPENSSL_free(decoder);
 }
 
-/* Everything that is left of the input; no structure here is longer than LARGEST. */
+/* No structure read here is longer. */
+enum { LARGEST = 64 * 1024 };
+
+/* Everything that is left of the input, in a buffer of LARGEST bytes. */
 static uint8_t *read_all(const struct provider *provider, OSSL_CORE_BIO *in, size_t *bytes)
 {
-    enum { LARGEST = 64 * 1024 };
     uint8_t *buffer = OPENSSL_malloc(LARGEST);
     size_t part = 0;
 
@@ -253,7 +257,8 @@ static uint8_t *read_all(const struct provider *provider, OSSL_CORE_BIO *in, siz
 }
 
 static int decode(const struct decoder *decoder, OSSL_CORE_BIO *in,
-                  enum der_result (*read)(struct key *, const uint8_t *, size_t), OSSL_CALLBACK *callback, void *argument)
+                  enum der_result (*read)(struct key *, const uint8_t *, size_t), OSSL_CALLBACK *callback,
+                  void *argument)
 {
     const struct algorithm *algorithm = decoder->algorithm;
     enum der_result result = DER_FOREIGN;
@@ -267,7 +272,7 @@ static int decode(const struct decoder *decoder, OSSL_CORE_BIO *in,
     key = key_new(decoder->provider, algorithm);
     if (key != NULL)
         result = read(key, der, bytes);
-    OPENSSL_clear_free(der, 64 * 1024);
+    OPENSSL_clear_free(der, LARGEST);
     if (result == DER_MALFORMED) {
         done = raise_error(decoder->provider, REASON_KEY, "%s: the encoded key is malformed or truncated",
                            algorithm->name);

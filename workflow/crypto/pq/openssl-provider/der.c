@@ -170,6 +170,7 @@ enum der_result der_read_private_key_info(struct key *key, const uint8_t *der, s
 {
     const struct algorithm *algorithm = key->algorithm;
     struct input all = {der, bytes}, in, version, outer, both, attributes;
+    size_t secret_bytes;
 
     if (!take(&all, TAG_SEQUENCE, &in) || !take(&in, TAG_INTEGER, &version) || !take_algorithm(&in, algorithm))
         return DER_FOREIGN;
@@ -179,8 +180,9 @@ enum der_result der_read_private_key_info(struct key *key, const uint8_t *der, s
     take(&in, TAG_ATTRIBUTES, &attributes);
     if (in.bytes != 0 || both.bytes < algorithm->secret_key_bytes)
         return DER_MALFORMED;
-    return key_set_secret(key, both.data, algorithm->secret_key_bytes) &&
-                   key_set_public(key, both.data + algorithm->secret_key_bytes, both.bytes - algorithm->secret_key_bytes)
+    secret_bytes = algorithm->secret_key_bytes;
+    return key_set_secret(key, both.data, secret_bytes) &&
+                   key_set_public(key, both.data + secret_bytes, both.bytes - secret_bytes)
                ? DER_KEY
                : DER_MALFORMED;
 }

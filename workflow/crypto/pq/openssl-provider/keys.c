@@ -40,7 +40,8 @@ void key_free(void *data)
 }
 
 /* Replaces *part by a copy. */
-static int set_part(const struct key *key, uint8_t **part, const char *what, const void *data, size_t bytes, size_t right)
+static int set_part(const struct key *key, uint8_t **part, const char *what, const void *data, size_t bytes,
+                    size_t right)
 {
     uint8_t *copy;
 

@@ -2,9 +2,9 @@
  * OpenSSL provider "quicbed-pq": the KEMs and signature algorithms of liboqs in an unmodified OpenSSL 3.5, as TLS 1.3
  * groups and signature schemes and as keys of certificates.
  *
- * What it has is what algorithms.csv has and OpenSSL itself does not: groups of Kyber, BIKE and HQC, alone and as hybrids
- * with ECDH on the NIST curves, and the signatures Falcon, Dilithium and SPHINCS+. ML-KEM, its hybrids and ML-DSA are
- * OpenSSL's own and left to the default provider.
+ * What it has is what algorithms.csv has and OpenSSL itself does not: groups of Kyber, BIKE and HQC, alone and as
+ * hybrids with ECDH on the NIST curves, and the signatures Falcon, Dilithium and SPHINCS+. ML-KEM, its hybrids and
+ * ML-DSA are OpenSSL's own and left to the default provider.
  *
  * Programs here link OpenSSL statically and export none of its functions, so the provider brings a libcrypto of its own
  * for ECDH and for handling parameters. Its symbols are hidden and bound within this file, it has a library context of
@@ -368,7 +368,8 @@ static int right_version(const struct provider *core)
 
     if (core->get_params(core->handle, request) && version != NULL && strcmp(version, OPENSSL_VERSION_STR) == 0)
         return 1;
-    return raise_error(core, REASON_VERSION, PROVIDER_NAME ": built for OpenSSL %s, loaded by OpenSSL %s; build it again",
+    return raise_error(core, REASON_VERSION,
+                       PROVIDER_NAME ": built for OpenSSL %s, loaded by OpenSSL %s; build it again",
                        OPENSSL_VERSION_STR, version == NULL ? "of unknown version" : version);
 }
 

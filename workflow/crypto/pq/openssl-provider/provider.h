@@ -16,8 +16,8 @@
 #define PROPERTIES "provider=" PROVIDER_NAME
 
 /*
- * The functions that make a key or a decoder are told the provider, not the algorithm, so every algorithm has a slot with
- * functions of its own, which add its number.
+ * The functions that make a key or a decoder are told the provider, not the algorithm, so every algorithm has a slot
+ * with functions of its own, which add its number.
  */
 #define SLOTS(X)                                                                                                       \
     X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19)      \
@@ -98,7 +98,7 @@ struct key {
     EVP_PKEY *classical; /* of a hybrid: the key pair or public key on its curve */
 };
 
-/* Puts an error on the queue of the OpenSSL that loaded the provider; returns 0, the failure of every OpenSSL function. */
+/* Puts an error on the queue of the OpenSSL that loaded the provider; returns 0, which means failure everywhere. */
 int raise_error(const struct provider *provider, enum reason reason, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

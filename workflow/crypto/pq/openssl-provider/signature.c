@@ -83,12 +83,13 @@ static int verify(void *context, const unsigned char *signature, size_t bytes, c
                   size_t message_bytes)
 {
     const struct operation *operation = context;
-    const struct algorithm *algorithm = operation->key->algorithm;
+    const struct key *key = operation->key;
+    const quicbed_sig *sig = key->algorithm->sig;
 
     /* All signatures of an algorithm have one length; liboqs compares it itself for some algorithms only. */
-    if (bytes != quicbed_sig_signature_bytes(algorithm->sig))
+    if (bytes != quicbed_sig_signature_bytes(sig))
         return 0;
-    return quicbed_sig_verify(algorithm->sig, message, message_bytes, signature, bytes, operation->key->public_key) == 1;
+    return quicbed_sig_verify(sig, message, message_bytes, signature, bytes, key->public_key) == 1;
 }
 
 static const OSSL_PARAM *gettable_params(void *context, void *provider)
