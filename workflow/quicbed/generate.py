@@ -199,7 +199,10 @@ def libraries_page(project: Project) -> str:
                 )
             )
             parts.append("")
-            parts.append(f"Flavour `{flavour}`: {text or 'third-party sources exactly as the registry has them'}.")
+            shared = f"; shared components: {', '.join(chosen.components)}" if chosen.components else ""
+            parts.append(
+                f"Flavour `{flavour}`: {text or 'third-party sources exactly as the registry has them'}{shared}."
+            )
     return "\n".join(parts) + "\n"
 
 
