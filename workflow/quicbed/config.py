@@ -160,8 +160,9 @@ class Library(Model):
     transport: Literal["quic", "tcp"] = Field(description="What runs under the application protocol.")
     tls_library: str = Field(description="The TLS library it uses.")
     licence: str = Field(description="Licence of the library, as an SPDX expression.")
-    recipe: Literal["cargo", "tcp-tls"] = Field(
-        description="How it is built: `cargo` (a crate in workflow/endpoints/) or `tcp-tls` (OpenSSL, nginx, libcurl)."
+    recipe: Literal["cargo", "openssl", "tcp-tls"] = Field(
+        description="How it is built: `cargo` (a crate in workflow/endpoints/), `openssl` (C programs on OpenSSL) or "
+        "`tcp-tls` (OpenSSL, nginx, libcurl)."
     )
     endpoint: str = Field(description="Directory of its endpoint programs below workflow/endpoints/.")
     package: str | None = Field(None, description="Cargo package of the endpoint (recipe `cargo`).")
