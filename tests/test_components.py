@@ -233,6 +233,30 @@ def test_a_build_is_a_function_of_its_components(copy: Path) -> None:
     assert builds.build_id(project, "quinn", "stock") != with_liboqs
 
 
+def test_who_links_liboqs_compiles_the_interface_to_it(copy: Path) -> None:
+    project = edit(copy, "quinn", "noop", flavour_keys={"components": ["liboqs"]})
+    before = {flavour: builds.build_id(project, "quinn", flavour) for flavour in ("stock", "noop")}
+    append(copy / "workflow/crypto/pq/pq.c", "/* changed */\n")
+    assert builds.build_id(project, "quinn", "noop") != before["noop"]
+    assert builds.build_id(project, "quinn", "stock") == before["stock"]
+
+
+def test_a_build_is_a_function_of_every_package_of_the_workspace_it_uses(copy: Path) -> None:
+    lock = copy / "workflow/sources/Cargo.lock"
+    text = lock.read_text(encoding="utf-8")
+    endpoint = 'name = "quicbed-endpoint-quinn"\nversion = "0.1.0"\ndependencies = [\n'
+    assert endpoint in text
+    without = text.replace(' "quicbed-pq",\n', "")
+    lock.write_text(without, encoding="utf-8")
+    directory = Path("workflow/crypto/pq/rust")
+    assert directory not in builds.workspace_directories(copy, "quicbed-endpoint-quinn")
+    lock.write_text(without.replace(endpoint, endpoint + ' "quicbed-pq",\n'), encoding="utf-8")
+    assert directory in builds.workspace_directories(copy, "quicbed-endpoint-quinn")
+    before = builds.build_id(Project(copy), "quinn", "stock")
+    append(copy / directory / "src/lib.rs", "// changed\n")
+    assert builds.build_id(Project(copy), "quinn", "stock") != before
+
+
 def test_build_scripts_are_told_where_components_are(copy: Path) -> None:
     project = edit(copy, "quiche", "stock", flavour_keys={"components": ["liboqs", "boringssl-pq"]})
     told = cargo.environment(project, project.libraries["quiche"], "stock", copy / "vendor")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import tomllib
@@ -75,12 +76,11 @@ def lock_packages(root: Path) -> dict[str, list[dict[str, Any]]]:
     return packages
 
 
-def closure(root: Path, names: Iterable[str]) -> list[dict[str, str]]:
-    """Third-party packages that `names` depend on, themselves included: name, version, checksum; sorted."""
+def _all_packages(root: Path, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Packages of Cargo.lock that `names` depend on, themselves included, each once."""
     packages = lock_packages(root)
     waiting = list(names)
-    seen: set[tuple[str, str]] = set()
-    found: list[dict[str, str]] = []
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     while waiting:
         # a dependency is "name" or, where a name has several versions, "name version"
         name, _, version = waiting.pop().partition(" ")
@@ -91,13 +91,34 @@ def closure(root: Path, names: Iterable[str]) -> list[dict[str, str]]:
             )
         for package in candidates:
             key = (package["name"], package["version"])
-            if key in seen:
-                continue
-            seen.add(key)
-            waiting += package.get("dependencies", [])
-            if "checksum" in package:
-                found.append({"name": key[0], "version": key[1], "checksum": package["checksum"]})
-    return sorted(found, key=lambda entry: (entry["name"], entry["version"]))
+            if key not in found:
+                found[key] = package
+                waiting += package.get("dependencies", [])
+    return [found[key] for key in sorted(found)]
+
+
+def closure(root: Path, names: Iterable[str]) -> list[dict[str, str]]:
+    """Third-party packages that `names` depend on, themselves included: name, version, checksum; sorted."""
+    return [
+        {"name": package["name"], "version": package["version"], "checksum": package["checksum"]}
+        for package in _all_packages(root, names)
+        if "checksum" in package
+    ]
+
+
+def workspace_directories(root: Path, name: str) -> list[Path]:
+    """Directories of this repository's own packages that package `name` depends on, itself included."""
+    file = root / SOURCES / "Cargo.toml"
+    directories: dict[str, Path] = {}
+    for member in tomllib.loads(file.read_text(encoding="utf-8"))["workspace"]["members"]:
+        directory = Path(os.path.normpath(SOURCES / member))
+        manifest = root / directory / "Cargo.toml"
+        try:
+            directories[tomllib.loads(manifest.read_text(encoding="utf-8"))["package"]["name"]] = directory
+        except OSError as error:
+            raise BuildError(f"{manifest}: cannot be read: {error}; restore it from version control") from None
+    own = [package["name"] for package in _all_packages(root, [name]) if "checksum" not in package]
+    return [directories[package] for package in own if package in directories]
 
 
 def hash_files(root: Path, paths: Iterable[Path]) -> dict[str, str]:
@@ -136,8 +157,10 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
     own += [PATCHES / patch.file for patch in chosen.patches]
     own += [Path(source) for source in chosen.sources]
     profile: Any = None
-    if library.recipe == "cargo":
-        own.append(ENDPOINTS / "contract")
+    for component in chosen.components:
+        own += components.COMPONENTS[component].companions
+    if library.package:
+        own += workspace_directories(root, library.package)
         manifest = tomllib.loads((root / SOURCES / "Cargo.toml").read_text(encoding="utf-8"))
         profile = manifest.get("profile")
     return {

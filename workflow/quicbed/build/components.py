@@ -158,6 +158,8 @@ class Component:
     files: tuple[Path, ...] = ()
     """Files and directories of this repository that are compiled in or applied."""
     needs: tuple[str, ...] = ()
+    companions: tuple[Path, ...] = ()
+    """Files of this repository that a build compiles itself to use the component."""
     variables: tuple[str, ...] = ()
     """Environment variables that tell the build scripts of endpoints where it is."""
     recipe: str = field(init=False)
@@ -229,7 +231,7 @@ def _build_boringssl(place: Place) -> None:
 _CORE = (PQ / "pq.c", PQ / "pq.h", PQ / "algorithms.h")
 
 COMPONENTS = {
-    "liboqs": Component("oqs-sys", _build_liboqs, LIBOQS_OPTIONS, variables=("QUICBED_LIBOQS",)),
+    "liboqs": Component("oqs-sys", _build_liboqs, LIBOQS_OPTIONS, companions=_CORE, variables=("QUICBED_LIBOQS",)),
     "openssl": Component("openssl-src", _build_openssl, [OPENSSL_OPTIONS, FLAGS], variables=("QUICBED_OPENSSL",)),
     "openssl-provider": Component(
         "openssl-src",
