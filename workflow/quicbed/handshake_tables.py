@@ -14,6 +14,7 @@ from quicbed import runs
 from quicbed.handshake_figures import libraries
 from quicbed.published import LIBRARIES
 from quicbed.report import Sheet
+from quicbed.ttfb import Transport
 
 PUBLISHED_TITLES = {"lsquic": "LSQUIC", "quiche": "quiche"}
 
@@ -212,3 +213,22 @@ def write(table: Printed, cells: pl.DataFrame, name: str, directory: Path) -> li
     files["csv"].write_text(cells.write_csv(float_precision=6), encoding="utf-8")
     runs.write_parquet(cells, files["parquet"])
     return list(files.values())
+
+
+def transports(fits: Mapping[str, Mapping[str, Transport]], titles: Mapping[str, str] | None = None) -> Sheet:
+    """The fitted transport of every library by experiment: see `quicbed.ttfb`."""
+    headers = ["experiment", "library", "fixed [ms]", "per kB [ms]", "per further round trip [ms]", "cells"]
+    rows = [
+        [
+            experiment,
+            (titles or {}).get(library, library),
+            f"{fit.fixed_ms:.3f}",
+            f"{fit.per_kb_ms:.4f}",
+            f"{fit.per_wait_ms:.3f}",
+            fit.cells,
+            f"{100 * fit.median_error:.1f}",
+        ]
+        for experiment, found in fits.items()
+        for library, fit in sorted(found.items())
+    ]
+    return Sheet([*headers, "median error [%]"], rows, frozenset(range(2, 7)))
