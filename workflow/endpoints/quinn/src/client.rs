@@ -10,7 +10,7 @@ use quicbed_contract::events::{ClientConnection, Events, Role};
 use quicbed_contract::options::ClientOptions;
 use quicbed_contract::udp::Socket;
 use quicbed_contract::{exit, request};
-use quinn::{ClientConfig, Connection, Endpoint, TransportConfig, VarInt};
+use quinn::{ClientConfig, Connection, Endpoint, NoneTokenStore, TransportConfig, VarInt};
 use tokio::time::timeout;
 
 use crate::key_log::KeyLogFile;
@@ -51,7 +51,8 @@ fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> 
     let client = Client {
         trust: Trust::from_file(&options.ca, &cryptography)?,
         cryptography,
-        transport: Arc::new(setup::transport(&options.common)),
+        // A request is short.
+        transport: Arc::new(setup::transport(&options.common, false)),
         key_log: KeyLogFile::open(options.common.key_log.as_deref())?,
         options,
     };
@@ -121,7 +122,7 @@ impl Client<'_> {
         report.common.t_close = Some(t_close);
         let stats = transfer.connection.map(|connection| connection.stats());
         let cpu = client_hello.zip(transfer.last_byte);
-        setup::report(&mut report.common, &observation, stats, cpu);
+        setup::report(Role::Client, &mut report.common, &observation, stats, cpu);
         Ok(report)
     }
 
@@ -132,6 +133,7 @@ impl Client<'_> {
         let crypto = ClientCrypto::new(Arc::new(tls), self.cryptography.initial(), observation);
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(self.transport.clone());
+        config.token_store(Arc::new(NoneTokenStore));
         config
     }
 }

@@ -6,7 +6,7 @@ use quicbed_contract::clock::now_ns;
 use quicbed_contract::options::Cipher;
 use quicbed_contract::tls;
 use rustls::quic::{Connection, HeaderProtectionKey, PacketKey};
-use rustls::{ProtocolVersion, SignatureScheme};
+use rustls::{HandshakeKind, ProtocolVersion, SignatureScheme};
 
 use crate::socket::{Traffic, TrafficCount};
 
@@ -48,7 +48,14 @@ impl PacketProtection {
 pub struct Observed {
     /// When the TLS handshake was complete on this side, in nanoseconds of CLOCK_MONOTONIC.
     pub t_handshake_complete: Option<u64>,
-    /// UDP datagrams and payload up to then.
+    /// When the keys of Handshake packets were discarded, which is when the handshake is confirmed (RFC 9001, section
+    /// 4.9.2) or else the connection is given up.
+    pub t_handshake_keys_discarded: Option<u64>,
+    /// Whether a HelloRetryRequest was part of the handshake.
+    pub hello_retry_request: Option<bool>,
+    /// A Retry packet was sent or received.
+    pub retry: bool,
+    /// UDP datagrams and payload up to the completion of the handshake.
     pub handshake: Option<TrafficCount>,
     /// IANA name of the cipher suite.
     pub cipher: Option<&'static str>,
@@ -86,6 +93,9 @@ impl Observation {
         let mut observed = self.lock();
         observed.t_handshake_complete = Some(now_ns());
         observed.handshake = Some(self.traffic.count());
+        observed.hello_retry_request = session
+            .handshake_kind()
+            .map(|kind| kind == HandshakeKind::FullWithHelloRetryRequest);
         observed.cipher = session
             .negotiated_cipher_suite()
             .and_then(|suite| Cipher::from_code_point(suite.suite().into()))
@@ -100,6 +110,16 @@ impl Observation {
             Some(ProtocolVersion::TLSv1_3) => Some("TLSv1.3".into()),
             _ => None,
         };
+    }
+
+    /// A Retry packet was sent, or received and found genuine.
+    pub fn retry(&self) {
+        self.lock().retry = true;
+    }
+
+    /// The keys of Handshake packets are no longer needed.
+    pub fn discard_handshake_keys(&self) {
+        self.lock().t_handshake_keys_discarded = Some(now_ns());
     }
 
     pub fn protect(&self, protection: PacketProtection) {

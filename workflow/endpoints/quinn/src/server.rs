@@ -55,12 +55,14 @@ async fn serve(options: &ServerOptions, events: &mut Events) -> Result<(), Strin
         .map_err(|error| failed(&format!("--listen {}", options.listen), error))?;
     let meter = Meter::Peers(peers.clone());
     let config = server.config.clone();
-    let (endpoint, in_force) = setup::endpoint(&socket, meter, &options.common, Some(config))
-        .map_err(|error| failed("cannot set up the UDP socket", error))?;
+    let (endpoint, mut in_force) =
+        setup::endpoint(&socket, meter, &options.common, Some(config))
+            .map_err(|error| failed("cannot set up the UDP socket", error))?;
     let address = endpoint
         .local_addr()
         .map_err(|error| failed("cannot tell the address", error))?;
     drop(socket);
+    in_force.retry = Some(options.retry);
     events.start(Role::Server, setup::LIBRARY, setup::VERSION, &in_force);
     events.ready(address);
 
@@ -70,6 +72,10 @@ async fn serve(options: &ServerOptions, events: &mut Events) -> Result<(), Strin
         tokio::select! {
             incoming = endpoint.accept() => {
                 let incoming = incoming.ok_or("the UDP socket failed")?;
+                if options.retry && !incoming.remote_address_validated() {
+                    incoming.retry().map_err(|error| one_line(&error))?;
+                    continue;
+                }
                 connections.spawn(server.accept(index, incoming, peers.clone()));
                 index += 1;
             }
@@ -105,7 +111,12 @@ impl Server {
         let key_log = KeyLogFile::open(options.common.key_log.as_deref())?;
         let crypto = crypto(&cryptography, &identity, &key_log, Arc::default());
         let mut config = ServerConfig::with_crypto(Arc::new(crypto));
-        config.transport_config(Arc::new(setup::transport(&options.common)));
+        let sizes = &options.content;
+        let large = sizes.is_empty()
+            || sizes
+                .iter()
+                .any(|&n| n > options.common.initial_size as u64);
+        config.transport_config(Arc::new(setup::transport(&options.common, large)));
         Ok(Self {
             cryptography,
             identity,
@@ -124,6 +135,10 @@ impl Server {
         let peer = incoming.remote_address();
         let traffic = peers.traffic(peer);
         let observation = Arc::new(Observation::new(traffic.clone()));
+        if incoming.remote_address_validated() {
+            // There are no other tokens than those of Retry packets.
+            observation.retry();
+        }
         let crypto = crypto(
             &self.cryptography,
             &self.identity,
@@ -154,7 +169,7 @@ impl Server {
             report.common.t_close = Some(end.t);
             let stats = service.connection.map(|connection| connection.stats());
             let cpu = traffic.first_received().map(|start| (start, end));
-            setup::report(&mut report.common, &observation, stats, cpu);
+            setup::report(Role::Server, &mut report.common, &observation, stats, cpu);
             report
         }
     }
@@ -286,12 +301,17 @@ mod tests {
 
     /// Downloads a few megabytes while both sides update their keys again and again.
     async fn download_with_key_updates(options: CommonOptions) {
+        let options = CommonOptions {
+            signature: "ecdsa-p-256".into(),
+            ..options
+        };
         let bytes = 8 << 20;
         let server = Server::new(&ServerOptions {
             listen: "127.0.0.1:0".parse().unwrap(),
             certificate: data("server.pem"),
             private_key: data("server.key"),
             content: vec![],
+            retry: false,
             common: options.clone(),
         })
         .unwrap();

@@ -63,9 +63,16 @@ impl crypto::ClientConfig for ClientCrypto {
         let tls = ClientConnection::new(self.tls.clone(), tls_version, name, encode(params))
             .map_err(|_| invalid())?;
         let (quinn, params, server_name) = (self.quinn.clone(), *params, server_name.to_owned());
+        let observation = self.observation.clone();
         let is_valid_retry = move |destination: &ConnectionId, header: &[u8], payload: &[u8]| {
-            crypto::ClientConfig::start_session(quinn.clone(), version, &server_name, &params)
-                .is_ok_and(|session| session.is_valid_retry(destination, header, payload))
+            let quinn = quinn.clone();
+            let session =
+                crypto::ClientConfig::start_session(quinn, version, &server_name, &params);
+            let valid = session.is_ok_and(|s| s.is_valid_retry(destination, header, payload));
+            if valid {
+                observation.retry();
+            }
+            valid
         };
         Ok(Box::new(Session {
             tls: Connection::Client(tls),
@@ -219,7 +226,14 @@ impl crypto::Session for Session {
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<crypto::Keys> {
         match self.tls.write_hs(buf)? {
-            KeyChange::Handshake { keys } => Some(boxed(keys)),
+            KeyChange::Handshake { keys } => {
+                let mut keys = boxed(keys);
+                keys.header.local = Box::new(HandshakeKey {
+                    key: keys.header.local,
+                    observation: self.observation.clone(),
+                });
+                Some(keys)
+            }
             KeyChange::OneRtt { keys, next } => {
                 self.next_secrets = Some(next);
                 self.observation.protect(PacketProtection::probe(
@@ -253,6 +267,32 @@ impl crypto::Session for Session {
             .export_keying_material(output, label, Some(context))
             .map(drop)
             .map_err(|_| ExportKeyingMaterialError)
+    }
+}
+
+/// A key of Handshake packets that tells when it is discarded: quinn has no other sign of the confirmed handshake.
+struct HandshakeKey {
+    key: Box<dyn HeaderKey>,
+    observation: Arc<Observation>,
+}
+
+impl HeaderKey for HandshakeKey {
+    fn decrypt(&self, packet_number_offset: usize, packet: &mut [u8]) {
+        self.key.decrypt(packet_number_offset, packet);
+    }
+
+    fn encrypt(&self, packet_number_offset: usize, packet: &mut [u8]) {
+        self.key.encrypt(packet_number_offset, packet);
+    }
+
+    fn sample_size(&self) -> usize {
+        self.key.sample_size()
+    }
+}
+
+impl Drop for HandshakeKey {
+    fn drop(&mut self) {
+        self.observation.discard_handshake_keys();
     }
 }
 

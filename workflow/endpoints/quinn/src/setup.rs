@@ -5,22 +5,23 @@ use std::io;
 use std::sync::Arc;
 
 use quicbed_contract::clock::CpuTime;
-use quicbed_contract::events::{ConnectionCommon, Events, OptionsInForce};
+use quicbed_contract::events::{ConnectionCommon, Events, OptionsInForce, Role};
 use quicbed_contract::options::{
     Aead, Cipher, CommonOptions, CongestionControl, Description, HeaderProtection,
 };
 use quicbed_contract::udp::Socket;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{
-    ConnectionStats, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime,
-    TransportConfig, VarInt,
+    ConnectionStats, Endpoint, EndpointConfig, MtuDiscoveryConfig, Runtime, ServerConfig,
+    TokioRuntime, TransportConfig, VarInt,
 };
-use rustls::crypto::ring::{cipher_suite, kx_group};
-use rustls::crypto::SupportedKxGroup;
+use rustls::crypto::ring::cipher_suite;
 use rustls::Tls13CipherSuite;
 
-use crate::observation::Observation;
+use crate::groups;
+use crate::observation::{Observation, Observed};
 use crate::session::QUIC_V1;
+use crate::signatures;
 use crate::socket::{Meter, MeteredSocket, Stamp};
 use crate::tls::Cryptography;
 
@@ -31,23 +32,25 @@ const TLS_LIBRARY: &str = "rustls 0.23.46";
 /// Largest `--udp-payload`: quinn gives the length of a handshake packet two bytes and panics when 14 bits do not hold it.
 const MAX_UDP_PAYLOAD: usize = 1 << 14;
 
-/// Groups of rustls' ring provider by their names on the command line.
-static GROUPS: [(&str, &dyn SupportedKxGroup); 3] = [
-    ("x25519", kx_group::X25519),
-    ("p-256", kx_group::SECP256R1),
-    ("p-384", kx_group::SECP384R1),
-];
+/// Bytes of CRYPTO frames that may arrive before a missing one. quinn's default, 16 KiB, is less than the window in flight
+/// while a certificate and a signature of 50 kB each arrive; one lost packet would end the connection.
+const CRYPTO_BUFFER: usize = 1 << 18;
 
 /// The abilities of this build.
 pub fn description() -> Description {
+    let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, cfg!(feature = "noop"));
+    if cfg!(feature = "pq") {
+        description.flavour_features.push("pq");
+    }
     Description {
-        groups: GROUPS.iter().map(|(name, _)| *name).collect(),
+        groups: groups::names(),
+        signatures: signatures::names(),
         congestion_controls: vec![
             CongestionControl::Cubic,
             CongestionControl::Reno,
             CongestionControl::Bbr,
         ],
-        ..Description::quic(LIBRARY, VERSION, TLS_LIBRARY, cfg!(feature = "noop"))
+        ..description
     }
 }
 
@@ -65,7 +68,7 @@ pub fn open_events(description: &Description, options: &CommonOptions) -> Events
     }
 }
 
-/// Suite and group of a supported variant.
+/// Suite, group and signature algorithm of a supported variant.
 pub fn cryptography(options: &CommonOptions) -> Cryptography {
     let suite = match options.cipher {
         Cipher::Aes128Gcm => cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -73,12 +76,9 @@ pub fn cryptography(options: &CommonOptions) -> Cryptography {
         Cipher::ChaCha20Poly1305 => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
     };
     let suite = suite.tls13().expect("all three are TLS 1.3 suites");
-    let group = GROUPS
-        .iter()
-        .find(|(name, _)| *name == options.group)
-        .map(|(_, group)| *group)
-        .expect("other groups are unsupported");
-    Cryptography::new(packet_protection(suite, options), group)
+    let group = groups::find(&options.group).expect("other groups are unsupported");
+    let signature = signatures::find(&options.signature).expect("other algorithms are unsupported");
+    Cryptography::new(packet_protection(suite, options), group.group, signature)
 }
 
 /// `suite` itself for standard protection, so that it costs the NOOP flavour no more than the stock one.
@@ -105,28 +105,39 @@ fn packet_protection(
     suite
 }
 
-/// Transport parameters and behaviour of a connection.
-pub fn transport(options: &CommonOptions) -> TransportConfig {
+/// Transport parameters and behaviour of a connection. `large` tells whether it is worth while to send datagrams larger than
+/// `--initial-size` after the handshake.
+pub fn transport(options: &CommonOptions, large: bool) -> TransportConfig {
     let window = VarInt::from_u64(options.window).expect("the command line checks the window");
-    // The contract's range for --udp-payload ends below 2^16.
-    let payload = options.udp_payload as u16;
+    // The contract's ranges of both end below 2^16.
+    let (initial, payload) = (options.initial_size as u16, options.udp_payload as u16);
     let mut transport = TransportConfig::default();
     transport
         .congestion_controller_factory(congestion_controller(options))
         .stream_receive_window(window)
         .receive_window(window)
         .send_window(options.window)
-        .initial_mtu(payload)
-        .min_mtu(payload)
-        .mtu_discovery_config(None)
+        .initial_mtu(initial)
+        .min_mtu(initial)
+        .mtu_discovery_config(growth(initial, payload).filter(|_| large))
+        .crypto_buffer_size(CRYPTO_BUFFER)
         .enable_segmentation_offload(options.gso);
     transport
 }
 
+/// Datagrams of `payload` bytes after the handshake, `initial` before. quinn changes their size only by probing: a single
+/// probe of the whole size, after which it has nothing left to search.
+fn growth(initial: u16, payload: u16) -> Option<MtuDiscoveryConfig> {
+    let change = payload.checked_sub(initial).filter(|change| *change > 0)?;
+    let mut config = MtuDiscoveryConfig::default();
+    config.upper_bound(payload).minimum_change(change);
+    Some(config)
+}
+
 /// The congestion controller asked for, starting with the window of RFC 9002, section 7.2. quinn's default window assumes
-/// datagrams of 1200 bytes and does not let a single one of 12 000 pass.
+/// datagrams of 1200 bytes.
 fn congestion_controller(options: &CommonOptions) -> Arc<dyn ControllerFactory + Send + Sync> {
-    let datagram = options.udp_payload as u64;
+    let datagram = options.initial_size as u64;
     let initial_window = (10 * datagram).min(14_720.max(2 * datagram));
     match options.congestion_control {
         CongestionControl::Cubic => {
@@ -193,6 +204,7 @@ pub fn endpoint(
 ///
 /// Packets are UDP datagrams as quinn counts them; a datagram of a handshake can hold several QUIC packets.
 pub fn report(
+    role: Role,
     common: &mut ConnectionCommon,
     observation: &Observation,
     stats: Option<ConnectionStats>,
@@ -200,6 +212,9 @@ pub fn report(
 ) {
     let observed = observation.observed();
     common.t_handshake_complete = observed.t_handshake_complete;
+    common.t_handshake_confirmed = confirmed(role, &observed, stats.as_ref());
+    common.hello_retry_request = observed.hello_retry_request;
+    common.retry = Some(observed.retry);
     common.cipher = observed.cipher;
     common.group = observed.group;
     common.signature = observed.signature;
@@ -230,6 +245,17 @@ pub fn report(
         let CpuTime { user_ns, system_ns } = end.cpu.since(start.cpu);
         common.cpu_user_ns = Some(user_ns);
         common.cpu_system_ns = Some(system_ns);
+    }
+}
+
+/// When the handshake was confirmed (RFC 9001, section 4.1.2): the server is done when it is complete, the client drops the
+/// keys of Handshake packets as soon as it receives HANDSHAKE_DONE.
+fn confirmed(role: Role, observed: &Observed, stats: Option<&ConnectionStats>) -> Option<u64> {
+    match role {
+        Role::Client => observed
+            .t_handshake_keys_discarded
+            .filter(|_| stats.is_some_and(|stats| stats.frame_rx.handshake_done > 0)),
+        _ => observed.t_handshake_complete,
     }
 }
 

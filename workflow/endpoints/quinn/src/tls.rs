@@ -1,4 +1,5 @@
-//! TLS configurations: one cipher suite, one group, certificates verified, no resumption, the signature scheme noted.
+//! TLS configurations: one cipher suite, one group, one signature scheme, certificates verified, no resumption, the scheme
+//! noted.
 
 use std::fmt;
 use std::path::Path;
@@ -19,24 +20,32 @@ use rustls::{
 };
 
 use crate::observation::Observation;
+use crate::signatures::Algorithm;
 
 /// The cryptography of every connection of a program.
 #[derive(Clone)]
 pub struct Cryptography {
     provider: Arc<CryptoProvider>,
+    signature: Algorithm,
     initial: Suite,
 }
 
 impl Cryptography {
-    /// `suite` and `group` are the only ones offered or accepted.
-    pub fn new(suite: &'static Tls13CipherSuite, group: &'static dyn SupportedKxGroup) -> Self {
+    /// `suite`, `group` and the scheme of `signature` are the only ones offered or accepted.
+    pub fn new(
+        suite: &'static Tls13CipherSuite,
+        group: &'static dyn SupportedKxGroup,
+        signature: Algorithm,
+    ) -> Self {
         let standard = aes_128_gcm();
         Self {
             provider: Arc::new(CryptoProvider {
                 cipher_suites: vec![SupportedCipherSuite::Tls13(suite)],
                 kx_groups: vec![group],
+                signature_verification_algorithms: signature.verification,
                 ..ring::default_provider()
             }),
+            signature,
             initial: Suite {
                 suite: standard,
                 quic: standard.quic.expect("rustls has AES-128-GCM for QUIC"),
@@ -177,8 +186,10 @@ impl Identity {
             .and_then(|certificates| certificates.collect::<Result<Vec<_>, _>>())
             .map_err(|e| failed(&e))?;
         let key = PrivateKeyDer::from_pem_file(private_key).map_err(|e| failed(&e))?;
-        let certified =
-            CertifiedKey::from_der(chain, key, &cryptography.provider).map_err(|e| failed(&e))?;
+        let certified = cryptography
+            .signature
+            .certified_key(chain, key)
+            .map_err(|e| failed(&e))?;
         Ok(Self {
             certified: Arc::new(certified),
         })

@@ -43,6 +43,7 @@ impl Server {
             .arg(data("server.pem"))
             .arg("--private-key")
             .arg(data("server.key"))
+            .args(["--signature", "ecdsa-p-256"])
             .args(options)
             .stdout(Stdio::piped())
             .spawn()
@@ -100,6 +101,9 @@ fn client(address: &str, options: &[&str]) -> Command {
     }
     if !has("--server-name") {
         command.args(["--server-name", "server.test"]);
+    }
+    if !has("--signature") {
+        command.args(["--signature", "ecdsa-p-256"]);
     }
     command.args(["--connect", address]).args(options);
     command
@@ -196,7 +200,74 @@ fn one_socket_after_the_other_serves_many_connections() {
     }
     for connection in connections(&client) {
         assert_eq!(connection["handshake_packets_sent"], 1);
-        assert_eq!(connection["handshake_bytes_sent"], 1472);
+        assert_eq!(connection["handshake_bytes_sent"], 1200);
+        assert_eq!(connection["hello_retry_request"], false);
+        assert_eq!(connection["retry"], false);
+        assert_eq!(connection["signature"], "ecdsa_secp256r1_sha256");
+        let times = [
+            &connection["t_handshake_complete"],
+            &connection["t_handshake_confirmed"],
+            &connection["t_close"],
+        ];
+        let times = times.map(|time| time.as_u64().unwrap());
+        assert!(times.is_sorted(), "{times:?}");
+    }
+    for connection in connections(&server) {
+        let complete = &connection["t_handshake_complete"];
+        assert_eq!(&connection["t_handshake_confirmed"], complete);
+        assert_eq!(connection["retry"], false);
+    }
+}
+
+#[test]
+fn a_retry_is_told_by_both() {
+    let server = Server::start(&["--retry", "on"]);
+    assert_eq!(server.seen[0]["options"]["retry"], true);
+    let options = ["--bytes", "1", "--connections", "3"];
+    let (code, client) = result(client(&server.address(), &options).output().unwrap());
+    assert_eq!(code, Some(0));
+    let server = server.stop();
+    for events in [&client, &server] {
+        let connections = connections(events);
+        assert_eq!(connections.len(), 3);
+        for connection in connections {
+            assert_eq!(connection["retry"], true);
+            assert_eq!(connection["ok"], true);
+        }
+    }
+    // One ClientHello without and one with the token.
+    let connection = connections(&client)[0];
+    assert_eq!(connection["handshake_packets_sent"], 2);
+    assert_eq!(connection["handshake_bytes_sent"], 2400);
+}
+
+#[test]
+fn the_initial_size_is_kept_until_the_handshake_is_complete() {
+    for size in [1200, 1350, 1472] {
+        let text = size.to_string();
+        // Content of one byte takes no larger datagrams, content of a megabyte does.
+        for bytes in [1, 1_000_000] {
+            let content = bytes.to_string();
+            let server = Server::start(&["--initial-size", &text, "--content", &content]);
+            let options = ["--initial-size", &text, "--bytes", &content];
+            let (code, client) = result(client(&server.address(), &options).output().unwrap());
+            assert_eq!(code, Some(0));
+            let server = server.stop();
+            let (client, server) = (connections(&client)[0], connections(&server)[0]);
+            assert_eq!(client["handshake_bytes_sent"], size);
+            let number = |name: &str| server[name].as_u64().unwrap();
+            assert!(number("handshake_bytes_sent") <= size * number("handshake_packets_sent"));
+            if bytes > 1 {
+                let fewest = bytes / 1472;
+                assert!(number("packets_sent") > fewest);
+                // Less than a flight or two of small datagrams above what large ones need.
+                assert!(
+                    number("packets_sent") < fewest + 100,
+                    "{}",
+                    server["packets_sent"]
+                );
+            }
+        }
     }
 }
 
@@ -279,6 +350,7 @@ fn a_server_that_cannot_be_trusted_is_refused() {
 fn nothing_else_than_what_was_asked_for_is_negotiated() {
     let server = Server::start(&[]);
     for (options, named) in [
+        (["--signature", "ecdsa-p-384"], "NoSignatureSchemesInCommon"),
         (["--cipher", "chacha20-poly1305"], "NoCipherSuitesInCommon"),
         (["--group", "p-256"], "NoKxGroupsInCommon"),
     ] {
