@@ -26,6 +26,8 @@
 
 #include "algorithms.h"
 
+#define OTHER_VERSION "built for OpenSSL %s, loaded by OpenSSL %s; build it again"
+
 static const struct curve known_curves[CURVE_COUNT] = {
     {"p-256", "P-256", 65, 32, NULL},
     {"p-384", "P-384", 97, 48, NULL},
@@ -356,7 +358,8 @@ static bool find_core(struct provider *core, const OSSL_CORE_HANDLE *handle, con
 
 /*
  * Nothing promises that a provider works in another version of OpenSSL than its own, and results of different versions
- * must not be mixed by accident.
+ * must not be mixed by accident. Also told on standard error, because OpenSSL drops the errors of providers that its
+ * configuration file names and goes on without them.
  */
 static int right_version(const struct provider *core)
 {
@@ -368,9 +371,10 @@ static int right_version(const struct provider *core)
 
     if (core->get_params(core->handle, request) && version != NULL && strcmp(version, OPENSSL_VERSION_STR) == 0)
         return 1;
-    return raise_error(core, REASON_VERSION,
-                       PROVIDER_NAME ": built for OpenSSL %s, loaded by OpenSSL %s; build it again",
-                       OPENSSL_VERSION_STR, version == NULL ? "of unknown version" : version);
+    if (version == NULL)
+        version = "of unknown version";
+    fprintf(stderr, PROVIDER_NAME ": " OTHER_VERSION "\n", OPENSSL_VERSION_STR, version);
+    return raise_error(core, REASON_VERSION, OTHER_VERSION, OPENSSL_VERSION_STR, version);
 }
 
 __attribute__((visibility("default"))) int OSSL_provider_init(const OSSL_CORE_HANDLE *handle, const OSSL_DISPATCH *in,
