@@ -14,6 +14,22 @@ def builds_of(wildcards):
     return [str(BUILDS[key]) for key in builds_needed(project, [wildcards.experiment])]
 
 
+def certificate_tools(wildcards):
+    """Certificates of post-quantum algorithms need OpenSSL and the provider."""
+    if not TABLE.signature(wildcards.signature).quantum_safe:
+        return []
+    return [str(components.directory(project, "openssl-provider") / "component.json")]
+
+
+def certificates_of(wildcards):
+    """Every certificate and key that an experiment uses."""
+    return [
+        str(certificates.directory(project, signature) / file)
+        for signature in certificates.needed(project, [wildcards.experiment])
+        for file in certificates.FILES
+    ]
+
+
 def final_output(kind):
     """Everything a run of the workflow makes: the report and, before it, notebooks, figures and tables."""
     return str(RESULTS[kind] / "report" / "index.html")

@@ -1,19 +1,3 @@
-def certificate_tools(wildcards):
-    """Certificates of post-quantum algorithms need OpenSSL and the provider."""
-    if not TABLE.signature(wildcards.signature).quantum_safe:
-        return []
-    return [str(components.directory(project, "openssl-provider") / "component.json")]
-
-
-def certificates_of(wildcards):
-    """Every certificate and key that an experiment uses."""
-    return [
-        str(certificates.directory(project, signature) / file)
-        for signature in certificates.needed(project, [wildcards.experiment])
-        for file in certificates.FILES
-    ]
-
-
 rule component:
     input:
         sources=ancient(str(SOURCES)),
