@@ -175,7 +175,8 @@ def pq_kat(tools: Tools, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def known_answer(pq_kat: Path, kind: str, name: str) -> dict[str, bytes]:
     done = subprocess.run([str(pq_kat), kind, name], capture_output=True, text=True, check=True)
-    return {key: bytes.fromhex(value) for key, value in re.findall(r"(?m)^(\w+) = ([0-9A-F]{4,})$", done.stdout)}
+    fields = re.findall(r"(?m)^(pk|sk|ct|ss|msg|sm) = ([0-9A-F]+)$", done.stdout)
+    return {name: bytes.fromhex(value) for name, value in fields}
 
 
 # Registration
@@ -370,6 +371,22 @@ def refused(tools: Tools, directory: Path, *arguments: str) -> bool:
     )
     assert done.returncode in (0, 1), done.returncode
     return done.returncode == 1
+
+
+@all_signatures
+def test_known_signature(tools: Tools, core: Core, pq_kat: Path, signature: Signature, tmp_path: Path) -> None:
+    """The first entry of the response file of the algorithm's authors, whose digest test_pq_core.py compares."""
+    assert signature.liboqs
+    known = known_answer(pq_kat, "sig", signature.liboqs)
+    size = core.size("sig", signature.liboqs, "signature")
+    info = der(0x30, der(0x30, signature.oid_der) + der(0x03, b"\0" + known["pk"]))
+    (tmp_path / "public").write_bytes(info)
+    (tmp_path / "message").write_bytes(known["msg"])
+    (tmp_path / "signature").write_bytes(known["sm"][:size])
+    command = ["pkeyutl", "-verify", "-rawin", "-in", "message", "-pubin", "-keyform", "DER", "-inkey", "public"]
+    assert "Verified Successfully" in tools.run(*command, "-sigfile", "signature", cwd=tmp_path)
+    (tmp_path / "message").write_bytes(known["msg"][:-1])
+    assert refused(tools, tmp_path, *command, "-sigfile", "signature")
 
 
 @pytest.mark.parametrize("name", ["dilithium3", "falcon-512", "sphincs-sha2-128f"])
