@@ -50,7 +50,7 @@ def test_build_ids_do_not_depend_on_where_the_repository_is(copy: Path) -> None:
 def test_a_change_to_an_endpoint_rebuilds_that_endpoint_only(copy: Path) -> None:
     before = ids(copy)
     append(next((copy / "workflow/endpoints/quinn/src").glob("*.rs")), "// changed\n")
-    assert changed(copy, before) == {("quinn", "stock"), ("quinn", "noop")}
+    assert changed(copy, before) == {key for key in before if key[0] == "quinn"}
 
 
 def test_a_change_to_a_patch_rebuilds_the_patched_flavour_only(copy: Path) -> None:
