@@ -2,6 +2,9 @@
 //!
 //! Which groups and signature algorithms there are is asked of the BoringSSL that is linked, patched or not.
 
+#[cfg(feature = "pq")]
+pub mod primitives;
+
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};

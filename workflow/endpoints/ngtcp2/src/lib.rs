@@ -23,11 +23,15 @@ pub const CONNECTION_ID_LENGTH: usize = 16;
 
 /// What this build can do.
 pub fn description() -> Description {
+    let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, protection::AVAILABLE);
+    if cfg!(feature = "pq") {
+        description.flavour_features.push("pq");
+    }
     Description {
         groups: quicbed_boringssl::groups(),
         signatures: quicbed_boringssl::signatures(),
         congestion_controls: CongestionControl::ALL.to_vec(),
-        ..Description::quic(LIBRARY, VERSION, TLS_LIBRARY, protection::AVAILABLE)
+        ..description
     }
 }
 
