@@ -7,18 +7,20 @@ decrypted; what the packets hold comes from one call of tshark with the key log 
 What counts as *during the handshake*
 -------------------------------------
 
-Everything captured from the client's first packet up to and including the packet that carries the client's Finished:
-the moment from which the client is able to send its request (RFC 9001, 4.1.1), where time to first byte ends. For QUIC
-the unit is the *packet*, not the datagram: X25519 with an RSA-2048 certificate then takes 3 packets of the client
-(Initial with the ClientHello; Initial with an ACK; Handshake with the Finished) and 3 of the server (Initial with the
-ServerHello; two Handshake packets with EncryptedExtensions to Finished), as Table II of "A Quantum of QUIC" has it for
-LSQUIC and quiche. In datagrams it would be 2 and 2, and with the 1-RTT packet that a client may put behind its Finished
-in the same datagram 4 and 3. What follows the Finished depends on when a program gets round to its request and belongs
-to the request, not to the handshake. Datagrams are counted beside packets, so that either can be shown. Acknowledgements
-that a client sends after its Finished are not counted; packets of the server that cross the tap before the Finished
-are, 1-RTT packets included.
+The Initial, Handshake and Retry packets captured from the client's first packet up to and including the packet that
+carries the client's Finished: the moment from which the client is able to send its request (RFC 9001, 4.1.1), where
+time to first byte ends. The unit is the *packet*, not the datagram: X25519 with an RSA-2048 certificate then takes 3
+packets of the client (Initial with the ClientHello; Initial with an ACK; Handshake with the Finished) and 3 of the
+server (Initial with the ServerHello; two Handshake packets with EncryptedExtensions to Finished), as Table II of "A
+Quantum of QUIC" has it for LSQUIC and quiche. In datagrams it would be 2 and 2, and with the 1-RTT packet that a client
+may put behind its Finished in the same datagram 4 and 3. Datagrams are counted beside packets, so that either can be
+shown.
 
-With TCP the units are segments with payload. SYN and bare ACK segments are counted on their own.
+Not counted are 1-RTT packets, which belong to the request: one that a server sends before the Finished is listed under
+its level, but whether it crosses the tap before the Finished is a race. Nor are acknowledgements that a client sends
+after its Finished.
+
+With TCP the units are segments with payload. SYN segments are not counted, bare ACK segments on their own.
 
 Without the keys of a connection the end is the client's first 1-RTT packet, and :attr:`Handshake.problem` says so.
 
@@ -62,14 +64,6 @@ AMPLIFICATION_FACTOR = 3
 CIPHER_SUITES = {"aes-128-gcm": 0x1301, "aes-256-gcm": 0x1302, "chacha20-poly1305": 0x1303}
 """Code points of the configuration's ciphers (RFC 8446, B.4)."""
 
-# RFC 8446, 4: HandshakeType
-_CLIENT_HELLO = 1
-_SERVER_HELLO = 2
-_ENCRYPTED_EXTENSIONS = 8
-_CERTIFICATE = 11
-_CERTIFICATE_VERIFY = 15
-_FINISHED = 20
-
 # RFC 9000, 19
 _PADDING = 0x00
 _ACKS = (0x02, 0x03)
@@ -96,12 +90,12 @@ class LevelCounts(_Model):
 class Sent(_Model):
     """What one role sent during the handshake."""
 
-    packets: int = Field(description="QUIC packets, or TCP segments with payload.")
-    datagrams: int = Field(description="UDP datagrams, or TCP segments with payload.")
-    bytes: int = Field(description="UDP or TCP payload in bytes, padding and retransmissions included.")
+    packets: int = Field(description="Initial, Handshake and Retry packets, or TCP segments with payload.")
+    datagrams: int = Field(description="UDP datagrams with at least one of `packets`, or TCP segments with payload.")
+    bytes: int = Field(description="Payload of `datagrams` in bytes, padding and retransmissions included.")
     largest_datagram_bytes: int = Field(description="Longest UDP or TCP payload in bytes.")
     levels: dict[Level, LevelCounts] = Field(
-        description="By encryption level (QUIC); levels without packets are absent."
+        description="By encryption level (QUIC), 1-RTT packets before the Finished included; absent without packets."
     )
     ack_only_packets: int = Field(
         description="QUIC packets with nothing but ACK and PADDING frames, or TCP segments with ACK and no payload."
@@ -155,9 +149,7 @@ class Handshake(_Model):
     index: int = Field(description="0, 1, ... in the order of the ClientHello.")
     transport: Literal["quic", "tcp"] = Field(description="What TLS runs over.")
     client_port: int = Field(description="UDP or TCP port of the client.")
-    t_client_hello: int = Field(
-        description="First packet of the client (TCP: segment with the ClientHello), ns since 1970."
-    )
+    t_client_hello: int = Field(description="First packet of the client, TCP: ClientHello; ns since 1970.")
     t_server_hello: int | None = Field(description="Packet that completes the ServerHello, ns since 1970.")
     t_client_finished: int | None = Field(description="Packet with the client's Finished, ns since 1970.")
     t_confirmed: int | None = Field(description="First packet with HANDSHAKE_DONE, ns since 1970; null for TCP.")
@@ -173,8 +165,8 @@ class Handshake(_Model):
     messages: Messages = Field(description="Sizes of TLS messages and key shares.")
     amplification: Amplification | None = Field(description="Address validation; null for TCP.")
     server_flights: int | None = Field(
-        description="Longest chain of server datagrams with new handshake data, each sent after the client acknowledged "
-        "the one before: 1 where the whole handshake is one flight of the server. null without acknowledgements."
+        description="Longest chain of server datagrams with handshake data, each sent after the client acknowledged the "
+        "one before: 1 where the whole handshake is one flight of the server. null without acknowledgements."
     )
 
     @property
@@ -223,6 +215,11 @@ class _Unit:
     """UDP or TCP payload in bytes."""
     pieces: list[_Piece] = field(default_factory=list)
     tls: tshark.TlsDetails | None = None
+
+    @property
+    def counted(self) -> list[_Piece]:
+        """The packets that belong to the handshake."""
+        return [piece for piece in self.pieces if piece.level != "1rtt"]
 
 
 @dataclass(slots=True)
@@ -403,12 +400,12 @@ class _Examiner:
         )
 
     def handshake(self) -> Handshake:
-        finished = self._first("client", _FINISHED)
-        decrypted = finished is not None or self._first("server", _FINISHED) is not None
+        finished = self._first("client", tshark.FINISHED)
+        decrypted = finished is not None or self._first("server", tshark.FINISHED) is not None
         before, last = self._span(finished[0] if finished else None)
-        hellos = [(unit, message) for unit, message in self.messages if message.type == _CLIENT_HELLO]
-        server_hello = self._first("server", _SERVER_HELLO)
-        verify = self._first("server", _CERTIFICATE_VERIFY)
+        hellos = [(unit, message) for unit, message in self.messages if message.type == tshark.CLIENT_HELLO]
+        server_hello = self._first("server", tshark.SERVER_HELLO)
+        verify = self._first("server", tshark.CERTIFICATE_VERIFY)
         first = hellos[0][0] if hellos and self.transport == "tcp" else self.connection.units[0]
         shares = server_hello[1].key_shares if server_hello else ()
         group = shares[0][0] if shares else None
@@ -433,8 +430,8 @@ class _Examiner:
             messages=Messages(
                 client_hello=hellos[-1][1].bytes if hellos else None,
                 server_hello=server_hello[1].bytes if server_hello else None,
-                encrypted_extensions=self._bytes(_ENCRYPTED_EXTENSIONS),
-                certificate=self._bytes(_CERTIFICATE),
+                encrypted_extensions=self._bytes(tshark.ENCRYPTED_EXTENSIONS),
+                certificate=self._bytes(tshark.CERTIFICATE),
                 certificate_verify=verify[1].bytes if verify else None,
                 signature=verify[1].signature_bytes if verify else None,
                 client_key_share=offered.get(group) if group is not None else next(iter(offered.values()), None),
@@ -457,7 +454,7 @@ class _Examiner:
                     (
                         place
                         for place, piece in enumerate(unit.pieces)
-                        if piece.details and any(message.type == _FINISHED for message in piece.details.messages)
+                        if piece.details and any(message.type == tshark.FINISHED for message in piece.details.messages)
                     ),
                     len(unit.pieces),
                 )
@@ -489,15 +486,17 @@ class _Examiner:
                 tls_records=len(records),
                 tls_record_bytes=sum(records),
             )
-        pieces = [piece for unit in whole for piece in unit.pieces]
         levels: dict[Level, list[_Piece]] = defaultdict(list)
-        for piece in pieces:
-            levels[piece.level].append(piece)
+        for unit in whole:
+            for piece in unit.pieces:
+                levels[piece.level].append(piece)
+        counted = [unit for unit in whole if unit.counted]
+        counted_before = [unit for unit in earlier if unit.counted]
         return Sent(
-            packets=len(pieces),
-            datagrams=len(whole),
-            bytes=sum(unit.size for unit in whole),
-            largest_datagram_bytes=max((unit.size for unit in whole), default=0),
+            packets=sum(len(unit.counted) for unit in counted),
+            datagrams=len(counted),
+            bytes=sum(unit.size for unit in counted),
+            largest_datagram_bytes=max((unit.size for unit in counted), default=0),
             levels={
                 level: LevelCounts(
                     packets=len(sent),
@@ -507,10 +506,10 @@ class _Examiner:
                 )
                 for level, sent in levels.items()
             },
-            ack_only_packets=sum(piece.ack_only for piece in pieces),
-            packets_before_finished=sum(len(unit.pieces) for unit in earlier),
-            datagrams_before_finished=len(earlier),
-            bytes_before_finished=sum(unit.size for unit in earlier),
+            ack_only_packets=sum(piece.ack_only for unit in counted for piece in unit.counted),
+            packets_before_finished=sum(len(unit.counted) for unit in counted_before),
+            datagrams_before_finished=len(counted_before),
+            bytes_before_finished=sum(unit.size for unit in counted_before),
             tls_records=None,
             tls_record_bytes=None,
         )
@@ -533,7 +532,7 @@ class _Examiner:
         answered = any(unit.role == "server" and unit.size for unit in self.connection.units)
         if not answered:
             return f"{where}: no answer of the server is captured"
-        if missing and self._first("server", _SERVER_HELLO):
+        if missing and self._first("server", tshark.SERVER_HELLO):
             return f"{where}: {self.key_log} has no {' and no '.join(sorted(missing))} of this connection"
         if not decrypted:
             return f"{where}: no packet of level Handshake could be decrypted"
@@ -582,7 +581,7 @@ class _Examiner:
 
     @staticmethod
     def _validates(unit: _Unit) -> bool:
-        """Whether a datagram of the client proves its address: a Handshake packet, or an Initial packet with a token."""
+        """Whether a datagram of the client proves its address: by a Handshake packet, or an Initial with a token."""
         return any(piece.level == "handshake" or piece.token for piece in unit.pieces)
 
     def _flights(self, units: Iterable[_Unit]) -> int | None:
@@ -631,7 +630,7 @@ class _Flights:
             messages += unit.tls.messages
             acknowledged += [flight for end, flight in self._of_byte if end <= unit.tls.acknowledged]
         # A second ClientHello answers a Retry or a HelloRetryRequest, acknowledged or not.
-        if any(message.type == _CLIENT_HELLO for message in messages):
+        if any(message.type == tshark.CLIENT_HELLO for message in messages):
             acknowledged.append(self.server)
         self.client = max(acknowledged)
 
@@ -711,7 +710,8 @@ def count_differences(
     """Where the libraries' own counts are not the capture's, one sentence per count.
 
     A library may count packets or datagrams, and counts when its side is complete, which for the client is before its
-    Finished is sent (ENDPOINT.md, `handshake_packets_sent`): any of these readings is accepted, None is not compared.
+    Finished is sent (ENDPOINT.md, `handshake_packets_sent`), with or without 1-RTT packets before it: any of these
+    readings is accepted, None is not compared.
     The events are in the order of the handshakes.
     """
     found: list[str] = []
@@ -726,14 +726,20 @@ def count_differences(
         different: dict[str, dict[int, str]] = {"packets": {}, "bytes": {}}
         for one, event in zip(handshakes, events, strict=True):
             sent = one.client if role == "client" else one.server
+            early = sent.levels.get("1rtt")
+            packets, size = (early.packets, early.bytes) if early else (0, 0)
+            counts = (
+                *(sent.packets_before_finished, sent.packets),
+                *(sent.datagrams_before_finished, sent.datagrams),
+            )
             readings = {
-                "packets": (sent.packets_before_finished, sent.packets, sent.datagrams_before_finished, sent.datagrams),
-                "bytes": (sent.bytes_before_finished, sent.bytes),
+                "packets": {count + extra for count in counts for extra in range(packets + 1)},
+                "bytes": {count + extra for count in (sent.bytes_before_finished, sent.bytes) for extra in {0, size}},
             }
             reported = {"packets": event.handshake_packets_sent, "bytes": event.handshake_bytes_sent}
             for what, value in reported.items():
                 if value is not None and value not in readings[what]:
-                    shown = " or ".join(map(str, dict.fromkeys(readings[what])))
+                    shown = " or ".join(map(str, sorted(readings[what])))
                     different[what][one.index] = f"the {role} counts {value} {what} sent, the capture {shown}"
         for cases in different.values():
             if cases:
@@ -748,21 +754,8 @@ def main_table(capture: Path, key_log: Path, *, server: str, transport: Literal[
     if not address or not port.isdigit():
         raise HandshakeError(f"server {server!r}: give its address and port, as 10.113.0.2:4433")
     handshakes = examine(capture, key_log, server_ip=address, server_port=int(port), transport=transport)
-    rows = [
-        (
-            "",
-            "port",
-            "ms",
-            "packets",
-            "datagrams",
-            "bytes",
-            "ack only",
-            "CH",
-            "Cert",
-            "CertVerify",
-            "flights",
-            "blocked",
-        )
+    rows: list[tuple[str, ...]] = [
+        ("", "port", "ms", "packets", "datagrams", "bytes", "ack only", "CH", "Cert", "Verify", "flights", "blocked")
     ]
     for one in handshakes:
         milliseconds = (one.t_client_finished - one.t_client_hello) / 1e6 if one.t_client_finished else None
