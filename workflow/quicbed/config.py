@@ -170,6 +170,9 @@ class Library(Model):
         description="Third-party packages that make up the library, the first one giving its version.",
         min_length=1,
     )
+    version: str | None = Field(
+        None, description="Version of the library, where the first package has a numbering of its own."
+    )
     environment: dict[str, str] = Field(
         default_factory=dict,
         description="Environment variables of the build (recipe `cargo`); `{package}` stands for the directory of the "

@@ -181,7 +181,9 @@ def build_id(project: Project, name: str, flavour: str) -> str:
 
 
 def version_of(project: Project, name: str) -> str:
-    """Version of a library: that of its first package; a crate's build metadata names the upstream version."""
+    """Version of a library: as configured, or of its first package, whose build metadata names the upstream version."""
+    if configured := project.libraries[name].version:
+        return configured
     first = project.libraries[name].crates[0]
     version: str = lock_packages(project.root)[first][0]["version"]
     return version.partition("+")[2] or version
