@@ -165,8 +165,8 @@ class Handshake(_Model):
     messages: Messages = Field(description="Sizes of TLS messages and key shares.")
     amplification: Amplification | None = Field(description="Address validation; null for TCP.")
     server_flights: int | None = Field(
-        description="Longest chain of server datagrams with handshake data, each sent after the client acknowledged the "
-        "one before: 1 where the whole handshake is one flight of the server. null without acknowledgements."
+        description="Longest chain of server datagrams with handshake data, each sent after the client acknowledged "
+        "the one before: 1 where the whole handshake is one flight of the server. null without acknowledgements."
     )
 
     @property

@@ -19,6 +19,14 @@ from typing import Any, Literal
 TIMEOUT_S = 300.0
 PACKAGE = "tshark"
 
+# HandshakeType (RFC 8446, 4)
+CLIENT_HELLO = 1
+SERVER_HELLO = 2
+ENCRYPTED_EXTENSIONS = 8
+CERTIFICATE = 11
+CERTIFICATE_VERIFY = 15
+FINISHED = 20
+
 # Random of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3).
 _RETRY_RANDOM = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"
 
@@ -118,21 +126,15 @@ def dissect(capture: Path, key_log: Path, *, port: int, transport: Literal["quic
         raise TsharkError(f"tshark is missing; install with: apt-get install {PACKAGE}")
     decode = f"udp.port=={port},quic" if transport == "quic" else f"tcp.port=={port},tls"
     argv = [program, "-n", "-r", str(capture), "-o", f"tls.keylog_file:{key_log}", "-d", decode]
-    argv += [
-        "-T",
-        "json",
-        "--no-duplicate-keys",
-        "-J",
-        f"frame tcp tls {'quic' if transport == 'quic' else ''}".strip(),
-    ]
+    layers = "frame quic" if transport == "quic" else "frame tcp tls"
+    argv += ["-T", "json", "--no-duplicate-keys", "-J", layers]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         raise TsharkError(f"{capture}: tshark is not done after {TIMEOUT_S:g} s; capture fewer connections") from None
     if done.returncode != 0:
-        lines = [
-            line for line in done.stderr.decode(errors="replace").splitlines() if not line.startswith("Running as")
-        ]
+        said = done.stderr.decode(errors="replace").splitlines()
+        lines = [line for line in said if not line.startswith("Running as")]
         raise TsharkError(f"{capture}: tshark: {lines[-1] if lines else f'exit status {done.returncode}'}")
     try:
         rows = json.loads(done.stdout)
@@ -161,9 +163,8 @@ def _number(value: Any) -> int:
 
 def _quic(layer: dict[str, Any]) -> QuicDetails:
     frames = _list(layer.get("quic.frame"))
-    acknowledged = [
-        _number(one["quic.ack.largest_acknowledged"]) for one in frames if "quic.ack.largest_acknowledged" in one
-    ]
+    key = "quic.ack.largest_acknowledged"
+    acknowledged = [_number(one[key]) for one in frames if key in one]
     return QuicDetails(
         bytes=_number(layer["quic.packet_length"]),
         decrypted=bool(frames),
@@ -205,22 +206,20 @@ def _messages(tree: Any) -> Iterator[Message]:
 
 def _message(tree: dict[str, Any]) -> Message:
     kind = _number(tree["tls.handshake.type"])
-    hello = kind in (1, 2)
+
+    def number(of: int, key: str) -> int | None:
+        return _number(tree[key]) if kind == of and key in tree else None
+
+    hello = kind in (CLIENT_HELLO, SERVER_HELLO)
     random = tree.get("tls.handshake.random") if hello else None
     return Message(
         type=kind,
         bytes=4 + _number(tree["tls.handshake.length"]),
         random=random.replace(":", "").lower() if isinstance(random, str) else None,
-        cipher=_number(tree["tls.handshake.ciphersuite"])
-        if kind == 2 and "tls.handshake.ciphersuite" in tree
-        else None,
+        cipher=number(SERVER_HELLO, "tls.handshake.ciphersuite"),
         key_shares=tuple(_key_shares(tree)) if hello else (),
-        signature=_number(tree["tls.handshake.sig_hash_alg"])
-        if kind == 15 and "tls.handshake.sig_hash_alg" in tree
-        else None,
-        signature_bytes=_number(tree["tls.handshake.client_cert_vrfy.sig_len"])
-        if "tls.handshake.client_cert_vrfy.sig_len" in tree
-        else None,
+        signature=number(CERTIFICATE_VERIFY, "tls.handshake.sig_hash_alg"),
+        signature_bytes=number(CERTIFICATE_VERIFY, "tls.handshake.client_cert_vrfy.sig_len"),
     )
 
 
