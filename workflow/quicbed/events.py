@@ -14,13 +14,13 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-CONTRACT = 1
+CONTRACT = 2
 """Version of the endpoint contract this module reads."""
 
 MAXIMUM_LINE_BYTES = 1 << 20
 """Longest line accepted, so that an endpoint that prints garbage does not fill the memory."""
 
-Role = Literal["client", "server"]
+Role = Literal["client", "server", "primitives"]
 
 _INT64 = (1 << 63) - 1
 Time = Annotated[int, Field(ge=0, le=_INT64)]
@@ -72,6 +72,23 @@ class Reason(_Event):
     reason: str
 
 
+class NamedReason(Reason):
+    """An ``unsupported`` event about one algorithm, of a program that times primitives."""
+
+    name: str
+
+
+class Primitive(_Event):
+    """Times of one cryptographic operation."""
+
+    kind: Literal["group", "signature"]
+    name: str
+    operation: Literal["keygen", "encapsulate", "decapsulate", "sign", "verify", "verify-chain"]
+    implementation: str
+    samples_ns: Annotated[list[Count], Field(min_length=1)]
+    bytes: Count | None
+
+
 class End(_Event):
     """The last event; counts are for the whole process."""
 
@@ -90,6 +107,9 @@ class Connection(_Event):
     ok: bool
     error: str | None
     t_handshake_complete: Time | None
+    t_handshake_confirmed: Time | None
+    hello_retry_request: bool | None
+    retry: bool | None
     t_close: Time | None
     cipher: str | None
     group: str | None
@@ -130,6 +150,9 @@ class Connection(_Event):
             if time < latest:
                 raise ValueError(f"{name} ({time}) is before {earlier} ({latest})")
             earlier, latest = name, time
+        complete, confirmed = self.t_handshake_complete, self.t_handshake_confirmed
+        if confirmed is not None and (complete is None or confirmed < complete):
+            raise ValueError(f"t_handshake_confirmed ({confirmed}) is before t_handshake_complete ({complete})")
         return self
 
 
@@ -200,11 +223,48 @@ class EndpointLog(Generic[C]):
     end: End
 
 
+@dataclass(frozen=True)
+class PrimitivesLog:
+    """A whole event file of a program that times primitives."""
+
+    path: Path
+    primitives: tuple[Primitive, ...]
+    unsupported: tuple[NamedReason, ...]
+    """Algorithms that the build does not have."""
+    errors: tuple[str, ...]
+
+
+def read_primitives(path: Path) -> PrimitivesLog:
+    """Read and check the event file that a program ``primitives`` wrote."""
+    reader = _Reader(path, "primitives", ClientConnection)
+    primitives: list[Primitive] = []
+    unsupported: list[NamedReason] = []
+    ended = False
+    for line in reader._lines():
+        event = reader._parse(line)
+        if ended:
+            raise reader._error(f"a {event['event']!r} event after the end event")
+        match event["event"]:
+            case "primitive" if reader.start is not None:
+                primitives.append(reader._model(Primitive, event))
+            case "unsupported" if reader.start is not None:
+                unsupported.append(reader._model(NamedReason, event))
+            case "end" if reader.start is not None:
+                ended = True
+            case _:
+                reader._take(event)
+    if not ended:
+        raise reader._error("there is no end event: the program crashed or was killed")
+    return PrimitivesLog(path, tuple(primitives), tuple(unsupported), tuple(reader.errors))
+
+
 @overload
 def read(path: Path, role: Literal["client"]) -> EndpointLog[ClientConnection]: ...
 @overload
 def read(path: Path, role: Literal["server"]) -> EndpointLog[ServerConnection]: ...
-def read(path: Path, role: Role) -> EndpointLog[ClientConnection] | EndpointLog[ServerConnection]:
+def read(
+    path: Path, role: Literal["client", "server"]
+) -> EndpointLog[ClientConnection] | EndpointLog[ServerConnection]:
     """Read and check the event file that the program in ``role`` wrote."""
     if role == "client":
         return _Reader(path, role, ClientConnection).read()
@@ -221,17 +281,22 @@ def goodput_mbps(connection: ClientConnection) -> float | None:
     return 8e3 * connection.bytes_received / duration_ns
 
 
-def handshake_ms(connection: ClientConnection) -> float | None:
-    """Milliseconds from the ClientHello to the complete handshake at the client; ``None`` where a
-    time is unknown.
+def ttfb_ms(connection: ClientConnection) -> float | None:
+    """Time to first byte in ms: from the ClientHello to the client being able to send its request, which is the
+    complete handshake (A Quantum of QUIC, Sec. IV); ``None`` where a time is unknown.
     """
     return _milliseconds(connection.t_client_hello, connection.t_handshake_complete)
 
 
-def ttfb_ms(connection: ClientConnection) -> float | None:
-    """Time to first byte in ms: ``t_first_byte - t_client_hello``; ``None`` where a time is
-    unknown.
+def confirmed_ms(connection: ClientConnection) -> float | None:
+    """Milliseconds from the ClientHello to the confirmed handshake at the client (RFC 9001, 4.1.2); ``None`` where a
+    time is unknown.
     """
+    return _milliseconds(connection.t_client_hello, connection.t_handshake_confirmed)
+
+
+def first_byte_ms(connection: ClientConnection) -> float | None:
+    """Milliseconds from the ClientHello to the first byte of content; ``None`` where a time is unknown."""
     return _milliseconds(connection.t_client_hello, connection.t_first_byte)
 
 
