@@ -58,8 +58,13 @@ impl Algorithm {
         key: PrivateKeyDer<'static>,
     ) -> Result<CertifiedKey, String> {
         let end_entity = chain.first().ok_or("there is no certificate")?;
-        let certificate = ParsedCertificate::try_from(end_entity)
-            .map_err(|error| format!("the certificate: {error}"))?;
+        let certificate = ParsedCertificate::try_from(end_entity).map_err(|error| {
+            let reason = match error {
+                Error::InvalidCertificate(reason) => reason.to_string(),
+                other => other.to_string(),
+            };
+            format!("rustls cannot read the certificate: {reason}")
+        })?;
         let public = certificate.subject_public_key_info();
         let name = self.signature.name;
         let key = self
