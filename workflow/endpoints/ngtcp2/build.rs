@@ -151,6 +151,7 @@ fn declare(includes: &[PathBuf], bindings: &Path) -> Result<(), Box<dyn Error>> 
         .default_enum_style(bindgen::EnumVariation::Consts)
         .prepend_enum_name(false)
         .layout_tests(false)
+        .generate_comments(false)
         .generate()?
         .write_to_file(bindings)?;
     Ok(())
