@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from quicbed import algorithms
+
 Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
 Aead = Literal["standard", "noop"]
 Component = Literal["boringssl", "boringssl-pq", "liboqs", "openssl", "openssl-provider"]
@@ -129,6 +131,17 @@ class Flavour(Model):
         default_factory=list,
         description="Libraries built once and shared with other builds (`workflow/quicbed/build/components.py`).",
     )
+    algorithms: Literal["listed", "all"] = Field(
+        "listed",
+        description="`all`: every group and signature algorithm of workflow/crypto/algorithms.csv but those under "
+        "`unsupported`; `listed`: those under the library's `supports`.",
+    )
+    unsupported: dict[str, str] = Field(
+        default_factory=dict,
+        description="Groups and signature algorithms that this flavour cannot do although `algorithms` is `all`:"
+        " name and "
+        "reason.",
+    )
     estimate: Estimate = Field(description="Time and disk of the build.")
 
 
@@ -136,7 +149,15 @@ class Supports(Model):
     """What the endpoints of a library can do; checked against `--describe` of the builds."""
 
     ciphers: list[Cipher] = Field(description="AEAD cipher suites.")
-    groups: list[str] = Field(description="Key-exchange groups.")
+    groups: list[str] = Field(description="Key-exchange groups of flavours whose `algorithms` are `listed`.")
+    signatures: list[str] = Field(
+        default_factory=lambda: ["rsa-2048"],
+        description="Signature algorithms of certificates, of flavours whose `algorithms` are `listed`.",
+    )
+    retry: bool | str = Field(True, description="Retry packets: `true`, or the reason why there are none.")
+    initial_size: bool | str = Field(
+        True, description="Initial datagrams above 1200 bytes: `true`, or the reason why they cannot be."
+    )
     congestion_controls: list[str] = Field(description="Congestion controls.")
     noop: bool = Field(description="Whether flavour noop has a NOOP AEAD.")
     header_protection_off: bool = Field(description="Whether flavour noop can switch header protection off.")
@@ -205,6 +226,17 @@ class Variant(Model):
     )
     header_protection: bool = Field(True, description="QUIC header protection (RFC 9001, 5.4); has no meaning for TCP.")
     group: str = Field("x25519", description="The only key-exchange group offered and accepted.")
+    signature: str = Field("rsa-2048", description="Signature algorithm of the server's certificate and its CA.")
+    retry: bool = Field(False, description="The server answers first Initial packets with Retry (RFC 9000, 8.1.2).")
+    initial_size: int = Field(
+        1200,
+        ge=1200,
+        le=8972,
+        description="UDP payload in bytes of the client's Initial datagrams (RFC 9000, 14.1) and of the largest the "
+        "server sends before the handshake is complete.",
+    )
+    rtt_ms: float = Field(0, ge=0, le=1000, description="Round-trip time added to the link, in ms.")
+    slow: bool = Field(False, description="The scale's `slow_connections` are made instead of its `connections`.")
     flavour: Name | None = Field(
         None,
         description="Build that is measured; default `noop` where the NOOP AEAD is used or QUIC header protection is "
@@ -223,8 +255,17 @@ class Variant(Model):
 class Workload(Model):
     """What a connection does."""
 
-    kind: Literal["bulk"] = Field(description="`bulk`: one download per connection.")
-    congestion_control: str = Field("cubic", description="Congestion control of both endpoints.")
+    kind: Literal["bulk", "handshake"] = Field(
+        description="`bulk`: one download; `handshake`: many fresh connections one after the other, without"
+        " resumption, "
+        "each with a small download."
+    )
+    congestion_control: str = Field(
+        "cubic",
+        description="Congestion control of both endpoints; `any`: the first that the library has, for connections"
+        " that end "
+        "before it matters.",
+    )
     receive_buffer: int = Field(
         6815744,
         gt=0,
@@ -252,6 +293,10 @@ class Scale(Model):
     """How much is measured."""
 
     bytes: int = Field(gt=0, description="Size of the download in bytes.")
+    connections: int = Field(1, gt=0, le=100_000, description="Connections of a run (workload `handshake`).")
+    slow_connections: int | None = Field(
+        None, gt=0, le=100_000, description="Connections of a run of a variant that is `slow`; default: `connections`."
+    )
     blocks: int = Field(gt=0, description="Blocks (repetitions of every cell) at most.")
     min_blocks: int | None = Field(
         None,
@@ -264,6 +309,10 @@ class Scale(Model):
         description="No block beyond `min_blocks` is begun once the runs so far have taken this long; null: no limit.",
     )
     timeout_s: float = Field(60, gt=0, description="A run that takes longer has failed, in seconds.")
+
+    def connections_of(self, variant_is_slow: bool) -> int:
+        """Connections of a run."""
+        return (self.slow_connections if variant_is_slow else None) or self.connections
 
     @model_validator(mode="after")
     def _order(self) -> Scale:
@@ -279,8 +328,9 @@ class Contrast(Model):
     half_width: float = Field(
         gt=0,
         lt=1,
-        description="The experiment ends when the 95 % interval of the paired goodput ratio of every library is at "
-        "most this far from it on either side, as a fraction of the ratio.",
+        description="The experiment ends when the 95 % interval of the paired ratio (of goodput or TTFB) of every"
+        " library "
+        "is at most this far from it on either side, as a fraction of the ratio.",
     )
 
 
@@ -299,6 +349,15 @@ class Experiment(Model):
     question: str = Field(description="What it answers, in one sentence.")
     workload: Workload = Field(description="What a connection does.")
     link: Link = Field(description="The link while measuring.")
+    flavour: Name | None = Field(
+        None, description="Build that variants without a `flavour` of their own are measured on."
+    )
+    primitives: bool = Field(
+        False,
+        description="Time the cryptographic primitives of every group and signature algorithm of the experiment in"
+        " every "
+        "block, on every library.",
+    )
     libraries: list[Name | Pair] = Field(
         description="Libraries, or pairs of a client's and a server's library.", min_length=1
     )
@@ -322,19 +381,44 @@ class Experiment(Model):
             raise ValueError(
                 f"contrast.label: `{self.contrast.label}` is not the label of a variant; there are {labels}"
             )
+        handshakes = self.workload.kind == "handshake"
+        if self.primitives and not handshakes:
+            raise ValueError("primitives: needs workload.kind `handshake`")
         for variant in self.variants:
+            if not handshakes and (variant.retry or variant.slow or variant.rtt_ms or variant.initial_size != 1200):
+                raise ValueError(
+                    f"variants: `{variant.label}`: retry, slow, rtt_ms and initial_size need workload.kind `handshake`"
+                )
+            if variant.initial_size > self.link.mtu - 28:
+                raise ValueError(
+                    f"variants: `{variant.label}`: initial_size {variant.initial_size} is more than the link's MTU "
+                    f"{self.link.mtu} holds without IP and UDP headers, {self.link.mtu - 28}"
+                )
             if variant.baseline is not None and variant.baseline not in labels:
                 raise ValueError(
                     f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is no variant's label"
                 )
             if variant.baseline == variant.label:
                 raise ValueError(f"variants: `{variant.label}` is its own baseline")
+        for name, scale in self.scales.items():
+            if not handshakes and (scale.connections != 1 or scale.slow_connections):
+                raise ValueError(f"scales: `{name}`: connections need workload.kind `handshake`")
         if self.contrast and self.contrast.label == self.baseline:
             raise ValueError("contrast.label: is the baseline itself")
         pairs = [pair if isinstance(pair, str) else (pair.client, pair.server) for pair in self.libraries]
         if len(set(pairs)) != len(pairs):
             raise ValueError("libraries: one is named twice")
         return self
+
+    def with_flavour(self) -> Experiment:
+        """The experiment with its default flavour written into every variant."""
+        if self.flavour is None:
+            return self
+        variants = [
+            variant if variant.flavour else variant.model_copy(update={"flavour": self.flavour})
+            for variant in self.variants
+        ]
+        return self.model_copy(update={"variants": variants})
 
     def pairs(self) -> list[Pair]:
         """Client and server library of every combination measured, in the order of the file."""
@@ -350,7 +434,9 @@ class Project:
         self.config = read_config(directory / "config.yaml", overrides)
         self.libraries = _read_directory(directory / "libraries", Library)
         self.testbeds = _read_directory(directory / "testbeds", Testbed)
-        self.experiments = _read_directory(directory / "experiments", Experiment)
+        self.algorithms = _algorithms(root)
+        experiments = _read_directory(directory / "experiments", Experiment)
+        self.experiments = {name: experiment.with_flavour() for name, experiment in experiments.items()}
         self._check(directory)
 
     @property
@@ -389,8 +475,22 @@ class Project:
                     f"{config_file}: scale: experiment `{name}` has no scale `{self.config.scale}`; it has "
                     f"{', '.join(sorted(experiment.scales))}"
                 )
+        groups = {group.name: group for group in self.algorithms.groups}
+        signatures = {signature.name: signature for signature in self.algorithms.signatures}
+        for name, library in self.libraries.items():
+            file = directory / "libraries" / f"{name}.yaml"
+            for group in library.supports.groups:
+                _known("supports.groups", group, groups, file)
+            for signature in library.supports.signatures:
+                _known("supports.signatures", signature, signatures, file)
+            for flavour_name, flavour in library.flavours.items():
+                for algorithm in flavour.unsupported:
+                    _known(f"flavours.{flavour_name}.unsupported", algorithm, groups | signatures, file)
         for name, experiment in self.experiments.items():
             file = directory / "experiments" / f"{name}.yaml"
+            for variant in experiment.variants:
+                _known(f"variants: `{variant.label}`: group", variant.group, groups, file)
+                _known(f"variants: `{variant.label}`: signature", variant.signature, signatures, file)
             for pair in experiment.pairs():
                 for library in (pair.client, pair.server):
                     _known("libraries", library, self.libraries, file)
@@ -413,6 +513,13 @@ class Project:
                         f"{file}: variants: `{variant.label}` is impossible: a stock build has neither a NOOP AEAD nor "
                         "a switch for header protection; leave out `flavour`"
                     )
+
+
+def _algorithms(root: Path) -> algorithms.Table:
+    try:
+        return algorithms.read(root)
+    except algorithms.AlgorithmError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _known(key: str, name: str, known: Mapping[str, Any], file: Path) -> None:

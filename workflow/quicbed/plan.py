@@ -26,22 +26,41 @@ def flavour_of(variant: Variant, transport: str) -> str:
     return "noop" if variant.aead == "noop" or unprotected else "stock"
 
 
+def congestion_control_of(library: Library, asked: str) -> str:
+    """The congestion control that a workload asks for, of a library."""
+    return library.supports.congestion_controls[0] if asked == "any" else asked
+
+
+def _algorithm_reason(title: str, library: Library, flavour: str, kind: str, name: str) -> str | None:
+    """Why a flavour has no group or signature algorithm of this name, or None if it has."""
+    build = library.flavours[flavour]
+    if build.algorithms == "all":
+        return f"{title}: {build.unsupported[name]}" if name in build.unsupported else None
+    listed = library.supports.groups if kind == "group" else library.supports.signatures
+    return None if name in listed else f"{title} has no {kind} {name} in flavour {flavour}"
+
+
 def unsupported_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
     """Why a library cannot do a variant according to its description, or None if it can."""
     supports = library.supports
+    flavour = flavour_of(variant, library.transport)
+    if flavour not in library.flavours:
+        return f"{title} has no flavour {flavour}"
     if variant.cipher not in supports.ciphers:
         return f"{title} has no {variant.cipher}"
-    if variant.group not in supports.groups:
-        return f"{title} has no group {variant.group}"
-    if congestion_control not in supports.congestion_controls:
+    for kind, name in (("group", variant.group), ("signature", variant.signature)):
+        if (reason := _algorithm_reason(title, library, flavour, kind, name)) is not None:
+            return reason
+    if variant.retry and supports.retry is not True:
+        return f"{title}: {supports.retry or 'has no Retry'}"
+    if variant.initial_size > 1200 and supports.initial_size is not True:
+        return f"{title}: {supports.initial_size or 'has no larger Initial packets'}"
+    if congestion_control_of(library, congestion_control) not in supports.congestion_controls:
         return f"{title} has no congestion control {congestion_control}"
     if variant.aead == "noop" and not supports.noop:
         return f"{title} has no NOOP AEAD"
     if not variant.header_protection and library.transport == "quic" and not supports.header_protection_off:
         return f"{title} cannot switch header protection off"
-    flavour = flavour_of(variant, library.transport)
-    if flavour not in library.flavours:
-        return f"{title} has no flavour {flavour}"
     return None
 
 
@@ -77,6 +96,7 @@ class Cell:
     server: Endpoint
     transport: str
     variant: Mapping[str, Any]
+    connections: int
     unsupported: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -90,13 +110,22 @@ class Cell:
         }
 
 
+PRIMITIVES = "primitives"
+"""Arm and label of the cells in which a library's primitives are timed."""
+
+
 def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
-    """The `variant` object of run.json; header protection is null for TCP."""
+    """The `variant` object of run.json; what has no meaning for TCP is null."""
+    quic = transport == "quic"
     return {
         "cipher": variant.cipher,
         "aead": variant.aead,
-        "header_protection": variant.header_protection if transport == "quic" else None,
+        "header_protection": variant.header_protection if quic else None,
         "group": variant.group,
+        "signature": variant.signature,
+        "retry": variant.retry if quic else None,
+        "initial_size": variant.initial_size if quic else None,
+        "rtt_ms": variant.rtt_ms,
     }
 
 
@@ -114,6 +143,7 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
         "testbed": project.config.testbed,
         "machine": {key: machine.get(key) for key in ("host_id", "cpu_model", "kernel")},
         "bytes": scale.bytes,
+        "connections": [scale.connections, scale.slow_connections],
         "workload": experiment.workload.model_dump(),
         "link": experiment.link.model_dump(),
     }
@@ -137,6 +167,59 @@ def cells_of(
             variant = next(v for v in experiment.variants if v.label == experiment.baseline)
             reference = by_label[variant.label].id
             cells.append(_cell(project, experiment, campaign, pair, variant, "aa", reference, builds))
+    if experiment.primitives:
+        for library in dict.fromkeys(name for pair in experiment.pairs() for name in (pair.client, pair.server)):
+            cells += _primitives(project, experiment, campaign, library, builds)
+    return cells
+
+
+def _primitives(
+    project: Project,
+    experiment: Experiment,
+    campaign: str,
+    library: str,
+    builds: Mapping[tuple[str, str], Mapping[str, Any]],
+) -> list[Cell]:
+    """One cell for every build of a library: its primitives of all algorithms of the experiment."""
+    described = project.libraries[library]
+    cells = []
+    for flavour in dict.fromkeys(flavour_of(variant, described.transport) for variant in experiment.variants):
+        if (library, flavour) not in builds:
+            continue
+        own = [v for v in experiment.variants if flavour_of(v, described.transport) == flavour]
+        names = {
+            kind: [
+                name
+                for name in dict.fromkeys(getattr(variant, kind) for variant in own)
+                if _algorithm_reason(described.title, described, flavour, kind, name) is None
+            ]
+            for kind in ("group", "signature")
+        }
+        build = builds[library, flavour]
+        side = Endpoint(library, flavour, str(build.get("version", "")), str(build.get("build", "")))
+        settings = {f"{kind}s": found for kind, found in names.items()}
+        identity = {
+            "campaign": campaign,
+            "build": side.build,
+            "library": library,
+            "variant": settings,
+            "arm": PRIMITIVES,
+        }
+        cells.append(
+            Cell(
+                id=digest(identity),
+                slug=f"{library}-{PRIMITIVES}" if flavour == "pq" else f"{library}-{flavour}-{PRIMITIVES}",
+                label=PRIMITIVES,
+                arm=PRIMITIVES,
+                baseline=None,
+                client=side,
+                server=side,
+                transport=described.transport,
+                variant=settings,
+                connections=0,
+                unsupported=None,
+            )
+        )
     return cells
 
 
@@ -196,6 +279,7 @@ def _cell(
         server=sides[1],
         transport=transport,
         variant=settings,
+        connections=experiment.scales[project.config.scale].connections_of(variant.slow),
         unsupported=reason,
     )
 
