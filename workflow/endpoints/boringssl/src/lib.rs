@@ -26,8 +26,11 @@ use quicbed_contract::ALPN;
 /// CRYPTO_ERROR is 0x0100 plus the TLS alert (RFC 9001, section 4.8).
 const CRYPTO_ERRORS: RangeInclusive<u64> = 0x100..=0x1ff;
 
-/// CRYPTO_ERROR codes for the TLS alerts bad_certificate to unknown_ca (RFC 8446, section 6).
-const CERTIFICATE_ALERTS: RangeInclusive<u64> = 0x100 + 42..=0x100 + 48;
+/// The TLS alerts that can be about a certificate: bad_certificate to unknown_ca, and decrypt_error for a signature that is
+/// not the CA's (RFC 8446, section 6).
+fn is_about_certificate(alert: u64) -> bool {
+    matches!(alert, 42..=48 | 51)
+}
 
 thread_local! {
     /// Code point of the scheme the server signed the last completed handshake of this thread with, 0 for none. BoringSSL
@@ -236,8 +239,9 @@ pub fn describe_close(code: u64, of_application: bool, reason: &[u8]) -> String 
 
 /// Why a certificate was refused, if `code` says that one was.
 pub fn certificate_error(ssl: &SslRef, code: u64) -> Option<&'static str> {
+    let alert = code.checked_sub(*CRYPTO_ERRORS.start())?;
     match ssl.verify_result() {
-        Err(error) if CERTIFICATE_ALERTS.contains(&code) => Some(error.error_string()),
+        Err(error) if is_about_certificate(alert) => Some(error.error_string()),
         _ => None,
     }
 }
