@@ -5,7 +5,8 @@
  * OpenSSL's callbacks and from the write callback, so that nothing has to be added to either library.
  */
 #define _GNU_SOURCE
-#include "endpoint.h"
+#include "openssl.h"
+#include "tcp.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -17,51 +18,23 @@
 #include <unistd.h>
 
 #include <curl/curl.h>
-#include <openssl/err.h>
-#include <openssl/evp.h>
 #include <openssl/ssl.h>
 
 struct connection {
     const struct options *options;
-    const char *period;
 
     int64_t t_client_hello, t_handshake_complete, t_request_sent, t_first_byte, t_last_byte, t_close;
     struct rusage usage_before, usage_after;
-    uint64_t received;
-    bool content_wrong;
-    uint64_t first_wrong; /* offset of the first wrong byte, if content_wrong */
+    struct content_check content;
 
-    char cipher[64], group[64], signature[64], alpn[16], tls_version[16];
+    struct negotiated negotiated;
+    int hello_retry_request;
+    char alert[96];
     int fd;
     struct tcp_info handshake, whole;
     bool handshake_known, whole_known;
     const char *socket_error;
 };
-
-/* ---- what the TLS library really does ---- */
-
-/* Encrypts a probe with the AEAD that TLS connections of this process get. Returns "noop", "standard" or NULL. */
-static const char *observed_aead(const struct cipher *cipher)
-{
-    static const unsigned char key[EVP_MAX_KEY_LENGTH], iv[EVP_MAX_IV_LENGTH];
-    unsigned char plain[64], sealed[64], tag[16], noop_tag[16];
-    EVP_CIPHER *aead = EVP_CIPHER_fetch(NULL, cipher->openssl, NULL);
-    EVP_CIPHER_CTX *context = EVP_CIPHER_CTX_new();
-    const char *observed = NULL;
-    int length, rest;
-
-    memcpy(plain, content_period(), sizeof(plain));
-    memset(noop_tag, 0x2a, sizeof(noop_tag));
-    if (aead != NULL && context != NULL && EVP_EncryptInit_ex2(context, aead, key, iv, NULL) == 1
-        && EVP_EncryptUpdate(context, sealed, &length, plain, sizeof(plain)) == 1
-        && EVP_EncryptFinal_ex(context, sealed + length, &rest) == 1
-        && EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, sizeof(tag), tag) == 1)
-        observed = memcmp(plain, sealed, sizeof(plain)) == 0 && memcmp(tag, noop_tag, sizeof(tag)) == 0 ? "noop"
-                                                                                                       : "standard";
-    EVP_CIPHER_CTX_free(context);
-    EVP_CIPHER_free(aead);
-    return observed;
-}
 
 /* ---- callbacks ---- */
 
@@ -76,17 +49,14 @@ static bool read_tcp_info(int fd, struct tcp_info *info)
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &length) == 0;
 }
 
-static void copy_name(char *into, size_t room, const char *name)
-{
-    snprintf(into, room, "%s", name == NULL ? "" : name);
-}
-
 /* Takes the times of ClientHello and request, just before OpenSSL hands them to the socket; then removes itself. */
 static void on_message(int writing, int version, int type, const void *data, size_t length, SSL *ssl, void *argument)
 {
     struct connection *connection = argument;
 
     (void)version;
+    if (is_hello_retry_request(type, data, length))
+        connection->hello_retry_request = true;
     if (!writing || length == 0)
         return;
     if (type == SSL3_RT_HANDSHAKE && *(const unsigned char *)data == SSL3_MT_CLIENT_HELLO) {
@@ -100,26 +70,18 @@ static void on_message(int writing, int version, int type, const void *data, siz
     }
 }
 
-/* Takes the end of the handshake and what was negotiated. */
+/* Takes the end of the handshake and what was negotiated, or the alert that ended it. */
 static void on_state(const SSL *ssl, int where, int result)
 {
     struct connection *connection = SSL_CTX_get_ex_data(SSL_get_SSL_CTX(ssl), connection_slot);
-    const unsigned char *alpn;
-    const char *name;
-    unsigned int length;
 
-    (void)result;
+    if ((where & SSL_CB_ALERT) != 0 && connection->t_handshake_complete == UNKNOWN)
+        describe_alert(connection->alert, sizeof(connection->alert), result & 0xff, (where & SSL_CB_WRITE) != 0);
     if ((where & SSL_CB_HANDSHAKE_DONE) == 0 || connection->t_handshake_complete != UNKNOWN)
         return;
     connection->t_handshake_complete = now_ns();
     connection->handshake_known = read_tcp_info(connection->fd, &connection->handshake);
-    copy_name(connection->cipher, sizeof(connection->cipher), SSL_CIPHER_standard_name(SSL_get_current_cipher(ssl)));
-    copy_name(connection->group, sizeof(connection->group), SSL_get0_group_name((SSL *)ssl));
-    copy_name(connection->tls_version, sizeof(connection->tls_version), SSL_get_version(ssl));
-    if (SSL_get0_peer_signature_name((SSL *)ssl, &name) == 1)
-        copy_name(connection->signature, sizeof(connection->signature), name);
-    SSL_get0_alpn_selected(ssl, &alpn, &length);
-    snprintf(connection->alpn, sizeof(connection->alpn), "%.*s", (int)length, alpn == NULL ? "" : (const char *)alpn);
+    read_negotiated(ssl, &connection->negotiated);
 }
 
 static FILE *key_log;
@@ -135,6 +97,8 @@ static CURLcode on_ssl_context(CURL *curl, void *ssl_context, void *argument)
     SSL_CTX *context = ssl_context;
 
     (void)curl;
+    if (!allow_algorithms(context, ((struct connection *)argument)->options->signature))
+        return CURLE_SSL_CERTPROBLEM;
     SSL_CTX_set_ex_data(context, connection_slot, argument);
     SSL_CTX_set_info_callback(context, on_state);
     SSL_CTX_set_msg_callback(context, on_message);
@@ -165,44 +129,23 @@ static int on_close(void *argument, curl_socket_t fd)
     return result;
 }
 
-/* Compares what arrives with the content. After a wrong byte only lengths are counted. */
 static size_t on_content(char *data, size_t size, size_t count, void *argument)
 {
     struct connection *connection = argument;
-    const size_t length = size * count;
-    size_t done = 0;
 
     if (connection->t_first_byte == UNKNOWN)
         connection->t_first_byte = now_ns();
-    while (done < length && !connection->content_wrong) {
-        const size_t at = (connection->received + done) % CONTENT_PERIOD;
-        const size_t piece = length - done < CONTENT_PERIOD - at ? length - done : CONTENT_PERIOD - at;
-
-        if (memcmp(data + done, connection->period + at, piece) != 0) {
-            size_t same = 0;
-            while (data[done + same] == connection->period[at + same])
-                same++;
-            connection->content_wrong = true;
-            connection->first_wrong = connection->received + done + same;
-        }
-        done += piece;
-    }
-    connection->received += length;
-    if (connection->received >= connection->options->bytes && connection->t_last_byte == UNKNOWN) {
+    check_content(&connection->content, data, size * count);
+    if (connection->content.received >= connection->options->bytes && connection->t_last_byte == UNKNOWN) {
         connection->t_last_byte = now_ns();
         getrusage(RUSAGE_SELF, &connection->usage_after);
     }
-    return length;
+    return size * count;
 }
 
 /* ---- one connection ---- */
 
-static const char *known(const char *text)
-{
-    return text[0] == '\0' ? NULL : text;
-}
-
-static void write_connection(const struct connection *connection, uint64_t index, const char *aead, const char *error)
+static void write_connection(const struct connection *connection, uint64_t index, const char *error)
 {
     const struct tcp_info *handshake = connection->handshake_known ? &connection->handshake : NULL;
     const struct tcp_info *whole = connection->whole_known ? &connection->whole : NULL;
@@ -214,19 +157,19 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_string("error", error);
     event_integer("t_client_hello", connection->t_client_hello);
     event_integer("t_handshake_complete", connection->t_handshake_complete);
+    event_string("t_handshake_confirmed", NULL);
+    event_truth("hello_retry_request",
+                connection->t_handshake_complete == UNKNOWN ? UNKNOWN : connection->hello_retry_request);
+    event_string("retry", NULL);
     event_integer("t_request_sent", connection->t_request_sent);
     event_integer("t_first_byte", connection->t_first_byte);
     event_integer("t_last_byte", connection->t_last_byte);
     event_integer("t_close", connection->t_close);
     event_integer("bytes_requested", (int64_t)connection->options->bytes);
-    event_integer("bytes_received", (int64_t)connection->received);
-    event_boolean("content_ok", !connection->content_wrong && connection->received == connection->options->bytes);
-    event_string("cipher", known(connection->cipher));
-    event_string("group", known(connection->group));
-    event_string("signature", known(connection->signature));
-    event_string("alpn", known(connection->alpn));
-    event_string("tls_version", known(connection->tls_version));
-    event_string("aead", connection->t_handshake_complete == UNKNOWN ? NULL : aead);
+    event_integer("bytes_received", (int64_t)connection->content.received);
+    event_boolean("content_ok", !connection->content.wrong && connection->content.received == connection->options->bytes);
+    write_negotiated(&connection->negotiated);
+    event_string("aead", connection->t_handshake_complete == UNKNOWN ? NULL : connection->options->noop ? "noop" : "standard");
     event_string("header_protection", NULL);
     event_integer("handshake_packets_sent", handshake ? (int64_t)handshake->tcpi_segs_out : UNKNOWN);
     event_integer("handshake_packets_received", handshake ? (int64_t)handshake->tcpi_segs_in : UNKNOWN);
@@ -265,7 +208,7 @@ static CURLcode configure(CURL *curl, struct connection *connection, const char 
 
     SET(CURLOPT_SSLVERSION, (long)(CURL_SSLVERSION_TLSv1_3 | CURL_SSLVERSION_MAX_TLSv1_3));
     SET(CURLOPT_TLS13_CIPHERS, options->cipher->iana);
-    SET(CURLOPT_SSL_EC_CURVES, options->group->iana);
+    SET(CURLOPT_SSL_EC_CURVES, options->group->tls_name);
     SET(CURLOPT_SSL_SESSIONID_CACHE, 0L);
     SET(CURLOPT_SSL_VERIFYPEER, 1L);
     SET(CURLOPT_SSL_VERIFYHOST, 2L);
@@ -285,12 +228,11 @@ static CURLcode configure(CURL *curl, struct connection *connection, const char 
 }
 
 /* Downloads once over a fresh connection and writes its event; returns whether all was well. */
-static bool download(const struct options *options, uint64_t index, const char *aead, const char *url,
+static bool download(const struct options *options, uint64_t index, const char *url,
                      struct curl_slist *connect_to)
 {
     struct connection connection = {
         .options = options,
-        .period = content_period(),
         .fd = -1,
         .t_client_hello = UNKNOWN,
         .t_handshake_complete = UNKNOWN,
@@ -299,7 +241,7 @@ static bool download(const struct options *options, uint64_t index, const char *
         .t_last_byte = UNKNOWN,
         .t_close = UNKNOWN,
     };
-    char curl_error[CURL_ERROR_SIZE] = "", error[CURL_ERROR_SIZE + 128] = "";
+    char curl_error[CURL_ERROR_SIZE] = "", error[CURL_ERROR_SIZE + 256] = "";
     CURL *curl = curl_easy_init();
     CURLcode code = curl == NULL ? CURLE_OUT_OF_MEMORY : configure(curl, &connection, url, connect_to, curl_error);
 
@@ -311,84 +253,66 @@ static bool download(const struct options *options, uint64_t index, const char *
     if (connection.socket_error != NULL)
         snprintf(error, sizeof(error), "%s", connection.socket_error);
     else if (code != CURLE_OK)
-        snprintf(error, sizeof(error), "%s", curl_error[0] != '\0' ? curl_error : curl_easy_strerror(code));
-    else if (connection.content_wrong)
-        snprintf(error, sizeof(error), "wrong content at byte %" PRIu64, connection.first_wrong);
-    else if (connection.received != options->bytes)
-        snprintf(error, sizeof(error), "%" PRIu64 " of %" PRIu64 " bytes received", connection.received,
+        snprintf(error, sizeof(error), "%s%s%s", curl_error[0] != '\0' ? curl_error : curl_easy_strerror(code),
+                 connection.alert[0] != '\0' ? "; " : "", connection.alert);
+    else if (connection.content.wrong)
+        snprintf(error, sizeof(error), "wrong content at byte %" PRIu64, connection.content.first_wrong);
+    else if (connection.content.received != options->bytes)
+        snprintf(error, sizeof(error), "%" PRIu64 " of %" PRIu64 " bytes received", connection.content.received,
                  options->bytes);
-    else if (strcmp(connection.cipher, options->cipher->iana) != 0)
-        snprintf(error, sizeof(error), "negotiated %s instead of %s", connection.cipher, options->cipher->iana);
-    else if (strcmp(connection.group, options->group->iana) != 0)
-        snprintf(error, sizeof(error), "negotiated %s instead of %s", connection.group, options->group->iana);
-    write_connection(&connection, index, aead, known(error));
+    else
+        contradiction(&connection.negotiated, options, error, sizeof(error));
+    write_connection(&connection, index, error[0] == '\0' ? NULL : error);
     return error[0] == '\0';
 }
 
 /* ---- the program ---- */
-
-/* Ends the program with an event of this kind. */
-static int give_up(const char *kind, const char *reason, int exit_code)
-{
-    struct rusage usage;
-
-    event_reason(kind, "%s", reason);
-    fprintf(stderr, "%s\n", reason);
-    getrusage(RUSAGE_SELF, &usage);
-    event_final(0, 0, &usage, run_delay_ns(getpid()), max_rss_bytes(getpid()));
-    return exit_code;
-}
 
 int main(int argc, char **argv)
 {
     struct options options;
     struct curl_slist *connect_to;
     struct rusage usage;
-    const char *reason, *aead;
+    const char *reason;
     char url[512], route[512], message[256];
     uint64_t failed = 0;
     bool ipv6;
     int probe;
 
     parse_options(&options, CLIENT, argc, argv);
-    events_open(&options);
+    events_open(options.events);
     reason = unsupported_reason(&options);
     /* libcurl opens its sockets later; this one tells what they will be like. */
     probe = reason != NULL ? -1 : open_socket(&options, &reason);
-    event_start(&options, probe);
+    event_start(&options, probe, probe < 0 ? NULL : congestion_control_of(probe));
     if (reason != NULL)
-        return give_up("unsupported", reason, EXIT_UNSUPPORTED);
+        return give_up("unsupported", EXIT_UNSUPPORTED, reason);
     close(probe);
 
-    choose_openssl_configuration(&options);
     /* The key log is written here, after the transfer, and not by OpenSSL or libcurl. */
-    unsetenv("SSLKEYLOGFILE");
+    reason = start_openssl(options.cipher, options.noop);
+    if (reason != NULL)
+        return give_up("error", EXIT_FAILED, reason);
     if (options.key_log != NULL && (key_log = fopen(options.key_log, "ae")) == NULL) {
         snprintf(message, sizeof(message), "--key-log %s: %s", options.key_log, strerror(errno));
-        return give_up("error", message, EXIT_FAILED);
+        return give_up("error", EXIT_FAILED, message);
     }
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
-        return give_up("error", "libcurl cannot be initialised", EXIT_FAILED);
-    aead = observed_aead(options.cipher);
-    if (aead == NULL || (strcmp(aead, "noop") == 0) != options.noop) {
-        snprintf(message, sizeof(message), "OpenSSL's %s is %s, but --aead is %s; see %s", options.cipher->openssl,
-                 aead == NULL ? "missing" : aead, options.noop ? "noop" : "standard", getenv("OPENSSL_CONF"));
-        return give_up("error", message, EXIT_FAILED);
-    }
+        return give_up("error", EXIT_FAILED, "libcurl cannot be initialised");
     connection_slot = SSL_CTX_get_ex_new_index(0, NULL, NULL, NULL, NULL);
 
     ipv6 = strchr(options.address, ':') != NULL;
     if (snprintf(url, sizeof(url), "https://%s:%d/%" PRIu64, options.server_name, options.port, options.bytes)
         >= (int)sizeof(url))
-        return give_up("error", "--server-name is too long", EXIT_FAILED);
+        return give_up("error", EXIT_FAILED, "--server-name is too long");
     /* An empty host and port in front match the URL's, so that its name is never looked up. */
     snprintf(route, sizeof(route), ipv6 ? "::[%s]:%d" : "::%s:%d", options.address, options.port);
     connect_to = curl_slist_append(NULL, route);
     if (connect_to == NULL)
-        return give_up("error", "out of memory", EXIT_FAILED);
+        return give_up("error", EXIT_FAILED, "out of memory");
 
     for (uint64_t i = 0; i < options.connections; i++) {
-        failed += !download(&options, i, aead, url, connect_to);
+        failed += !download(&options, i, url, connect_to);
         if (key_log != NULL)
             fflush(key_log);
     }

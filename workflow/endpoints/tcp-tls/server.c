@@ -10,7 +10,7 @@
  * variable NGINX).
  */
 #define _GNU_SOURCE
-#include "endpoint.h"
+#include "tcp.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -64,7 +64,7 @@ struct server {
     bool ready, stopping;
     int64_t stop_by;
     int64_t run_delay, max_rss; /* of nginx, taken before it is stopped */
-    const char *aead;           /* what nginx's TLS library has loaded */
+    const char *aead;           /* by the provider that nginx has loaded */
     int64_t user_ns, system_ns; /* CPU time of nginx up to the end of the last connection */
     uint64_t connections, failed;
     uint64_t last_unserved; /* nginx's number of the last connection that ended without a request */
@@ -82,27 +82,20 @@ static void __attribute__((noreturn)) finish(int exit_code, const struct rusage 
 }
 
 /* Ends a server that never started nginx. */
-static void __attribute__((noreturn, format(printf, 3, 4))) give_up(const char *kind, int exit_code, const char *format,
-                                                                     ...)
+static void __attribute__((noreturn, format(printf, 3, 4))) stop(const char *kind, int exit_code, const char *format, ...)
 {
-    struct rusage usage;
     char reason[1024];
     va_list arguments;
 
     va_start(arguments, format);
     vsnprintf(reason, sizeof(reason), format, arguments);
     va_end(arguments);
-    event_reason(kind, "%s", reason);
-    fprintf(stderr, "%s\n", reason);
-    getrusage(RUSAGE_SELF, &usage);
-    server.run_delay = run_delay_ns(getpid());
-    server.max_rss = max_rss_bytes(getpid());
-    finish(exit_code, &usage);
+    exit(give_up(kind, exit_code, reason));
 }
 
 static void __attribute__((noreturn)) fail(const char *what)
 {
-    give_up("error", EXIT_FAILED, "%s: %s", what, strerror(errno));
+    stop("error", EXIT_FAILED, "%s: %s", what, strerror(errno));
 }
 
 /* ---- content ---- */
@@ -134,7 +127,7 @@ static int make_content(uint64_t bytes)
     if (block == NULL) {
         block = malloc(block_bytes);
         if (block == NULL)
-            give_up("error", EXIT_FAILED, "--content %" PRIu64 ": out of memory", bytes);
+            stop("error", EXIT_FAILED, "--content %" PRIu64 ": out of memory", bytes);
         for (int i = 0; i < PERIODS; i++)
             memcpy(block + (size_t)i * CONTENT_PERIOD, content_period(), CONTENT_PERIOD);
     }
@@ -149,7 +142,7 @@ static int make_content(uint64_t bytes)
         if (done < 0) {
             if (errno == EINTR)
                 continue;
-            give_up("error", EXIT_FAILED, "--content %" PRIu64 ": %s", bytes, strerror(errno));
+            stop("error", EXIT_FAILED, "--content %" PRIu64 ": %s", bytes, strerror(errno));
         }
         written += (uint64_t)done;
     }
@@ -165,7 +158,7 @@ static void make_contents(const struct options *options)
     for (size_t i = 0; i < options->content_count; i++)
         needed = options->content[i] > UINT64_MAX - needed ? UINT64_MAX : needed + options->content[i];
     if (needed > 0 && (available < reserve || needed > available - reserve))
-        give_up("error", EXIT_FAILED,
+        stop("error", EXIT_FAILED,
                 "the content needs %" PRIu64 " MiB of memory, but only %" PRIu64 " MiB are available and %" PRIu64
                 " of them kept free; ask for fewer bytes",
                 needed >> 20, available >> 20, reserve >> 20);
@@ -201,7 +194,7 @@ static void listen_on(const struct options *options)
     }
     setsockopt(server.listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (bind(server.listener, &address.any, length) != 0 || listen(server.listener, 511) != 0)
-        give_up("error", EXIT_FAILED, "--listen %s:%d: %s", options->address, options->port, strerror(errno));
+        stop("error", EXIT_FAILED, "--listen %s:%d: %s", options->address, options->port, strerror(errno));
     length = sizeof(address);
     if (getsockname(server.listener, &address.any, &length) != 0)
         fail("getsockname");
@@ -225,9 +218,9 @@ static void write_path(FILE *config, const char *directive, const char *option, 
     char *absolute = realpath(path, NULL);
 
     if (absolute == NULL)
-        give_up("error", EXIT_FAILED, "%s %s: %s", option, path, strerror(errno));
+        stop("error", EXIT_FAILED, "%s %s: %s", option, path, strerror(errno));
     if (strpbrk(absolute, "\"\\$\n") != NULL)
-        give_up("error", EXIT_FAILED, "%s %s: nginx cannot take a path with any of \" \\ $", option, path);
+        stop("error", EXIT_FAILED, "%s %s: nginx cannot take a path with any of \" \\ $", option, path);
     fprintf(config, "    %s \"%s\";\n", directive, absolute);
     free(absolute);
 }
@@ -282,10 +275,13 @@ static void write_config(const struct options *options)
             "    ssl_buffer_size 16k;\n"
             "    ssl_protocols TLSv1.3;\n"
             "    ssl_conf_command Ciphersuites %s;\n"
+            "    ssl_ciphers DEFAULT@SECLEVEL=0;\n" /* the level is for RSA-1024; the list for TLS 1.2 is not used */
+            "    ssl_conf_command SignatureAlgorithms %s;\n"
             "    ssl_ecdh_curve %s;\n"
             "    ssl_session_cache off;\n"
             "    ssl_session_tickets off;\n",
-            pid_file, server.access_log_write, open_removed_directory(), options->cipher->iana, options->group->iana);
+            pid_file, server.access_log_write, open_removed_directory(), options->cipher->iana,
+            options->signature->tls_name, options->group->tls_name);
     write_path(config, "ssl_certificate", "--certificate", options->certificate);
     write_path(config, "ssl_certificate_key", "--private-key", options->private_key);
     fprintf(config, ipv6 ? "    server {\n        listen [%s]:%d ssl;\n" : "    server {\n        listen %s:%d ssl;\n",
@@ -321,7 +317,7 @@ static void start_nginx(const struct options *options, const sigset_t *original_
     fcntl(server.access_log_write, F_SETFD, 0);
     dup2(messages_write, STDOUT_FILENO);
     dup2(messages_write, STDERR_FILENO);
-    choose_openssl_configuration(options);
+    choose_openssl_configuration(options->noop, options->key_log);
     setenv("NGINX", inherited, 1);
     execl(program, program, "-p", "/", "-e", "stderr", "-c", config, (char *)NULL);
     fprintf(stderr, "%s: %s\n", program, strerror(errno));
@@ -330,22 +326,22 @@ static void start_nginx(const struct options *options, const sigset_t *original_
 
 /* ---- reporting for nginx ---- */
 
-/* Whether nginx has the noop provider loaded, which its configuration makes the preferred one. */
-static const char *loaded_aead(void)
+/* Whether nginx has a provider of ours loaded; UNKNOWN where the kernel does not tell. */
+static int has_loaded(const char *provider)
 {
-    char path[64], line[PATH_MAX + 128];
-    const char *aead = "standard";
+    char path[64], name[64], line[PATH_MAX + 128];
+    int loaded = false;
     FILE *maps;
 
     snprintf(path, sizeof(path), "/proc/%d/maps", (int)server.nginx);
+    snprintf(name, sizeof(name), "/%s.so", provider);
     maps = fopen(path, "r");
     if (maps == NULL)
-        return NULL;
+        return UNKNOWN;
     while (fgets(line, sizeof(line), maps) != NULL)
-        if (strstr(line, "/" NOOP_PROVIDER ".so") != NULL)
-            aead = "noop";
+        loaded = loaded || strstr(line, name) != NULL;
     fclose(maps);
-    return aead;
+    return loaded;
 }
 
 /*
@@ -377,14 +373,17 @@ static bool read_cpu_time(void)
     return true;
 }
 
-static const char *iana_group(const char *curve)
+/* nginx logs OpenSSL's short name of a curve (obj_mac.h), and the TLS name of a group that is no curve. */
+static const char *tls_name(const char *curve)
 {
-    size_t count;
-    const struct tls_group *all = groups(&count);
+    static const char *const curves[][2] = {{"X25519", "x25519"}, {"X448", "x448"}, {"prime256v1", "secp256r1"}};
 
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(curve, all[i].nginx) == 0)
-            return all[i].iana;
+    for (size_t i = 0; i < COUNT(curves); i++)
+        if (strcmp(curve, curves[i][0]) == 0)
+            return curves[i][1];
+    for (size_t i = 0; i < QUICBED_GROUPS; i++)
+        if (strcmp(curve, quicbed_groups[i].tls_name) == 0)
+            return quicbed_groups[i].tls_name;
     return NULL;
 }
 
@@ -398,10 +397,21 @@ static const char *known(const char *field)
 static void write_connection(const char *error, char *const fields[])
 {
     static const char *const untold[] = {
-        "t_accept",     "t_handshake_complete",   "t_close",
-        "signature",    "header_protection",      "handshake_packets_sent",
-        "packets_sent", "handshake_packets_received", "handshake_bytes_sent",
-        "packets_lost", "handshake_bytes_received", "packets_received",
+        "t_accept",
+        "t_handshake_complete",
+        "t_handshake_confirmed",
+        "t_close",
+        "hello_retry_request",
+        "retry",
+        "signature",
+        "header_protection",
+        "handshake_packets_sent",
+        "handshake_packets_received",
+        "handshake_bytes_sent",
+        "handshake_bytes_received",
+        "packets_sent",
+        "packets_received",
+        "packets_lost",
     };
     const bool served = fields != NULL && strcmp(fields[F_STATUS], "200") == 0;
     const int64_t user_before = server.user_ns, system_before = server.system_ns;
@@ -413,13 +423,13 @@ static void write_connection(const char *error, char *const fields[])
     event_string("error", error);
     event_integer("bytes_sent", served ? strtoll(fields[F_BYTES], NULL, 10) : 0);
     event_string("cipher", fields == NULL ? NULL : known(fields[F_CIPHER]));
-    event_string("group", fields == NULL ? NULL : iana_group(fields[F_CURVE]));
+    event_string("group", fields == NULL ? NULL : tls_name(fields[F_CURVE]));
     event_string("alpn", fields == NULL ? NULL : known(fields[F_ALPN]));
     event_string("tls_version", fields == NULL ? NULL : known(fields[F_PROTOCOL]));
     event_string("aead", fields == NULL ? NULL : server.aead);
     event_integer("cpu_user_ns", cpu_known ? server.user_ns - user_before : UNKNOWN);
     event_integer("cpu_system_ns", cpu_known ? server.system_ns - system_before : UNKNOWN);
-    for (size_t i = 0; i < sizeof(untold) / sizeof(untold[0]); i++)
+    for (size_t i = 0; i < COUNT(untold); i++)
         event_string(untold[i], NULL);
     event_end();
     server.connections++;
@@ -467,14 +477,13 @@ static void on_message(char *line)
         /* The first line after the configuration, the certificate and the listening socket were accepted. */
         if (!server.ready && strncmp(text, "nginx/", 6) == 0) {
             server.ready = true;
-            server.aead = loaded_aead();
-            if (server.aead == NULL || (strcmp(server.aead, "noop") == 0) != server.options->noop) {
+            if (has_loaded(NOOP_PROVIDER) != server.options->noop || has_loaded(PQ_PROVIDER) != is_pq_build()) {
                 snprintf(server.last_message, sizeof(server.last_message),
-                         "nginx has %s AEADs, but --aead is %s", server.aead == NULL ? "unknown" : server.aead,
-                         server.options->noop ? "noop" : "standard");
+                         "nginx has not loaded the OpenSSL provider of this build; see %s", build_path("etc"));
                 kill(server.nginx, SIGKILL);
                 return;
             }
+            server.aead = server.options->noop ? "noop" : "standard";
             read_cpu_time();
             event_begin("ready");
             event_string("address", server.options->address);
@@ -581,13 +590,13 @@ int main(int argc, char **argv)
     int messages_write, signals;
 
     parse_options(&options, SERVER, argc, argv);
-    events_open(&options);
+    events_open(options.events);
     server = (struct server){.options = &options, .run_delay = UNKNOWN, .max_rss = UNKNOWN};
     reason = unsupported_reason(&options);
     server.listener = reason != NULL ? -1 : open_socket(&options, &reason);
-    event_start(&options, server.listener);
+    event_start(&options, server.listener, server.listener < 0 ? NULL : congestion_control_of(server.listener));
     if (reason != NULL)
-        give_up("unsupported", EXIT_UNSUPPORTED, "%s", reason);
+        stop("unsupported", EXIT_UNSUPPORTED, "%s", reason);
     sigemptyset(&handled);
     sigaddset(&handled, SIGTERM);
     sigaddset(&handled, SIGINT);

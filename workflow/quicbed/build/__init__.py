@@ -29,7 +29,8 @@ RECIPES = Path("workflow/quicbed/build")
 # Files of this package that decide how a recipe builds.
 RECIPE_FILES = {
     "cargo": ["cargo.py"],
-    "tcp-tls": ["tcp_tls.py"],
+    "openssl": ["openssl.py"],
+    "tcp-tls": ["tcp_tls.py", "openssl.py"],
 }
 
 
@@ -286,7 +287,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
 
 
 def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: int, log: Path) -> None:
-    from quicbed.build import cargo, components, tcp_tls
+    from quicbed.build import cargo, components, openssl, tcp_tls
 
     library = project.libraries[name]
     vendor = vendor_directory(project)
@@ -304,11 +305,14 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
     }
     if library.recipe == "cargo":
         details = cargo.build(project, name, flavour, out=partial, jobs=jobs, log=log)
+    elif library.recipe == "openssl":
+        details = openssl.build(project, name, shared=shared, out=partial, log=log)
     else:
         base = build_directory(project, name, "stock") if flavour != "stock" else None
         details = tcp_tls.build(
             vendor=vendor,
             openssl=shared["openssl"],
+            provider=shared.get("openssl-provider"),
             out=partial,
             flavour=flavour,
             work=project.build / "work",

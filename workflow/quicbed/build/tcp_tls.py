@@ -4,16 +4,18 @@ The vendored sources are used as they are, from a copy, because nginx builds ins
 the component `openssl`, and libcurl are linked statically: the programs then need nothing but the C library, and a
 build can be moved.
 
-The ``noop`` flavour consists of the very files of the ``stock`` one and, beside them, the provider of
-workflow/crypto/noop-provider with the OpenSSL configuration that prefers it.
+The flavours ``noop`` and ``pq`` consist of the very files of the ``stock`` one and, beside them, a provider with the
+OpenSSL configuration that loads it: that of workflow/crypto/noop-provider, or that of
+workflow/crypto/pq/openssl-provider and a program that times primitives.
 
 Layout of a build::
 
     bin/client, bin/server      the endpoint programs
     bin/openssl, sbin/nginx
+    bin/primitives              times cryptographic operations (pq only)
     etc/openssl-*.cnf           named in OPENSSL_CONF by the endpoint programs
     include/openssl, lib/*.a    of OpenSSL, for programs that are to use the same library
-    lib/quicbed-noop.so         the provider (noop only)
+    lib/quicbed-*.so            the provider (noop and pq only)
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.build import BuildError
-from quicbed.build.components import FLAGS, PREFIX, WARNINGS
+from quicbed.build import openssl as programs
+from quicbed.build.components import FLAGS, PQ, PREFIX, WARNINGS
 
-WORKFLOW = Path(__file__).resolve().parents[2]
-ENDPOINT = WORKFLOW / "endpoints" / "tcp-tls"
-PROVIDER = WORKFLOW / "crypto" / "noop-provider"
+ROOT = Path(__file__).resolve().parents[3]
+ENDPOINT = ROOT / "workflow" / "endpoints" / "tcp-tls"
+CONTRACT = ROOT / programs.CONTRACT
+PROVIDER = ROOT / "workflow" / "crypto" / "noop-provider"
 
 _NGINX_UNUSED = """
 access auth_basic autoindex browser charset empty_gif fastcgi geo grpc gzip limit_conn limit_req map memcached mirror
@@ -91,26 +95,39 @@ CURL_OPTIONS = {
 
 
 def build(
-    vendor: Path, openssl: Path, out: Path, flavour: str, work: Path, jobs: int, base: Path | None
+    vendor: Path,
+    openssl: Path,
+    out: Path,
+    flavour: str,
+    work: Path,
+    jobs: int,
+    base: Path | None,
+    provider: Path | None = None,
 ) -> dict[str, Any]:
     """Build a flavour into ``out``; returns compiler, flags, upstream versions and seconds per step.
 
-    ``vendor`` holds the packages openssl-src, nginx-src and curl-sys, ``openssl`` is the component. ``base`` is the
-    finished stock build that another flavour reuses. Source copies, objects and logs live in
-    ``work``/tcp-tls-``flavour``; what succeeded is removed but for the logs.
+    ``vendor`` holds the packages openssl-src, nginx-src and curl-sys; ``openssl`` and, for the flavour pq, ``provider``
+    are components. ``base`` is the finished stock build that another flavour reuses. Source copies, objects and logs
+    live in ``work``/tcp-tls-``flavour``; what succeeded is removed but for the logs.
     """
     versions = _versions(vendor)
     steps = _Steps(work.absolute() / f"tcp-tls-{flavour}")
     out = out.absolute()
     if flavour == "stock":
         _build_stock(vendor, openssl, out, steps, jobs, versions)
-    elif flavour == "noop":
-        if base is None or not (base / "sbin" / "nginx").is_file():
-            raise BuildError(f"{base}: holds no stock build; build the flavour `stock` before `noop`")
-        _link_tree(base, out)
-        _build_provider(out, steps)
+    elif flavour not in ("noop", "pq"):
+        raise BuildError(f"tcp-tls: has no flavour `{flavour}`, only `stock`, `noop` and `pq`")
     else:
-        raise BuildError(f"tcp-tls: has no flavour `{flavour}`, only `stock` and `noop`")
+        if base is None or not (base / "sbin" / "nginx").is_file():
+            raise BuildError(f"{base}: holds no stock build; build the flavour `stock` before `{flavour}`")
+        _link_tree(base, out)
+        if flavour == "noop":
+            _build_provider(out, steps)
+        elif provider is None:
+            raise BuildError("tcp-tls: the flavour `pq` needs the component openssl-provider")
+        else:
+            programs.place_provider(provider, out)
+            _build_primitives(out, steps, versions)
     steps.clean()
     return {
         "compiler": _first_line(["gcc", "--version"]),
@@ -238,17 +255,20 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: _Steps, jobs: int
 
     for directory in ("bin", "sbin", "lib", "etc", "include"):
         (out / directory).mkdir(parents=True, exist_ok=True)
-    compiler = ["gcc", *FLAGS, *WARNINGS]
-    compiler += [f'-DVERSION="{versions["nginx"]}"', f'-DTLS_LIBRARY="OpenSSL {versions["openssl"]}"']
-    includes = [f"-I{openssl / 'include'}", f"-I{curl / 'include'}", "-DCURL_STATICLIB"]
-    own = [str(ENDPOINT / name) for name in ("client.c", "server.c", "endpoint.c")]
-    archives = [str(steps.directory / "curl-build" / "lib" / "libcurl.a"), *map(str, libraries)]
-    steps.run("client", [*compiler, *includes, "-o", out / "bin" / "client", own[0], own[2], *archives])
-    steps.run("server", [*compiler, "-o", out / "bin" / "server", own[1], own[2]])
+    told = {"version": versions["nginx"], "tls": f"OpenSSL {versions['openssl']}"}
+    own = [ENDPOINT / "tcp.c", ENDPOINT / "library.c"]
+    argv = programs.program(ROOT, openssl, [ENDPOINT / "client.c", *own], **told, out=out / "bin" / "client")
+    # libcurl has to come before the libraries it uses
+    argv[-2:] = [str(steps.directory / "curl-build" / "lib" / "libcurl.a"), *argv[-2:]]
+    steps.run("client", [*argv, f"-I{curl / 'include'}", "-DCURL_STATICLIB"])
+    # The server uses nothing of OpenSSL, which is nginx's business.
+    defines = [f'-DVERSION="{told["version"]}"', f'-DTLS_LIBRARY="{told["tls"]}"', f"-I{CONTRACT}", f"-I{ROOT / PQ}"]
+    sources = [ENDPOINT / "server.c", *own, CONTRACT / "contract.c"]
+    steps.run("server", [*programs.COMPILER, *defines, "-o", out / "bin" / "server", *sources])
 
     shutil.copy2(openssl / "bin" / "openssl", out / "bin")
     shutil.copy2(nginx / "objs" / "nginx", out / "sbin")
-    shutil.copy2(ENDPOINT / "openssl-standard.cnf", out / "etc")
+    shutil.copy2(CONTRACT / "openssl-standard.cnf", out / "etc")
     for library in libraries:
         shutil.copy2(library, out / "lib")
     shutil.copytree(openssl / "include" / "openssl", out / "include" / "openssl")
@@ -259,6 +279,12 @@ def _build_provider(out: Path, steps: _Steps) -> None:
     target = out / "lib" / "quicbed-noop.so"
     steps.run("noop-provider", [*compiler, "-o", target, PROVIDER / "noop_provider.c"])
     shutil.copy2(PROVIDER / "openssl-noop.cnf", out / "etc")
+
+
+def _build_primitives(out: Path, steps: _Steps, versions: dict[str, str]) -> None:
+    told = {"version": versions["nginx"], "tls": f"OpenSSL {versions['openssl']}"}
+    sources = [CONTRACT / "primitives.c", ENDPOINT / "library.c"]
+    steps.run("primitives", programs.program(ROOT, out, sources, **told, out=out / "bin" / "primitives"))
 
 
 def _link_tree(base: Path, out: Path) -> None:
@@ -280,15 +306,17 @@ def main() -> int:
     parser.add_argument("--vendor", type=Path, required=True, help="directory that `cargo vendor` filled")
     parser.add_argument("--openssl", type=Path, required=True, help="directory of the component openssl")
     parser.add_argument("--out", type=Path, required=True, help="directory of the build")
-    parser.add_argument("--flavour", choices=["stock", "noop"], default="stock")
+    parser.add_argument("--flavour", choices=["stock", "noop", "pq"], default="stock")
     parser.add_argument("--work", type=Path, default=Path("build/work"), help="directory for objects and logs")
-    parser.add_argument("--base", type=Path, help="the stock build, for the flavour noop")
+    parser.add_argument("--base", type=Path, help="the stock build, for the other flavours")
+    parser.add_argument("--provider", type=Path, help="directory of the component openssl-provider, for the flavour pq")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel compiler processes")
     arguments = parser.parse_args()
     try:
         told = build(
             vendor=arguments.vendor,
             openssl=arguments.openssl.absolute(),
+            provider=arguments.provider,
             out=arguments.out,
             flavour=arguments.flavour,
             work=arguments.work,

@@ -1,6 +1,6 @@
 /* Command line, events and content of the endpoint contract. */
 #define _GNU_SOURCE
-#include "endpoint.h"
+#include "contract.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <linux/tcp.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -24,26 +23,17 @@ static const struct cipher ciphers[] = {
     {"chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256", "ChaCha20-Poly1305"},
 };
 
-static const struct tls_group all_groups[] = {
-    {"x25519", "x25519", "X25519"},
-    {"p-256", "secp256r1", "prime256v1"},
-    {"p-384", "secp384r1", "secp384r1"},
-    {"p-521", "secp521r1", "secp521r1"},
-};
-
 static const char *const congestion_controls[] = {"cubic", "reno", "bbr"};
 
-#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+/* UDP payload: the least that every path of QUIC carries (RFC 9000, 14), and the most that UDP over IPv4 does. */
+enum { SMALLEST_DATAGRAM = 1200, LARGEST_DATAGRAM = 65507 };
 
-const struct tls_group *groups(size_t *count)
-{
-    *count = COUNT(all_groups);
-    return all_groups;
-}
+/* 32 times Linux' default of 208 KiB; TCP sizes its buffers itself. */
+enum { UDP_BUFFER = 32 * 208 * 1024 };
 
 /* ---- command line ---- */
 
-static void __attribute__((noreturn, format(printf, 1, 2))) usage_error(const char *format, ...)
+void usage_error(const char *format, ...)
 {
     va_list arguments;
 
@@ -54,7 +44,7 @@ static void __attribute__((noreturn, format(printf, 1, 2))) usage_error(const ch
     exit(EXIT_USAGE);
 }
 
-static uint64_t parse_number(const char *option, const char *value, uint64_t minimum, uint64_t maximum)
+uint64_t parse_number(const char *option, const char *value, uint64_t minimum, uint64_t maximum)
 {
     char *end;
     uint64_t number;
@@ -164,6 +154,8 @@ static bool server_option(struct options *options, const char *option, const cha
         options->private_key = value;
     else if (strcmp(option, "--content") == 0)
         add_content(options, parse_number(option, value, 0, INT64_MAX));
+    else if (strcmp(option, "--retry") == 0)
+        options->retry = parse_choice(option, value, "on", "off");
     else
         return false;
     return true;
@@ -184,6 +176,8 @@ static bool common_option(struct options *options, const char *option, const cha
         options->header_protection = parse_choice(option, value, "on", "off");
     } else if (strcmp(option, "--group") == 0) {
         options->group_name = value;
+    } else if (strcmp(option, "--signature") == 0) {
+        options->signature_name = value;
     } else if (strcmp(option, "--congestion-control") == 0) {
         options->congestion_control = parse_congestion_control(value);
     } else if (strcmp(option, "--receive-buffer") == 0) {
@@ -192,10 +186,14 @@ static bool common_option(struct options *options, const char *option, const cha
         options->send_buffer = (int)parse_number(option, value, 1, largest_buffer);
     } else if (strcmp(option, "--key-log") == 0) {
         options->key_log = value;
-    } else if (strcmp(option, "--gso") == 0 || strcmp(option, "--gro") == 0) {
-        parse_choice(option, value, "on", "off");
+    } else if (strcmp(option, "--gso") == 0) {
+        options->gso = parse_choice(option, value, "on", "off");
+    } else if (strcmp(option, "--gro") == 0) {
+        options->gro = parse_choice(option, value, "on", "off");
     } else if (strcmp(option, "--udp-payload") == 0) {
-        parse_number(option, value, 1200, 65507);
+        options->udp_payload = (int64_t)parse_number(option, value, SMALLEST_DATAGRAM, LARGEST_DATAGRAM);
+    } else if (strcmp(option, "--initial-size") == 0) {
+        options->initial_size = (int64_t)parse_number(option, value, SMALLEST_DATAGRAM, LARGEST_DATAGRAM);
     } else if (strcmp(option, "--window") == 0) {
         parse_number(option, value, 1, (UINT64_C(1) << 62) - 1);
     } else {
@@ -204,24 +202,56 @@ static bool common_option(struct options *options, const char *option, const cha
     return true;
 }
 
+/* Whether a word is in a list separated by blanks. */
+static bool is_in(const char *list, const char *word)
+{
+    const size_t length = strlen(word);
+
+    for (const char *at = list; (at = strstr(at, word)) != NULL; at += length)
+        if ((at == list || at[-1] == ' ') && (at[length] == '\0' || at[length] == ' '))
+            return true;
+    return false;
+}
+
 /* Prints what this build can do. */
 static void describe(void)
 {
-    const bool noop = access(build_path("lib/" NOOP_PROVIDER ".so"), R_OK) == 0;
+    const bool noop = is_noop_build();
+    const char *before = "";
 
-    printf("{\"contract\": %d, \"library\": \"%s\", \"version\": \"%s\", \"tls_library\": \"%s\", ", CONTRACT, LIBRARY,
-           VERSION, TLS_LIBRARY);
-    printf("\"flavour_features\": [%s], \"transport\": \"tcp\", \"alpn\": [\"http/1.1\"], \"ciphers\": [",
-           noop ? "\"noop\"" : "");
-    for (size_t i = 0; i < COUNT(ciphers); i++)
-        printf("%s\"%s\"", i > 0 ? ", " : "", ciphers[i].name);
-    printf("], \"aead\": [\"standard\"%s], \"header_protection\": [], \"groups\": [", noop ? ", \"noop\"" : "");
-    for (size_t i = 0; i < COUNT(all_groups); i++)
-        printf("%s\"%s\"", i > 0 ? ", " : "", all_groups[i].name);
-    printf("], \"congestion_controls\": [");
-    for (size_t i = 0; i < COUNT(congestion_controls); i++)
-        printf("%s\"%s\"", i > 0 ? ", " : "", congestion_controls[i]);
-    printf("], \"gso\": false, \"gro\": false}\n");
+    printf("{\"contract\": %d, \"library\": \"%s\", \"version\": \"%s\", \"tls_library\": \"%s\", ", CONTRACT,
+           library.name, VERSION, TLS_LIBRARY);
+    printf("\"flavour_features\": [%s], \"transport\": \"%s\", \"alpn\": [\"%s\"], \"ciphers\": [",
+           noop ? "\"noop\"" : is_pq_build() ? "\"pq\"" : "", library.quic ? "quic" : "tcp",
+           library.quic ? "hq-interop" : "http/1.1");
+    for (size_t i = 0; i < COUNT(ciphers); i++, before = ", ")
+        printf("%s\"%s\"", before, ciphers[i].name);
+    printf("], \"aead\": [\"standard\"%s], \"header_protection\": [%s], \"groups\": [", noop ? ", \"noop\"" : "",
+           library.quic ? "\"on\"" : "");
+    before = "";
+    for (size_t i = 0; i < QUICBED_GROUPS; i++) {
+        if (no_group(&quicbed_groups[i], quicbed_groups[i].name) != NULL)
+            continue;
+        printf("%s\"%s\"", before, quicbed_groups[i].name);
+        before = ", ";
+    }
+    printf("], \"signatures\": [");
+    before = "";
+    for (size_t i = 0; i < QUICBED_SIGNATURES; i++) {
+        if (no_signature(&quicbed_signatures[i], quicbed_signatures[i].name) != NULL)
+            continue;
+        printf("%s\"%s\"", before, quicbed_signatures[i].name);
+        before = ", ";
+    }
+    printf("], \"retry\": %s, \"initial_size\": false, \"congestion_controls\": [", library.retry ? "true" : "false");
+    before = "";
+    for (size_t i = 0; i < COUNT(congestion_controls); i++) {
+        if (!is_in(library.congestion_controls, congestion_controls[i]))
+            continue;
+        printf("%s\"%s\"", before, congestion_controls[i]);
+        before = ", ";
+    }
+    printf("], \"gso\": %s, \"gro\": %s}\n", library.gso ? "true" : "false", library.gro ? "true" : "false");
 }
 
 static void require(const void *value, const char *option)
@@ -239,10 +269,15 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
         .events = "-",
         .cipher = &ciphers[0],
         .group_name = "x25519",
+        .signature_name = "rsa-2048",
+        .gso = true,
+        .gro = true,
+        .initial_size = SMALLEST_DATAGRAM,
+        .udp_payload = 1472, /* what an MTU of 1500 bytes leaves of IPv4 */
         .header_protection = true,
         .congestion_control = "cubic",
-        .receive_buffer = UNKNOWN,
-        .send_buffer = UNKNOWN,
+        .receive_buffer = library.quic ? UDP_BUFFER : UNKNOWN,
+        .send_buffer = library.quic ? UDP_BUFFER : UNKNOWN,
         .connections = 1,
         .timeout_seconds = 60,
     };
@@ -262,9 +297,11 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
             usage_error("%s: the value is missing", option);
         bytes_given = bytes_given || strcmp(option, "--bytes") == 0;
     }
-    for (size_t i = 0; i < COUNT(all_groups); i++)
-        if (strcmp(options->group_name, all_groups[i].name) == 0)
-            options->group = &all_groups[i];
+    if (options->initial_size > options->udp_payload)
+        usage_error("--initial-size %" PRId64 ": must not be above --udp-payload %" PRId64, options->initial_size,
+                    options->udp_payload);
+    options->group = find_group(options->group_name);
+    options->signature = find_signature(options->signature_name);
     if (role == CLIENT) {
         require(options->address[0] != '\0' ? options : NULL, "--connect");
         require(options->server_name, "--server-name");
@@ -350,11 +387,11 @@ int64_t max_rss_bytes(pid_t pid)
 
 static FILE *events;
 
-void events_open(const struct options *options)
+void events_open(const char *path)
 {
-    events = strcmp(options->events, "-") == 0 ? stdout : fopen(options->events, "we");
+    events = strcmp(path, "-") == 0 ? stdout : fopen(path, "we");
     if (events == NULL) {
-        fprintf(stderr, "--events %s: %s\n", options->events, strerror(errno));
+        fprintf(stderr, "--events %s: %s\n", path, strerror(errno));
         exit(EXIT_FAILED);
     }
     /* A line leaves in one write, at event_end(). */
@@ -402,6 +439,22 @@ void event_boolean(const char *key, bool value)
     fprintf(events, ", \"%s\": %s", key, value ? "true" : "false");
 }
 
+void event_truth(const char *key, int value)
+{
+    if (value == UNKNOWN)
+        event_string(key, NULL);
+    else
+        event_boolean(key, value != 0);
+}
+
+void event_samples(const char *key, const int64_t *values, size_t count)
+{
+    fprintf(events, ", \"%s\": [", key);
+    for (size_t i = 0; i < count; i++)
+        fprintf(events, "%s%" PRId64, i > 0 ? ", " : "", values[i]);
+    fputc(']', events);
+}
+
 void event_end(void)
 {
     fputs("}\n", events);
@@ -433,35 +486,53 @@ static int64_t buffer_bytes(int fd, int option)
     return getsockopt(fd, SOL_SOCKET, option, &value, &length) == 0 ? value / 2 : UNKNOWN;
 }
 
-void event_start(const struct options *options, int socket_fd)
+static void begin_start(const char *role)
 {
-    char congestion_control[16] = "";
-    socklen_t length = sizeof(congestion_control) - 1;
-
     event_begin("start");
     event_integer("contract", CONTRACT);
-    event_string("role", options->role == CLIENT ? "client" : "server");
-    event_string("library", LIBRARY);
+    event_string("role", role);
+    event_string("library", library.name);
     event_string("version", VERSION);
     event_integer("pid", getpid());
-    fprintf(events, ", \"options\": {\"cipher\": \"%s\"", options->cipher->name);
-    event_string("aead", options->noop ? "noop" : "standard");
-    event_string("header_protection", NULL);
-    event_string("group", options->group_name);
-    if (getsockopt(socket_fd, IPPROTO_TCP, TCP_CONGESTION, congestion_control, &length) == 0)
-        event_string("congestion_control", congestion_control);
-    else
-        event_string("congestion_control", NULL);
-    event_string("gso", NULL);
-    event_string("gro", NULL);
-    event_string("udp_payload", NULL);
-    event_integer("receive_buffer", buffer_bytes(socket_fd, SO_RCVBUF));
-    event_integer("send_buffer", buffer_bytes(socket_fd, SO_SNDBUF));
-    event_boolean("receive_buffer_autotuning", options->receive_buffer == UNKNOWN);
-    event_boolean("send_buffer_autotuning", options->send_buffer == UNKNOWN);
-    event_string("window", NULL);
+    fputs(", \"options\": {", events);
+}
+
+static void end_start(void)
+{
     fputc('}', events);
     event_end();
+}
+
+void event_start_primitives(uint64_t milliseconds)
+{
+    begin_start("primitives");
+    fprintf(events, "\"milliseconds\": %" PRIu64, milliseconds);
+    end_start();
+}
+
+void event_start(const struct options *options, int socket_fd, const char *congestion_control)
+{
+    begin_start(options->role == CLIENT ? "client" : "server");
+    fprintf(events, "\"cipher\": \"%s\"", options->cipher->name);
+    event_string("aead", options->noop ? "noop" : "standard");
+    event_string("header_protection", library.quic ? "on" : NULL);
+    event_string("group", options->group_name);
+    event_string("signature", options->signature_name);
+    if (options->role == SERVER)
+        event_boolean("retry", options->retry);
+    event_integer("initial_size", library.datagram);
+    event_string("congestion_control", congestion_control);
+    event_truth("gso", library.quic ? library.gso && options->gso : UNKNOWN);
+    event_truth("gro", library.quic ? library.gro && options->gro : UNKNOWN);
+    event_integer("udp_payload", library.datagram);
+    event_integer("receive_buffer", buffer_bytes(socket_fd, SO_RCVBUF));
+    event_integer("send_buffer", buffer_bytes(socket_fd, SO_SNDBUF));
+    if (!library.quic) {
+        event_boolean("receive_buffer_autotuning", options->receive_buffer == UNKNOWN);
+        event_boolean("send_buffer_autotuning", options->send_buffer == UNKNOWN);
+    }
+    event_string("window", NULL); /* of TCP the kernel's, of QUIC the library's, which nothing can set */
+    end_start();
 }
 
 void event_final(uint64_t connections, uint64_t failed, const struct rusage *usage, int64_t run_delay, int64_t max_rss)
@@ -474,6 +545,17 @@ void event_final(uint64_t connections, uint64_t failed, const struct rusage *usa
     event_integer("run_delay_ns", run_delay);
     event_integer("max_rss_bytes", max_rss);
     event_end();
+}
+
+int give_up(const char *kind, int exit_code, const char *reason)
+{
+    struct rusage usage;
+
+    event_reason(kind, "%s", reason);
+    fprintf(stderr, "%s\n", reason);
+    getrusage(RUSAGE_SELF, &usage);
+    event_final(0, 0, &usage, run_delay_ns(getpid()), max_rss_bytes(getpid()));
+    return exit_code;
 }
 
 /* ---- environment ---- */
@@ -498,21 +580,79 @@ const char *build_path(const char *path)
     return joined;
 }
 
+const quicbed_group *find_group(const char *name)
+{
+    for (size_t i = 0; i < QUICBED_GROUPS; i++)
+        if (strcmp(name, quicbed_groups[i].name) == 0)
+            return &quicbed_groups[i];
+    return NULL;
+}
+
+const quicbed_signature *find_signature(const char *name)
+{
+    for (size_t i = 0; i < QUICBED_SIGNATURES; i++)
+        if (strcmp(name, quicbed_signatures[i].name) == 0)
+            return &quicbed_signatures[i];
+    return NULL;
+}
+
+/* OpenSSL 3.5 has ML-KEM, its hybrids and ML-DSA. */
+bool native(const char *liboqs_name)
+{
+    return liboqs_name == NULL || strncmp(liboqs_name, "ML-", 3) == 0;
+}
+
+bool is_noop_build(void)
+{
+    return access(build_path("lib/" NOOP_PROVIDER ".so"), R_OK) == 0;
+}
+
+/* The configuration tells, so that a provider that was lost is an error and not another flavour. */
+bool is_pq_build(void)
+{
+    return access(build_path("etc/openssl-pq.cnf"), R_OK) == 0;
+}
+
+static const char *missing_algorithm(bool known, const char *liboqs_name, const char *kind, const char *name)
+{
+    static char reason[160];
+
+    if (!known)
+        snprintf(reason, sizeof(reason), "there is no %s %.64s", kind, name);
+    else if (!native(liboqs_name) && !is_pq_build())
+        snprintf(reason, sizeof(reason), "OpenSSL has no %s %.64s of its own, only flavour pq has it", kind, name);
+    else
+        return NULL;
+    return reason;
+}
+
+const char *no_group(const quicbed_group *group, const char *name)
+{
+    return missing_algorithm(group != NULL, group == NULL ? NULL : group->liboqs, "group", name);
+}
+
+const char *no_signature(const quicbed_signature *signature, const char *name)
+{
+    return missing_algorithm(signature != NULL, signature == NULL ? NULL : signature->liboqs, "signature algorithm",
+                             name);
+}
+
 const char *unsupported_reason(const struct options *options)
 {
-    static char reason[256];
+    const char *reason;
 
     if (!options->header_protection)
-        return "TCP+TLS has no header protection that could be off";
-    if (options->noop && access(build_path("lib/" NOOP_PROVIDER ".so"), R_OK) != 0)
+        return library.no_header_protection;
+    if (options->retry && !library.retry)
+        return library.no_retry;
+    if (library.quic && options->initial_size != library.datagram)
+        return library.no_initial_size;
+    if (!is_in(library.congestion_controls, options->congestion_control))
+        return library.no_congestion_control;
+    if (options->noop && !is_noop_build())
         return "this build has no --aead noop, it is no noop flavour";
-    if (options->group == NULL) {
-        int length = snprintf(reason, sizeof(reason), "no group %.64s, there are:", options->group_name);
-        for (size_t i = 0; i < COUNT(all_groups); i++)
-            length += snprintf(reason + length, sizeof(reason) - (size_t)length, " %s", all_groups[i].name);
-        return reason;
-    }
-    return NULL;
+    reason = no_group(options->group, options->group_name);
+    return reason != NULL ? reason : no_signature(options->signature, options->signature_name);
 }
 
 static void set_variable(const char *name, const char *value)
@@ -523,14 +663,16 @@ static void set_variable(const char *name, const char *value)
     }
 }
 
-void choose_openssl_configuration(const struct options *options)
+void choose_openssl_configuration(bool noop, const char *key_log)
 {
-    set_variable("OPENSSL_CONF", build_path(options->noop ? "etc/openssl-noop.cnf" : "etc/openssl-standard.cnf"));
+    set_variable("OPENSSL_CONF", build_path(noop            ? "etc/openssl-noop.cnf"
+                                            : is_pq_build() ? "etc/openssl-pq.cnf"
+                                                            : "etc/openssl-standard.cnf"));
     set_variable("OPENSSL_MODULES", build_path("lib"));
-    set_variable("SSLKEYLOGFILE", options->key_log);
+    set_variable("SSLKEYLOGFILE", key_log);
 }
 
-const char *configure_socket(const struct options *options, int fd)
+const char *configure_buffers(const struct options *options, int fd)
 {
     static char reason[256];
     const struct {
@@ -541,14 +683,6 @@ const char *configure_socket(const struct options *options, int fd)
         {"--send-buffer", options->send_buffer, SO_SNDBUFFORCE, SO_SNDBUF},
     };
 
-    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, options->congestion_control,
-                   (socklen_t)strlen(options->congestion_control))
-        != 0) {
-        snprintf(reason, sizeof(reason),
-                 "the kernel refuses congestion control %s: %s; see net.ipv4.tcp_allowed_congestion_control",
-                 options->congestion_control, strerror(errno));
-        return reason;
-    }
     for (size_t i = 0; i < COUNT(buffers); i++) {
         /* The forced variant ignores net.core.rmem_max and wmem_max but needs CAP_NET_ADMIN. */
         if (buffers[i].value != UNKNOWN
@@ -561,23 +695,6 @@ const char *configure_socket(const struct options *options, int fd)
     return NULL;
 }
 
-int open_socket(const struct options *options, const char **reason)
-{
-    int family = strchr(options->address, ':') != NULL ? AF_INET6 : AF_INET;
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    if (fd < 0) {
-        *reason = strerror(errno);
-        return -1;
-    }
-    *reason = configure_socket(options, fd);
-    if (*reason != NULL) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
 /* ---- content ---- */
 
 const char *content_period(void)
@@ -588,4 +705,25 @@ const char *content_period(void)
         for (int record = 0; record < CONTENT_PERIOD / CONTENT_RECORD; record++)
             snprintf(period + record * CONTENT_RECORD, CONTENT_RECORD + 1, "quicbed%08x\n", (unsigned)record);
     return period;
+}
+
+void check_content(struct content_check *check, const char *data, size_t length)
+{
+    const char *period = content_period();
+    size_t done = 0;
+
+    while (done < length && !check->wrong) {
+        const size_t at = (check->received + done) % CONTENT_PERIOD;
+        const size_t piece = length - done < CONTENT_PERIOD - at ? length - done : CONTENT_PERIOD - at;
+
+        if (memcmp(data + done, period + at, piece) != 0) {
+            size_t same = 0;
+            while (data[done + same] == period[at + same])
+                same++;
+            check->wrong = true;
+            check->first_wrong = check->received + done + same;
+        }
+        done += piece;
+    }
+    check->received += length;
 }

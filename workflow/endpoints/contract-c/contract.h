@@ -1,0 +1,159 @@
+/* What the programs in C that keep the endpoint contract (../ENDPOINT.md) share: command line, events, content. */
+#ifndef QUICBED_CONTRACT_H
+#define QUICBED_CONTRACT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include "algorithms.h"
+
+#define CONTRACT 2
+#define NOOP_PROVIDER "quicbed-noop"
+#define PQ_PROVIDER "quicbed-pq"
+
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNSUPPORTED = 127 };
+
+/* A value that cannot be told; written as null. */
+#define UNKNOWN (-1)
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+enum role { CLIENT, SERVER, PRIMITIVES };
+
+/* What is different between the libraries; every endpoint defines its own. VERSION and TLS_LIBRARY come from the build. */
+struct library {
+    const char *name;
+    bool quic;                       /* QUIC v1 with hq-interop, else TCP with HTTP/1.1 */
+    const char *congestion_controls; /* separated by blanks */
+    bool retry, gso, gro;
+    int64_t datagram; /* the only size of full datagrams the library can send, UNKNOWN for TCP */
+    /* Why one of the options above is not there, for the event `unsupported`. */
+    const char *no_congestion_control, *no_header_protection, *no_retry, *no_initial_size;
+};
+extern const struct library library;
+
+struct cipher {
+    const char *name;    /* on the command line */
+    const char *iana;    /* TLS 1.3 suite; OpenSSL uses the same names */
+    const char *openssl; /* the AEAD, as EVP_CIPHER_fetch(3) knows it */
+};
+
+struct options {
+    enum role role;
+
+    const char *events;
+    const struct cipher *cipher;
+    const char *group_name, *signature_name;
+    const quicbed_group *group;         /* NULL: unknown, see group_name */
+    const quicbed_signature *signature; /* NULL: unknown, see signature_name */
+    bool noop, header_protection, gso, gro;
+    const char *congestion_control;
+    const char *key_log;
+    int64_t initial_size, udp_payload;
+    /* Bytes, or UNKNOWN where not given. */
+    int receive_buffer, send_buffer;
+
+    char address[64]; /* IP address of --connect or --listen, without brackets */
+    int port;
+
+    /* client */
+    const char *server_name;
+    const char *ca;
+    uint64_t bytes;
+    uint64_t connections;
+    double timeout_seconds;
+
+    /* server */
+    const char *certificate;
+    const char *private_key;
+    uint64_t *content;
+    size_t content_count;
+    bool retry;
+};
+
+/* Parses the command line of a client or server; does not return for a wrong one (exit 2) or `--describe` (exit 0). */
+void parse_options(struct options *options, enum role role, int argc, char **argv);
+/* Ends the program with exit 2 and one line. */
+void usage_error(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
+uint64_t parse_number(const char *option, const char *value, uint64_t minimum, uint64_t maximum);
+
+/* ---- time and resources ---- */
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+int64_t now_ns(void);
+int64_t user_ns(const struct rusage *usage);
+int64_t system_ns(const struct rusage *usage);
+/* Time the threads of a process waited for a CPU while they could have run, or UNKNOWN. */
+int64_t run_delay_ns(pid_t pid);
+/* Largest resident set of a process (VmHWM: unlike ru_maxrss it starts afresh at exec), or UNKNOWN. */
+int64_t max_rss_bytes(pid_t pid);
+
+/* ---- events ---- */
+
+/* Opens the file of events; exits with a line on standard error if it cannot. */
+void events_open(const char *path);
+void event_begin(const char *kind);
+void event_string(const char *key, const char *value); /* NULL is written as null */
+void event_integer(const char *key, int64_t value);    /* UNKNOWN is written as null */
+void event_boolean(const char *key, bool value);
+void event_truth(const char *key, int value); /* UNKNOWN is written as null */
+void event_samples(const char *key, const int64_t *values, size_t count);
+/* Writes the line; exits if that is impossible, because a program that cannot write events is useless. */
+void event_end(void);
+void event_reason(const char *kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The `start` event of a client or server. socket_fd is a socket set up like those of the connections. */
+void event_start(const struct options *options, int socket_fd, const char *congestion_control);
+/* The `start` event of a program that times primitives. */
+void event_start_primitives(uint64_t milliseconds);
+/* The `end` event. */
+void event_final(uint64_t connections, uint64_t failed, const struct rusage *usage, int64_t run_delay, int64_t max_rss);
+/* Ends this process with an event of a kind, the same line on standard error and the `end` event; returns exit_code. */
+int give_up(const char *kind, int exit_code, const char *reason);
+
+/* ---- environment ---- */
+
+/* Why this build cannot do what is asked (valid until the next call), or NULL. */
+const char *unsupported_reason(const struct options *options);
+/* Why there is no such algorithm in this build, or NULL. */
+const char *no_group(const quicbed_group *group, const char *name);
+const char *no_signature(const quicbed_signature *signature, const char *name);
+const quicbed_group *find_group(const char *name);
+const quicbed_signature *find_signature(const char *name);
+
+/* Whether OpenSSL itself has the algorithm; the others come from the provider of flavour pq. */
+bool native(const char *liboqs_name);
+bool is_noop_build(void);
+bool is_pq_build(void);
+
+/*
+ * Points OpenSSL, in this process and those started from it, to the configuration of this build and to the key log.
+ * Has to be called before anything of OpenSSL is.
+ */
+void choose_openssl_configuration(bool noop, const char *key_log);
+
+/* <build>/<path>, where this program is <build>/bin/<program>. */
+const char *build_path(const char *path);
+
+/* Sets the buffers of a socket; NULL, or why it is impossible. */
+const char *configure_buffers(const struct options *options, int fd);
+
+/* ---- content ---- */
+
+enum { CONTENT_RECORD = 16, CONTENT_PERIOD = CONTENT_RECORD * 4093 };
+
+/* One period of the content. */
+const char *content_period(void);
+
+/* Compares content as it arrives. After a wrong byte only lengths are counted. */
+struct content_check {
+    uint64_t received;
+    bool wrong;
+    uint64_t first_wrong; /* offset of the first wrong byte, if wrong */
+};
+void check_content(struct content_check *check, const char *data, size_t length);
+
+#endif

@@ -1,0 +1,10 @@
+/* What the endpoint is. */
+#include "contract.h"
+
+const struct library library = {
+    .name = "tcp-tls",
+    .congestion_controls = "cubic reno bbr",
+    .datagram = UNKNOWN,
+    .no_header_protection = "TCP+TLS has no header protection that could be off",
+    .no_retry = "TCP has no Retry packets",
+};

@@ -1,0 +1,86 @@
+"""Builds of OpenSSL's own QUIC: endpoint programs in C, linked with the component `openssl`.
+
+OpenSSL is linked statically: the programs need nothing but the C library, and a build can be moved. The flavour ``pq``
+has the same programs and, beside them, the provider of workflow/crypto/pq/openssl-provider with the configuration that
+loads it, and a program that times primitives.
+
+Layout of a build::
+
+    bin/client, bin/server      the endpoint programs
+    bin/primitives              times cryptographic operations (pq only)
+    etc/openssl-*.cnf           named in OPENSSL_CONF by the programs
+    lib/quicbed-pq.so           the provider (pq only)
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quicbed import build as builds
+from quicbed.build import BuildError
+from quicbed.build.components import FLAGS, FRAME_POINTERS, PQ, WARNINGS
+from quicbed.config import Project
+
+CONTRACT = builds.ENDPOINTS / "contract-c"
+"""What the endpoint programs in C share."""
+
+COMPILER = ["gcc", "-std=gnu11", *FLAGS, FRAME_POINTERS, *WARNINGS]
+
+SHARED = ["contract.c", "openssl.c"]
+
+
+def program(root: Path, openssl: Path, sources: Sequence[Path], *, version: str, tls: str, out: Path) -> list[str]:
+    """The command that compiles a program on OpenSSL from sources of an endpoint and those that all share."""
+    return [
+        *COMPILER,
+        f'-DVERSION="{version}"',
+        f'-DTLS_LIBRARY="{tls}"',
+        *(f"-I{directory}" for directory in (root / CONTRACT, root / PQ, openssl / "include")),
+        *("-o", str(out)),
+        *map(str, sources),
+        *(str(root / CONTRACT / name) for name in SHARED),
+        *(str(openssl / "lib" / name) for name in ("libssl.a", "libcrypto.a")),
+    ]
+
+
+def place_provider(provider: Path, out: Path) -> None:
+    """Put the provider and its configuration into a build of flavour pq."""
+    for directory in ("etc", "lib"):
+        (out / directory).mkdir(exist_ok=True)
+    shutil.copy2(provider / "lib" / "quicbed-pq.so", out / "lib")
+    shutil.copy2(provider / "openssl.cnf", out / "etc" / "openssl-pq.cnf")
+
+
+def compiler_version() -> str:
+    """First line of what the compiler says about itself."""
+    try:
+        done = subprocess.run([COMPILER[0], "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        raise BuildError(f"{COMPILER[0]} is not installed; run `make setup`") from None
+    return done.stdout.splitlines()[0]
+
+
+def build(project: Project, name: str, *, shared: Mapping[Any, Path], out: Path, log: Path) -> dict[str, Any]:
+    """Build into `out` the flavour that has the components `shared`; returns compiler and flags."""
+    root = project.root.absolute()
+    own = root / builds.ENDPOINTS / project.libraries[name].endpoint
+    version = builds.version_of(project, name)
+    openssl = shared["openssl"]
+    for directory in ("bin", "etc"):
+        (out / directory).mkdir()
+    both = [own / file for file in ("quic.c", "datagrams.c", "library.c")]
+    programs = {role: [own / f"{role}.c", *both] for role in ("client", "server")}
+    if "openssl-provider" in shared:
+        programs["primitives"] = [root / CONTRACT / "primitives.c", own / "library.c"]
+        place_provider(shared["openssl-provider"], out)
+    for role, sources in programs.items():
+        argv = program(
+            root, openssl, sources, version=version, tls=f"OpenSSL {version}", out=out.absolute() / "bin" / role
+        )
+        builds.run(argv, log=log)
+    shutil.copy2(root / CONTRACT / "openssl-standard.cnf", out / "etc")
+    return {"compiler": compiler_version(), "flags": COMPILER[1:]}
