@@ -24,6 +24,7 @@ NAMES = {
     "netem",
     "fq",
     "etf",
+    "delay",
     "psi",
     "schedstat",
     "perf",

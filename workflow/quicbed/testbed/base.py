@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Role = Literal["client", "middle", "server"]
 ROLES: tuple[Role, ...] = ("client", "middle", "server")
@@ -60,6 +60,13 @@ class LinkSettings(BaseModel):
         le=1000,
         description="Longest time a frame waits in the queue of a rate-limited link, in ms.",
     )
+    rtt_ms: float = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Round-trip time added to the link in ms, half of it in each direction; in mode `wire` only. The "
+        "tap is at the server: all of it lies between the tap and the client.",
+    )
     congestion_control: str = Field(
         "cubic",
         pattern=r"^[a-z0-9_-]{1,15}$",
@@ -70,6 +77,12 @@ class LinkSettings(BaseModel):
         ge=2**18,
         description="Maximum of net.ipv4.tcp_rmem and tcp_wmem on client and server.",
     )
+
+    @model_validator(mode="after")
+    def _delay_in_wire_mode(self) -> Self:
+        if self.rtt_ms and self.mode != "wire":
+            raise ValueError("rtt_ms needs mode `wire`: what delays the frames takes none that is longer than the MTU")
+        return self
 
 
 @dataclass(frozen=True)

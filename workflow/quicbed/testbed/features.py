@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from .base import Completed, TestbedError
+from .delay import uml_problem
 from .namespace import NamespaceThread, unshare
 from .process import find_program, finish, require_tools, start
 
@@ -200,14 +201,22 @@ def _in_namespace() -> dict[str, Feature]:
     return {name: probe() for name, probe in probes.items()}
 
 
+def _delay(netem: Feature) -> Feature:
+    """Whether a link can have a round-trip time: by this kernel or by one that runs as a process."""
+    if netem.available:
+        return _YES
+    problem = uml_problem()
+    return _YES if problem is None else Feature(False, f"{netem.reason}, and {problem}")
+
+
 def features() -> dict[str, Feature]:
     """Every feature a testbed or an experiment may need; nothing on the machine changes.
 
     Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``udp-gso``, ``udp-gro``, ``tbf``,
-    ``netem``, ``fq``, ``etf``, ``psi``, ``schedstat``, ``perf``, ``perf-hardware``.
+    ``netem``, ``fq``, ``etf``, ``delay``, ``psi``, ``schedstat``, ``perf``, ``perf-hardware``.
     """
     found = _anywhere()
-    needs_namespace = ("namespaces", "veth", "bridge", "udp-gso", "udp-gro", *_QDISCS)
+    needs_namespace = ("namespaces", "veth", "bridge", "udp-gso", "udp-gro", *_QDISCS, "delay")
     if not has_capabilities():
         no = Feature(False, "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")
         return {"root": no, **dict.fromkeys(needs_namespace, no), **found}
@@ -218,7 +227,8 @@ def features() -> dict[str, Feature]:
         no = Feature(False, f"cannot make a network namespace: {error.strerror}")
         return {"root": _YES, **dict.fromkeys(needs_namespace, no), **found}
     try:
-        return {"root": _YES, "namespaces": _YES, **thread.call(_in_namespace), **found}
+        inside = thread.call(_in_namespace)
+        return {"root": _YES, "namespaces": _YES, **inside, "delay": _delay(inside["netem"]), **found}
     finally:
         thread.close()
 

@@ -6,7 +6,8 @@
     link0 10.113.0.1 ---- client0 [bridge0] server0 ---- link0 10.113.0.2
 
 Every line is a veth pair. The tap is ``server0``. A rate limit acts on ``client0``, in the
-direction of downloads. The addresses exist inside the namespaces only.
+direction of downloads. The addresses exist inside the namespaces only. For a round-trip time
+``server0`` moves to a second bridge, and a delay line joins the two (:mod:`.delay`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import threading
 import time
@@ -40,6 +43,7 @@ from .base import (
     TestbedError,
 )
 from .capture import Tcpdump
+from .delay import CLIENT_END, SERVER_END, DelayLine, open_line
 from .facts import sysctl_path
 from .features import LOCAL_TESTBED_NEEDS, UDP_SEGMENT, features, has_capabilities, require
 from .lock import HostSetting, Lock, State, host_settings_lock, runtime_directory
@@ -71,6 +75,7 @@ _ENDS: tuple[Role, Role] = ("client", "server")
 _TAP = "server0"
 _SHAPED = "client0"
 _BRIDGE = "bridge0"
+_SERVER_BRIDGE = "bridge1"  # between delay line and server, only while there is a round-trip time
 
 # Options of ethtool -K to the names ethtool -k prints.
 _OFFLOADS = {
@@ -97,6 +102,12 @@ _RECORDED_SETTINGS = (
 _ALLOWED_CONGESTION_CONTROL = sysctl_path("net.ipv4.tcp_allowed_congestion_control")
 _PROBE_TIMEOUT_S = 10.0
 _BURST_S = 0.004
+# A round-trip time is right if the fastest of some echoes is not shorter and not much longer.
+_RTT_ECHOES = 5
+_RTT_ATTEMPTS = 4
+_RTT_SHORTER = 0.98
+_RTT_LONGER = 1.1
+_RTT_LONGER_MS = 2.0
 _SUPER_FRAME_BYTES = 2**17  # a GSO frame of 64 kB and the headers of its segments, with room
 
 
@@ -316,6 +327,10 @@ class LocalTestbed(Testbed):
         self._checksums_in_captures: bool | None = None
         self._lock: Lock | None = None
         self._tools: dict[str, str] | None = None
+        self._has_netem = False
+        self._delay: DelayLine | None = None
+        self._delayed = False
+        self._measured_rtt_ms: float | None = None
 
     # -- set-up and removal
 
@@ -334,7 +349,9 @@ class LocalTestbed(Testbed):
         self._lock = lock
         self._signals.watch()
         try:
-            require(features(), LOCAL_TESTBED_NEEDS)
+            found = features()
+            require(found, LOCAL_TESTBED_NEEDS)
+            self._has_netem = found["netem"].available
             with self._signals.held():
                 self._remove_leftovers()
             self._create()
@@ -372,6 +389,9 @@ class LocalTestbed(Testbed):
                 errors.append(error)
 
         self._link = None
+        if self._delay is not None:
+            attempt(self._delay.close)
+        self._delay, self._delayed = None, False
         for host in self._local.values():
             attempt(host.close)
         for setting in self._state.host_settings:
@@ -402,6 +422,10 @@ class LocalTestbed(Testbed):
         return finish("this machine", argv, start("this machine", argv), timeout=30, check=True, text=None)
 
     @property
+    def _delay_directory(self) -> Path:
+        return self._state_path.with_suffix(".delay")
+
+    @property
     def _mark(self) -> str:
         """Alias of the loopback interface of our namespaces: they say themselves whose they are."""
         return f"quicbed testbed {self.name}"
@@ -428,6 +452,7 @@ class LocalTestbed(Testbed):
                 )
         for name in present:
             self._delete_namespace(name)
+        shutil.rmtree(self._delay_directory, ignore_errors=True)
         for setting in state.host_settings if state is not None else []:
             setting.restore()
         self._state_path.unlink(missing_ok=True)
@@ -470,12 +495,16 @@ class LocalTestbed(Testbed):
         if link == self._link:
             return
         self._link = None
+        self._measured_rtt_ms = None
         checksums = link.mode == "throughput"
+        self._join(delayed=link.rtt_ms > 0)
         for host in self._local.values():
             self._set_mtu(host, link.mtu)
             for interface in _INTERFACES[host.name]:
                 self._set_offloads(host, interface, link.mode, checksums=checksums)
         self._set_rate(link)
+        if self._delay is not None and link.rtt_ms > 0:
+            self._delay.set(link.rtt_ms / 2)
         self._set_congestion_control(link.congestion_control)
         for role in _ENDS:
             host = self._local[role]
@@ -494,10 +523,65 @@ class LocalTestbed(Testbed):
             if not self._probe_path(udp_segment=1200, congestion_control=link.congestion_control):
                 raise TestbedError(f"testbed {self.name}: UDP GSO does not work on the link in mode {link.mode}")
         self._checksums_in_captures = not checksums
+        if link.rtt_ms > 0:
+            self._measured_rtt_ms = self._measure_rtt(link.rtt_ms)
         self._link = link
 
+    def _join(self, *, delayed: bool) -> None:
+        """Put the delay line between client and server, or take it out."""
+        if delayed == self._delayed:
+            return
+        middle = self._local["middle"]
+        if self._delay is None:
+            self._delay = open_line(middle, self._delay_directory, netem=self._has_netem)
+            commands = [
+                f"link add {_SERVER_BRIDGE} type bridge stp_state 0 mcast_snooping 0",
+                f"link set {CLIENT_END} master {_BRIDGE}",
+                f"link set {SERVER_END} master {_SERVER_BRIDGE}",
+            ]
+            middle.run(["ip", "-batch", "-"], input="\n".join(commands) + "\n")
+        state = "up" if delayed else "down"
+        commands = [
+            *(f"link set {name} {state}" for name in (CLIENT_END, SERVER_END, _SERVER_BRIDGE)),
+            f"link set {_TAP} master {_SERVER_BRIDGE if delayed else _BRIDGE}",
+        ]
+        middle.run(["ip", "-batch", "-"], input="\n".join(commands) + "\n")
+        self._delayed = delayed
+
+    def _measure_rtt(self, wanted_ms: float) -> float:
+        """Median time of UDP echoes in ms, once the fastest of them says that the delay is right."""
+        longest = max(_RTT_LONGER * wanted_ms, wanted_ms + _RTT_LONGER_MS)
+        client, server = self._local["client"], self._local["server"]
+        near: socket.socket = client.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        far: socket.socket = server.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        times: list[float] = []
+        with near, far:
+            for one, host in ((near, client), (far, server)):
+                one.bind((str(host.address), 0))
+                one.settimeout(_PROBE_TIMEOUT_S)
+            try:
+                for _ in range(_RTT_ATTEMPTS):
+                    for _ in range(_RTT_ECHOES):
+                        begin = time.monotonic()
+                        near.sendto(bytes(1200), far.getsockname())
+                        content, address = far.recvfrom(65536)
+                        far.sendto(content, address)
+                        near.recv(65536)
+                        times.append((time.monotonic() - begin) * 1e3)
+                    if min(times) <= longest:
+                        break
+            except OSError as error:
+                raise TestbedError(f"testbed {self.name}: no UDP echo over the delayed link: {error}") from error
+        if not _RTT_SHORTER * wanted_ms <= min(times) <= longest:
+            raise TestbedError(
+                f"testbed {self.name}: round-trip time is at least {min(times):.2f} ms after {wanted_ms:g} ms was set"
+            )
+        return statistics.median(times)
+
     def _set_mtu(self, host: LocalHost, mtu: int) -> None:
-        interfaces = [*_INTERFACES[host.name], *([_BRIDGE] if host.name == "middle" else [])]
+        interfaces = list(_INTERFACES[host.name])
+        if host.name == "middle":
+            interfaces += [_BRIDGE, *((_SERVER_BRIDGE, CLIENT_END, SERVER_END) if self._delay is not None else ())]
         commands = "".join(f"link set {interface} mtu {mtu}\n" for interface in interfaces)
         host.run(["ip", "-batch", "-"], input=commands)
         for row in host.links():
@@ -659,6 +743,8 @@ class LocalTestbed(Testbed):
             link = self._link.model_dump()
             link["burst_bytes"] = burst_bytes(self._link) if self._link.rate_mbit else None
             link["checksums_valid_in_captures"] = self._checksums_in_captures
+            link["measured_rtt_ms"] = self._measured_rtt_ms
+            link["delay"] = self._delay.description if self._delay is not None and self._delayed else None
         return {
             "name": self.name,
             "kind": self.kind,
