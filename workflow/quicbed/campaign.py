@@ -21,8 +21,8 @@ from typing import Any
 
 from quicbed import build as builds
 from quicbed.analysis import paired_ratio
-from quicbed.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, link_settings, now, read_run, say
-from quicbed.plan import Cell, builds_needed, campaign_of, cells_of
+from quicbed.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, now, read_run, say
+from quicbed.plan import PRIMITIVES, Cell, builds_needed, campaign_of, cells_of
 
 
 class Campaign:
@@ -106,6 +106,8 @@ class Campaign:
             if cell.unsupported is not None:
                 self.exclude(cell, "unsupported", cell.unsupported)
                 continue
+            if cell.arm == PRIMITIVES:
+                continue
             say(f"{self.name}: proof of {cell.slug}")
             proof_id, reason, status = self.driver.prove(cell, self.experiment.workload, self.experiment.link.mtu)
             if status == "ok":
@@ -133,11 +135,9 @@ class Campaign:
 
     def measure(self) -> None:
         """Measure what is missing."""
-        workload, link = self.experiment.workload, self.experiment.link
         active = [cell for cell in self.cells if cell.id not in self.excluded]
         if not active:
             raise MeasureError(f"{self.name}: no cell can be measured; the reasons are above")
-        self.driver.testbed.apply(link_settings(link, workload))
         by_id = {cell.id: cell for cell in active}
         self.retry = set(self.unsuccessful(by_id))
         warm = False
@@ -172,9 +172,15 @@ class Campaign:
         if not wanted:
             return None
         block = max(planned, default=-1) + 1
-        order = sorted(wanted)
         # the seed is a string so that it does not depend on Python's hash of tuples
-        random.Random(f"{self.driver.project.config.seed}/{self.id}/{block}").shuffle(order)
+        shuffled = random.Random(f"{self.driver.project.config.seed}/{self.id}/{block}")
+        order = sorted(wanted)
+        shuffled.shuffle(order)
+        # changing the delay of the link takes seconds: cells of one follow each other, the delays in random order
+        delays = sorted({by_id[cell].variant.get("rtt_ms") or 0 for cell in order})
+        if len(delays) > 1:
+            shuffled.shuffle(delays)
+            order.sort(key=lambda cell: delays.index(by_id[cell].variant.get("rtt_ms") or 0))
         builds.write_json(
             self.directory / f"b{block:04d}" / "block.json",
             {
@@ -254,14 +260,15 @@ class Campaign:
         return True
 
     def values(self) -> dict[str, list[tuple[int, float]]]:
-        """Goodput by cell: (block, Mbit/s) of the first uncontaminated successful attempt."""
+        """Goodput (Mbit/s) or TTFB (ms) by cell: (block, value) of the first uncontaminated successful attempt."""
+        metric = "ttfb_ms" if self.experiment.workload.kind == "handshake" else "goodput_mbps"
         values: dict[str, list[tuple[int, float]]] = {}
         for block in self.blocks():
             for cell, attempts in self.runs(block).items():
                 good = [run for run in attempts if run["status"] == "ok"]
                 clean = [run for run in good if not run["contaminated"]]
-                if chosen := (clean[:1] or good[-1:]):
-                    values.setdefault(cell, []).append((block, chosen[0]["metrics"]["goodput_mbps"]))
+                if (chosen := (clean[:1] or good[-1:])) and metric in chosen[0]["metrics"]:
+                    values.setdefault(cell, []).append((block, chosen[0]["metrics"][metric]))
         return values
 
     def remaining(self, by_id: Mapping[str, Cell], current: int) -> int:
@@ -276,8 +283,9 @@ class Campaign:
         parent = self.directory / "warm-up"
         number = len(list(parent.glob("*"))) if parent.exists() else 0
         for cell in active:
-            if cell.baseline is None:
+            if cell.baseline is None and cell.arm != PRIMITIVES:
                 say(f"{self.name}: warm-up {cell.slug}")
+                self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
                 with self.driver.stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
                     attempt = self.driver.execute(
                         cell, self.experiment.workload, self.scale, self.experiment.link, directory
@@ -295,21 +303,36 @@ class Campaign:
                 "finished runs are kept"
             )
         target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
+        if cell.arm != PRIMITIVES:
+            self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
         with self.driver.stored(target) as directory:
-            attempt = self.driver.execute(cell, self.experiment.workload, self.scale, self.experiment.link, directory)
-            attempt.evidence["proof"] = self.proofs[cell.id]
+            if cell.arm == PRIMITIVES:
+                attempt = self.driver.time_primitives(cell, directory)
+            else:
+                attempt = self.driver.execute(
+                    cell, self.experiment.workload, self.scale, self.experiment.link, directory
+                )
+                attempt.evidence["proof"] = self.proofs[cell.id]
             run = self._record(cell, attempt, block=block, order=order, number=number)
             builds.write_json(directory / "run.json", run)
         return run
 
     def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> dict[str, Any]:
+        if cell.arm == PRIMITIVES:
+            workload: dict[str, Any] = {"kind": PRIMITIVES, "bytes": None, "connections": None}
+        else:
+            workload = {
+                "kind": self.experiment.workload.kind,
+                "bytes": self.scale.bytes,
+                "connections": cell.connections,
+            }
         return self.driver.record(
             cell,
             attempt,
             experiment=self.name,
             campaign=self.id,
             link=self.experiment.link,
-            size=self.scale.bytes,
+            workload=workload,
             number=number,
             **place,
         )
@@ -318,7 +341,13 @@ class Campaign:
 def _summary(run: Mapping[str, Any]) -> str:
     if run["status"] != "ok":
         return f"{run['status']}: {run['reason']}"
-    text = f"{run['metrics']['goodput_mbps'] / 1000:.2f} Gbit/s"
+    metrics = run["metrics"]
+    if "goodput_mbps" in metrics:
+        text = f"{metrics['goodput_mbps'] / 1000:.2f} Gbit/s"
+    elif "ttfb_ms" in metrics:
+        text = f"TTFB {metrics['ttfb_ms']:.2f} ms"
+    else:
+        text = f"{metrics['wall_s']:.1f} s"
     return text + (" (contaminated)" if run["contaminated"] else "")
 
 

@@ -477,13 +477,13 @@ class Project:
                 )
         groups = {group.name: group for group in self.algorithms.groups}
         signatures = {signature.name: signature for signature in self.algorithms.signatures}
-        for name, library in self.libraries.items():
+        for name, described in self.libraries.items():
             file = directory / "libraries" / f"{name}.yaml"
-            for group in library.supports.groups:
+            for group in described.supports.groups:
                 _known("supports.groups", group, groups, file)
-            for signature in library.supports.signatures:
+            for signature in described.supports.signatures:
                 _known("supports.signatures", signature, signatures, file)
-            for flavour_name, flavour in library.flavours.items():
+            for flavour_name, flavour in described.flavours.items():
                 for algorithm in flavour.unsupported:
                     _known(f"flavours.{flavour_name}.unsupported", algorithm, groups | signatures, file)
         for name, experiment in self.experiments.items():

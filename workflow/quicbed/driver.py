@@ -10,20 +10,21 @@ import logging
 import os
 import shutil
 import signal
+import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed import certificates, events, proof
+from quicbed import certificates, events, handshake, proof
 from quicbed.capture import CaptureError
 from quicbed.config import Link, Project, Scale, Workload
-from quicbed.plan import Cell, digest
+from quicbed.plan import Cell, congestion_control_of, digest
 from quicbed.testbed import Exit, LinkSettings, Process, Testbed
 
-FORMAT = 1
+FORMAT = 2
 PORT = 4433
 SERVER_NAME = "server"
 SUITES = {
@@ -42,6 +43,13 @@ HANG_MARGIN = 10.0
 PROOF_BYTES = 262144
 PROOF_RATE_MBIT = 100.0
 PROOF_ATTEMPTS = 2
+# Connections in the captured run of a handshake cell, unless its runs have fewer.
+PROOF_CONNECTIONS = 20
+# A handshake that takes longer has failed, in seconds; the whole run has the scale's limit.
+CONNECTION_TIMEOUT = 20.0
+PRIMITIVES_TIMEOUT = 900.0
+# Time to spend on one operation of one primitive in a run.
+PRIMITIVES_MS = 20
 FREE_BYTES = 500 * 2**20
 
 
@@ -107,12 +115,37 @@ class Driver:
         self.testbed = testbed
         self.facts = facts
         self.raw = project.raw / project.config.testbed
-        self.certificates = certificates.directory(project)
+        self.applied: LinkSettings | None = None
 
     # ---- one run -------------------------------------------------------------------------------------------------
 
-    def execute(self, cell: Cell, workload: Workload, scale: Scale, link: Link, directory: Path) -> Attempt:
-        """Run server and client of a cell once; their output goes to `directory`."""
+    def prepare(self, cell: Cell, workload: Workload, link: Link) -> None:
+        """Give the link what a cell needs, unless it has it already."""
+        settings = link_settings(link, workload, cell.variant.get("rtt_ms") or 0)
+        if settings != self.applied:
+            self.applied = None
+            self.testbed.apply(settings)
+            self.applied = settings
+
+    def execute(
+        self,
+        cell: Cell,
+        workload: Workload,
+        scale: Scale,
+        link: Link,
+        directory: Path,
+        *,
+        connections: int | None = None,
+        key_log: Path | None = None,
+    ) -> Attempt:
+        """Run server and client of a cell once; their output goes to `directory`.
+
+        `connections` is their number, by default that of the cell; TLS secrets are appended to `key_log`.
+        """
+        count = connections or cell.connections
+        more = {"server": ["--content", str(scale.bytes)], "client": ["--connections", str(count)]}
+        if key_log is not None:
+            more["client"] += ["--key-log", str(key_log)]
         attempt = Attempt(started_at=now())
         begin = time.monotonic()
         before = self.testbed.counters()
@@ -121,11 +154,11 @@ class Driver:
         client: Process | None = None
         server_exit = client_exit = None
         try:
-            server = self._spawn("server", cell, workload, scale, link, directory)
+            server = self._spawn("server", cell, workload, scale, link, directory, more["server"])
             if (problem := self._await_ready(server, directory / "server.jsonl")) is not None:
                 attempt.fail(problem)
             else:
-                client = self._spawn("client", cell, workload, scale, link, directory)
+                client = self._spawn("client", cell, workload, scale, link, directory, more["client"])
                 try:
                     client_exit = client.wait(scale.timeout_s + HANG_MARGIN)
                 except TimeoutError:
@@ -141,7 +174,10 @@ class Driver:
         wall = time.monotonic() - begin
         logs = self._read_logs(attempt, directory, client_exit, server_exit)
         if attempt.status == "ok" and logs is not None:
-            self._judge(attempt, cell, scale, *logs)
+            if workload.kind == "handshake":
+                self._judge_handshakes(attempt, cell, scale, count, *logs)
+            else:
+                self._judge(attempt, cell, scale, *logs)
         delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
         endpoints_cpu = sum(e.user_s + e.system_s for e in (client_exit, server_exit) if e is not None)
         attempt.host |= {
@@ -162,20 +198,30 @@ class Driver:
         self._gate(attempt)
         return attempt
 
-    def _spawn(self, role: str, cell: Cell, workload: Workload, scale: Scale, link: Link, directory: Path) -> Process:
+    def _spawn(
+        self,
+        role: str,
+        cell: Cell,
+        workload: Workload,
+        scale: Scale,
+        link: Link,
+        directory: Path,
+        more: Sequence[str],
+    ) -> Process:
         side = cell.client if role == "client" else cell.server
         program = self.project.build / side.build / "bin" / role
         address = f"{self.testbed.server.address}:{PORT}"
-        argv = [str(program), "--events", str(directory / f"{role}.jsonl")]
+        argv = [str(program), "--events", str(directory / f"{role}.jsonl"), *more]
+        identity = certificates.directory(self.project, cell.variant["signature"])
         if role == "server":
             argv += ["--listen", address]
-            argv += ["--certificate", str(self.certificates / "server.pem")]
-            argv += ["--private-key", str(self.certificates / "server.key")]
-            argv += ["--content", str(scale.bytes)]
+            argv += ["--certificate", str(identity / "server.pem")]
+            argv += ["--private-key", str(identity / "server.key")]
         else:
+            limit = min(scale.timeout_s, CONNECTION_TIMEOUT) if workload.kind == "handshake" else scale.timeout_s
             argv += ["--connect", address, "--server-name", SERVER_NAME]
-            argv += ["--ca", str(self.certificates / "ca.pem")]
-            argv += ["--bytes", str(scale.bytes), "--timeout", f"{scale.timeout_s:g}"]
+            argv += ["--ca", str(identity / "ca.pem")]
+            argv += ["--bytes", str(scale.bytes), "--timeout", f"{limit:g}"]
         argv += [
             "--cipher",
             cell.variant["cipher"],
@@ -183,15 +229,21 @@ class Driver:
             cell.variant["aead"],
             "--group",
             cell.variant["group"],
+            "--signature",
+            cell.variant["signature"],
         ]
-        argv += ["--congestion-control", workload.congestion_control]
+        library = self.project.libraries[side.library]
+        argv += ["--congestion-control", congestion_control_of(library, workload.congestion_control)]
         if cell.transport == "quic":
+            argv += ["--initial-size", str(cell.variant["initial_size"])]
+            if role == "server":
+                argv += ["--retry", "on" if cell.variant["retry"] else "off"]
             argv += ["--header-protection", "on" if cell.variant["header_protection"] else "off"]
             argv += [
                 "--gso",
-                "on" if workload.gso else "off",
+                "on" if workload.gso and library.supports.gso else "off",
                 "--gro",
-                "on" if workload.gro else "off",
+                "on" if workload.gro and library.supports.gro else "off",
             ]
             argv += ["--udp-payload", str(link.mtu - UDP_OVERHEAD)]
             argv += [
@@ -293,8 +345,8 @@ class Driver:
         }
         for metric, value in (
             ("goodput_mbps", events.goodput_mbps(connection)),
-            ("handshake_ms", events.handshake_ms(connection)),
             ("ttfb_ms", events.ttfb_ms(connection)),
+            ("first_byte_ms", events.first_byte_ms(connection)),
         ):
             if value is not None:
                 attempt.metrics[metric] = value
@@ -309,18 +361,141 @@ class Driver:
                 value = getattr(side, name)
                 if value is not None:
                     attempt.metrics[f"{role}_{name}"] = value
+        self._judge_both(attempt, cell, client, server)
+
+    def _judge_handshakes(
+        self,
+        attempt: Attempt,
+        cell: Cell,
+        scale: Scale,
+        count: int,
+        client: events.EndpointLog[events.ClientConnection],
+        server: events.EndpointLog[events.ServerConnection],
+    ) -> None:
+        """As `_judge` for a run of many connections: medians over them, evidence of each."""
+        failed = [connection for connection in client.connections if not connection.ok]
+        if failed or len(client.connections) != count:
+            why = f", the first because: {failed[0].error}" if failed else ""
+            attempt.fail(
+                f"{len(failed)} of {len(client.connections)} connections failed{why}"
+                if failed
+                else f"the client reported {len(client.connections)} connections, {count} were asked for"
+            )
+            return
+        if len(server.connections) != count:
+            attempt.fail(f"the server reported {len(server.connections)} connections, the client {count}")
+            return
+        wrong = [c for c in client.connections if c.bytes_received != scale.bytes or not c.content_ok]
+        if wrong:
+            attempt.fail(f"wrong content on connection {wrong[0].index}: {wrong[0].bytes_received} bytes received")
+            return
+        times = [events.ttfb_ms(connection) for connection in client.connections]
+        if None in times:
+            attempt.fail("the client reported handshakes without their times")
+            return
+        begin, last = client.connections[0].t_client_hello, client.connections[-1].t_close
+        if begin is None or last is None:
+            attempt.fail("the client reported connections without their beginning or end")
+            return
+        attempt.metrics |= {
+            "bytes": scale.bytes * count,
+            "connections": count,
+            "wall_s": (last - begin) / 1e9,
+            "handshakes_per_s": count / ((last - begin) / 1e9),
+        }
+        measured = sorted(time for time in times if time is not None)
+        q1, median, q3 = statistics.quantiles(measured, n=4, method="inclusive") if count > 1 else measured * 3
+        attempt.metrics |= {
+            "ttfb_ms": median,
+            "ttfb_ms_mean": statistics.fmean(measured),
+            "ttfb_ms_p25": q1,
+            "ttfb_ms_p75": q3,
+        }
+        for metric, function in (("confirmed_ms", events.confirmed_ms), ("first_byte_ms", events.first_byte_ms)):
+            _median_metric(attempt, metric, (function(connection) for connection in client.connections))
+        for role, log in (("client", client), ("server", server)):
+            cpu = (_cpu_s(connection) for connection in log.connections)
+            _median_metric(attempt, f"{role}_cpu_ms", (None if value is None else value * 1e3 for value in cpu))
+            for name in ("handshake_packets_sent", "handshake_bytes_sent", "packets_lost"):
+                values = (getattr(connection, name) for connection in log.connections)
+                _median_metric(attempt, f"{role}_{name}", values)
+        self._judge_both(attempt, cell, client, server)
+
+    def _judge_both(
+        self,
+        attempt: Attempt,
+        cell: Cell,
+        client: events.EndpointLog[events.ClientConnection],
+        server: events.EndpointLog[events.ServerConnection],
+    ) -> None:
+        """Keep what both ends say of themselves, and fail where a connection is not as the cell says."""
         attempt.host["run_delay_s"] = {
             role: None if log.end.run_delay_ns is None else log.end.run_delay_ns / 1e9
             for role, log in (("client", client), ("server", server))
         }
+        attempt.host["max_rss_bytes"] = {"client": client.end.max_rss_bytes, "server": server.end.max_rss_bytes}
         attempt.host["options"] = {"client": client.start.options, "server": server.start.options}
-        attempt.evidence = {
-            role: {name: getattr(side, name) for name in ("cipher", "group", "signature", "aead", "header_protection")}
-            for role, side in (("client", connection), ("server", accepted))
+        names = ("cipher", "group", "signature", "aead", "header_protection", "hello_retry_request", "retry")
+        expected = expectations(self.project, cell)
+        for role, log in (("client", client), ("server", server)):
+            seen = [{name: getattr(connection, name) for name in names} for connection in log.connections]
+            attempt.evidence[role] = seen[-1]
+            for connection, values in zip(log.connections, seen, strict=True):
+                if problems := contradictions(expected, role, values):
+                    where = f" (connection {connection.index} of {len(seen)})" if len(seen) > 1 else ""
+                    for problem in problems:
+                        attempt.fail(problem + where)
+                        attempt.contradictions.append(problem + where)
+                    attempt.evidence[role] = values
+                    break
+
+    def time_primitives(self, cell: Cell, directory: Path) -> Attempt:
+        """Time the primitives of a build; its output goes to `directory`."""
+        attempt = Attempt(started_at=now())
+        begin = time.monotonic()
+        before = self.testbed.counters()
+        own_before = time.process_time()
+        log = directory / "primitives.jsonl"
+        argv = [str(self.project.build / cell.client.build / "bin" / "primitives"), "--events", str(log)]
+        argv += ["--milliseconds", str(PRIMITIVES_MS)]
+        argv += [part for name in cell.variant["groups"] for part in ("--group", name)]
+        for name in cell.variant["signatures"]:
+            argv += ["--signature", f"{name}={certificates.directory(self.project, name)}"]
+        process = self.testbed.client.spawn(
+            argv, stdout=directory / "primitives.out", stderr=directory / "primitives.err"
+        )
+        exit_ = None
+        try:
+            exit_ = process.wait(PRIMITIVES_TIMEOUT)
+        except TimeoutError:
+            attempt.fail(f"the primitives hung: not finished {PRIMITIVES_TIMEOUT:g} s after their start")
+        finally:
+            if exit_ is None:
+                _kill(process)
+        after = self.testbed.counters()
+        own_cpu = time.process_time() - own_before
+        wall = time.monotonic() - begin
+        delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
+        if exit_ is not None and exit_.returncode != 0:
+            attempt.fail(_exit_text("primitives", exit_.returncode, directory))
+        elif exit_ is not None:
+            try:
+                seen = events.read_primitives(log)
+            except events.EventError as error:
+                attempt.fail(str(error).replace(f"{directory}/", ""))
+            else:
+                lacking = [f"{one.name}: {one.reason}" for one in seen.unsupported]
+                if lacking or seen.errors or not seen.primitives:
+                    attempt.fail("; ".join([*lacking, *seen.errors]) or "no primitive was timed")
+        used = exit_.user_s + exit_.system_s if exit_ is not None else 0.0
+        attempt.metrics |= {"wall_s": wall, "run_wall_s": wall}
+        attempt.host |= {
+            "load_1m": before["machine.load_1m"],
+            "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
+            "foreign_cpu_share": _foreign_share(delta, used + own_cpu, wall),
         }
-        for problem in contradictions(cell, attempt.evidence):
-            attempt.fail(problem)
-            attempt.contradictions.append(problem)
+        self._gate(attempt)
+        return attempt
 
     def _gate(self, attempt: Attempt) -> None:
         """Note what else the machine was doing, where it was too much."""
@@ -349,7 +524,7 @@ class Driver:
         experiment: str,
         campaign: str,
         link: Link,
-        size: int,
+        workload: Mapping[str, Any],
         number: int,
         **place: Any,
     ) -> dict[str, Any]:
@@ -364,7 +539,7 @@ class Driver:
                 "cpus": self.facts["cpus"],
                 "kernel": self.facts["kernel"],
             },
-            "link": link.model_dump(),
+            "link": {**link.model_dump(), "rtt_ms": cell.variant.get("rtt_ms") or 0},
             "experiment": experiment,
             "campaign": campaign,
             "scale": self.project.config.scale,
@@ -373,7 +548,7 @@ class Driver:
             "client": cell.client.as_dict(),
             "server": cell.server.as_dict(),
             "variant": dict(cell.variant),
-            "workload": {"kind": "bulk", "bytes": size, "connections": 1},
+            "workload": dict(workload),
             "status": attempt.status,
             "reason": attempt.reason,
             "contaminated": bool(attempt.contamination),
@@ -410,9 +585,12 @@ class Driver:
     def prove(self, cell: Cell, workload: Workload, mtu: int) -> tuple[str, str | None, str]:
         """Prove once per pair of builds that a variant does on the wire what it says.
 
-        Returns the id of the proof, the reason why it did not succeed (None: proven) and its status.
+        A captured download or, for handshakes, a captured series of them with the TLS secrets, from which packets and
+        bytes by encryption level are taken. Returns the id of the proof, the reason why it did not succeed (None:
+        proven) and its status.
         """
-        link = Link(mode="wire", mtu=mtu, rate_mbit=PROOF_RATE_MBIT)
+        handshakes = workload.kind == "handshake"
+        link = Link(mode="wire", mtu=mtu, rate_mbit=None if handshakes else PROOF_RATE_MBIT)
         identity = {
             "client": cell.client.build,
             "server": cell.server.build,
@@ -429,25 +607,31 @@ class Driver:
             if stored["status"] == "unsupported":
                 return proof_id, stored["reason"], stored["status"]
             # looked at again, because what examines captures may have changed since
-            if stored["status"] == "ok" and not self._examine(cell, file.parent / "capture.pcap", mtu)[1]:
+            if stored["status"] == "ok" and (
+                handshakes or not self._examine(cell, file.parent / "capture.pcap", mtu)[1]
+            ):
                 return proof_id, None, "ok"
-        scale = Scale(bytes=PROOF_BYTES, blocks=1, timeout_s=30)
+        size, count = (1, min(cell.connections, PROOF_CONNECTIONS)) if handshakes else (PROOF_BYTES, 1)
+        scale = Scale(bytes=size, blocks=1, timeout_s=120 if handshakes else 30)
         attempts = itertools.count(len(done))
         result = "failed"
         reason: str | None = None
         for _ in range(PROOF_ATTEMPTS):
             number = next(attempts)
-            self.testbed.apply(link_settings(link, workload))
+            self.prepare(cell, workload, link)
             name = f"{cell.slug.removesuffix('-aa')}-{proof_id}.{number}"
             with self.stored(parent / name) as directory:
                 capture = directory / "capture.pcap"
+                key_log = directory / "keys.log" if handshakes else None
                 with self.testbed.capture(capture, snaplen=mtu + 100) as captured:
-                    attempt = self.execute(cell, workload, scale, link, directory)
+                    attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
                 attempt.contamination = []
                 if attempt.status == "ok":
-                    seen, problems = self._examine(cell, capture, mtu)
                     attempt.evidence["proof"] = proof_id
-                    attempt.evidence["seen"] = seen
+                    if handshakes:
+                        attempt.evidence["handshake"], problems = self._examine_handshakes(cell, directory, count, mtu)
+                    else:
+                        attempt.evidence["seen"], problems = self._examine(cell, capture, mtu)
                     if captured.packets_dropped:
                         problems.append(f"the capture lost {captured.packets_dropped} packets")
                     for problem in problems:
@@ -458,7 +642,7 @@ class Driver:
                     experiment="proofs",
                     campaign=parent.name,
                     link=link,
-                    size=PROOF_BYTES,
+                    workload={"kind": workload.kind, "bytes": size, "connections": count},
                     block=None,
                     order=None,
                     number=number,
@@ -469,6 +653,51 @@ class Driver:
             if result != "failed":
                 break
         return proof_id, reason, result
+
+    def _examine_handshakes(
+        self, cell: Cell, directory: Path, count: int, mtu: int
+    ) -> tuple[dict[str, Any], list[str]]:
+        """What the capture of a series of handshakes shows, and where that contradicts the cell.
+
+        Writes handshakes.json: an object per connection (`quicbed.handshake.Handshake`).
+        """
+        quic = cell.transport == "quic"
+        try:
+            seen = handshake.examine(
+                directory / "capture.pcap",
+                directory / "keys.log",
+                server_ip=str(self.testbed.server.address),
+                server_port=PORT,
+                transport="quic" if quic else "tcp",
+            )
+        except (handshake.HandshakeError, OSError) as error:
+            return {}, [str(error).replace(f"{directory}/", "")]
+        builds.write_json(directory / "handshakes.json", [one.model_dump(mode="json") for one in seen])
+        problems = handshake.contradictions(
+            seen,
+            self.project.algorithms,
+            connections=count,
+            group=cell.variant["group"],
+            signature=cell.variant["signature"],
+            cipher=cell.variant["cipher"],
+            retry=bool(cell.variant["retry"]),
+            udp_payload=mtu - UDP_OVERHEAD if quic else None,
+        )
+        client = events.read(directory / "client.jsonl", "client")
+        server = events.read(directory / "server.jsonl", "server")
+        summary: dict[str, Any] = {
+            # comparing counts needs one connection of each side for every one in the capture
+            "count_differences": handshake.count_differences(seen, client.connections, server.connections)
+            if quic
+            else [],
+        }
+        for role in ("client", "server"):
+            sent = [one.client if role == "client" else one.server for one in seen]
+            summary[role] = {
+                name: statistics.median(getattr(one, name) for one in sent) if sent else None
+                for name in ("packets", "datagrams", "bytes", "ack_only_packets")
+            }
+        return summary, problems
 
     def _examine(self, cell: Cell, capture: Path, mtu: int) -> tuple[dict[str, Any], list[str]]:
         """What a capture shows, and where that contradicts the cell."""
@@ -496,24 +725,45 @@ def read_run(file: Path) -> dict[str, Any]:
     return run
 
 
-def contradictions(cell: Cell, evidence: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Where the values read back from the TLS libraries are not those of the cell."""
+def expectations(project: Project, cell: Cell) -> dict[str, Any]:
+    """What both ends of a cell's connections must have negotiated; None where the transport has no such thing."""
     header_protection = cell.variant["header_protection"]
-    expected = {
+    return {
         "cipher": SUITES[cell.variant["cipher"]],
-        "group": cell.variant["group"],
+        "group": project.algorithms.group(cell.variant["group"]).tls_name,
+        "signature": project.algorithms.signature(cell.variant["signature"]).tls_name,
         "aead": cell.variant["aead"],
         "header_protection": None if header_protection is None else ("on" if header_protection else "off"),
+        "hello_retry_request": False,
+        "retry": cell.variant["retry"],
     }
+
+
+# What a program may be unable to tell, while the other end and captures can.
+_OPTIONAL = ("signature", "hello_retry_request", "retry")
+
+
+def contradictions(expected: Mapping[str, Any], role: str, seen: Mapping[str, Any]) -> list[str]:
+    """Where the values that one end read back from its TLS library are not those expected."""
     problems = []
-    for role in ("client", "server"):
-        for name, wanted in expected.items():
-            seen = evidence[role][name]
-            if seen is not None and name == "group":
-                seen = seen.lower()
-            if seen != wanted:
-                problems.append(f"evidence: the {role} reports {name} {seen}, the cell says {wanted}")
+    for name, wanted in expected.items():
+        value = seen[name]
+        if value is None and name in _OPTIONAL:
+            continue
+        same = (
+            value.lower() == wanted.lower() if isinstance(value, str) and isinstance(wanted, str) else value == wanted
+        )
+        if not same and not (name == "retry" and wanted is None and not value):
+            problems.append(f"evidence: the {role} reports {name} {value}, the cell says {wanted}")
     return problems
+
+
+def _median_metric(attempt: Attempt, name: str, values: Iterable[float | None]) -> None:
+    """Keep the median of what connections report, unless one cannot tell."""
+    known = list(values)
+    present = [value for value in known if value is not None]
+    if present and len(present) == len(known):
+        attempt.metrics[name] = statistics.median(present)
 
 
 def _kill(process: Process) -> None:
@@ -565,10 +815,13 @@ def _exit_text(role: str, code: int, directory: Path) -> str:
     return f"the {role} {how}" + (f": {detail}" if detail else "")
 
 
-def link_settings(link: Link, workload: Workload) -> LinkSettings:
+def link_settings(link: Link, workload: Workload, rtt_ms: float = 0) -> LinkSettings:
+    """The link while cells with this added round-trip time run."""
     return LinkSettings(
         mode=link.mode,
         mtu=link.mtu,
         rate_mbit=link.rate_mbit,
-        congestion_control=workload.congestion_control,
+        rtt_ms=rtt_ms,
+        # handshakes end before the congestion control of TCP matters
+        congestion_control="cubic" if workload.congestion_control == "any" else workload.congestion_control,
     )

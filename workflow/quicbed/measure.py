@@ -11,9 +11,11 @@ from types import FrameType
 
 from quicbed import build as builds
 from quicbed import certificates
+from quicbed.build import components
 from quicbed.campaign import Campaign
 from quicbed.config import Project
 from quicbed.driver import FREE_BYTES, Driver, MeasureError
+from quicbed.plan import builds_needed
 from quicbed.testbed import Testbed, TestbedError, open_testbed
 
 
@@ -37,13 +39,26 @@ def testbed_of(project: Project) -> Testbed:
     return open_testbed(project.config.testbed, project.testbed.kind)
 
 
+def _check_providers(project: Project, name: str) -> None:
+    """Raise MeasureError unless OpenSSL can load its provider, where a build of the experiment needs it."""
+    needed = builds_needed(project, [name])
+    if any(
+        "openssl-provider" in project.libraries[library].flavours[flavour].components for library, flavour in needed
+    ):
+        openssl = components.directory(project, "openssl") / "bin" / "openssl"
+        provider = components.directory(project, "openssl-provider") / "lib" / "quicbed-pq.so"
+        if (problem := certificates.provider_problem(openssl, provider)) is not None:
+            raise MeasureError(problem)
+
+
 def measure(project: Project, name: str, marker: Path, opener: Callable[[Project], Testbed] = testbed_of) -> None:
     """Measure an experiment and write `marker` (JSON: campaign and cells) when it is complete.
 
     Raises MeasureError after everything else was measured if the evidence of a cell contradicts it, now or in an
     earlier session, or if no run of a cell succeeded.
     """
-    certificates.check(project)
+    certificates.check(project, certificates.needed(project, [name]))
+    _check_providers(project, name)
     project.raw.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(project.raw).free < FREE_BYTES:
         raise MeasureError(f"{project.raw}: less than {FREE_BYTES >> 20} MiB free on its disk; make room")

@@ -292,7 +292,7 @@ def _builds(records: list[provenance.Campaign], directory: Path | None) -> list[
 
 TRACE = [
     "experiment", "campaign", "block", "order", "attempt", "library", "label", "arm", "cell",
-    "status", "contaminated", "goodput_mbps", "handshake_ms", "client_build", "server_build",
+    "status", "contaminated", "goodput_mbps", "ttfb_ms", "client_build", "server_build",
     "client_negotiated_cipher", "proof", "started_at", "reason", "contamination", "origin",
 ]  # fmt: skip
 
@@ -301,8 +301,8 @@ def _trace(table: pl.DataFrame) -> dict[str, Any]:
     shown = table.select(TRACE).with_columns(
         pl.col("started_at").dt.strftime("%Y-%m-%dT%H:%M:%S%.3fZ"),
         pl.col("goodput_mbps").round(1),
-        pl.col("handshake_ms").round(3),
+        pl.col("ttfb_ms").round(3),
         pl.when("contaminated").then(pl.lit("yes")).otherwise(None).alias("contaminated"),
     )
-    numeric = frozenset(TRACE.index(name) for name in ("block", "order", "attempt", "goodput_mbps", "handshake_ms"))
+    numeric = frozenset(TRACE.index(name) for name in ("block", "order", "attempt", "goodput_mbps", "ttfb_ms"))
     return {"sheet": Sheet([name.replace("_", " ") for name in TRACE], shown.rows(), numeric), "total": len(table)}

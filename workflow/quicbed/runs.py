@@ -22,7 +22,7 @@ import polars as pl
 
 from quicbed import provenance
 
-FORMAT = 1
+FORMATS = (1, 2)
 RUN_FILE = "run.json"
 STATUSES = ("ok", "failed", "unsupported")
 UNREADABLE = "unreadable"
@@ -86,6 +86,10 @@ COLUMNS: list[Column] = [
     Column("aead", pl.String(), "variant.aead"),
     Column("header_protection", pl.Boolean(), "variant.header_protection"),
     Column("group", pl.String(), "variant.group"),
+    Column("signature", pl.String(), "variant.signature"),
+    Column("retry", pl.Boolean(), "variant.retry"),
+    Column("initial_size", pl.Int64(), "variant.initial_size"),
+    Column("rtt_ms", pl.Float64(), "link.rtt_ms"),
     Column("link_mode", pl.String(), "link.mode"),
     Column("mtu", pl.Int64(), "link.mtu"),
     Column("rate_mbit", pl.Float64(), "link.rate_mbit"),
@@ -96,8 +100,14 @@ COLUMNS: list[Column] = [
     Column("reason", pl.String(), "reason"),
     Column("contaminated", pl.Boolean(), "contaminated"),
     Column("goodput_mbps", pl.Float64(), "metrics.goodput_mbps"),
-    Column("handshake_ms", pl.Float64(), "metrics.handshake_ms"),
     Column("ttfb_ms", pl.Float64(), "metrics.ttfb_ms"),
+    Column("ttfb_ms_p25", pl.Float64(), "metrics.ttfb_ms_p25"),
+    Column("ttfb_ms_p75", pl.Float64(), "metrics.ttfb_ms_p75"),
+    Column("first_byte_ms", pl.Float64(), "metrics.first_byte_ms"),
+    Column("confirmed_ms", pl.Float64(), "metrics.confirmed_ms"),
+    Column("handshakes_per_s", pl.Float64(), "metrics.handshakes_per_s"),
+    Column("client_cpu_ms", pl.Float64(), "metrics.client_cpu_ms"),
+    Column("server_cpu_ms", pl.Float64(), "metrics.server_cpu_ms"),
     Column("bytes", pl.Int64(), "metrics.bytes"),
     Column("client_cpu_s", pl.Float64(), "metrics.client_cpu_s"),
     Column("server_cpu_s", pl.Float64(), "metrics.server_cpu_s"),
@@ -205,8 +215,15 @@ def _parse(content: bytes) -> dict[str, Any] | RunsError:
         return RunsError(f"{RUN_FILE}: truncated or corrupt: {error}")
     if not isinstance(document, dict) or "format" not in document:
         return RunsError(f"{RUN_FILE}: not a run of quicbed: no key 'format'")
-    if document["format"] != FORMAT:
-        return RunsError(f"{RUN_FILE}: format {document['format']!r}, this version reads format {FORMAT}")
+    if document["format"] not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
+        return RunsError(f"{RUN_FILE}: format {document['format']!r}, this version reads formats {known}")
+    if document["format"] == 1 and isinstance(metrics := document.get("metrics"), dict):
+        # what format 1 calls ttfb_ms ends with the first byte of content
+        document["metrics"] = metrics | {
+            "ttfb_ms": metrics.get("handshake_ms"),
+            "first_byte_ms": metrics.get("ttfb_ms"),
+        }
     return document
 
 
@@ -230,6 +247,8 @@ def row(origin: str, run: dict[str, Any]) -> dict[str, Any]:
         raise RunsError(f"{RUN_FILE}: status {values['status']!r} is none of {', '.join(STATUSES)}")
     if values["status"] == "ok" and values["arm"] in ARMS and values["block"] is None:
         raise RunsError(f"{RUN_FILE}: key 'block' is missing")
+    if values["status"] == "ok" and values["workload"] == "handshake" and not values["ttfb_ms"]:
+        raise RunsError(f"{RUN_FILE}: a finished run without a positive 'metrics.ttfb_ms'")
     if values["status"] == "ok" and values["workload"] == "bulk":
         for name in ("goodput_mbps", "bytes"):
             if values[name] is None or values[name] <= 0:

@@ -29,7 +29,7 @@ import numpy as np
 import polars as pl
 from scipy.optimize import nnls
 
-from quicbed import algorithms, analysis, published
+from quicbed import algorithms, analysis, details, published, runs
 from quicbed.analysis import SEED
 
 RESAMPLES = 2_000
@@ -37,7 +37,7 @@ RESAMPLES = 2_000
 FACTORS = ("group", "signature", "retry", "initial_size", "rtt_ms")
 """What handshake experiments vary."""
 
-CAPTURED = ("packets_client", "packets_server", "handshake_bytes", "waits")
+CAPTURED = tuple(name for name, kind in details.HANDSHAKES.items() if kind == pl.Int64() and name != "index")
 """What is taken from the captured connections of a cell."""
 
 SERVER_OPERATIONS = (("group", "encapsulate"), ("signature", "sign"))
@@ -70,7 +70,7 @@ def medians(campaign: pl.DataFrame, connections: pl.DataFrame) -> pl.DataFrame:
     per connection of both roles in ms (medians).
     """
     counting = analysis.counted(campaign).select("origin", "cell", "block")
-    used = counting.join(connections.drop("cell", "block", strict=False), on="origin", how="inner")
+    used = counting.join(connections.drop("cell", "block"), on="origin", how="inner")
     used = used.filter(pl.col("ttfb_ms").is_not_null()).sort("cell", "block", "index")
     rows = []
     for (cell,), own in used.group_by("cell", maintain_order=True):
@@ -281,6 +281,30 @@ def table(
     own = primitives.filter(pl.col("campaign") == campaign["campaign"][0])
     cells, fits = predict(phases(sizes(cells, own), own))
     return with_published(cells, factor, known), fits
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The newest campaign of a handshake experiment, its cells as of `table`, and the fitted transports."""
+
+    campaign: pl.DataFrame
+    cells: pl.DataFrame
+    fits: Mapping[str, Transport]
+
+    @property
+    def empty(self) -> bool:
+        return self.campaign.is_empty()
+
+
+def measured(
+    runs_table: pl.DataFrame, found: details.Details, experiment: str, factor: str, known: algorithms.Table
+) -> Measured:
+    """What was measured of an experiment; empty without runs of it."""
+    campaign = runs.select_campaign(runs_table, experiment)
+    if campaign.is_empty():
+        return Measured(campaign, campaign, {})
+    cells, fits = table(campaign, found.connections, found.handshakes, found.primitives, factor, known)
+    return Measured(campaign, cells, fits)
 
 
 def counted_proofs(campaign: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,260 @@
+"""What lies beside run.json: connections of handshake runs, times of primitives, captured handshakes, each as a tidy
+table.
+
+`quicbed.runs` has one row a run; these tables have one row for every connection, primitive or captured handshake of the
+runs that succeeded, and name the run by its origin.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tarfile
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import polars as pl
+
+from quicbed.plan import PRIMITIVES
+from quicbed.runs import RUN_FILE, RunsError, origin_of
+
+FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
+
+_RUN: dict[str, pl.DataType] = dict.fromkeys(
+    ["testbed", "experiment", "campaign", "library", "build", "arm", "cell", "origin"], pl.String()
+) | {"block": pl.Int64()}
+
+CONNECTIONS: dict[str, pl.DataType] = (
+    _RUN
+    | {"index": pl.Int64(), "t_client_hello": pl.Int64()}
+    | dict.fromkeys(["ttfb_ms", "confirmed_ms", "first_byte_ms", "client_cpu_ms", "server_cpu_ms"], pl.Float64())
+    | dict.fromkeys(
+        [
+            f"{role}_{name}"
+            for role in ("client", "server")
+            for name in ("handshake_packets_sent", "handshake_bytes_sent", "packets_sent", "packets_lost")
+        ],
+        pl.Int64(),
+    )
+    | dict.fromkeys(["hello_retry_request", "retry"], pl.Boolean())
+)
+"""Columns of the table of connections; times in ms, `t_client_hello` in CLOCK_MONOTONIC ns of the client's host."""
+
+PRIMITIVE_TIMES: dict[str, pl.DataType] = (
+    _RUN
+    | dict.fromkeys(["kind", "name", "operation", "implementation"], pl.String())
+    | {"n": pl.Int64(), "median_ns": pl.Float64(), "mean_ns": pl.Float64(), "min_ns": pl.Int64(), "bytes": pl.Int64()}
+)
+"""Columns of the table of primitives: one row for every library, algorithm, operation and block."""
+
+_LEVELS = ("initial", "handshake", "1rtt", "retry")
+_MESSAGES = (
+    "client_hello",
+    "server_hello",
+    "certificate",
+    "certificate_verify",
+    "signature",
+    "client_key_share",
+    "server_key_share",
+)
+
+HANDSHAKES: dict[str, pl.DataType] = (
+    dict.fromkeys(["testbed", "library", "build", "proof", "origin"], pl.String())
+    | {"index": pl.Int64()}
+    | dict.fromkeys(
+        [
+            f"{name}_{role}"
+            for role in ("client", "server")
+            for name in (
+                "packets",
+                "datagrams",
+                "bytes",
+                "ack_only_packets",
+                *(f"packets_{level}" for level in _LEVELS),
+                *(f"bytes_{level}" for level in _LEVELS),
+            )
+        ],
+        pl.Int64(),
+    )
+    | dict.fromkeys(
+        ["handshake_bytes", "waits", "round_trips_blocked", "limit_hits", "bytes_before_validation", "server_flights"],
+        pl.Int64(),
+    )
+    | dict.fromkeys([f"tls_{name}_bytes" for name in _MESSAGES], pl.Int64())
+    | dict.fromkeys(["hello_retry_request", "retry"], pl.Boolean())
+)
+"""Columns of the table of captured handshakes, see `quicbed.handshake`; `waits` are the round trips beyond the first.
+"""
+
+
+@dataclass(frozen=True)
+class Details:
+    """The three tables, and what could not be read."""
+
+    connections: pl.DataFrame
+    primitives: pl.DataFrame
+    handshakes: pl.DataFrame
+    problems: list[str]
+
+
+def read(root: Path) -> Details:
+    """Read what lies beside the runs below *root* (``raw``, a testbed's directory in it, or ``raw/reference``)."""
+    connections: list[dict[str, Any]] = []
+    primitives: list[dict[str, Any]] = []
+    handshakes: list[dict[str, Any]] = []
+    problems: list[str] = []
+    for origin, files in _scan(root, problems):
+        try:
+            run = json.loads(files[RUN_FILE])
+            if run["status"] != "ok":
+                continue
+            kind = run["workload"]["kind"]
+            if kind == PRIMITIVES:
+                primitives += _primitives(origin, run, files)
+            elif kind == "handshake" and "handshakes.json" in files:
+                handshakes += _handshakes(origin, run, files)
+            elif kind == "handshake" and run["block"] is not None:
+                connections += _connections(origin, run, files)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {type(error).__name__}: {error}")
+    return Details(
+        pl.DataFrame(connections, schema=CONNECTIONS, orient="row").sort("origin", "index"),
+        pl.DataFrame(primitives, schema=PRIMITIVE_TIMES, orient="row").sort("origin", "kind", "name", "operation"),
+        pl.DataFrame(handshakes, schema=HANDSHAKES, orient="row").sort("origin", "index"),
+        problems,
+    )
+
+
+def _scan(root: Path, problems: list[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Every directory with a run.json, in archives too: its origin and the files of interest in it."""
+    if not root.is_dir():
+        raise RunsError(f"{root}: no such directory of runs; measure first or name another")
+    wanted = {RUN_FILE, *FILES}
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        path = Path(directory)
+        if RUN_FILE in files:
+            try:
+                yield origin_of(path, root), {name: (path / name).read_bytes() for name in sorted(wanted & set(files))}
+            except OSError as error:
+                problems.append(f"{origin_of(path, root)}: {error.filename}: {error.strerror}")
+        for name in sorted(files):
+            if name.endswith(".tar.gz"):
+                yield from _scan_archive(path / name, origin_of(path / name, root), problems)
+
+
+def _scan_archive(path: Path, origin: str, problems: list[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
+    found: dict[str, dict[str, bytes]] = {}
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                inside = PurePosixPath(member.name)
+                if inside.name == RUN_FILE or inside.name in FILES:
+                    file = archive.extractfile(member)
+                    found.setdefault(str(inside.parent), {})[inside.name] = file.read() if file else b""
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        problems.append(f"{origin}: damaged archive: {error}")
+    for directory in sorted(found):
+        if RUN_FILE in found[directory]:
+            yield f"{origin}!{directory}", found[directory]
+
+
+def _place(origin: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "testbed": run["testbed"]["name"],
+        "experiment": run["experiment"],
+        "campaign": run["campaign"],
+        "library": run["client"]["library"],
+        "build": run["client"]["build"],
+        "arm": run["cell"]["arm"],
+        "cell": run["cell"]["id"],
+        "block": run["block"],
+        "origin": origin,
+    }
+
+
+def _events(content: bytes, kind: str) -> list[dict[str, Any]]:
+    return [event for event in map(json.loads, content.splitlines()) if event["event"] == kind]
+
+
+def _connections(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    clients = _events(files["client.jsonl"], "connection")
+    servers = _events(files["server.jsonl"], "connection")
+    if len(clients) != len(servers):
+        raise ValueError(f"{len(clients)} connections of the client, {len(servers)} of the server")
+    place = _place(origin, run)
+    rows = []
+    for client, server in zip(clients, servers, strict=True):
+        begin = client["t_client_hello"]
+        row = place | {
+            "index": client["index"],
+            "t_client_hello": begin,
+            "ttfb_ms": _ms(begin, client["t_handshake_complete"]),
+            "confirmed_ms": _ms(begin, client["t_handshake_confirmed"]),
+            "first_byte_ms": _ms(begin, client["t_first_byte"]),
+            "hello_retry_request": client["hello_retry_request"],
+            "retry": client["retry"],
+        }
+        for role, side in (("client", client), ("server", server)):
+            row[f"{role}_cpu_ms"] = _cpu_ms(side)
+            for name in ("handshake_packets_sent", "handshake_bytes_sent", "packets_sent", "packets_lost"):
+                row[f"{role}_{name}"] = side[name]
+        rows.append(row)
+    return rows
+
+
+def _ms(begin: int | None, end: int | None) -> float | None:
+    return None if begin is None or end is None else (end - begin) / 1e6
+
+
+def _cpu_ms(connection: Mapping[str, Any]) -> float | None:
+    user, system = connection["cpu_user_ns"], connection["cpu_system_ns"]
+    return None if user is None or system is None else (user + system) / 1e6
+
+
+def _primitives(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    place = _place(origin, run)
+    return [
+        place
+        | {name: event[name] for name in ("kind", "name", "operation", "implementation", "bytes")}
+        | {
+            "n": len(event["samples_ns"]),
+            "median_ns": statistics.median(event["samples_ns"]),
+            "mean_ns": statistics.fmean(event["samples_ns"]),
+            "min_ns": min(event["samples_ns"]),
+        }
+        for event in _events(files["primitives.jsonl"], "primitive")
+    ]
+
+
+def _handshakes(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    rows = []
+    for one in json.loads(files["handshakes.json"]):
+        row: dict[str, Any] = {
+            "testbed": run["testbed"]["name"],
+            "library": run["client"]["library"],
+            "build": run["client"]["build"],
+            "proof": run["cell"]["id"],
+            "origin": origin,
+            "index": one["index"],
+            "handshake_bytes": one["client"]["bytes"] + one["server"]["bytes"],
+            "server_flights": one["server_flights"],
+            "hello_retry_request": one["hello_retry_request"],
+            "retry": one["retry"],
+            "waits": max((one["server_flights"] or 1) - 1, 0) + one["retry"] + one["hello_retry_request"],
+        }
+        for role in ("client", "server"):
+            sent = one[role]
+            row |= {f"{name}_{role}": sent[name] for name in ("packets", "datagrams", "bytes", "ack_only_packets")}
+            for level in _LEVELS:
+                counts = sent["levels"].get(level, {"packets": 0, "bytes": 0})
+                row |= {f"{name}_{level}_{role}": counts[name] for name in ("packets", "bytes")}
+        if (limit := one["amplification"]) is not None:
+            row |= {name: limit[name] for name in ("round_trips_blocked", "limit_hits", "bytes_before_validation")}
+        row |= {f"tls_{name}_bytes": one["messages"][name] for name in _MESSAGES}
+        rows.append(row)
+    return rows
