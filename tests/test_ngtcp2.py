@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import select
@@ -15,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from quicbed import algorithms, certificates
 from quicbed import build as builds
@@ -204,6 +209,60 @@ def test_a_wrong_ca_is_a_tls_alert_on_both_sides(serve: Serve, made: Callable[[s
     alert = "TLS alert 51 (decrypt error)"
     assert client[0]["error"] == f"closed by this side: {alert}: certificate signature failure"
     assert server.stop()[0]["error"] == f"closed by the peer: {alert}"
+
+
+def oversized(target: Path, size: int) -> Path:
+    """A certificate with an extension of this size, its key and its CA."""
+    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("ca", "server")}
+
+    def certificate(name: str, extension: x509.ExtensionType) -> bytes:
+        builder = x509.CertificateBuilder(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")]),
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
+            keys[name].public_key(),
+            x509.random_serial_number(),
+            start,
+            start + datetime.timedelta(days=2),
+        )
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName("server")]), critical=False)
+        made = builder.add_extension(extension, critical=False).sign(keys["ca"], hashes.SHA256())
+        return made.public_bytes(serialization.Encoding.PEM)
+
+    target.mkdir()
+    (target / "ca.pem").write_bytes(certificate("ca", x509.BasicConstraints(ca=True, path_length=0)))
+    filler = x509.UnrecognizedExtension(x509.ObjectIdentifier("1.3.9999.0"), bytes(size))
+    (target / "server.pem").write_bytes(certificate("server", filler))
+    key = keys["server"].private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (target / "server.key").write_bytes(key)
+    return target
+
+
+# ngtcp2's limit in RFC 9000's words (section 20.1: CRYPTO_BUFFER_EXCEEDED); without it BoringSSL's
+NGTCP2_LIMIT = ("ERR_CRYPTO_BUFFER_EXCEEDED", "QUIC error 0xd")
+BORINGSSL_LIMIT = ("TLS: [EXCESSIVE_MESSAGE_SIZE]", "QUIC error 0x1")
+SIZES = [("stock", 50_000, None), ("stock", 70_000, NGTCP2_LIMIT)]
+SIZES += [("pq", 100_000, None), ("pq", 300_000, BORINGSSL_LIMIT)] if PQ else []
+
+
+@pytest.mark.parametrize(("flavour", "size", "errors"), SIZES)
+def test_a_certificate_may_be_large_but_not_too_large(
+    programs: Callable[[str], Path], tmp_path: Path, flavour: str, size: int, errors: tuple[str, str] | None
+) -> None:
+    identity = oversized(tmp_path / "identity", size)
+    server = Server(programs(flavour), identity, tmp_path / "server.jsonl", *ECDSA)
+    code, client = server.download(*ECDSA)
+    served = server.stop()
+    assert served[0]["ok"] is client[0]["ok"] is (errors is None)
+    if errors is None:
+        assert code == 0
+        assert served[0]["handshake_bytes_sent"] > size
+    else:
+        assert code == 1
+        assert client[0]["error"] == f"closed by this side: {errors[0]}"
+        assert served[0]["error"] == f"closed by the peer: {errors[1]}"
 
 
 @pytest.mark.parametrize("size", [1200, 1400])

@@ -7,6 +7,7 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::time::Duration;
 
+use boring::error::ErrorStack;
 use boring::ssl::{Ssl, SslContext, SslContextBuilder, SslRef};
 use quicbed_boringssl::{certificate_error, describe_close, pointer};
 use quicbed_contract::clock::now_ns;
@@ -104,6 +105,8 @@ pub struct Connection<App: Application> {
     past_initial: bool,
     blocked: Vec<i64>,
     end: Option<End>,
+    /// BoringSSL's own words, where it ended the handshake without an alert.
+    tls_error: Option<String>,
 }
 
 /// What a server knows from the first packet of a client.
@@ -270,6 +273,7 @@ impl<App: Application> Connection<App> {
             past_initial: false,
             blocked: Vec::new(),
             end: None,
+            tls_error: None,
         })
     }
 
@@ -382,6 +386,16 @@ impl<App: Application> Connection<App> {
             ffi::NGTCP2_ERR_DROP_CONN | ffi::NGTCP2_ERR_RETRY => Some(End::Silent(code)),
             _ => Some(End::Error(code)),
         };
+        if code == ffi::NGTCP2_ERR_CRYPTO && self.alert() == 0 {
+            self.tls_error = Some(ErrorStack::get().to_string());
+        }
+    }
+
+    /// The alert that BoringSSL ended the handshake with, 0 for none: close_notify is none of QUIC's (RFC 9001, section
+    /// 4.8).
+    fn alert(&self) -> u8 {
+        // SAFETY: the connection is valid.
+        unsafe { ffi::ngtcp2_conn_get_tls_alert2(self.connection.as_ptr()) }
     }
 
     /// Writes the next datagram into `space`. Returns its length, 0 if there is nothing to send.
@@ -507,9 +521,12 @@ impl<App: Application> Connection<App> {
                     reason.as_ptr(),
                     reason.len(),
                 ),
+                Some(End::Error(ffi::NGTCP2_ERR_CRYPTO)) if self.alert() != 0 => {
+                    ffi::ngtcp2_ccerr_set_tls_alert(&mut error, self.alert(), ptr::null(), 0);
+                }
                 Some(End::Error(ffi::NGTCP2_ERR_CRYPTO)) => {
-                    let alert = ffi::ngtcp2_conn_get_tls_alert2(self.connection.as_ptr());
-                    ffi::ngtcp2_ccerr_set_tls_alert(&mut error, alert, ptr::null(), 0);
+                    let code = ffi::NGTCP2_INTERNAL_ERROR.into();
+                    ffi::ngtcp2_ccerr_set_transport_error(&mut error, code, ptr::null(), 0);
                 }
                 Some(End::Error(code)) => {
                     ffi::ngtcp2_ccerr_set_liberr(&mut error, code, ptr::null(), 0);
@@ -564,9 +581,10 @@ impl<App: Application> Connection<App> {
             )),
             End::Silent(code) => Some(format!("ngtcp2: {}", error_text(code))),
             End::Error(ffi::NGTCP2_ERR_CRYPTO) => {
-                // SAFETY: the connection is valid.
-                let alert = unsafe { ffi::ngtcp2_conn_get_tls_alert2(self.connection.as_ptr()) };
-                let code = 0x100 + u64::from(alert);
+                if let Some(error) = &self.tls_error {
+                    return Some(format!("closed by this side: TLS: {error}"));
+                }
+                let code = 0x100 + u64::from(self.alert());
                 let mut text = format!("closed by this side: {}", describe_close(code, false, b""));
                 if let Some(error) = certificate_error(&self.ssl, code) {
                     text += &format!(": {error}");
