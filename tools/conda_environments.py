@@ -35,7 +35,7 @@ RULE_GROUPS: dict[str, tuple[str, ...]] = {
     "build": (*CONFIGURATION, *FROM_PYPI, *PROGRAMS),
     "measure": (*CONFIGURATION, "cryptography", "numpy", "polars", "scipy"),
     "analysis": ANALYSIS,
-    "notebooks": (*ANALYSIS, "ipykernel", "nbclient", "nbconvert", "nbformat"),
+    "notebooks": (*ANALYSIS, "ipykernel", "nbclient", "nbconvert", "nbformat", "pyshark"),
 }
 
 

@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -76,6 +77,11 @@ def has_ensurepip() -> bool:
     return importlib.util.find_spec("ensurepip") is not None
 
 
+def has_user_mode_linux() -> bool:
+    """Debian has it for x86 only; elsewhere a round-trip time needs netem of the kernel."""
+    return platform.machine() not in ("x86_64", "i686") or command("linux.uml")()
+
+
 PYTHON_VENV = Tool("python3-venv", "the Python environment", has_ensurepip)
 CHROMIUM = Tool("chromium", "figures as SVG and PDF", has_chromium)
 MEASURING_TOOLS = (
@@ -94,6 +100,9 @@ MEASURING_TOOLS = (
     Tool("procps", "kernel settings", command("sysctl")),
     Tool("util-linux", "namespaces", command("unshare")),
     Tool("iperf3", "the TCP ceiling of the benchmarks", command("iperf3")),
+    Tool("tshark", "handshakes in captures", command("tshark")),
+    Tool("user-mode-linux", "round-trip times where the kernel has no netem", has_user_mode_linux),
+    Tool("kmod", "modules of user-mode Linux", command("modprobe")),
 )
 
 
