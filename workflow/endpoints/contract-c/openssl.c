@@ -61,9 +61,13 @@ const char *start_openssl(const struct cipher *cipher, bool noop)
     choose_openssl_configuration(noop, NULL);
     if (OPENSSL_init_ssl(OPENSSL_INIT_LOAD_CONFIG, NULL) != 1
         || (is_pq_build() && OSSL_PROVIDER_available(NULL, PQ_PROVIDER) != 1)) {
-        const char *why = openssl_error("unknown reason");
-        snprintf(reason, sizeof(reason), "OpenSSL cannot load %s.so from %.200s: %s; build this flavour again",
-                 noop ? NOOP_PROVIDER : PQ_PROVIDER, build_path("lib"), why);
+        const char *provider = noop ? NOOP_PROVIDER : PQ_PROVIDER;
+
+        /* OpenSSL keeps no errors of its configuration; those of trying again are the same. */
+        ERR_clear_error();
+        OSSL_PROVIDER_load(NULL, provider);
+        snprintf(reason, sizeof(reason), "OpenSSL cannot load %s.so: %s; build this flavour again", provider,
+                 openssl_error("its configuration is wrong"));
         return reason;
     }
     if (cipher == NULL)

@@ -99,6 +99,8 @@ static CURLcode on_ssl_context(CURL *curl, void *ssl_context, void *argument)
     (void)curl;
     if (!allow_algorithms(context, ((struct connection *)argument)->options->signature))
         return CURLE_SSL_CERTPROBLEM;
+    /* libcurl would complete the handshake and look at the certificate afterwards, and send no alert. */
+    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
     SSL_CTX_set_ex_data(context, connection_slot, argument);
     SSL_CTX_set_info_callback(context, on_state);
     SSL_CTX_set_msg_callback(context, on_message);

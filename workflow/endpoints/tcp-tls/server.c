@@ -479,7 +479,7 @@ static void on_message(char *line)
             server.ready = true;
             if (has_loaded(NOOP_PROVIDER) != server.options->noop || has_loaded(PQ_PROVIDER) != is_pq_build()) {
                 snprintf(server.last_message, sizeof(server.last_message),
-                         "nginx has not loaded the OpenSSL provider of this build; see %s", build_path("etc"));
+                         "nginx has not loaded the OpenSSL provider of %s; build this flavour again", build_path("lib"));
                 kill(server.nginx, SIGKILL);
                 return;
             }
