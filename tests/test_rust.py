@@ -27,6 +27,7 @@ def test_the_endpoints_own_tests_pass(library: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     log = tmp_path / "cargo-test.log"
-    cargo.test(PROJECT, library, "noop", ["quicbed-contract"], jobs=os.cpu_count() or 1, log=log)
+    packages = ["quicbed-contract", *(["quicbed-boringssl"] if library == "ngtcp2" else [])]
+    cargo.test(PROJECT, library, "noop", packages, jobs=os.cpu_count() or 1, log=log)
     passed = [int(count) for count in re.findall(r"test result: ok\. (\d+) passed", log.read_text(encoding="utf-8"))]
     assert sum(passed) > 10

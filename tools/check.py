@@ -54,8 +54,13 @@ def checks() -> list[Check]:
     clippy = ("cargo", "clippy", "--quiet", "--locked", "--manifest-path", WORKSPACE, *vendored())
     cargo_fmt = ("cargo", "fmt", "--all", "--check", "--manifest-path", WORKSPACE)
     deny = ("--all-targets", "--", "--deny", "warnings")
-    # links liboqs, which the first build of a flavour with it makes
-    without = () if liboqs() else ("--exclude", "quicbed-pq")
+    # need sources and components, which the first build of a flavour with them makes
+    known = native()
+    without: list[str] = []
+    if "QUICBED_LIBOQS" not in known:
+        without += ("--exclude", "quicbed-pq")
+    if not {"QUICBED_NGTCP2_SOURCE", "QUICBED_BORINGSSL"} <= known.keys():
+        without += ("--exclude", "quicbed-endpoint-ngtcp2")
     return [
         Check("ruff format", (tool("ruff"), "format", "--quiet", "--diff", *PYTHON_FILES)),
         Check("ruff check", (tool("ruff"), "check", "--quiet", *PYTHON_FILES)),
@@ -73,13 +78,19 @@ def checks() -> list[Check]:
     ]
 
 
-def liboqs() -> dict[str, str]:
-    """Where packages that link liboqs find it, if it is built."""
+def native() -> dict[str, str]:
+    """Where packages that compile or link native code find it, as far as it is fetched and built."""
     from quicbed.build import components
     from quicbed.config import Project
 
     project = Project(ROOT)
-    return components.environment(project, ["liboqs"]) if components.is_built(project, "liboqs") else {}
+    environment: dict[str, str] = {}
+    for component in ("liboqs", "boringssl"):
+        if components.is_built(project, component):
+            environment |= components.environment(project, [component])
+    for source in VENDOR.glob("ngtcp2-sys-*/deps/ngtcp2"):
+        environment["QUICBED_NGTCP2_SOURCE"] = str(source)
+    return environment
 
 
 def libclang() -> dict[str, str]:
@@ -98,7 +109,7 @@ def libclang() -> dict[str, str]:
 
 def run(check: Check) -> subprocess.CompletedProcess[str]:
     """Run one check in the repository's root; standard error is part of what it prints."""
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(BUILD / "clippy"), **libclang(), **liboqs()}
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(BUILD / "clippy"), **libclang(), **native()}
     return subprocess.run(
         check.command,
         cwd=ROOT,
