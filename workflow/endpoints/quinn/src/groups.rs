@@ -11,6 +11,7 @@ use crate::signatures::RING;
 pub struct KeyExchange {
     pub group: &'static dyn SupportedKxGroup,
     /// Names and versions of the implementations, in the order of the parts of the key share.
+    #[cfg_attr(not(feature = "pq"), expect(dead_code, reason = "told by primitives"))]
     pub implementation: String,
 }
 

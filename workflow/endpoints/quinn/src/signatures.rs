@@ -19,6 +19,7 @@ pub struct Algorithm {
     /// What the client offers and verifies certificates and CertificateVerify with.
     pub verification: WebPkiSupportedAlgorithms,
     /// Name and version of the implementation.
+    #[cfg_attr(not(feature = "pq"), expect(dead_code, reason = "told by primitives"))]
     pub implementation: &'static str,
 }
 
