@@ -106,7 +106,13 @@ class Sent(_Model):
     )
     datagrams_before_finished: int = Field(description="`datagrams` without the one of the client's Finished.")
     bytes_before_finished: int = Field(description="`bytes` without the datagram of the client's Finished.")
-    tls_records: int | None = Field(description="TLS records begun (TCP); null for QUIC, which has none.")
+    packets_until_confirmed: int = Field(
+        description="All packets, 1-RTT included, up to the datagram with HANDSHAKE_DONE (TCP: as `packets`): the most "
+        "a server can have sent when its handshake was complete."
+    )
+    datagrams_until_confirmed: int = Field(description="Datagrams of `packets_until_confirmed`.")
+    bytes_until_confirmed: int = Field(description="Payload of `datagrams_until_confirmed` in bytes.")
+    tls_records: int | None = Field(description="TLS records completed (TCP); null for QUIC, which has none.")
     tls_record_bytes: int | None = Field(description="Bytes of these records with their headers (TCP).")
 
 
@@ -407,6 +413,7 @@ class _Examiner:
         server_hello = self._first("server", tshark.SERVER_HELLO)
         verify = self._first("server", tshark.CERTIFICATE_VERIFY)
         first = hellos[0][0] if hellos and self.transport == "tcp" else self.connection.units[0]
+        done = self._done()
         shares = server_hello[1].key_shares if server_hello else ()
         group = shares[0][0] if shares else None
         offered = dict(hellos[-1][1].key_shares) if hellos else {}
@@ -417,7 +424,7 @@ class _Examiner:
             t_client_hello=first.time_ns,
             t_server_hello=server_hello[0].time_ns if server_hello else None,
             t_client_finished=finished[0].time_ns if finished else None,
-            t_confirmed=self._confirmed(),
+            t_confirmed=done.time_ns if done else None,
             decrypted=decrypted,
             problem=self._problem(finished is not None, decrypted, [message for _, message in hellos]),
             client=self._sent("client", before, last),
@@ -483,6 +490,9 @@ class _Examiner:
                 packets_before_finished=len(payload_before),
                 datagrams_before_finished=len(payload_before),
                 bytes_before_finished=sum(unit.size for unit in payload_before),
+                packets_until_confirmed=len(payload),
+                datagrams_until_confirmed=len(payload),
+                bytes_until_confirmed=sum(unit.size for unit in payload),
                 tls_records=len(records),
                 tls_record_bytes=sum(records),
             )
@@ -490,6 +500,7 @@ class _Examiner:
         for unit in whole:
             for piece in unit.pieces:
                 levels[piece.level].append(piece)
+        confirmed = [unit for unit in self._until_confirmed(last) if unit.role == role]
         counted = [unit for unit in whole if unit.counted]
         counted_before = [unit for unit in earlier if unit.counted]
         return Sent(
@@ -510,16 +521,29 @@ class _Examiner:
             packets_before_finished=sum(len(unit.counted) for unit in counted_before),
             datagrams_before_finished=len(counted_before),
             bytes_before_finished=sum(unit.size for unit in counted_before),
+            packets_until_confirmed=sum(len(unit.pieces) for unit in confirmed),
+            datagrams_until_confirmed=len(confirmed),
+            bytes_until_confirmed=sum(unit.size for unit in confirmed),
             tls_records=None,
             tls_record_bytes=None,
         )
 
-    def _confirmed(self) -> int | None:
+    def _done(self) -> _Unit | None:
+        """The datagram that brings the first HANDSHAKE_DONE."""
         for unit in self.connection.units:
             for piece in unit.pieces:
                 if unit.role == "server" and piece.details and _HANDSHAKE_DONE in piece.details.frame_types:
-                    return unit.time_ns
+                    return unit
         return None
+
+    def _until_confirmed(self, last: _Unit | None) -> Iterator[_Unit]:
+        done = self._done()
+        for unit in self.connection.units:
+            if done is None and last is not None and unit.time_ns > last.time_ns:
+                return
+            yield unit
+            if unit is done:
+                return
 
     def _problem(self, finished: bool, decrypted: bool, hellos: Sequence[tshark.Message]) -> str | None:
         if finished:
@@ -532,7 +556,9 @@ class _Examiner:
         answered = any(unit.role == "server" and unit.size for unit in self.connection.units)
         if not answered:
             return f"{where}: no answer of the server is captured"
-        if missing and self._first("server", tshark.SERVER_HELLO):
+        if not self._first("server", tshark.SERVER_HELLO):
+            return f"{where}: no ServerHello is captured, the handshake failed"
+        if missing:
             return f"{where}: {self.key_log} has no {' and no '.join(sorted(missing))} of this connection"
         if not decrypted:
             return f"{where}: no packet of level Handshake could be decrypted"
@@ -709,9 +735,9 @@ def count_differences(
 ) -> list[str]:
     """Where the libraries' own counts are not the capture's, one sentence per count.
 
-    A library may count packets or datagrams, and counts when its side is complete, which for the client is before its
-    Finished is sent (ENDPOINT.md, `handshake_packets_sent`), with or without 1-RTT packets before it: any of these
-    readings is accepted, None is not compared.
+    A library may count packets or datagrams (TCP: segments with payload, or all), and counts when its side is complete,
+    which for the client is before its Finished is sent (ENDPOINT.md, `handshake_packets_sent`). So any number from
+    before the datagram of the Finished to the one of HANDSHAKE_DONE is accepted; None is not compared.
     The events are in the order of the handshakes.
     """
     found: list[str] = []
@@ -726,21 +752,20 @@ def count_differences(
         different: dict[str, dict[int, str]] = {"packets": {}, "bytes": {}}
         for one, event in zip(handshakes, events, strict=True):
             sent = one.client if role == "client" else one.server
-            early = sent.levels.get("1rtt")
-            packets, size = (early.packets, early.bytes) if early else (0, 0)
-            counts = (
-                *(sent.packets_before_finished, sent.packets),
-                *(sent.datagrams_before_finished, sent.datagrams),
-            )
-            readings = {
-                "packets": {count + extra for count in counts for extra in range(packets + 1)},
-                "bytes": {count + extra for count in (sent.bytes_before_finished, sent.bytes) for extra in {0, size}},
-            }
+            spans = [(sent.packets_before_finished, sent.packets_until_confirmed)]
+            if one.transport == "tcp":
+                # Segments of any kind, as the kernel counts them (tcpi_segs_out): acknowledgements and the SYN too.
+                others = sent.ack_only_packets + 1
+                spans.append((sent.packets_before_finished + others, sent.packets + others))
+            else:
+                spans.append((sent.datagrams_before_finished, sent.datagrams_until_confirmed))
+            readings = {"packets": spans, "bytes": [(sent.bytes_before_finished, sent.bytes_until_confirmed)]}
             reported = {"packets": event.handshake_packets_sent, "bytes": event.handshake_bytes_sent}
             for what, value in reported.items():
-                if value is not None and value not in readings[what]:
-                    shown = " or ".join(map(str, sorted(readings[what])))
-                    different[what][one.index] = f"the {role} counts {value} {what} sent, the capture {shown}"
+                if value is None or any(low <= value <= high for low, high in readings[what]):
+                    continue
+                shown = " or ".join(f"{low} to {high}" for low, high in readings[what])
+                different[what][one.index] = f"the {role} counts {value} {what} sent, the capture {shown}"
         for cases in different.values():
             if cases:
                 first = next(iter(cases.items()))
