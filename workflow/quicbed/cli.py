@@ -45,6 +45,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         ("quicbed.runs", "RunsError"),
         ("quicbed.notebooks", "NotebookError"),
         ("quicbed.bench", "BenchError"),
+        ("quicbed.handshake", "HandshakeError"),
     ):
         if module in sys.modules:
             errors.append(getattr(sys.modules[module], name))
@@ -104,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("artifacts", type=Path)
     command = add("reference", _reference, "pack measured campaigns into raw/reference/")
     command.add_argument("experiment", nargs="*")
+    command = add("handshake", _handshake, "print the handshakes of a capture: packets, bytes, messages, waiting")
+    command.add_argument("capture", type=Path)
+    command.add_argument("key_log", type=Path, metavar="key-log")
+    command.add_argument("--server", metavar="IP:PORT", required=True, help="address of the server")
+    command.add_argument("--transport", choices=("quic", "tcp"), default="quic")
     command = add("generate", _generate, "write JSON schemas and generated documentation")
     command.add_argument(
         "--check",
@@ -220,6 +226,12 @@ def _reference(arguments: argparse.Namespace) -> None:
     project = _project(arguments)
     for file in pack(project, arguments.experiment or [*project.config.experiments, "proofs"]):
         print(file)
+
+
+def _handshake(arguments: argparse.Namespace) -> None:
+    from quicbed.handshake import main_table
+
+    print(main_table(arguments.capture, arguments.key_log, server=arguments.server, transport=arguments.transport))
 
 
 def _generate(arguments: argparse.Namespace) -> int:
