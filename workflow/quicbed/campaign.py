@@ -45,6 +45,9 @@ class Campaign:
         self.excluded: dict[str, str] = {}
         self.unproven: list[str] = []
         self.retry: set[str] = set()
+        # what is on disk, read once: only this campaign's driver adds to it
+        self._runs: dict[int, dict[str, list[dict[str, Any]]]] = {}
+        self._planned: dict[int, list[str]] | None = None
 
     # ---- state on disk -------------------------------------------------------------------------------------------
 
@@ -74,22 +77,28 @@ class Campaign:
 
     def blocks(self) -> dict[int, list[str]]:
         """Planned blocks: number -> cell ids in order."""
+        if self._planned is not None:
+            return self._planned
         planned = {}
         for file in sorted(self.directory.glob("b[0-9][0-9][0-9][0-9]/block.json")):
             try:
                 planned[int(file.parent.name[1:])] = list(json.loads(file.read_text(encoding="utf-8"))["cells"])
             except (json.JSONDecodeError, KeyError) as error:
                 raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
+        self._planned = planned
         return planned
 
     def runs(self, block: int) -> dict[str, list[dict[str, Any]]]:
         """Finished runs of a block: cell id -> attempts in order."""
+        if block in self._runs:
+            return self._runs[block]
         found: dict[str, list[dict[str, Any]]] = {}
         for file in (self.directory / f"b{block:04d}").glob("*/run.json"):
             run = read_run(file)
             found.setdefault(run["cell"]["id"], []).append(run)
         for attempts in found.values():
             attempts.sort(key=lambda run: run["attempt"])
+        self._runs[block] = found
         return found
 
     def settled(self, attempts: Sequence[Mapping[str, Any]]) -> bool:
@@ -190,6 +199,7 @@ class Campaign:
                 "created_at": now(),
             },
         )
+        planned[block] = order
         return block, order
 
     def wanted(self, by_id: Mapping[str, Cell], planned: Mapping[int, Sequence[str]]) -> set[str]:
@@ -302,6 +312,7 @@ class Campaign:
                 f"{self.directory}: less than {FREE_BYTES >> 20} MiB free on its disk; make room and start again: "
                 "finished runs are kept"
             )
+        runs = self.runs(block)
         target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
         if cell.arm != PRIMITIVES:
             self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
@@ -315,6 +326,7 @@ class Campaign:
                 attempt.evidence["proof"] = self.proofs[cell.id]
             run = self._record(cell, attempt, block=block, order=order, number=number)
             builds.write_json(directory / "run.json", run)
+        runs.setdefault(cell.id, []).append(run)
         return run
 
     def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> dict[str, Any]:
