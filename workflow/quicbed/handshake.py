@@ -407,7 +407,11 @@ class _Examiner:
 
     def handshake(self) -> Handshake:
         finished = self._first("client", tshark.FINISHED)
-        decrypted = finished is not None or self._first("server", tshark.FINISHED) is not None
+        decrypted = self._first("server", tshark.ENCRYPTED_EXTENSIONS) is not None or any(
+            piece.level == "handshake" and piece.details is not None and piece.details.decrypted
+            for unit in self.connection.units
+            for piece in unit.pieces
+        )
         before, last = self._span(finished[0] if finished else None)
         hellos = [(unit, message) for unit, message in self.messages if message.type == tshark.CLIENT_HELLO]
         server_hello = self._first("server", tshark.SERVER_HELLO)
@@ -561,7 +565,7 @@ class _Examiner:
         if missing:
             return f"{where}: {self.key_log} has no {' and no '.join(sorted(missing))} of this connection"
         if not decrypted:
-            return f"{where}: no packet of level Handshake could be decrypted"
+            return f"{where}: nothing behind the ServerHello could be decrypted with {self.key_log}"
         return f"{where}: the capture ends before the client's Finished, or the handshake failed"
 
     def _amplification(self) -> Amplification:
