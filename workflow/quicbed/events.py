@@ -55,7 +55,7 @@ class Start(_Event):
     library: str
     version: str
     pid: Annotated[int, Field(gt=0)]
-    options: dict[str, bool | int | float | str | None]
+    options: dict[str, bool | int | float | str | list[str] | None]
     """Values in force after the start, as read back from the system where it can tell."""
 
 
