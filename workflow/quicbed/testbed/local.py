@@ -504,7 +504,11 @@ class LocalTestbed(Testbed):
                 self._set_offloads(host, interface, link.mode, checksums=checksums)
         self._set_rate(link)
         if self._delay is not None and link.rtt_ms > 0:
-            self._delay.set(link.rtt_ms / 2)
+            try:
+                self._delay.set(link.rtt_ms / 2)
+            except TestbedError:
+                self._remove_delay()
+                raise
         self._set_congestion_control(link.congestion_control)
         for role in _ENDS:
             host = self._local[role]
@@ -547,6 +551,16 @@ class LocalTestbed(Testbed):
         ]
         middle.run(["ip", "-batch", "-"], input="\n".join(commands) + "\n")
         self._delayed = delayed
+
+    def _remove_delay(self) -> None:
+        """Take out a delay line that does not work, so that the next one begins anew."""
+        self._join(delayed=False)
+        if self._delay is not None:
+            self._delay.close()
+            self._delay = None
+        middle = self._local["middle"]
+        for name in (CLIENT_END, SERVER_END, _SERVER_BRIDGE):
+            middle.run(["ip", "link", "delete", name], check=False)  # both ends of a pair go with the first
 
     def _measure_rtt(self, wanted_ms: float) -> float:
         """Median time of UDP echoes in ms, once the fastest of them says that the delay is right."""
