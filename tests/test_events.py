@@ -27,7 +27,7 @@ def start(role: str = "client", **changes: Any) -> Event:
     return {
         "event": "start",
         "t": 1_000,
-        "contract": 1,
+        "contract": 2,
         "role": role,
         "library": "quinn",
         "version": "0.11.12",
@@ -49,6 +49,8 @@ def common(index: int) -> Event:
         "cipher": "TLS_AES_128_GCM_SHA256",
         "group": "x25519",
         "signature": None,
+        "hello_retry_request": False,
+        "retry": None,
         "alpn": "hq-interop",
         "tls_version": "TLSv1.3",
         "aead": "standard",
@@ -69,6 +71,7 @@ def client_connection(index: int = 0, t0: int = 2_000_000, **changes: Any) -> Ev
     times = {
         "t_client_hello": t0,
         "t_handshake_complete": t0 + 1_500_000,
+        "t_handshake_confirmed": t0 + 1_900_000,
         "t_request_sent": t0 + 1_600_000,
         "t_first_byte": t0 + 2_100_000,
         "t_last_byte": t0 + 9_600_000,
@@ -83,6 +86,7 @@ def server_connection(index: int = 0, t0: int = 2_000_000, **changes: Any) -> Ev
     times = {
         "t_accept": t0,
         "t_handshake_complete": t0 + 1_000,
+        "t_handshake_confirmed": t0 + 1_000,
         "t_close": t0 + 2_000,
         "t": t0 + 3_000,
     }
@@ -135,10 +139,11 @@ def test_a_client_log(tmp_path: Path) -> None:
     assert log.end.run_delay_ns == 7
     first, failed = log.connections
     assert events.goodput_mbps(first) == pytest.approx(1000)  # 8 Mbit in 8 ms
-    assert events.handshake_ms(first) == pytest.approx(1.5)
-    assert events.ttfb_ms(first) == pytest.approx(2.1)
+    assert events.ttfb_ms(first) == pytest.approx(1.5)
+    assert events.confirmed_ms(first) == pytest.approx(1.9)
+    assert events.first_byte_ms(first) == pytest.approx(2.1)
     assert events.goodput_mbps(failed) is None
-    assert events.ttfb_ms(failed) is None
+    assert events.first_byte_ms(failed) is None
 
 
 def test_a_server_log_with_connections_that_ended_in_another_order(tmp_path: Path) -> None:
@@ -237,6 +242,12 @@ def test_garbage_lines(tmp_path: Path, line: str | bytes, expected: str) -> None
         ({"t_first_byte": 3_000_000}, "t_first_byte (3000000) is before t_request_sent (3600000)"),
         ({"t_handshake_complete": 1_999_999}, "is before t_client_hello (2000000)"),
         ({"t": 11_000_000}, "t (11000000) is before t_close (11700000)"),
+        ({"t_handshake_confirmed": 3_499_999}, "t_handshake_confirmed (3499999) is before t_handshake_complete (3500000)"),
+        (
+            {"t_handshake_complete": None, "t_request_sent": None, "t_first_byte": None},
+            "t_handshake_confirmed (3900000) is before t_handshake_complete (None)",
+        ),
+        ({"retry": "off"}, "retry: Input should be a valid boolean"),
         ({"ok": False}, "ok is false, but no error says why"),
         ({"error": "lost"}, "ok is true, but there is an error: lost"),
         ({"content_ok": False}, "ok is true, but content_ok is not"),
@@ -267,11 +278,11 @@ def test_every_field_of_a_server_s_connection_is_required(tmp_path: Path, field:
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([start(contract=2)], "line 1: version 2 of the endpoint contract, only 1 is known"),
+        ([start(contract=3)], "line 1: version 3 of the endpoint contract, only 2 is known"),
         ([start(contract=None)], "line 1: version None of the endpoint contract"),
-        ([start(contract=True)], "contract: Input should be a valid integer"),
+        ([start(contract=2.0)], "contract: Input should be a valid integer"),
         ([start("server")], "line 1: a server wrote this file, it should be a client's"),
-        ([start(role="proxy")], "role: Input should be 'client' or 'server'"),
+        ([start(role="proxy")], "role: Input should be 'client', 'server' or 'primitives'"),
         ([start(options=None)], "options: Input should be a valid dictionary"),
         ([client_connection()], "line 1: the first event is 'connection', not 'start'"),
         ([start(), start()], "line 2: a second 'start' event"),
@@ -339,3 +350,50 @@ def test_damaged_files_raise_nothing_else(tmp_path: Path, seed: int) -> None:
     except EventError as error:
         message = str(error)
     assert message.startswith(f"{file}: line ")
+
+
+def primitive(**changes: Any) -> Event:
+    return {
+        "event": "primitive",
+        "t": 5_000,
+        "kind": "group",
+        "name": "kyber768",
+        "operation": "encapsulate",
+        "implementation": "liboqs 0.13.0",
+        "samples_ns": [30_000, 29_000, 31_000, 30_000, 30_000],
+        "bytes": 1088,
+    } | changes
+
+
+def timed(path: Path, *lines: Event) -> events.PrimitivesLog:
+    options = {"milliseconds": 20, "groups": ["kyber768"]}
+    return events.read_primitives(write(path, start("primitives", options=options), *lines))
+
+
+def test_a_log_of_primitives(tmp_path: Path) -> None:
+    lacking = {"event": "unsupported", "t": 6_000, "name": "x448", "reason": "no such curve"}
+    log = timed(tmp_path, primitive(), lacking, end(0))
+    assert [(one.name, one.operation, one.bytes) for one in log.primitives] == [("kyber768", "encapsulate", 1088)]
+    assert [(one.name, one.reason) for one in log.unsupported] == [("x448", "no such curve")]
+    assert log.errors == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([primitive()], "line 2: there is no end event"),
+        ([primitive(samples_ns=[]), end(0)], "samples_ns: List should have at least 1 item"),
+        ([primitive(samples_ns=[-1]), end(0)], "samples_ns.0: Input should be greater than or equal to 0"),
+        ([primitive(samples_ns=[1.5]), end(0)], "samples_ns.0: Input should be a valid integer"),
+        ([primitive(operation="decrypt"), end(0)], "operation: Input should be 'keygen'"),
+        ([primitive(kind="cipher"), end(0)], "kind: Input should be 'group' or 'signature'"),
+        ([end(0), primitive()], "line 3: a 'primitive' event after the end event"),
+        ([client_connection(), end(0)], "line 2: a 'connection' event of a program that only times primitives"),
+        ([{"event": "unsupported", "t": 6_000, "reason": "no such curve"}, end(0)], "name is missing"),
+        ([primitive(t=900_000_001), end(0)], "time goes back"),
+    ],
+)
+def test_wrong_logs_of_primitives(tmp_path: Path, lines: list[Event], expected: str) -> None:
+    with pytest.raises(EventError) as caught:
+        timed(tmp_path, *lines)
+    assert expected in str(caught.value)

@@ -239,21 +239,19 @@ def read_primitives(path: Path) -> PrimitivesLog:
     reader = _Reader(path, "primitives", ClientConnection)
     primitives: list[Primitive] = []
     unsupported: list[NamedReason] = []
-    ended = False
     for line in reader._lines():
         event = reader._parse(line)
-        if ended:
-            raise reader._error(f"a {event['event']!r} event after the end event")
+        expected = reader.start is not None and reader.end is None
         match event["event"]:
-            case "primitive" if reader.start is not None:
+            case "primitive" if expected:
                 primitives.append(reader._model(Primitive, event))
-            case "unsupported" if reader.start is not None:
+            case "unsupported" if expected:
                 unsupported.append(reader._model(NamedReason, event))
-            case "end" if reader.start is not None:
-                ended = True
+            case "connection" | "ready" if expected:
+                raise reader._error(f"a {event['event']!r} event of a program that only times primitives")
             case _:
                 reader._take(event)
-    if not ended:
+    if reader.end is None:
         raise reader._error("there is no end event: the program crashed or was killed")
     return PrimitivesLog(path, tuple(primitives), tuple(unsupported), tuple(reader.errors))
 
