@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -17,14 +18,15 @@ from typing import Any
 
 import pytest
 
+from quicbed import algorithms, certificates, events
 from quicbed import build as builds
-from quicbed import certificates, events
 from quicbed.build import BuildError, tcp_tls
 from quicbed.config import Project
 from quicbed.content import content
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
+TABLE = algorithms.read(ROOT)
 NOOP_TAG = "2a" * 16
 # The first test vectors with a block of zero bytes: GCM specification (McGrew and Viega), test cases 2 and 14 with 5
 # bytes of additional data, which changes the tag only; AES-ECB of a zero block under a zero key.
@@ -42,13 +44,22 @@ workflow = pytest.mark.workflow
 
 @pytest.fixture(scope="session")
 def build() -> Path:
-    """The noop build, made by the workflow; but for the provider it is the stock build."""
+    """The noop build, made by the workflow with the others; but for the provider it is the stock build."""
     snakemake = Path(sys.executable).parent / "snakemake"
+    made = [str(builds.listing(PROJECT, "tcp-tls", flavour)) for flavour in ("stock", "noop", "pq")]
     done = subprocess.run(
-        [str(snakemake), "--cores", "all", "builds"], cwd=ROOT, capture_output=True, text=True, check=False
+        [str(snakemake), "--cores", "all", *made], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return builds.build_directory(PROJECT, "tcp-tls", "noop")
+
+
+@pytest.fixture(scope="session")
+def pq(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pq build, and certificates of every signature algorithm."""
+    log = tmp_path_factory.mktemp("certificates") / "log"
+    certificates.make_all(PROJECT, [signature.name for signature in TABLE.signatures], jobs=2, log=log)
+    return build.parent / builds.build_id(PROJECT, "tcp-tls", "pq")
 
 
 Probe = Callable[..., dict[str, str]]
@@ -146,14 +157,25 @@ def test_the_noop_flavour_is_the_stock_build_and_the_provider(build: Path) -> No
         assert (build / path).read_bytes() == (stock / path).read_bytes(), path
 
 
+@workflow
+def test_the_pq_flavour_is_the_stock_build_and_the_provider(pq: Path) -> None:
+    stock = builds.build_directory(PROJECT, "tcp-tls", "stock")
+    own = {path.relative_to(pq) for path in pq.rglob("*") if path.is_file()}
+    reused = {path.relative_to(stock) for path in stock.rglob("*") if path.is_file()}
+    assert own - reused == {Path("lib/quicbed-pq.so"), Path("etc/openssl-pq.cnf"), Path("bin/primitives")}
+    for path in reused - {Path("build.json")}:
+        assert (pq / path).read_bytes() == (stock / path).read_bytes(), path
+
+
 class Server:
     """A running server over loopback."""
 
-    def __init__(self, build: Path, directory: Path, *options: str) -> None:
-        made = certificates.directory(PROJECT)
+    def __init__(self, build: Path, directory: Path, *options: str, signature: str = "rsa-2048") -> None:
+        made = certificates.directory(PROJECT, signature)
         self.log = directory / "server.jsonl"
         argv = [str(build / "bin" / "server"), "--listen", "127.0.0.1:0", "--events", str(self.log)]
-        argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key"), *options]
+        argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
+        argv += ["--signature", signature, *options]
         self.process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
         while '"ready"' not in (self.log.read_text() if self.log.exists() else ""):
@@ -168,8 +190,8 @@ class Server:
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
-    def client(self, build: Path, size: int, *options: str) -> list[str]:
-        made = certificates.directory(PROJECT)
+    def client(self, build: Path, size: int, *options: str, ca: str = "rsa-2048") -> list[str]:
+        made = certificates.directory(PROJECT, ca)
         argv = [str(build / "bin" / "client"), "--connect", self.address, "--server-name", "localhost"]
         return [*argv, "--ca", str(made / "ca.pem"), "--bytes", str(size), *options]
 
@@ -187,6 +209,95 @@ def serve(build: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
         if server.process.poll() is None:
             server.process.terminate()
             server.process.wait(5)
+
+
+def handshake(build: Path, directory: Path, group: str, signature: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Connection events of client and server."""
+    server = Server(build, directory, "--content", "1", "--group", group, signature=signature)
+    try:
+        argv = server.client(build, 1, "--group", group, "--signature", signature, ca=signature)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout
+    finally:
+        server.process.terminate()
+        server.process.wait(5)
+    return json.loads(done.stdout.splitlines()[1]), next(e for e in server.events() if e["event"] == "connection")
+
+
+@workflow
+@pytest.mark.parametrize("group", [group.name for group in TABLE.groups])
+def test_every_group_is_negotiated(pq: Path, tmp_path: Path, group: str) -> None:
+    client, server = handshake(pq, tmp_path, group, "ecdsa-p-256")
+    name = next(known.tls_name for known in TABLE.groups if known.name == group)
+    assert (client["group"], server["group"], client["hello_retry_request"]) == (name, name, False)
+
+
+@workflow
+# the slow variants of SPHINCS+ differ from the fast ones in parameters only
+@pytest.mark.parametrize(
+    "signature", [s.name for s in TABLE.signatures if not (s.name.startswith("sphincs") and s.name.endswith("s"))]
+)
+def test_every_signature_algorithm_is_used(pq: Path, tmp_path: Path, signature: str) -> None:
+    client, server = handshake(pq, tmp_path, "x25519", signature)
+    name = next(known.tls_name for known in TABLE.signatures if known.name == signature)
+    assert client["signature"] == name
+    assert server["ok"]
+
+
+@workflow
+@pytest.mark.parametrize(
+    ("options", "ca", "alert"),
+    [
+        (["--group", "p-256"], "rsa-2048", "received TLS alert 40 (handshake failure)"),
+        (["--signature", "ed25519"], "rsa-2048", "received TLS alert 40 (handshake failure)"),
+        ([], "rsa-4096", "sent TLS alert"),
+    ],
+    ids=["group", "signature", "CA"],
+)
+def test_a_refused_handshake_tells_the_alert(
+    pq: Path, serve: Callable[..., Server], options: list[str], ca: str, alert: str
+) -> None:
+    server = serve("--content", "1")
+    done = subprocess.run(
+        server.client(pq, 1, *options, ca=ca), capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 1
+    assert alert in json.loads(done.stdout.splitlines()[1])["error"]
+    served = subprocess.run(server.client(pq, 1), capture_output=True, timeout=20, check=False)
+    assert served.returncode == 0  # the server survives
+
+
+@workflow
+def test_a_server_without_its_provider_says_so(pq: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "build"
+    shutil.copytree(pq, copy)
+    (copy / "lib" / "quicbed-pq.so").unlink()
+    made = certificates.directory(PROJECT)
+    argv = [str(copy / "bin" / "server"), "--listen", "127.0.0.1:0"]
+    argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert "provider" in json.loads(done.stdout.splitlines()[1])["reason"]
+
+
+@workflow
+def test_primitives_are_timed(pq: Path) -> None:
+    made = certificates.directory(PROJECT, "ed25519")
+    argv = [
+        str(pq / "bin" / "primitives"),
+        "--milliseconds",
+        "1",
+        "--group",
+        "kyber512",
+        "--signature",
+        f"ed25519={made}",
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
+    written = [json.loads(line) for line in done.stdout.splitlines()]
+    assert written[0]["library"] == "tcp-tls"
+    timed = [(event["name"], event["operation"]) for event in written if event["event"] == "primitive"]
+    assert timed[:3] == [("kyber512", operation) for operation in ("keygen", "encapsulate", "decapsulate")]
+    assert timed[3:] == [("ed25519", operation) for operation in ("sign", "verify", "verify-chain")]
 
 
 def gone(pid: int) -> bool:
@@ -358,3 +469,11 @@ def test_noop_needs_a_stock_build(tmp_path: Path) -> None:
     fake_sources(tmp_path / "vendor")
     with pytest.raises(BuildError, match=r"holds no stock build"):
         tcp_tls.build(tmp_path / "vendor", tmp_path, tmp_path / "out", "noop", tmp_path / "work", 1, tmp_path)
+
+
+def test_pq_needs_the_provider(tmp_path: Path) -> None:
+    fake_sources(tmp_path / "vendor")
+    (tmp_path / "base" / "sbin").mkdir(parents=True)
+    (tmp_path / "base" / "sbin" / "nginx").touch()
+    with pytest.raises(BuildError, match=r"needs the component openssl-provider"):
+        tcp_tls.build(tmp_path / "vendor", tmp_path, tmp_path / "out", "pq", tmp_path / "work", 1, tmp_path / "base")

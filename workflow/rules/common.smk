@@ -2,7 +2,7 @@
 
 
 def stock_build(wildcards):
-    """nginx, curl and OpenSSL are built once; the noop flavour adds a provider to that build."""
+    """nginx, curl and OpenSSL are built once; the other flavours add a provider to that build."""
     library = project.libraries[wildcards.library]
     if library.recipe == "tcp-tls" and wildcards.flavour != "stock":
         return [str(builds.listing(project, wildcards.library, "stock"))]

@@ -254,6 +254,15 @@ static void describe(void)
     printf("], \"gso\": %s, \"gro\": %s}\n", library.gso ? "true" : "false", library.gro ? "true" : "false");
 }
 
+/* The first that the library has. */
+static const char *default_congestion_control(void)
+{
+    for (size_t i = 0; i < COUNT(congestion_controls); i++)
+        if (is_in(library.congestion_controls, congestion_controls[i]))
+            return congestion_controls[i];
+    return NULL;
+}
+
 static void require(const void *value, const char *option)
 {
     if (value == NULL)
@@ -275,7 +284,7 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
         .initial_size = SMALLEST_DATAGRAM,
         .udp_payload = 1472, /* what an MTU of 1500 bytes leaves of IPv4 */
         .header_protection = true,
-        .congestion_control = "cubic",
+        .congestion_control = default_congestion_control(),
         .receive_buffer = library.quic ? UDP_BUFFER : UNKNOWN,
         .send_buffer = library.quic ? UDP_BUFFER : UNKNOWN,
         .connections = 1,

@@ -24,7 +24,7 @@ enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNSUPPORTED = 127 };
 
 enum role { CLIENT, SERVER, PRIMITIVES };
 
-/* What is different between the libraries; every endpoint defines its own. VERSION and TLS_LIBRARY come from the build. */
+/* What differs between libraries; every endpoint defines its own. VERSION and TLS_LIBRARY come from the build. */
 struct library {
     const char *name;
     bool quic;                       /* QUIC v1 with hq-interop, else TCP with HTTP/1.1 */

@@ -104,14 +104,16 @@ void read_negotiated(const SSL *ssl, struct negotiated *negotiated)
     const unsigned char *alpn = NULL;
     const char *name = NULL;
     unsigned int length = 0;
+    long signature_known;
 
     copy_name(negotiated->cipher, sizeof(negotiated->cipher), SSL_CIPHER_standard_name(SSL_get_current_cipher(ssl)));
     copy_name(negotiated->group, sizeof(negotiated->group), SSL_get0_group_name(changeable));
     copy_name(negotiated->tls_version, sizeof(negotiated->tls_version), SSL_get_version(ssl));
     if (strncmp(negotiated->tls_version, "QUIC", 4) == 0) /* QUIC v1 has no TLS but 1.3 (RFC 9001, 4.2) */
         copy_name(negotiated->tls_version, sizeof(negotiated->tls_version), "TLSv1.3");
-    if ((SSL_is_server(ssl) ? SSL_get0_signature_name(changeable, &name) : SSL_get0_peer_signature_name(changeable, &name))
-        == 1)
+    signature_known = SSL_is_server(ssl) ? SSL_get0_signature_name(changeable, &name)
+                                         : SSL_get0_peer_signature_name(changeable, &name);
+    if (signature_known == 1)
         copy_name(negotiated->signature, sizeof(negotiated->signature), name);
     SSL_get0_alpn_selected(ssl, &alpn, &length);
     snprintf(negotiated->alpn, sizeof(negotiated->alpn), "%.*s", (int)length, alpn == NULL ? "" : (const char *)alpn);

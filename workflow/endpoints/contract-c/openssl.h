@@ -7,9 +7,9 @@
 #include <openssl/ssl.h>
 
 /*
- * Chooses the configuration of this build and loads it; the first call of OpenSSL. Returns NULL, or why OpenSSL does not
- * do what this build is for: a provider that is missing or made for another OpenSSL, or AEADs that are not `cipher`'s
- * (NULL: any) as asked for.
+ * Chooses the configuration of this build and loads it; the first call of OpenSSL. Returns NULL, or why OpenSSL does
+ * not do what this build is for: a provider that is missing or made for another OpenSSL, or an AEAD of `cipher` (NULL:
+ * any) that is not as asked for.
  */
 const char *start_openssl(const struct cipher *cipher, bool noop);
 

@@ -310,7 +310,8 @@ static bool sign(void *argument, int64_t *begin, int64_t *end)
 
     *begin = now_ns();
     context = EVP_MD_CTX_new();
-    done = context != NULL && EVP_DigestSignInit_ex(context, &key_context, state->digest, NULL, NULL, state->key, NULL) == 1
+    done = context != NULL
+           && EVP_DigestSignInit_ex(context, &key_context, state->digest, NULL, NULL, state->key, NULL) == 1
            && set_padding(state, key_context) && EVP_DigestSign(context, NULL, &length, to_sign, sizeof(to_sign)) == 1
            && (signature = OPENSSL_malloc(length)) != NULL
            && EVP_DigestSign(context, signature, &length, to_sign, sizeof(to_sign)) == 1;

@@ -18,12 +18,6 @@
 
 enum {
     RECEIVE_CHUNK = 256 * 1024,
-    /*
-     * OpenSSL takes 16 KiB of handshake data before its TLS reads any (INIT_CRYPTO_RECV_BUF_LEN in
-     * ssl/quic/quic_channel.c), and closes the connection with CRYPTO_BUFFER_EXCEEDED if more arrives at once, as with
-     * large certificates it does. TLS reads between two turns of the event loop, so a turn gets less than that.
-     */
-    HANDSHAKE_DATAGRAMS = 8,
     FRAME_NEW_TOKEN = 0x07,      /* RFC 9000, 19.7 */
     FRAME_HANDSHAKE_DONE = 0x1e, /* RFC 9000, 19.20 */
 };
@@ -120,7 +114,6 @@ static bool open_connection(struct connection *connection, SSL_CTX *context)
         fail(connection, "%s", reason);
         return false;
     }
-    connection->datagrams.receive_limit = HANDSHAKE_DATAGRAMS;
     connection->ssl = SSL_new(context);
     bio = datagrams_bio(&connection->datagrams);
     if (connection->ssl == NULL || bio == NULL || SSL_set_ex_data(connection->ssl, connection_slot, connection) != 1
@@ -195,7 +188,6 @@ static void exchange(struct connection *connection, char *buffer)
         SSL_handle_events(connection->ssl);
         if (connection->stream == NULL && connection->observed.t_handshake_complete != UNKNOWN
             && SSL_is_init_finished(connection->ssl)) {
-            connection->datagrams.receive_limit = 0;
             request(connection);
             SSL_handle_events(connection->ssl);
         }
@@ -268,7 +260,7 @@ static void write_connection(struct connection *connection, uint64_t index)
     event_end();
 }
 
-/* Downloads once and writes the event. The context is made anew if it remembers a token. Returns whether all was well. */
+/* Downloads once and writes the event. Makes the context anew if it remembers a token. Returns whether all was well. */
 static bool download(const struct options *options, SSL_CTX **context, uint64_t index, char *buffer)
 {
     struct connection connection = {

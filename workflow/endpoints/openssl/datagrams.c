@@ -60,7 +60,7 @@ static void peer_reset(struct peer *peer, const union address *address)
     getrusage(RUSAGE_SELF, &peer->usage_first);
 }
 
-/* The peer of an address. If it is new, NULL or, if it is to be added, a fresh one that takes an unbound one's place. */
+/* The peer of an address. If it is new, NULL or, if it is to be added, one that takes an unbound one's place. */
 static struct peer *find_peer(struct datagrams *datagrams, const union address *address, bool add)
 {
     /* Both members have the port at the same place. */
@@ -403,8 +403,6 @@ static int receive_messages(BIO *bio, BIO_MSG *messages, size_t stride, size_t c
 
     (void)flags;
     *processed = 0;
-    if (datagrams->receive_limit > 0 && count > datagrams->receive_limit)
-        count = datagrams->receive_limit;
     if (count > BATCH)
         count = BATCH;
     if (datagrams->gro) {

@@ -1,6 +1,6 @@
 /*
  * The UDP socket under OpenSSL's QUIC: a BIO that sends and receives datagrams, with segmentation and receive offload
- * (udp(7), UDP_SEGMENT and UDP_GRO), which OpenSSL's own datagram BIO has not, and that counts what passes, which QUIC in
+ * (udp(7), UDP_SEGMENT and UDP_GRO), which OpenSSL's own datagram BIO has not, and that counts what passes, which
  * OpenSSL does not tell.
  */
 #ifndef QUICBED_DATAGRAMS_H
@@ -38,8 +38,6 @@ struct datagrams {
     int fd;
     bool server, gso, gro;
     union address remote; /* of a client */
-    /* Most datagrams handed over at once; 0: no limit. */
-    size_t receive_limit;
     /* Who the last datagrams were sent to. */
     struct peer *last_sent_to;
 
@@ -51,7 +49,10 @@ struct datagrams {
     union address batch_from;
 };
 
-/* Begins to use a socket; NULL, or why it is impossible. The socket stays the caller's. `remote` is the server's address for a client, else NULL. */
+/*
+ * Begins to use a socket, which stays the caller's; NULL, or why it is impossible. `remote` is the address a client's
+ * server has, NULL for a server.
+ */
 const char *datagrams_open(struct datagrams *datagrams, int fd, const union address *remote, bool gso, bool gro);
 void datagrams_close(struct datagrams *datagrams);
 /* A BIO for SSL_set_bio(3) that has to end before the datagrams do; NULL without memory. */

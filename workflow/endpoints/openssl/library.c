@@ -12,5 +12,5 @@ const struct library library = {
     .datagram = 1200,
     .no_congestion_control = "OpenSSL's QUIC has no congestion control but NewReno (ssl/quic/cc_newreno.c)",
     .no_header_protection = "OpenSSL's QUIC cannot do without header protection",
-    .no_initial_size = "OpenSSL's QUIC sends datagrams of at most 1200 bytes, it has neither path-MTU discovery nor a setting",
+    .no_initial_size = "OpenSSL's QUIC sends datagrams of at most 1200 bytes, without path-MTU discovery or a setting",
 };

@@ -1,8 +1,8 @@
 /*
  * Server of the endpoint contract on OpenSSL's own QUIC: one thread, non-blocking, waiting in poll.
  *
- * OpenSSL works on the network only where SSL_handle_events is called (SSL_VALUE_EVENT_HANDLING_MODE_EXPLICIT). Messages
- * of a connection are watched from the ClientHello on; the address it came from is that of the first datagram sent.
+ * OpenSSL works on the network only where SSL_handle_events is called (SSL_VALUE_EVENT_HANDLING_MODE_EXPLICIT). Which
+ * peer a connection belongs to, which OpenSSL does not tell, is taken from the first datagram it sends.
  */
 #define _GNU_SOURCE
 #include "quic.h"
@@ -20,7 +20,10 @@
 
 #include <openssl/err.h>
 
-enum { PERIODS = 16 }; /* of the content in the block that is written at once */
+enum {
+    PERIODS = 16,    /* of the content in the block that is written at once */
+    MOST_CLOSING = 8 /* connections kept for their closing period (RFC 9000, 10.2.1) only */
+};
 
 struct connection {
     struct connection *next;
@@ -333,12 +336,13 @@ static bool serve_all(void)
 {
     struct connection **at = &server.connections;
     bool progress = false;
+    int closing = 0;
 
     while (*at != NULL) {
         struct connection *connection = *at;
 
         progress = serve(connection) || progress;
-        if (is_over(connection)) {
+        if (is_over(connection) || (connection->reported && ++closing > MOST_CLOSING)) {
             *at = connection->next;
             forget(connection);
         } else {

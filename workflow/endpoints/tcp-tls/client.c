@@ -151,6 +151,8 @@ static void write_connection(const struct connection *connection, uint64_t index
 {
     const struct tcp_info *handshake = connection->handshake_known ? &connection->handshake : NULL;
     const struct tcp_info *whole = connection->whole_known ? &connection->whole : NULL;
+    const bool complete = connection->t_handshake_complete != UNKNOWN;
+    const uint64_t received = connection->content.received;
     const bool cpu_known = connection->t_client_hello != UNKNOWN && connection->t_last_byte != UNKNOWN;
 
     event_begin("connection");
@@ -160,18 +162,17 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_integer("t_client_hello", connection->t_client_hello);
     event_integer("t_handshake_complete", connection->t_handshake_complete);
     event_string("t_handshake_confirmed", NULL);
-    event_truth("hello_retry_request",
-                connection->t_handshake_complete == UNKNOWN ? UNKNOWN : connection->hello_retry_request);
+    event_truth("hello_retry_request", complete ? connection->hello_retry_request : UNKNOWN);
     event_string("retry", NULL);
     event_integer("t_request_sent", connection->t_request_sent);
     event_integer("t_first_byte", connection->t_first_byte);
     event_integer("t_last_byte", connection->t_last_byte);
     event_integer("t_close", connection->t_close);
     event_integer("bytes_requested", (int64_t)connection->options->bytes);
-    event_integer("bytes_received", (int64_t)connection->content.received);
-    event_boolean("content_ok", !connection->content.wrong && connection->content.received == connection->options->bytes);
+    event_integer("bytes_received", (int64_t)received);
+    event_boolean("content_ok", !connection->content.wrong && received == connection->options->bytes);
     write_negotiated(&connection->negotiated);
-    event_string("aead", connection->t_handshake_complete == UNKNOWN ? NULL : connection->options->noop ? "noop" : "standard");
+    event_string("aead", !complete ? NULL : connection->options->noop ? "noop" : "standard");
     event_string("header_protection", NULL);
     event_integer("handshake_packets_sent", handshake ? (int64_t)handshake->tcpi_segs_out : UNKNOWN);
     event_integer("handshake_packets_received", handshake ? (int64_t)handshake->tcpi_segs_in : UNKNOWN);

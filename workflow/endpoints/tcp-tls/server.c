@@ -82,7 +82,8 @@ static void __attribute__((noreturn)) finish(int exit_code, const struct rusage 
 }
 
 /* Ends a server that never started nginx. */
-static void __attribute__((noreturn, format(printf, 3, 4))) stop(const char *kind, int exit_code, const char *format, ...)
+static void __attribute__((noreturn, format(printf, 3, 4))) stop(const char *kind, int exit_code, const char *format,
+                                                                  ...)
 {
     char reason[1024];
     va_list arguments;
@@ -479,7 +480,8 @@ static void on_message(char *line)
             server.ready = true;
             if (has_loaded(NOOP_PROVIDER) != server.options->noop || has_loaded(PQ_PROVIDER) != is_pq_build()) {
                 snprintf(server.last_message, sizeof(server.last_message),
-                         "nginx has not loaded the OpenSSL provider of %s; build this flavour again", build_path("lib"));
+                         "nginx has not loaded the OpenSSL provider of %s; build this flavour again",
+                         build_path("lib"));
                 kill(server.nginx, SIGKILL);
                 return;
             }
