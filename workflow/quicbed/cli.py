@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("experiment")
     command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
     command.add_argument("--log", type=Path, help="file that gets a copy of the progress")
-    command = add("tables", _tables, "write the table of runs")
+    command = add("tables", _tables, "write the tables of runs, connections, primitives and handshakes")
     command.add_argument("raw", type=Path)
     command.add_argument("output", type=Path)
     command = add("notebook", _notebook, "run a notebook, which writes figures and their tables")
@@ -199,9 +199,10 @@ def _measure(arguments: argparse.Namespace) -> None:
 
 
 def _tables(arguments: argparse.Namespace) -> None:
-    from quicbed import runs
+    from quicbed import details, runs
 
     runs.write_table(arguments.raw, arguments.output)
+    details.write(arguments.raw, arguments.output.parent)
 
 
 def _notebook(arguments: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import polars as pl
 
 from quicbed.plan import PRIMITIVES
-from quicbed.runs import RUN_FILE, RunsError, origin_of
+from quicbed.runs import RUN_FILE, RunsError, origin_of, write_parquet
 
 FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
 
@@ -127,6 +127,17 @@ def read(root: Path) -> Details:
         pl.DataFrame(handshakes, schema=HANDSHAKES, orient="row").sort("origin", "index"),
         problems,
     )
+
+
+def write(raw: Path, directory: Path) -> list[Path]:
+    """Write the three tables as Parquet files into *directory*; returns the files."""
+    found = read(raw)
+    tables = {"connections": found.connections, "primitives": found.primitives, "handshakes": found.handshakes}
+    files = []
+    for name, frame in tables.items():
+        files.append(directory / f"{name}.parquet")
+        write_parquet(frame, files[-1])
+    return files
 
 
 def _scan(root: Path, problems: list[str]) -> Iterator[tuple[str, dict[str, bytes]]]:

@@ -145,7 +145,7 @@ def printed(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] | None =
                 *(_decimal(first[f"published_ttfb_ms_{name}"]) for name in LIBRARIES),
                 *(_time(by_library.get(name), notes) for name in names),
                 *(_pair(first, f"published_packets_{{role}}_{name}") for name in LIBRARIES),
-                *(_pair(by_library.get(name), "packets_{role}") for name in names),
+                *(_packets(by_library.get(name), first, notes) for name in names),
                 *(_whole(own[name].max()) for name in own_sizes),
                 *(_whole(first[f"published_{name}"]) for name in sizes),
             ]
@@ -202,6 +202,49 @@ def _pair(cell: Mapping[str, Any] | None, column: str) -> str:
         return "-"
     values = [cell[column.format(role=role)] for role in ("client", "server")]
     return "-" if None in values else "/".join(f"{value:g}" for value in values)
+
+
+def _packets(cell: Mapping[str, Any] | None, printed: Mapping[str, Any], notes: _Notes) -> str:
+    """Packets of a cell; where the paper has others for the same library, with a note on what the capture shows."""
+    shown = _pair(cell, "packets_{role}")
+    if cell is None or cell["client_library"] not in LIBRARIES or shown == "-":
+        return shown
+    paper = _pair(printed, f"published_packets_{{role}}_{cell['client_library']}")
+    if paper in ("-", shown):
+        return shown
+    return f"{shown} {notes.letter(_packet_note(cell, paper))}"
+
+
+def _packet_note(cell: Mapping[str, Any], paper: str) -> str:
+    """What the packets of a handshake were, as captured (medians)."""
+    sides = []
+    for role in ("client", "server"):
+        levels = [
+            f"{cell[f'packets_{level}_{role}']:g} {title} ({cell[f'bytes_{level}_{role}']:.0f} B)"
+            for level, title in (
+                ("retry", "Retry"),
+                ("initial", "Initial"),
+                ("handshake", "Handshake"),
+                ("1rtt", "1-RTT"),
+            )
+            if cell[f"packets_{level}_{role}"]
+        ]
+        text = f"{role} {', '.join(levels)} in {cell[f'datagrams_{role}']:g} datagrams"
+        if cell[f"ack_only_packets_{role}"]:
+            text += f", {cell[f'ack_only_packets_{role}']:g} of them acknowledgements only"
+        sides.append(text)
+    messages = ", ".join(
+        f"{title} {cell[f'tls_{name}_bytes']:.0f} B"
+        for name, title in (
+            ("client_hello", "ClientHello"),
+            ("server_hello", "ServerHello"),
+            ("certificate", "Certificate"),
+            ("certificate_verify", "CertificateVerify"),
+        )
+        if cell[f"tls_{name}_bytes"] is not None
+    )
+    waits = f"; {cell['waits']:g} further round trips" if cell["waits"] else ""
+    return f"{cell['algorithm']}, {paper} in the paper: {'; '.join(sides)}; {messages}{waits}"
 
 
 def write(table: Printed, cells: pl.DataFrame, name: str, directory: Path) -> list[Path]:

@@ -7,15 +7,16 @@ for KIND in RESULTS:
             runs=runs_behind(KIND),
             code=ANALYSIS,
         output:
+            *(str(RESULTS[KIND] / "tables" / f"{name}.parquet") for name in ("connections", "primitives", "handshakes")),
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
         log:
             f"logs/runs-{KIND}.log",
         conda:
             "../../envs/analysis.yaml"
         params:
-            raw=lambda wildcards, output: raw_of(output[0]),
+            raw=lambda wildcards, output: raw_of(output.table),
         message:
-            "Collecting all runs into {output.table}"
+            "Collecting all runs into tables beside {output.table}"
         shell:
             "python -m quicbed tables {params.raw} {output.table} > {log} 2>&1"
 
