@@ -143,6 +143,7 @@ def test_retry(data: Path) -> None:
     # The token validates the address: nothing but the Retry packet came before.
     assert one.amplification.bytes_before_validation == one.server.levels["retry"].bytes
     assert one.amplification.received_before_validation == 1200
+    assert one.server_flights == 2
 
 
 def test_tcp(data: Path) -> None:

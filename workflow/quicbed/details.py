@@ -256,7 +256,6 @@ def _handshakes(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes])
             "server_flights": one["server_flights"],
             "hello_retry_request": one["hello_retry_request"],
             "retry": one["retry"],
-            "waits": max((one["server_flights"] or 1) - 1, 0) + one["retry"] + one["hello_retry_request"],
         }
         for role in ("client", "server"):
             sent = one[role]
@@ -266,6 +265,12 @@ def _handshakes(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes])
                 row |= {f"{name}_{level}_{role}": counts[name] for name in ("packets", "bytes")}
         if (limit := one["amplification"]) is not None:
             row |= {name: limit[name] for name in ("round_trips_blocked", "limit_hits", "bytes_before_validation")}
+        # Without a round-trip time acknowledgements overtake the flight that they would have to wait for.
+        row["waits"] = (
+            max((one["server_flights"] or 1) - 1, 0)
+            if run["link"].get("rtt_ms")
+            else row.get("round_trips_blocked", 0) + one["retry"] + one["hello_retry_request"]
+        )
         row |= {f"tls_{name}_bytes": one["messages"][name] for name in _MESSAGES}
         rows.append(row)
     return rows

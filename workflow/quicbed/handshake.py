@@ -171,8 +171,11 @@ class Handshake(_Model):
     messages: Messages = Field(description="Sizes of TLS messages and key shares.")
     amplification: Amplification | None = Field(description="Address validation; null for TCP.")
     server_flights: int | None = Field(
-        description="Longest chain of server datagrams with handshake data, each sent after the client acknowledged "
-        "the one before: 1 where the whole handshake is one flight of the server. null without acknowledgements."
+        description="Longest chain of server datagrams with handshake data or Retry, each sent after the client "
+        "acknowledged the one before: 1 where the whole handshake is one flight of the server, one more for a Retry or "
+        "HelloRetryRequest, for waiting at the anti-amplification limit or for the congestion window. Only where the "
+        "round-trip time is longer than the server takes to send a flight: acknowledgements that arrive meanwhile "
+        "lengthen the chain. null without acknowledgements."
     )
 
     @property
@@ -626,12 +629,11 @@ class _Flights:
 
     def __init__(self) -> None:
         self.client = 0
-        """Last flight of the server that the client has acknowledged."""
+        """Last flight of the server that the client has acknowledged or answered."""
         self.server = 0
         """Last flight of the server with handshake data."""
         self._of_packet: dict[tuple[Level, int], int] = {}
         self._of_byte: list[tuple[int, int]] = []
-        self._hellos: set[str | None] = set()
 
     def take(self, unit: _Unit) -> None:
         if unit.role == "server":
@@ -660,7 +662,9 @@ class _Flights:
             messages += unit.tls.messages
             acknowledged += [flight for end, flight in self._of_byte if end <= unit.tls.acknowledged]
         # A second ClientHello answers a Retry or a HelloRetryRequest, acknowledged or not.
-        if any(message.type == tshark.CLIENT_HELLO for message in messages):
+        if any(message.type == tshark.CLIENT_HELLO for message in messages) or any(
+            piece.token for piece in unit.pieces
+        ):
             acknowledged.append(self.server)
         self.client = max(acknowledged)
 
@@ -696,7 +700,11 @@ def contradictions(
     for name, title, label, code_point in wanted:
         others = {one.index: getattr(one, name) for one in handshakes if one.decrypted}
         found += _deviation(
-            {index: f"{title} 0x{value or 0:04x}" for index, value in others.items() if value != code_point},
+            {
+                index: f"no {title} was seen" if value is None else f"{title} 0x{value:04x}"
+                for index, value in others.items()
+                if value != code_point
+            },
             f"0x{code_point:04x} ({label})",
         )
     for name, title, expected in (

@@ -8,9 +8,11 @@ packets is found in the packet that completes it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +131,12 @@ def dissect(capture: Path, key_log: Path, *, port: int, transport: Literal["quic
     layers = "frame quic" if transport == "quic" else "frame tcp tls"
     argv += ["-T", "json", "--no-duplicate-keys", "-J", layers]
     try:
-        done = subprocess.run(argv, capture_output=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+        # Preferences of whoever runs this must not change what is found.
+        with tempfile.TemporaryDirectory() as preferences:
+            environment = {**os.environ, "WIRESHARK_CONFIG_DIR": preferences}
+            done = subprocess.run(
+                argv, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+            )
     except subprocess.TimeoutExpired:
         raise TsharkError(f"{capture}: tshark is not done after {TIMEOUT_S:g} s; capture fewer connections") from None
     if done.returncode != 0:
