@@ -51,8 +51,9 @@ def probe(vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Probe:
     (source,) = vendor.glob("boring-sys-*/deps/boringssl")
     core, program = directory / "pq.o", directory / "probe"
     warnings = ["-Wall", "-Wextra", "-Werror"]
-    compile_core = ["gcc", "-std=c11", "-O1", *warnings, f"-I{liboqs / 'include'}", "-c", CORE / "pq.c", "-o", core]
-    link = ["g++", "-std=c++17", "-O1", "-DNDEBUG", "-fno-rtti", *warnings, f"-I{CORE}"]
+    compile_core: list[str | Path] = ["gcc", "-std=c11", "-O1", *warnings, f"-I{liboqs / 'include'}"]
+    compile_core += ["-c", CORE / "pq.c", "-o", core]
+    link: list[str | Path] = ["g++", "-std=c++17", "-O1", "-DNDEBUG", "-fno-rtti", *warnings, f"-I{CORE}"]
     link += ["-isystem", boringssl / "include", "-isystem", source, "-o", program, PROBE, core]
     link += [boringssl / "lib" / "libssl.a", boringssl / "lib" / "libcrypto.a", liboqs / "lib" / "liboqs.a", "-pthread"]
     for argv in (compile_core, link):
