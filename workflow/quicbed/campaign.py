@@ -210,9 +210,11 @@ class Campaign:
             together = {cell.id} | ({cell.baseline} & by_id.keys() if cell.baseline else set())
             counts[cell.id] = sum(together <= set(order) for order in planned.values())
         least = self.scale.min_blocks or self.scale.blocks
-        lacking = {cell for cell, count in counts.items() if count < least}
+        timed = min(self.experiment.primitives, least)
+        fewest = {cell.id: timed for cell in by_id.values() if cell.arm == PRIMITIVES}
+        lacking = {cell for cell, count in counts.items() if count < fewest.get(cell, least)}
         if not lacking and not self.precise(by_id) and not self.out_of_time():
-            lacking = {cell for cell, count in counts.items() if count < self.scale.blocks}
+            lacking = {cell for cell, count in counts.items() if count < fewest.get(cell, self.scale.blocks)}
         lacking |= self.retry & by_id.keys()
         self.retry = set()
         result = set(lacking)

@@ -352,11 +352,11 @@ class Experiment(Model):
     flavour: Name | None = Field(
         None, description="Build that variants without a `flavour` of their own are measured on."
     )
-    primitives: bool = Field(
-        False,
-        description="Time the cryptographic primitives of every group and signature algorithm of the experiment in"
-        " every "
-        "block, on every library.",
+    primitives: int = Field(
+        0,
+        ge=0,
+        description="In how many blocks the cryptographic primitives of every group and signature algorithm of the "
+        "experiment are timed, on every library; 0: not at all.",
     )
     libraries: list[Name | Pair] = Field(
         description="Libraries, or pairs of a client's and a server's library.", min_length=1
