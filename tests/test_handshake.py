@@ -19,7 +19,19 @@ import pytest
 from quicbed import algorithms, events
 from quicbed.capture import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, Capture, Frame
 from quicbed.cli import main
-from quicbed.handshake import Handshake, HandshakeError, contradictions, count_differences, examine
+from quicbed.handshake import (
+    Handshake,
+    HandshakeError,
+    _Connection,
+    _Examiner,
+    _Piece,
+    _Unit,
+    contradictions,
+    count_differences,
+    examine,
+)
+from quicbed.quicwire import PacketType, QuicPacket
+from quicbed.tshark import QuicDetails
 
 SERVER = "10.113.0.2"
 PORT = 4433
@@ -396,3 +408,86 @@ def test_command_with_wrong_files(data: Path, tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().err.startswith(f"quicbed: {keys}: the key log cannot be read")
     assert main(["handshake", str(data / "quiche.pcap"), str(data / "quiche.keys"), "--server", SERVER]) == 1
     assert "give its address and port" in capsys.readouterr().err
+
+
+# -- waiting, on made-up connections
+
+
+def piece(
+    kind: PacketType, size: int, number: int, *, crypto: tuple[int, int] | None = None, ack: int | None = None
+) -> _Piece:
+    """A packet that could be decrypted."""
+    data = bytes([0xC0, 0, 0, 0, 1, 0, 0, 0]).ljust(size, b"\0")  # no connection IDs, no token
+    frames = (*((0x02,) if ack is not None else ()), *((0x06,) if crypto else ()))
+    details = QuicDetails(size, True, number, frames, (crypto,) if crypto else (), ack, ())
+    return _Piece(QuicPacket(kind, data, b"", b"", 1, 8), details)
+
+
+def server_flight(begin: int, datagrams: int, time_ns: int) -> list[_Unit]:
+    """Full datagrams with 1100 bytes of handshake data each; packet numbers go with the data."""
+    return [
+        _Unit(
+            "server", time_ns, 1200, [piece(PacketType.HANDSHAKE, 1200, begin + i, crypto=((begin + i) * 1100, 1100))]
+        )
+        for i in range(datagrams)
+    ]
+
+
+def waiting(units: list[_Unit]) -> Handshake:
+    return _Examiner(_Connection(1, units), 0, "quic", {}, Path("none.keys")).handshake()
+
+
+HELLO = _Unit("client", 1, 1200, [piece(PacketType.INITIAL, 1200, 0, crypto=(0, 300))])
+SERVER_HELLO = _Unit("server", 2, 1200, [piece(PacketType.INITIAL, 1200, 0, crypto=(0, 90))])
+
+
+def test_a_server_that_is_blocked_twice() -> None:
+    probe = _Unit("client", 5, 400, [piece(PacketType.INITIAL, 400, 1, ack=0)])
+    acknowledgement = _Unit("client", 9, 60, [piece(PacketType.HANDSHAKE, 60, 0, ack=2)])
+    units = [
+        *(HELLO, SERVER_HELLO),
+        *server_flight(0, 2, 3),  # 3 x 1200 bytes are sent
+        probe,  # allows 1200 bytes more, and does not validate
+        *server_flight(2, 1, 6),
+        acknowledgement,
+        *server_flight(3, 5, 10),
+    ]
+    found = waiting(units)
+    assert found.amplification is not None
+    assert found.amplification.limit_hits == 2
+    assert found.amplification.round_trips_blocked == 2
+    assert found.amplification.bytes_before_validation == found.amplification.limit_bytes == 4800
+    assert found.server_flights == 3
+
+
+def test_datagrams_of_one_flight_of_the_client_end_one_round_trip() -> None:
+    probes = [_Unit("client", 5 + i, 400, [piece(PacketType.INITIAL, 400, 1 + i, ack=0)]) for i in range(2)]
+    units = [
+        *(HELLO, SERVER_HELLO, *server_flight(0, 2, 3)),
+        *(probes[0], *server_flight(2, 1, 7), probes[1], *server_flight(3, 1, 8)),
+    ]
+    found = waiting(units)
+    assert found.amplification is not None
+    assert found.amplification.limit_hits == 2
+    assert found.amplification.round_trips_blocked == 1
+
+
+def test_a_client_that_speaks_while_the_server_may_send_blocks_nothing() -> None:
+    acknowledgement = _Unit("client", 4, 60, [piece(PacketType.INITIAL, 60, 1, ack=0)])
+    units = [HELLO, SERVER_HELLO, acknowledgement, *server_flight(0, 2, 5)]
+    found = waiting(units)
+    assert found.amplification is not None
+    assert found.amplification.limit_hits == 0
+
+
+def test_waiting_for_the_congestion_window_is_not_the_anti_amplification_limit() -> None:
+    validation = _Unit("client", 5, 60, [piece(PacketType.HANDSHAKE, 60, 0, ack=0)])
+    more = _Unit("client", 8, 60, [piece(PacketType.HANDSHAKE, 60, 1, ack=9)])
+    units = [
+        *(HELLO, SERVER_HELLO, *server_flight(0, 1, 3), validation),
+        *(*server_flight(1, 9, 6), more, *server_flight(10, 9, 9)),
+    ]
+    found = waiting(units)
+    assert found.amplification is not None
+    assert found.amplification.limit_hits == 0
+    assert found.server_flights == 3
