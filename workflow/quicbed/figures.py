@@ -454,7 +454,9 @@ def conditions(campaign: pl.DataFrame) -> str:
     else:
         where = run["testbed_kind"]
     parts = [where, f"testbed {run['testbed']}", f"scale {run['scale']}"]
-    if run["workload_bytes"]:
+    if run["workload"] == "handshake":
+        parts.append("fresh connections")
+    elif run["workload_bytes"]:
         parts.append(f"{_size(run['workload_bytes'])} per run")
     if run["mtu"]:
         parts.append(f"MTU {run['mtu']}")

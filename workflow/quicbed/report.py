@@ -105,6 +105,34 @@ def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> She
     return Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 14)}))
 
 
+def latency_summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
+    """As `summary` for handshakes: TTFB in ms, of every run the median over its connections."""
+    titles = titles or {}
+    headers = [
+        "library", "cell", "arm", "runs", "mean TTFB [ms]", "median", "quartiles", "compared with", "ratio",
+        "95 % interval", "failed", "contaminated", "repeated",
+    ]  # fmt: skip
+    rows = [
+        [
+            titles.get(cell["client_library"], cell["client_library"]),
+            cell["label"] + _gap(cell),
+            {"aa": "A/A"}.get(cell["arm"], cell["arm"]),
+            cell["n"],
+            _number(cell["mean"], 3),
+            _number(cell["median"], 3),
+            _range(_number(cell["q1"], 3), _number(cell["q3"], 3)),
+            cell["baseline_label"],
+            _number(cell["ratio"], 3),
+            _range(_number(cell["ratio_low"], 3), _number(cell["ratio_high"], 3)),
+            cell["failed"],
+            cell["contaminated"],
+            cell["repeated"],
+        ]
+        for cell in table.to_dicts()
+    ]
+    return Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 13)}))
+
+
 def _gap(cell: Mapping[str, Any]) -> str:
     """Why a cell has no numbers."""
     if cell["unsupported"]:
@@ -150,7 +178,7 @@ def write(artifacts: Path, raw: Path, builds: Path | None = None) -> Path:
         overview=overview(table),
         experiments=[experiment for experiment in experiments if experiment],
         figures=_figures(artifacts, table),
-        downloads=_links(artifacts, directory, "tables", (".parquet", ".csv")),
+        downloads=_links(artifacts, directory, "tables", (".html", ".tex", ".csv", ".parquet")),
         notebooks=_links(artifacts, directory, "notebooks", (".html",)),
         problems=runs.problems(table) + [text for one in records for text in one.problems],
         unsupported=_incidents(table, pl.col("status") == "unsupported"),
@@ -177,15 +205,18 @@ def _experiment(table: pl.DataFrame, name: str) -> dict[str, Any] | None:
     campaign = runs.select_campaign(table, name)
     if campaign.is_empty():
         return None
-    cells = analysis.figure_table(campaign)
     first = campaign.row(0, named=True)
+    if "handshake" in set(campaign["workload"].drop_nulls()):
+        sheet = latency_summary(analysis.figure_table(campaign, "ttfb_ms"))
+    else:
+        sheet = summary(analysis.figure_table(campaign))
     others = table.filter((pl.col("experiment") == name) & pl.col("arm").is_in(runs.ARMS))
     return {
         "name": name,
         "campaign": first["campaign"],
         "testbed": first["testbed"],
         "scale": first["scale"],
-        "sheet": summary(cells),
+        "sheet": sheet,
         "superseded": len(analysis.superseded(campaign)),
         "others": sorted(set(others["campaign"]) - {first["campaign"]}),
         "seeds": sorted(set(campaign["seed"].drop_nulls())),
