@@ -1,12 +1,15 @@
 """An endpoint that keeps the contract without any network, and misbehaves on demand.
 
-`behaviour.json` beside the program maps a role to what it does: `ok`, `hang`, `crash`, `garbage`, `truncated`, `short`,
-`wrong-content`, `wrong-cipher`, `wrong-aead`, `unsupported`, `never-ready`, `ignore-sigterm`, `failed-connection`,
-`slow` (busy waiting is reported as run delay), with an optional list of the first executions it applies to.
+`behaviour.json` beside the program maps a role to what it does, one entry per execution, the last one repeating: `ok`,
+`hang`, `crash`, `garbage`, `truncated`, `short`, `wrong-content`, `wrong-cipher`, `wrong-group`, `wrong-aead`,
+`unsupported`, `never-ready`, `ignore-sigterm`, `failed-connection`, `slow` (busy waiting is reported as run delay),
+`hello-retry-request`, `lost-connection` (the server forgets one), `lacking` (an algorithm without primitives).
+Of several connections the second is the one that is wrong.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -20,14 +23,18 @@ SUITES = {
     "chacha20-poly1305": "TLS_CHACHA20_POLY1305_SHA256",
 }
 ERRORS = {
-    "failed-connection": "handshake failed: bad certificate",
+    "failed-connection": "handshake failed: TLS alert bad_certificate (42)",
     "wrong-content": "content differs at byte 3",
 }
 
 
 def main() -> int:
     role = Path(sys.argv[0]).name
-    options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    options: dict[str, str] = {}
+    repeated: dict[str, list[str]] = {}
+    for name, value in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        options[name] = value
+        repeated.setdefault(name, []).append(value)
     here = Path(sys.argv[0]).parent
     behaviour = behaviour_of(here, role)
     with Path(options["--events"]).open("w", encoding="utf-8") as out:
@@ -36,19 +43,22 @@ def main() -> int:
             out.write(json.dumps({"event": event, "t": time.monotonic_ns(), **fields}) + "\n")
             out.flush()
 
-        if behaviour == "unsupported":
-            emit("unsupported", reason="this build cannot do that")
-            emit("end", **end(0, 0))
-            return 127
+        seen = {"--congestion-control": "congestion_control", "--initial-size": "initial_size"}
         emit(
             "start",
-            contract=1,
+            contract=2,
             role=role,
             library="fake",
             version="1",
             pid=os.getpid(),
-            options={"congestion_control": options["--congestion-control"]},
+            options={key: options[name] for name, key in seen.items() if name in options},
         )
+        if behaviour == "unsupported":
+            emit("unsupported", reason="this build cannot do that")
+            emit("end", **end(0, 0))
+            return 127
+        if role == "primitives":
+            return primitives(behaviour, repeated, emit)
         if role == "server":
             return server(behaviour, options, emit)
         return client(behaviour, options, emit, out)
@@ -73,15 +83,24 @@ def end(connections: int, failed: int, delay: int = 0) -> dict[str, int]:
     }
 
 
-def connection(behaviour: str, options: dict[str, str]) -> dict[str, object]:
+def tls_name(kind: str, name: str) -> str:
+    """What a TLS library calls an algorithm, from the table of the project that this program is built in."""
+    table = Path(sys.argv[0]).parents[3] / "workflow" / "crypto" / "algorithms.csv"
+    with table.open(encoding="utf-8") as rows:
+        return next(row["tls_name"] for row in csv.DictReader(rows) if (row["kind"], row["name"]) == (kind, name))
+
+
+def connection(behaviour: str, options: dict[str, str], index: int = 0) -> dict[str, object]:
     protection = options.get("--header-protection")
     return {
-        "index": 0,
+        "index": index,
         "ok": behaviour not in ERRORS,
         "error": ERRORS.get(behaviour),
         "cipher": "TLS_AES_256_GCM_SHA384" if behaviour == "wrong-cipher" else SUITES[options["--cipher"]],
-        "group": options["--group"],
-        "signature": None,
+        "group": "secp384r1" if behaviour == "wrong-group" else tls_name("group", options["--group"]),
+        "signature": tls_name("signature", options["--signature"]),
+        "hello_retry_request": behaviour == "hello-retry-request",
+        "retry": options["--retry"] == "on" if "--retry" in options else None,
         "alpn": "hq-interop",
         "tls_version": "TLSv1.3",
         "aead": "standard" if behaviour == "wrong-aead" else options["--aead"],
@@ -98,6 +117,12 @@ def connection(behaviour: str, options: dict[str, str]) -> dict[str, object]:
     }
 
 
+def behaviours(behaviour: str, count: int) -> list[str]:
+    """What each of several connections does."""
+    wrong = 0 if count == 1 else 1
+    return [behaviour if index == wrong else "ok" for index in range(count)]
+
+
 def server(behaviour: str, options: dict[str, str], emit) -> int:
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "ignore-sigterm" else lambda *_: stopped.append(1))
@@ -109,16 +134,23 @@ def server(behaviour: str, options: dict[str, str], emit) -> int:
         emit("ready", address=host, port=int(port))
     while not stopped:
         time.sleep(0.005)
-    now = time.monotonic_ns()
-    emit(
-        "connection",
-        **connection(behaviour, options),
-        t_accept=now - 5_000_000,
-        t_handshake_complete=now - 4_000_000,
-        t_close=now - 1_000_000,
-        bytes_sent=int(options["--content"]),
-    )
-    emit("end", **end(1, 0))
+    # the client's events tell how many connections there were
+    log = Path(options["--events"]).with_name("client.jsonl")
+    count = log.read_text(encoding="utf-8").count('"event": "connection"') if log.exists() else 1
+    if behaviour == "lost-connection":
+        count -= 1
+    for index, one in enumerate(behaviours(behaviour, count)):
+        now = time.monotonic_ns()
+        emit(
+            "connection",
+            **connection(one, options, index),
+            t_accept=now - 5_000_000,
+            t_handshake_complete=now - 4_000_000,
+            t_handshake_confirmed=now - 4_000_000,
+            t_close=now - 1_000_000,
+            bytes_sent=int(options["--content"]),
+        )
+    emit("end", **end(count, 0))
     return 0
 
 
@@ -127,32 +159,65 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
         time.sleep(600)
     if behaviour == "crash":
         os.kill(os.getpid(), signal.SIGSEGV)
+    if "--key-log" in options:
+        Path(options["--key-log"]).write_text("# secrets\n", encoding="utf-8")
     wanted = int(options["--bytes"])
-    begin = time.monotonic_ns()
-    time.sleep(0.02)
-    now = time.monotonic_ns()
-    content_ok = behaviour not in {"short", "wrong-content"}
-    if behaviour == "garbage":
-        out.write("goodput: 100 furlongs\n")
-    emit(
-        "connection",
-        **connection(behaviour, options),
-        t_client_hello=begin,
-        t_handshake_complete=begin + 1_000_000,
-        t_request_sent=begin + 1_100_000,
-        t_first_byte=begin + 2_000_000,
-        t_last_byte=now - 100_000,
-        t_close=now,
-        bytes_requested=wanted,
-        bytes_received=wanted - 1 if behaviour == "short" else wanted,
-        content_ok=content_ok,
-    )
+    count = int(options["--connections"])
+    first = time.monotonic_ns()
+    failed = 0
+    for index, one in enumerate(behaviours(behaviour, count)):
+        begin = time.monotonic_ns()
+        time.sleep(0.02 / count)
+        now = time.monotonic_ns()
+        if one == "garbage":
+            out.write("goodput: 100 furlongs\n")
+        step = (now - begin) // 10
+        emit(
+            "connection",
+            **connection(one, options, index),
+            t_client_hello=begin,
+            t_handshake_complete=begin + (index + 1) * step // count,
+            t_handshake_confirmed=begin + 4 * step,
+            t_request_sent=begin + 2 * step,
+            t_first_byte=begin + 5 * step,
+            t_last_byte=begin + 9 * step,
+            t_close=now,
+            bytes_requested=wanted,
+            bytes_received=wanted - 1 if one == "short" else wanted,
+            content_ok=one not in {"short", "wrong-content"},
+        )
+        failed += one in ERRORS
     if behaviour == "truncated":
         out.write('{"event": "end", "t": 12')
         return 0
-    failed = behaviour in ERRORS
-    emit("end", **end(1, int(failed), delay=(now - begin) if behaviour == "slow" else 0))
-    return int(failed)
+    emit("end", **end(count, failed, delay=(time.monotonic_ns() - first) if behaviour == "slow" else 0))
+    return int(failed > 0)
+
+
+OPERATIONS = {"group": ("keygen", "encapsulate", "decapsulate"), "signature": ("sign", "verify", "verify-chain")}
+
+
+def primitives(behaviour: str, repeated: dict[str, list[str]], emit) -> int:
+    named = [("group", name) for name in repeated.get("--group", [])]
+    named += [("signature", value.partition("=")[0]) for value in repeated.get("--signature", [])]
+    for kind, name in named:
+        if behaviour == "lacking" and kind == "signature":
+            emit("unsupported", name=name, reason="this build has no such algorithm")
+            continue
+        for operation in OPERATIONS[kind]:
+            emit(
+                "primitive",
+                kind=kind,
+                name=name,
+                operation=operation,
+                implementation="fake 1",
+                samples_ns=[30_000, 10_000, 20_000],
+                bytes=None if operation in {"decapsulate", "verify"} else 100,
+            )
+    if behaviour == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    emit("end", **end(0, 0))
+    return 0
 
 
 if __name__ == "__main__":

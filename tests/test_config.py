@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quicbed import published
 from quicbed.config import ConfigError, Project
 from quicbed.plan import builds_needed, campaign_of, cells_of
 
@@ -16,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "workflow" / "crypto").mkdir(parents=True)
+    shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", tmp_path / "workflow" / "crypto")
     return tmp_path
 
 
@@ -79,6 +82,48 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
         ("libraries/quinn.yaml", "  stock:\n", "  plain:\n", ["quinn.yaml", "`stock` is missing"]),
         ("libraries/quinn.yaml", "transport: quic", "transport: sctp", ["quinn.yaml: transport"]),
         ("testbeds/local.yaml", "kind: local", "kind: remote", ["local.yaml: kind"]),
+        (
+            "experiments/table2-kem.yaml",
+            "group: kyber512",
+            "group: kyber521",
+            ["table2-kem.yaml: variants: `Kyber512`: group: `kyber521` is unknown", "did you mean `kyber512`"],
+        ),
+        (
+            "experiments/table3-signature.yaml",
+            "signature: dilithium3",
+            "signature: dilithum3",
+            ["variants: `Dilithium3`: signature", "did you mean `dilithium3`"],
+        ),
+        (
+            "experiments/table3-signature.yaml",
+            "flavour: pq",
+            "flavour: qp",
+            ["variants: `RSA-1024`: flavour: `qp` is unknown", "known are noop, pq, stock"],
+        ),
+        ("experiments/table2-kem.yaml", "kind: handshake", "kind: handshakes", ["workload.kind", "`handshakes`"]),
+        ("experiments/table2-kem.yaml", "connections: 40,", "connections: 0,", ["scales.quick.connections", "`0`"]),
+        (
+            "experiments/amplification.yaml",
+            "mode: wire",
+            "mode: wire\n  mtu: 1400",
+            ["initial_size 1472 is more than the link's MTU 1400 holds"],
+        ),
+        ("experiments/amplification.yaml", "rtt_ms: 10,", "rtt_ms: -10,", ["variants.1.rtt_ms", "`-10`"]),
+        ("experiments/aead-goodput.yaml", "kind: bulk", "kind: bulk\nprimitives: true", ["primitives: needs"]),
+        (
+            "experiments/aead-goodput.yaml",
+            "cipher: aes-256-gcm",
+            "cipher: aes-256-gcm\n    retry: true",
+            ["variants: `AES-256-GCM`: retry, slow, rtt_ms and initial_size need workload.kind `handshake`"],
+        ),
+        ("experiments/aead-goodput.yaml", "min_blocks: 20", "connections: 20", ["connections need workload.kind"]),
+        (
+            "libraries/quinn.yaml",
+            "x448: neither",
+            "x484: neither",
+            ["quinn.yaml: flavours.pq.unsupported: `x484` is unknown", "did you mean `x448`"],
+        ),
+        ("libraries/quinn.yaml", "groups: [x25519,", "groups: [x25591,", ["supports.groups", "did you mean `x25519`"]),
     ],
 )
 def test_a_wrong_configuration_names_file_key_and_remedy(
@@ -112,7 +157,9 @@ def test_a_section_is_overridden_key_by_key(root: Path) -> None:
 
 def test_noop_and_missing_header_protection_are_measured_on_the_noop_build_and_nothing_else_is() -> None:
     project = Project(ROOT)
-    for name in project.config.experiments:
+    for name, experiment in project.experiments.items():
+        if experiment.workload.kind == "handshake":
+            continue
         for cell in cells_of(project, name, campaign_of(project, name, {})[0], {}):
             altered = cell.variant["aead"] == "noop" or cell.variant["header_protection"] is False
             expected = "noop" if altered or cell.arm == "control" else "stock"
@@ -121,13 +168,77 @@ def test_noop_and_missing_header_protection_are_measured_on_the_noop_build_and_n
 
 def test_every_cell_has_its_own_id_and_its_baseline_is_a_cell_of_the_same_libraries() -> None:
     project = Project(ROOT)
-    for name in project.config.experiments:
+    for name in project.experiments:
         cells = {cell.id: cell for cell in cells_of(project, name, "c", {})}
         assert len(cells) == len(cells_of(project, name, "c", {}))
         for cell in cells.values():
             if cell.baseline is not None:
                 assert cells[cell.baseline].client.library == cell.client.library
                 assert cells[cell.baseline].arm == "main"
+
+
+def test_what_tcp_cannot_do_is_a_cell_of_its_own_with_the_reason() -> None:
+    project = Project(ROOT)
+    cells = {cell.slug: cell for cell in cells_of(project, "amplification", "c", {}) if cell.transport == "tcp"}
+    plain, retry, large = (cells[f"tcp-tls-rsa-2048-{arm}0-ms"] for arm in ("", "retry-", "initial-1472-"))
+    assert (plain.variant["retry"], plain.variant["initial_size"], plain.unsupported) == (None, None, None)
+    assert (retry.variant["retry"], retry.unsupported) == (True, "TCP+TLS: TCP has no Retry packets")
+    assert (large.variant["initial_size"], large.unsupported) == (1472, "TCP+TLS: TCP has no Initial packets")
+
+
+def test_a_flavour_with_all_algorithms_lacks_those_it_names_with_their_reason(root: Path) -> None:
+    edit(root, "libraries/quinn.yaml", "x448:", "bike-l1: too odd\n      dilithium3: too long\n      x448:")
+    project = Project(root)
+    reasons = {
+        cell.slug: cell.unsupported
+        for name in ("table2-kem", "table3-signature")
+        for cell in cells_of(project, name, "c", {})
+        if cell.client.library == "quinn" and cell.unsupported
+    }
+    assert reasons == {"quinn-bike-l1": "quinn: too odd", "quinn-dilithium3": "quinn: too long"}
+
+
+def test_a_stock_flavour_has_only_the_listed_algorithms(root: Path) -> None:
+    edit(root, "experiments/table2-kem.yaml", "flavour: pq", "flavour: stock")
+    cells = {cell.slug: cell for cell in cells_of(Project(root), "table2-kem", "c", {})}
+    assert cells["quinn-x25519"].unsupported is None
+    assert cells["quinn-kyber512"].unsupported == "quinn has no group kyber512 in flavour stock"
+
+
+def test_handshake_experiments_name_algorithms_as_the_table_does_and_cover_the_papers_tables() -> None:
+    project = Project(ROOT)
+    for name, kind, printed in (
+        ("table2-kem", "group", published.kems()),
+        ("table3-signature", "signature", published.signatures()),
+    ):
+        variants = project.experiments[name].variants
+        for variant in variants:
+            assert variant.label == getattr(project.algorithms, kind)(getattr(variant, kind)).title
+            assert variant.flavour == "pq"
+        assert set(printed["algorithm"]) <= {variant.label for variant in variants}
+    slow = {variant.signature for variant in project.experiments["table3-signature"].variants if variant.slow}
+    assert slow == {f"sphincs-{kind}-{bits}s" for kind in ("sha2", "shake") for bits in (128, 192, 256)}
+
+
+def test_the_parts_of_every_hybrid_are_measured_beside_it() -> None:
+    project = Project(ROOT)
+    groups = [project.algorithms.group(v.group) for v in project.experiments["hybrid-cost"].variants]
+    measured = {group.name for group in groups}
+    hybrids = [group for group in groups if group.hybrid]
+    assert len(hybrids) == 12
+    by_liboqs = {group.liboqs: group.name for group in groups if group.liboqs and not group.classical}
+    for hybrid in hybrids:
+        assert {hybrid.classical, by_liboqs[hybrid.liboqs]} <= measured
+
+
+def test_a_variant_s_connections_are_those_of_its_scale() -> None:
+    project = Project(ROOT)
+    cells = {cell.slug: cell for cell in cells_of(project, "table3-signature", "c", {})}
+    assert cells["openssl-rsa-2048"].connections == 40
+    assert cells["openssl-sphincs-sha2-128s"].connections == 4
+    scale = project.scale("table3-signature")
+    assert scale.blocks * scale.connections >= 200
+    assert scale.blocks * (scale.slow_connections or 0) >= 20
 
 
 def test_a_new_build_makes_new_cells() -> None:

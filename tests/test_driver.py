@@ -50,6 +50,8 @@ class Proven:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "workflow" / "crypto").mkdir(parents=True)
+    shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", tmp_path / "workflow" / "crypto")
     for file in (tmp_path / "config" / "experiments").iterdir():
         file.unlink()
     (tmp_path / "config" / "experiments" / "test.yaml").write_text(EXPERIMENT, encoding="utf-8")
@@ -179,7 +181,7 @@ def test_new_cells_are_measured_in_new_blocks_with_their_baselines(project: Proj
         ("client", "truncated", "client.jsonl"),
         ("client", "short", "ok is true, but content_ok is not"),
         ("client", "wrong-content", "content differs at byte 3"),
-        ("client", "failed-connection", "bad certificate"),
+        ("client", "failed-connection", "handshake failed: TLS alert bad_certificate (42)"),
         ("server", "crash", "the server exited with 1: server: cannot bind"),
         ("server", "never-ready", "the server was not ready"),
         ("server", "ignore-sigterm", "the server did not stop"),

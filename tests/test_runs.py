@@ -86,7 +86,7 @@ def _damage(name: str, content: bytes) -> bytes:
         case "list":
             return b"[1, 2]"
         case "future":
-            document["format"] = 2
+            document["format"] = 3
         case "no cell":
             del document["cell"]["id"]
         case "type":
@@ -119,11 +119,11 @@ def _damage(name: str, content: bytes) -> bytes:
         ("empty", "truncated or corrupt"),
         ("foreign", "no key 'format'"),
         ("list", "no key 'format'"),
-        ("future", "format 2, this version reads format 1"),
+        ("future", "format 3, this version reads formats 1 and 2"),
         ("no cell", "'cell.id' is missing"),
         ("type", "'link.mtu': expected int, found '1500'"),
         ("bool", "'link.mtu': expected int, found True"),
-        ("nested", "'link.mode'"),
+        ("nested", "'link.rtt_ms'"),
         ("status", "'fine' is none of"),
         ("no goodput", "'metrics.goodput_mbps'"),
         ("zero goodput", "'metrics.goodput_mbps'"),

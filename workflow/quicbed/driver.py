@@ -163,7 +163,10 @@ class Driver:
                     client_exit = client.wait(scale.timeout_s + HANG_MARGIN)
                 except TimeoutError:
                     limit = scale.timeout_s + HANG_MARGIN
-                    attempt.fail(f"the client hung: not finished {limit:g} s after its start")
+                    said = _complaint(directory / "client.jsonl")
+                    attempt.fail(
+                        f"the client hung: not finished {limit:g} s after its start" + (f": {said}" if said else "")
+                    )
         finally:
             if client is not None and client_exit is None:
                 _kill(client)
@@ -373,14 +376,12 @@ class Driver:
         server: events.EndpointLog[events.ServerConnection],
     ) -> None:
         """As `_judge` for a run of many connections: medians over them, evidence of each."""
-        failed = [connection for connection in client.connections if not connection.ok]
-        if failed or len(client.connections) != count:
-            why = f", the first because: {failed[0].error}" if failed else ""
-            attempt.fail(
-                f"{len(failed)} of {len(client.connections)} connections failed{why}"
-                if failed
-                else f"the client reported {len(client.connections)} connections, {count} were asked for"
-            )
+        errors = [connection.error for connection in client.connections if connection.error]
+        if errors:
+            attempt.fail(_failures(len(errors), len(client.connections), errors[0]))
+            return
+        if len(client.connections) != count:
+            attempt.fail(f"the client reported {len(client.connections)} connections, {count} were asked for")
             return
         if len(server.connections) != count:
             attempt.fail(f"the server reported {len(server.connections)} connections, the client {count}")
@@ -500,7 +501,8 @@ class Driver:
     def _gate(self, attempt: Attempt) -> None:
         """Note what else the machine was doing, where it was too much."""
         gate = self.project.config.gate
-        wall = attempt.metrics.get("wall_s")
+        # a series of handshakes may be so short that starting its programs is most of what they are delayed in
+        wall = attempt.metrics.get("run_wall_s" if "connections" in attempt.metrics else "wall_s")
         if wall:
             for role, delay in attempt.host.get("run_delay_s", {}).items():
                 if delay is not None and delay / wall > gate.max_run_delay:
@@ -784,11 +786,12 @@ def _foreign_share(delta: Mapping[str, float], accounted_s: float, wall_s: float
     """Share of all processor time in `wall_s` that neither the endpoints nor the driver used.
 
     Interrupt time counts as used, because the kernel charges it to whichever program it interrupts: mostly the
-    endpoints, for their own packets.
+    endpoints, for their own packets. The counters advance by ticks, so a tick of every processor is nobody's.
     """
     if "machine.cpu.user_s" not in delta:
         return None
     cpus = os.cpu_count() or 1
+    accounted_s += cpus / os.sysconf("SC_CLK_TCK")
     busy = sum(delta[f"machine.cpu.{name}_s"] for name in ("user", "nice", "system", "irq", "softirq", "steal"))
     return max(0.0, busy - accounted_s) / (cpus * wall_s)
 
@@ -804,15 +807,31 @@ def _unsupported_event(log: Path) -> str:
 
 def _exit_text(role: str, code: int, directory: Path) -> str:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    detail = ""
-    with contextlib.suppress(OSError, ValueError):
-        for line in (directory / f"{role}.jsonl").read_text(encoding="utf-8", errors="replace").splitlines():
-            event = json.loads(line)
-            detail = event.get("reason") or event.get("error") or detail
+    detail = _complaint(directory / f"{role}.jsonl")
     with contextlib.suppress(OSError):
         if not detail:
             detail = (directory / f"{role}.err").read_text(encoding="utf-8", errors="replace").strip()[-300:]
     return f"the {role} {how}" + (f": {detail}" if detail else "")
+
+
+def _complaint(log: Path) -> str:
+    """What a program's events, which may end anywhere, say went wrong: connections, then the program; may be empty."""
+    connections: list[str | None] = []
+    reason = None
+    with contextlib.suppress(OSError, ValueError):
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            event = json.loads(line)
+            if event.get("event") == "connection":
+                connections.append(event.get("error"))
+            else:
+                reason = event.get("reason") or reason
+    errors = [error for error in connections if error]
+    complaints = [_failures(len(errors), len(connections), errors[0])] if errors else []
+    return "; ".join(complaints + ([reason] if reason else []))
+
+
+def _failures(failed: int, connections: int, first: str) -> str:
+    return first if connections == 1 else f"{failed} of {connections} connections failed, the first because: {first}"
 
 
 def link_settings(link: Link, workload: Workload, rtt_ms: float = 0) -> LinkSettings:

@@ -12,6 +12,10 @@ from typing import Any
 from quicbed.config import Experiment, Library, Pair, Project, Variant
 
 
+SMALLEST_INITIAL = 1200
+"""UDP payload in bytes that datagrams with Initial packets have at least (RFC 9000, 14.1)."""
+
+
 def digest(value: Any, length: int = 8) -> str:
     """First `length` hexadecimal digits of the SHA-256 of a JSON value, independent of key order."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -53,7 +57,7 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
             return reason
     if variant.retry and supports.retry is not True:
         return f"{title}: {supports.retry or 'has no Retry'}"
-    if variant.initial_size > 1200 and supports.initial_size is not True:
+    if variant.initial_size > SMALLEST_INITIAL and supports.initial_size is not True:
         return f"{title}: {supports.initial_size or 'has no larger Initial packets'}"
     if congestion_control_of(library, congestion_control) not in supports.congestion_controls:
         return f"{title} has no congestion control {congestion_control}"
@@ -115,7 +119,7 @@ PRIMITIVES = "primitives"
 
 
 def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
-    """The `variant` object of run.json; what has no meaning for TCP is null."""
+    """The `variant` object of run.json; what has no meaning for TCP is null, unless a cell asks for it in vain."""
     quic = transport == "quic"
     return {
         "cipher": variant.cipher,
@@ -123,8 +127,8 @@ def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
         "header_protection": variant.header_protection if quic else None,
         "group": variant.group,
         "signature": variant.signature,
-        "retry": variant.retry if quic else None,
-        "initial_size": variant.initial_size if quic else None,
+        "retry": variant.retry if quic or variant.retry else None,
+        "initial_size": variant.initial_size if quic or variant.initial_size > SMALLEST_INITIAL else None,
         "rtt_ms": variant.rtt_ms,
     }
 
