@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from quicbed.capture import Capture
 from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, features
 from quicbed.testbed import delay as module
+from quicbed.testbed import local as local_module
 from quicbed.testbed.base import ROLES
 from quicbed.testbed.delay import CLIENT_END, SERVER_END
 from quicbed.testbed.features import Feature, _delay
@@ -213,8 +214,13 @@ def test_without_user_mode_linux_only_the_round_trip_time_is_missing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "find_program", lambda _: None)
+    no = Feature(False, "kernel has no netem")
+    monkeypatch.setattr(local_module, "features", lambda: {**features(), "netem": no, "delay": _delay(no)})
     with LocalTestbed(name) as testbed:
-        testbed._has_netem = False
+        assert testbed.unsupported(link(0)) is None
+        reason = testbed.unsupported(link(10))
+        assert reason is not None
+        assert reason.endswith("user-mode-linux is missing; install with: apt-get install user-mode-linux kmod")
         with pytest.raises(TestbedError, match="no netem, and user-mode-linux is missing; install with: apt-get"):
             testbed.apply(link(10))
         testbed.apply(link(0))

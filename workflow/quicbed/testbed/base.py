@@ -237,6 +237,10 @@ class Testbed(ABC):
     ) -> None:
         """End every program, remove what was created, put host settings back and unlock."""
 
+    def unsupported(self, link: LinkSettings) -> str | None:  # noqa: ARG002 (for testbeds that lack something)
+        """Why this testbed cannot have such a link; ``None`` if nothing is known against it."""
+        return None
+
     @abstractmethod
     def apply(self, link: LinkSettings) -> None:
         """Make the link and the hosts as *link* says and verify it by reading back."""

@@ -328,6 +328,7 @@ class LocalTestbed(Testbed):
         self._lock: Lock | None = None
         self._tools: dict[str, str] | None = None
         self._has_netem = False
+        self._no_delay = ""
         self._delay: DelayLine | None = None
         self._delayed = False
         self._measured_rtt_ms: float | None = None
@@ -352,6 +353,7 @@ class LocalTestbed(Testbed):
             found = features()
             require(found, LOCAL_TESTBED_NEEDS)
             self._has_netem = found["netem"].available
+            self._no_delay = found["delay"].reason
             with self._signals.held():
                 self._remove_leftovers()
             self._create()
@@ -490,6 +492,9 @@ class LocalTestbed(Testbed):
             host.run(["ip", "-batch", "-"], input="\n".join(commands) + "\n")
 
     # -- the link
+
+    def unsupported(self, link: LinkSettings) -> str | None:
+        return f"no round-trip time: {self._no_delay}" if link.rtt_ms and self._no_delay else None
 
     def apply(self, link: LinkSettings) -> None:
         if link == self._link:
