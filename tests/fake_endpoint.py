@@ -67,7 +67,8 @@ def main() -> int:
 def behaviour_of(here: Path, role: str) -> str:
     plan = json.loads((here / "behaviour.json").read_text(encoding="utf-8")).get(role, ["ok"])
     counter = here / f"{role}.count"
-    count = int(counter.read_text()) if counter.exists() else 0
+    # empty where the driver and what it started were killed
+    count = int(counter.read_text() or 0) if counter.exists() else 0
     counter.write_text(str(count + 1))
     return str(plan[min(count, len(plan) - 1)])
 

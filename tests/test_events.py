@@ -242,7 +242,7 @@ def test_garbage_lines(tmp_path: Path, line: str | bytes, expected: str) -> None
         ({"t_first_byte": 3_000_000}, "t_first_byte (3000000) is before t_request_sent (3600000)"),
         ({"t_handshake_complete": 1_999_999}, "is before t_client_hello (2000000)"),
         ({"t": 11_000_000}, "t (11000000) is before t_close (11700000)"),
-        ({"t_handshake_confirmed": 3_499_999}, "t_handshake_confirmed (3499999) is before t_handshake_complete (3500000)"),
+        ({"t_handshake_confirmed": 3_499_999}, "t_handshake_confirmed (3499999) is before t_handshake_complete"),
         (
             {"t_handshake_complete": None, "t_request_sent": None, "t_first_byte": None},
             "t_handshake_confirmed (3900000) is before t_handshake_complete (None)",

@@ -11,7 +11,6 @@ from typing import Any
 
 from quicbed.config import Experiment, Library, Pair, Project, Variant
 
-
 SMALLEST_INITIAL = 1200
 """UDP payload in bytes that datagrams with Initial packets have at least (RFC 9000, 14.1)."""
 
