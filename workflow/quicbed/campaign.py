@@ -111,9 +111,11 @@ class Campaign:
 
     def prove(self) -> None:
         """Proof of every build and variant in the experiment; cells without one are not measured."""
-        for cell in self.cells:
-            if cell.unsupported is not None:
-                self.exclude(cell, "unsupported", cell.unsupported)
+        # cells of one delay follow each other, because changing it takes seconds
+        for cell in sorted(self.cells, key=lambda cell: cell.variant.get("rtt_ms") or 0):
+            reason = cell.unsupported or self.driver.unsupported(cell, self.experiment.workload, self.experiment.link)
+            if reason is not None:
+                self.exclude(cell, "unsupported", reason)
                 continue
             if cell.arm == PRIMITIVES:
                 continue

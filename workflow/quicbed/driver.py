@@ -119,6 +119,10 @@ class Driver:
 
     # ---- one run -------------------------------------------------------------------------------------------------
 
+    def unsupported(self, cell: Cell, workload: Workload, link: Link) -> str | None:
+        """Why the testbed cannot give a cell the link it needs, or None if nothing is known against it."""
+        return self.testbed.unsupported(link_settings(link, workload, cell.variant.get("rtt_ms") or 0))
+
     def prepare(self, cell: Cell, workload: Workload, link: Link) -> None:
         """Give the link what a cell needs, unless it has it already."""
         settings = link_settings(link, workload, cell.variant.get("rtt_ms") or 0)
