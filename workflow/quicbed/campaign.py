@@ -212,17 +212,19 @@ class Campaign:
             together = {cell.id} | ({cell.baseline} & by_id.keys() if cell.baseline else set())
             counts[cell.id] = sum(together <= set(order) for order in planned.values())
         least = self.scale.min_blocks or self.scale.blocks
-        timed = min(self.experiment.primitives, least)
-        fewest = {cell.id: timed for cell in by_id.values() if cell.arm == PRIMITIVES}
-        lacking = {cell for cell, count in counts.items() if count < fewest.get(cell, least)}
+        lacking = {cell for cell, count in counts.items() if count < self.blocks_of(by_id[cell], least)}
         if not lacking and not self.precise(by_id) and not self.out_of_time():
-            lacking = {cell for cell, count in counts.items() if count < fewest.get(cell, self.scale.blocks)}
+            lacking = {cell for cell, count in counts.items() if count < self.blocks_of(by_id[cell], self.scale.blocks)}
         lacking |= self.retry & by_id.keys()
         self.retry = set()
         result = set(lacking)
         while more := {b for c in result if (b := by_id[c].baseline) is not None and b in by_id} - result:
             result |= more
         return result
+
+    def blocks_of(self, cell: Cell, blocks: int) -> int:
+        """In how many of so many blocks a cell is measured."""
+        return min(self.experiment.primitives, blocks) if cell.arm == PRIMITIVES else blocks
 
     def unsuccessful(self, by_id: Mapping[str, Cell]) -> dict[str, str]:
         """Cells that were measured without a single success, and why the last run failed."""
@@ -289,7 +291,10 @@ class Campaign:
         """Runs that are left at most."""
         planned = self.blocks()
         open_ = sum(not self.settled(self.runs(current).get(cell, [])) for cell in planned[current] if cell in by_id)
-        missing = (max(0, self.scale.blocks - sum(cell in order for order in planned.values())) for cell in by_id)
+        missing = (
+            max(0, self.blocks_of(cell, self.scale.blocks) - sum(cell.id in order for order in planned.values()))
+            for cell in by_id.values()
+        )
         return open_ + sum(missing)
 
     def warm_up(self, active: Sequence[Cell]) -> None:

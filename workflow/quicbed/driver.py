@@ -43,8 +43,9 @@ HANG_MARGIN = 10.0
 PROOF_BYTES = 262144
 PROOF_RATE_MBIT = 100.0
 PROOF_ATTEMPTS = 2
-# Connections in the captured run of a handshake cell, unless its runs have fewer.
+# Connections in the captured run of a handshake cell at any scale, and of one that is slow.
 PROOF_CONNECTIONS = 20
+PROOF_SLOW_CONNECTIONS = 3
 # A handshake that takes longer has failed, in seconds; the whole run has the scale's limit.
 CONNECTION_TIMEOUT = 20.0
 PRIMITIVES_TIMEOUT = 900.0
@@ -617,7 +618,9 @@ class Driver:
                 handshakes or not self._examine(cell, file.parent / "capture.pcap", mtu)[1]
             ):
                 return proof_id, None, "ok"
-        size, count = (1, min(cell.connections, PROOF_CONNECTIONS)) if handshakes else (PROOF_BYTES, 1)
+        size, count = (
+            (1, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) if handshakes else (PROOF_BYTES, 1)
+        )
         scale = Scale(bytes=size, blocks=1, timeout_s=120 if handshakes else 30)
         attempts = itertools.count(len(done))
         result = "failed"

@@ -100,6 +100,7 @@ class Cell:
     transport: str
     variant: Mapping[str, Any]
     connections: int
+    slow: bool
     unsupported: str | None
 
     def as_dict(self) -> dict[str, Any]:
@@ -220,6 +221,7 @@ def _primitives(
                 transport=described.transport,
                 variant=settings,
                 connections=0,
+                slow=False,
                 unsupported=None,
             )
         )
@@ -283,6 +285,7 @@ def _cell(
         transport=transport,
         variant=settings,
         connections=experiment.scales[project.config.scale].connections_of(variant.slow),
+        slow=variant.slow,
         unsupported=reason,
     )
 
