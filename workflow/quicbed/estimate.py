@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from quicbed import build as builds
-from quicbed.config import Project
-from quicbed.plan import builds_needed, cells_of
+from collections.abc import Sequence
 
-# Rough figures behind the estimates: one download on two cores, and what a run costs beyond its transfer.
+from quicbed import build as builds
+from quicbed.config import Project, Scale
+from quicbed.driver import PROOF_CONNECTIONS, PROOF_SLOW_CONNECTIONS
+from quicbed.plan import PRIMITIVES, Cell, builds_needed, cells_of
+
+# Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
 GOODPUT_BITS = 5e9
 RUN_SECONDS = 0.1
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000
+# A connection of a handshake run, a mean over algorithms; one whose signature takes long to make; its events; what of
+# it a capture holds; and how often a round-trip time is waited for, request and close included.
+HANDSHAKE_SECONDS = 0.012
+SLOW_SECONDS = 0.8
+CONNECTION_BYTES = 1_800
+CAPTURED_BYTES = 40_000
+ROUND_TRIPS = 3
+# Dissecting a capture of handshakes, and repeating the operations of one algorithm.
+DISSECT_SECONDS = 1.5
+PRIMITIVE_SECONDS = 0.08
+SLOW_PRIMITIVE_SECONDS = 6.0
+PRIMITIVE_BYTES = 12_000
 SOURCES_MB = 450
 ANALYSIS_MINUTES = 1.0
 
@@ -45,24 +60,74 @@ def describe(project: Project) -> str:
         total_minutes += estimate.minutes
         total_mb += estimate.disk_mb
     for name in config.experiments:
+        handshakes = project.experiments[name].workload.kind == "handshake"
         scale = project.scale(name)
         cells = [cell for cell in cells_of(project, name, "", {}) if cell.unsupported is None]
-        proofs = len({(cell.client, tuple(sorted(cell.variant.items()))) for cell in cells})
-        least = scale.min_blocks or scale.blocks
-        per_block = len(cells) * (scale.bytes * 8 / GOODPUT_BITS + RUN_SECONDS)
-        minutes = [(per_block * blocks + proofs * PROOF_SECONDS) / 60 for blocks in (least, scale.blocks)]
-        runs = len(cells) * scale.blocks
-        if scale.max_minutes is not None:
-            minutes[1] = max(minutes[0], min(minutes[1], scale.max_minutes))
-        blocks = f"{scale.blocks}" if least == scale.blocks else f"{least} to {scale.blocks}"
-        span = _duration(minutes[0]) if least == scale.blocks else f"{_duration(minutes[0])} to {_duration(minutes[1])}"
-        lines.append(
-            f"  measure {name}: {len(cells)} cells, {blocks} blocks of "
-            f"{scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished already; at most "
-            f"{runs * scale.bytes / 2**30:.0f} GiB of traffic inside the testbed, "
-            f"{runs * RUN_BYTES / 1e6:.0f} MB of raw data"
-        )
-        total_minutes += minutes[1]
-        total_mb += runs * RUN_BYTES / 1e6
+        text, minutes, mb = (_handshakes if handshakes else _downloads)(project, name, scale, cells)
+        lines.append(f"  measure {name}: {text}")
+        total_minutes += minutes
+        total_mb += mb
     lines.append(f"  all: at most about {_duration(total_minutes)} and {total_mb / 1000:.1f} GB of disk")
     return "\n".join(lines)
+
+
+def _span(scale: Scale, block_s: float, before_s: float) -> tuple[str, str, float]:
+    """Blocks and time as text, and the minutes at most, of an experiment with blocks and proofs that take so long."""
+    least = scale.min_blocks or scale.blocks
+    fewest, most = ((block_s * blocks + before_s) / 60 for blocks in (least, scale.blocks))
+    if scale.max_minutes is not None:
+        most = max(fewest, min(most, scale.max_minutes))
+    if least == scale.blocks:
+        return f"{least} blocks", _duration(most), most
+    return f"{least} to {scale.blocks} blocks", f"{_duration(fewest)} to {_duration(most)}", most
+
+
+def _proofs(cells: Sequence[Cell]) -> list[Cell]:
+    """One cell for every proof: a variant on a pair of builds."""
+    return list({(cell.client, cell.server, tuple(sorted(cell.variant.items()))): cell for cell in cells}.values())
+
+
+def _downloads(_project: Project, _name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
+    """What measuring downloads means, as text, in minutes and in MB of raw data."""
+    per_block = len(cells) * (scale.bytes * 8 / GOODPUT_BITS + RUN_SECONDS)
+    blocks, span, minutes = _span(scale, per_block, len(_proofs(cells)) * PROOF_SECONDS)
+    runs = len(cells) * scale.blocks
+    mb = runs * RUN_BYTES / 1e6
+    text = (
+        f"{len(cells)} cells, {blocks} of {scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished "
+        f"already; at most {runs * scale.bytes / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"
+    )
+    return text, minutes, mb
+
+
+def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
+    """As `_downloads` for series of handshakes."""
+    experiment = project.experiments[name]
+    measured = [cell for cell in cells if cell.arm != PRIMITIVES]
+    timed = [cell for cell in cells if cell.arm == PRIMITIVES]
+    long = {variant.signature for variant in experiment.variants if variant.slow and not variant.rtt_ms}
+
+    def connection_s(cell: Cell) -> float:
+        alone = SLOW_SECONDS if cell.variant["signature"] in long else HANDSHAKE_SECONDS
+        return alone + ROUND_TRIPS * float(cell.variant["rtt_ms"]) / 1000
+
+    per_block = sum(cell.connections * connection_s(cell) + RUN_SECONDS for cell in measured)
+    captured = [(cell, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) for cell in _proofs(measured)]
+    proofs_s = sum(count * connection_s(cell) + DISSECT_SECONDS for cell, count in captured)
+    algorithms = [name for cell in timed for names in cell.variant.values() for name in names]
+    primitives_s = sum(SLOW_PRIMITIVE_SECONDS if name in long else PRIMITIVE_SECONDS for name in algorithms)
+    repeats = min(experiment.primitives, scale.blocks)
+    blocks, span, minutes = _span(scale, per_block, proofs_s + repeats * primitives_s)
+    connections = sum(cell.connections for cell in measured) * scale.blocks
+    mb = (
+        len(measured) * scale.blocks * RUN_BYTES
+        + connections * CONNECTION_BYTES
+        + sum(count for _, count in captured) * CAPTURED_BYTES
+        + repeats * len(algorithms) * PRIMITIVE_BYTES
+    ) / 1e6
+    series = " or ".join(str(count) for count in sorted({cell.connections for cell in measured}, reverse=True))
+    text = (
+        f"{len(measured)} cells, {blocks} of {series} handshakes, about {span} unless finished already; at most "
+        f"{connections} handshakes, {mb:.0f} MB of raw data"
+    )
+    return text, minutes, mb
