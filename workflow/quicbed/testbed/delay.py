@@ -12,12 +12,15 @@ Mbit/s (two shared cores): enough for handshakes, not for bulk transfers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import shlex
 import shutil
+import socket
 import subprocess
+import threading
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -45,6 +48,9 @@ _UML_MTU = 9000
 _BOOT_TIMEOUT_S = 60.0
 _ANSWER_TIMEOUT_S = 20.0
 _ANSWER = "quicbed-answer"
+_PULSE_S = 0.005
+# To 01-80-C2-00-00-01 from a locally administered address, with the EtherType for local experiments (IEEE 802).
+_PULSE_FRAME = bytes.fromhex("0180c2000001 027162640003 88b5").ljust(60, b"\0")
 
 # IPv6 is loaded because the bridge needs its symbols, and disabled so that the guest sends no frame of its own.
 _INIT = """#!/bin/sh
@@ -94,6 +100,10 @@ class DelayLine(ABC):
     def set(self, milliseconds: float) -> None:
         """Delay every frame by this time, in each direction, and verify it by reading back."""
 
+    def pause(self) -> None:
+        """No frame will pass until the next :meth:`set`."""
+        return
+
     @abstractmethod
     def close(self) -> None:
         """End what delays; the interfaces go with the namespace."""
@@ -142,6 +152,39 @@ class _Netem(DelayLine):
         """Nothing runs; the pair goes with the namespace."""
 
 
+class _Pulse:
+    """Wakes a guest every 5 ms by a frame at each port.
+
+    On a busy machine user-mode Linux sometimes (one frame in 2000) does not notice that a frame has come, and takes it
+    with the next one. The frames go to the address of MAC control, which no bridge forwards (IEEE 802.1Q, 8.6.3).
+    """
+
+    def __init__(self, middle: LocalHost) -> None:
+        self._sockets = [middle.call(self._open, port) for port in (CLIENT_END, SERVER_END)]
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="quicbed-pulse", daemon=True)
+        self._thread.start()
+
+    @staticmethod
+    def _open(port: str) -> socket.socket:
+        opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        opened.bind((port, 0))  # protocol 0: it receives nothing
+        return opened
+
+    def _beat(self) -> None:
+        while not self._end.wait(_PULSE_S):
+            for port in self._sockets:
+                # A full queue means that frames wake the guest anyway; a port that is gone ends with the testbed.
+                with contextlib.suppress(OSError):
+                    port.send(_PULSE_FRAME, socket.MSG_DONTWAIT)
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+        for port in self._sockets:
+            port.close()
+
+
 class _UserModeLinux(DelayLine):
     """Two TAP devices bridged by a user-mode Linux with netem."""
 
@@ -150,6 +193,8 @@ class _UserModeLinux(DelayLine):
         if reason is not None:
             raise TestbedError(f"no delay: kernel has no netem, and {reason}")
         self._directory = directory
+        self._middle = middle
+        self._pulse: _Pulse | None = None
         self._asked = 0
         self._buffer = b""
         self._prepare()
@@ -187,6 +232,13 @@ class _UserModeLinux(DelayLine):
             self._ask(shlex.join(_netem(port, milliseconds)))
             shown = self._ask(f"tc -j qdisc show dev {port}")
             _verify("user-mode-linux", port, shown, milliseconds)
+        if self._pulse is None:
+            self._pulse = _Pulse(self._middle)
+
+    def pause(self) -> None:
+        if self._pulse is not None:
+            self._pulse.close()
+            self._pulse = None
 
     def _ask(self, command: str) -> str:
         assert self._process.stdin is not None  # noqa: S101 (started with a pipe)
@@ -227,6 +279,7 @@ class _UserModeLinux(DelayLine):
             self._buffer += content
 
     def close(self) -> None:
+        self.pause()
         if self._process.poll() is None:
             # Its user-space processes are in its group.
             os.killpg(self._process.pid, 9)

@@ -555,6 +555,8 @@ class LocalTestbed(Testbed):
             f"link set {_TAP} master {_SERVER_BRIDGE if delayed else _BRIDGE}",
         ]
         middle.run(["ip", "-batch", "-"], input="\n".join(commands) + "\n")
+        if not delayed:
+            self._delay.pause()
         self._delayed = delayed
 
     def _remove_delay(self) -> None:
