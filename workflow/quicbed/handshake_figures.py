@@ -381,7 +381,7 @@ def amplification(
         rows=len(arms),
         cols=max(len(names), 1),
         shared_xaxes=True,
-        shared_yaxes=True,
+        shared_yaxes="all",
         horizontal_spacing=0.015,
         vertical_spacing=0.035,
         column_titles=[titles.get(name, name) for name in names] or None,
@@ -391,6 +391,19 @@ def amplification(
     for column, library in enumerate(names, 1):
         for row, (_, condition) in enumerate(arms, 1):
             panel = shown.filter(condition & (pl.col("client_library") == library))
+            if panel.is_empty():
+                refused = cells.filter(condition & (pl.col("client_library") == library))["unsupported"].drop_nulls()
+                figure.add_annotation(
+                    x=50,
+                    y=0,
+                    yanchor="bottom",
+                    text="unsupported" if len(refused) else "not measured",
+                    hovertext=html.escape(refused[0]) if len(refused) else None,
+                    showarrow=False,
+                    font={"size": 10, "color": SOFT},
+                    row=row,
+                    col=column,
+                )
             for number, (group, signature) in enumerate(kinds):
                 line = panel.filter((pl.col("group") == group) & (pl.col("signature") == signature)).sort("rtt_ms")
                 label = known.signature(signature).title
