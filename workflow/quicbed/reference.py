@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
+import io
 import json
 import tarfile
 from collections.abc import Sequence
@@ -11,10 +13,31 @@ from pathlib import Path
 from quicbed.config import ConfigError, Project
 
 
+SHOWN = {("x25519", "rsa-2048"), ("kyber768", "rsa-2048"), ("x25519", "dilithium3")}
+"""Group and signature algorithm of the captured handshakes that are shipped whole, without Retry or delay."""
+
+
+def _contents(file: Path) -> tuple[str, bytes]:
+    """Name and content of a file as packed: of most captured series of handshakes the SHA-256 in place of the capture.
+
+    What was read from such a capture is in handshakes.json beside it.
+    """
+    content = file.read_bytes()
+    if file.name != "capture.pcap" or not (file.parent / "handshakes.json").is_file():
+        return file.name, content
+    variant = json.loads((file.parent / "run.json").read_text(encoding="utf-8"))["variant"]
+    plain = not variant["retry"] and not variant["rtt_ms"] and variant["initial_size"] in (None, 1200)
+    if plain and (variant["group"], variant["signature"]) in SHOWN:
+        return file.name, content
+    digest = hashlib.sha256(content).hexdigest()
+    return f"{file.name}.sha256", f"{digest}  {file.name}, {len(content)} bytes\n".encode()
+
+
 def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     """Pack the newest campaign of each experiment on the configured testbed; returns the archives.
 
     The archives are byte-stable: members are sorted, and neither owners nor times are kept (runs record their own).
+    Captures of handshakes are left out but for a few, see `SHOWN`.
     """
     archives = []
     for name in experiments:
@@ -30,10 +53,10 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         ):
             for file in sorted(campaign.rglob("*")):
                 if file.is_file() and ".partial" not in file.as_posix():
-                    info = tarfile.TarInfo(file.relative_to(base).as_posix())
-                    info.size = file.stat().st_size
-                    with file.open("rb") as content:
-                        archive.addfile(info, content)
+                    name_in_archive, content = _contents(file)
+                    info = tarfile.TarInfo((file.relative_to(base).parent / name_in_archive).as_posix())
+                    info.size = len(content)
+                    archive.addfile(info, io.BytesIO(content))
         partial.replace(target)
         archives.append(target)
     return archives
