@@ -12,7 +12,6 @@ from pathlib import Path
 
 from quicbed.config import ConfigError, Project
 
-
 SHOWN = {("x25519", "rsa-2048"), ("kyber768", "rsa-2048"), ("x25519", "dilithium3")}
 """Group and signature algorithm of the captured handshakes that are shipped whole, without Retry or delay."""
 
