@@ -259,7 +259,8 @@ def test_without_root_the_set_up_stops_with_the_command_to_run(clone: Path, targ
     assert f"`make {target}` needs root" in done.stderr
     install = re.search(r"apt-get install --yes --no-install-recommends (.*)'", done.stderr)
     assert install is not None
-    assert {"iproute2", "ethtool", "tcpdump", "iperf3", "tshark", "kmod", "patch", "chromium"} <= set(install[1].split())
+    wanted = {"iproute2", "ethtool", "tcpdump", "iperf3", "tshark", "kmod", "patch", "chromium"}
+    assert wanted <= set(install[1].split())
     assert f'sudo env "PATH=$PATH" make {target}' in done.stderr
     assert not (clone / ".venv").exists()
 

@@ -7,7 +7,10 @@ for KIND in RESULTS:
             runs=runs_behind(KIND),
             code=ANALYSIS,
         output:
-            *(str(RESULTS[KIND] / "tables" / f"{name}.parquet") for name in ("connections", "primitives", "handshakes")),
+            *(
+                str(RESULTS[KIND] / "tables" / f"{name}.parquet")
+                for name in ("connections", "primitives", "handshakes")
+            ),
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
         log:
             f"logs/runs-{KIND}.log",
