@@ -53,6 +53,7 @@ class FakeProcess(Process):
 class FakeHost(Host):
     def __init__(self, name: Role) -> None:
         self.name = name
+        self.spawned: list[list[str]] = []
         self.address = "127.0.0.1"
         self.interface = "lo"
 
@@ -79,6 +80,7 @@ class FakeHost(Host):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Process:
+        self.spawned.append(list(argv))
         with stdout.open("wb") as out, stderr.open("wb") as err:
             # it must not outlive a driver that a test kills
             argv = ["setpriv", "--pdeathsig", "KILL", *argv]
@@ -86,13 +88,15 @@ class FakeHost(Host):
 
 
 class FakeTestbed(Testbed):
-    """Records the link settings that were applied."""
+    """Records the link settings that were applied, the programs started and the lengths to which captures are cut."""
 
     def __init__(self) -> None:
         self.name = "local"
         self.kind = "local"
         self.hosts = {"client": FakeHost("client"), "middle": FakeHost("middle"), "server": FakeHost("server")}
         self.applied: list[LinkSettings] = []
+        self.snaplens: list[int] = []
+        self.no_delay: str | None = None
 
     def __enter__(self) -> Testbed:
         return self
@@ -102,6 +106,9 @@ class FakeTestbed(Testbed):
 
     def apply(self, link: LinkSettings) -> None:
         self.applied.append(link)
+
+    def unsupported(self, link: LinkSettings) -> str | None:
+        return self.no_delay if link.rtt_ms else None
 
     def facts(self) -> dict[str, Any]:
         return {"host_id": "0123456789ab", "cpu_model": "fake", "cpus": 2, "kernel": "6.1"}
@@ -118,6 +125,7 @@ class FakeTestbed(Testbed):
         count: int | None = None,
         filter: str = "",  # noqa: A002, ARG002
     ) -> Iterator[Capture]:
-        del snaplen, count
+        del count
+        self.snaplens.append(snaplen)
         path.write_bytes(b"")
         yield Capture(path, packets_captured=0, packets_dropped=0)

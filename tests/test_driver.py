@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,13 +16,13 @@ from typing import Any
 
 import pytest
 
+import fakeproject
+from fakeproject import behave, orders, run, runs
 from faketestbed import FakeTestbed
-from quicbed import campaign as campaign_module
-from quicbed import certificates, driver, measure, proof
+from quicbed import certificates, driver, proof
 from quicbed.config import Project
 from quicbed.driver import MeasureError
 
-ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENT = """
 title: Test
 source: none
@@ -49,61 +48,9 @@ class Proven:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    shutil.copytree(ROOT / "config", tmp_path / "config")
-    (tmp_path / "workflow" / "crypto").mkdir(parents=True)
-    shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", tmp_path / "workflow" / "crypto")
-    for file in (tmp_path / "config" / "experiments").iterdir():
-        file.unlink()
-    (tmp_path / "config" / "experiments" / "test.yaml").write_text(EXPERIMENT, encoding="utf-8")
-    (tmp_path / "config" / "config.yaml").write_text(
-        "scale: tiny\nexperiments: [test]\ngate: {retries: 1}\n", encoding="utf-8"
-    )
-    made = Project(tmp_path)
-    certificates.make(certificates.directory(made))
-
-    def read_build(project: Project, library: str, flavour: str) -> dict[str, Any]:
-        directory = project.build / f"{library}-{flavour}"
-        (directory / "bin").mkdir(parents=True, exist_ok=True)
-        if not (directory / "bin" / "client").exists():
-            behave(project, library, flavour)
-        return {"build": directory.name, "version": "1"}
-
-    monkeypatch.setattr(campaign_module.builds, "read_build", read_build)
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
-    monkeypatch.setattr(driver, "READY_TIMEOUT", 1.0)
-    monkeypatch.setattr(driver, "STOP_TIMEOUT", 0.5)
-    monkeypatch.setattr(driver, "HANG_MARGIN", 0.5)
-    return made
-
-
-def behave(project: Project, library: str, flavour: str, **behaviour: list[str]) -> None:
-    """Install the fake endpoint as a build; `client=["ok", "crash"]` is per execution, the last one repeating."""
-    binaries = project.build / f"{library}-{flavour}" / "bin"
-    binaries.mkdir(parents=True, exist_ok=True)
-    text = (ROOT / "tests" / "fake_endpoint.py").read_text(encoding="utf-8")
-    for role in ("client", "server"):
-        (binaries / role).write_text(f"#!{sys.executable} -S\n{text}", encoding="utf-8")
-        (binaries / role).chmod(0o755)
-        (binaries / f"{role}.count").unlink(missing_ok=True)
-    (binaries / "behaviour.json").write_text(json.dumps(behaviour), encoding="utf-8")
-
-
-def run(project: Project, testbed: FakeTestbed | None = None) -> dict[str, Any]:
-    marker = project.root / "marker.json"
-    measure.measure(project, "test", marker, opener=lambda _: testbed or FakeTestbed())
-    data: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
-    return data
-
-
-def runs(project: Project, pattern: str = "test/*/b*") -> list[dict[str, Any]]:
-    files = sorted((project.raw / "local").glob(f"{pattern}/*/run.json"))
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
-
-
-def orders(project: Project) -> list[list[str]]:
-    files = sorted((project.raw / "local" / "test").glob("*/b*/block.json"))
-    return [json.loads(file.read_text(encoding="utf-8"))["cells"] for file in files]
+    return fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
 
 
 def test_blocks_are_complete_random_and_reproducible(project: Project, tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""A project whose builds are fake endpoints, measured on a testbed without namespaces. For tests of the driver."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faketestbed import FakeTestbed
+from quicbed import campaign as campaign_module
+from quicbed import certificates, driver, measure
+from quicbed.config import Project
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project below `root` with this experiment, named `test`, alone; its builds are made as they are asked for."""
+    shutil.copytree(ROOT / "config", root / "config")
+    (root / "workflow" / "crypto").mkdir(parents=True)
+    shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", root / "workflow" / "crypto")
+    for file in (root / "config" / "experiments").iterdir():
+        file.unlink()
+    (root / "config" / "experiments" / "test.yaml").write_text(experiment, encoding="utf-8")
+    (root / "config" / "config.yaml").write_text(
+        "scale: tiny\nexperiments: [test]\ngate: {retries: 1}\n", encoding="utf-8"
+    )
+    made = Project(root)
+    certificates.make(certificates.directory(made))
+    for signature in certificates.needed(made):
+        if signature != certificates.DEFAULT:
+            shutil.copytree(certificates.directory(made), certificates.directory(made, signature))
+
+    def read_build(project: Project, library: str, flavour: str) -> dict[str, Any]:
+        directory = project.build / f"{library}-{flavour}"
+        (directory / "bin").mkdir(parents=True, exist_ok=True)
+        if not (directory / "bin" / "client").exists():
+            behave(project, library, flavour)
+        return {"build": directory.name, "version": "1"}
+
+    monkeypatch.setattr(campaign_module.builds, "read_build", read_build)
+    monkeypatch.setattr(driver, "READY_TIMEOUT", 1.0)
+    monkeypatch.setattr(driver, "STOP_TIMEOUT", 0.5)
+    monkeypatch.setattr(driver, "HANG_MARGIN", 0.5)
+    return made
+
+
+def behave(project: Project, library: str, flavour: str, **behaviour: list[str]) -> None:
+    """Install the fake endpoint as a build; `client=["ok", "crash"]` is per execution, the last one repeating."""
+    binaries = project.build / f"{library}-{flavour}" / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    text = (ROOT / "tests" / "fake_endpoint.py").read_text(encoding="utf-8")
+    for role in ("client", "server", "primitives"):
+        (binaries / role).write_text(f"#!{sys.executable} -S\n{text}", encoding="utf-8")
+        (binaries / role).chmod(0o755)
+        (binaries / f"{role}.count").unlink(missing_ok=True)
+    (binaries / "behaviour.json").write_text(json.dumps(behaviour), encoding="utf-8")
+
+
+def run(project: Project, testbed: FakeTestbed | None = None) -> dict[str, Any]:
+    """Measure the experiment; returns what the marker of a finished one says."""
+    marker = project.root / "marker.json"
+    measure.measure(project, "test", marker, opener=lambda _: testbed or FakeTestbed())
+    data: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+    return data
+
+
+def runs(project: Project, pattern: str = "test/*/b*") -> list[dict[str, Any]]:
+    """Every run.json in directories below raw/local."""
+    files = sorted((project.raw / "local").glob(f"{pattern}/*/run.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def orders(project: Project) -> list[list[str]]:
+    """Cells of every block in the order in which they are measured."""
+    files = sorted((project.raw / "local" / "test").glob("*/b*/block.json"))
+    return [json.loads(file.read_text(encoding="utf-8"))["cells"] for file in files]
