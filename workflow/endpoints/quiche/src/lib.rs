@@ -1,7 +1,9 @@
 //! quiche as an endpoint of the contract: what its client and its server share.
 
+pub mod closing;
 pub mod noop;
-pub mod tls;
+pub mod pq;
+pub mod token;
 pub mod transport;
 
 use quicbed_contract::options::{CommonOptions, CongestionControl, Description};
@@ -23,10 +25,16 @@ const MAX_UDP_PAYLOAD: usize = 16_383;
 /// What this build can do. quiche's BBR is not offered: it depends on pacing, which would need timers finer than the
 /// endpoint's waiting in poll.
 pub fn description() -> Description {
+    let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, noop::AVAILABLE);
+    if pq::AVAILABLE {
+        description.flavour_features.push("pq");
+    }
     Description {
-        groups: tls::GROUPS.iter().map(|(option, _)| *option).collect(),
+        groups: quicbed_boringssl::groups(),
+        signatures: quicbed_boringssl::signatures(),
+        initial_size: pq::AVAILABLE,
         congestion_controls: vec![CongestionControl::Cubic, CongestionControl::Reno],
-        ..Description::quic(LIBRARY, VERSION, TLS_LIBRARY, noop::AVAILABLE)
+        ..description
     }
 }
 
@@ -35,6 +43,12 @@ pub fn unsupported(options: &CommonOptions) -> Option<String> {
     if options.udp_payload > MAX_UDP_PAYLOAD {
         return Some(format!(
             "quiche sends no datagrams above {MAX_UDP_PAYLOAD} bytes"
+        ));
+    }
+    if options.initial_size > quiche::MIN_CLIENT_INITIAL_LEN && !pq::AVAILABLE {
+        return Some(format!(
+            "quiche sends no datagrams above MIN_CLIENT_INITIAL_LEN, {} bytes, until the handshake is complete",
+            quiche::MIN_CLIENT_INITIAL_LEN
         ));
     }
     description().unsupported(options)
@@ -47,9 +61,6 @@ pub fn configure(
 ) -> Result<quiche::Config, quiche::Error> {
     let mut config = quiche::Config::with_boring_ssl_ctx_builder(quiche::PROTOCOL_VERSION, tls)?;
     config.set_application_protos(&[ALPN.as_bytes()])?;
-    if options.key_log.is_some() {
-        config.log_keys();
-    }
     config.set_cc_algorithm(match options.congestion_control {
         CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,
         CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,
@@ -59,6 +70,7 @@ pub fn configure(
     config.enable_pacing(false);
     config.discover_pmtu(false);
     config.set_max_send_udp_payload_size(options.udp_payload);
+    pq::set_initial_size(&mut config, options.initial_size);
     config.set_max_idle_timeout(IDLE_TIMEOUT_MS);
     config.set_disable_active_migration(true);
     // quiche starts with the initial limits as its windows and never lets them grow beyond the maxima.
@@ -97,6 +109,11 @@ mod tests {
             ..asked.clone()
         };
         assert!(unsupported(&bbr).is_some());
+        let larger_initial = CommonOptions {
+            initial_size: 1_201,
+            ..asked.clone()
+        };
+        assert_eq!(unsupported(&larger_initial).is_none(), pq::AVAILABLE);
         let jumbo = CommonOptions {
             udp_payload: 16_384,
             ..asked

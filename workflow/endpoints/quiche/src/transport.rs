@@ -1,11 +1,9 @@
 //! Between quiche and the socket: packets are put together into batches, and a batch that the socket would not take is
 //! kept until it does.
 
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::path::Path;
 
 use bytes::Bytes;
 use quicbed_contract::udp::{Socket, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS};
@@ -48,12 +46,6 @@ pub fn new_connection_id() -> io::Result<quiche::ConnectionId<'static>> {
     let mut id = vec![0; CONNECTION_ID_LENGTH];
     boring::rand::rand_bytes(&mut id).map_err(io::Error::other)?;
     Ok(quiche::ConnectionId::from_vec(id))
-}
-
-/// Opens `--key-log`, if asked for.
-pub fn open_key_log(path: Option<&Path>) -> io::Result<Option<File>> {
-    let open = |path| OpenOptions::new().create(true).append(true).open(path);
-    path.map(open).transpose()
 }
 
 /// Datagrams and bytes of UDP payload through the socket.

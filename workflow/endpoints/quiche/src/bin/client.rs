@@ -1,6 +1,5 @@
 //! The client: fresh connections one after the other, one download each, all in one thread that waits in poll.
 
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::process;
@@ -13,10 +12,12 @@ use quicbed_contract::options::ClientOptions;
 use quicbed_contract::udp::{wait, Socket, StopSignals, RECEIVE_BUFFER};
 use quicbed_contract::{exit, request};
 use quicbed_endpoint_quiche::transport::{
-    new_connection_id, open_key_log, Connection, Outbox, Traffic, RECEIVED_BYTES_PER_TURN,
-    RECEIVES_PER_TURN, SENT_BYTES_PER_TURN,
+    new_connection_id, Connection, Outbox, Traffic, RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN,
+    SENT_BYTES_PER_TURN,
 };
-use quicbed_endpoint_quiche::{configure, description, noop, tls, unsupported, LIBRARY, VERSION};
+use quicbed_endpoint_quiche::{
+    closing, configure, description, noop, pq, unsupported, LIBRARY, VERSION,
+};
 
 /// The client's first bidirectional stream (RFC 9000, section 2.1).
 const STREAM: u64 = 0;
@@ -42,9 +43,7 @@ fn main() {
 
 fn run(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
     let stop = StopSignals::install().map_err(|error| format!("cannot take signals: {error}"))?;
-    let key_log = open_key_log(options.common.key_log.as_deref())
-        .map_err(|error| format!("--key-log: {error}"))?;
-    let mut config = configure(tls::client(options)?, &options.common)
+    let mut config = configure(quicbed_boringssl::client(options)?, &options.common)
         .map_err(|error| format!("cannot set up quiche: {error}"))?;
     noop::apply(&options.common);
 
@@ -58,7 +57,7 @@ fn run(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
             let in_force = socket.in_force(&options.common).map_err(about_socket)?;
             events.start(Role::Client, LIBRARY, VERSION, &in_force);
         }
-        let mut download = Download::new(options, &socket, &mut config, key_log.as_ref())
+        let mut download = Download::new(options, &socket, &mut config)
             .map_err(|error| format!("cannot make a connection: {error}"))?;
         let outcome = download.run(&stop, &mut buffers);
         let stopped = matches!(outcome, Err(Failure::Stopped));
@@ -121,6 +120,8 @@ struct Download<'a> {
     received: Traffic,
     request_queued: bool,
     finished: bool,
+    /// What ended the connection on this side, in the library's words.
+    failure: Option<String>,
     cpu_at_hello: Option<CpuTime>,
     cpu_at_end: Option<CpuTime>,
     record: ClientConnection,
@@ -131,16 +132,12 @@ impl<'a> Download<'a> {
         options: &'a ClientOptions,
         socket: &'a Socket,
         config: &mut quiche::Config,
-        key_log: Option<&File>,
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let local = socket.local_address()?;
         let id = new_connection_id()?;
         let name = Some(options.server_name.as_str());
-        let mut connection =
+        let connection =
             quiche::connect_with_buffer_factory(name, &id, local, options.connect, config)?;
-        if let Some(file) = key_log {
-            connection.set_keylog(Box::new(file.try_clone()?));
-        }
         Ok(Download {
             options,
             socket,
@@ -152,6 +149,7 @@ impl<'a> Download<'a> {
             received: Traffic::default(),
             request_queued: false,
             finished: false,
+            failure: None,
             cpu_at_hello: None,
             cpu_at_end: None,
             record: ClientConnection::default(),
@@ -164,7 +162,7 @@ impl<'a> Download<'a> {
         loop {
             let more_to_send = self.send()?;
             if self.connection.is_draining() || self.connection.is_closed() {
-                let reason = tls::close_reason(&mut self.connection);
+                let reason = closing::reason(&mut self.connection, self.failure.as_deref());
                 let reason = reason.unwrap_or_else(|| "closed by the peer before the end".into());
                 return Err(Failure::Failed(reason));
             }
@@ -233,12 +231,16 @@ impl<'a> Download<'a> {
             };
             for datagram in buffer[..received.length].chunks_mut(received.segment) {
                 self.received.add(datagram.len());
-                // An error either concerns a packet to be ignored or has closed the connection, which is seen later.
-                let _ = self.connection.recv(datagram, info);
-                if self.record.common.t_handshake_complete.is_none()
-                    && self.connection.is_established()
-                {
-                    self.note_handshake();
+                // If that closes the connection, it is seen later.
+                closing::receive(&mut self.connection, datagram, info, &mut self.failure);
+                let record = &mut self.record.common;
+                if record.t_handshake_confirmed.is_none() {
+                    if record.t_handshake_complete.is_none() && self.connection.is_established() {
+                        self.note_handshake();
+                    }
+                    if pq::is_confirmed(&self.connection) == Some(true) {
+                        self.record.common.t_handshake_confirmed = Some(now_ns());
+                    }
                 }
             }
             bytes += received.length;
@@ -313,8 +315,13 @@ impl<'a> Download<'a> {
         common.index = index;
         common.ok = result.is_ok();
         common.error = result.err();
+        // The server's parameters, which TLS authenticates, say whether there was a Retry packet.
+        common.retry = self
+            .connection
+            .peer_transport_params()
+            .map(|parameters| parameters.retry_source_connection_id.is_some());
         if common.t_handshake_complete.is_some() {
-            tls::read_back(&mut self.connection, common);
+            quicbed_boringssl::read_back(self.connection.as_mut(), common);
             common.aead = Some(self.options.common.aead);
             common.header_protection = Some(self.options.common.header_protection);
         }

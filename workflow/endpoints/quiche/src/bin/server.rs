@@ -1,7 +1,6 @@
 //! The server: all connections in one thread that waits in poll.
 
-use std::collections::HashMap;
-use std::fs::File;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::process;
@@ -15,11 +14,14 @@ use quicbed_contract::exit;
 use quicbed_contract::options::ServerOptions;
 use quicbed_contract::request::{self, MAX_REQUEST};
 use quicbed_contract::udp::{wait, Received, Socket, StopSignals, RECEIVE_BUFFER};
+use quicbed_endpoint_quiche::token::Tokens;
 use quicbed_endpoint_quiche::transport::{
-    new_connection_id, open_key_log, Connection, Outbox, Traffic, CONNECTION_ID_LENGTH,
-    RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN, SENT_BYTES_PER_TURN,
+    new_connection_id, Connection, Outbox, Traffic, CONNECTION_ID_LENGTH, RECEIVED_BYTES_PER_TURN,
+    RECEIVES_PER_TURN, SENT_BYTES_PER_TURN,
 };
-use quicbed_endpoint_quiche::{configure, description, noop, tls, unsupported, LIBRARY, VERSION};
+use quicbed_endpoint_quiche::{
+    closing, configure, description, noop, unsupported, LIBRARY, VERSION,
+};
 
 /// Smaller datagrams cannot start a connection (RFC 9000, section 14.1).
 const MIN_INITIAL: usize = 1_200;
@@ -29,6 +31,10 @@ const BAD_REQUEST: u64 = 1;
 
 /// Application error of this server when it is stopped.
 const STOPPED: u64 = 2;
+
+/// Clients that got a Retry packet and are remembered until they come back. More are possible, only without the time and
+/// size of their first datagrams in the report.
+const MAX_RETRIED: usize = 256;
 
 fn main() {
     let options = ServerOptions::from_command_line(&description());
@@ -45,16 +51,19 @@ fn main() {
 
 fn run(options: &ServerOptions, events: &mut Events) -> Result<(), String> {
     let stop = StopSignals::install().map_err(|error| format!("cannot take signals: {error}"))?;
-    let key_log = open_key_log(options.common.key_log.as_deref())
-        .map_err(|error| format!("--key-log: {error}"))?;
-    let config = configure(tls::server(options)?, &options.common)
+    let config = configure(quicbed_boringssl::server(options)?, &options.common)
         .map_err(|error| format!("cannot set up quiche: {error}"))?;
     noop::apply(&options.common);
+    let tokens = match options.retry {
+        true => Some(Tokens::new()?),
+        false => None,
+    };
 
     let about_socket = |error: io::Error| format!("--listen {}: {error}", options.listen);
     let socket = Socket::bind(options.listen, &options.common).map_err(about_socket)?;
     let local = socket.local_address().map_err(about_socket)?;
-    let in_force = socket.in_force(&options.common).map_err(about_socket)?;
+    let mut in_force = socket.in_force(&options.common).map_err(about_socket)?;
+    in_force.retry = Some(options.retry);
     events.start(Role::Server, LIBRARY, VERSION, &in_force);
 
     let mut server = Server {
@@ -63,9 +72,11 @@ fn run(options: &ServerOptions, events: &mut Events) -> Result<(), String> {
         socket,
         local,
         config,
-        key_log,
+        tokens,
+        retried: VecDeque::new(),
         connections: HashMap::new(),
         routes: HashMap::new(),
+        ended: VecDeque::new(),
         accepted: 0,
         busy: Vec::new(),
     };
@@ -78,15 +89,32 @@ struct Server<'a> {
     socket: Socket,
     local: SocketAddr,
     config: quiche::Config,
-    key_log: Option<File>,
+    /// With `--retry on`.
+    tokens: Option<Tokens>,
+    retried: VecDeque<Retried>,
     outbox: Outbox,
     /// Connections by the order in which they were accepted.
     connections: HashMap<u64, Serving>,
-    /// Which connection a connection ID belongs to: the client's first choice, and ours.
+    /// Which connection a connection ID belongs to: the client's first choice, and ours. Those of a connection that has
+    /// ended stay for a while, so that late packets are not taken for a new one.
     routes: HashMap<Vec<u8>, u64>,
+    /// Routes of connections that have ended, and when to forget them, in the order of ending.
+    ended: VecDeque<(Instant, [Vec<u8>; 2])>,
     accepted: u64,
     /// Connections that may have something to send.
     busy: Vec<u64>,
+}
+
+/// First datagrams that were answered with a Retry packet.
+struct Retried {
+    /// What they were addressed to.
+    original: Vec<u8>,
+    /// What the client will address its next datagrams to.
+    id: quiche::ConnectionId<'static>,
+    t_accept: u64,
+    cpu_at_accept: CpuTime,
+    sent: Traffic,
+    received: Traffic,
 }
 
 /// One connection.
@@ -98,8 +126,9 @@ struct Serving {
     received: Traffic,
     cpu_at_accept: CpuTime,
     error: Option<String>,
+    /// What ended the connection on this side, in the library's words.
+    failure: Option<String>,
     answered: bool,
-    reported: bool,
     record: ServerConnection,
 }
 
@@ -124,6 +153,7 @@ impl Server<'_> {
             }
             self.run_timers();
             self.send(events)?;
+            self.forget_ended();
             // Only now, so that a connection whose end had already arrived is reported as ended.
             if wakeup.stop {
                 return self.stop(events);
@@ -179,12 +209,17 @@ impl Server<'_> {
             return Ok(());
         };
         serving.received.add(datagram.len());
-        // An error either concerns a packet to be ignored or has closed the connection, which is seen later.
         let info = quiche::RecvInfo {
             from: received.from,
             to: self.local,
         };
-        let _ = serving.connection.recv(datagram, info);
+        // If that closes the connection, it is seen later.
+        closing::receive(
+            &mut serving.connection,
+            datagram,
+            info,
+            &mut serving.failure,
+        );
         if serving.record.common.t_handshake_complete.is_none()
             && serving.connection.is_established()
         {
@@ -223,45 +258,116 @@ impl Server<'_> {
             return Ok(None);
         }
         match header.ty {
-            quiche::Type::Initial => self.accept(&header, from).map(Some),
+            quiche::Type::Initial => self.accept(&header, datagram.len(), from),
             _ => Ok(None),
         }
     }
 
-    fn accept(&mut self, header: &quiche::Header, from: SocketAddr) -> io::Result<u64> {
-        let t_accept = now_ns();
-        let cpu_at_accept = CpuTime::now();
+    /// Starts a connection with a client's Initial packet, or answers it with a Retry packet.
+    fn accept(
+        &mut self,
+        header: &quiche::Header,
+        length: usize,
+        from: SocketAddr,
+    ) -> io::Result<Option<u64>> {
         let id = new_connection_id()?;
-        let mut connection =
-            quiche::accept_with_buf_factory(&id, None, self.local, from, &mut self.config)
-                .map_err(io::Error::other)?;
-        if let Some(file) = &self.key_log {
-            connection.set_keylog(Box::new(file.try_clone()?));
-        }
+        let mut first = Retried {
+            original: header.dcid.to_vec(),
+            id: id.clone(),
+            t_accept: now_ns(),
+            cpu_at_accept: CpuTime::now(),
+            sent: Traffic::default(),
+            received: Traffic::default(),
+        };
+        let connection = match &self.tokens {
+            None => quiche::accept_with_buf_factory(&id, None, self.local, from, &mut self.config),
+            Some(tokens) => {
+                let token = header.token.as_deref().unwrap_or_default();
+                let Some(original) = tokens.verify(token, &header.dcid, from) else {
+                    return self.send_retry(header, length, first, from).map(|()| None);
+                };
+                let known = self.retried.iter().position(|r| r.id == header.dcid);
+                if let Some(known) = known.and_then(|at| self.retried.remove(at)) {
+                    first = known;
+                }
+                let ids = quiche::RetryConnectionIds {
+                    original_destination_cid: &quiche::ConnectionId::from_ref(original),
+                    retry_source_cid: &header.dcid,
+                };
+                quiche::accept_with_retry(&id, ids, self.local, from, &mut self.config)
+            }
+        };
+        let connection = connection.map_err(io::Error::other)?;
         let number = self.accepted;
         self.accepted += 1;
         let routes = [header.dcid.to_vec(), id.to_vec()];
         for route in &routes {
             self.routes.insert(route.clone(), number);
         }
-        let record = ServerConnection {
-            t_accept: Some(t_accept),
+        let mut record = ServerConnection {
+            t_accept: Some(first.t_accept),
             ..ServerConnection::default()
         };
+        record.common.retry = Some(self.tokens.is_some());
         let serving = Serving {
             connection,
             routes,
             streams: HashMap::new(),
-            sent: Traffic::default(),
-            received: Traffic::default(),
-            cpu_at_accept,
+            sent: first.sent,
+            received: first.received,
+            cpu_at_accept: first.cpu_at_accept,
             error: None,
+            failure: None,
             answered: false,
-            reported: false,
             record,
         };
         self.connections.insert(number, serving);
-        Ok(number)
+        Ok(Some(number))
+    }
+
+    /// Answers a first datagram of `length` bytes. One ClientHello may need several, which all get the same answer.
+    fn send_retry(
+        &mut self,
+        header: &quiche::Header,
+        length: usize,
+        first: Retried,
+        from: SocketAddr,
+    ) -> io::Result<()> {
+        let Some(tokens) = &self.tokens else {
+            return Ok(());
+        };
+        // A socket that would block is not waited for: a client that misses the answer asks again.
+        if !self.outbox.flush(&self.socket)? {
+            return Ok(());
+        }
+        let known = self.retried.iter_mut().find(|r| r.original == *header.dcid);
+        let retried = match known {
+            Some(known) => known,
+            None => {
+                if self.retried.len() == MAX_RETRIED {
+                    self.retried.pop_front();
+                }
+                self.retried.push_back(first);
+                let last = self.retried.len() - 1;
+                &mut self.retried[last]
+            }
+        };
+        retried.received.add(length);
+        let token = tokens.make(&header.dcid, &retried.id, from);
+        let token = token.map_err(io::Error::other)?;
+        let mut answer = [0; MIN_INITIAL];
+        let length = quiche::retry(
+            &header.scid,
+            &header.dcid,
+            &retried.id,
+            &token,
+            header.version,
+            &mut answer,
+        )
+        .map_err(io::Error::other)?;
+        retried.sent.add(length);
+        self.outbox.put(&answer[..length], from);
+        self.outbox.flush(&self.socket).map(drop)
     }
 
     /// Lets every busy connection answer and send, as far as the socket takes it.
@@ -275,21 +381,39 @@ impl Server<'_> {
             };
             // After a blocked socket the rest keeps its place in the queue.
             let more = !self.outbox.is_empty() || serving.turn(&mut self.outbox, &self.socket)?;
-            if more {
+            let connection = &serving.connection;
+            if (connection.is_draining() || connection.is_closed()) && self.outbox.is_empty() {
+                serving.report(self.options, events);
+                self.end(number);
+            } else if more {
                 mark_busy(&mut self.busy, number);
-            }
-            serving.report_if_over(self.options, events);
-            if serving.connection.is_closed() {
-                self.forget(number);
             }
         }
         Ok(())
     }
 
-    fn forget(&mut self, number: u64) {
+    /// Frees a connection that has ended: quiche sends nothing more.
+    fn end(&mut self, number: u64) {
         if let Some(serving) = self.connections.remove(&number) {
-            for route in &serving.routes {
-                self.routes.remove(route);
+            let draining = serving.connection.timeout().unwrap_or_default();
+            self.ended
+                .push_back((Instant::now() + draining, serving.routes));
+        }
+    }
+
+    fn forget_ended(&mut self) {
+        if self.ended.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while self.ended.front().is_some_and(|(until, _)| *until <= now) {
+            for route in self
+                .ended
+                .pop_front()
+                .into_iter()
+                .flat_map(|(_, routes)| routes)
+            {
+                self.routes.remove(&route);
             }
         }
     }
@@ -302,17 +426,15 @@ impl Server<'_> {
             let Some(serving) = self.connections.get_mut(&number) else {
                 continue;
             };
-            if !serving.reported {
-                serving
-                    .error
-                    .get_or_insert_with(|| "the server was stopped".into());
-                let _ = serving.connection.close(true, STOPPED, b"server stopped");
-                // One try: a socket that would block is not waited for.
-                if self.outbox.flush(&self.socket)? {
-                    serving.turn(&mut self.outbox, &self.socket)?;
-                }
-                serving.report(self.options, events);
+            serving
+                .error
+                .get_or_insert_with(|| "the server was stopped".into());
+            let _ = serving.connection.close(true, STOPPED, b"server stopped");
+            // One try: a socket that would block is not waited for.
+            if self.outbox.flush(&self.socket)? {
+                serving.turn(&mut self.outbox, &self.socket)?;
             }
+            serving.report(self.options, events);
         }
         Ok(())
     }
@@ -328,12 +450,15 @@ fn mark_busy(busy: &mut Vec<u64>, number: u64) {
 impl Serving {
     fn note_handshake(&mut self) {
         let record = &mut self.record.common;
-        record.t_handshake_complete = Some(now_ns());
+        let now = now_ns();
+        record.t_handshake_complete = Some(now);
+        // For a server they are the same (RFC 9001, section 4.1.2).
+        record.t_handshake_confirmed = Some(now);
         record.handshake_packets_sent = Some(self.sent.datagrams);
         record.handshake_bytes_sent = Some(self.sent.bytes);
         record.handshake_packets_received = Some(self.received.datagrams);
         record.handshake_bytes_received = Some(self.received.bytes);
-        tls::read_back(&mut self.connection, record);
+        quicbed_boringssl::read_back(self.connection.as_mut(), record);
     }
 
     /// Reads requests, writes content and sends packets, for as long as it is this connection's turn. Returns true if
@@ -436,16 +561,8 @@ impl Serving {
         });
     }
 
-    fn report_if_over(&mut self, options: &ServerOptions, events: &mut Events) {
-        let over = self.connection.is_draining() || self.connection.is_closed();
-        if over && !self.reported {
-            self.report(options, events);
-        }
-    }
-
     fn report(&mut self, options: &ServerOptions, events: &mut Events) {
-        self.reported = true;
-        let closed = tls::close_reason(&mut self.connection);
+        let closed = closing::reason(&mut self.connection, self.failure.as_deref());
         let error = self.error.take().or(closed).or_else(|| self.unfinished());
         let stats = self.connection.stats();
         let cpu = CpuTime::now().since(self.cpu_at_accept);

@@ -1,0 +1,69 @@
+//! Why a connection came to its end.
+
+use boring::error::ErrorStack;
+use boring::ssl::SslRef;
+use quicbed_boringssl::{certificate_error, describe_close};
+
+use crate::transport::Connection;
+
+/// CRYPTO_ERROR is 0x0100 plus the TLS alert (RFC 9001, section 4.8).
+const CRYPTO_ERROR: u64 = 0x100;
+
+/// Gives a datagram to a connection. Errors that end the connection are put into words while BoringSSL still knows its
+/// own; the first one stays in `failure`.
+pub fn receive(
+    connection: &mut Connection,
+    datagram: &mut [u8],
+    info: quiche::RecvInfo,
+    failure: &mut Option<String>,
+) {
+    match connection.recv(datagram, info) {
+        Ok(_) | Err(quiche::Error::Done) => {}
+        Err(quiche::Error::TlsFail) => {
+            let errors = ErrorStack::get();
+            failure.get_or_insert_with(|| format!("TLS: {errors}"));
+        }
+        Err(error) => {
+            failure.get_or_insert_with(|| format!("quiche: {error}"));
+        }
+    }
+}
+
+/// Why a connection was closed, as one line, or `None` if it was closed in agreement. `failure` is what [`receive`] noted.
+pub fn reason(connection: &mut Connection, failure: Option<&str>) -> Option<String> {
+    if let Some(error) = connection.local_error().filter(|error| is_failure(error)) {
+        let is_alert =
+            !error.is_app && (CRYPTO_ERROR..2 * CRYPTO_ERROR).contains(&error.error_code);
+        if let Some(failure) = failure.filter(|_| !is_alert) {
+            return Some(format!("closed by this side: {failure}"));
+        }
+        let code = error.error_code;
+        let mut text = format!("closed by this side: {}", describe(error));
+        if is_alert {
+            let ssl: &mut SslRef = connection.as_mut();
+            if let Some(error) = certificate_error(ssl, code) {
+                text += &format!(": {error}");
+            }
+        }
+        return Some(text);
+    }
+    if let Some(error) = connection.peer_error().filter(|error| is_failure(error)) {
+        return Some(format!("closed by the peer: {}", describe(error)));
+    }
+    if connection.is_timed_out() {
+        return Some(format!(
+            "no packet for {} s",
+            crate::IDLE_TIMEOUT_MS / 1_000
+        ));
+    }
+    None
+}
+
+fn is_failure(error: &quiche::ConnectionError) -> bool {
+    // Application error 0 is how the client of the contract ends a connection; NO_ERROR is 0 too.
+    error.error_code != 0
+}
+
+fn describe(error: &quiche::ConnectionError) -> String {
+    describe_close(error.error_code, error.is_app, &error.reason)
+}
