@@ -17,14 +17,14 @@ RUN_BYTES = 30_000
 # A connection of a handshake run, a mean over algorithms; one whose signature takes long to make; its events; what of
 # it a capture holds; and how often a round-trip time is waited for, request and close included.
 HANDSHAKE_SECONDS = 0.012
-SLOW_SECONDS = 0.8
+SLOW_SECONDS = 0.35
 CONNECTION_BYTES = 1_800
 CAPTURED_BYTES = 40_000
 ROUND_TRIPS = 3
 # Dissecting a capture of handshakes, and repeating the operations of one algorithm.
-DISSECT_SECONDS = 1.5
-PRIMITIVE_SECONDS = 0.08
-SLOW_PRIMITIVE_SECONDS = 6.0
+DISSECT_SECONDS = 0.5
+PRIMITIVE_SECONDS = 0.1
+SLOW_PRIMITIVE_SECONDS = 2.0
 PRIMITIVE_BYTES = 12_000
 SOURCES_MB = 450
 ANALYSIS_MINUTES = 1.0

@@ -34,7 +34,7 @@ def congestion_control_of(library: Library, asked: str) -> str:
     return library.supports.congestion_controls[0] if asked == "any" else asked
 
 
-def _algorithm_reason(title: str, library: Library, flavour: str, kind: str, name: str) -> str | None:
+def algorithm_reason(title: str, library: Library, flavour: str, kind: str, name: str) -> str | None:
     """Why a flavour has no group or signature algorithm of this name, or None if it has."""
     build = library.flavours[flavour]
     if build.algorithms == "all":
@@ -52,7 +52,7 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
     if variant.cipher not in supports.ciphers:
         return f"{title} has no {variant.cipher}"
     for kind, name in (("group", variant.group), ("signature", variant.signature)):
-        if (reason := _algorithm_reason(title, library, flavour, kind, name)) is not None:
+        if (reason := algorithm_reason(title, library, flavour, kind, name)) is not None:
             return reason
     if variant.retry and supports.retry is not True:
         return f"{title}: {supports.retry or 'has no Retry'}"
@@ -195,7 +195,7 @@ def _primitives(
             kind: [
                 name
                 for name in dict.fromkeys(getattr(variant, kind) for variant in own)
-                if _algorithm_reason(described.title, described, flavour, kind, name) is None
+                if algorithm_reason(described.title, described, flavour, kind, name) is None
             ]
             for kind in ("group", "signature")
         }
