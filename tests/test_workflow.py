@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 import yaml
 
 from quicbed import build as builds
+from quicbed import certificates, details, measure, runs
 from quicbed.config import Project
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +33,7 @@ def settings(directory: Path, **more: object) -> Path:
     file = directory / "config.yaml"
     chosen = {
         "scale": "tiny",
+        "experiments": ["aead-goodput", "header-protection"],
         "paths": {"raw": str(directory / "raw"), "artifacts": str(directory / "artifacts")},
         # what is tested is the workflow, on a machine that may be busy
         "gate": {"retries": 0},
@@ -138,6 +141,93 @@ def test_a_second_start_builds_and_measures_nothing(finished: Path) -> None:
     done = snakemake(finished / "config.yaml", "all")
     assert "Nothing to be done" in done.stdout + done.stderr
     assert {file: file.stat().st_mtime_ns for file in (finished / "raw").rglob("*") if file.is_file()} == before
+
+
+HANDSHAKES = """
+title: Handshakes
+source: none
+question: none
+workload: {kind: handshake, congestion_control: any}
+link: {mode: wire}
+flavour: pq
+primitives: 1
+libraries: [%s]
+variants:
+  - {label: plain, cipher: aes-128-gcm}
+  - {label: hybrid, cipher: aes-128-gcm, group: x25519-mlkem768, signature: ecdsa-p-256}
+  - {label: large, cipher: aes-128-gcm, group: kyber768, signature: dilithium3}
+  - {label: retry, cipher: aes-128-gcm, signature: dilithium3, retry: true}
+  - {label: far, cipher: aes-128-gcm, signature: dilithium3, rtt_ms: 10, slow: true}
+baseline: plain
+aa: false
+scales:
+  tiny: {bytes: 1, connections: 5, slow_connections: 2, blocks: 2, timeout_s: 60}
+"""
+
+
+@pytest.fixture(scope="module")
+def handshakes(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project with a small experiment of handshakes, measured on the builds of this clone."""
+    root = tmp_path_factory.mktemp("handshakes")
+    shutil.copytree(ROOT / "config", root / "config")
+    (root / "workflow").symlink_to(ROOT / "workflow")
+    capable = [name for name, library in Project(ROOT).libraries.items() if "pq" in library.flavours]
+    experiment = root / "config" / "experiments" / "handshakes.yaml"
+    experiment.write_text(HANDSHAKES % ", ".join(capable), encoding="utf-8")
+    chosen = {
+        "scale": "tiny",
+        "experiments": ["handshakes"],
+        "paths": {"build": str(Project(ROOT).build)},
+        "gate": {"retries": 0},
+    }
+    project = Project(root, chosen)
+    needed = [builds.listing(project, name, "pq") for name in capable]
+    needed += [certificates.directory(project, name) / "server.pem" for name in certificates.needed(project)]
+    snakemake(settings(root), *map(str, needed))
+    measure.measure(project, "handshakes", root / "marker.json")
+    return project
+
+
+def test_handshakes_are_measured_captured_and_their_primitives_timed(handshakes: Project) -> None:
+    libraries = handshakes.experiments["handshakes"].libraries
+    table = runs.table(handshakes.raw)
+    assert runs.problems(table) == []
+    measured = table.filter(pl.col("arm") == "main")
+    failed = measured.filter(pl.col("status") == "failed")
+    assert failed.select("slug", "reason").rows() == []
+    unsupported = measured.filter(pl.col("status") == "unsupported")
+    assert set(unsupported["label"]) <= {"retry", "far"}, unsupported["reason"].to_list()
+    ok = measured.filter(pl.col("status") == "ok")
+    assert dict(ok.group_by("label").len().rows())["plain"] == 2 * len(libraries)
+    assert ok["ttfb_ms"].min() > 0
+    # a handshake takes a round trip at least
+    assert ok.filter(pl.col("label") == "far")["ttfb_ms"].min() >= 10
+
+    found = details.read(handshakes.raw)
+    assert found.problems == []
+    assert len(found.connections) == ok["connections"].sum()
+    timed = found.primitives.group_by("library").agg(pl.struct("name", "operation").n_unique())
+    assert timed["name"].to_list() == [3 * 3 + 3 * 3] * len(libraries)
+
+    labels = measured.select("proof", "label").drop_nulls().unique()
+    captured = found.handshakes.join(labels, on="proof")
+    assert set(captured["label"]) == set(ok["label"])
+    quic = captured.filter(pl.col("library") != "tcp-tls")
+    plain = quic.filter(pl.col("label") == "plain")
+    assert (plain["packets_client"].median(), plain["packets_server"].median()) == (3, 3)
+    assert quic["hello_retry_request"].any() is False
+    assert quic.filter(pl.col("retry"))["label"].unique().to_list() == ["retry"]
+    # the certificate and signature of Dilithium3 are more than three Initial datagrams of 1200 bytes
+    far = quic.filter(pl.col("label") == "far")
+    assert far["waits"].min() >= 1
+
+
+def test_a_measured_experiment_of_handshakes_is_not_measured_again(handshakes: Project) -> None:
+    before = {file: file.stat().st_mtime_ns for file in handshakes.raw.rglob("run.json")}
+    measure.measure(handshakes, "handshakes", handshakes.root / "marker.json")
+    assert {file: file.stat().st_mtime_ns for file in handshakes.raw.rglob("run.json")} == before
+    assert namespaces() == []
+    assert endpoints() == []
 
 
 def test_nothing_is_left_of_the_testbed(finished: Path) -> None:
