@@ -16,12 +16,13 @@ import fakeproject
 import fakeruns
 from fakeproject import behave, orders, run, runs
 from faketestbed import FakeTestbed
-from quicbed import certificates, details, driver, estimate, events, handshake, measure
+from quicbed import certificates, details, doctor, driver, estimate, events, handshake, measure
 from quicbed import runs as runs_module
 from quicbed.build import components
 from quicbed.cli import main
 from quicbed.config import Project
 from quicbed.driver import MeasureError
+from quicbed.testbed.features import Feature
 
 EXPERIMENT = """
 title: Test
@@ -115,7 +116,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         return [seen_handshake(client, server, project, options["transport"]) for client, server in both]
 
     monkeypatch.setattr(driver.handshake, "examine", examine)
-    monkeypatch.setattr(measure, "_check_providers", lambda *_: None)
+    monkeypatch.setattr(measure, "_check_tools", lambda *_: None)
     monkeypatch.setattr(driver, "PROOF_CONNECTIONS", 4)
     return tmp_path
 
@@ -431,6 +432,34 @@ def test_a_damaged_capture_or_key_log_is_a_failed_proof_with_its_reason(
 # ---- what stops before anything is measured
 
 
+def test_without_tshark_nothing_is_measured(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("PATH", str(project.root))
+    with pytest.raises(MeasureError, match="test: tshark is missing; install with: apt-get install tshark"):
+        run(project)
+    assert not list(project.root.rglob("run.json"))
+
+
+@pytest.mark.parametrize(("experiment", "code", "state"), [("test", 1, "MISSING"), ("download", 0, "unsupported")])
+def test_doctor_asks_for_tshark_where_handshakes_are_captured(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    experiment: str,
+    code: int,
+    state: str,
+) -> None:
+    bulk = EXPERIMENT.replace("handshake,", "bulk,").replace(", slow: true", "").replace("slow_connections: 2, ", "")
+    file = project.root / "config" / "experiments" / "download.yaml"
+    file.write_text(bulk.replace("connections: 3, ", ""), encoding="utf-8")
+    needed = ("root", "namespaces", "veth", "bridge")
+    monkeypatch.setattr(doctor, "features", lambda: dict.fromkeys(needed, Feature(True)))
+    monkeypatch.setenv("PATH", str(project.root))
+    assert doctor.doctor(Project(project.root, {"experiments": [experiment]})) == code
+    assert f"tshark       {state}: tshark is missing; install with: " in capsys.readouterr().out
+
+
+@needs_tshark
 def test_a_provider_that_is_missing_stops_before_anything_runs(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from quicbed import build as builds
-from quicbed import certificates
+from quicbed import certificates, tshark
 from quicbed.build import components
 from quicbed.campaign import Campaign
 from quicbed.config import Project
@@ -39,8 +39,12 @@ def testbed_of(project: Project) -> Testbed:
     return open_testbed(project.config.testbed, project.testbed.kind)
 
 
-def _check_providers(project: Project, name: str) -> None:
-    """Raise MeasureError unless OpenSSL can load its provider, where a build of the experiment needs it."""
+def _check_tools(project: Project, name: str) -> None:
+    """Raise MeasureError unless there is what an experiment needs: tshark for captures of handshakes, a provider that
+    OpenSSL can load where a build uses it.
+    """
+    if project.experiments[name].workload.kind == "handshake" and (problem := tshark.problem()) is not None:
+        raise MeasureError(f"{name}: {problem}")
     needed = builds_needed(project, [name])
     if any(
         "openssl-provider" in project.libraries[library].flavours[flavour].components for library, flavour in needed
@@ -58,7 +62,7 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
     earlier session, or if no run of a cell succeeded.
     """
     certificates.check(project, certificates.needed(project, [name]))
-    _check_providers(project, name)
+    _check_tools(project, name)
     project.raw.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(project.raw).free < FREE_BYTES:
         raise MeasureError(f"{project.raw}: less than {FREE_BYTES >> 20} MiB free on its disk; make room")

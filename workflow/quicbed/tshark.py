@@ -121,13 +121,17 @@ def read_key_log(path: Path) -> dict[str, set[str]]:
     return known
 
 
+def problem() -> str | None:
+    """Why there is no tshark to be used, with the remedy; None if there is."""
+    return None if shutil.which("tshark") else f"tshark is missing; install with: apt-get install {PACKAGE}"
+
+
 def dissect(capture: Path, key_log: Path, *, port: int, transport: Literal["quic", "tcp"]) -> dict[int, FrameDetails]:
     """What tshark finds in every frame of a capture, by the frame's index in the file (0, 1, ...)."""
-    program = shutil.which("tshark")
-    if program is None:
-        raise TsharkError(f"tshark is missing; install with: apt-get install {PACKAGE}")
+    if (missing := problem()) is not None:
+        raise TsharkError(missing)
     decode = f"udp.port=={port},quic" if transport == "quic" else f"tcp.port=={port},tls"
-    argv = [program, "-n", "-r", str(capture), "-o", f"tls.keylog_file:{key_log}", "-d", decode]
+    argv = ["tshark", "-n", "-r", str(capture), "-o", f"tls.keylog_file:{key_log}", "-d", decode]
     layers = "frame quic" if transport == "quic" else "frame tcp tls"
     argv += ["-T", "json", "--no-duplicate-keys", "-J", layers]
     try:
