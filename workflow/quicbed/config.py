@@ -138,9 +138,8 @@ class Flavour(Model):
     )
     unsupported: dict[str, str] = Field(
         default_factory=dict,
-        description="Groups and signature algorithms that this flavour cannot do although `algorithms` is `all`:"
-        " name and "
-        "reason.",
+        description="Groups and signature algorithms that this flavour cannot do although `algorithms` is `all`: name "
+        "and reason.",
     )
     estimate: Estimate = Field(description="Time and disk of the build.")
 
@@ -256,15 +255,13 @@ class Workload(Model):
     """What a connection does."""
 
     kind: Literal["bulk", "handshake"] = Field(
-        description="`bulk`: one download; `handshake`: many fresh connections one after the other, without"
-        " resumption, "
-        "each with a small download."
+        description="`bulk`: one download; `handshake`: many fresh connections one after the other, without "
+        "resumption, each with a small download."
     )
     congestion_control: str = Field(
         "cubic",
-        description="Congestion control of both endpoints; `any`: the first that the library has, for connections"
-        " that end "
-        "before it matters.",
+        description="Congestion control of both endpoints; `any`: the first that the library has, for connections that "
+        "end before it matters.",
     )
     receive_buffer: int = Field(
         6815744,
@@ -328,9 +325,8 @@ class Contrast(Model):
     half_width: float = Field(
         gt=0,
         lt=1,
-        description="The experiment ends when the 95 % interval of the paired ratio (of goodput or TTFB) of every"
-        " library "
-        "is at most this far from it on either side, as a fraction of the ratio.",
+        description="The experiment ends when the 95 % interval of the paired ratio (of goodput or TTFB) of every "
+        "library is at most this far from it on either side, as a fraction of the ratio.",
     )
 
 
