@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from quicbed import algorithms, certificates
+from quicbed import algorithms, certificates, quicwire
 from quicbed import build as builds
 from quicbed.certificates import Tools
 from quicbed.config import Project
@@ -384,6 +384,26 @@ class Relay:
         self.thread.join()
         self.client.close()
         self.server.close()
+
+
+def client_hello_random(datagram: bytes) -> bytes:
+    """The random of the ClientHello that starts in a client's first Initial packet."""
+    (packet, *_) = quicwire.parse_datagram(datagram).packets
+    _, payload = quicwire.unprotect(packet, quicwire.initial_keys(packet.destination_cid).client)
+    # CRYPTO frame (RFC 9000, 19.6) at offset 0 with a length of two bytes; then type, length and version of the message
+    assert payload[:2] == b"\x06\0"
+    hello = payload[4:]
+    assert hello[0] == 1
+    return hello[6:38]
+
+
+def test_a_retry_gets_the_same_client_hello_again(serve: Serve) -> None:
+    """RFC 9000, section 17.2.5.2; quiche without the patch makes a new one."""
+    server = serve("--retry", "on")
+    with Relay(lambda _: server.port) as relay:
+        code, client = server.download(*ECDSA, "--gso", "off", "--gro", "off", port=relay.port)
+    assert code == 0, client
+    assert client_hello_random(relay.seen[0]) == client_hello_random(relay.seen[1])
 
 
 def test_a_token_of_another_server_is_worth_nothing(serve: Serve) -> None:
