@@ -143,6 +143,12 @@ class Flavour(Model):
     )
     estimate: Estimate = Field(description="Time and disk of the build.")
 
+    @model_validator(mode="after")
+    def _consistent(self) -> Flavour:
+        if self.unsupported and self.algorithms != "all":
+            raise ValueError("unsupported: needs `algorithms: all`; without it a flavour has what `supports` lists")
+        return self
+
 
 class Supports(Model):
     """What the endpoints of a library can do; checked against `--describe` of the builds."""
@@ -150,7 +156,7 @@ class Supports(Model):
     ciphers: list[Cipher] = Field(description="AEAD cipher suites.")
     groups: list[str] = Field(description="Key-exchange groups of flavours whose `algorithms` are `listed`.")
     signatures: list[str] = Field(
-        default_factory=lambda: ["rsa-2048"],
+        ["rsa-2048"],
         description="Signature algorithms of certificates, of flavours whose `algorithms` are `listed`.",
     )
     retry: bool | str = Field(True, description="Retry packets: `true`, or the reason why there are none.")
