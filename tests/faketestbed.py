@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quicbed.testbed import Capture, Completed, Exit, Host, LinkSettings, Process, Role, Testbed
+from quicbed.testbed import Capture, Completed, Exit, Host, LinkSettings, Process, Role, Testbed, TestbedError
 
 
 class FakeProcess(Process):
@@ -97,6 +97,7 @@ class FakeTestbed(Testbed):
         self.applied: list[LinkSettings] = []
         self.snaplens: list[int] = []
         self.no_delay: str | None = None
+        self.refusals = 0
 
     def __enter__(self) -> Testbed:
         return self
@@ -105,6 +106,9 @@ class FakeTestbed(Testbed):
         pass
 
     def apply(self, link: LinkSettings) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise TestbedError("testbed local: no TCP connection from client to server")
         self.applied.append(link)
 
     def unsupported(self, link: LinkSettings) -> str | None:

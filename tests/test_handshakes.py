@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import statistics
@@ -334,6 +335,15 @@ def test_a_delay_that_the_testbed_cannot_make_excludes_its_cells_alone(project: 
     assert excluded["cell"]["label"] == "Far"
     assert marker["excluded"] == {excluded["cell"]["id"]: testbed.no_delay}
     assert len(runs(project)) == 3 * 2
+
+
+@pytest.mark.parametrize(("refusals", "ends"), [(1, False), (2, True)])
+def test_a_link_that_is_refused_is_asked_for_once_more(project: Project, refusals: int, ends: bool) -> None:
+    testbed = FakeTestbed()
+    testbed.refusals = refusals
+    with pytest.raises(MeasureError, match="no TCP connection") if ends else contextlib.nullcontext():
+        run(project, testbed)
+    assert bool(runs(project)) is not ends
 
 
 # ---- proofs

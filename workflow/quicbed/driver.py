@@ -22,7 +22,7 @@ from quicbed import certificates, events, handshake, proof
 from quicbed.capture import CaptureError
 from quicbed.config import Link, Project, Scale, Workload
 from quicbed.plan import Cell, congestion_control_of, digest
-from quicbed.testbed import Exit, LinkSettings, Process, Testbed
+from quicbed.testbed import Exit, LinkSettings, Process, Testbed, TestbedError
 
 FORMAT = 2
 PORT = 4433
@@ -125,11 +125,16 @@ class Driver:
         return self.testbed.unsupported(link_settings(link, workload, cell.variant.get("rtt_ms") or 0))
 
     def prepare(self, cell: Cell, workload: Workload, link: Link) -> None:
-        """Give the link what a cell needs, unless it has it already."""
+        """Give the link what a cell needs, unless it has it already; once more if that fails."""
         settings = link_settings(link, workload, cell.variant.get("rtt_ms") or 0)
         if settings != self.applied:
             self.applied = None
-            self.testbed.apply(settings)
+            try:
+                self.testbed.apply(settings)
+            except TestbedError as error:
+                # a machine that is busy for seconds must not end what takes hours
+                say(f"{error}; trying once more")
+                self.testbed.apply(settings)
             self.applied = settings
 
     def execute(
