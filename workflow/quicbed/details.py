@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
+from polars.exceptions import PolarsError
 
 from quicbed.plan import PRIMITIVES
 from quicbed.runs import RUN_FILE, RunsError, origin_of, write_parquet
@@ -103,9 +104,9 @@ class Details:
 
 def read(root: Path) -> Details:
     """Read what lies beside the runs below *root* (``raw``, a testbed's directory in it, or ``raw/reference``)."""
-    connections: list[dict[str, Any]] = []
-    primitives: list[dict[str, Any]] = []
-    handshakes: list[dict[str, Any]] = []
+    connections: list[pl.DataFrame] = []
+    primitives: list[pl.DataFrame] = []
+    handshakes: list[pl.DataFrame] = []
     problems: list[str] = []
     for origin, files in _scan(root, problems):
         try:
@@ -114,19 +115,27 @@ def read(root: Path) -> Details:
                 continue
             kind = run["workload"]["kind"]
             if kind == PRIMITIVES:
-                primitives += _primitives(origin, run, files)
-            elif kind == "handshake" and "handshakes.json" in files:
-                handshakes += _handshakes(origin, run, files)
+                primitives.append(_frame(_primitives(origin, run, files), PRIMITIVE_TIMES))
+            elif kind == "handshake" and run["cell"]["arm"] == "proof":
+                handshakes.append(_frame(_handshakes(origin, run, files), HANDSHAKES))
             elif kind == "handshake" and run["block"] is not None:
-                connections += _connections(origin, run, files)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {type(error).__name__}: {error}")
+                connections.append(_frame(_connections(origin, run, files), CONNECTIONS))
+        except KeyError as error:
+            problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {error} is missing")
+        except (ValueError, TypeError, AttributeError, PolarsError) as error:
+            text = str(error).partition("\n")[0]
+            problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {type(error).__name__}: {text}")
     return Details(
-        pl.DataFrame(connections, schema=CONNECTIONS, orient="row").sort("origin", "index"),
-        pl.DataFrame(primitives, schema=PRIMITIVE_TIMES, orient="row").sort("origin", "kind", "name", "operation"),
-        pl.DataFrame(handshakes, schema=HANDSHAKES, orient="row").sort("origin", "index"),
+        pl.concat([_frame([], CONNECTIONS), *connections]).sort("origin", "index"),
+        pl.concat([_frame([], PRIMITIVE_TIMES), *primitives]).sort("origin", "kind", "name", "operation"),
+        pl.concat([_frame([], HANDSHAKES), *handshakes]).sort("origin", "index"),
         problems,
     )
+
+
+def _frame(rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    """The rows of one run as a table; one by one, so that a value of a wrong type spoils no other run."""
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def write(raw: Path, directory: Path) -> list[Path]:
@@ -164,7 +173,7 @@ def _scan_archive(path: Path, origin: str, problems: list[str]) -> Iterator[tupl
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 inside = PurePosixPath(member.name)
-                if inside.name == RUN_FILE or inside.name in FILES:
+                if member.isfile() and (inside.name == RUN_FILE or inside.name in FILES):
                     file = archive.extractfile(member)
                     found.setdefault(str(inside.parent), {})[inside.name] = file.read() if file else b""
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
@@ -188,13 +197,17 @@ def _place(origin: str, run: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _events(content: bytes, kind: str) -> list[dict[str, Any]]:
-    return [event for event in map(json.loads, content.splitlines()) if event["event"] == kind]
+def _events(name: str, files: Mapping[str, bytes], kind: str) -> list[dict[str, Any]]:
+    """The events of one kind in a log that was written to its end."""
+    events = [json.loads(line) for line in files[name].splitlines()]
+    if not events or events[-1]["event"] != "end":
+        raise ValueError(f"{name} is truncated: its last event is not `end`")
+    return [event for event in events if event["event"] == kind]
 
 
 def _connections(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes]) -> list[dict[str, Any]]:
-    clients = _events(files["client.jsonl"], "connection")
-    servers = _events(files["server.jsonl"], "connection")
+    clients = _events("client.jsonl", files, "connection")
+    servers = _events("server.jsonl", files, "connection")
     if len(clients) != len(servers):
         raise ValueError(f"{len(clients)} connections of the client, {len(servers)} of the server")
     place = _place(origin, run)
@@ -238,7 +251,7 @@ def _primitives(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes])
             "mean_ns": statistics.fmean(event["samples_ns"]),
             "min_ns": min(event["samples_ns"]),
         }
-        for event in _events(files["primitives.jsonl"], "primitive")
+        for event in _events("primitives.jsonl", files, "primitive")
     ]
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 import polars as pl
 
-from quicbed import analysis, provenance, runs
+from quicbed import analysis, details, provenance, runs
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -180,7 +180,7 @@ def write(artifacts: Path, raw: Path, builds: Path | None = None) -> Path:
         figures=_figures(artifacts, table),
         downloads=_links(artifacts, directory, "tables", (".html", ".tex", ".csv", ".parquet")),
         notebooks=_links(artifacts, directory, "notebooks", (".html",)),
-        problems=runs.problems(table) + [text for one in records for text in one.problems],
+        problems=_problems(raw, table, records),
         unsupported=_incidents(table, pl.col("status") == "unsupported"),
         failed=_incidents(table, pl.col("status") == "failed"),
         contaminated=_incidents(table, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
@@ -193,6 +193,14 @@ def write(artifacts: Path, raw: Path, builds: Path | None = None) -> Path:
     _write(directory / "runs.html", environment.get_template("runs.html.j2").render(**_trace(table)))
     _write(directory / "index.html", page)
     return directory / "index.html"
+
+
+def _problems(raw: Path, table: pl.DataFrame, records: Sequence[provenance.Campaign]) -> list[str]:
+    """What could not be read: a line for every run, for what lies beside one that could be read, and for records."""
+    unread = runs.problems(table)
+    named = {line.partition(": ")[0] for line in unread}
+    beside = [line for line in details.read(raw).problems if line.partition(": ")[0] not in named]
+    return unread + beside + [line for one in records for line in one.problems]
 
 
 def _write(path: Path, text: str) -> None:
