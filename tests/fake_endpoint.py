@@ -3,7 +3,8 @@
 `behaviour.json` beside the program maps a role to what it does, one entry per execution, the last one repeating: `ok`,
 `hang`, `crash`, `garbage`, `truncated`, `short`, `wrong-content`, `wrong-cipher`, `wrong-group`, `wrong-aead`,
 `unsupported`, `never-ready`, `ignore-sigterm`, `failed-connection`, `slow` (busy waiting is reported as run delay),
-`hello-retry-request`, `lost-connection` (the server forgets one), `lacking` (an algorithm without primitives).
+`hello-retry-request`, `wrong-signature`, `wrong-retry` (the opposite of what was asked for), `lost-connection` (the
+server forgets one), `lacking` (an algorithm without primitives).
 Of several connections the second is the one that is wrong.
 """
 
@@ -99,9 +100,9 @@ def connection(behaviour: str, options: dict[str, str], index: int = 0) -> dict[
         "error": ERRORS.get(behaviour),
         "cipher": "TLS_AES_256_GCM_SHA384" if behaviour == "wrong-cipher" else SUITES[options["--cipher"]],
         "group": "secp384r1" if behaviour == "wrong-group" else tls_name("group", options["--group"]),
-        "signature": tls_name("signature", options["--signature"]),
+        "signature": "ed448" if behaviour == "wrong-signature" else tls_name("signature", options["--signature"]),
         "hello_retry_request": behaviour == "hello-retry-request",
-        "retry": options["--retry"] == "on" if "--retry" in options else None,
+        "retry": (options["--retry"] == "on") != (behaviour == "wrong-retry") if "--retry" in options else None,
         "alpn": "hq-interop",
         "tls_version": "TLSv1.3",
         "aead": "standard" if behaviour == "wrong-aead" else options["--aead"],

@@ -236,6 +236,8 @@ def test_an_endpoint_that_fails_always_is_named_and_the_others_are_measured(proj
         ("client", "wrong-group", "the client reports group secp384r1, the cell says x25519"),
         ("server", "wrong-group", "the server reports group secp384r1, the cell says x25519"),
         ("client", "wrong-cipher", "the client reports cipher TLS_AES_256_GCM_SHA384, the cell says TLS_AES_128_GCM"),
+        ("client", "wrong-signature", "the client reports signature ed448, the cell says rsa_pss"),
+        ("server", "wrong-retry", "the server reports retry True, the cell says False"),
         ("client", "hello-retry-request", "the client reports hello_retry_request True, the cell says False"),
     ],
 )
@@ -252,6 +254,34 @@ def test_evidence_of_every_connection_is_looked_at(project: Project, role: str, 
     assert problem in str(error.value)
     assert "(connection 1 of 3)" in str(error.value)
     assert [one["status"] for one in runs(project)] == ["failed", "ok", "ok"]
+
+
+@pytest.mark.parametrize("executions", [3, 8, 12])
+def test_a_campaign_that_was_stopped_goes_on_with_what_is_missing(
+    project: Project, monkeypatch: pytest.MonkeyPatch, executions: int
+) -> None:
+    execute = driver.Driver.execute
+    calls: list[str] = []
+
+    def stopped(self: driver.Driver, cell: Any, *arguments: Any, **options: Any) -> driver.Attempt:
+        if len(calls) == executions:
+            raise KeyboardInterrupt
+        calls.append(cell.slug)
+        return execute(self, cell, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.Driver, "execute", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(project)
+    before = {file: file.read_bytes() for file in project.raw.rglob("run.json")}
+    assert len(before) == executions
+    run(project)
+    for file, content in before.items():
+        assert file.read_bytes() == content
+    done = runs(project)
+    assert len({(one["cell"]["id"], one["block"]) for one in done}) == len(done) == 2 * 3 * 2
+    assert len(runs(project, "proofs/*")) == 2 * 3
+    assert not list(project.raw.rglob("*.partial"))
 
 
 def test_what_a_build_cannot_do_is_unsupported_with_its_reason(project: Project) -> None:
