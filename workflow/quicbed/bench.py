@@ -18,10 +18,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from quicbed import build as builds
+from quicbed import certificates
 from quicbed.analysis import paired_ratio
 from quicbed.campaign import Campaign
 from quicbed.config import Link, Project, Scale, Workload
-from quicbed.driver import PORT, Driver
+from quicbed.driver import PORT, Attempt, Driver
 from quicbed.measure import testbed_of
 from quicbed.plan import Cell, builds_needed, campaign_of, cells_of
 from quicbed.testbed import LinkSettings, Testbed
@@ -31,6 +32,8 @@ BULK = Scale(bytes=268435456, blocks=1, timeout_s=60)
 LINK = Link(mode="throughput")
 SECONDS = 1.0
 EXPERIMENT = "aead-goodput"
+# Handshakes of a run whose rate counts, and of the two after which a server's memory is compared.
+SERIES, FEW, MANY = 500, 1000, 10_000
 
 
 class BenchError(Exception):
@@ -41,6 +44,7 @@ def bench(project: Project, only: Sequence[str]) -> int:
     """Run the benchmarks (all, or those named); returns 0 however the targets came out."""
     known: dict[str, Callable[[Project], None]] = {
         "goodput": goodput,
+        "handshakes": handshakes,
         "workflow": workflow,
         "interval": interval,
     }
@@ -146,6 +150,76 @@ def goodput(project: Project) -> None:
         at_least=False,
         unit=" ms",
     )
+
+
+def handshakes(project: Project) -> None:
+    """Handshakes per second of every library with X25519 and ECDSA P-256, and the memory of a server that serves many."""
+    name, label = "table3-signature", "ECDSA P-256"
+    missing = [
+        key
+        for key in builds_needed(project, [name])
+        if not (builds.build_directory(project, *key) / "build.json").exists()
+    ]
+    if missing:
+        raise BenchError(f"{', '.join('-'.join(key) for key in missing)}: not built; run `snakemake --cores 8 builds`")
+    certificates.check(project, certificates.needed(project, [name]))
+    experiment = project.experiments[name]
+    scale = Scale(bytes=1, connections=MANY, blocks=1, timeout_s=300)
+    with (
+        testbed_of(project) as testbed,
+        tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary,
+    ):
+        driver = Driver(project, testbed, testbed.facts())
+        built = {key: builds.read_build(project, *key) for key in builds_needed(project, [name])}
+        campaign, _ = campaign_of(project, name, {})
+        cells = {
+            cell.client.library: cell
+            for cell in cells_of(project, name, campaign, built)
+            if cell.label == label and cell.arm == "main" and cell.unsupported is None
+        }
+
+        def series(cell: Cell, count: int) -> Attempt:
+            directory = Path(temporary) / "run"
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir()
+            driver.prepare(cell, experiment.workload, experiment.link)
+            attempt = driver.execute(cell, experiment.workload, scale, experiment.link, directory, connections=count)
+            if attempt.status != "ok":
+                raise BenchError(f"{cell.slug}: {attempt.reason}")
+            return attempt
+
+        rates: dict[str, list[float]] = {library: [] for library in cells}
+        for cell in cells.values():
+            series(cell, SERIES)  # warm-up
+        for _ in range(ROUNDS):
+            for library, cell in cells.items():
+                rates[library].append(series(cell, SERIES).metrics["handshakes_per_s"])
+        memory = {
+            library: [series(cell, count).host["max_rss_bytes"]["server"] for count in (FEW, MANY)]
+            for library, cell in cells.items()
+            if cell.transport == "quic"
+        }
+    print(f"  {ROUNDS} rounds of {SERIES} handshakes with X25519 and {label}, one after the other, per second:")
+    for library, values in rates.items():
+        print(f"    {library:32} {_spread(values)}")
+    for library, values in rates.items():
+        if library in memory:
+            ratios = [a / b for a, b in zip(values, rates["tcp-tls"], strict=True)]
+            _verdict(
+                f"{library} ({_spread(ratios)} of nginx and a client on libcurl)",
+                statistics.median(values),
+                300,
+                at_least=True,
+                unit=" handshakes/s",
+            )
+    for library, (few, many) in memory.items():
+        _verdict(
+            f"{library}, memory of the server after {MANY} handshakes ({many / 2**20:.1f} MiB) beyond that after {FEW}",
+            (many - few) / 2**20,
+            2,
+            at_least=False,
+            unit=" MiB",
+        )
 
 
 def _raw_udp(testbed: Testbed) -> float:
