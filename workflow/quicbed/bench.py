@@ -153,7 +153,7 @@ def goodput(project: Project) -> None:
 
 
 def handshakes(project: Project) -> None:
-    """Handshakes per second of every library with X25519 and ECDSA P-256, and the memory of a server that serves many."""
+    """Handshakes per second of every library, and the memory of a server that serves many."""
     name, label = "table3-signature", "ECDSA P-256"
     missing = [
         key
