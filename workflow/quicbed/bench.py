@@ -71,28 +71,33 @@ def _spread(values: Sequence[float]) -> str:
     return f"median {statistics.median(values):.3g}, {min(values):.3g} to {max(values):.3g}"
 
 
-def goodput(project: Project) -> None:
-    """Endpoint pairs against raw UDP, TCP and nginx+curl on the same link, and what the driver adds to a run."""
-    missing = [
-        key
-        for key in builds_needed(project, [EXPERIMENT])
-        if not (builds.build_directory(project, *key) / "build.json").exists()
-    ]
+def _cells(project: Project, name: str, label: str) -> dict[str, Cell]:
+    """The cell of each library with this label in an experiment; makes its certificates unless they are there."""
+    keys = builds_needed(project, [name])
+    missing = [key for key in keys if not (builds.build_directory(project, *key) / "build.json").exists()]
     if missing:
         raise BenchError(f"{', '.join('-'.join(key) for key in missing)}: not built; run `snakemake --cores 8 builds`")
+    built = {key: builds.read_build(project, *key) for key in keys}
+    campaign, _ = campaign_of(project, name, {})
+    cells = {
+        cell.client.library: cell
+        for cell in cells_of(project, name, campaign, built)
+        if cell.label == label and cell.arm == "main" and cell.unsupported is None
+    }
+    signatures = {cell.variant["signature"] for cell in cells.values()}
+    certificates.make_all(project, sorted(signatures), jobs=os.cpu_count() or 1, log=project.root / "logs/bench.log")
+    return cells
+
+
+def goodput(project: Project) -> None:
+    """Endpoint pairs against raw UDP, TCP and nginx+curl on the same link, and what the driver adds to a run."""
+    cells = _cells(project, EXPERIMENT, "AES-128-GCM")
     with (
         testbed_of(project) as testbed,
         tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary,
     ):
         driver = Driver(project, testbed, testbed.facts())
         workload = project.experiments[EXPERIMENT].workload
-        built = {key: builds.read_build(project, *key) for key in builds_needed(project, [EXPERIMENT])}
-        campaign, _ = campaign_of(project, EXPERIMENT, {})
-        cells = {
-            cell.client.library: cell
-            for cell in cells_of(project, EXPERIMENT, campaign, built)
-            if cell.label == "AES-128-GCM" and cell.arm == "main"
-        }
         testbed.apply(LinkSettings(mode=LINK.mode, mtu=LINK.mtu, congestion_control=workload.congestion_control))
         plain = workload.model_copy(update={"gso": False, "gro": False})
         overheads: list[float] = []
@@ -155,28 +160,15 @@ def goodput(project: Project) -> None:
 def handshakes(project: Project) -> None:
     """Handshakes per second of every library, and the memory of a server that serves many."""
     name, label = "table3-signature", "ECDSA P-256"
-    missing = [
-        key
-        for key in builds_needed(project, [name])
-        if not (builds.build_directory(project, *key) / "build.json").exists()
-    ]
-    if missing:
-        raise BenchError(f"{', '.join('-'.join(key) for key in missing)}: not built; run `snakemake --cores 8 builds`")
-    certificates.check(project, certificates.needed(project, [name]))
+    cells = _cells(project, name, label)
     experiment = project.experiments[name]
+    contaminated: list[str] = []
     scale = Scale(bytes=1, connections=MANY, blocks=1, timeout_s=300)
     with (
         testbed_of(project) as testbed,
         tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary,
     ):
         driver = Driver(project, testbed, testbed.facts())
-        built = {key: builds.read_build(project, *key) for key in builds_needed(project, [name])}
-        campaign, _ = campaign_of(project, name, {})
-        cells = {
-            cell.client.library: cell
-            for cell in cells_of(project, name, campaign, built)
-            if cell.label == label and cell.arm == "main" and cell.unsupported is None
-        }
 
         def series(cell: Cell, count: int) -> Attempt:
             directory = Path(temporary) / "run"
@@ -186,24 +178,25 @@ def handshakes(project: Project) -> None:
             attempt = driver.execute(cell, experiment.workload, scale, experiment.link, directory, connections=count)
             if attempt.status != "ok":
                 raise BenchError(f"{cell.slug}: {attempt.reason}")
+            contaminated.extend(f"{cell.slug}, {count} handshakes: {reason}" for reason in attempt.contamination)
             return attempt
 
         rates: dict[str, list[float]] = {library: [] for library in cells}
         for cell in cells.values():
             series(cell, SERIES)  # warm-up
+        contaminated.clear()
         for _ in range(ROUNDS):
             for library, cell in cells.items():
                 rates[library].append(series(cell, SERIES).metrics["handshakes_per_s"])
         memory = {
             library: [series(cell, count).host["max_rss_bytes"]["server"] for count in (FEW, MANY)]
             for library, cell in cells.items()
-            if cell.transport == "quic"
         }
     print(f"  {ROUNDS} rounds of {SERIES} handshakes with X25519 and {label}, one after the other, per second:")
     for library, values in rates.items():
         print(f"    {library:32} {_spread(values)}")
     for library, values in rates.items():
-        if library in memory:
+        if cells[library].transport == "quic":
             ratios = [a / b for a, b in zip(values, rates["tcp-tls"], strict=True)]
             _verdict(
                 f"{library} ({_spread(ratios)} of nginx and a client on libcurl)",
@@ -213,6 +206,8 @@ def handshakes(project: Project) -> None:
                 unit=" handshakes/s",
             )
     for library, (few, many) in memory.items():
+        if few is None or many is None:
+            raise BenchError(f"{library}: the server cannot tell its largest resident set")
         _verdict(
             f"{library}, memory of the server after {MANY} handshakes ({many / 2**20:.1f} MiB) beyond that after {FEW}",
             (many - few) / 2**20,
@@ -220,6 +215,8 @@ def handshakes(project: Project) -> None:
             at_least=False,
             unit=" MiB",
         )
+    if contaminated:
+        print(f"  disturbed by other work on the machine: {len(contaminated)}, the first {contaminated[0]}")
 
 
 def _raw_udp(testbed: Testbed) -> float:

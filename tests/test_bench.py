@@ -1,0 +1,106 @@
+"""The benchmark of handshakes on fake endpoints: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import fakeproject
+from fakeproject import behave
+from faketestbed import FakeTestbed
+from quicbed import bench as bench_module
+from quicbed import build as builds
+from quicbed import certificates
+from quicbed.bench import BenchError, bench
+from quicbed.config import Project
+
+EXPERIMENT = """
+title: Test
+source: none
+question: none
+workload: {kind: handshake, congestion_control: any}
+link: {mode: wire}
+flavour: pq
+libraries: [quinn, tcp-tls]
+variants:
+  - {label: RSA-2048, cipher: aes-128-gcm}
+  - {label: ECDSA P-256, cipher: aes-128-gcm, signature: ecdsa-p-256}
+baseline: RSA-2048
+aa: true
+scales:
+  tiny: {bytes: 1, connections: 3, blocks: 2, timeout_s: 1}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
+    (tmp_path / "config" / "experiments" / "test.yaml").rename(
+        tmp_path / "config" / "experiments" / "table3-signature.yaml"
+    )
+    config = tmp_path / "config" / "config.yaml"
+    config.write_text(config.read_text(encoding="utf-8").replace("[test]", "[table3-signature]"), encoding="utf-8")
+    made = Project(tmp_path)
+
+    def build_directory(project: Project, library: str, flavour: str) -> Path:
+        return project.build / f"{library}-{flavour}"
+
+    monkeypatch.setattr(builds, "build_directory", build_directory)
+    monkeypatch.setattr(bench_module, "testbed_of", lambda _: FakeTestbed())
+    for name, value in {"ROUNDS": 2, "SERIES": 3, "FEW": 4, "MANY": 5}.items():
+        monkeypatch.setattr(bench_module, name, value)
+    for library in ("quinn", "tcp-tls"):
+        behave(made, library, "pq")
+        (build_directory(made, library, "pq") / "build.json").write_text(json.dumps({}), encoding="utf-8")
+    return made
+
+
+def test_rates_and_memory_of_every_library_are_told(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(project, ["handshakes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "== handshakes"
+    assert lines[1].startswith("  2 rounds of 3 handshakes with X25519 and ECDSA P-256")
+    assert [line.split()[:2] for line in lines[2:4]] == [["quinn", "median"], ["tcp-tls", "median"]]
+    assert lines[4].startswith("  quinn (median ")
+    assert "target at least 300 handshakes/s: " in lines[4]
+    # the fake endpoints always have the same size
+    assert [line.split(",")[0].strip() for line in lines[5:7]] == ["quinn", "tcp-tls"]
+    assert all(line.endswith(": 0 MiB, target at most 2 MiB: met") for line in lines[5:7])
+    # once as a warm-up, in every round, and for memory
+    assert (project.build / "quinn-pq" / "bin" / "server.count").read_text() == "5"
+
+
+def test_only_the_certificate_it_needs_is_made(project: Project) -> None:
+    target = certificates.directory(project, "ecdsa-p-256")
+    for file in target.iterdir():
+        file.unlink()
+    bench(project, ["handshakes"])
+    assert certificates.problem(target) is None
+
+
+def test_a_missing_build_is_named_with_the_remedy(project: Project) -> None:
+    (project.build / "quinn-pq" / "build.json").unlink()
+    with pytest.raises(BenchError, match="quinn-pq: not built; run `snakemake"):
+        bench(project, ["handshakes"])
+
+
+def test_a_failed_run_ends_the_benchmark_with_its_reason(project: Project) -> None:
+    behave(project, "quinn", "pq", client=["ok", "failed-connection"])
+    with pytest.raises(BenchError, match=r"quinn.*bad_certificate"):
+        bench(project, ["handshakes"])
+
+
+def test_an_unknown_benchmark_is_named_before_anything_runs(project: Project) -> None:
+    with pytest.raises(BenchError, match="`handshake` is unknown; known are goodput, handshakes"):
+        bench(project, ["handshakes", "handshake"])
+    assert not (project.build / "quinn-pq" / "bin" / "server.count").exists()
+
+
+def test_what_disturbed_the_machine_is_told(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    behave(project, "quinn", "pq", client=["ok", "ok", "slow", "ok"])
+    bench(project, ["handshakes"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("  disturbed by other work on the machine: 1, the first ")
+    assert ", 3 handshakes: client waited for a processor " in last
