@@ -225,7 +225,7 @@ def _reference(arguments: argparse.Namespace) -> None:
     from quicbed.reference import pack
 
     project = _project(arguments)
-    for file in pack(project, arguments.experiment or [*project.config.experiments, "proofs"]):
+    for file in pack(project, arguments.experiment or project.config.experiments):
         print(file)
 
 

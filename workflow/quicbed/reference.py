@@ -33,7 +33,7 @@ def _contents(file: Path) -> tuple[str, bytes]:
 
 
 def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
-    """Pack the newest campaign of each experiment on the configured testbed; returns the archives.
+    """Pack the newest campaign of each experiment with its proofs on the configured testbed; returns the archives.
 
     The archives are byte-stable: members are sorted, and neither owners nor times are kept (runs record their own).
     Captures of handshakes are left out but for a few, see `SHOWN`.
@@ -50,7 +50,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
             gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as zipped,
             tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
-            for file in sorted(campaign.rglob("*")):
+            for file in sorted(file for directory in (campaign, *_proofs(campaign)) for file in directory.rglob("*")):
                 if file.is_file() and ".partial" not in file.as_posix():
                     name_in_archive, content = _contents(file)
                     info = tarfile.TarInfo((file.relative_to(base).parent / name_in_archive).as_posix())
@@ -59,6 +59,15 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         partial.replace(target)
         archives.append(target)
     return archives
+
+
+def _proofs(campaign: Path) -> list[Path]:
+    """Directories of the proofs that the runs of a campaign name."""
+    named = set()
+    for file in campaign.glob("b[0-9]*/*/run.json"):
+        named.add(json.loads(file.read_text(encoding="utf-8"))["evidence"].get("proof"))
+    found = (campaign.parents[1] / "proofs").glob("*/*/run.json")
+    return [file.parent for file in found if json.loads(file.read_text(encoding="utf-8"))["cell"]["id"] in named]
 
 
 def _newest(project: Project, name: str) -> Path:
