@@ -499,6 +499,14 @@ class LocalTestbed(Testbed):
     def apply(self, link: LinkSettings) -> None:
         if link == self._link:
             return
+        try:
+            self._change(link)
+        except TestbedError:
+            # a delay line may be what does not work: the next attempt begins with another
+            self._remove_delay()
+            raise
+
+    def _change(self, link: LinkSettings) -> None:
         self._link = None
         self._measured_rtt_ms = None
         checksums = link.mode == "throughput"
@@ -509,11 +517,7 @@ class LocalTestbed(Testbed):
                 self._set_offloads(host, interface, link.mode, checksums=checksums)
         self._set_rate(link)
         if self._delay is not None and link.rtt_ms > 0:
-            try:
-                self._delay.set(link.rtt_ms / 2)
-            except TestbedError:
-                self._remove_delay()
-                raise
+            self._delay.set(link.rtt_ms / 2)
         self._set_congestion_control(link.congestion_control)
         for role in _ENDS:
             host = self._local[role]
@@ -561,10 +565,11 @@ class LocalTestbed(Testbed):
 
     def _remove_delay(self) -> None:
         """Take out a delay line that does not work, so that the next one begins anew."""
+        if self._delay is None:
+            return
         self._join(delayed=False)
-        if self._delay is not None:
-            self._delay.close()
-            self._delay = None
+        self._delay.close()
+        self._delay = None
         middle = self._local["middle"]
         for name in (CLIENT_END, SERVER_END, _SERVER_BRIDGE):
             middle.run(["ip", "link", "delete", name], check=False)  # both ends of a pair go with the first
