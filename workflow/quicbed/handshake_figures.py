@@ -492,9 +492,7 @@ def hybrid_cost(
         "<br>Zero: the parts add up to what the hybrid takes beyond X25519.",
         left=150,
     )
-    figure.update_xaxes(
-        title_text="beyond the sum of the parts [ms]", gridcolor=GRID, zeroline=False, showline=True, linecolor=INK
-    )
+    figure.update_xaxes(**_linear("beyond the sum of the parts [ms]"))
     figure.update_yaxes(
         tickvals=list(rows.values()), ticktext=list(rows), range=[len(rows) - 0.4, -0.6], showgrid=False, zeroline=False
     )
