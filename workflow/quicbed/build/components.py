@@ -1,8 +1,8 @@
 """Components: libraries that several builds share, each compiled once.
 
-A component lives in `<build>/work/<component>-<hash>/`, with `include/`, `lib/` and sometimes `bin/`. The hash covers
-the checksum of its package (out of Cargo.lock), patches, own files, options and compiler flags, the recipe, and the
-components it needs. `component.json`, written last, marks a complete one; a lock beside the directory keeps two
+A component is a directory `<component>-<hash>` beside the work directories of builds, with `include/`, `lib/` and
+sometimes `bin/`. The hash covers the checksum of its package (out of Cargo.lock), patches, own files, options and
+compiler flags, the recipe, and the components it needs. `component.json`, written last, marks a complete one; a lock beside the directory keeps two
 processes from building the same component at once.
 """
 
