@@ -235,7 +235,7 @@ def test_garbage_lines(tmp_path: Path, line: str | bytes, expected: str) -> None
         ({"t": 1 << 63}, "t: Input should be less than or equal to"),
         ({"ok": 1}, "ok: Input should be a valid boolean"),
         ({"ok": None}, "ok: Input should be a valid boolean"),
-        ({"aead": "none"}, "aead: Input should be 'standard' or 'noop'"),
+        ({"aead": "none"}, "aead: Input should be 'standard', 'noop' or 'noenc'"),
         ({"header_protection": True}, "header_protection: Input should be 'on' or 'off'"),
         ({"index": -1}, "index: Input should be greater than or equal to 0"),
         ({"cipher": ["x"]}, "cipher: Input should be a valid string"),

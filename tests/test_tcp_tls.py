@@ -446,7 +446,7 @@ def test_content_that_does_not_fit_is_refused(build: Path, tmp_path: Path) -> No
 
 def test_sources_that_are_missing_are_named(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"holds 0 versions of openssl-src"):
-        tcp_tls.build(tmp_path, tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
+        tcp_tls.make(tmp_path, tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
 
 
 def fake_sources(vendor: Path) -> None:
@@ -462,13 +462,13 @@ def fake_sources(vendor: Path) -> None:
 def test_a_failed_step_shows_the_end_of_its_log(tmp_path: Path) -> None:
     fake_sources(tmp_path / "vendor")
     with pytest.raises(BuildError, match=r"(?s)nginx-configure failed with exit code 3.*no compiler today"):
-        tcp_tls.build(tmp_path / "vendor", tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
+        tcp_tls.make(tmp_path / "vendor", tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
 
 
 def test_noop_needs_a_stock_build(tmp_path: Path) -> None:
     fake_sources(tmp_path / "vendor")
     with pytest.raises(BuildError, match=r"holds no stock build"):
-        tcp_tls.build(tmp_path / "vendor", tmp_path, tmp_path / "out", "noop", tmp_path / "work", 1, tmp_path)
+        tcp_tls.make(tmp_path / "vendor", tmp_path, tmp_path / "out", "noop", tmp_path / "work", 1, tmp_path)
 
 
 def test_pq_needs_the_provider(tmp_path: Path) -> None:
@@ -476,4 +476,4 @@ def test_pq_needs_the_provider(tmp_path: Path) -> None:
     (tmp_path / "base" / "sbin").mkdir(parents=True)
     (tmp_path / "base" / "sbin" / "nginx").touch()
     with pytest.raises(BuildError, match=r"needs the component openssl-provider"):
-        tcp_tls.build(tmp_path / "vendor", tmp_path, tmp_path / "out", "pq", tmp_path / "work", 1, tmp_path / "base")
+        tcp_tls.make(tmp_path / "vendor", tmp_path, tmp_path / "out", "pq", tmp_path / "work", 1, tmp_path / "base")

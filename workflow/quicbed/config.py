@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from quicbed import algorithms
 
 Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
-Aead = Literal["standard", "noop"]
+Aead = Literal["standard", "noop", "noenc"]
 Component = Literal["boringssl", "boringssl-pq", "liboqs", "openssl", "openssl-provider"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
@@ -165,6 +165,15 @@ class Supports(Model):
     )
     congestion_controls: list[str] = Field(description="Congestion controls.")
     noop: bool = Field(description="Whether flavour noop has a NOOP AEAD.")
+    noenc: bool = Field(
+        False,
+        description="Whether 1-RTT packets can be sent without packet protection (NOENC; A Quantum of QUIC, Sec. III).",
+    )
+    aes_hardware_off: dict[str, str] | str = Field(
+        "has no switch for the AES instructions of the processor",
+        description="Environment variables with which the endpoints leave the AES instructions of the processor alone, "
+        "or the reason why they cannot.",
+    )
     header_protection_off: bool = Field(description="Whether flavour noop can switch header protection off.")
     gso: bool | None = Field(description="UDP GSO on sending; null for TCP.")
     gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
@@ -186,15 +195,19 @@ class Library(Model):
     transport: Literal["quic", "tcp"] = Field(description="What runs under the application protocol.")
     tls_library: str = Field(description="The TLS library it uses.")
     licence: str = Field(description="Licence of the library, as an SPDX expression.")
-    recipe: Literal["cargo", "openssl", "tcp-tls"] = Field(
-        description="How it is built: `cargo` (a crate in workflow/endpoints/), `openssl` (C programs on OpenSSL) or "
-        "`tcp-tls` (OpenSSL, nginx, libcurl)."
+    alpn: Literal["hq-interop", "h3", "http/1.1"] = Field(
+        "hq-interop", description="Application protocol of its endpoints; only endpoints with the same one are paired."
+    )
+    recipe: Name = Field(
+        description="How it is built: the name of a module in workflow/quicbed/build/, as `cargo` for a crate in "
+        "workflow/endpoints/."
     )
     endpoint: str = Field(description="Directory of its endpoint programs below workflow/endpoints/.")
     package: str | None = Field(None, description="Cargo package of the endpoint (recipe `cargo`).")
     crates: list[str] = Field(
-        description="Third-party packages that make up the library, the first one giving its version.",
-        min_length=1,
+        default_factory=list,
+        description="Third-party packages of Cargo.lock that make up the library, the first one giving its version. A "
+        "recipe that takes its sources elsewhere has a lock file in the endpoint's directory.",
     )
     version: str | None = Field(
         None, description="Version of the library, where the first package has a numbering of its own."
@@ -205,6 +218,9 @@ class Library(Model):
         "fetched source of a package.",
     )
     flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
+    optional: bool = Field(
+        False, description="Left out of experiments on `all` libraries; takes part where it is named."
+    )
     supports: Supports = Field(description="Capabilities.")
     notes: Notes = Field(description="What the documentation says about this library.")
 
@@ -217,7 +233,13 @@ class Library(Model):
             raise ValueError("flavours.stock: a stock build has neither patches nor features; move them to another")
         if self.recipe == "cargo" and not self.package:
             raise ValueError("package: is missing; recipe `cargo` needs the endpoint's Cargo package")
+        if self.recipe == "cargo" and not self.crates:
+            raise ValueError("crates: is missing; recipe `cargo` takes sources and version from packages of Cargo.lock")
         return self
+
+    def pairs_with(self, other: Library) -> bool:
+        """Whether a client of one of the two can meet a server of the other."""
+        return (self.transport, self.alpn) == (other.transport, other.alpn)
 
 
 class Variant(Model):
@@ -227,7 +249,8 @@ class Variant(Model):
     cipher: Cipher = Field(description="The only cipher suite offered and accepted.")
     aead: Aead = Field(
         "standard",
-        description="`noop`: ciphertext = plaintext with a constant 16-byte tag (A Quantum of QUIC, Sec. III).",
+        description="`noop`: ciphertext = plaintext with a constant 16-byte tag; `noenc`: 1-RTT packets are not "
+        "protected and have no tag (A Quantum of QUIC, Sec. III).",
     )
     header_protection: bool = Field(True, description="QUIC header protection (RFC 9001, 5.4); has no meaning for TCP.")
     group: str = Field("x25519", description="The only key-exchange group offered and accepted.")
@@ -360,8 +383,12 @@ class Experiment(Model):
         description="In how many blocks the cryptographic primitives of every group and signature algorithm of the "
         "experiment are timed, on every library; 0: not at all.",
     )
-    libraries: list[Name | Pair] = Field(
-        description="Libraries, or pairs of a client's and a server's library.", min_length=1
+    libraries: Annotated[list[Name | Pair], Field(min_length=1)] | Literal["all", "quic"] = Field(
+        description="Libraries, or pairs of a client's and a server's library; `all`: every library in "
+        "config/libraries/ that is not `optional`; `quic`: those of them that speak QUIC.",
+    )
+    pairwise: bool = Field(
+        False, description="Every client is measured with every server among `libraries` that it can be paired with."
     )
     variants: list[Variant] = Field(description="Variants measured on every library.", min_length=1)
     baseline: str = Field(description="Label of the variant that the others are compared with, within blocks.")
@@ -407,23 +434,40 @@ class Experiment(Model):
                 raise ValueError(f"scales: `{name}`: connections need workload.kind `handshake`")
         if self.contrast and self.contrast.label == self.baseline:
             raise ValueError("contrast.label: is the baseline itself")
-        pairs = [pair if isinstance(pair, str) else (pair.client, pair.server) for pair in self.libraries]
-        if len(set(pairs)) != len(pairs):
-            raise ValueError("libraries: one is named twice")
+        if isinstance(self.libraries, list):
+            pairs = [pair if isinstance(pair, str) else (pair.client, pair.server) for pair in self.libraries]
+            if len(set(pairs)) != len(pairs):
+                raise ValueError("libraries: one is named twice")
+            if self.pairwise and any(isinstance(entry, Pair) for entry in self.libraries):
+                raise ValueError("libraries: name libraries, not pairs, or leave out `pairwise`")
         return self
 
-    def with_flavour(self) -> Experiment:
-        """The experiment with its default flavour written into every variant."""
-        if self.flavour is None:
-            return self
+    def resolved(self, libraries: Mapping[str, Library]) -> Experiment:
+        """The experiment with its libraries by name or pair, and its default flavour in every variant."""
+        named: list[str | Pair]
+        if isinstance(self.libraries, list):
+            named = list(self.libraries)
+        else:
+            named = [
+                name
+                for name, library in libraries.items()
+                if not library.optional and (self.libraries == "all" or library.transport == "quic")
+            ]
+        if self.pairwise:
+            known = [name for name in named if isinstance(name, str) and name in libraries]
+            met = [(a, b) for a in known for b in known if libraries[a].pairs_with(libraries[b])]
+            # an unknown name stays, for the message about it
+            named = [*(Pair(client=a, server=b) for a, b in met), *(name for name in named if name not in known)]
         variants = [
-            variant if variant.flavour else variant.model_copy(update={"flavour": self.flavour})
+            variant if variant.flavour or self.flavour is None else variant.model_copy(update={"flavour": self.flavour})
             for variant in self.variants
         ]
-        return self.model_copy(update={"variants": variants})
+        return self.model_copy(update={"variants": variants, "libraries": named})
 
     def pairs(self) -> list[Pair]:
-        """Client and server library of every combination measured, in the order of the file."""
+        """Client and server library of every combination measured, in the order of the file; needs `resolved`."""
+        if isinstance(self.libraries, str):
+            raise TypeError(f"libraries `{self.libraries}` of an experiment that is not resolved")
         return [entry if isinstance(entry, Pair) else Pair(client=entry, server=entry) for entry in self.libraries]
 
 
@@ -438,7 +482,7 @@ class Project:
         self.testbeds = _read_directory(directory / "testbeds", Testbed)
         self.algorithms = _algorithms(root)
         experiments = _read_directory(directory / "experiments", Experiment)
-        self.experiments = {name: experiment.with_flavour() for name, experiment in experiments.items()}
+        self.experiments = {name: experiment.resolved(self.libraries) for name, experiment in experiments.items()}
         self._check(directory)
 
     @property
@@ -496,11 +540,10 @@ class Project:
             for pair in experiment.pairs():
                 for library in (pair.client, pair.server):
                     _known("libraries", library, self.libraries, file)
-                transports = {self.libraries[library].transport for library in (pair.client, pair.server)}
-                if len(transports) > 1:
+                if not self.libraries[pair.client].pairs_with(self.libraries[pair.server]):
                     raise ConfigError(
-                        f"{file}: libraries: {pair.client} and {pair.server} do not use the same transport; "
-                        "pair QUIC with QUIC and TCP with TCP"
+                        f"{file}: libraries: {pair.client} and {pair.server} do not use the same transport and "
+                        "application protocol; pair QUIC with QUIC, TCP with TCP and equal `alpn`"
                     )
             for variant in experiment.variants:
                 # a library without the flavour is unsupported; a flavour that none has is a mistake

@@ -116,7 +116,7 @@ class Connection(_Event):
     signature: str | None
     alpn: str | None
     tls_version: str | None
-    aead: Literal["standard", "noop"] | None
+    aead: Literal["standard", "noop", "noenc"] | None
     header_protection: Literal["on", "off"] | None
     handshake_packets_sent: Count | None
     handshake_packets_received: Count | None

@@ -62,6 +62,8 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title} has no congestion control {congestion_control}"
     if variant.aead == "noop" and not supports.noop:
         return f"{title} has no NOOP AEAD"
+    if variant.aead == "noenc" and not supports.noenc:
+        return f"{title} cannot leave out packet protection"
     if not variant.header_protection and library.transport == "quic" and not supports.header_protection_off:
         return f"{title} cannot switch header protection off"
     return None

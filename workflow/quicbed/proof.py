@@ -83,7 +83,7 @@ class Variant(Protocol):
 
     @property
     def aead(self) -> str:
-        """``standard`` or ``noop``."""
+        """``standard``, ``noop`` or ``noenc``."""
 
     @property
     def header_protection(self) -> bool | None:
@@ -283,7 +283,7 @@ def check(proof: Proof, variant: Variant) -> list[str]:
             f"{server.packets} packets from {proof.server}."
         ]
     problems = _check_capture(proof)
-    problems += _check_aead(proof, noop=variant.aead == "noop")
+    problems += _check_aead(proof, variant.aead)
     if proof.transport == "quic":
         problems += _check_headers(proof, protected=variant.header_protection is not False)
         problems += _check_initials(proof)
@@ -617,10 +617,11 @@ def _check_capture(proof: Proof) -> list[str]:
     return problems
 
 
-def _check_aead(proof: Proof, *, noop: bool) -> list[str]:
+def _check_aead(proof: Proof, aead: str) -> list[str]:
     """Contradictions between the claimed AEAD and payload, request and tags."""
     problems = []
-    claim = "The AEAD is noop" if noop else "The AEAD is standard"
+    claim = f"The AEAD is {aead}"
+    readable = aead != "standard"
     server = proof.server_to_client
     if proof.examined_bytes < MINIMUM_PAYLOAD_BYTES:
         problems.append(
@@ -632,19 +633,20 @@ def _check_aead(proof: Proof, *, noop: bool) -> list[str]:
             f"{claim}, but content is readable in {proof.clear_fraction:.1%} of what the server "
             "sent, neither nowhere nor in most of it."
         )
-    elif proof.payload_in_clear != noop:
+    elif proof.payload_in_clear != readable:
         problems.append(
             f"{claim}, but content is "
             + (
                 "readable nowhere in what the server sent."
-                if noop
+                if readable
                 else f"readable in {proof.clear_fraction:.0%} of what the server sent."
             )
         )
-    if proof.request_in_clear is not noop:
+    if proof.request_in_clear is not readable:
         seen = {True: "can be read", False: "cannot be read", None: "was not captured"}[proof.request_in_clear]
         problems.append(f"{claim}, but the client's request {seen}.")
-    expected: Tags = "constant" if noop else "varying"
+    # without packet protection there is no tag, and a packet ends with what it carries
+    expected: Tags = "constant" if aead == "noop" else "varying"
     for name, direction in (("client", proof.client_to_server), ("server", server)):
         # Too few TLS records are no contradiction: the payload has been judged already.
         if direction.tags == expected or (proof.transport == "tcp" and direction.tags == "undecided"):

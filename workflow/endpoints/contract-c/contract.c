@@ -171,7 +171,8 @@ static bool common_option(struct options *options, const char *option, const cha
     } else if (strcmp(option, "--cipher") == 0) {
         options->cipher = parse_cipher(value);
     } else if (strcmp(option, "--aead") == 0) {
-        options->noop = parse_choice(option, value, "noop", "standard");
+        options->noenc = strcmp(value, "noenc") == 0;
+        options->noop = !options->noenc && parse_choice(option, value, "noop", "standard");
     } else if (strcmp(option, "--header-protection") == 0) {
         options->header_protection = parse_choice(option, value, "on", "off");
     } else if (strcmp(option, "--group") == 0) {
@@ -658,6 +659,8 @@ const char *unsupported_reason(const struct options *options)
         return library.no_initial_size;
     if (!is_in(library.congestion_controls, options->congestion_control))
         return library.no_congestion_control;
+    if (options->noenc)
+        return "this library cannot leave out packet protection";
     if (options->noop && !is_noop_build())
         return "this build has no --aead noop, it is no noop flavour";
     reason = no_group(options->group, options->group_name);

@@ -50,7 +50,7 @@ struct options {
     const char *group_name, *signature_name;
     const quicbed_group *group;         /* NULL: unknown, see group_name */
     const quicbed_signature *signature; /* NULL: unknown, see signature_name */
-    bool noop, header_protection, gso, gro;
+    bool noop, noenc, header_protection, gso, gro;
     const char *congestion_control;
     const char *key_log;
     int64_t initial_size, udp_payload;

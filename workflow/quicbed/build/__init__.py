@@ -9,16 +9,19 @@ takes its place. `build.json` inside records all that.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from quicbed.config import Library, Project
+from quicbed.config import Flavour, Library, Project
 from quicbed.plan import digest
 
 SOURCES = Path("workflow/sources")
@@ -26,16 +29,62 @@ ENDPOINTS = Path("workflow/endpoints")
 PATCHES = Path("workflow/crypto/patches")
 RECIPES = Path("workflow/quicbed/build")
 
-# Files of this package that decide how a recipe builds.
-RECIPE_FILES = {
-    "cargo": ["cargo.py"],
-    "openssl": ["openssl.py"],
-    "tcp-tls": ["tcp_tls.py", "openssl.py"],
-}
-
 
 class BuildError(Exception):
     """A source that cannot be fetched or a build that failed: one line with the log that tells more."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a recipe's `build` works with."""
+
+    project: Project
+    name: str
+    flavour: str
+    vendor: Path
+    """Directory of the fetched packages of Cargo.lock, `<name>-<version>` each, already verified."""
+    shared: Mapping[Any, Path]
+    """Directories of the flavour's components."""
+    out: Path
+    """Where the programs go, `bin/client` and `bin/server`; the directory is renamed when the build is finished."""
+    jobs: int
+    log: Path
+
+    @property
+    def library(self) -> Library:
+        """The library's description."""
+        return self.project.libraries[self.name]
+
+    @property
+    def chosen(self) -> Flavour:
+        """The flavour's description."""
+        return self.library.flavours[self.flavour]
+
+    @property
+    def endpoint(self) -> Path:
+        """Directory of the endpoint's own files."""
+        return (self.project.root / ENDPOINTS / self.library.endpoint).absolute()
+
+    @property
+    def work(self) -> Path:
+        """Directory for objects and copies of sources; kept from build to build unless the recipe clears it."""
+        return (self.project.build / "work" / f"{self.name}-{self.flavour}").absolute()
+
+
+def recipe_of(library: Library) -> ModuleType:
+    """The module of this package that builds a library.
+
+    It has ``build(job: Job) -> dict`` with what build.json records, and may have ``FILES``, further files of this package
+    that decide the result; ``version(project, name) -> str``, where packages of Cargo.lock do not tell it; and
+    ``sources(project, name)``, the third-party packages (name, version, checksum) that it takes from elsewhere.
+    """
+    directory = Path(__file__).parent
+    known = sorted(file.stem for file in directory.glob("*.py") if file.stem not in ("__init__", "components"))
+    name = library.recipe.replace("-", "_")
+    if name not in known:
+        names = ", ".join(stem.replace("_", "-") for stem in known)
+        raise BuildError(f"{library.title}: recipe: `{library.recipe}` is unknown; known are {names}")
+    return importlib.import_module(f"quicbed.build.{name}")
 
 
 def run(argv: Sequence[str], *, log: Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
@@ -146,6 +195,13 @@ def crates_of(root: Path, library: Library) -> list[dict[str, str]]:
     return [both[key] for key in sorted(both)]
 
 
+def sources_of(project: Project, name: str) -> list[dict[str, str]]:
+    """Third-party packages a library is made of: name, version, checksum; those of Cargo.lock, then the recipe's own."""
+    library = project.libraries[name]
+    elsewhere = getattr(recipe_of(library), "sources", None)
+    return [*crates_of(project.root, library), *(elsewhere(project, name) if elsewhere else [])]
+
+
 def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
     """Everything a build is a function of."""
     from quicbed.build import components
@@ -154,7 +210,8 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
     library = project.libraries[name]
     chosen = library.flavours[flavour]
     own = [ENDPOINTS / library.endpoint]
-    own += [RECIPES / file for file in RECIPE_FILES[library.recipe]]
+    recipe = recipe_of(library)
+    own += [RECIPES / file for file in (Path(str(recipe.__file__)).name, *getattr(recipe, "FILES", ()))]
     own += [PATCHES / patch.file for patch in chosen.patches]
     own += [Path(source) for source in chosen.sources]
     profile: Any = None
@@ -169,7 +226,7 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
         "flavour": flavour,
         "features": chosen.features,
         "environment": library.environment,
-        "crates": crates_of(root, library),
+        "crates": sources_of(project, name),
         "components": {component: components.component_id(project, component) for component in chosen.components},
         "files": hash_files(root, own),
         "profile": profile,
@@ -185,6 +242,8 @@ def version_of(project: Project, name: str) -> str:
     """Version of a library: as configured, or of its first package, whose build metadata names the upstream version."""
     if configured := project.libraries[name].version:
         return configured
+    if told := getattr(recipe_of(project.libraries[name]), "version", None):
+        return str(told(project, name))
     first = project.libraries[name].crates[0]
     version: str = lock_packages(project.root)[first][0]["version"]
     return version.partition("+")[2] or version
@@ -287,12 +346,12 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
 
 
 def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: int, log: Path) -> None:
-    from quicbed.build import cargo, components, openssl, tcp_tls
+    from quicbed.build import components
 
     library = project.libraries[name]
     vendor = vendor_directory(project)
     known = identity(project, name, flavour)
-    for package in known["crates"]:
+    for package in crates_of(project.root, library):
         verify_source(vendor, package)
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -303,22 +362,7 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
         component: components.provide(project, component, jobs=jobs, log=log)
         for component in library.flavours[flavour].components
     }
-    if library.recipe == "cargo":
-        details = cargo.build(project, name, flavour, out=partial, jobs=jobs, log=log)
-    elif library.recipe == "openssl":
-        details = openssl.build(project, name, shared=shared, out=partial, log=log)
-    else:
-        base = build_directory(project, name, "stock") if flavour != "stock" else None
-        details = tcp_tls.build(
-            vendor=vendor,
-            openssl=shared["openssl"],
-            provider=shared.get("openssl-provider"),
-            out=partial,
-            flavour=flavour,
-            work=project.build / "work",
-            jobs=jobs,
-            base=base,
-        )
+    details = recipe_of(library).build(Job(project, name, flavour, vendor, shared, partial.absolute(), jobs, log))
     described = {role: describe(partial / "bin" / role) for role in ("client", "server")}
     patched = {patch.crate for patch in library.flavours[flavour].patches}
     write_json(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed.build import components
+from quicbed.build import Job, components
 from quicbed.config import Library, Project
 from quicbed.plan import digest
 
@@ -21,10 +21,11 @@ RUSTFLAGS = "-C force-frame-pointers=yes"
 CFLAGS = "-fno-omit-frame-pointer"
 
 
-def build(project: Project, name: str, flavour: str, *, out: Path, jobs: int, log: Path) -> dict[str, Any]:
-    """Build the endpoint's programs into `out`/bin; returns what build.json records about compiler and flags."""
-    _cargo("build", project, name, flavour, [], jobs=jobs, log=log)
-    binaries = out / "bin"
+def build(job: Job) -> dict[str, Any]:
+    """Build the endpoint's programs; returns compiler and flags."""
+    project, name, flavour = job.project, job.name, job.flavour
+    _cargo("build", project, name, flavour, [], jobs=job.jobs, log=job.log)
+    binaries = job.out / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
     for program in programs(project, name, flavour):
         shutil.copy2(_target(project, name, flavour) / "release" / f"quicbed-{name}-{program}", binaries / program)

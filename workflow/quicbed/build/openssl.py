@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed.build import BuildError
+from quicbed.build import BuildError, Job
 from quicbed.build.components import FLAGS, FRAME_POINTERS, PQ, WARNINGS
-from quicbed.config import Project
 
 CONTRACT = builds.ENDPOINTS / "contract-c"
 """What the endpoint programs in C share."""
@@ -64,11 +63,11 @@ def compiler_version() -> str:
     return done.stdout.splitlines()[0]
 
 
-def build(project: Project, name: str, *, shared: Mapping[Any, Path], out: Path, log: Path) -> dict[str, Any]:
-    """Build into `out` the flavour that has the components `shared`; returns compiler and flags."""
-    root = project.root.absolute()
-    own = root / builds.ENDPOINTS / project.libraries[name].endpoint
-    version = builds.version_of(project, name)
+def build(job: Job) -> dict[str, Any]:
+    """Build the programs of a flavour; returns compiler and flags."""
+    root = job.project.root.absolute()
+    own, shared, out = job.endpoint, job.shared, job.out
+    version = builds.version_of(job.project, job.name)
     openssl = shared["openssl"]
     for directory in ("bin", "etc"):
         (out / directory).mkdir()
@@ -79,8 +78,8 @@ def build(project: Project, name: str, *, shared: Mapping[Any, Path], out: Path,
         place_provider(shared["openssl-provider"], out)
     for role, sources in programs.items():
         argv = program(
-            root, openssl, sources, version=version, tls=f"OpenSSL {version}", out=out.absolute() / "bin" / role
+            root, openssl, sources, version=version, tls=f"OpenSSL {version}", out=out / "bin" / role
         )
-        builds.run(argv, log=log)
+        builds.run(argv, log=job.log)
     shutil.copy2(root / CONTRACT / "openssl-standard.cnf", out / "etc")
     return {"compiler": compiler_version(), "flags": COMPILER[1:]}

@@ -31,7 +31,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quicbed.build import BuildError
+from quicbed import build as builds
+from quicbed.build import BuildError, Job
 from quicbed.build import openssl as programs
 from quicbed.build.components import FLAGS, PQ, PREFIX, WARNINGS
 
@@ -94,7 +95,28 @@ CURL_OPTIONS = {
 }
 
 
-def build(
+FILES = ("openssl.py",)
+
+
+def build(job: Job) -> dict[str, Any]:
+    """Build a flavour; another one than stock from the finished stock build. Returns what build.json records."""
+    base = None
+    if job.flavour != "stock":
+        builds.build(job.project, job.name, "stock", jobs=job.jobs, log=job.log)
+        base = builds.build_directory(job.project, job.name, "stock")
+    return make(
+        vendor=job.vendor,
+        openssl=job.shared["openssl"],
+        provider=job.shared.get("openssl-provider"),
+        out=job.out,
+        flavour=job.flavour,
+        work=job.project.build / "work",
+        jobs=job.jobs,
+        base=base,
+    )
+
+
+def make(
     vendor: Path,
     openssl: Path,
     out: Path,
@@ -313,7 +335,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel compiler processes")
     arguments = parser.parse_args()
     try:
-        told = build(
+        told = make(
             vendor=arguments.vendor,
             openssl=arguments.openssl.absolute(),
             provider=arguments.provider,

@@ -68,6 +68,8 @@ pub enum Aead {
     Standard,
     /// Payload unaltered, a constant tag that is not verified.
     Noop,
+    /// 1-RTT packets without packet protection, and without a tag.
+    Noenc,
 }
 
 /// Whether QUIC headers are masked (RFC 9001, section 5.4).
@@ -282,7 +284,10 @@ impl Description {
             return Some(format!("{} has no {}", self.library, options.cipher.name()));
         }
         if !self.aead.contains(&options.aead) {
-            return Some("this build has no --aead noop, it is no noop flavour".into());
+            return Some(match options.aead {
+                Aead::Noenc => format!("{} cannot leave out packet protection", self.library),
+                _ => "this build has no --aead noop, it is no noop flavour".into(),
+            });
         }
         if !self.header_protection.contains(&options.header_protection) {
             return Some("this build has no --header-protection off, it is no noop flavour".into());
@@ -406,7 +411,11 @@ impl CommonOptions {
                 self.cipher = choice(name, parser, &Cipher::ALL.map(|c| (c.name(), c)))?;
             }
             "aead" => {
-                let choices = [("standard", Aead::Standard), ("noop", Aead::Noop)];
+                let choices = [
+                    ("standard", Aead::Standard),
+                    ("noop", Aead::Noop),
+                    ("noenc", Aead::Noenc),
+                ];
                 self.aead = choice(name, parser, &choices)?;
             }
             "header-protection" => {

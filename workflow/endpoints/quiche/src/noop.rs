@@ -18,7 +18,7 @@ pub fn apply(options: &CommonOptions) {
 
     let aead: Option<quiche::AeadByKeyLen> = match options.aead {
         Aead::Noop => Some(quicbed_noop_aead),
-        Aead::Standard => None,
+        Aead::Standard | Aead::Noenc => None,
     };
     let clear_headers = options.header_protection == HeaderProtection::Off;
     let first = quiche::override_packet_protection(aead, clear_headers);
