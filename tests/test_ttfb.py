@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from quicbed import algorithms, handshake_tables, published, ttfb
+from quicbed import algorithms, handshake_tables, published, runs, ttfb
 
 KNOWN = algorithms.read(Path(__file__).resolve().parents[1])
 GENERATOR = np.random.default_rng(7)
@@ -252,3 +252,33 @@ def test_tables_are_written_for_reading_printing_and_computing(tmp_path: Path) -
     ElementTree.fromstring("<table" + body[2].partition("</table>")[0] + "</table>")  # noqa: S314 (our own)
     assert len(pl.read_csv(tmp_path / "table3-signature.csv")) == len(cells)
     assert pl.read_parquet(tmp_path / "table3-signature.parquet").equals(cells)
+
+
+def test_primitives_of_contaminated_attempts_do_not_count() -> None:
+    run = {
+        "testbed": "local",
+        "host_id": "h",
+        "experiment": "e",
+        "campaign": "c",
+        "source": "own",
+        "arm": "primitives",
+        "cell": "p",
+        "client_library": "a",
+        "server_library": "a",
+        "label": "primitives",
+        "planned": True,
+        "status": "ok",
+        "contaminated": False,
+    }
+    attempts = [
+        run | {"origin": "raw/0", "block": 0, "attempt": 0},
+        run | {"origin": "raw/1", "block": 1, "attempt": 0, "contaminated": True},
+        run | {"origin": "raw/2", "block": 1, "attempt": 1},
+        run | {"origin": "raw/3", "block": 2, "attempt": 0, "campaign": "another"},
+    ]
+    missing = [name for name in runs.SORT if name not in attempts[0]]
+    table = pl.DataFrame(attempts).with_columns(pl.lit("").alias(name) for name in missing)
+    campaign = table.filter(pl.col("campaign") == "c")
+    foreign = PRIMITIVES.filter(origin="raw/2").with_columns(origin=pl.lit("raw/3"))
+    timed = ttfb.timed(table, campaign, PRIMITIVES.vstack(foreign))
+    assert set(timed["origin"]) == {"raw/0", "raw/2"}

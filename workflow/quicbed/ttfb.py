@@ -31,6 +31,7 @@ from scipy.optimize import nnls
 
 from quicbed import algorithms, analysis, details, published, runs
 from quicbed.analysis import SEED
+from quicbed.plan import PRIMITIVES
 
 RESAMPLES = 2_000
 
@@ -266,7 +267,8 @@ def table(
 ) -> tuple[pl.DataFrame, dict[str, Transport]]:
     """One row a cell of a handshake experiment, with everything above, sorted as the paper's table; and the fits.
 
-    *campaign* is that of `quicbed.runs.select_campaign`; the others are the tables of all runs, or of more than these.
+    *campaign* is that of `quicbed.runs.select_campaign`, *primitives* that of `timed`; the others are of
+    all runs, or of more than these.
     """
     cells = analysis.figure_table(campaign, "ttfb_ms").drop("n")
     newest = campaign.sort("started_at", "origin").unique("cell", keep="last", maintain_order=True)
@@ -278,17 +280,25 @@ def table(
         .join(captured(handshakes), on="proof", how="left", maintain_order="left")
         .with_columns(pl.col("n").fill_null(0))
     )
-    own = primitives.filter(pl.col("campaign") == campaign["campaign"][0])
-    cells, fits = predict(phases(sizes(cells, own), own))
+    cells, fits = predict(phases(sizes(cells, primitives), primitives))
     return with_published(cells, factor, known), fits
+
+
+def timed(runs_table: pl.DataFrame, campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
+    """The primitives of the runs that count in a campaign: uncontaminated ones where there are any."""
+    identity = ["testbed", "host_id", "campaign", "source"]
+    own = runs_table.filter((pl.col("arm") == PRIMITIVES) & pl.col("planned").fill_null(True))
+    own = own.join(campaign.select(identity).unique(), on=identity, how="semi", nulls_equal=True)
+    return primitives.join(analysis.counted(own).select("origin"), on="origin", how="semi", maintain_order="left")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The newest campaign of a handshake experiment, its cells as of `table`, and the fitted transports."""
+    """The newest campaign of a handshake experiment, its cells as of `table`, its primitives and fitted transports."""
 
     campaign: pl.DataFrame
     cells: pl.DataFrame
+    primitives: pl.DataFrame
     fits: Mapping[str, Transport]
 
     @property
@@ -302,9 +312,10 @@ def measured(
     """What was measured of an experiment; empty without runs of it."""
     campaign = runs.select_campaign(runs_table, experiment)
     if campaign.is_empty():
-        return Measured(campaign, campaign, {})
-    cells, fits = table(campaign, found.connections, found.handshakes, found.primitives, factor, known)
-    return Measured(campaign, cells, fits)
+        return Measured(campaign, campaign, found.primitives.clear(), {})
+    primitives = timed(runs_table, campaign, found.primitives)
+    cells, fits = table(campaign, found.connections, found.handshakes, primitives, factor, known)
+    return Measured(campaign, cells, primitives, fits)
 
 
 def counted_proofs(campaign: pl.DataFrame) -> pl.DataFrame:
