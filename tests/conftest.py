@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from quicbed import build as builds
+from quicbed.config import Project
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -14,6 +18,25 @@ ROOT = Path(__file__).resolve().parent.parent
 def repository() -> Path:
     """The root of the clone the tests run in."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def build_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """The directory of a build of this clone, by library and flavour; made unless it is there."""
+    project = Project(ROOT)
+    log = tmp_path_factory.mktemp("builds") / "build.log"
+    done: dict[tuple[str, str], Path] = {}
+
+    def make(library: str, flavour: str) -> Path:
+        if not done:
+            builds.fetch_sources(project, log)
+        key = (library, flavour)
+        if key not in done:
+            builds.build(project, *key, jobs=os.cpu_count() or 1, log=log)
+            done[key] = builds.build_directory(project, *key)
+        return done[key]
+
+    return make
 
 
 def pytest_configure(config: pytest.Config) -> None:

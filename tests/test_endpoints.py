@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
 QUIC = [name for name, library in PROJECT.libraries.items() if library.transport == "quic"]
 TCP = [name for name, library in PROJECT.libraries.items() if library.transport == "tcp"]
-PAIRS = [(client, server) for client in QUIC for server in QUIC] + [(name, name) for name in TCP]
+PAIRS = [
+    (client, server)
+    for client, one in PROJECT.libraries.items()
+    for server, other in PROJECT.libraries.items()
+    if one.pairs_with(other)
+]
 ALL_BUILDS = [(name, flavour) for name, library in PROJECT.libraries.items() for flavour in library.flavours]
 PQ = [name for name in QUIC if "pq" in PROJECT.libraries[name].flavours]
 FLAVOURS = {name: set(library.flavours) for name, library in PROJECT.libraries.items()}
@@ -47,20 +52,14 @@ pytestmark = pytest.mark.workflow
 
 
 @pytest.fixture(scope="session", autouse=True)
-def built() -> None:
-    """Build every flavour through the workflow, as a user would, and make the certificates of the tests."""
-    snakemake = Path(sys.executable).parent / "snakemake"
-    listings = [builds.listing(PROJECT, *key) for key in ALL_BUILDS]
+def built(build_of: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Build every flavour, and make the certificates of the tests."""
+    for key in ALL_BUILDS:
+        build_of(*key)
     signatures = {certificates.DEFAULT, *(signature for _, signature in POST_QUANTUM)}
-    made = [certificates.directory(PROJECT, signature) / "server.pem" for signature in signatures]
-    done = subprocess.run(
-        [str(snakemake), "--cores", "all", *map(str, [*listings, *made])],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    certificates.make_all(
+        PROJECT, sorted(signatures), jobs=os.cpu_count() or 1, log=tmp_path_factory.mktemp("certificates") / "log"
     )
-    assert done.returncode == 0, done.stderr[-4000:]
 
 
 @dataclass

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import build as builds
 from quicbed import certificates, events
 from quicbed.certificates import Tools
 from quicbed.config import Project
@@ -39,7 +38,8 @@ COMBINATIONS = [
 ]
 CONNECTIONS = 3
 
-pytestmark = pytest.mark.workflow
+# a build may be part of a test
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
 Made = Callable[..., Path]
 Programs = Callable[[str], Path]
@@ -65,20 +65,9 @@ FAILING = [(name, name) for name in LIBRARIES] + [
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+def programs(build_of: Callable[[str, str], Path]) -> Programs:
     """The programs of a library's flavour pq, built unless they are there."""
-    if not builds.vendor_directory(PROJECT).is_dir():
-        pytest.skip("the third-party sources are not fetched: run `make build`")
-    log = tmp_path_factory.mktemp("interop") / "build.log"
-    done: dict[str, Path] = {}
-
-    def build(library: str) -> Path:
-        if library not in done:
-            builds.build(PROJECT, library, "pq", jobs=os.cpu_count() or 1, log=log)
-            done[library] = builds.build_directory(PROJECT, library, "pq") / "bin"
-        return done[library]
-
-    return build
+    return lambda library: build_of(library, "pq") / "bin"
 
 
 @pytest.fixture(scope="session")

@@ -41,26 +41,16 @@ if PQ:
     CASES_GROUPS += [("pq", name) for name in GROUPS if name != "x448"]
     CASES_SIGNATURES += [("pq", name) for name in SIGNATURES]
 
-pytestmark = pytest.mark.workflow
+# a build may be part of a test
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
 Events = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def programs(build_of: Callable[[str, str], Path]) -> Callable[[str], Path]:
     """The programs of a flavour, built unless they are there."""
-    if not builds.vendor_directory(PROJECT).is_dir():
-        pytest.skip("the third-party sources are not fetched: run `make build`")
-    log = tmp_path_factory.mktemp("ngtcp2") / "build.log"
-    done: dict[str, Path] = {}
-
-    def build(flavour: str) -> Path:
-        if flavour not in done:
-            builds.build(PROJECT, "ngtcp2", flavour, jobs=os.cpu_count() or 1, log=log)
-            done[flavour] = builds.build_directory(PROJECT, "ngtcp2", flavour) / "bin"
-        return done[flavour]
-
-    return build
+    return lambda flavour: build_of("ngtcp2", flavour) / "bin"
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,17 +27,13 @@ pytestmark = pytest.mark.workflow
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The build of flavour pq, made by the workflow, and certificates of every signature algorithm."""
-    snakemake = Path(sys.executable).parent / "snakemake"
-    made = [str(builds.listing(PROJECT, "openssl", flavour)) for flavour in ("stock", "pq")]
-    done = subprocess.run(
-        [str(snakemake), "--cores", "all", *made], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+def build(build_of: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The build of flavour pq, and certificates of every signature algorithm."""
+    build_of("openssl", "stock")
+    directory = build_of("openssl", "pq")
     log = tmp_path_factory.mktemp("certificates") / "log"
     certificates.make_all(PROJECT, [signature.name for signature in TABLE.signatures], jobs=2, log=log)
-    return builds.build_directory(PROJECT, "openssl", "pq")
+    return directory
 
 
 def made(signature: str) -> Path:

@@ -38,7 +38,8 @@ STOCK_GROUPS = ["x25519", "p-256", "p-384", "p-521", "mlkem1024", "x25519-mlkem7
 STOCK_SIGNATURES = [name for name, signature in SIGNATURES.items() if not signature.liboqs]
 ECDSA = ("--signature", "ecdsa-p-256")
 
-pytestmark = pytest.mark.workflow
+# a build may be part of a test
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
 Events = list[dict[str, Any]]
 Programs = Callable[[str], Path]
@@ -46,20 +47,9 @@ Made = Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
+def programs(build_of: Callable[[str, str], Path]) -> Programs:
     """The programs of a flavour, built unless they are there."""
-    if not builds.vendor_directory(PROJECT).is_dir():
-        pytest.skip("the third-party sources are not fetched: run `make build`")
-    log = tmp_path_factory.mktemp("quiche") / "build.log"
-    done: dict[str, Path] = {}
-
-    def build(flavour: str) -> Path:
-        if flavour not in done:
-            builds.build(PROJECT, "quiche", flavour, jobs=os.cpu_count() or 1, log=log)
-            done[flavour] = builds.build_directory(PROJECT, "quiche", flavour) / "bin"
-        return done[flavour]
-
-    return build
+    return lambda flavour: build_of("quiche", flavour) / "bin"
 
 
 @pytest.fixture(scope="session")

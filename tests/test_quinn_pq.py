@@ -32,19 +32,16 @@ GROUPS = {group.name: group for group in TABLE.groups if group.name != "x448"}
 SIGNATURES = {signature.name: signature for signature in TABLE.signatures}
 NOW = datetime.datetime.now(datetime.UTC)
 
-pytestmark = pytest.mark.workflow
+# a build may be part of a test
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
 Events = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(build_of: Callable[[str, str], Path]) -> Path:
     """The build's programs, built unless they are there."""
-    if not builds.vendor_directory(PROJECT).is_dir():
-        pytest.skip("the third-party sources are not fetched: run `make build`")
-    log = tmp_path_factory.mktemp("quinn") / "build.log"
-    builds.build(PROJECT, "quinn", "pq", jobs=os.cpu_count() or 1, log=log)
-    return builds.build_directory(PROJECT, "quinn", "pq") / "bin"
+    return build_of("quinn", "pq") / "bin"
 
 
 @pytest.fixture(scope="session")

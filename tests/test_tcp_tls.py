@@ -9,7 +9,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,23 +42,17 @@ workflow = pytest.mark.workflow
 
 
 @pytest.fixture(scope="session")
-def build() -> Path:
-    """The noop build, made by the workflow with the others; but for the provider it is the stock build."""
-    snakemake = Path(sys.executable).parent / "snakemake"
-    made = [str(builds.listing(PROJECT, "tcp-tls", flavour)) for flavour in ("stock", "noop", "pq")]
-    done = subprocess.run(
-        [str(snakemake), "--cores", "all", *made], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return builds.build_directory(PROJECT, "tcp-tls", "noop")
+def build(build_of: Callable[[str, str], Path]) -> Path:
+    """The noop build; but for the provider it is the stock build."""
+    return build_of("tcp-tls", "noop")
 
 
 @pytest.fixture(scope="session")
-def pq(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pq(build_of: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pq build, and certificates of every signature algorithm."""
     log = tmp_path_factory.mktemp("certificates") / "log"
     certificates.make_all(PROJECT, [signature.name for signature in TABLE.signatures], jobs=2, log=log)
-    return build.parent / builds.build_id(PROJECT, "tcp-tls", "pq")
+    return build_of("tcp-tls", "pq")
 
 
 Probe = Callable[..., dict[str, str]]

@@ -238,7 +238,7 @@ def ttfb_by_bytes(
         if library in fits and sizes:
             line = [sizes[0] * (sizes[-1] / sizes[0]) ** (i / 60) for i in range(61)]
             transport = [fits[library].predict(0, size / 1000, 0, 0) for size in line]
-            times.append(transport[-1])
+            times += [transport[0], transport[-1]]
             figure.add_scatter(
                 x=line,
                 y=transport,

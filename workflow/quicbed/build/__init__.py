@@ -8,6 +8,7 @@ takes its place. `build.json` inside records all that.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib
 import json
@@ -15,7 +16,8 @@ import os
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -332,6 +334,15 @@ def write_json(file: Path, data: Any) -> None:
     partial.replace(file)
 
 
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; it ends with the process whatever happens."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) -> Path:
     """Build a flavour unless its directory is there already; returns the copy of its build.json beside it."""
     library = project.libraries[name]
@@ -339,7 +350,10 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
         raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")
     directory = build_directory(project, name, flavour)
     if not (directory / "build.json").is_file():
-        _build(project, name, flavour, directory, jobs=jobs, log=log)
+        with locked(project.build / "work" / f"{name}-{flavour}.lock"):
+            # another process may have built it meanwhile
+            if not (directory / "build.json").is_file():
+                _build(project, name, flavour, directory, jobs=jobs, log=log)
     copy = listing(project, name, flavour)
     write_json(copy, json.loads((directory / "build.json").read_text(encoding="utf-8")))
     return copy

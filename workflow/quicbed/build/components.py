@@ -315,7 +315,7 @@ def provide(project: Project, name: str, *, jobs: int, log: Path) -> Path:
         return final
     component = _component(name)
     needs = {needed: provide(project, needed, jobs=jobs, log=log) for needed in component.needs}
-    with _locked(final.with_name(final.name + ".lock")):
+    with builds.locked(final.with_name(final.name + ".lock")):
         if is_built(project, name):  # by the one who had the lock
             return final
         vendor = builds.vendor_directory(project)
@@ -344,12 +344,3 @@ def read(project: Project, name: str) -> dict[str, Any]:
     except (OSError, json.JSONDecodeError) as error:
         raise BuildError(f"{file}: cannot be read ({error}); delete {file.parent} and build again") from None
     return data
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; it ends with the process whatever happens."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
