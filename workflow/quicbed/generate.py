@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from quicbed import algorithms
 from quicbed import build as builds
-from quicbed.config import Config, Experiment, Library, Project, Testbed
+from quicbed.config import Cipher, Config, Experiment, Library, Project, Testbed
 
 KINDS: dict[str, tuple[type[BaseModel], str]] = {
     "config": (Config, "config/config.yaml"),
@@ -147,14 +147,19 @@ def _default(info: FieldInfo) -> str:
     return f"`{json.dumps(info.default)}`"
 
 
+APPLICATION = {"hq-interop": "HTTP/0.9 (hq-interop)", "h3": "HTTP/3", "http/1.1": "HTTP/1.1"}
+"""What is spoken with an ALPN."""
+
+
 def libraries_page(project: Project) -> str:
     """docs/libraries.md: what is measured, from which source, and what each library can do."""
     parts = [
         "# Libraries",
         "",
-        "Generated from `config/libraries/` and `workflow/sources/Cargo.lock` by `quicbed generate`.",
+        "Generated from `config/libraries/` and the lock files of the sources by `quicbed generate`. What a library "
+        "cannot do is listed with its reason; the same reason stands in tables and figures where a cell is missing.",
         "",
-        "| library | version | transport | TLS library | licence | flavours | ciphers | NOOP AEAD "
+        "| library | version | transport | application | TLS library | licence | flavours | NOOP AEAD "
         "| header protection off |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -162,48 +167,79 @@ def libraries_page(project: Project) -> str:
         supports = library.supports
         parts.append(
             f"| [{library.title}](#{name}) | {builds.version_of(project, name)} | {library.transport.upper()} "
-            f"| {library.tls_library} | {library.licence} | {', '.join(library.flavours)} "
-            f"| {', '.join(supports.ciphers)} | {_yes(supports.noop)} "
-            f"| {_yes(supports.header_protection_off, library.transport)} |"
+            f"| {APPLICATION[library.alpn]} | {library.tls_library} | {library.licence} "
+            f"| {', '.join(library.flavours)} | {_yes(supports.noop)} | {_yes(supports.header_protection_off, library.transport)} |"
         )
     for name, library in project.libraries.items():
-        supports = library.supports
-        parts += ["", f'<a id="{name}"></a>', "", f"## {library.title}", ""]
-        parts += [
-            f"- Endpoint programs: `workflow/endpoints/{library.endpoint}/`; configuration: "
-            f"`config/libraries/{name}.yaml`.",
-            f"- Groups: {', '.join(supports.groups)}. Congestion control: {', '.join(supports.congestion_controls)}.",
-        ]
-        if library.transport == "quic":
-            parts.append(f"- UDP GSO on sending: {_yes(supports.gso)}. UDP GRO on receiving: {_yes(supports.gro)}.")
-        parts += [
-            f"- **NOOP AEAD.** {library.notes.noop}",
-            f"- **Initial packets.** {library.notes.initial}",
-            f"- **Header protection.** {library.notes.header_protection}",
-            f"- **Input and output.** {library.notes.io}",
-            "",
-            "| source package | version | SHA-256 |",
-            "| --- | --- | --- |",
-        ]
-        packages = {p["name"]: p for p in builds.closure(project.root, library.crates)}
-        for crate in library.crates:
-            package = packages[crate]
-            parts.append(f"| {crate} | {package['version']} | `{package['checksum']}` |")
-        for flavour, chosen in library.flavours.items():
-            patches = ", ".join(f"`workflow/crypto/patches/{p.file}` on {p.crate}" for p in chosen.patches)
-            extra = ", ".join(f"`{source}`" for source in chosen.sources)
-            text = "; ".join(
-                filter(
-                    None,
-                    [f"patches {patches}" if patches else "", f"with {extra}" if extra else ""],
-                )
-            )
-            parts.append("")
-            shared = f"; shared components: {', '.join(chosen.components)}" if chosen.components else ""
-            parts.append(
-                f"Flavour `{flavour}`: {text or 'third-party sources exactly as the registry has them'}{shared}."
-            )
+        parts += ["", f'<a id="{name}"></a>', "", f"## {library.title}", "", *_library(project, name, library)]
     return "\n".join(parts) + "\n"
+
+
+def _library(project: Project, name: str, library: Library) -> list[str]:
+    """The section about one library."""
+    supports = library.supports
+    parts = [
+        f"- Endpoint programs: `workflow/endpoints/{library.endpoint}/`; configuration: `config/libraries/{name}.yaml`; "
+        f"built by recipe `{library.recipe}`.",
+        f"- Ciphers: {', '.join(supports.ciphers)}.",
+        f"- Congestion control: {', '.join(supports.congestion_controls)}.",
+    ]
+    for flavour, chosen in library.flavours.items():
+        if chosen.algorithms == "all":
+            lacking = ", ".join(chosen.unsupported)
+            text = "all groups and signature algorithms of [algorithms.csv](../workflow/crypto/algorithms.csv)"
+            parts.append(f"- Flavour `{flavour}`: {text}{f' but {lacking}' if lacking else ''}.")
+        else:
+            parts.append(
+                f"- Flavour `{flavour}`: groups {', '.join(supports.groups)}; signature algorithms "
+                f"{', '.join(supports.signatures)}."
+            )
+    if library.transport == "quic":
+        parts.append(f"- UDP GSO on sending: {_yes(supports.gso)}. UDP GRO on receiving: {_yes(supports.gro)}.")
+    parts += [
+        f"- **NOOP AEAD.** {library.notes.noop}",
+        f"- **Initial packets.** {library.notes.initial}",
+        f"- **Header protection.** {library.notes.header_protection}",
+        f"- **Input and output.** {library.notes.io}",
+    ]
+    parts += [f"- **Unsupported**: {what}: {reason}." for what, reason in _unsupported(project, library)]
+    parts += ["", "| source package | version | checksum |", "| --- | --- | --- |"]
+    for package in builds.sources_of(project, name):
+        # what a crate depends on is in Cargo.lock
+        if not library.crates or package["name"] in library.crates:
+            parts.append(f"| {package['name']} | {package['version']} | `{package['checksum']}` |")
+    for flavour, chosen in library.flavours.items():
+        patches = ", ".join(f"`workflow/crypto/patches/{p.file}` on {p.crate}" for p in chosen.patches)
+        extra = ", ".join(f"`{source}`" for source in chosen.sources)
+        text = "; ".join(filter(None, [f"patches {patches}" if patches else "", f"with {extra}" if extra else ""]))
+        shared = f"; shared components: {', '.join(chosen.components)}" if chosen.components else ""
+        parts.append("")
+        parts.append(f"Flavour `{flavour}`: {text or 'third-party sources exactly as the registry has them'}{shared}.")
+    return parts
+
+
+def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
+    """What a library cannot do, and why."""
+    supports = library.supports
+    found: list[tuple[str, str]] = []
+    for flavour in sorted({name for other in project.libraries.values() for name in other.flavours}):
+        if flavour not in library.flavours:
+            found.append((f"flavour `{flavour}`", f"{library.title} has no such build"))
+        else:
+            found += [
+                (f"`{name}`, flavour `{flavour}`", why) for name, why in library.flavours[flavour].unsupported.items()
+            ]
+    found += [(cipher, "is not among its ciphers") for cipher in get_args(Cipher) if cipher not in supports.ciphers]
+    if library.transport == "quic":
+        switches = {"Retry": supports.retry, "Initial datagrams above 1200 bytes": supports.initial_size}
+        found += [(what, why) for what, why in switches.items() if isinstance(why, str)]
+        if not supports.gso:
+            found.append(("UDP GSO", "it sends every datagram by itself, see above"))
+        if not supports.gro:
+            found.append(("UDP GRO", "it receives every datagram by itself, see above"))
+    if isinstance(supports.aes_hardware_off, str):
+        found.append(("AES without the instructions of the processor", supports.aes_hardware_off))
+    return [(what, why.rstrip(".")) for what, why in found]
 
 
 def _yes(value: bool | None, transport: str = "quic") -> str:
