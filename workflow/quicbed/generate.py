@@ -168,7 +168,8 @@ def libraries_page(project: Project) -> str:
         parts.append(
             f"| [{library.title}](#{name}) | {builds.version_of(project, name)} | {library.transport.upper()} "
             f"| {APPLICATION[library.alpn]} | {library.tls_library} | {library.licence} "
-            f"| {', '.join(library.flavours)} | {_yes(supports.noop)} | {_yes(supports.header_protection_off, library.transport)} |"
+            f"| {', '.join(library.flavours)} | {_yes(supports.noop)} "
+            f"| {_yes(supports.header_protection_off, library.transport)} |"
         )
     for name, library in project.libraries.items():
         parts += ["", f'<a id="{name}"></a>', "", f"## {library.title}", "", *_library(project, name, library)]
@@ -179,8 +180,8 @@ def _library(project: Project, name: str, library: Library) -> list[str]:
     """The section about one library."""
     supports = library.supports
     parts = [
-        f"- Endpoint programs: `workflow/endpoints/{library.endpoint}/`; configuration: `config/libraries/{name}.yaml`; "
-        f"built by recipe `{library.recipe}`.",
+        f"- Endpoint programs: `workflow/endpoints/{library.endpoint}/`; configuration: "
+        f"`config/libraries/{name}.yaml`; built by recipe `{library.recipe}`.",
         f"- Ciphers: {', '.join(supports.ciphers)}.",
         f"- Congestion control: {', '.join(supports.congestion_controls)}.",
     ]
