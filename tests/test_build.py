@@ -49,8 +49,8 @@ def test_build_ids_do_not_depend_on_where_the_repository_is(copy: Path) -> None:
 
 def test_a_change_to_an_endpoint_rebuilds_that_endpoint_only(copy: Path) -> None:
     before = ids(copy)
-    append(next((copy / "workflow/endpoints/quinn/src").glob("*.rs")), "// changed\n")
-    assert changed(copy, before) == {key for key in before if key[0] == "quinn"}
+    append(next((copy / "workflow/endpoints/quiche/src").glob("*.rs")), "// changed\n")
+    assert changed(copy, before) == {key for key in before if key[0] == "quiche"}
 
 
 def test_a_change_to_a_patch_rebuilds_the_patched_flavour_only(copy: Path) -> None:
@@ -74,10 +74,20 @@ def test_another_checksum_of_a_source_rebuilds_what_is_made_from_it(copy: Path) 
 def test_every_library_is_pinned_by_checksum() -> None:
     project = Project(ROOT)
     for name, library in project.libraries.items():
-        packages = {p["name"]: p for p in builds.closure(ROOT, library.crates)}
-        for crate in library.crates:
-            assert len(packages[crate]["checksum"]) == 64
+        packages = {p["name"]: p for p in builds.sources_of(project, name)}
+        assert set(library.crates) <= set(packages)
+        # the sources of an optional library are wherever its user has them
+        assert packages or library.optional
+        # Cargo.lock and pip have hexadecimal digits, Go has base 64
+        assert all(len(package["checksum"]) >= 44 for package in packages.values())
         assert builds.version_of(project, name)
+
+
+def test_a_recipe_that_does_not_exist_is_named_with_those_that_do(copy: Path) -> None:
+    file = copy / "config" / "libraries" / "openssl.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("recipe: openssl", "recipe: meson"), encoding="utf-8")
+    with pytest.raises(BuildError, match=r"OpenSSL QUIC: recipe: `meson` is unknown; known are cargo, .*tcp-tls"):
+        builds.build_id(Project(copy), "openssl", "stock")
 
 
 def test_stock_builds_have_no_patch_and_no_feature() -> None:

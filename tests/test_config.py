@@ -276,3 +276,38 @@ def test_campaigns_differ_by_scale_and_machine_and_not_by_cells(root: Path) -> N
     assert len(ids) == 3
     edit(root, "experiments/aead-goodput.yaml", "libraries: [quiche, quinn, tcp-tls]", "libraries: [quiche]")
     assert campaign_of(Project(root), "aead-goodput", {"host_id": "a"})[0] in ids
+
+
+def libraries_of(root: Path, text: str) -> list[tuple[str, str]]:
+    """Pairs of an experiment whose `libraries` are as given."""
+    edit(root, "experiments/table2-kem.yaml", "baseline:", f"libraries: {text}\nbaseline:")
+    file = root / "config" / "experiments" / "table2-kem.yaml"
+    first = next(line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("libraries:"))
+    edit(root, "experiments/table2-kem.yaml", f"{first}\n", "")
+    return [(pair.client, pair.server) for pair in Project(root).experiments["table2-kem"].pairs()]
+
+
+def test_all_libraries_are_those_of_the_directory_but_optional_ones(root: Path) -> None:
+    known = Project(root).libraries
+    assert libraries_of(root, "all") == [(name, name) for name in known]
+    edit(root, "libraries/quinn.yaml", "transport: quic", "transport: quic\noptional: true")
+    left = [(name, name) for name in known if name != "quinn"]
+    assert libraries_of(root, "all") == left
+    assert libraries_of(root, "quic") == [pair for pair in left if pair[0] != "tcp-tls"]
+
+
+def test_pairwise_is_every_client_with_every_server_it_can_talk_to(root: Path) -> None:
+    found = libraries_of(root, "[quiche, quinn, tcp-tls]\npairwise: true")
+    quic = ("quiche", "quinn")
+    assert sorted(found) == sorted([(a, b) for a in quic for b in quic] + [("tcp-tls", "tcp-tls")])
+
+
+def test_endpoints_of_different_application_protocols_are_not_paired(root: Path) -> None:
+    edit(root, "libraries/quinn.yaml", "transport: quic", "transport: quic\nalpn: h3")
+    with pytest.raises(ConfigError, match=r"table2-kem\.yaml: libraries: quiche and quinn do not use the same"):
+        libraries_of(root, "[{client: quiche, server: quinn}]")
+
+
+def test_pairs_in_a_pairwise_experiment_are_an_error(root: Path) -> None:
+    with pytest.raises(ConfigError, match="name libraries, not pairs"):
+        libraries_of(root, "[{client: quiche, server: quinn}]\npairwise: true")
