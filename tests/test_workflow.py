@@ -245,11 +245,13 @@ def test_a_driver_that_was_stopped_goes_on_where_it_was(
     config = yaml.safe_load(settings(tmp_path).read_text(encoding="utf-8"))
     argv = [*QUICBED, "--config", json.dumps(config), "measure", "aead-goodput", "--marker", str(tmp_path / "marker")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "workflow")}
-    first = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL, env=environment)
+    said = tmp_path / "first.err"
+    with said.open("wb") as stderr:
+        first = subprocess.Popen(argv, cwd=ROOT, stderr=stderr, env=environment)
     runs = tmp_path / "raw" / "local" / "aead-goodput"
     deadline = time.monotonic() + 300
     while not list(runs.glob("*/b*/*/run.json")) and time.monotonic() < deadline:
-        assert first.poll() is None
+        assert first.poll() is None, said.read_text()
         time.sleep(0.05)
     time.sleep(random.Random(seed).uniform(0, 0.6))
     first.send_signal(how)
@@ -257,7 +259,7 @@ def test_a_driver_that_was_stopped_goes_on_where_it_was(
     kept = {file: file.read_bytes() for file in runs.glob("*/b*/*/run.json")}
     assert kept
     if how is not signal.SIGKILL:
-        assert code == 130
+        assert code == 130, said.read_text()
         assert namespaces() == []
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
