@@ -14,11 +14,12 @@ use quinn::{ClientConfig, Connection, Endpoint, NoneTokenStore, TransportConfig,
 use tokio::time::timeout;
 
 use crate::key_log::KeyLogFile;
+use crate::library::{self, LIBRARY, VERSION};
 use crate::observation::Observation;
 use crate::session::ClientCrypto;
 use crate::setup::{self, one_line};
-use crate::socket::{Meter, Stamp, Traffic};
 use crate::tls::{Cryptography, Trust};
+use crate::traffic::{Meter, Stamp, Traffic};
 
 /// Chunks of content taken from quinn at once; one chunk is the content of one packet.
 const CHUNKS: usize = 128;
@@ -89,7 +90,7 @@ impl Client<'_> {
             .and_then(|socket| setup::endpoint(&socket, meter, options, None))
             .map_err(|error| format!("cannot make a UDP socket: {error}"))?;
         if index == 0 {
-            events.start(Role::Client, setup::LIBRARY, setup::VERSION, &in_force);
+            events.start(Role::Client, LIBRARY, VERSION, &in_force);
         }
 
         let observation = Arc::new(Observation::new(traffic.clone()));
@@ -189,8 +190,7 @@ impl Transfer {
         send.finish().map_err(|error| one_line(&error))?;
 
         let mut chunks = [const { Bytes::new() }; CHUNKS];
-        while let Some(count) = receive
-            .read_chunks(&mut chunks)
+        while let Some(count) = library::read_chunks(&mut receive, &mut chunks)
             .await
             .map_err(|error| one_line(&error))?
         {

@@ -2,7 +2,7 @@
 //!
 //! Both run on tokio's current-thread runtime: one thread for input, output and protocol. Data passes through quinn
 //! untouched by this crate; it adds a TLS session that can be read back ([`session`]) and a meter beside the socket
-//! ([`socket`]). The feature `noop` adds the switchable packet protection of [`protection`], the feature `pq` the groups
+//! ([`socket`], [`traffic`]). The feature `noop` adds the switchable packet protection of [`protection`], the feature `pq` the groups
 //! and signatures of liboqs and the [`primitives`] program. Everything goes through public traits of quinn and rustls.
 
 pub mod client;
@@ -14,6 +14,7 @@ mod kem;
 mod key_log;
 #[cfg(feature = "pq")]
 mod liboqs_signature;
+mod library;
 mod observation;
 #[cfg(feature = "pq")]
 pub mod primitives;
@@ -27,3 +28,4 @@ mod setup;
 mod signatures;
 mod socket;
 mod tls;
+mod traffic;

@@ -8,7 +8,7 @@ use quicbed_contract::tls;
 use rustls::quic::{Connection, HeaderProtectionKey, PacketKey};
 use rustls::{HandshakeKind, ProtocolVersion, SignatureScheme};
 
-use crate::socket::{Traffic, TrafficCount};
+use crate::traffic::{Traffic, TrafficCount};
 
 /// The first number no packet can have (RFC 9000, section 17.1): probing a key with it never repeats a packet's nonce.
 const PROBE_PACKET_NUMBER: u64 = 1 << 62;

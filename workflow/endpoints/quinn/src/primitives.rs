@@ -20,7 +20,7 @@ use serde::Serialize;
 use webpki::EndEntityCert;
 
 use crate::groups::{self, KeyExchange};
-use crate::setup::{LIBRARY, VERSION};
+use crate::library::{LIBRARY, VERSION};
 use crate::signatures::{self, Algorithm};
 
 /// What the `start` event tells.

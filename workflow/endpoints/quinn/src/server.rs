@@ -15,11 +15,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
 use crate::key_log::KeyLogFile;
+use crate::library::{LIBRARY, VERSION};
 use crate::observation::Observation;
 use crate::session::ServerCrypto;
 use crate::setup::{self, one_line};
-use crate::socket::{Meter, Peers, Stamp};
 use crate::tls::{Cryptography, Identity};
+use crate::traffic::{Meter, Peers, Stamp};
 
 /// How long connections may take to end when the server is stopped.
 const STOPPING: Duration = Duration::from_millis(500);
@@ -63,7 +64,7 @@ async fn serve(options: &ServerOptions, events: &mut Events) -> Result<(), Strin
         .map_err(|error| failed("cannot tell the address", error))?;
     drop(socket);
     in_force.retry = Some(options.retry);
-    events.start(Role::Server, setup::LIBRARY, setup::VERSION, &in_force);
+    events.start(Role::Server, LIBRARY, VERSION, &in_force);
     events.ready(address);
 
     let mut connections = JoinSet::new();
@@ -270,9 +271,10 @@ mod tests {
     use quinn::{ClientConfig, Endpoint};
 
     use super::*;
+    use crate::library;
     use crate::session::ClientCrypto;
-    use crate::socket::Traffic;
     use crate::tls::Trust;
+    use crate::traffic::Traffic;
 
     fn data(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -338,9 +340,12 @@ mod tests {
         send.write_all(request.as_bytes()).await.unwrap();
         send.finish().unwrap();
         let mut content = Checker::new(bytes);
-        while let Some(chunk) = receive.read_chunk(usize::MAX, true).await.unwrap() {
-            content.receive(&chunk.bytes);
+        let mut chunk = [Bytes::new()];
+        let mut stream = library::read_chunks(&mut receive, &mut chunk).await;
+        while stream.unwrap().is_some() {
+            content.receive(&chunk[0]);
             connection.force_key_update();
+            stream = library::read_chunks(&mut receive, &mut chunk).await;
         }
         assert_eq!(content.verdict(), Ok(()));
         connection.close(DONE, b"");

@@ -9,13 +9,14 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::crypto::{
     self, ExportKeyingMaterialError, HeaderKey, KeyPair, PacketKey, UnsupportedVersion,
 };
-use quinn::{ConnectError, ConnectionId, Side, TransportErrorCode};
+use quinn::{ConnectError, Side, TransportErrorCode};
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::TransportError;
 use rustls::pki_types::ServerName;
 use rustls::quic::{ClientConnection, ServerConnection};
 use rustls::quic::{Connection, KeyChange, Keys, Secrets, Suite, Version};
 
+use crate::library::{self, DestinationId, Shared};
 use crate::observation::{Observation, PacketProtection};
 
 /// The QUIC version these endpoints speak, as on the wire (RFC 9000).
@@ -50,7 +51,7 @@ impl ClientCrypto {
 
 impl crypto::ClientConfig for ClientCrypto {
     fn start_session(
-        self: Arc<Self>,
+        self: Shared<Self>,
         version: u32,
         server_name: &str,
         params: &TransportParameters,
@@ -64,10 +65,13 @@ impl crypto::ClientConfig for ClientCrypto {
             .map_err(|_| invalid())?;
         let (quinn, params, server_name) = (self.quinn.clone(), *params, server_name.to_owned());
         let observation = self.observation.clone();
-        let is_valid_retry = move |destination: &ConnectionId, header: &[u8], payload: &[u8]| {
-            let quinn = quinn.clone();
-            let session =
-                crypto::ClientConfig::start_session(quinn, version, &server_name, &params);
+        let is_valid_retry = move |destination: DestinationId, header: &[u8], payload: &[u8]| {
+            let session = crypto::ClientConfig::start_session(
+                library::share(&quinn),
+                version,
+                &server_name,
+                &params,
+            );
             let valid = session.is_ok_and(|s| s.is_valid_retry(destination, header, payload));
             if valid {
                 observation.retry();
@@ -118,17 +122,17 @@ impl crypto::ServerConfig for ServerCrypto {
     fn initial_keys(
         &self,
         version: u32,
-        destination: &ConnectionId,
+        destination: DestinationId,
     ) -> Result<crypto::Keys, UnsupportedVersion> {
         crypto::ServerConfig::initial_keys(&*self.quinn, version, destination)
     }
 
-    fn retry_tag(&self, version: u32, destination: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+    fn retry_tag(&self, version: u32, destination: DestinationId, packet: &[u8]) -> [u8; 16] {
         crypto::ServerConfig::retry_tag(&*self.quinn, version, destination, packet)
     }
 
     fn start_session(
-        self: Arc<Self>,
+        self: Shared<Self>,
         version: u32,
         params: &TransportParameters,
     ) -> Box<dyn crypto::Session> {
@@ -150,7 +154,7 @@ impl crypto::ServerConfig for ServerCrypto {
 }
 
 /// Whether a Retry packet is genuine: destination connection id of the first Initial packet, header and payload of the Retry.
-type RetryCheck = dyn Fn(&ConnectionId, &[u8], &[u8]) -> bool + Send + Sync;
+type RetryCheck = dyn Fn(DestinationId, &[u8], &[u8]) -> bool + Send + Sync;
 
 struct Session {
     tls: Connection,
@@ -165,8 +169,11 @@ struct Session {
 }
 
 impl crypto::Session for Session {
-    fn initial_keys(&self, destination: &ConnectionId, side: Side) -> crypto::Keys {
-        boxed(self.initial.keys(destination, side.into(), self.version))
+    fn initial_keys(&self, destination: DestinationId, side: Side) -> crypto::Keys {
+        boxed(
+            self.initial
+                .keys(&destination[..], side.into(), self.version),
+        )
     }
 
     /// The negotiated ALPN protocol as `Vec<u8>`.
@@ -198,15 +205,14 @@ impl crypto::Session for Session {
 
     fn read_handshake(&mut self, buf: &[u8]) -> Result<bool, TransportError> {
         let handshaking = self.tls.is_handshaking();
-        self.tls.read_hs(buf).map_err(|error| TransportError {
-            code: self
+        self.tls.read_hs(buf).map_err(|error| {
+            let code = self
                 .tls
                 .alert()
                 .map_or(TransportErrorCode::PROTOCOL_VIOLATION, |alert| {
                     TransportErrorCode::crypto(alert.into())
-                }),
-            frame: None,
-            reason: error.to_string(),
+                });
+            library::transport_error(code, error.to_string())
         })?;
         if handshaking && !self.tls.is_handshaking() {
             self.observation.complete(&self.tls);
@@ -253,7 +259,7 @@ impl crypto::Session for Session {
         })
     }
 
-    fn is_valid_retry(&self, destination: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
+    fn is_valid_retry(&self, destination: DestinationId, header: &[u8], payload: &[u8]) -> bool {
         (self.is_valid_retry)(destination, header, payload)
     }
 

@@ -10,7 +10,7 @@ use quicbed_contract::options::{
     Aead, Cipher, CommonOptions, CongestionControl, Description, HeaderProtection,
 };
 use quicbed_contract::udp::Socket;
-use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::{
     ConnectionStats, Endpoint, EndpointConfig, MtuDiscoveryConfig, Runtime, ServerConfig,
     TokioRuntime, TransportConfig, VarInt,
@@ -19,14 +19,14 @@ use rustls::crypto::ring::cipher_suite;
 use rustls::Tls13CipherSuite;
 
 use crate::groups;
+use crate::library::{self, LIBRARY, VERSION};
 use crate::observation::{Observation, Observed};
 use crate::session::QUIC_V1;
 use crate::signatures;
-use crate::socket::{Meter, MeteredSocket, Stamp};
+use crate::socket;
 use crate::tls::Cryptography;
+use crate::traffic::{Meter, Stamp};
 
-pub const LIBRARY: &str = "quinn";
-pub const VERSION: &str = "0.11.12";
 const TLS_LIBRARY: &str = "rustls 0.23.46";
 
 /// Largest `--udp-payload`: quinn gives the length of a handshake packet two bytes and panics when 14 bits do not hold it.
@@ -60,7 +60,7 @@ pub fn open_events(description: &Description, options: &CommonOptions) -> Events
     let reason = description.unsupported(options).or_else(|| {
         let largest = MAX_UDP_PAYLOAD;
         (options.udp_payload > largest)
-            .then(|| format!("quinn makes no datagrams of more than {largest} bytes"))
+            .then(|| format!("{LIBRARY} makes no datagrams of more than {largest} bytes"))
     });
     match reason {
         Some(reason) => events.exit_unsupported(&reason),
@@ -150,8 +150,7 @@ fn congestion_controller(options: &CommonOptions) -> Arc<dyn ControllerFactory +
             config.initial_window(initial_window);
             Arc::new(config)
         }
-        // Its own window is 240 000 bytes.
-        CongestionControl::Bbr => Arc::new(BbrConfig::default()),
+        CongestionControl::Bbr => library::bbr(),
     }
 }
 
@@ -176,8 +175,8 @@ pub fn endpoint(
     // quinn has switched GRO on.
     socket.restore_gro()?;
     let mut in_force = socket.in_force(options)?;
-    in_force.gso &= quinn_socket.max_transmit_segments() > 1;
-    let metered = MeteredSocket::new(
+    in_force.gso &= socket::has_gso(&quinn_socket);
+    let metered = socket::metered(
         quinn_socket,
         meter,
         in_force.gso,
@@ -196,7 +195,7 @@ pub fn endpoint(
     config
         .max_udp_payload_size(largest as u16)
         .map_err(io::Error::other)?;
-    let endpoint = Endpoint::new_with_abstract_socket(config, server, Arc::new(metered), runtime)?;
+    let endpoint = Endpoint::new_with_abstract_socket(config, server, metered, runtime)?;
     Ok((endpoint, in_force))
 }
 
@@ -239,7 +238,7 @@ pub fn report(
     if let Some(stats) = stats {
         common.packets_sent = Some(stats.udp_tx.datagrams);
         common.packets_received = Some(stats.udp_rx.datagrams);
-        common.packets_lost = Some(stats.path.lost_packets);
+        common.packets_lost = Some(library::packets_lost(&stats));
     }
     if let Some((start, end)) = cpu {
         let CpuTime { user_ns, system_ns } = end.cpu.since(start.cpu);

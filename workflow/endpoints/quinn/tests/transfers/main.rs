@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-const CLIENT: &str = env!("CARGO_BIN_EXE_quicbed-quinn-client");
-const SERVER: &str = env!("CARGO_BIN_EXE_quicbed-quinn-server");
+mod programs;
+
+use programs::{CLIENT, SERVER};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,0 +1,5 @@
+//! The client of the endpoint contract on noq.
+
+fn main() {
+    std::process::exit(quicbed_endpoint_noq::client::run());
+}

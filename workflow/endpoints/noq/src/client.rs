@@ -1,0 +1,1 @@
+../../quinn/src/client.rs

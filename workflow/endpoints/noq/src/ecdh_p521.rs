@@ -1,0 +1,1 @@
+../../quinn/src/ecdh_p521.rs

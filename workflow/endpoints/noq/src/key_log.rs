@@ -1,0 +1,1 @@
+../../quinn/src/key_log.rs

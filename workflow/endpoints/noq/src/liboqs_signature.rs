@@ -1,0 +1,1 @@
+../../quinn/src/liboqs_signature.rs

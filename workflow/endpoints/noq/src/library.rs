@@ -1,0 +1,42 @@
+//! What is noq's own in sources that serve quinn too, where the crate `quinn` is noq.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quinn::congestion::{Bbr3Config, ControllerFactory};
+use quinn::{ConnectionId, ConnectionStats, ReadError, RecvStream, TransportErrorCode};
+use quinn_proto::TransportError;
+
+pub const LIBRARY: &str = "noq";
+pub const VERSION: &str = "1.4.0";
+
+/// How noq passes the destination connection id of the first Initial packet.
+pub type DestinationId<'a> = ConnectionId;
+
+/// How noq starts sessions of a TLS configuration.
+pub type Shared<'a, T> = &'a T;
+
+pub fn share<T>(config: &Arc<T>) -> Shared<'_, T> {
+    config
+}
+
+pub fn transport_error(code: TransportErrorCode, reason: String) -> TransportError {
+    TransportError::new(code, reason)
+}
+
+/// BBRv3 with its own initial window.
+pub fn bbr() -> Arc<dyn ControllerFactory + Send + Sync> {
+    Arc::new(Bbr3Config::default())
+}
+
+pub fn packets_lost(stats: &ConnectionStats) -> u64 {
+    stats.lost_packets
+}
+
+/// Fills `chunks` with the next of the stream; `None` is its end.
+pub async fn read_chunks(
+    stream: &mut RecvStream,
+    chunks: &mut [Bytes],
+) -> Result<Option<usize>, ReadError> {
+    stream.read_many_chunks(chunks).await
+}

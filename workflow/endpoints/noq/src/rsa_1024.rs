@@ -1,0 +1,1 @@
+../../quinn/src/rsa_1024.rs

@@ -1,0 +1,1 @@
+../../../quinn/tests/transfers/main.rs

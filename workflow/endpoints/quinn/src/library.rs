@@ -1,0 +1,46 @@
+//! What is quinn's own in sources that also serve its fork noq.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use quinn::congestion::{BbrConfig, ControllerFactory};
+use quinn::{ConnectionId, ConnectionStats, ReadError, RecvStream, TransportErrorCode};
+use quinn_proto::TransportError;
+
+pub const LIBRARY: &str = "quinn";
+pub const VERSION: &str = "0.11.12";
+
+/// How quinn passes the destination connection id of the first Initial packet.
+pub type DestinationId<'a> = &'a ConnectionId;
+
+/// How quinn starts sessions of a TLS configuration.
+pub type Shared<'a, T> = Arc<T>;
+
+pub fn share<T>(config: &Arc<T>) -> Shared<'_, T> {
+    config.clone()
+}
+
+pub fn transport_error(code: TransportErrorCode, reason: String) -> TransportError {
+    TransportError {
+        code,
+        frame: None,
+        reason,
+    }
+}
+
+/// BBR with its own initial window, 240 000 bytes.
+pub fn bbr() -> Arc<dyn ControllerFactory + Send + Sync> {
+    Arc::new(BbrConfig::default())
+}
+
+pub fn packets_lost(stats: &ConnectionStats) -> u64 {
+    stats.path.lost_packets
+}
+
+/// Fills `chunks` with the next of the stream; `None` is its end.
+pub async fn read_chunks(
+    stream: &mut RecvStream,
+    chunks: &mut [Bytes],
+) -> Result<Option<usize>, ReadError> {
+    stream.read_chunks(chunks).await
+}
