@@ -113,7 +113,9 @@ class Campaign:
         """Proof of every build and variant in the experiment; cells without one are not measured."""
         # cells of one delay follow each other, because changing it takes seconds
         for cell in sorted(self.cells, key=lambda cell: cell.variant.get("rtt_ms") or 0):
-            reason = cell.unsupported or self.driver.unsupported(cell, self.experiment.workload, self.experiment.link)
+            reason = cell.unsupported or self.driver.unsupported(
+                cell, self.experiment.workload, self.experiment.link, self.experiment.perf
+            )
             if reason is not None:
                 self.exclude(cell, "unsupported", reason)
                 continue
@@ -330,7 +332,12 @@ class Campaign:
                 attempt = self.driver.time_primitives(cell, directory)
             else:
                 attempt = self.driver.execute(
-                    cell, self.experiment.workload, self.scale, self.experiment.link, directory
+                    cell,
+                    self.experiment.workload,
+                    self.scale,
+                    self.experiment.link,
+                    directory,
+                    profile=self.experiment.perf,
                 )
                 attempt.evidence["proof"] = self.proofs[cell.id]
             run = self._record(cell, attempt, block=block, order=order, number=number)

@@ -46,6 +46,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         ("quicbed.notebooks", "NotebookError"),
         ("quicbed.bench", "BenchError"),
         ("quicbed.handshake", "HandshakeError"),
+        ("quicbed.perf", "PerfError"),
     ):
         if module in sys.modules:
             errors.append(getattr(sys.modules[module], name))
@@ -110,6 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("key_log", type=Path, metavar="key-log")
     command.add_argument("--server", metavar="IP:PORT", required=True, help="address of the server")
     command.add_argument("--transport", choices=("quic", "tcp"), default="quic")
+    command = add("symbols", _symbols, "print what the samples of a run were sorted into, and what no mapping claims")
+    command.add_argument("run_directory", type=Path, metavar="run", help="directory of a run of cpu-shares")
+    command.add_argument("--top", type=int, default=15, help="number of symbols shown")
     command = add("generate", _generate, "write JSON schemas and generated documentation")
     command.add_argument(
         "--check",
@@ -233,6 +237,12 @@ def _handshake(arguments: argparse.Namespace) -> None:
     from quicbed.handshake import main_table
 
     print(main_table(arguments.capture, arguments.key_log, server=arguments.server, transport=arguments.transport))
+
+
+def _symbols(arguments: argparse.Namespace) -> None:
+    from quicbed import perf
+
+    print(perf.describe(ROOT, arguments.run_directory, arguments.top))
 
 
 def _generate(arguments: argparse.Namespace) -> int:

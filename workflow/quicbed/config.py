@@ -366,6 +366,19 @@ class Pair(Model):
     server: Name = Field(description="Library of the server.")
 
 
+class Perf(Model):
+    """Sampling of both endpoints with perf; runs under it are compared with no others."""
+
+    frequency: int = Field(
+        999, ge=10, le=20000, description="Samples per second of processor time; not a multiple of the timer's."
+    )
+    call_graph: Literal["fp", "dwarf"] = Field(
+        "fp",
+        description="How stacks are walked: `fp` by frame pointers, which all builds keep; `dwarf` by debug "
+        "information, from copies of the stack, with much larger recordings.",
+    )
+
+
 class Experiment(Model):
     """config/experiments/<name>.yaml: factors, workload, link and scales behind a figure or table."""
 
@@ -397,6 +410,9 @@ class Experiment(Model):
         description="Measure the baseline twice per block and library: the noise floor of a ratio.",
     )
     contrast: Contrast | None = Field(None, description="Ends the experiment when it is narrow enough.")
+    perf: Perf | None = Field(
+        None, description="Where processor time goes is sampled in every run (workload `bulk`); null: not."
+    )
     scales: dict[Name, Scale] = Field(description="Scales: `quick`, `paper`, `tiny` and others.")
 
     @model_validator(mode="after")
@@ -413,6 +429,8 @@ class Experiment(Model):
         handshakes = self.workload.kind == "handshake"
         if self.primitives and not handshakes:
             raise ValueError("primitives: needs workload.kind `handshake`")
+        if self.perf and handshakes:
+            raise ValueError("perf: needs workload.kind `bulk`")
         for variant in self.variants:
             if not handshakes and (variant.retry or variant.slow or variant.rtt_ms or variant.initial_size != 1200):
                 raise ValueError(

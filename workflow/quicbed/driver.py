@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed import certificates, events, handshake, proof
+from quicbed import certificates, events, handshake, perf, proof
 from quicbed.capture import CaptureError
-from quicbed.config import Link, Project, Scale, Workload
+from quicbed.config import Link, Perf, Project, Scale, Workload
 from quicbed.plan import Cell, congestion_control_of, digest
 from quicbed.testbed import Exit, LinkSettings, Process, Testbed, TestbedError
 
@@ -52,6 +52,7 @@ PRIMITIVES_TIMEOUT = 900.0
 # Time to spend on one operation of one primitive in a run.
 PRIMITIVES_MS = 20
 FREE_BYTES = 500 * 2**20
+_NOT_TRIED = "perf was not tried"
 
 
 class MeasureError(Exception):
@@ -117,12 +118,23 @@ class Driver:
         self.facts = facts
         self.raw = project.raw / project.config.testbed
         self.applied: LinkSettings | None = None
+        self._perf_problem: str | None = _NOT_TRIED
 
     # ---- one run -------------------------------------------------------------------------------------------------
 
-    def unsupported(self, cell: Cell, workload: Workload, link: Link) -> str | None:
-        """Why the testbed cannot give a cell the link it needs, or None if nothing is known against it."""
-        return self.testbed.unsupported(link_settings(link, workload, cell.variant.get("rtt_ms") or 0))
+    def unsupported(self, cell: Cell, workload: Workload, link: Link, profile: Perf | None = None) -> str | None:
+        """Why the testbed cannot give a cell the link it needs, or None if nothing is known against it.
+
+        Nor sample it with perf, if it is to be, or sort its samples.
+        """
+        reason = self.testbed.unsupported(link_settings(link, workload, cell.variant.get("rtt_ms") or 0))
+        if reason is None and profile is not None:
+            if self._perf_problem is _NOT_TRIED:
+                self._perf_problem = perf.problem(self.testbed.client) or perf.problem(self.testbed.server)
+            libraries = dict.fromkeys((cell.client.library, cell.server.library))
+            problems = (perf.mapping_problem(self.project.root, library) for library in libraries)
+            reason = self._perf_problem or next(filter(None, problems), None)
+        return reason
 
     def prepare(self, cell: Cell, workload: Workload, link: Link) -> None:
         """Give the link what a cell needs, unless it has it already; once more if that fails."""
@@ -147,10 +159,12 @@ class Driver:
         *,
         connections: int | None = None,
         key_log: Path | None = None,
+        profile: Perf | None = None,
     ) -> Attempt:
         """Run server and client of a cell once; their output goes to `directory`.
 
-        `connections` is their number, by default that of the cell; TLS secrets are appended to `key_log`.
+        `connections` is their number, by default that of the cell; TLS secrets are appended to `key_log`; both are
+        sampled with perf as `profile` says.
         """
         count = connections or cell.connections
         more = {"server": ["--content", str(scale.bytes)], "client": ["--connections", str(count)]}
@@ -163,12 +177,14 @@ class Driver:
         server: Process | None = None
         client: Process | None = None
         server_exit = client_exit = None
+        profiled = perf.Profile(profile, directory) if profile else None
+        perf_cpu = 0.0
         try:
-            server = self._spawn("server", cell, workload, scale, link, directory, more["server"])
+            server = self._spawn("server", cell, workload, scale, link, directory, more["server"], profiled)
             if (problem := self._await_ready(server, directory / "server.jsonl")) is not None:
                 attempt.fail(problem)
             else:
-                client = self._spawn("client", cell, workload, scale, link, directory, more["client"])
+                client = self._spawn("client", cell, workload, scale, link, directory, more["client"], profiled)
                 try:
                     client_exit = client.wait(scale.timeout_s + HANG_MARGIN)
                 except TimeoutError:
@@ -177,11 +193,15 @@ class Driver:
                     attempt.fail(
                         f"the client hung: not finished {limit:g} s after its start" + (f": {said}" if said else "")
                     )
+        except perf.PerfError as error:
+            attempt.fail(str(error))
         finally:
             if client is not None and client_exit is None:
                 _kill(client)
             if server is not None:
                 server_exit = self._stop(server, attempt)
+            if profiled is not None:
+                perf_cpu = profiled.stop()
         after = self.testbed.counters()
         own_cpu = time.process_time() - own_before
         wall = time.monotonic() - begin
@@ -191,6 +211,10 @@ class Driver:
                 self._judge_handshakes(attempt, cell, scale, count, *logs)
             else:
                 self._judge(attempt, cell, scale, *logs)
+        if profiled is not None:
+            if attempt.status == "ok" and logs is not None:
+                self._fold(attempt, profiled, logs[0].connections[0])
+            profiled.discard()
         delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
         endpoints_cpu = sum(e.user_s + e.system_s for e in (client_exit, server_exit) if e is not None)
         attempt.host |= {
@@ -198,7 +222,7 @@ class Driver:
             "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
             "before": before,
             "delta": dict(sorted(delta.items())),
-            "foreign_cpu_share": _foreign_share(delta, endpoints_cpu + own_cpu, wall),
+            "foreign_cpu_share": _foreign_share(delta, endpoints_cpu + own_cpu + perf_cpu, wall),
             "driver_cpu_s": own_cpu,
         }
         if client_exit is not None:
@@ -220,6 +244,7 @@ class Driver:
         link: Link,
         directory: Path,
         more: Sequence[str],
+        profiled: perf.Profile | None = None,
     ) -> Process:
         side = cell.client if role == "client" else cell.server
         program = self.project.build / side.build / "bin" / role
@@ -267,7 +292,27 @@ class Driver:
             ]
             argv += ["--window", str(workload.window)]
         host = self.testbed.client if role == "client" else self.testbed.server
-        return host.spawn(argv, stdout=directory / f"{role}.out", stderr=directory / f"{role}.err")
+        if profiled is not None:
+            argv = profiled.held(role, argv)
+        process = host.spawn(argv, stdout=directory / f"{role}.out", stderr=directory / f"{role}.err")
+        if profiled is not None:
+            try:
+                profiled.attach(role, host, process)
+            except BaseException:
+                _kill(process)
+                raise
+        return process
+
+    def _fold(self, attempt: Attempt, profiled: perf.Profile, connection: events.ClientConnection) -> None:
+        """Keep the samples of the transfer as folded stacks."""
+        if connection.t_client_hello is None or connection.t_last_byte is None:
+            attempt.fail("the client reported a transfer without its times")
+            return
+        hosts = {"client": self.testbed.client, "server": self.testbed.server}
+        try:
+            attempt.host["perf"] = profiled.fold(hosts, connection.t_client_hello, connection.t_last_byte)
+        except perf.PerfError as error:
+            attempt.fail(str(error))
 
     def _await_ready(self, server: Process, log: Path) -> str | None:
         """Wait for the server's `ready` event; returns what went wrong, if anything."""

@@ -153,6 +153,8 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
         "workload": experiment.workload.model_dump(),
         "link": experiment.link.model_dump(),
     }
+    if experiment.perf:
+        identity["perf"] = experiment.perf.model_dump()
     return digest(identity), identity
 
 
