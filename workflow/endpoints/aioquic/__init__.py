@@ -1,0 +1,1 @@
+"""Endpoint programs on aioquic."""

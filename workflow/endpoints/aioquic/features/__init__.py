@@ -1,0 +1,1 @@
+"""What only some flavours have; a build holds the modules of its own features."""

@@ -1,0 +1,327 @@
+"""What client and server have in common: aioquic set up as the options say, and what it tells about a connection."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import cryptography
+from cryptography.hazmat.backends.openssl import backend
+from quicbed_contract import ALPN, CONTRACT
+from quicbed_contract.clock import CpuTime, now_ns
+from quicbed_contract.events import one_line
+from quicbed_contract.options import Options
+
+import aioquic
+from aioquic import tls
+from aioquic._crypto import AEAD, HeaderProtection
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.congestion.base import register_congestion_control
+from aioquic.quic.congestion.cubic import CubicCongestionControl
+from aioquic.quic.congestion.reno import RenoCongestionControl
+from aioquic.quic.connection import QuicConnection
+from aioquic.quic.packet import QuicProtocolVersion
+
+LIBRARY = "aioquic"
+VERSION: str = aioquic.__version__
+
+LARGEST_PACKET = 16383
+"""aioquic writes lengths of packets and frames in two bytes (RFC 9000, section 16)."""
+
+CIPHERS = {
+    "aes-128-gcm": tls.CipherSuite.AES_128_GCM_SHA256,
+    "aes-256-gcm": tls.CipherSuite.AES_256_GCM_SHA384,
+    "chacha20-poly1305": tls.CipherSuite.CHACHA20_POLY1305_SHA256,
+}
+GROUPS = {
+    "x25519": tls.Group.X25519,
+    "x448": tls.Group.X448,
+    "p-256": tls.Group.SECP256R1,
+    "p-384": tls.Group.SECP384R1,
+    "p-521": tls.Group.SECP521R1,
+}
+SIGNATURES = {
+    "rsa-1024": tls.SignatureAlgorithm.RSA_PSS_RSAE_SHA256,
+    "rsa-2048": tls.SignatureAlgorithm.RSA_PSS_RSAE_SHA256,
+    "rsa-4096": tls.SignatureAlgorithm.RSA_PSS_RSAE_SHA256,
+    "ecdsa-p-256": tls.SignatureAlgorithm.ECDSA_SECP256R1_SHA256,
+    "ecdsa-p-384": tls.SignatureAlgorithm.ECDSA_SECP384R1_SHA384,
+    "ed25519": tls.SignatureAlgorithm.ED25519,
+}
+
+
+def feature(name: str) -> ModuleType | None:
+    """The module of a feature, if this build has it."""
+    module = f"{__package__}.features.{name}"
+    return importlib.import_module(module) if importlib.util.find_spec(module) else None
+
+
+def description() -> dict[str, Any]:
+    """What `--describe` prints."""
+    noop = feature("noop") is not None
+    return {
+        "contract": CONTRACT,
+        "library": LIBRARY,
+        "version": VERSION,
+        "tls_library": f"aioquic {VERSION} on cryptography {cryptography.__version__}, "
+        f"{' '.join(backend.openssl_version_text().split()[:2])}",
+        "flavour_features": ["noop"] if noop else [],
+        "transport": "quic",
+        "alpn": [ALPN],
+        "ciphers": list(CIPHERS),
+        "aead": ["standard", "noop"] if noop else ["standard"],
+        "header_protection": ["on", "off"] if noop else ["on"],
+        "groups": list(GROUPS),
+        "signatures": list(SIGNATURES),
+        "retry": True,
+        "initial_size": True,
+        "congestion_controls": ["cubic", "reno"],
+        "gso": True,
+        "gro": True,
+    }
+
+
+def unsupported(options: Options) -> str | None:
+    """Why aioquic cannot do what is asked, beyond what its description tells."""
+    if options.udp_payload > LARGEST_PACKET:
+        return f"{LIBRARY} makes no datagrams of more than {LARGEST_PACKET} bytes"
+    return None
+
+
+class KeyLog:
+    """TLS secrets, kept in memory until a connection is over."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lines: list[str] = []
+        self.save()  # a path that cannot be written is to be noticed at the start
+
+    def write(self, line: str) -> None:
+        """Keep a line."""
+        self._lines.append(line)
+
+    def flush(self) -> None:
+        """Do nothing: aioquic flushes after every line."""
+
+    def save(self) -> None:
+        """Append what was kept to the file."""
+        with open(self.path, "a", encoding="ascii") as file:
+            file.writelines(self._lines)
+        self._lines.clear()
+
+
+class Cubic(CubicCongestionControl):
+    """CUBIC of aioquic, counting the packets declared lost."""
+
+    lost = 0
+
+    def on_packets_lost(self, *, now: float, packets: Iterable[Any]) -> None:
+        """Count and go on."""
+        packets = list(packets)
+        self.lost += len(packets)
+        super().on_packets_lost(now=now, packets=packets)
+
+
+class Reno(RenoCongestionControl):
+    """NewReno of aioquic, counting the packets declared lost."""
+
+    lost = 0
+
+    def on_packets_lost(self, *, now: float, packets: Iterable[Any]) -> None:
+        """Count and go on."""
+        packets = list(packets)
+        self.lost += len(packets)
+        super().on_packets_lost(now=now, packets=packets)
+
+
+class Context(tls.Context):
+    """TLS of one connection, which remembers the signature scheme of CertificateVerify."""
+
+    signature: int | None = None
+
+    def _check_certificate_verify_signature(self, verify: tls.CertificateVerify) -> None:
+        super()._check_certificate_verify_signature(verify)
+        self.signature = verify.algorithm
+
+    def _signature_algorithms_for_private_key(self) -> list[tls.SignatureAlgorithm]:
+        able = super()._signature_algorithms_for_private_key()
+        permitted = [scheme for scheme in able if scheme in self._signature_algorithms]
+        # no more than one is permitted, so that the handshake fails or uses this one
+        self.signature = permitted[0] if permitted else None
+        return permitted
+
+
+class Connection(QuicConnection):
+    """A connection of aioquic restricted as the options say, which tells what the contract asks for."""
+
+    def __init__(self, options: Options, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._options = options
+        # congestion control and pacing count in full datagrams from the start; only the first ones are smaller
+        self._max_datagram_size = options.initial_size
+        self.packets_received = 0
+        self.closed_by_peer = False
+        self.t_handshake_complete: int | None = None
+        self.t_handshake_confirmed: int | None = None
+        self.negotiated: dict[str, Any] = {}
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        self.tls._supported_groups = [GROUPS[self._options.group]]
+        self.tls._signature_algorithms = [SIGNATURES[self._options.signature]]
+
+    def _confirm_handshake(self) -> None:
+        super()._confirm_handshake()
+        if self.t_handshake_confirmed is None:
+            self.t_handshake_confirmed = now_ns()
+
+    def _close_begin(self, is_initiator: bool, now: float) -> None:
+        super()._close_begin(is_initiator=is_initiator, now=now)
+        self.closed_by_peer = not is_initiator
+
+    def _payload_received(self, *arguments: Any, **named: Any) -> tuple[bool, bool]:
+        self.packets_received += 1
+        return super()._payload_received(*arguments, **named)
+
+    def completed(self) -> None:
+        """Note that the handshake is complete and what was negotiated."""
+        self.t_handshake_complete = now_ns()
+        if not self._is_client and self.t_handshake_confirmed is not None:
+            # for a server both are the same moment (RFC 9001, section 4.1.2)
+            self.t_handshake_complete = self.t_handshake_confirmed
+        context = self.tls
+        keys = self._cryptos[tls.Epoch.ONE_RTT]
+        # the one private key that was made, whose public key the peer has answered
+        if context._x25519_private_key is not None:
+            group = "x25519"
+        elif context._x448_private_key is not None:
+            group = "x448"
+        else:
+            group = context._ec_private_keys[-1].curve.name
+        standard = type(keys.send.aead) is AEAD and type(keys.recv.aead) is AEAD
+        protected = type(keys.send.hp) is HeaderProtection and type(keys.recv.hp) is HeaderProtection
+        self.negotiated = {
+            "cipher": f"TLS_{tls.CipherSuite(context.key_schedule.cipher_suite).name}",
+            "group": group,
+            "signature": tls.SignatureAlgorithm(context.signature).name.lower() if context.signature else None,
+            "alpn": context.alpn_negotiated,
+            "tls_version": "TLSv1.3",
+            "aead": "standard" if standard else "noop",
+            "header_protection": "on" if protected else "off",
+            "hello_retry_request": False,
+        }
+
+    def full_size(self) -> None:
+        """Send datagrams of full size from now on."""
+        self._max_datagram_size = self._options.udp_payload
+
+    def sent(self, stream: int) -> int:
+        """Bytes of a stream that were put into packets so far."""
+        known = self._streams.get(stream)
+        return known.sender.highest_offset if known else 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection was closed, by this side or by the peer."""
+        return self._close_event is not None and not self._close_pending
+
+    def why_closed(self) -> str | None:
+        """Why the connection was closed, as one line; None if it was without an error."""
+        event = self._close_event
+        if event is None or event.error_code == 0:
+            return None
+        what = f"error 0x{event.error_code:x}"
+        if event.frame_type is not None and event.error_code & ~0xFF == 0x100:
+            alert = event.error_code & 0xFF
+            names = {description.value: description.name for description in tls.AlertDescription}
+            what = f"TLS alert {alert} ({names.get(alert, 'unknown')})"
+        reason = f": {event.reason_phrase}" if event.reason_phrase else ""
+        if event.reason_phrase == "Idle timeout" and not self.closed_by_peer:
+            return "nothing was received until the idle timeout"
+        return one_line(f"{'received' if self.closed_by_peer else 'sent'} {what}{reason}")
+
+    def report(self) -> dict[str, Any]:
+        """Fields of the `connection` event that aioquic knows."""
+        return {
+            "t_handshake_complete": self.t_handshake_complete,
+            "t_handshake_confirmed": self.t_handshake_confirmed,
+            "packets_sent": self._packet_number,
+            "packets_received": self.packets_received,
+            "packets_lost": self._loss._cc.lost,
+            **self.negotiated,
+        }
+
+
+class Traffic:
+    """Datagrams of a connection until its handshake is complete, and processor time from its first one."""
+
+    def __init__(self) -> None:
+        self.cpu: CpuTime | None = None
+        self.counts = dict.fromkeys(("packets_sent", "packets_received", "bytes_sent", "bytes_received"), 0)
+        self.counting = True
+
+    def sent(self, datagrams: list[bytes]) -> None:
+        """Datagrams were handed to the system."""
+        if self.counting:
+            self.counts["packets_sent"] += len(datagrams)
+            self.counts["bytes_sent"] += sum(map(len, datagrams))
+
+    def received(self, datagram: bytes) -> None:
+        """A datagram was received."""
+        if self.counting:
+            self.counts["packets_received"] += 1
+            self.counts["bytes_received"] += len(datagram)
+
+    def report(self, end: CpuTime) -> dict[str, Any]:
+        """Fields of the `connection` event; those of the handshake only if it was completed."""
+        fields: dict[str, Any] = {}
+        if not self.counting:
+            fields = {f"handshake_{name}": count for name, count in self.counts.items()}
+        if self.cpu is not None:
+            fields["cpu_user_ns"] = end.user_ns - self.cpu.user_ns
+            fields["cpu_system_ns"] = end.system_ns - self.cpu.system_ns
+        return fields
+
+
+def set_up(options: Options) -> None:
+    """Prepare aioquic for all connections of this process."""
+    # warnings about failed connections are events; a line on standard error would cost time
+    logging.getLogger("quic").setLevel(logging.CRITICAL + 1)
+    register_congestion_control("cubic", Cubic)
+    register_congestion_control("reno", Reno)
+    tls.Context = Context
+    noop, off = options.aead == "noop", options.header_protection == "off"
+    if (noop or off) and (module := feature("noop")):
+        module.install(noop_aead=noop, header_protection_off=off)
+
+
+def configuration(
+    options: Options, key_log: KeyLog | None, *, is_client: bool, idle_timeout: float
+) -> QuicConfiguration:
+    """The configuration of all connections of this process."""
+    return QuicConfiguration(
+        is_client=is_client,
+        alpn_protocols=[ALPN],
+        cipher_suites=[CIPHERS[options.cipher]],
+        congestion_control_algorithm=options.congestion_control or "cubic",
+        idle_timeout=idle_timeout,
+        max_data=options.window,
+        max_stream_data=options.window,
+        max_datagram_size=options.udp_payload,
+        secrets_log_file=key_log,
+        supported_versions=[QuicProtocolVersion.VERSION_1],
+    )
+
+
+def read(option: str, path: str) -> bytes:
+    """A file named in an option; raises OSError with a message that names it."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise OSError(f"--{option} {path}: {os.strerror(error.errno or 0)}") from None
