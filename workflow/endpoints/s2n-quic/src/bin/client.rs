@@ -1,0 +1,5 @@
+//! The client of the endpoint contract on s2n-quic.
+
+fn main() {
+    std::process::exit(quicbed_endpoint_s2n_quic::client::run());
+}
