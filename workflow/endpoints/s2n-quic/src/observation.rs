@@ -362,7 +362,10 @@ impl<const CLIENT: bool> event::Subscriber for Subscriber<CLIENT> {
         let mut observed = context.observation.lock();
         observed.closed = Some(Stamp::now());
         observed.total = Some(context.counts);
-        if let Some(reason) = reason(&event.error, observed.tls_error.as_deref()) {
+        let early = || "closed before the handshake was complete".to_owned();
+        let reason = reason(&event.error, observed.tls_error.as_deref())
+            .or_else(|| observed.complete.is_none().then(early));
+        if let Some(reason) = reason {
             observed.failure.get_or_insert(reason);
         }
         drop(observed);
@@ -379,16 +382,9 @@ pub fn reason(error: &s2n_quic::connection::Error, tls_error: Option<&str>) -> O
     match error {
         Error::Closed { .. } => None,
         Error::Application { error, .. } if **error == 0 => None,
-        Error::Transport { .. } => Some(match tls_error {
-            Some(tls) => one_line(&format!("{tls}: {error}")),
-            None => one_line(&error.to_string()),
-        }),
-        _ => Some(one_line(&error.to_string())),
+        Error::Transport { .. } => Some(tls_error.map_or_else(|| error.to_string(), str::to_owned)),
+        _ => Some(error.to_string()),
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -96,7 +96,6 @@ extern "C" {
     static s2n_rsa_pss_rsae_sha256: Opaque;
     static s2n_ecdsa_sha256: Opaque;
     static s2n_ecdsa_sha384: Opaque;
-    static s2n_ecdsa_sha512: Opaque;
     static s2n_mldsa44: Opaque;
     static s2n_mldsa65: Opaque;
     static s2n_mldsa87: Opaque;
@@ -137,11 +136,11 @@ fn group(name: &str) -> Option<Group> {
 }
 
 pub const SIGNATURES: [&str; 8] = [
+    "rsa-1024",
     "rsa-2048",
     "rsa-4096",
     "ecdsa-p-256",
     "ecdsa-p-384",
-    "ecdsa-p-521",
     "mldsa44",
     "mldsa65",
     "mldsa87",
@@ -151,10 +150,9 @@ fn signature(name: &str) -> Option<&'static Opaque> {
     // SAFETY: constants of s2n-tls.
     unsafe {
         Some(match name {
-            "rsa-2048" | "rsa-4096" => &s2n_rsa_pss_rsae_sha256,
+            "rsa-1024" | "rsa-2048" | "rsa-4096" => &s2n_rsa_pss_rsae_sha256,
             "ecdsa-p-256" => &s2n_ecdsa_sha256,
             "ecdsa-p-384" => &s2n_ecdsa_sha384,
-            "ecdsa-p-521" => &s2n_ecdsa_sha512,
             "mldsa44" => &s2n_mldsa44,
             "mldsa65" => &s2n_mldsa65,
             "mldsa87" => &s2n_mldsa87,
