@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from quicbed import build as builds
-from quicbed import certificates
+from quicbed import certificates, examples
 from quicbed.analysis import paired_ratio
 from quicbed.campaign import Campaign
 from quicbed.config import Link, Project, Scale, Workload
@@ -45,6 +45,7 @@ def bench(project: Project, only: Sequence[str]) -> int:
     known: dict[str, Callable[[Project], None]] = {
         "goodput": goodput,
         "handshakes": handshakes,
+        "examples": examples_of_libraries,
         "workflow": workflow,
         "interval": interval,
     }
@@ -217,6 +218,34 @@ def handshakes(project: Project) -> None:
         )
     if contaminated:
         print(f"  disturbed by other work on the machine: {len(contaminated)}, the first {contaminated[0]}")
+
+
+def examples_of_libraries(project: Project) -> None:
+    """Endpoints against the example programs that their libraries ship, in turn over loopback."""
+    log = project.root / "logs" / "bench-examples.log"
+    jobs = os.cpu_count() or 1
+    certificates.make_all(project, [certificates.DEFAULT], jobs=jobs, log=log)
+    for name, library in project.libraries.items():
+        if library.example is None:
+            continue
+        programs = examples.build(project, name, jobs=jobs, log=log)
+        builds.build(project, name, "stock", jobs=jobs, log=log)
+        ours: list[float] = []
+        theirs: list[float] = []
+        with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
+            for kept in [False, *[True] * ROUNDS]:
+                pair = (
+                    examples.own_goodput(project, name, BULK.bytes, Path(temporary)),
+                    examples.goodput(project, name, programs, BULK.bytes, Path(temporary)),
+                )
+                if kept:  # the first is the warm-up
+                    ours.append(pair[0])
+                    theirs.append(pair[1])
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        print(f"  {name}, Mbit/s of {BULK.bytes >> 20} MiB by wall time of the client, loopback:")
+        print(f"    {'our endpoints':32} {_spread(ours)}")
+        print(f"    {'examples of the library':32} {_spread(theirs)}")
+        _verdict(f"{name} / its example ({_spread(ratios)})", statistics.median(ratios), 0.95, at_least=True)
 
 
 def _raw_udp(testbed: Testbed) -> float:

@@ -18,7 +18,9 @@ from quicbed import algorithms
 
 Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
 Aead = Literal["standard", "noop", "noenc"]
-Component = Literal["boringssl", "boringssl-pq", "liboqs", "openssl", "openssl-provider"]
+Component = Literal[
+    "boringssl", "boringssl-pq", "liboqs", "msquic", "msquic-noop", "openssl", "openssl-provider", "quictls"
+]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 
@@ -188,6 +190,22 @@ class Notes(Model):
     io: str = Field(description="How the endpoints do I/O, batching, buffers and windows.")
 
 
+class Example(Model):
+    """The example programs that a library ships, which `make bench` holds our endpoints against.
+
+    In words and file names `{bytes}`, `{port}`, `{root}` (a directory that holds `{bytes}`), `{content}` (that file),
+    `{certificate}`, `{key}`, `{ca}` and `{ca_der}` stand for what a transfer has.
+    """
+
+    package: str = Field(description="Package whose examples these are, as among its sources.")
+    server: list[str] = Field(min_length=1, description="Example that serves, and its command line.")
+    client: list[str] = Field(min_length=1, description="Example that downloads, and its command line.")
+    files: dict[str, str] = Field(
+        default_factory=dict,
+        description="Files that the programs expect in their working directory, and what they hold.",
+    )
+
+
 class Library(Model):
     """config/libraries/<name>.yaml: one QUIC (or TCP+TLS) implementation."""
 
@@ -218,6 +236,7 @@ class Library(Model):
         "fetched source of a package.",
     )
     flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
+    example: Example | None = Field(None, description="Example programs in the library's own sources, for comparison.")
     optional: bool = Field(
         False, description="Left out of experiments on `all` libraries; takes part where it is named."
     )

@@ -1,0 +1,175 @@
+"""The example programs that libraries ship, built as they are, to hold our endpoints against.
+
+An example comes with the library's fetched source and its own lock file. It is compiled with the same profile as the
+endpoints, and runs over loopback, because most examples can do nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from quicbed import build as builds
+from quicbed import certificates
+from quicbed.build import BuildError, cargo
+from quicbed.config import Example, Project
+from quicbed.content import PERIOD, content
+
+PORT = 4433
+"""Some examples have no option for it."""
+
+READY_TIMEOUT = 20.0
+
+
+def build(project: Project, name: str, *, jobs: int, log: Path) -> Path:
+    """Build the example programs of a library; returns the directory they are in."""
+    example = _example(project, name)
+    out = project.build / "work" / f"{name}-example"
+    if project.libraries[name].recipe == "go":
+        _build_go(project, name, example, out, log)
+    else:
+        _build_cargo(project, name, example, out, jobs, log)
+    return (out / "bin").absolute()
+
+
+def _example(project: Project, name: str) -> Example:
+    example = project.libraries[name].example
+    if example is None:
+        raise BuildError(f"config/libraries/{name}.yaml: example: is missing; there is nothing to compare with")
+    return example
+
+
+def _programs(example: Example) -> list[str]:
+    return [example.server[0], example.client[0]]
+
+
+def _build_cargo(project: Project, name: str, example: Example, out: Path, jobs: int, log: Path) -> None:
+    """Build examples of a crate with the Cargo.lock that it was published with."""
+    library = project.libraries[name]
+    (package,) = (p for p in builds.crates_of(project.root, library) if p["name"] == example.package)
+    vendor = builds.vendor_directory(project)
+    builds.verify_source(vendor, package)
+    source = out / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.copytree(vendor / f"{package['name']}-{package['version']}", source)
+    environment = cargo.environment(project, library, "stock", vendor)
+    profile = {"CARGO_PROFILE_RELEASE_DEBUG": "line-tables-only", "CARGO_PROFILE_RELEASE_LTO": "off"}
+    examples = [word for program in _programs(example) for word in ("--example", program)]
+    argv = ["cargo", "build", "--release", "--locked", "--jobs", str(jobs), *examples]
+    argv += ["--target-dir", str((out / "target").absolute())]
+    builds.run(argv, log=log, cwd=source, env={**environment, **profile})
+    (out / "bin").mkdir(exist_ok=True)
+    for program in _programs(example):
+        shutil.copy2(out / "target" / "release" / "examples" / program, out / "bin" / program)
+
+
+def _build_go(project: Project, name: str, example: Example, out: Path, log: Path) -> None:
+    """Build commands of a module with the go.sum that it was published with."""
+    from quicbed.build import go
+
+    environment = go.environment()
+    job = builds.Job(project, name, "stock", builds.vendor_directory(project), {}, out, 1, log)
+    module = go.cached(job, example.package, environment)
+    for program in _programs(example):
+        argv = ["go", "build", "-o", str((out / "bin" / Path(program).name).absolute()), f"./{program}"]
+        builds.run(argv, log=log, cwd=module, env=environment)
+
+
+def goodput(project: Project, name: str, programs: Path, size: int, directory: Path) -> float:
+    """Mbit/s of one download by a library's own example programs: size over the wall time of the client process."""
+    example = _example(project, name)
+    words = _words(project, size, directory)
+    for target, source in example.files.items():
+        file = directory / target.format_map(words)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            os.link(source.format_map(words), file)
+    server = [str(programs / Path(example.server[0]).name), *(word.format_map(words) for word in example.server[1:])]
+    client = [str(programs / Path(example.client[0]).name), *(word.format_map(words) for word in example.client[1:])]
+    return _transfer(server, client, PORT, size, directory)
+
+
+def own_goodput(project: Project, name: str, size: int, directory: Path) -> float:
+    """Mbit/s of one download by our endpoints, timed in the same way over the same loopback."""
+    words = _words(project, size, directory)
+    programs = builds.build_directory(project, name, "stock") / "bin"
+    address = f"127.0.0.1:{PORT}"
+    server = [str(programs / "server"), "--listen", address, "--events", str(directory / "server.jsonl")]
+    server += ["--certificate", words["certificate"], "--private-key", words["key"], "--content", str(size)]
+    client = [str(programs / "client"), "--connect", address, "--events", str(directory / "client.jsonl")]
+    client += ["--server-name", "server", "--ca", words["ca"], "--bytes", str(size)]
+    return _transfer(server, client, PORT, size, directory)
+
+
+def _words(project: Project, size: int, directory: Path) -> dict[str, str]:
+    """What stands for the placeholders of an example's command line; makes the files they name."""
+    identity = certificates.directory(project)
+    root = directory / "root"
+    root.mkdir(parents=True, exist_ok=True)
+    served = root / str(size)
+    if not served.exists():
+        with served.open("wb") as file:
+            for offset in range(0, size, PERIOD):
+                file.write(content(min(PERIOD, size - offset), offset))
+    authority = directory / "ca.der"
+    authority.write_bytes(ssl.PEM_cert_to_DER_cert((identity / "ca.pem").read_text(encoding="ascii")))
+    return {
+        "bytes": str(size),
+        "ca": str(identity / "ca.pem"),
+        "ca_der": str(authority),
+        "certificate": str(identity / "server.pem"),
+        "content": str(served),
+        "key": str(identity / "server.key"),
+        "port": str(PORT),
+        "root": str(root),
+    }
+
+
+def _transfer(server: Sequence[str], client: Sequence[str], port: int, size: int, directory: Path) -> float:
+    with (directory / "server.log").open("wb") as log, _running(server, directory, log.fileno()) as process:
+        _await_port(process, port, directory / "server.log")
+        begin = time.monotonic()
+        with (directory / "client.log").open("wb") as errors:
+            done = subprocess.run(
+                client, cwd=directory, stdout=subprocess.DEVNULL, stderr=errors, timeout=120, check=False
+            )
+        seconds = time.monotonic() - begin
+    if done.returncode != 0:
+        said = (directory / "client.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise BuildError(f"{client[0]}: exit code {done.returncode}: {said[-1] if said else 'it said nothing'}")
+    return 8 * size / seconds / 1e6
+
+
+@contextlib.contextmanager
+def _running(argv: Sequence[str], directory: Path, output: int) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(argv, cwd=directory, stdout=output, stderr=output) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _await_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Wait until somebody has bound a UDP port."""
+    deadline = time.monotonic() + READY_TIMEOUT
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            raise BuildError(f"{log}: the server ended: {said[-1] if said else 'it said nothing'}")
+        for table in ("/proc/net/udp", "/proc/net/udp6"):
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+            if any(int(line.split()[1].rpartition(":")[2], 16) == port for line in lines):
+                return
+        time.sleep(0.01)
+    raise BuildError(f"{log}: the server did not open UDP port {port} within {READY_TIMEOUT:g} s")
