@@ -6,6 +6,7 @@ import gc
 import time
 from typing import Any, cast
 
+from cryptography.hazmat.primitives.serialization import Encoding
 from quicbed_contract import FAILED, OK, request
 from quicbed_contract.clock import CpuTime, now_ns
 from quicbed_contract.content import Checker
@@ -63,6 +64,7 @@ class Download:
             "content_ok": wrong is None,
         }
         self.socket.close()
+        self.quic.take_apart()
         return record
 
     def _begin(self) -> None:
@@ -167,21 +169,21 @@ def main() -> int:
     events = Events("client", library.LIBRARY, library.VERSION, options.events)
     told = in_force(options)
     probe = Socket.for_peer(options.connect, options)
-    events.start(told | probe.in_force() | {"aes_hardware": None})
+    events.start(told | probe.in_force() | {"aes_hardware": library.aes_hardware()})
     probe.close()
     if reason := not_described(options, description) or library.unsupported(options):
         return events.unsupported(reason)
     try:
         key_log = library.KeyLog(options.key_log) if options.key_log else None
-        trusted = library.read("ca", options.ca)
-        if not load_pem_x509_certificates(trusted):
-            return events.error(f"--ca {options.ca}: holds no certificate")
+        trusted = library.read("ca", options.ca, load_pem_x509_certificates)
     except (OSError, ValueError) as error:
         return events.error(one_line(error))
     library.set_up(options)
     configuration = library.configuration(options, key_log, is_client=True, idle_timeout=options.timeout)
     configuration.server_name = options.server_name
-    configuration.load_verify_locations(cadata=trusted)
+    configuration.load_verify_locations(
+        cadata=b"".join(certificate.public_bytes(Encoding.PEM) for certificate in trusted)
+    )
     waiter = Waiter()
     gc.collect()
     gc.freeze()

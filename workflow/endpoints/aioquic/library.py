@@ -6,12 +6,15 @@ import importlib
 import importlib.util
 import logging
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
 import cryptography
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.backends.openssl import backend
+from cryptography.hazmat.bindings.openssl.binding import Binding
 from quicbed_contract import ALPN, CONTRACT
 from quicbed_contract.clock import CpuTime, now_ns
 from quicbed_contract.events import one_line
@@ -32,6 +35,9 @@ VERSION: str = aioquic.__version__
 
 LARGEST_PACKET = 16383
 """aioquic writes lengths of packets and frames in two bytes (RFC 9000, section 16)."""
+
+OPENSSL_CPU_INFO = 9
+"""What OpenSSL_version(3) is asked for."""
 
 CIPHERS = {
     "aes-128-gcm": tls.CipherSuite.AES_128_GCM_SHA256,
@@ -84,6 +90,18 @@ def description() -> dict[str, Any]:
         "gso": True,
         "gro": True,
     }
+
+
+def aes_hardware() -> bool | None:
+    """Whether OpenSSL uses the AES instructions of the processor, as it tells itself; None where it does not.
+
+    It tells the capabilities it goes by, those left by the variable OPENSSL_ia32cap: CPUID leaf 1, EDX and above it
+    ECX, whose bit 25 is AES (OPENSSL_ia32cap(3)).
+    """
+    bindings = Binding()
+    said = bindings.ffi.string(bindings.lib.OpenSSL_version(OPENSSL_CPU_INFO)).decode()
+    found = re.search(r"OPENSSL_ia32cap=0x([0-9a-f]+)", said)
+    return bool(int(found[1], 16) >> (32 + 25) & 1) if found else None
 
 
 def unsupported(options: Options) -> str | None:
@@ -256,6 +274,10 @@ class Connection(QuicConnection):
             **self.negotiated,
         }
 
+    def take_apart(self) -> None:
+        """Free the memory now: aioquic's objects refer to each other, and would wait for the garbage collector."""
+        vars(self).clear()
+
 
 class Traffic:
     """Datagrams of a connection until its handshake is complete, and processor time from its first one."""
@@ -318,10 +340,16 @@ def configuration(
     )
 
 
-def read(option: str, path: str) -> bytes:
-    """A file named in an option; raises OSError with a message that names it."""
+def read(option: str, path: str, parse: Callable[[bytes], Any]) -> Any:
+    """What a PEM file named in an option holds; raises OSError or ValueError with a message that names both."""
     try:
         with open(path, "rb") as file:
-            return file.read()
+            held = parse(file.read())
     except OSError as error:
         raise OSError(f"--{option} {path}: {os.strerror(error.errno or 0)}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        # cryptography says TypeError where a key has a password
+        raise ValueError(f"--{option} {path}: {one_line(error)}") from None
+    if not held:
+        raise ValueError(f"--{option} {path}: is empty")
+    return held

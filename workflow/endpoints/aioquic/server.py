@@ -26,6 +26,7 @@ from aioquic.quic.packet import (
     pull_quic_header,
 )
 from aioquic.quic.retry import QuicRetryTokenHandler
+from aioquic.tls import load_pem_private_key, load_pem_x509_certificates
 
 from . import library
 
@@ -171,7 +172,9 @@ class Server:
                 self._guarded(session, self._transmit, session)
 
     def _guarded(self, session: Session, act: Callable[..., None], *arguments: Any) -> None:
-        """Do something with a connection; whatever aioquic raises, it is that connection that has failed."""
+        """Do something with a connection unless it is over; whatever aioquic raises, it is this one that has failed."""
+        if session not in self.sessions:
+            return
         try:
             act(*arguments)
         except Exception as failure:  # noqa: BLE001
@@ -191,10 +194,15 @@ class Server:
                 if session is not None:
                     self._guarded(session, self._take, session, datagram, sender, now)
                     touched[session] = None
-        return {session: None for session in touched if session in self.sessions}
+        return touched
 
     def _take(self, session: Session, datagram: bytes, sender: Address, now: float) -> None:
         session.receive(datagram, sender, now)
+        if not session.quic.packets_received:
+            # looked like a first Initial packet, but was none
+            self._forget(session)
+            self.accepted -= 1
+            return
         self._events(session)
 
     def _session(self, datagram: bytes, sender: Address, now: float) -> Session | None:
@@ -311,9 +319,10 @@ class Server:
         self.by_id[connection_id] = session
 
     def _forget(self, session: Session) -> None:
-        self.sessions.pop(session, None)
+        del self.sessions[session]
         for connection_id in session.ids:
             self.by_id.pop(connection_id, None)
+        session.quic.take_apart()
 
 
 def main() -> int:
@@ -325,18 +334,18 @@ def main() -> int:
     try:
         sock = Socket(options.listen, options)
     except OSError as error:
-        events.start(in_force(options) | {"aes_hardware": None})
+        events.start(in_force(options) | {"aes_hardware": library.aes_hardware()})
         return events.error(f"--listen {options.listen[0]}:{options.listen[1]}: {error.strerror}")
-    events.start(in_force(options) | sock.in_force() | {"aes_hardware": None})
+    events.start(in_force(options) | sock.in_force() | {"aes_hardware": library.aes_hardware()})
     if reason := not_described(options, description) or library.unsupported(options):
         return events.unsupported(reason)
     try:
         key_log = library.KeyLog(options.key_log) if options.key_log else None
         configuration = library.configuration(options, key_log, is_client=False, idle_timeout=IDLE_TIMEOUT)
-        for name in ("certificate", "private-key"):
-            library.read(name, getattr(options, name.replace("-", "_")))
-        configuration.load_cert_chain(options.certificate, options.private_key)
-    except (OSError, ValueError, TypeError) as error:
+        chain = library.read("certificate", options.certificate, load_pem_x509_certificates)
+        configuration.certificate, *configuration.certificate_chain = chain
+        configuration.private_key = library.read("private-key", options.private_key, load_pem_private_key)
+    except (OSError, ValueError) as error:
         return events.error(one_line(error))
     if configuration.private_key.public_key() != configuration.certificate.public_key():
         return events.error(f"--private-key {options.private_key}: is not the key of the certificate")
