@@ -108,6 +108,39 @@ BORINGSSL_OPTIONS = {
     },
 }
 
+_QUICTLS_OPTIONS = """
+enable-tls1_3 no-makedepend no-dgram no-ssl3 no-psk no-srp no-zlib no-egd no-idea no-rc5 no-rc4 no-afalgeng no-comp no-cms
+no-ct no-srtp no-ts no-gost no-dso no-ec2m no-tls1 no-tls1_1 no-tls1_2 no-dtls no-dtls1 no-dtls1_2 no-ssl no-ssl3-method
+no-tls1-method no-tls1_1-method no-tls1_2-method no-dtls1-method no-dtls1_2-method no-siphash no-whirlpool no-aria no-bf
+no-blake2 no-sm2 no-sm3 no-sm4 no-camellia no-cast no-md4 no-mdc2 no-ocb no-rc2 no-rmd160 no-scrypt no-seed
+no-weak-ssl-ciphers no-shared no-tests no-uplink no-cmp no-fips no-padlockeng no-siv no-legacy no-deprecated
+"""
+"""What MsQuic configures quictls with: `OPENSSL_CONFIG_FLAGS` in submodules/CMakeLists.txt of its package."""
+
+QUICTLS_OPTIONS = [
+    f"--prefix={PREFIX}",
+    "--libdir=lib",
+    f"--openssldir={PREFIX}/ssl",
+    *_QUICTLS_OPTIONS.split(),
+]
+
+MSQUIC_OPTIONS = {
+    "CMAKE_BUILD_TYPE": "Release",  # -O3 -DNDEBUG
+    "CMAKE_C_FLAGS": f"-g1 {FRAME_POINTERS}",
+    "QUIC_BUILD_SHARED": "OFF",
+    "QUIC_EMBED_GIT_HASH": "OFF",  # it would be that of whatever repository lies around the build
+    "QUIC_ENABLE_LOGGING": "OFF",
+    "QUIC_TLS_LIB": "quictls",
+}
+
+MSQUIC_TLS = """cmake_minimum_required(VERSION 3.16)
+project(OpenSSLQuic C)
+add_library(OpenSSLQuic INTERFACE)
+target_include_directories(OpenSSLQuic INTERFACE ${QUICBED_QUICTLS}/include)
+add_library(OpenSSLQuic::OpenSSLQuic ALIAS OpenSSLQuic)
+"""
+"""Takes the place of MsQuic's own build of quictls: the headers of the component."""
+
 BORING_SYS_PATCH = "boring-pq.patch"
 """The patch that boring-sys applies to BoringSSL whatever its features; the crate boring needs it."""
 
@@ -228,6 +261,38 @@ def _build_boringssl(place: Place) -> None:
     shutil.copytree(tree / "include", place.out / "include")
 
 
+def _build_quictls(place: Place) -> None:
+    # it builds inside its source tree
+    tree = place.work / "quictls"
+    shutil.copytree(place.source / "submodules" / "quictls", tree, symlinks=True)
+    make = ["make", f"-j{place.jobs}"]
+    place.run("perl", "Configure", "linux-x86_64", *QUICTLS_OPTIONS, *FLAGS, FRAME_POINTERS, cwd=tree)
+    place.run(*make, "build_generated", cwd=tree)
+    place.run(*make, "libcrypto.a", "libssl.a", cwd=tree)
+    (place.out / "lib").mkdir()
+    for library in ("libcrypto.a", "libssl.a"):
+        shutil.copy2(tree / library, place.out / "lib")
+    templates = shutil.ignore_patterns("*.in")
+    shutil.copytree(tree / "include" / "openssl", place.out / "include" / "openssl", ignore=templates)
+
+
+def _build_msquic(place: Place) -> None:
+    tree = place.work / "msquic"
+    shutil.copytree(place.source, tree, symlinks=True, ignore=shutil.ignore_patterns("quictls"))
+    if place.name == "msquic-noop":
+        patch = place.project.root.absolute() / builds.PATCHES / "msquic" / "noop.patch"
+        place.run("patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={patch}", cwd=tree)
+    tls = place.work / "tls"
+    tls.mkdir()
+    (tls / "CMakeLists.txt").write_text(MSQUIC_TLS, encoding="utf-8")
+    found = {"FETCHCONTENT_SOURCE_DIR_OPENSSLQUIC": str(tls), "QUICBED_QUICTLS": str(place.needs["quictls"])}
+    objects = place.cmake(tree, MSQUIC_OPTIONS | found, "core", "msquic_platform")
+    (place.out / "lib").mkdir()
+    for library in ("libcore.a", "libmsquic_platform.a"):
+        shutil.copy2(objects / "obj" / "Release" / library, place.out / "lib")
+    shutil.copytree(tree / "src" / "inc", place.out / "include")
+
+
 _CORE = (PQ / "pq.c", PQ / "pq.h", PQ / "algorithms.h")
 
 COMPONENTS = {
@@ -254,6 +319,20 @@ COMPONENTS = {
         [BORINGSSL_OPTIONS, BORING_SYS_PATCH],
         files=(PQ / "pq.h", PQ / "algorithms.h", builds.PATCHES / "boringssl"),
         variables=("QUICBED_BORINGSSL", "BORING_BSSL_PATH"),
+    ),
+    "quictls": Component(
+        "msquic", _build_quictls, [QUICTLS_OPTIONS, FLAGS, FRAME_POINTERS], variables=("QUICBED_QUICTLS",)
+    ),
+    "msquic": Component(
+        "msquic", _build_msquic, [MSQUIC_OPTIONS, MSQUIC_TLS], needs=("quictls",), variables=("QUICBED_MSQUIC",)
+    ),
+    "msquic-noop": Component(
+        "msquic",
+        _build_msquic,
+        [MSQUIC_OPTIONS, MSQUIC_TLS],
+        files=(builds.PATCHES / "msquic",),
+        needs=("quictls",),
+        variables=("QUICBED_MSQUIC",),
     ),
 }
 

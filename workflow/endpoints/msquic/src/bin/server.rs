@@ -1,0 +1,533 @@
+//! The server. MsQuic's worker threads do the work; the main thread waits for connections that are over.
+
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use quicbed_contract::clock::{now_ns, CpuTime};
+use quicbed_contract::content::{self, PERIOD};
+use quicbed_contract::events::{Events, Role, ServerConnection};
+use quicbed_contract::exit;
+use quicbed_contract::options::{Aead, HeaderProtection, ServerOptions};
+use quicbed_contract::request::{self, MAX_REQUEST};
+use quicbed_contract::udp::Socket;
+use quicbed_endpoint_msquic::library::{
+    alpn, context, describe, on_stop, quic_address, transport_error, Credentials, Library,
+};
+use quicbed_endpoint_msquic::*;
+
+/// Application error of this server for a request it does not understand, and when it is stopped.
+const BAD_REQUEST: u64 = 1;
+const STOPPED: u64 = 2;
+
+/// Connections that are still open when the server is stopped have this long to end.
+const STOPPED_WITHIN: Duration = Duration::from_millis(500);
+
+/// Periods of content in one send, and sends that MsQuic has at once: more than a congestion window needs, without a copy
+/// of the content.
+const PERIODS: usize = 16;
+const SENDS: usize = 16;
+
+static SERVER: OnceLock<Server> = OnceLock::new();
+static STOPPING: AtomicBool = AtomicBool::new(false);
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+enum Message {
+    /// A connection is over.
+    Over(Box<Serving>),
+    /// SIGTERM or SIGINT.
+    Stop,
+}
+
+/// What the callbacks need.
+struct Server {
+    library: Library,
+    options: ServerOptions,
+    messages: Sender<Message>,
+    /// One send of whole periods.
+    periods: Buffers<PERIODS>,
+}
+
+/// Pieces of content as MsQuic takes them.
+struct Buffers<const N: usize>([QUIC_BUFFER; N]);
+
+// SAFETY: content is never written to and lives as long as the program.
+unsafe impl<const N: usize> Send for Buffers<N> {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Sync for Buffers<N> {}
+
+fn main() {
+    let options = ServerOptions::from_command_line(&description());
+    let mut events = Events::open(&options.common.events);
+    if let Some(reason) = unsupported(&options.common) {
+        events.exit_unsupported(&reason);
+    }
+    if let Err(reason) = run(options, &mut events) {
+        events.exit_failed(&reason);
+    }
+    events.end();
+    // Without the destructors of libraries: the worker threads are still there.
+    // SAFETY: all events are written.
+    unsafe { libc::_exit(exit::OK) }
+}
+
+fn run(options: ServerOptions, events: &mut Events) -> Result<(), String> {
+    let (sender, messages) = mpsc::channel();
+    on_stop(sender.clone(), || Message::Stop)?;
+    let about_socket = |error: std::io::Error| format!("--listen {}: {error}", options.listen);
+    // MsQuic's own sockets share their port with whoever wants it; this one tells whether it is free.
+    let socket = Socket::bind(options.listen, &options.common).map_err(about_socket)?;
+    let in_force = in_force(&socket, &options.common, Some(options.retry)).map_err(about_socket)?;
+    drop(socket);
+    events.start(Role::Server, LIBRARY, VERSION, &in_force);
+    tls::configure(&options.common, None)?;
+    let credentials = Credentials::Server {
+        certificate: &options.certificate,
+        private_key: &options.private_key,
+    };
+    let library = Library::open(&options.common, &credentials)?;
+    if options.retry {
+        library.always_retry()?;
+    }
+    let asked = options.listen;
+    SERVER.get_or_init(|| Server {
+        library,
+        options,
+        messages: sender,
+        periods: Buffers([piece(PERIOD); PERIODS]),
+    });
+    let listener = listen(&library, asked)?;
+    let port = library
+        .local_address(listener)
+        .map_or(asked.port(), |address| address.port());
+    events.ready(SocketAddr::new(asked.ip(), port));
+    serve(&library, listener, &messages, events)
+}
+
+/// The beginning of the content.
+fn piece(length: usize) -> QUIC_BUFFER {
+    QUIC_BUFFER {
+        Length: length as u32,
+        Buffer: content::slice_at(0, length).as_ptr().cast_mut(),
+    }
+}
+
+fn listen(library: &Library, address: SocketAddr) -> Result<HQUIC, String> {
+    let mut listener = ptr::null_mut();
+    // SAFETY: pointers are valid during the calls.
+    let status = unsafe {
+        let opened = call!(
+            library,
+            ListenerOpen,
+            library.registration,
+            Some(on_listener),
+            ptr::null_mut(),
+            &mut listener
+        );
+        match opened {
+            SUCCESS => {
+                call!(
+                    library,
+                    ListenerStart,
+                    listener,
+                    &alpn(),
+                    1,
+                    &quic_address(address)
+                )
+            }
+            refused => refused,
+        }
+    };
+    match failed(status) {
+        false => Ok(listener),
+        true => Err(format!("--listen {address}: {}", describe(status))),
+    }
+}
+
+/// Reports connections until the server is stopped.
+fn serve(
+    library: &Library,
+    listener: HQUIC,
+    messages: &Receiver<Message>,
+    events: &mut Events,
+) -> Result<(), String> {
+    while let Ok(Message::Over(serving)) = messages.recv() {
+        serving.report(events)?;
+    }
+    STOPPING.store(true, Ordering::Release);
+    // SAFETY: the handles are open, the listener is closed once.
+    unsafe {
+        call!(library, ListenerClose, listener);
+        let flags = QUIC_CONNECTION_SHUTDOWN_FLAG_NONE;
+        call!(
+            library,
+            RegistrationShutdown,
+            library.registration,
+            flags,
+            STOPPED
+        );
+    }
+    let limit = Instant::now() + STOPPED_WITHIN;
+    while OPEN.load(Ordering::Acquire) > 0 {
+        match messages.recv_timeout(limit.saturating_duration_since(Instant::now())) {
+            Ok(Message::Over(serving)) => serving.report(events)?,
+            Ok(Message::Stop) => {}
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+/// One connection: the context of MsQuic's callbacks, which come one at a time.
+struct Serving {
+    server: &'static Server,
+    peer: SocketAddr,
+    cpu_at_accept: CpuTime,
+    requests: u64,
+    answers: u64,
+    error: Option<String>,
+    record: ServerConnection,
+}
+
+/// One stream.
+struct Answer {
+    serving: *mut Serving,
+    request: Vec<u8>,
+    left: u64,
+    sends: usize,
+    /// The last send.
+    last: Vec<QUIC_BUFFER>,
+}
+
+impl Serving {
+    fn new(server: &'static Server, peer: SocketAddr) -> Serving {
+        Serving {
+            server,
+            peer,
+            cpu_at_accept: CpuTime::now(),
+            requests: 0,
+            answers: 0,
+            error: None,
+            record: ServerConnection {
+                t_accept: Some(now_ns()),
+                ..ServerConnection::default()
+            },
+        }
+    }
+
+    fn fail(&mut self, reason: String) {
+        self.error.get_or_insert(reason);
+    }
+
+    /// Writes down what is known of the first datagrams.
+    fn note_start(&mut self) {
+        let Some(peer) = hooks::take(self.peer) else {
+            return;
+        };
+        let record = &mut self.record.common;
+        record.retry = Some(peer.retry);
+        self.record.t_accept = Some(peer.t_first);
+        self.cpu_at_accept = peer.cpu_first;
+        if record.t_handshake_complete.is_some() {
+            record.handshake_packets_sent = Some(peer.sent.datagrams);
+            record.handshake_bytes_sent = Some(peer.sent.bytes);
+            record.handshake_packets_received = Some(peer.received.datagrams);
+            record.handshake_bytes_received = Some(peer.received.bytes);
+        }
+    }
+
+    fn connected(&mut self, connection: HQUIC) {
+        let now = now_ns();
+        self.record.common.t_handshake_complete = Some(now);
+        // For a server they are the same (RFC 9001, section 4.1.2).
+        self.record.common.t_handshake_confirmed = Some(now);
+        self.note_start();
+        let options = &self.server.options.common;
+        let other = tls::read_back(tls::take_completed(), options, &mut self.record.common);
+        let aead = self.server.library.protection(connection, options);
+        self.record.common.aead = Some(aead);
+        self.record.common.header_protection = Some(match aead {
+            Aead::Noenc => HeaderProtection::Off,
+            _ => options.header_protection,
+        });
+        if let Some(other) = other {
+            self.fail(other);
+        }
+    }
+
+    fn report(mut self: Box<Self>, events: &mut Events) -> Result<(), String> {
+        OPEN.fetch_sub(1, Ordering::AcqRel);
+        let complete = self.record.common.t_handshake_complete.is_some();
+        let error = self
+            .error
+            .take()
+            .or_else(|| match (complete, self.requests, self.answers) {
+                (false, ..) => Some("closed before the handshake was complete".into()),
+                (true, 0, _) => Some("closed without a request".into()),
+                (true, asked, answered) if answered < asked => {
+                    Some("closed before everything asked for was sent".into())
+                }
+                _ => None,
+            });
+        let record = &mut self.record.common;
+        record.index = events.connections();
+        record.ok = error.is_none();
+        record.error = error;
+        events.server_connection(&self.record);
+        tls::flush_key_log()
+    }
+}
+
+impl Answer {
+    /// Gives MsQuic as much as it may have at once.
+    unsafe fn pump(&mut self, stream: HQUIC) {
+        const WHOLE: u64 = (PERIODS * PERIOD) as u64;
+        let serving = &mut *self.serving;
+        while self.sends < SENDS && self.left > 0 {
+            let length = self.left.min(WHOLE);
+            let (buffers, count) = if length == WHOLE {
+                (serving.server.periods.0.as_ptr(), PERIODS)
+            } else {
+                let (periods, rest) = (length as usize / PERIOD, length as usize % PERIOD);
+                self.last = vec![piece(PERIOD); periods];
+                self.last.extend((rest > 0).then(|| piece(rest)));
+                (self.last.as_ptr(), self.last.len())
+            };
+            let flags = match length == self.left {
+                true => QUIC_SEND_FLAG_FIN,
+                false => QUIC_SEND_FLAG_NONE,
+            };
+            let none = ptr::null_mut();
+            let library = &serving.server.library;
+            let sent = call!(
+                library,
+                StreamSend,
+                stream,
+                buffers,
+                count as u32,
+                flags,
+                none
+            );
+            if failed(sent) {
+                serving.fail(format!("MsQuic: content: {}", describe(sent)));
+                return;
+            }
+            self.sends += 1;
+            self.left -= length;
+            serving.record.bytes_sent += length;
+        }
+    }
+
+    unsafe fn answer(&mut self, connection_of: HQUIC) {
+        let serving = &mut *self.serving;
+        match request::parse(&self.request) {
+            Ok(0) => {
+                let library = &serving.server.library;
+                call!(
+                    library,
+                    StreamShutdown,
+                    connection_of,
+                    QUIC_STREAM_SHUTDOWN_FLAG_GRACEFUL,
+                    0
+                );
+            }
+            Ok(length) => {
+                self.left = length;
+                self.pump(connection_of);
+            }
+            Err(error) => {
+                serving.fail(error.to_string());
+                let library = &serving.server.library;
+                call!(
+                    library,
+                    StreamShutdown,
+                    connection_of,
+                    QUIC_STREAM_SHUTDOWN_FLAG_ABORT,
+                    BAD_REQUEST
+                );
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn on_listener(_: HQUIC, _: *mut c_void, event: *mut QUIC_LISTENER_EVENT) -> u32 {
+    let event = &*event;
+    let (QUIC_LISTENER_EVENT_NEW_CONNECTION, Some(server)) = (event.Type, SERVER.get()) else {
+        return SUCCESS;
+    };
+    let new = &event.__bindgen_anon_1.NEW_CONNECTION;
+    let address = (*new.Info).RemoteAddress.cast::<libc::sockaddr>();
+    let Some(peer) = hooks::socket_address(address) else {
+        return libc::EAFNOSUPPORT as u32;
+    };
+    if STOPPING.load(Ordering::Acquire) {
+        return libc::ECONNREFUSED as u32;
+    }
+    let library = &server.library;
+    if library
+        .choose_protection(new.Connection, &server.options.common)
+        .is_err()
+    {
+        return libc::EOPNOTSUPP as u32;
+    }
+    OPEN.fetch_add(1, Ordering::AcqRel);
+    let context = context(Box::new(Serving::new(server, peer)));
+    let handler: unsafe extern "C" fn(HQUIC, *mut c_void, *mut QUIC_CONNECTION_EVENT) -> u32 =
+        on_connection;
+    let handler = handler as *mut c_void;
+    call!(
+        library,
+        SetCallbackHandler,
+        new.Connection,
+        handler,
+        context
+    );
+    let accepted = call!(
+        library,
+        ConnectionSetConfiguration,
+        new.Connection,
+        library.configuration
+    );
+    if failed(accepted) {
+        // MsQuic ends a connection that is refused here without a call of its handler.
+        OPEN.fetch_sub(1, Ordering::AcqRel);
+        drop(Box::from_raw(context.cast::<Serving>()));
+        return accepted;
+    }
+    SUCCESS
+}
+
+unsafe extern "C" fn on_connection(
+    connection: HQUIC,
+    context_pointer: *mut c_void,
+    event: *mut QUIC_CONNECTION_EVENT,
+) -> u32 {
+    let serving = &mut *context_pointer.cast::<Serving>();
+    let event = &*event;
+    match event.Type {
+        QUIC_CONNECTION_EVENT_CONNECTED => serving.connected(connection),
+        QUIC_CONNECTION_EVENT_PEER_STREAM_STARTED => {
+            serving.requests += 1;
+            let answer = Answer {
+                serving,
+                request: Vec::new(),
+                left: 0,
+                sends: 0,
+                last: Vec::new(),
+            };
+            let stream = event.__bindgen_anon_1.PEER_STREAM_STARTED.Stream;
+            let handler: unsafe extern "C" fn(HQUIC, *mut c_void, *mut QUIC_STREAM_EVENT) -> u32 =
+                on_stream;
+            let library = &(*answer.serving).server.library;
+            let context = context(Box::new(answer));
+            call!(
+                library,
+                SetCallbackHandler,
+                stream,
+                handler as *mut c_void,
+                context
+            );
+        }
+        QUIC_CONNECTION_EVENT_SHUTDOWN_INITIATED_BY_TRANSPORT => {
+            serving.record.common.t_close = Some(now_ns());
+            let why = &event.__bindgen_anon_1.SHUTDOWN_INITIATED_BY_TRANSPORT;
+            serving.fail(transport_error(why.Status, why.ErrorCode));
+        }
+        QUIC_CONNECTION_EVENT_SHUTDOWN_INITIATED_BY_PEER => {
+            serving.record.common.t_close = Some(now_ns());
+            let code = event.__bindgen_anon_1.SHUTDOWN_INITIATED_BY_PEER.ErrorCode;
+            if code != 0 {
+                serving.fail(format!(
+                    "closed by the client with application error {code}"
+                ));
+            }
+        }
+        QUIC_CONNECTION_EVENT_SHUTDOWN_COMPLETE => {
+            let mut serving = Box::from_raw(context_pointer.cast::<Serving>());
+            serving.note_start();
+            let library = &serving.server.library;
+            let common = &mut serving.record.common;
+            common.t_close.get_or_insert_with(now_ns);
+            library.count(connection, common);
+            let cpu = CpuTime::now().since(serving.cpu_at_accept);
+            common.cpu_user_ns = Some(cpu.user_ns);
+            common.cpu_system_ns = Some(cpu.system_ns);
+            if STOPPING.load(Ordering::Acquire) && serving.answers == 0 {
+                serving.fail("the server was stopped".into());
+            }
+            if event
+                .__bindgen_anon_1
+                .SHUTDOWN_COMPLETE
+                .AppCloseInProgress()
+                == 0
+            {
+                call!(library, ConnectionClose, connection);
+            }
+            let messages = serving.server.messages.clone();
+            // The receiver lives as long as the program.
+            let _ = messages.send(Message::Over(serving));
+        }
+        _ => {}
+    }
+    SUCCESS
+}
+
+unsafe extern "C" fn on_stream(
+    stream: HQUIC,
+    context: *mut c_void,
+    event: *mut QUIC_STREAM_EVENT,
+) -> u32 {
+    let answer = &mut *context.cast::<Answer>();
+    let event = &*event;
+    match event.Type {
+        QUIC_STREAM_EVENT_RECEIVE => {
+            let received = &event.__bindgen_anon_1.RECEIVE;
+            for buffer in slice::from_raw_parts(received.Buffers, received.BufferCount as usize) {
+                let room = (MAX_REQUEST + 1).saturating_sub(answer.request.len());
+                let length = room.min(buffer.Length as usize);
+                let bytes = slice::from_raw_parts(buffer.Buffer, length);
+                answer.request.extend_from_slice(bytes);
+            }
+        }
+        QUIC_STREAM_EVENT_PEER_SEND_SHUTDOWN => answer.answer(stream),
+        QUIC_STREAM_EVENT_SEND_COMPLETE => {
+            answer.sends -= 1;
+            if event.__bindgen_anon_1.SEND_COMPLETE.Canceled == 0 {
+                answer.pump(stream);
+            }
+        }
+        QUIC_STREAM_EVENT_PEER_SEND_ABORTED | QUIC_STREAM_EVENT_PEER_RECEIVE_ABORTED => {
+            let library = &(*answer.serving).server.library;
+            call!(
+                library,
+                StreamShutdown,
+                stream,
+                QUIC_STREAM_SHUTDOWN_FLAG_ABORT,
+                0
+            );
+        }
+        QUIC_STREAM_EVENT_SEND_SHUTDOWN_COMPLETE => {
+            let graceful = event.__bindgen_anon_1.SEND_SHUTDOWN_COMPLETE.Graceful != 0;
+            (*answer.serving).answers += u64::from(graceful);
+        }
+        QUIC_STREAM_EVENT_SHUTDOWN_COMPLETE => {
+            let library = (*answer.serving).server.library;
+            drop(Box::from_raw(context.cast::<Answer>()));
+            if event
+                .__bindgen_anon_1
+                .SHUTDOWN_COMPLETE
+                .AppCloseInProgress()
+                == 0
+            {
+                call!(library, StreamClose, stream);
+            }
+        }
+        _ => {}
+    }
+    SUCCESS
+}
