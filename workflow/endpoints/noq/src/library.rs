@@ -10,6 +10,9 @@ use quinn_proto::TransportError;
 pub const LIBRARY: &str = "noq";
 pub const VERSION: &str = "1.4.0";
 
+/// Whether datagrams with Initial packets can have more than 1200 bytes: noq fills them to that size only.
+pub const INITIAL_SIZE: bool = false;
+
 /// How noq passes the destination connection id of the first Initial packet.
 pub type DestinationId<'a> = ConnectionId;
 

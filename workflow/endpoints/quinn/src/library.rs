@@ -10,6 +10,9 @@ use quinn_proto::TransportError;
 pub const LIBRARY: &str = "quinn";
 pub const VERSION: &str = "0.11.12";
 
+/// Whether datagrams with Initial packets can have more than 1200 bytes.
+pub const INITIAL_SIZE: bool = true;
+
 /// How quinn passes the destination connection id of the first Initial packet.
 pub type DestinationId<'a> = &'a ConnectionId;
 

@@ -50,6 +50,7 @@ pub fn description() -> Description {
             CongestionControl::Reno,
             CongestionControl::Bbr,
         ],
+        initial_size: library::INITIAL_SIZE,
         ..description
     }
 }

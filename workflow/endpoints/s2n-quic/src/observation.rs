@@ -393,10 +393,20 @@ mod tests {
 
     #[test]
     fn a_client_that_is_done_is_no_failure() {
-        let closed =
-            |code: u32| s2n_quic::connection::Error::from(s2n_quic::application::Error::from(code));
+        use s2n_quic::connection::Error;
+        use s2n_quic_core::{frame::ConnectionClose, transport, varint::VarInt};
+        let closed = |code| {
+            Error::from(ConnectionClose {
+                error_code: VarInt::from_u8(code),
+                frame_type: None,
+                reason: None,
+            })
+        };
         assert_eq!(reason(&closed(0), None), None);
         let failed = reason(&closed(1), None).unwrap();
         assert!(failed.contains("application"), "{failed}");
+        let refused = Error::from(transport::Error::INTERNAL_ERROR);
+        assert!(reason(&refused, None).is_some());
+        assert_eq!(reason(&refused, Some("why")), Some("why".into()));
     }
 }

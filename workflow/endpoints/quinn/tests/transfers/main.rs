@@ -12,7 +12,7 @@ use serde_json::Value;
 
 mod programs;
 
-use programs::{CLIENT, SERVER};
+use programs::{CLIENT, INITIAL_SIZES, SERVER};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -244,7 +244,7 @@ fn a_retry_is_told_by_both() {
 
 #[test]
 fn the_initial_size_is_kept_until_the_handshake_is_complete() {
-    for size in [1200, 1350, 1472] {
+    for &size in INITIAL_SIZES {
         let text = size.to_string();
         // Content of one byte takes no larger datagrams, content of a megabyte does.
         for bytes in [1, 1_000_000] {
