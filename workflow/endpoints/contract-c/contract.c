@@ -214,6 +214,11 @@ static bool is_in(const char *list, const char *word)
     return false;
 }
 
+static const char *alpn(void)
+{
+    return library.alpn != NULL ? library.alpn : library.quic ? "hq-interop" : "http/1.1";
+}
+
 /* Prints what this build can do. */
 static void describe(void)
 {
@@ -224,11 +229,11 @@ static void describe(void)
            library.name, VERSION, TLS_LIBRARY);
     printf("\"flavour_features\": [%s], \"transport\": \"%s\", \"alpn\": [\"%s\"], \"ciphers\": [",
            noop ? "\"noop\"" : is_pq_build() ? "\"pq\"" : "", library.quic ? "quic" : "tcp",
-           library.quic ? "hq-interop" : "http/1.1");
+           alpn());
     for (size_t i = 0; i < COUNT(ciphers); i++, before = ", ")
         printf("%s\"%s\"", before, ciphers[i].name);
     printf("], \"aead\": [\"standard\"%s], \"header_protection\": [%s], \"groups\": [", noop ? ", \"noop\"" : "",
-           library.quic ? "\"on\"" : "");
+           !library.quic ? "" : noop && library.header_protection_off ? "\"on\", \"off\"" : "\"on\"");
     before = "";
     for (size_t i = 0; i < QUICBED_GROUPS; i++) {
         if (no_group(&quicbed_groups[i], quicbed_groups[i].name) != NULL)
@@ -496,6 +501,12 @@ static int64_t buffer_bytes(int fd, int option)
     return getsockopt(fd, SOL_SOCKET, option, &value, &length) == 0 ? value / 2 : UNKNOWN;
 }
 
+/* Of the first datagrams: what all here have, who cannot change it. */
+static int64_t smallest_datagram(void)
+{
+    return library.datagram != UNKNOWN ? library.datagram : SMALLEST_DATAGRAM;
+}
+
 static void begin_start(const char *role)
 {
     event_begin("start");
@@ -525,16 +536,18 @@ void event_start(const struct options *options, int socket_fd, const char *conge
     begin_start(options->role == CLIENT ? "client" : "server");
     fprintf(events, "\"cipher\": \"%s\"", options->cipher->name);
     event_string("aead", options->noop ? "noop" : "standard");
-    event_string("header_protection", library.quic ? "on" : NULL);
+    event_string("header_protection", !library.quic ? NULL : options->header_protection ? "on" : "off");
     event_string("group", options->group_name);
     event_string("signature", options->signature_name);
     if (options->role == SERVER)
         event_boolean("retry", options->retry);
-    event_integer("initial_size", library.datagram);
+    event_integer("initial_size", library.quic ? smallest_datagram() : UNKNOWN);
     event_string("congestion_control", congestion_control);
     event_truth("gso", library.quic ? library.gso && options->gso : UNKNOWN);
     event_truth("gro", library.quic ? library.gro && options->gro : UNKNOWN);
-    event_integer("udp_payload", library.datagram);
+    event_integer("udp_payload", library.datagram != UNKNOWN || !library.quic || options->role == SERVER
+                                     ? library.datagram
+                                     : options->udp_payload);
     event_integer("receive_buffer", buffer_bytes(socket_fd, SO_RCVBUF));
     event_integer("send_buffer", buffer_bytes(socket_fd, SO_SNDBUF));
     if (!library.quic) {
@@ -623,14 +636,15 @@ bool is_pq_build(void)
     return access(build_path("etc/openssl-pq.cnf"), R_OK) == 0;
 }
 
-static const char *missing_algorithm(bool known, const char *liboqs_name, const char *kind, const char *name)
+static const char *missing_algorithm(bool known, bool has, const char *kind, const char *name)
 {
-    static char reason[160];
+    static char reason[256];
 
     if (!known)
         snprintf(reason, sizeof(reason), "there is no %s %.64s", kind, name);
-    else if (!native(liboqs_name) && !is_pq_build())
-        snprintf(reason, sizeof(reason), "OpenSSL has no %s %.64s of its own, only flavour pq has it", kind, name);
+    else if (!has && !is_pq_build())
+        snprintf(reason, sizeof(reason), "%s has no %s %.64s of its own, only flavour pq has it", TLS_LIBRARY, kind,
+                 name);
     else
         return NULL;
     return reason;
@@ -638,24 +652,40 @@ static const char *missing_algorithm(bool known, const char *liboqs_name, const 
 
 const char *no_group(const quicbed_group *group, const char *name)
 {
-    return missing_algorithm(group != NULL, group == NULL ? NULL : group->liboqs, "group", name);
+    static char reason[160];
+
+    if (group != NULL && library.no_groups != NULL && is_in(library.no_groups, group->name)) {
+        snprintf(reason, sizeof(reason), "%s has no group %.64s on both sides", library.name, name);
+        return reason;
+    }
+    return missing_algorithm(group != NULL,
+                             group != NULL
+                                 && (library.native_groups == NULL ? native(group->liboqs)
+                                                                   : is_in(library.native_groups, group->name)),
+                             "group", name);
 }
 
 const char *no_signature(const quicbed_signature *signature, const char *name)
 {
-    return missing_algorithm(signature != NULL, signature == NULL ? NULL : signature->liboqs, "signature algorithm",
-                             name);
+    return missing_algorithm(signature != NULL,
+                             signature != NULL
+                                 && (library.native_signatures == NULL
+                                         ? native(signature->liboqs)
+                                         : is_in(library.native_signatures, signature->name)),
+                             "signature algorithm", name);
 }
 
 const char *unsupported_reason(const struct options *options)
 {
     const char *reason;
 
-    if (!options->header_protection)
+    if (!options->header_protection && !library.header_protection_off)
         return library.no_header_protection;
+    if (!options->header_protection && !is_noop_build())
+        return "this build has no --header-protection off, it is no noop flavour";
     if (options->retry && !library.retry)
         return library.no_retry;
-    if (library.quic && options->initial_size != library.datagram)
+    if (library.quic && options->initial_size != smallest_datagram())
         return library.no_initial_size;
     if (!is_in(library.congestion_controls, options->congestion_control))
         return library.no_congestion_control;
@@ -675,11 +705,16 @@ static void set_variable(const char *name, const char *value)
     }
 }
 
-void choose_openssl_configuration(bool noop, const char *key_log)
+void choose_openssl_configuration(bool noop, bool no_header_protection, const char *key_log)
 {
-    set_variable("OPENSSL_CONF", build_path(noop            ? "etc/openssl-noop.cnf"
+    const bool changed = noop || no_header_protection;
+
+    set_variable("OPENSSL_CONF", build_path(changed         ? "etc/openssl-noop.cnf"
                                             : is_pq_build() ? "etc/openssl-pq.cnf"
                                                             : "etc/openssl-standard.cnf"));
+    /* Read by the configuration of a provider that has both. */
+    set_variable("QUICBED_AEAD", noop ? "noop" : "standard");
+    set_variable("QUICBED_HEADER_PROTECTION", no_header_protection ? "off" : "on");
     set_variable("OPENSSL_MODULES", build_path("lib"));
     set_variable("SSLKEYLOGFILE", key_log);
 }

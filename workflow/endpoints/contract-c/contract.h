@@ -27,10 +27,14 @@ enum role { CLIENT, SERVER, PRIMITIVES };
 /* What differs between libraries; every endpoint defines its own. VERSION and TLS_LIBRARY come from the build. */
 struct library {
     const char *name;
-    bool quic;                       /* QUIC v1 with hq-interop, else TCP with HTTP/1.1 */
+    bool quic;                       /* QUIC v1, else TCP */
+    const char *alpn;                /* NULL: hq-interop over QUIC, http/1.1 over TCP */
     const char *congestion_controls; /* separated by blanks */
     bool retry, gso, gro;
-    int64_t datagram; /* the only size of full datagrams the library can send, UNKNOWN for TCP */
+    bool header_protection_off; /* in a noop build */
+    int64_t datagram; /* the only size of full datagrams the library can send, UNKNOWN for TCP and where it can be chosen */
+    /* Names separated by blanks: of what the TLS library itself has (NULL: what OpenSSL has), and what no build has. */
+    const char *native_groups, *native_signatures, *no_groups;
     /* Why one of the options above is not there, for the event `unsupported`. */
     const char *no_congestion_control, *no_header_protection, *no_retry, *no_initial_size;
 };
@@ -131,9 +135,9 @@ bool is_pq_build(void);
 
 /*
  * Points OpenSSL, in this process and those started from it, to the configuration of this build and to the key log.
- * Has to be called before anything of OpenSSL is.
+ * Has to be called before anything of OpenSSL is. Without header protection only in builds whose provider can do that.
  */
-void choose_openssl_configuration(bool noop, const char *key_log);
+void choose_openssl_configuration(bool noop, bool no_header_protection, const char *key_log);
 
 /* <build>/<path>, where this program is <build>/bin/<program>. */
 const char *build_path(const char *path);

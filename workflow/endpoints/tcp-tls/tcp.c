@@ -1,6 +1,6 @@
 /* Sockets of the client and the server over TCP. */
 #define _GNU_SOURCE
-#include "tcp.h"
+#include "sockets.h"
 
 #include <errno.h>
 #include <linux/tcp.h>

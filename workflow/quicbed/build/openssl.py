@@ -29,7 +29,7 @@ CONTRACT = builds.ENDPOINTS / "contract-c"
 
 COMPILER = ["gcc", "-std=gnu11", *FLAGS, FRAME_POINTERS, *WARNINGS]
 
-SHARED = ["contract.c", "openssl.c"]
+SHARED = ["contract.c", "openssl.c", "tls.c"]
 
 
 def program(root: Path, openssl: Path, sources: Sequence[Path], *, version: str, tls: str, out: Path) -> list[str]:
@@ -77,9 +77,7 @@ def build(job: Job) -> dict[str, Any]:
         programs["primitives"] = [root / CONTRACT / "primitives.c", own / "library.c"]
         place_provider(shared["openssl-provider"], out)
     for role, sources in programs.items():
-        argv = program(
-            root, openssl, sources, version=version, tls=f"OpenSSL {version}", out=out / "bin" / role
-        )
+        argv = program(root, openssl, sources, version=version, tls=f"OpenSSL {version}", out=out / "bin" / role)
         builds.run(argv, log=job.log)
     shutil.copy2(root / CONTRACT / "openssl-standard.cnf", out / "etc")
     return {"compiler": compiler_version(), "flags": COMPILER[1:]}

@@ -132,8 +132,8 @@ def make(
     are components. ``base`` is the finished stock build that another flavour reuses. Source copies, objects and logs
     live in ``work``/tcp-tls-``flavour``; what succeeded is removed but for the logs.
     """
-    versions = _versions(vendor)
-    steps = _Steps(work.absolute() / f"tcp-tls-{flavour}")
+    versions = versions_of(vendor)
+    steps = Steps(work.absolute() / f"tcp-tls-{flavour}")
     out = out.absolute()
     if flavour == "stock":
         _build_stock(vendor, openssl, out, steps, jobs, versions)
@@ -142,7 +142,7 @@ def make(
     else:
         if base is None or not (base / "sbin" / "nginx").is_file():
             raise BuildError(f"{base}: holds no stock build; build the flavour `stock` before `{flavour}`")
-        _link_tree(base, out)
+        link_tree(base, out)
         if flavour == "noop":
             _build_provider(out, steps)
         elif provider is None:
@@ -152,7 +152,7 @@ def make(
             _build_primitives(out, steps, versions)
     steps.clean()
     return {
-        "compiler": _first_line(["gcc", "--version"]),
+        "compiler": first_line(["gcc", "--version"]),
         "flags": FLAGS,
         "versions": versions,
         "options": {
@@ -163,7 +163,7 @@ def make(
     }
 
 
-class _Steps:
+class Steps:
     """Commands of one build, each with its own log file and duration."""
 
     def __init__(self, directory: Path) -> None:
@@ -213,7 +213,7 @@ _INFLUENTIAL = {
 """Environment variables that would change what is built."""
 
 
-def _source(vendor: Path, package: str, directory: str) -> Path:
+def source_of(vendor: Path, package: str, directory: str) -> Path:
     """Return the upstream source inside the one vendored version of a package."""
     found = [path for path in sorted(vendor.glob(f"{package}-[0-9]*")) if (path / directory).is_dir()]
     if len(found) != 1:
@@ -223,37 +223,39 @@ def _source(vendor: Path, package: str, directory: str) -> Path:
 
 def _sources(vendor: Path) -> dict[str, Path]:
     return {
-        "nginx": _source(vendor, "nginx-src", "nginx"),
-        "curl": _source(vendor, "curl-sys", "curl"),
+        "nginx": source_of(vendor, "nginx-src", "nginx"),
+        "curl": source_of(vendor, "curl-sys", "curl"),
     }
 
 
-def _find(file: Path, pattern: str) -> str:
+def find_in(file: Path, pattern: str) -> str:
+    """Return what the one group of a pattern matches in a file that tells a version."""
     match = re.search(pattern, file.read_text(encoding="utf-8"), re.MULTILINE)
     if match is None:
         raise BuildError(f"{file}: does not tell a version")
     return match[1]
 
 
-def _versions(vendor: Path) -> dict[str, str]:
+def versions_of(vendor: Path) -> dict[str, str]:
     """Return the upstream versions, as the sources tell them."""
-    openssl = _source(vendor, "openssl-src", "openssl") / "VERSION.dat"
+    openssl = source_of(vendor, "openssl-src", "openssl") / "VERSION.dat"
     sources = _sources(vendor)
     return {
-        "openssl": ".".join(_find(openssl, rf"^{part}=(\d+)") for part in ("MAJOR", "MINOR", "PATCH")),
-        "nginx": _find(sources["nginx"] / "src/core/nginx.h", r'#define NGINX_VERSION\s+"(.+)"'),
-        "curl": _find(sources["curl"] / "include/curl/curlver.h", r'#define LIBCURL_VERSION\s+"(.+)"'),
+        "openssl": ".".join(find_in(openssl, rf"^{part}=(\d+)") for part in ("MAJOR", "MINOR", "PATCH")),
+        "nginx": find_in(sources["nginx"] / "src/core/nginx.h", r'#define NGINX_VERSION\s+"(.+)"'),
+        "curl": find_in(sources["curl"] / "include/curl/curlver.h", r'#define LIBCURL_VERSION\s+"(.+)"'),
     }
 
 
-def _first_line(argv: list[str]) -> str:
+def first_line(argv: list[str]) -> str:
+    """Return the first line a command prints, as compilers tell their versions."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[0]
     except (OSError, subprocess.CalledProcessError):
         raise BuildError(f"{argv[0]} is not installed; run `make setup`") from None
 
 
-def _build_stock(vendor: Path, prefix: Path, out: Path, steps: _Steps, jobs: int, versions: dict[str, str]) -> None:
+def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int, versions: dict[str, str]) -> None:
     for name, source in _sources(vendor).items():
         shutil.copytree(source, steps.directory / name, symlinks=True)
     openssl, nginx, curl = (steps.directory / name for name in ("openssl", "nginx", "curl"))
@@ -279,13 +281,14 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: _Steps, jobs: int
         (out / directory).mkdir(parents=True, exist_ok=True)
     told = {"version": versions["nginx"], "tls": f"OpenSSL {versions['openssl']}"}
     own = [ENDPOINT / "tcp.c", ENDPOINT / "library.c"]
-    argv = programs.program(ROOT, openssl, [ENDPOINT / "client.c", *own], **told, out=out / "bin" / "client")
+    client = [ENDPOINT / "client.c", CONTRACT / "download.c", *own]
+    argv = programs.program(ROOT, openssl, client, **told, out=out / "bin" / "client")
     # libcurl has to come before the libraries it uses
     argv[-2:] = [str(steps.directory / "curl-build" / "lib" / "libcurl.a"), *argv[-2:]]
     steps.run("client", [*argv, f"-I{curl / 'include'}", "-DCURL_STATICLIB"])
     # The server uses nothing of OpenSSL, which is nginx's business.
     defines = [f'-DVERSION="{told["version"]}"', f'-DTLS_LIBRARY="{told["tls"]}"', f"-I{CONTRACT}", f"-I{ROOT / PQ}"]
-    sources = [ENDPOINT / "server.c", *own, CONTRACT / "contract.c"]
+    sources = [CONTRACT / "nginx.c", *own, CONTRACT / "contract.c"]
     steps.run("server", [*programs.COMPILER, *defines, "-o", out / "bin" / "server", *sources])
 
     shutil.copy2(openssl / "bin" / "openssl", out / "bin")
@@ -296,20 +299,20 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: _Steps, jobs: int
     shutil.copytree(openssl / "include" / "openssl", out / "include" / "openssl")
 
 
-def _build_provider(out: Path, steps: _Steps) -> None:
+def _build_provider(out: Path, steps: Steps) -> None:
     compiler = ["gcc", *FLAGS, *WARNINGS, "-fPIC", "-shared", f"-I{out / 'include'}"]
     target = out / "lib" / "quicbed-noop.so"
     steps.run("noop-provider", [*compiler, "-o", target, PROVIDER / "noop_provider.c"])
     shutil.copy2(PROVIDER / "openssl-noop.cnf", out / "etc")
 
 
-def _build_primitives(out: Path, steps: _Steps, versions: dict[str, str]) -> None:
+def _build_primitives(out: Path, steps: Steps, versions: dict[str, str]) -> None:
     told = {"version": versions["nginx"], "tls": f"OpenSSL {versions['openssl']}"}
     sources = [CONTRACT / "primitives.c", ENDPOINT / "library.c"]
     steps.run("primitives", programs.program(ROOT, out, sources, **told, out=out / "bin" / "primitives"))
 
 
-def _link_tree(base: Path, out: Path) -> None:
+def link_tree(base: Path, out: Path) -> None:
     """Give ``out`` the files of ``base``: hard links, or copies where the file systems differ."""
 
     def place(source: str, target: str) -> None:

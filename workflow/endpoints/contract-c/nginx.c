@@ -1,16 +1,17 @@
 /*
- * Server of the endpoint contract over TCP and TLS 1.3: runs nginx as one process and reports for it.
+ * Server of the endpoint contract over TCP and TLS 1.3, or over QUIC with HTTP/3: runs nginx as one process and reports
+ * for it.
  *
  * Nothing is written to disk and nothing can be left behind. The configuration and the content are anonymous files in
  * memory (memfd_create(2)) that nginx inherits and opens as /proc/self/fd/N; its log lines come through pipes. They are
  * gone with the last process, and nginx is ended by the kernel if this process dies (PR_SET_PDEATHSIG).
  *
- * The listening socket is opened here, with the congestion control and the buffers asked for, which accepted
+ * The listening socket is opened here, with the buffers asked for and, of TCP, the congestion control, which accepted
  * connections inherit. nginx takes it over as it takes over the sockets of its predecessor in an upgrade (environment
  * variable NGINX).
  */
 #define _GNU_SOURCE
-#include "tcp.h"
+#include "sockets.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -65,6 +66,7 @@ struct server {
     int64_t stop_by;
     int64_t run_delay, max_rss; /* of nginx, taken before it is stopped */
     const char *aead;           /* by the provider that nginx has loaded */
+    const char *header_protection;
     int64_t user_ns, system_ns; /* CPU time of nginx up to the end of the last connection */
     uint64_t connections, failed;
     uint64_t last_unserved; /* nginx's number of the last connection that ended without a request */
@@ -193,8 +195,9 @@ static void listen_on(const struct options *options)
         inet_pton(AF_INET, options->address, &address.v4.sin_addr);
         length = sizeof(address.v4);
     }
-    setsockopt(server.listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(server.listener, &address.any, length) != 0 || listen(server.listener, 511) != 0)
+    if (!library.quic)
+        setsockopt(server.listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(server.listener, &address.any, length) != 0 || (!library.quic && listen(server.listener, 511) != 0))
         stop("error", EXIT_FAILED, "--listen %s:%d: %s", options->address, options->port, strerror(errno));
     length = sizeof(address);
     if (getsockname(server.listener, &address.any, &length) != 0)
@@ -242,6 +245,15 @@ static int open_removed_directory(void)
 
 static void write_config(const struct options *options)
 {
+    static const char over_tcp[] =
+        "    keepalive_timeout 0;\n"
+        "    tcp_nodelay on;\n"
+        /* nginx's default, the largest TLS record. Larger values of this and of output_buffers gained nothing. */
+        "    ssl_buffer_size 16k;\n";
+    static const char over_quic[] =
+        "    http3 on;\n"
+        /* Closes an idle connection: the client does so first, and a client that is gone is forgotten. */
+        "    keepalive_timeout 60s;\n";
     const bool ipv6 = strchr(options->address, ':') != NULL;
     int pid_file = memfd_create("quicbed-nginx.pid", 0);
     FILE *config;
@@ -270,10 +282,7 @@ static void write_config(const struct options *options)
             "    access_log /proc/self/fd/%d quicbed;\n"
             "    client_body_temp_path /proc/self/fd/%d;\n"
             "    default_type application/octet-stream;\n"
-            "    keepalive_timeout 0;\n"
-            "    tcp_nodelay on;\n"
-            /* nginx's default, the largest TLS record. Larger values of this and of output_buffers gained nothing. */
-            "    ssl_buffer_size 16k;\n"
+            "%s"
             "    ssl_protocols TLSv1.3;\n"
             "    ssl_conf_command Ciphersuites %s;\n"
             "    ssl_ciphers DEFAULT@SECLEVEL=0;\n" /* the level is for RSA-1024; the list for TLS 1.2 is not used */
@@ -281,12 +290,16 @@ static void write_config(const struct options *options)
             "    ssl_ecdh_curve %s;\n"
             "    ssl_session_cache off;\n"
             "    ssl_session_tickets off;\n",
-            pid_file, server.access_log_write, open_removed_directory(), options->cipher->iana,
+            pid_file, server.access_log_write, open_removed_directory(), library.quic ? over_quic : over_tcp,
+            options->cipher->iana,
             options->signature->tls_name, options->group->tls_name);
     write_path(config, "ssl_certificate", "--certificate", options->certificate);
     write_path(config, "ssl_certificate_key", "--private-key", options->private_key);
-    fprintf(config, ipv6 ? "    server {\n        listen [%s]:%d ssl;\n" : "    server {\n        listen %s:%d ssl;\n",
-            options->address, server.port);
+    if (library.quic)
+        fprintf(config, "    quic_retry %s;\n    quic_gso %s;\n", options->retry ? "on" : "off",
+                options->gso ? "on" : "off");
+    fprintf(config, ipv6 ? "    server {\n        listen [%s]:%d %s;\n" : "    server {\n        listen %s:%d %s;\n",
+            options->address, server.port, library.quic ? "quic" : "ssl");
     fprintf(config, "        location / { internal; }\n"); /* 404 */
     for (size_t i = 0; i < options->content_count; i++)
         fprintf(config, "        location = /%" PRIu64 " { alias /proc/self/fd/%d; }\n", options->content[i],
@@ -318,7 +331,7 @@ static void start_nginx(const struct options *options, const sigset_t *original_
     fcntl(server.access_log_write, F_SETFD, 0);
     dup2(messages_write, STDOUT_FILENO);
     dup2(messages_write, STDERR_FILENO);
-    choose_openssl_configuration(options->noop, options->key_log);
+    choose_openssl_configuration(options->noop, !options->header_protection, options->key_log);
     setenv("NGINX", inherited, 1);
     execl(program, program, "-p", "/", "-e", "stderr", "-c", config, (char *)NULL);
     fprintf(stderr, "%s: %s\n", program, strerror(errno));
@@ -405,7 +418,6 @@ static void write_connection(const char *error, char *const fields[])
         "hello_retry_request",
         "retry",
         "signature",
-        "header_protection",
         "handshake_packets_sent",
         "handshake_packets_received",
         "handshake_bytes_sent",
@@ -428,6 +440,7 @@ static void write_connection(const char *error, char *const fields[])
     event_string("alpn", fields == NULL ? NULL : known(fields[F_ALPN]));
     event_string("tls_version", fields == NULL ? NULL : known(fields[F_PROTOCOL]));
     event_string("aead", fields == NULL ? NULL : server.aead);
+    event_string("header_protection", fields == NULL ? NULL : server.header_protection);
     event_integer("cpu_user_ns", cpu_known ? server.user_ns - user_before : UNKNOWN);
     event_integer("cpu_system_ns", cpu_known ? server.system_ns - system_before : UNKNOWN);
     for (size_t i = 0; i < COUNT(untold); i++)
@@ -477,8 +490,10 @@ static void on_message(char *line)
     } else if (level != NULL && strncmp(level, " [notice]", 9) == 0) {
         /* The first line after the configuration, the certificate and the listening socket were accepted. */
         if (!server.ready && strncmp(text, "nginx/", 6) == 0) {
+            const bool changed = server.options->noop || !server.options->header_protection;
+
             server.ready = true;
-            if (has_loaded(NOOP_PROVIDER) != server.options->noop || has_loaded(PQ_PROVIDER) != is_pq_build()) {
+            if (has_loaded(NOOP_PROVIDER) != changed || has_loaded(PQ_PROVIDER) != is_pq_build()) {
                 snprintf(server.last_message, sizeof(server.last_message),
                          "nginx has not loaded the OpenSSL provider of %s; build this flavour again",
                          build_path("lib"));
@@ -486,6 +501,8 @@ static void on_message(char *line)
                 return;
             }
             server.aead = server.options->noop ? "noop" : "standard";
+            if (library.quic)
+                server.header_protection = server.options->header_protection ? "on" : "off";
             read_cpu_time();
             event_begin("ready");
             event_string("address", server.options->address);
