@@ -1,4 +1,4 @@
-"""s2n-quic over loopback: security policies of one entry, sizes of datagrams, NOOP on the wire, Retry, what it refuses."""
+"""s2n-quic over loopback: policies of one entry, sizes of datagrams, NOOP on the wire, Retry, and what it refuses."""
 
 from __future__ import annotations
 
