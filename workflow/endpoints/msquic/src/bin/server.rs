@@ -25,7 +25,8 @@ use quicbed_endpoint_msquic::*;
 const BAD_REQUEST: u64 = 1;
 const STOPPED: u64 = 2;
 
-/// Connections that are still open when the server is stopped have this long to end.
+/// When the server is stopped, connections have this long to end of their own accord, and then this long to end at all.
+const GRACE: Duration = Duration::from_millis(100);
 const STOPPED_WITHIN: Duration = Duration::from_millis(500);
 
 /// Periods of content in one send, and sends that MsQuic has at once: more than a congestion window needs, without a copy
@@ -159,20 +160,27 @@ fn serve(
     while let Ok(Message::Over(serving)) = messages.recv() {
         serving.report(events)?;
     }
+    // SAFETY: the handle is open and closed once.
+    unsafe { call!(library, ListenerClose, listener) };
+    drain(messages, GRACE, events)?;
     STOPPING.store(true, Ordering::Release);
-    // SAFETY: the handles are open, the listener is closed once.
+    let flags = QUIC_CONNECTION_SHUTDOWN_FLAG_NONE;
+    // SAFETY: the handle is open.
     unsafe {
-        call!(library, ListenerClose, listener);
-        let flags = QUIC_CONNECTION_SHUTDOWN_FLAG_NONE;
         call!(
             library,
             RegistrationShutdown,
             library.registration,
             flags,
             STOPPED
-        );
-    }
-    let limit = Instant::now() + STOPPED_WITHIN;
+        )
+    };
+    drain(messages, STOPPED_WITHIN, events)
+}
+
+/// Reports connections until none is open, or the time is over.
+fn drain(messages: &Receiver<Message>, time: Duration, events: &mut Events) -> Result<(), String> {
+    let limit = Instant::now() + time;
     while OPEN.load(Ordering::Acquire) > 0 {
         match messages.recv_timeout(limit.saturating_duration_since(Instant::now())) {
             Ok(Message::Over(serving)) => serving.report(events)?,
@@ -189,7 +197,12 @@ struct Serving {
     peer: SocketAddr,
     cpu_at_accept: CpuTime,
     requests: u64,
-    answers: u64,
+    /// Answers that MsQuic has as a whole.
+    given: u64,
+    /// Answers that the client has acknowledged as a whole.
+    acknowledged: u64,
+    /// Whether the client closed the connection, and called that no error.
+    closed_by_client: bool,
     error: Option<String>,
     record: ServerConnection,
 }
@@ -211,7 +224,9 @@ impl Serving {
             peer,
             cpu_at_accept: CpuTime::now(),
             requests: 0,
-            answers: 0,
+            given: 0,
+            acknowledged: 0,
+            closed_by_client: false,
             error: None,
             record: ServerConnection {
                 t_accept: Some(now_ns()),
@@ -262,24 +277,30 @@ impl Serving {
 
     fn report(mut self: Box<Self>, events: &mut Events) -> Result<(), String> {
         OPEN.fetch_sub(1, Ordering::AcqRel);
-        let complete = self.record.common.t_handshake_complete.is_some();
-        let error = self
-            .error
-            .take()
-            .or_else(|| match (complete, self.requests, self.answers) {
-                (false, ..) => Some("closed before the handshake was complete".into()),
-                (true, 0, _) => Some("closed without a request".into()),
-                (true, asked, answered) if answered < asked => {
-                    Some("closed before everything asked for was sent".into())
-                }
-                _ => None,
-            });
+        let error = self.error.take().or_else(|| self.unfinished());
         let record = &mut self.record.common;
         record.index = events.connections();
         record.ok = error.is_none();
         record.error = error;
         events.server_connection(&self.record);
         tls::flush_key_log()
+    }
+
+    /// What is missing from a connection that was closed without an error.
+    fn unfinished(&self) -> Option<String> {
+        let answered = match self.closed_by_client {
+            // it may do so before it acknowledges the last packets
+            true => self.given,
+            false => self.acknowledged,
+        };
+        let complete = self.record.common.t_handshake_complete.is_some();
+        let missing = match (complete, self.requests, answered >= self.requests) {
+            (true, 1.., true) => return None,
+            (false, ..) => "closed before the handshake was complete",
+            (true, 0, _) => "closed without a request",
+            (true, 1.., false) => "closed before everything asked for was sent",
+        };
+        Some(missing.into())
     }
 }
 
@@ -320,25 +341,27 @@ impl Answer {
             self.sends += 1;
             self.left -= length;
             serving.record.bytes_sent += length;
+            serving.given += u64::from(self.left == 0);
         }
     }
 
-    unsafe fn answer(&mut self, connection_of: HQUIC) {
+    unsafe fn answer(&mut self, stream: HQUIC) {
         let serving = &mut *self.serving;
         match request::parse(&self.request) {
             Ok(0) => {
+                serving.given += 1;
                 let library = &serving.server.library;
                 call!(
                     library,
                     StreamShutdown,
-                    connection_of,
+                    stream,
                     QUIC_STREAM_SHUTDOWN_FLAG_GRACEFUL,
                     0
                 );
             }
             Ok(length) => {
                 self.left = length;
-                self.pump(connection_of);
+                self.pump(stream);
             }
             Err(error) => {
                 serving.fail(error.to_string());
@@ -346,7 +369,7 @@ impl Answer {
                 call!(
                     library,
                     StreamShutdown,
-                    connection_of,
+                    stream,
                     QUIC_STREAM_SHUTDOWN_FLAG_ABORT,
                     BAD_REQUEST
                 );
@@ -457,7 +480,7 @@ unsafe extern "C" fn on_connection(
             let cpu = CpuTime::now().since(serving.cpu_at_accept);
             common.cpu_user_ns = Some(cpu.user_ns);
             common.cpu_system_ns = Some(cpu.system_ns);
-            if STOPPING.load(Ordering::Acquire) && serving.answers == 0 {
+            if STOPPING.load(Ordering::Acquire) && serving.unfinished().is_some() {
                 serving.fail("the server was stopped".into());
             }
             if event
@@ -513,7 +536,7 @@ unsafe extern "C" fn on_stream(
         }
         QUIC_STREAM_EVENT_SEND_SHUTDOWN_COMPLETE => {
             let graceful = event.__bindgen_anon_1.SEND_SHUTDOWN_COMPLETE.Graceful != 0;
-            (*answer.serving).answers += u64::from(graceful);
+            (*answer.serving).acknowledged += u64::from(graceful);
         }
         QUIC_STREAM_EVENT_SHUTDOWN_COMPLETE => {
             let library = (*answer.serving).server.library;
