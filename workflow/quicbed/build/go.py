@@ -2,8 +2,9 @@
 directories client and server, and in primitives where there is one.
 
 The module's go.mod names what it is made from, the library itself first, and go.sum has the checksums. The Go module
-client fetches them into its own cache and refuses anything else; a build changes neither file. A flavour's `features` are
-build tags. A patched module is copied out of the cache, patched, and put in its place by a `replace` in another go.mod.
+client fetches them into its own cache and refuses anything else; a build changes neither file. A flavour's `features`
+are build tags. A patched module is copied out of the cache, patched, and put in its place by a `replace` in another
+go.mod.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SETTINGS = {
     "GOFIPS140": "off",
     "CGO_ENABLED": "0",
 }
-# Where modules come from, where they are kept and how they are checked is the user's business; the rest is the recipe's.
+# Where modules come from, where they are kept and how they are checked is the user's business.
 KEPT = (
     *("GOPROXY", "GONOPROXY", "GOSUMDB", "GONOSUMDB", "GOPRIVATE", "GOINSECURE", "GOAUTH", "GOVCS"),
     *("GOPATH", "GOMODCACHE", "GOCACHE", "GOTMPDIR", "GOENV", "GOROOT"),
@@ -164,8 +165,8 @@ def _replaced(job: Job, env: dict[str, str]) -> list[str]:
             # relative to the module that is built: the program records the path, and a clone may lie anywhere
             path = Path(os.path.relpath(copies[module], job.endpoint)).as_posix()
             builds.run(["go", "mod", "edit", f"-replace={module}={path}", str(other)], log=job.log, env=env)
-        file = job.project.root.absolute() / builds.PATCHES / patch.file
-        argv = ["patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={file}"]
+        diff = job.project.root.absolute() / builds.PATCHES / patch.file
+        argv = ["patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={diff}"]
         builds.run(argv, log=job.log, cwd=copies[module])
     return [f"-modfile={other}"]
 
