@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def build_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
 
 def pytest_configure(config: pytest.Config) -> None:
     """Continuous integration without root would skip what matters most and still look green."""
+    # a shell's background jobs are started with SIGINT ignored, which the programs under test would inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("CI") == "true" and os.geteuid() != 0:
         raise pytest.UsageError("with CI=true the tests must run as root (network namespaces)")
 
