@@ -544,7 +544,9 @@ void event_start(const struct options *options, int socket_fd, const char *conge
     event_integer("initial_size", library.quic ? smallest_datagram() : UNKNOWN);
     event_string("congestion_control", congestion_control);
     event_truth("gso", library.quic ? library.gso && options->gso : UNKNOWN);
-    event_truth("gro", library.quic ? library.gro && options->gro : UNKNOWN);
+    event_truth("gro", !library.quic ? UNKNOWN
+                                     : library.gro && options->gro
+                                           && !(library.no_server_gro && options->role == SERVER));
     event_integer("udp_payload", library.datagram != UNKNOWN || !library.quic || options->role == SERVER
                                      ? library.datagram
                                      : options->udp_payload);

@@ -31,6 +31,7 @@ struct library {
     const char *alpn;                /* NULL: hq-interop over QUIC, http/1.1 over TCP */
     const char *congestion_controls; /* separated by blanks */
     bool retry, gso, gro;
+    bool no_server_gro; /* the client alone has it */
     bool header_protection_off; /* in a noop build */
     int64_t datagram; /* the only size of full datagrams the library can send, UNKNOWN for TCP and where it can be chosen */
     /* Names separated by blanks: of what the TLS library itself has (NULL: what OpenSSL has), and what no build has. */

@@ -41,10 +41,10 @@
 #define REPEAT_MILLISECONDS 10
 
 /* Fields of a log line; a tab cannot occur in any of them. */
-enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_COUNT };
+enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_NUMBER, F_COUNT };
 #define LOG_FORMAT                                                                             \
     "$status\t$request_completion\t$uri\t$body_bytes_sent\t$ssl_protocol\t$ssl_cipher\t" \
-    "$ssl_curve\t$ssl_alpn_protocol"
+    "$ssl_curve\t$ssl_alpn_protocol\t$connection"
 
 /* A pipe whose lines are read one by one. */
 struct lines {
@@ -69,7 +69,12 @@ struct server {
     const char *header_protection;
     int64_t user_ns, system_ns; /* CPU time of nginx up to the end of the last connection */
     uint64_t connections, failed;
+    uint64_t last_begun;
     uint64_t last_unserved; /* nginx's number of the last connection that ended without a request */
+    struct {
+        uint64_t numbers[64];
+        size_t count;
+    } begun; /* connections over QUIC that had no request yet, the oldest first */
     char last_message[512]; /* last complaint of nginx */
 };
 
@@ -450,6 +455,47 @@ static void write_connection(const char *error, char *const fields[])
     server.failed += error != NULL;
 }
 
+/*
+ * Of a connection over QUIC that its client closes before a request, nginx's log has nothing but that it has met an
+ * unknown transport parameter, which those of ngtcp2 always have (version_information, RFC 9368). Connections follow each
+ * other, so those that began before one that is served have ended.
+ */
+static void forget_begun(size_t count, bool failed)
+{
+    for (size_t i = 0; i < count && failed; i++)
+        write_connection("the connection ended without a request, nginx does not tell why", NULL);
+    server.begun.count -= count;
+    memmove(server.begun.numbers, server.begun.numbers + count, server.begun.count * sizeof(*server.begun.numbers));
+}
+
+/* How many connections began before nginx gave out this number. */
+static size_t begun_before(uint64_t number)
+{
+    size_t count = 0;
+
+    while (count < server.begun.count && server.begun.numbers[count] < number)
+        count++;
+    return count;
+}
+
+static void on_begin(uint64_t number)
+{
+    if (server.begun.count == COUNT(server.begun.numbers))
+        forget_begun(1, true);
+    server.begun.numbers[server.begun.count++] = number;
+}
+
+/* The number is that of the request's stream, which nginx counts after its connection and before the next one. */
+static void on_served(uint64_t number)
+{
+    const size_t count = begun_before(number);
+
+    if (count > 0) {
+        forget_begun(count - 1, true);
+        forget_begun(1, false);
+    }
+}
+
 /* A line of nginx's access log: one request, and there is one request per connection. */
 static void on_request(char *line)
 {
@@ -462,6 +508,7 @@ static void on_request(char *line)
             return;
         }
     }
+    on_served(strtoull(fields[F_NUMBER], NULL, 10));
     if (strcmp(fields[F_STATUS], "200") != 0) {
         snprintf(error, sizeof(error), "HTTP status %s for %s", fields[F_STATUS], fields[F_URI]);
         write_connection(error, fields);
@@ -478,12 +525,22 @@ static void on_message(char *line)
 {
     const char *level = strstr(line, " [");
     const char *text = level == NULL ? NULL : strstr(level, ": ");
+    uint64_t number;
 
     text = text == NULL ? line : text + 2;
-    if (strstr(text, " while SSL handshaking") != NULL || strstr(text, " while waiting for request") != NULL) {
-        const uint64_t number = text[0] == '*' ? strtoull(text + 1, NULL, 10) : 0;
+    number = text[0] == '*' ? strtoull(text + 1, NULL, 10) : 0;
+    if (strstr(text, " quic unknown transport param ") != NULL) {
+        if (number > server.last_begun)
+            on_begin(number);
+        server.last_begun = number > server.last_begun ? number : server.last_begun;
+    } else if (strstr(text, " while SSL handshaking") != NULL || strstr(text, " while waiting for request") != NULL
+               || strstr(text, " SSL_do_handshake() failed ") != NULL) {
         const char *blank = strchr(text, ' ');
 
+        if (begun_before(number + 1) > 0) {
+            forget_begun(begun_before(number), true);
+            forget_begun(begun_before(number + 1), false);
+        }
         if (number != server.last_unserved)
             write_connection(text[0] == '*' && blank != NULL ? blank + 1 : text, NULL);
         server.last_unserved = number;
@@ -560,6 +617,7 @@ static void on_nginx_end(void)
         fail("wait4");
     read_lines(&server.messages, on_message);
     read_lines(&server.access_log, on_request);
+    forget_begun(server.begun.count, true);
     if (server.stopping && server.ready)
         finish(EXIT_SUCCESS, &usage);
     if (server.last_message[0] != '\0')

@@ -195,6 +195,16 @@ ngtcp2_ssize __wrap_ngtcp2_conn_writev_stream_versioned(ngtcp2_conn *conn, ngtcp
     return length;
 }
 
+/* Takes the TLS alert the server closed the connection with, CRYPTO_ERROR (RFC 9001, section 4.8). */
+static void note_close(const ngtcp2_ccerr *close)
+{
+    const uint64_t first = NGTCP2_CRYPTO_ERROR, last = NGTCP2_CRYPTO_ERROR | 0xff;
+
+    if (current->alert[0] == '\0' && close->type == NGTCP2_CCERR_TYPE_TRANSPORT && close->error_code >= first
+        && close->error_code <= last)
+        describe_alert(current->alert, sizeof(current->alert), (int)(close->error_code - first), false);
+}
+
 void __real_ngtcp2_conn_del(ngtcp2_conn *);
 void __wrap_ngtcp2_conn_del(ngtcp2_conn *conn)
 {
@@ -205,6 +215,7 @@ void __wrap_ngtcp2_conn_del(ngtcp2_conn *conn)
         current->packets_sent = (int64_t)info.pkt_sent;
         current->packets_received = (int64_t)info.pkt_recv;
         current->packets_lost = (int64_t)info.pkt_lost;
+        note_close(ngtcp2_conn_get_ccerr(conn));
     }
     __real_ngtcp2_conn_del(conn);
 }

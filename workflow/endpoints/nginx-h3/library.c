@@ -9,6 +9,7 @@ const struct library library = {
     .retry = true,
     .gso = true,
     .gro = true,
+    .no_server_gro = true,
     .header_protection_off = true,
     .datagram = UNKNOWN,
     /* What OpenSSL and BoringSSL both have of their own. */

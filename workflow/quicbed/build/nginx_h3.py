@@ -1,12 +1,12 @@
 """Builds of HTTP/3: nginx on OpenSSL as server, and a libcurl program on ngtcp2 and BoringSSL as client.
 
 The package of ngtcp2 has its BoringSSL helper only, so that curl's HTTP/3 has no other backend. Everything is linked
-statically. nginx is compiled from the unchanged package in every flavour, and so are curl, ngtcp2 and nghttp3 but for
-the flavour ``pq``, whose patch lets ngtcp2 take longer handshakes.
+statically.
 
 The flavour ``noop`` has the very nginx and libraries of the ``stock`` one; beside nginx lies a provider for OpenSSL,
 and the client is linked with the AEAD of workflow/crypto/noop-aead. The flavour ``pq`` has the nginx of the ``stock``
-one with the provider of workflow/crypto/pq/openssl-provider, and a client on the component `boringssl-pq`.
+one with the provider of workflow/crypto/pq/openssl-provider, and a client of its libcurl and nghttp3 with the component
+`boringssl-pq` and an ngtcp2 that takes longer handshakes.
 
 Layout of a build::
 
@@ -76,7 +76,8 @@ def build(job: Job) -> dict[str, Any]:
         (out / directory).mkdir(parents=True, exist_ok=True)
     if job.flavour == "stock":
         _build_nginx(job, steps)
-        _build_libraries(job, steps, job.shared["boringssl"])
+        _build_quic(job, steps)
+        _build_curl(job, steps)
         shutil.copy2(CONTRACT / "openssl-standard.cnf", out / "etc")
         _build_server(job, steps, versions)
     else:
@@ -87,7 +88,7 @@ def build(job: Job) -> dict[str, Any]:
         _build_provider(job, steps)
     elif job.flavour == "pq":
         programs.place_provider(job.shared["openssl-provider"], out)
-        _build_libraries(job, steps, job.shared["boringssl-pq"])
+        _build_quic(job, steps)
         told = _told(versions)
         sources = [CONTRACT / "primitives.c", job.endpoint / "library.c"]
         argv = programs.program(ROOT, job.shared["openssl"], sources, **told, out=out / "bin" / "primitives")
@@ -135,9 +136,15 @@ def _build_nginx(job: Job, steps: Steps) -> None:
     shutil.copy2(nginx / "objs" / "nginx", job.out / "sbin")
 
 
-def _build_libraries(job: Job, steps: Steps, boringssl: Path) -> None:
-    """Compile ngtcp2, nghttp3 and libcurl for a BoringSSL; archives go to ``lib``."""
-    include = steps.directory / "include"
+def _boringssl(job: Job) -> Path:
+    """The client's BoringSSL; both components have the same public headers."""
+    return job.shared["boringssl-pq" if job.flavour == "pq" else "boringssl"]
+
+
+def _build_quic(job: Job, steps: Steps) -> None:
+    """Compile ngtcp2 and nghttp3: archives in ``lib``, headers in ``include``."""
+    boringssl = _boringssl(job)
+    include = job.out / "include"
     sources: dict[str, Path] = {}
     for name in ("ngtcp2", "nghttp3"):
         crate = source_of(job.vendor, f"{name}-sys", "deps").parent
@@ -164,9 +171,12 @@ def _build_libraries(job: Job, steps: Steps, boringssl: Path) -> None:
         flags = [*OBJECT_FLAGS, *(f"-I{directory}" for directory in includes)]
         steps.run(name, ["gcc", *flags, "-c", *files], objects)
         archive = job.out / "lib" / f"lib{name}.a"
-        archive.unlink(missing_ok=True)  # of a stock build, which shares its files with this one
+        archive.unlink(missing_ok=True)
         steps.run(f"{name}-archive", ["ar", "rcsD", archive, *sorted(objects.glob("*.o"))])
 
+
+def _build_curl(job: Job, steps: Steps) -> None:
+    include, boringssl = job.out / "include", _boringssl(job)
     shutil.copytree(source_of(job.vendor, "curl-sys", "curl"), steps.directory / "curl", symlinks=True)
     options = CURL_OPTIONS | {
         "OPENSSL_INCLUDE_DIR": str(boringssl / "include"),
@@ -181,17 +191,13 @@ def _build_libraries(job: Job, steps: Steps, boringssl: Path) -> None:
     defines = [f"-D{name}={value}" for name, value in options.items()]
     steps.run("curl-configure", ["cmake", "-S", "curl", "-B", "curl-build", "-G", "Unix Makefiles", *defines])
     steps.run("curl", ["cmake", "--build", "curl-build", "-j", str(job.jobs), "--target", "libcurl_static"])
-    archive = job.out / "lib" / "libcurl.a"
-    archive.unlink(missing_ok=True)
-    shutil.copy2(steps.directory / "curl-build" / "lib" / "libcurl.a", archive)
-    headers = job.out / "include"
-    shutil.rmtree(headers, ignore_errors=True)
-    shutil.copytree(include, headers)
-    shutil.copytree(steps.directory / "curl" / "include" / "curl", headers / "curl")
+    shutil.copy2(steps.directory / "curl-build" / "lib" / "libcurl.a", job.out / "lib")
+    shutil.copytree(steps.directory / "curl" / "include" / "curl", include / "curl")
 
 
 def _install_headers(source: Path, name: str, include: Path) -> None:
     """Put public headers into one directory, with the version header that its own build would write."""
+    shutil.rmtree(include / name, ignore_errors=True)  # of a stock build, which shares its files with this one
     for headers in (source / "lib" / "includes", source / "crypto" / "includes"):
         if headers.is_dir():
             shutil.copytree(headers / name, include / name, dirs_exist_ok=True)
@@ -199,7 +205,7 @@ def _install_headers(source: Path, name: str, include: Path) -> None:
     number = 0
     for part in told.split("."):
         number = number << 8 | int(part)
-    template = (include / name / "version.h.in").read_text(encoding="utf-8")
+    template = (source / "lib" / "includes" / name / "version.h.in").read_text(encoding="utf-8")
     header = template.replace("@PACKAGE_VERSION@", told).replace("@PACKAGE_VERSION_NUM@", f"{number:#08x}")
     (include / name / "version.h").write_text(header, encoding="utf-8")
 
@@ -213,7 +219,7 @@ def _build_server(job: Job, steps: Steps, versions: dict[str, str]) -> None:
 
 
 def _build_client(job: Job, steps: Steps, versions: dict[str, str]) -> None:
-    boringssl = job.shared["boringssl-pq" if job.flavour == "pq" else "boringssl"]
+    boringssl = _boringssl(job)
     own = [job.endpoint / file for file in ("client.c", "boringssl.c", "udp.c", "library.c")]
     shared = [CONTRACT / file for file in ("download.c", "tls.c", "contract.c")]
     extra: list[str | Path] = []
