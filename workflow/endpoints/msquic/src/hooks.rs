@@ -145,15 +145,12 @@ fn is_retry(first: u8) -> bool {
     first & 0xf0 == 0xf0
 }
 
-fn peer_of<'a>(
-    peers: &'a mut HashMap<SocketAddr, Peer>,
-    address: SocketAddr,
-) -> Option<&'a mut Peer> {
+fn peer_of(peers: &mut HashMap<SocketAddr, Peer>, address: SocketAddr) -> &mut Peer {
     if peers.len() >= MANY {
         let now = now_ns();
         peers.retain(|_, peer| now.saturating_sub(peer.t_first) < FORGOTTEN_AFTER_NS);
     }
-    Some(peers.entry(address).or_insert_with(Peer::new))
+    peers.entry(address).or_insert_with(Peer::new)
 }
 
 /// Notes the time of a first Initial packet before it is sent.
@@ -195,7 +192,7 @@ unsafe fn after_receiving(message: &msghdr, bytes: usize) {
     };
     let mut peers = peers();
     let peer = match initial {
-        true => peer_of(&mut peers, address),
+        true => Some(peer_of(&mut peers, address)),
         false => peers.get_mut(&address),
     };
     if let Some(peer) = peer {

@@ -172,11 +172,18 @@ impl Library {
     }
 
     /// Sets a parameter of a handle, or a global one of no handle.
-    pub fn set<Value>(&self, handle: HQUIC, parameter: u32, value: &Value) -> Result<(), String> {
+    ///
+    /// # Safety
+    /// The handle is null or open.
+    unsafe fn set<Value>(
+        &self,
+        handle: HQUIC,
+        parameter: u32,
+        value: &Value,
+    ) -> Result<(), String> {
         let length = mem::size_of::<Value>() as u32;
         let value = ptr::from_ref(value).cast();
-        // SAFETY: `value` has that length.
-        match unsafe { call!(self, SetParam, handle, parameter, length, value) } {
+        match call!(self, SetParam, handle, parameter, length, value) {
             SUCCESS => Ok(()),
             status => Err(format!(
                 "MsQuic: parameter {parameter:#x}: {}",
@@ -188,8 +195,8 @@ impl Library {
     /// Reads a parameter of a handle.
     ///
     /// # Safety
-    /// Any bytes are a `Value`.
-    pub unsafe fn get<Value>(&self, handle: HQUIC, parameter: u32) -> Option<Value> {
+    /// The handle is open, and any bytes are a `Value`.
+    unsafe fn get<Value>(&self, handle: HQUIC, parameter: u32) -> Option<Value> {
         let mut value: Value = mem::zeroed();
         let mut length = mem::size_of::<Value>() as u32;
         let read = ptr::from_mut(&mut value).cast();
@@ -197,7 +204,10 @@ impl Library {
     }
 
     /// Asks for connections without 1-RTT packet protection, if that is what the options want.
-    pub fn choose_protection(
+    ///
+    /// # Safety
+    /// The handle is open.
+    pub unsafe fn choose_protection(
         &self,
         connection: HQUIC,
         options: &CommonOptions,
@@ -213,10 +223,11 @@ impl Library {
     }
 
     /// What packet protection the connection has. The other end may have wanted another.
-    pub fn protection(&self, connection: HQUIC, options: &CommonOptions) -> Aead {
-        // SAFETY: any byte is one.
-        let off =
-            unsafe { self.get::<u8>(connection, ffi::QUIC_PARAM_CONN_DISABLE_1RTT_ENCRYPTION) };
+    ///
+    /// # Safety
+    /// The handle is open.
+    pub unsafe fn protection(&self, connection: HQUIC, options: &CommonOptions) -> Aead {
+        let off: Option<u8> = self.get(connection, ffi::QUIC_PARAM_CONN_DISABLE_1RTT_ENCRYPTION);
         match (options.aead, off) {
             (_, Some(1)) => Aead::Noenc,
             (Aead::Noenc, _) => Aead::Standard,
@@ -225,11 +236,12 @@ impl Library {
     }
 
     /// Writes down what MsQuic counted.
-    pub fn count(&self, connection: HQUIC, record: &mut ConnectionCommon) {
-        // SAFETY: the statistics are plain numbers.
-        let counted = unsafe {
-            self.get::<ffi::QUIC_STATISTICS_V2>(connection, ffi::QUIC_PARAM_CONN_STATISTICS_V2)
-        };
+    ///
+    /// # Safety
+    /// The handle is open.
+    pub unsafe fn count(&self, connection: HQUIC, record: &mut ConnectionCommon) {
+        let counted: Option<ffi::QUIC_STATISTICS_V2> =
+            self.get(connection, ffi::QUIC_PARAM_CONN_STATISTICS_V2);
         if let Some(counted) = counted {
             record.packets_sent = Some(counted.SendTotalPackets);
             record.packets_received = Some(counted.RecvTotalPackets);
@@ -239,25 +251,26 @@ impl Library {
     }
 
     /// Address and port of a listener.
-    pub fn local_address(&self, listener: HQUIC) -> Option<SocketAddr> {
-        // SAFETY: an address is plain data.
-        unsafe {
-            let address: QUIC_ADDR = self.get(listener, ffi::QUIC_PARAM_LISTENER_LOCAL_ADDRESS)?;
-            hooks::socket_address(ptr::from_ref(&address).cast())
-        }
+    ///
+    /// # Safety
+    /// The handle is open.
+    pub unsafe fn local_address(&self, listener: HQUIC) -> Option<SocketAddr> {
+        let address: QUIC_ADDR = self.get(listener, ffi::QUIC_PARAM_LISTENER_LOCAL_ADDRESS)?;
+        hooks::socket_address(ptr::from_ref(&address).cast())
     }
 
     /// Answers every first Initial packet with a Retry packet: no memory may be spent on handshakes without one.
     pub fn always_retry(&self) -> Result<(), String> {
-        self.set(
-            ptr::null_mut(),
-            ffi::QUIC_PARAM_GLOBAL_RETRY_MEMORY_PERCENT,
-            &0_u16,
-        )
+        let parameter = ffi::QUIC_PARAM_GLOBAL_RETRY_MEMORY_PERCENT;
+        // SAFETY: there is no handle.
+        unsafe { self.set(ptr::null_mut(), parameter, &0_u16) }
     }
 
     /// Sends a connection to an address, whatever name it asks for.
-    pub fn direct(&self, connection: HQUIC, to: SocketAddr) -> Result<(), String> {
+    ///
+    /// # Safety
+    /// The handle is open.
+    pub unsafe fn direct(&self, connection: HQUIC, to: SocketAddr) -> Result<(), String> {
         self.set(
             connection,
             ffi::QUIC_PARAM_CONN_REMOTE_ADDRESS,

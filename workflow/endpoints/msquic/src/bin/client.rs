@@ -147,8 +147,11 @@ fn start(
     if failed(opened) {
         return Err(format!("MsQuic: connection: {}", describe(opened)));
     }
-    library.choose_protection(connection, &options.common)?;
-    library.direct(connection, options.connect)?;
+    // SAFETY: the connection was just opened.
+    unsafe {
+        library.choose_protection(connection, &options.common)?;
+        library.direct(connection, options.connect)?;
+    }
     let family = match options.connect.is_ipv4() {
         true => libc::AF_INET,
         false => libc::AF_INET6,

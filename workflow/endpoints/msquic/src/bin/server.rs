@@ -103,9 +103,9 @@ fn run(options: ServerOptions, events: &mut Events) -> Result<(), String> {
         periods: Buffers([piece(PERIOD); PERIODS]),
     });
     let listener = listen(&library, asked)?;
-    let port = library
-        .local_address(listener)
-        .map_or(asked.port(), |address| address.port());
+    // SAFETY: the listener was just opened.
+    let local = unsafe { library.local_address(listener) };
+    let port = local.map_or(asked.port(), |address| address.port());
     events.ready(SocketAddr::new(asked.ip(), port));
     serve(&library, listener, &messages, events)
 }
@@ -256,7 +256,7 @@ impl Serving {
         }
     }
 
-    fn connected(&mut self, connection: HQUIC) {
+    unsafe fn connected(&mut self, connection: HQUIC) {
         let now = now_ns();
         self.record.common.t_handshake_complete = Some(now);
         // For a server they are the same (RFC 9001, section 4.1.2).
