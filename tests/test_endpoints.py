@@ -45,6 +45,9 @@ POST_QUANTUM = [
     ("x25519", "falcon-512"),
     ("x25519", "sphincs-sha2-128f"),
 ]
+# noq's server sends no CONNECTION_CLOSE before the client's address is validated, except in answer to its first packet;
+# a ClientHello with a Kyber share has two
+SILENT = {("noq", "group")}
 # an odd size, so that the last packet, record and buffer are not full
 SIZE = 3_000_001
 
@@ -250,7 +253,8 @@ def test_segmentation_offloads_can_be_switched_off(bench: Bench, library: str, g
     code, log = bench.download(library, "stock", running.address, gso=gso, gro=gro)
     assert code == 0
     seen = events.read(log, "client").start.options
-    assert (seen["gso"], seen["gro"]) == (gso == "on", gro == "on")
+    supports = PROJECT.libraries[library].supports
+    assert (seen["gso"], seen["gro"]) == (gso == "on" and supports.gso, gro == "on" and supports.gro)
     running.stop()
 
 
@@ -316,8 +320,7 @@ def test_a_server_leaves_nothing_behind(bench: Bench, library: str) -> None:
 
 
 @pytest.mark.parametrize(("group", "signature"), POST_QUANTUM)
-@pytest.mark.parametrize("server", PQ)
-@pytest.mark.parametrize("client", PQ)
+@pytest.mark.parametrize(("client", "server"), [pair for pair in PAIRS if {*pair} <= {*PQ}])
 def test_post_quantum_handshakes_between_libraries(
     bench: Bench, client: str, server: str, group: str, signature: str
 ) -> None:
@@ -341,7 +344,8 @@ def test_ends_without_a_common_algorithm_say_so(bench: Bench, library: str, wron
     code, log = bench.download(library, "pq", running.address, size=1, ca=trusted, timeout="5", **option)
     assert code == 1
     (refused,) = events.read(log, "client").connections
-    assert "not finished" not in str(refused.error), "a handshake that cannot succeed must not wait for its time limit"
+    if (library, wrong) not in SILENT:
+        assert "not finished" not in str(refused.error), "a handshake that cannot succeed must not wait for its limit"
     code, log = bench.download(library, "pq", running.address, size=1)
     assert code == 0, "a failed connection must not end the server"
     running.stop()
