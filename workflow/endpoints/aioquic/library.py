@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 import os
 import re
 from collections.abc import Callable, Iterable
-from types import ModuleType
 from typing import Any
 
 import cryptography
@@ -23,15 +20,22 @@ from quicbed_contract.options import Options
 import aioquic
 from aioquic import tls
 from aioquic._crypto import AEAD, HeaderProtection
+from aioquic.buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.congestion.base import register_congestion_control
 from aioquic.quic.congestion.cubic import CubicCongestionControl
 from aioquic.quic.congestion.reno import RenoCongestionControl
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.packet import QuicProtocolVersion
+from aioquic.quic.packet import QuicProtocolVersion, pull_quic_transport_parameters
+
+from . import features
+from .context import Context
 
 LIBRARY = "aioquic"
 VERSION: str = aioquic.__version__
+
+OPENSSL = " ".join(backend.openssl_version_text().split()[:2])
+"""What is inside of the package cryptography, as `OpenSSL 4.0.3`."""
 
 LARGEST_PACKET = 16383
 """aioquic writes lengths of packets and frames in two bytes (RFC 9000, section 16)."""
@@ -44,14 +48,14 @@ CIPHERS = {
     "aes-256-gcm": tls.CipherSuite.AES_256_GCM_SHA384,
     "chacha20-poly1305": tls.CipherSuite.CHACHA20_POLY1305_SHA256,
 }
-GROUPS = {
+GROUPS: dict[str, int] = {
     "x25519": tls.Group.X25519,
     "x448": tls.Group.X448,
     "p-256": tls.Group.SECP256R1,
     "p-384": tls.Group.SECP384R1,
     "p-521": tls.Group.SECP521R1,
 }
-SIGNATURES = {
+SIGNATURES: dict[str, int] = {
     "rsa-1024": tls.SignatureAlgorithm.RSA_PSS_RSAE_SHA256,
     "rsa-2048": tls.SignatureAlgorithm.RSA_PSS_RSAE_SHA256,
     "rsa-4096": tls.SignatureAlgorithm.RSA_PSS_RSAE_SHA256,
@@ -60,23 +64,21 @@ SIGNATURES = {
     "ed25519": tls.SignatureAlgorithm.ED25519,
 }
 
-
-def feature(name: str) -> ModuleType | None:
-    """The module of a feature, if this build has it."""
-    module = f"{__package__}.features.{name}"
-    return importlib.import_module(module) if importlib.util.find_spec(module) else None
+_pq = features.find("pq")
+if _pq:
+    GROUPS |= _pq.GROUPS
+    SIGNATURES |= _pq.SIGNATURES
 
 
 def description() -> dict[str, Any]:
     """What `--describe` prints."""
-    noop = feature("noop") is not None
+    noop = features.find("noop") is not None
     return {
         "contract": CONTRACT,
         "library": LIBRARY,
         "version": VERSION,
-        "tls_library": f"aioquic {VERSION} on cryptography {cryptography.__version__}, "
-        f"{' '.join(backend.openssl_version_text().split()[:2])}",
-        "flavour_features": ["noop"] if noop else [],
+        "tls_library": f"aioquic {VERSION} on cryptography {cryptography.__version__}, {OPENSSL}",
+        "flavour_features": [name for name in ("noop", "pq") if features.find(name)],
         "transport": "quic",
         "alpn": [ALPN],
         "ciphers": list(CIPHERS),
@@ -157,23 +159,6 @@ class Reno(RenoCongestionControl):
         super().on_packets_lost(now=now, packets=packets)
 
 
-class Context(tls.Context):
-    """TLS of one connection, which remembers the signature scheme of CertificateVerify."""
-
-    signature: int | None = None
-
-    def _check_certificate_verify_signature(self, verify: tls.CertificateVerify) -> None:
-        super()._check_certificate_verify_signature(verify)
-        self.signature = verify.algorithm
-
-    def _signature_algorithms_for_private_key(self) -> list[tls.SignatureAlgorithm]:
-        able = super()._signature_algorithms_for_private_key()
-        permitted = [scheme for scheme in able if scheme in self._signature_algorithms]
-        # no more than one is permitted, so that the handshake fails or uses this one
-        self.signature = permitted[0] if permitted else None
-        return permitted
-
-
 class Connection(QuicConnection):
     """A connection of aioquic restricted as the options say, which tells what the contract asks for."""
 
@@ -226,7 +211,7 @@ class Connection(QuicConnection):
         self.negotiated = {
             "cipher": f"TLS_{tls.CipherSuite(context.key_schedule.cipher_suite).name}",
             "group": group,
-            "signature": tls.SignatureAlgorithm(context.signature).name.lower() if context.signature else None,
+            "signature": _signature_name(context.signature),
             "alpn": context.alpn_negotiated,
             "tls_version": "TLSv1.3",
             "aead": "standard" if standard else "noop",
@@ -235,8 +220,12 @@ class Connection(QuicConnection):
         }
 
     def full_size(self) -> None:
-        """Send datagrams of full size from now on."""
+        """Send datagrams of full size from now on, as far as the peer takes them, which aioquic does not look at."""
         self._max_datagram_size = self._options.udp_payload
+        for kind, data in self.tls.received_extensions or ():
+            if kind == tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS:
+                most = pull_quic_transport_parameters(Buffer(data=data)).max_udp_payload_size
+                self._max_datagram_size = min(self._max_datagram_size, most or self._max_datagram_size)
 
     def sent(self, stream: int) -> int:
         """Bytes of a stream that were put into packets so far."""
@@ -310,6 +299,13 @@ class Traffic:
         return fields
 
 
+def _signature_name(scheme: int | None) -> str | None:
+    """The name of a signature scheme in TLS."""
+    if _pq and scheme in _pq.SCHEMES:
+        return str(_pq.SCHEMES[scheme].algorithm.tls_name)
+    return tls.SignatureAlgorithm(scheme).name.lower() if scheme else None
+
+
 def set_up(options: Options) -> None:
     """Prepare aioquic for all connections of this process."""
     # warnings about failed connections are events; a line on standard error would cost time
@@ -317,8 +313,10 @@ def set_up(options: Options) -> None:
     register_congestion_control("cubic", Cubic)
     register_congestion_control("reno", Reno)
     tls.Context = Context
+    if _pq:
+        _pq.install()
     noop, off = options.aead == "noop", options.header_protection == "off"
-    if (noop or off) and (module := feature("noop")):
+    if (noop or off) and (module := features.find("noop")):
         module.install(noop_aead=noop, header_protection_off=off)
 
 
@@ -353,3 +351,18 @@ def read(option: str, path: str, parse: Callable[[bytes], Any]) -> Any:
     if not held:
         raise ValueError(f"--{option} {path}: is empty")
     return held
+
+
+def load_private_key(pem: bytes) -> Any:
+    """A server's private key; raises ValueError or TypeError."""
+    return _pq.load_private_key(pem) if _pq else tls.load_pem_private_key(pem)
+
+
+def belongs(key: Any, certificate: Any) -> bool:
+    """Whether a private key is that of a certificate."""
+    if _pq and isinstance(key, _pq.SigningKey):
+        return bool(key.belongs_to(certificate))
+    try:
+        return bool(key.public_key() == certificate.public_key())
+    except UnsupportedAlgorithm:
+        return False

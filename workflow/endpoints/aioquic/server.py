@@ -26,7 +26,7 @@ from aioquic.quic.packet import (
     pull_quic_header,
 )
 from aioquic.quic.retry import QuicRetryTokenHandler
-from aioquic.tls import load_pem_private_key, load_pem_x509_certificates
+from aioquic.tls import load_pem_x509_certificates
 
 from . import library
 
@@ -153,8 +153,6 @@ class Server:
             seconds = max(0.0, min(timers) - time.monotonic()) if timers else None
             blocked = any(session.unsent for session in self.sessions)
             readable, _, stop = waiter.wait(self.socket, blocked, seconds)
-            if stop:
-                break
             now = time.monotonic()
             touched = self._receive(now) if readable else {}
             for session in list(self.sessions):
@@ -165,6 +163,8 @@ class Server:
                     touched[session] = None
             for session in touched:
                 self._guarded(session, self._transmit, session)
+            if stop:  # after what had arrived until then, as the end of a connection
+                break
         for session in list(self.sessions):
             if not session.reported:
                 session.refused = "the server was stopped"
@@ -344,10 +344,10 @@ def main() -> int:
         configuration = library.configuration(options, key_log, is_client=False, idle_timeout=IDLE_TIMEOUT)
         chain = library.read("certificate", options.certificate, load_pem_x509_certificates)
         configuration.certificate, *configuration.certificate_chain = chain
-        configuration.private_key = library.read("private-key", options.private_key, load_pem_private_key)
+        configuration.private_key = library.read("private-key", options.private_key, library.load_private_key)
     except (OSError, ValueError) as error:
         return events.error(one_line(error))
-    if configuration.private_key.public_key() != configuration.certificate.public_key():
+    if not library.belongs(configuration.private_key, configuration.certificate):
         return events.error(f"--private-key {options.private_key}: is not the key of the certificate")
     library.set_up(options)
     gc.collect()

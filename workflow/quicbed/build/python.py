@@ -3,8 +3,9 @@
 The endpoint's directory holds `requirements.in`, whose first requirement is the library, the lock `requirements.txt`
 that tools/compile_locks makes of it, and a module for each program, `client.py` and `server.py` with a function `main`
 that returns the exit code; the modules are imported as the package `endpoint`. A feature of a flavour is a module
-`features/<feature>.py`, which no other flavour gets; `sources` of a flavour are directories of this repository whose
-modules and packages can be imported too.
+`features/<feature>.py`, which no other flavour gets; `sources` of a flavour are files of this repository and
+directories whose modules and packages can be imported too. A flavour with the component `liboqs` gets
+workflow/crypto/pq/pq.h as a library that can be loaded.
 
 A build needs the interpreter it was made with and nothing else: the programs run isolated from the environment and from
 the system's packages (`-I`, `-S`), out of byte code made here, and write none (`-B`). It can be moved.
@@ -14,6 +15,7 @@ Layout of a build::
     bin/client, bin/server      start the programs
     lib/                        packages, byte-compiled
     lib/endpoint/               the endpoint's own modules
+    lib/libquicbed-pq.so        liboqs (flavours with that component)
 """
 
 from __future__ import annotations
@@ -29,19 +31,19 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed.build import BuildError, Job
+from quicbed.build import BuildError, Job, components
 from quicbed.config import Project
 
 PROGRAMS = ("client", "server", "primitives")
-"""Modules of an endpoint that become programs; the first two are needed."""
+"""Modules or features of an endpoint that become programs; the first two are needed."""
 
 START = '''\
-"""Starts a program of the endpoint; the first argument names it."""
+"""Starts a program of the endpoint; the first argument names its module."""
 
 import importlib
 import sys
 
-sys.exit(importlib.import_module(f"endpoint.{sys.argv.pop(1)}").main())
+sys.exit(importlib.import_module(sys.argv.pop(1)).main())
 '''
 
 LAUNCHER = """\
@@ -52,7 +54,7 @@ if ! test -x "$python"; then
     echo "$0: the interpreter of this build is gone: $python; delete the build and make it again" >&2
     exit 1
 fi
-exec "$python" -IBS "${{0%/*}}/../lib" {role} "$@"
+exec "$python" -IBS "${{0%/*}}/../lib" {module} "$@"
 """
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][\w.-]*)\s*==\s*([^\s;\\]+)")
@@ -77,17 +79,21 @@ def build(job: Job) -> dict[str, Any]:
     shutil.rmtree(lib / "bin", ignore_errors=True)
     for source in job.chosen.sources:
         _copy(job.project.root / source, lib)
+    if "liboqs" in job.shared:
+        _pq(job, lib)
     _copy(job.endpoint, lib / "endpoint", leave=("features", "requirements.in", "requirements.txt"))
     _copy_features(job, lib / "endpoint" / "features")
     (lib / "__main__.py").write_text(START, encoding="utf-8")
     interpreter = Path(sys.executable).resolve()
     compiler = ["-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(job.out)]
     builds.run([str(interpreter), "-I", *compiler, str(lib)], log=job.log)
-    for role in PROGRAMS:
-        if (lib / "endpoint" / f"{role}.py").is_file():
-            _launcher(job.out / "bin" / role, interpreter, role)
-        elif role != "primitives":
-            raise BuildError(f"{job.endpoint / f'{role}.py'}: is missing; an endpoint needs a client and a server")
+    for program in PROGRAMS:
+        if (lib / "endpoint" / f"{program}.py").is_file():
+            _launcher(job.out / "bin" / program, interpreter, f"endpoint.{program}")
+        elif program in job.chosen.features:
+            _launcher(job.out / "bin" / program, interpreter, f"endpoint.features.{program}")
+        elif program != "primitives":
+            raise BuildError(f"{job.endpoint / f'{program}.py'}: is missing; an endpoint needs a client and a server")
     return {
         "compiler": f"{platform.python_implementation()} {platform.python_version()}",
         "flags": flags,
@@ -161,10 +167,23 @@ def _reason(log: Path) -> str:
     return f"{last}; see {log}"
 
 
+def _pq(job: Job, lib: Path) -> None:
+    """Make a library of liboqs, with the functions of pq.h to be seen and nothing else."""
+    liboqs = job.shared["liboqs"]
+    own = job.project.root / components.PQ
+    compiler = ["gcc", "-std=c11", *components.FLAGS, components.FRAME_POINTERS, *components.WARNINGS, "-fPIC"]
+    files = [str(own / "pq.c"), str(liboqs / "lib" / "liboqs.a")]
+    linker = ["-shared", "-pthread", "-Wl,--exclude-libs,ALL", "-Wl,-z,defs", "-o", str(lib / "libquicbed-pq.so")]
+    builds.run([*compiler, f"-I{own}", f"-I{liboqs / 'include'}", *files, *linker], log=job.log)
+
+
 def _copy(source: Path, target: Path, leave: tuple[str, ...] = ()) -> None:
-    """Copy a directory without the names to leave and without byte code."""
+    """Copy a file, or a directory without the names to leave and without byte code."""
+    if source.is_file():
+        shutil.copy2(source, target)
+        return
     if not source.is_dir():
-        raise BuildError(f"{source}: is not a directory; restore it from version control")
+        raise BuildError(f"{source}: is missing; restore it from version control")
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", *leave)
     shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True)
 
@@ -184,9 +203,9 @@ def _copy_features(job: Job, target: Path) -> None:
         shutil.copy2(module, target)
 
 
-def _launcher(file: Path, interpreter: Path, role: str) -> None:
+def _launcher(file: Path, interpreter: Path, module: str) -> None:
     file.parent.mkdir(exist_ok=True)
-    file.write_text(LAUNCHER.format(interpreter=shlex.quote(str(interpreter)), role=role), encoding="utf-8")
+    file.write_text(LAUNCHER.format(interpreter=shlex.quote(str(interpreter)), module=module), encoding="utf-8")
     file.chmod(0o755)
 
 
