@@ -39,6 +39,9 @@ COMBINATIONS = [
 ]
 CONNECTIONS = 3
 
+# noq's server tells nobody that it refuses a ClientHello of more than one datagram (notes in config/libraries/noq.yaml)
+SILENT = {"noq"}
+
 # a build may be part of a test
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
@@ -227,6 +230,8 @@ def tells(connection: events.Connection, alert: int) -> bool:
 def test_a_failed_handshake_has_its_alert_and_the_server_goes_on(
     serve: Serve, made: Made, client: str, name: str, signature: str
 ) -> None:
+    if name in SILENT:
+        pytest.skip(f"{name} does not tell its peer of a failed handshake with a large ClientHello")
     good = algorithms("kyber768", signature)
     # an authority of the same name and algorithm with another key: the signature on the certificate is not its own
     wrong_ca = [*good, "--ca", str(made(signature, "other") / "ca.pem")]
