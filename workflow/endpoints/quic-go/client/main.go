@@ -98,6 +98,7 @@ func (t *transfer) run(index uint64, socket *endpoint.Socket) *contract.ClientCo
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("not finished after %g s", t.options.Timeout.Seconds())
 	}
+	departed := t.meter.Departed()
 	tClose := contract.Now()
 
 	report := &t.report
@@ -123,7 +124,7 @@ func (t *transfer) run(index uint64, socket *endpoint.Socket) *contract.ClientCo
 	retry := t.meter.Retry()
 	report.Retry = &retry
 	report.TClose = &tClose
-	report.TRequestSent = t.meter.Departed()
+	report.TRequestSent = departed
 	report.TFirstByte = t.tFirstByte
 	report.BytesRequested = t.options.Bytes
 	report.BytesReceived = t.content.Received()
@@ -154,6 +155,11 @@ func (t *transfer) download(ctx context.Context, transport *quic.Transport) erro
 	t.connection = connection
 	t.report.THandshakeComplete = &complete
 	traffic.Report(&t.report.Connection)
+	state := connection.ConnectionState().TLS
+	endpoint.Negotiated(&t.report.Connection, &state, 0)
+	if err := t.checkSignature(); err != nil {
+		return err
+	}
 
 	stream, err := connection.OpenStreamSync(ctx)
 	if err != nil {
@@ -169,12 +175,6 @@ func (t *transfer) download(ctx context.Context, transport *quic.Transport) erro
 		return err
 	}
 	if err := stream.Close(); err != nil {
-		return err
-	}
-	// the request is on its way meanwhile
-	state := connection.ConnectionState().TLS
-	endpoint.Negotiated(&t.report.Connection, &state, 0)
-	if err := t.checkSignature(); err != nil {
 		return err
 	}
 	return t.receive(stream)
