@@ -1,6 +1,7 @@
 //! The server. MsQuic's worker threads do the work; the main thread waits for connections that are over.
 
 use std::ffi::c_void;
+use std::mem;
 use std::net::SocketAddr;
 use std::ptr;
 use std::slice;
@@ -39,8 +40,8 @@ static STOPPING: AtomicBool = AtomicBool::new(false);
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 enum Message {
-    /// A connection is over.
-    Over(Box<Serving>),
+    /// A connection is closed.
+    Closed(Box<ServerConnection>),
     /// SIGTERM or SIGINT.
     Stop,
 }
@@ -157,8 +158,8 @@ fn serve(
     messages: &Receiver<Message>,
     events: &mut Events,
 ) -> Result<(), String> {
-    while let Ok(Message::Over(serving)) = messages.recv() {
-        serving.report(events)?;
+    while let Ok(Message::Closed(record)) = messages.recv() {
+        report(*record, events)?;
     }
     // SAFETY: the handle is open and closed once.
     unsafe { call!(library, ListenerClose, listener) };
@@ -183,7 +184,7 @@ fn drain(messages: &Receiver<Message>, time: Duration, events: &mut Events) -> R
     let limit = Instant::now() + time;
     while OPEN.load(Ordering::Acquire) > 0 {
         match messages.recv_timeout(limit.saturating_duration_since(Instant::now())) {
-            Ok(Message::Over(serving)) => serving.report(events)?,
+            Ok(Message::Closed(record)) => report(*record, events)?,
             Ok(Message::Stop) => {}
             Err(_) => break,
         }
@@ -203,6 +204,7 @@ struct Serving {
     acknowledged: u64,
     /// Whether the client closed the connection, and called that no error.
     closed_by_client: bool,
+    closed: bool,
     error: Option<String>,
     record: ServerConnection,
 }
@@ -227,6 +229,7 @@ impl Serving {
             given: 0,
             acknowledged: 0,
             closed_by_client: false,
+            closed: false,
             error: None,
             record: ServerConnection {
                 t_accept: Some(now_ns()),
@@ -272,18 +275,37 @@ impl Serving {
         });
         if let Some(other) = other {
             self.fail(other);
+        } else if options.aead == Aead::Noenc && aead != Aead::Noenc {
+            self.fail("the client did not agree to leave out packet protection".into());
         }
     }
 
-    fn report(mut self: Box<Self>, events: &mut Events) -> Result<(), String> {
-        OPEN.fetch_sub(1, Ordering::AcqRel);
-        let error = self.error.take().or_else(|| self.unfinished());
-        let record = &mut self.record.common;
-        record.index = events.connections();
-        record.ok = error.is_none();
-        record.error = error;
-        events.server_connection(&self.record);
-        tls::flush_key_log()
+    /// Hands over what is known, when the connection is closed for the first time: by the client, by MsQuic, or with the
+    /// server. MsQuic needs the connection for some round-trip times more.
+    unsafe fn close(&mut self, connection: HQUIC) {
+        if self.closed {
+            return;
+        }
+        self.closed = true;
+        self.note_start();
+        let error = self
+            .error
+            .take()
+            .or_else(|| match STOPPING.load(Ordering::Acquire) {
+                true => self.unfinished().map(|_| "the server was stopped".into()),
+                false => self.unfinished(),
+            });
+        let mut record = mem::take(&mut self.record);
+        let common = &mut record.common;
+        common.ok = error.is_none();
+        common.error = error;
+        common.t_close = Some(now_ns());
+        self.server.library.count(connection, common);
+        let cpu = CpuTime::now().since(self.cpu_at_accept);
+        common.cpu_user_ns = Some(cpu.user_ns);
+        common.cpu_system_ns = Some(cpu.system_ns);
+        // The receiver lives as long as the program.
+        let _ = self.server.messages.send(Message::Closed(Box::new(record)));
     }
 
     /// What is missing from a connection that was closed without an error.
@@ -302,6 +324,13 @@ impl Serving {
         };
         Some(missing.into())
     }
+}
+
+fn report(mut record: ServerConnection, events: &mut Events) -> Result<(), String> {
+    OPEN.fetch_sub(1, Ordering::AcqRel);
+    record.common.index = events.connections();
+    events.server_connection(&record);
+    tls::flush_key_log()
 }
 
 impl Answer {
@@ -392,12 +421,8 @@ unsafe extern "C" fn on_listener(_: HQUIC, _: *mut c_void, event: *mut QUIC_LIST
         return libc::ECONNREFUSED as u32;
     }
     let library = &server.library;
-    if library
-        .choose_protection(new.Connection, &server.options.common)
-        .is_err()
-    {
-        return libc::EOPNOTSUPP as u32;
-    }
+    // Refused where the client does not want it; what the connection has is read back.
+    let _ = library.choose_protection(new.Connection, &server.options.common);
     OPEN.fetch_add(1, Ordering::AcqRel);
     let context = context(Box::new(Serving::new(server, peer)));
     let handler: unsafe extern "C" fn(HQUIC, *mut c_void, *mut QUIC_CONNECTION_EVENT) -> u32 =
@@ -457,32 +482,25 @@ unsafe extern "C" fn on_connection(
             );
         }
         QUIC_CONNECTION_EVENT_SHUTDOWN_INITIATED_BY_TRANSPORT => {
-            serving.record.common.t_close = Some(now_ns());
             let why = &event.__bindgen_anon_1.SHUTDOWN_INITIATED_BY_TRANSPORT;
             serving.fail(transport_error(why.Status, why.ErrorCode));
+            serving.close(connection);
         }
         QUIC_CONNECTION_EVENT_SHUTDOWN_INITIATED_BY_PEER => {
-            serving.record.common.t_close = Some(now_ns());
             let code = event.__bindgen_anon_1.SHUTDOWN_INITIATED_BY_PEER.ErrorCode;
-            if code != 0 {
-                serving.fail(format!(
+            match code {
+                0 => serving.closed_by_client = true,
+                _ => serving.fail(format!(
                     "closed by the client with application error {code}"
-                ));
+                )),
             }
+            serving.close(connection);
         }
         QUIC_CONNECTION_EVENT_SHUTDOWN_COMPLETE => {
-            let mut serving = Box::from_raw(context_pointer.cast::<Serving>());
-            serving.note_start();
-            let library = &serving.server.library;
-            let common = &mut serving.record.common;
-            common.t_close.get_or_insert_with(now_ns);
-            library.count(connection, common);
-            let cpu = CpuTime::now().since(serving.cpu_at_accept);
-            common.cpu_user_ns = Some(cpu.user_ns);
-            common.cpu_system_ns = Some(cpu.system_ns);
-            if STOPPING.load(Ordering::Acquire) && serving.unfinished().is_some() {
-                serving.fail("the server was stopped".into());
-            }
+            serving.close(connection);
+            hooks::take(serving.peer);
+            let library = serving.server.library;
+            drop(Box::from_raw(context_pointer.cast::<Serving>()));
             if event
                 .__bindgen_anon_1
                 .SHUTDOWN_COMPLETE
@@ -491,9 +509,6 @@ unsafe extern "C" fn on_connection(
             {
                 call!(library, ConnectionClose, connection);
             }
-            let messages = serving.server.messages.clone();
-            // The receiver lives as long as the program.
-            let _ = messages.send(Message::Over(serving));
         }
         _ => {}
     }

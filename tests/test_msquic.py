@@ -1,0 +1,390 @@
+"""MsQuic over loopback: what its packets show in every variant, NOENC, Retry, sizes, algorithms, and failures."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quicbed import algorithms, certificates
+from quicbed.config import Project
+from quicbed.proof import check, examine
+from wirefixtures import CLIENT, SERVER, pcap, udp
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = Project(ROOT)
+TABLE = algorithms.read(ROOT)
+SUPPORTS = PROJECT.libraries["msquic"].supports
+# so small that a capture is quick, and large enough for a proof
+PROOF_BYTES = 256 * 1024
+
+# a build may be part of a test
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
+
+Events = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def programs(build_of: Callable[[str, str], Path]) -> Callable[[str], Path]:
+    """The programs of a flavour, built unless they are there."""
+    return lambda flavour: build_of("msquic", flavour) / "bin"
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Certificates of a signature algorithm, made once."""
+    directory = tmp_path_factory.mktemp("certificates")
+
+    def make(name: str) -> Path:
+        target = directory / name
+        if not target.is_dir():
+            certificates.make(target, TABLE.signature(name))
+        return target
+
+    return make
+
+
+def read(log: Path) -> Events:
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+
+
+def connections(events: Events) -> Events:
+    return [event for event in events if event["event"] == "connection"]
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Server:
+    """A server on loopback."""
+
+    def __init__(self, programs: Path, identity: Path, log: Path, *options: str) -> None:
+        self.port = free_port()
+        self.programs, self.identity, self.log = programs, identity, log
+        argv = [str(programs / "server"), "--listen", f"127.0.0.1:{self.port}", "--events", str(log)]
+        argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
+        self.process = subprocess.Popen([*argv, *options], stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 20
+        while not (log.exists() and '"ready"' in log.read_text()):
+            assert self.process.poll() is None, self.process.communicate()[1]
+            assert time.monotonic() < deadline, "the server is not ready"
+            time.sleep(0.01)
+
+    def resident_kib(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0])
+
+    def cpu_ticks(self) -> int:
+        # proc(5): utime and stime are the fields 14 and 15, the name before may have blanks
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    def stop(self) -> Events:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(5) == 0
+        return connections(read(self.log))
+
+    def client(self, *options: str, port: int | None = None, programs: Path | None = None) -> tuple[list[str], Path]:
+        """The command line of a client and its file of events."""
+        log = self.log.with_name(f"client-{time.monotonic_ns()}.jsonl")
+        argv = [str((programs or self.programs) / "client"), "--connect", f"127.0.0.1:{port or self.port}"]
+        argv += ["--events", str(log), "--server-name", "server", "--ca", str(self.identity / "ca.pem")]
+        # an option given again has the last value
+        return [*argv, "--bytes", "1", "--timeout", "20", *options], log
+
+    def download(self, *options: str, port: int | None = None) -> tuple[int, Events]:
+        """Runs a client; returns its exit code and its events."""
+        argv, log = self.client(*options, port=port)
+        done = subprocess.run(argv, stderr=subprocess.DEVNULL, timeout=60, check=False)
+        return done.returncode, read(log)
+
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def serve(programs: Callable[[str], Path], made: Callable[[str], Path], tmp_path: Path) -> Iterator[Serve]:
+    servers: list[Server] = []
+
+    def start(*options: str, flavour: str = "stock", signature: str = "rsa-2048") -> Server:
+        log = tmp_path / f"server-{len(servers)}.jsonl"
+        server = Server(programs(flavour), made(signature), log, "--signature", signature, *options)
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        if server.process.poll() is None:
+            server.process.kill()
+        server.process.communicate()
+
+
+class Relay:
+    """Stands between a client and a server and keeps what they send as frames of a capture."""
+
+    def __init__(self, port: int) -> None:
+        self.frames: list[bytes] = []
+        self.front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        for end in (self.front, self.back):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.front.bind(("127.0.0.1", 0))
+        self.back.connect(("127.0.0.1", port))
+        self.port: int = self.front.getsockname()[1]
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        client = None
+        with selectors.DefaultSelector() as selector:
+            for end in (self.front, self.back):
+                selector.register(end, selectors.EVENT_READ)
+            while not self.ended.is_set():
+                for key, _ in selector.select(0.05):
+                    if key.fileobj is self.front:
+                        data, client = self.front.recvfrom(65535)
+                        self.frames.append(udp(CLIENT, SERVER, data))
+                        self.back.send(data)
+                    elif client is not None:
+                        data = self.back.recv(65535)
+                        self.frames.append(udp(SERVER, CLIENT, data))
+                        self.front.sendto(data, client)
+
+    def close(self) -> list[bytes]:
+        self.ended.set()
+        self.thread.join()
+        self.front.close()
+        self.back.close()
+        return self.frames
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A variant, as far as the wire can show it."""
+
+    flavour: str
+    aead: str
+    header_protection: bool | None
+    cipher: str = "aes-128-gcm"
+
+    def options(self) -> list[str]:
+        shown = "on" if self.header_protection else "off"
+        return ["--aead", self.aead, "--header-protection", shown, "--cipher", self.cipher]
+
+
+CLAIMS = [
+    Claim("stock", "standard", True),
+    Claim("noop", "standard", True),
+    Claim("noop", "standard", False),
+    Claim("noop", "noop", True),
+    Claim("noop", "noop", False),
+    Claim("noop", "noop", True, "aes-256-gcm"),
+    Claim("noop", "noop", False, "chacha20-poly1305"),
+    Claim("stock", "noenc", False),
+    Claim("noop", "noenc", False),
+]
+
+
+def proof_of(server: Server, claim: Claim, capture: Path) -> Any:
+    relay = Relay(server.port)
+    try:
+        # one datagram at a time, for the relay
+        offloads = ["--gso", "off", "--gro", "off"]
+        code, log = server.download(*claim.options(), *offloads, "--bytes", str(PROOF_BYTES), port=relay.port)
+    finally:
+        frames = relay.close()
+    assert code == 0, log
+    (seen,) = connections(log)
+    assert (seen["aead"], seen["header_protection"]) == (claim.aead, "on" if claim.header_protection else "off")
+    pcap(capture, frames)
+    return examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="quic", mtu=1500)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: "-".join(map(str, vars(claim).values())))
+def test_packets_prove_the_variant_and_initial_packets_stay_standard(
+    serve: Serve, tmp_path: Path, claim: Claim
+) -> None:
+    server = serve(*claim.options(), "--gso", "off", "--gro", "off", flavour=claim.flavour)
+    proof = proof_of(server, claim, tmp_path / "proof.pcap")
+    assert check(proof, claim) == []
+    assert proof.initial_standard is True
+    (accepted,) = server.stop()
+    assert accepted["aead"] == claim.aead
+
+
+def test_packets_after_a_retry_stay_standard(serve: Serve, tmp_path: Path) -> None:
+    claim = Claim("noop", "noop", False)
+    server = serve(*claim.options(), "--gso", "off", "--gro", "off", "--retry", "on", flavour="noop")
+    assert check(proof_of(server, claim, tmp_path / "proof.pcap"), claim) == []
+    (accepted,) = server.stop()
+    assert accepted["retry"] is True
+
+
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_noenc_needs_both_ends(serve: Serve, role: str) -> None:
+    noenc = ("--aead", "noenc")
+    server = serve(*(noenc if role == "server" else ()))
+    code, log = server.download(*(noenc if role == "client" else ()))
+    (seen,) = connections(log)
+    (accepted,) = server.stop()
+    assert (seen["aead"], accepted["aead"]) == ("standard", "standard")
+    if role == "client":
+        assert (code, seen["error"]) == (1, "the server did not agree to leave out packet protection")
+    else:
+        assert accepted["error"] == "the client did not agree to leave out packet protection"
+
+
+def test_times_and_counts_of_a_handshake(serve: Serve) -> None:
+    server = serve()
+    _, log = server.download("--connections", "20")
+    at_server = server.stop()
+    seen = connections(log)
+    assert len(seen) == len(at_server) == 20
+    for client, accepted in zip(seen, at_server, strict=True):
+        assert client["t_client_hello"] < accepted["t_accept"] < accepted["t_handshake_complete"]
+        assert client["t_client_hello"] < client["t_handshake_complete"] < client["t_request_sent"]
+        assert client["t_handshake_complete"] < client["t_handshake_confirmed"] <= client["t_close"]
+        assert client["t_request_sent"] < client["t_first_byte"] <= client["t_last_byte"] <= client["t_close"]
+        assert (client["handshake_packets_sent"], client["handshake_bytes_sent"]) == (1, 1220)
+        assert client["handshake_bytes_received"] <= accepted["handshake_bytes_sent"]
+        assert (client["retry"], client["hello_retry_request"]) == (False, False)
+
+
+def test_a_server_with_retry_sends_one_to_every_connection(serve: Serve) -> None:
+    server = serve("--retry", "on")
+    code, log = server.download("--connections", "5")
+    assert code == 0
+    assert [connection["retry"] for connection in connections(log)] == [True] * 5
+    accepted = server.stop()
+    assert [connection["retry"] for connection in accepted] == [True] * 5
+    # the time of the first datagram, which was answered with the Retry packet
+    assert all(c["t_accept"] > s["t_client_hello"] for c, s in zip(accepted, connections(log), strict=True))
+
+
+@pytest.mark.parametrize(("asked", "sent"), [(1200, 1220), (1300, 1300), (1472, 1472)])
+def test_initial_packets_have_the_size_in_force(serve: Serve, asked: int, sent: int) -> None:
+    size = ("--initial-size", str(asked))
+    code, log = serve(*size).download(*size)
+    assert code == 0
+    assert log[0]["options"]["initial_size"] == sent
+    assert connections(log)[0]["handshake_bytes_sent"] == sent
+
+
+def test_datagrams_above_its_largest_are_refused(serve: Serve) -> None:
+    code, log = serve().download("--udp-payload", "2972")
+    assert code == 127
+    assert log[-2]["reason"] == "MsQuic sends no datagrams above 1472 bytes (`CXPLAT_MAX_MTU`)"
+
+
+def test_windows_are_powers_of_two(serve: Serve) -> None:
+    code, log = serve().download("--window", "1000000", "--bytes", "3000001")
+    assert code == 0
+    assert log[0]["options"]["window"] == 1 << 19
+
+
+@pytest.mark.parametrize("group", SUPPORTS.groups)
+def test_groups(serve: Serve, group: str) -> None:
+    code, log = serve("--group", group).download("--group", group)
+    assert code == 0, log
+    assert connections(log)[0]["group"] == TABLE.group(group).tls_name
+
+
+@pytest.mark.parametrize("signature", SUPPORTS.signatures)
+def test_signatures(serve: Serve, signature: str) -> None:
+    server = serve(signature=signature)
+    code, log = server.download("--signature", signature)
+    assert code == 0, log
+    for connection in (*connections(log), *server.stop()):
+        assert connection["signature"] == TABLE.signature(signature).tls_name
+
+
+@pytest.mark.parametrize("control", SUPPORTS.congestion_controls)
+def test_congestion_controls(serve: Serve, control: str) -> None:
+    chosen = ("--congestion-control", control)
+    code, log = serve(*chosen).download(*chosen, "--bytes", "3000001")
+    assert (code, connections(log)[0]["content_ok"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--group", "p-384"), ("--signature", "ed25519"), ("--cipher", "aes-256-gcm")],
+    ids=["group", "signature", "cipher"],
+)
+def test_ends_without_a_common_algorithm_say_so(serve: Serve, options: tuple[str, str]) -> None:
+    server = serve()
+    code, log = server.download(*options)
+    assert code == 1
+    assert "TLS alert" in connections(log)[0]["error"]
+    assert server.download()[0] == 0, "a failed connection must not end the server"
+    failed, served = server.stop()
+    assert "TLS alert" in failed["error"]
+    assert (failed["ok"], served["ok"]) == (False, True)
+
+
+def test_a_key_log_has_the_secrets_of_every_connection(serve: Serve, tmp_path: Path) -> None:
+    logs = [tmp_path / "client.keys", tmp_path / "server.keys"]
+    server = serve("--key-log", str(logs[1]))
+    server.download("--key-log", str(logs[0]), "--connections", "2")
+    server.stop()
+    kept = [sorted(log.read_text().splitlines()) for log in logs]
+    assert kept[0] == kept[1]
+    labels = [line.split()[0] for line in kept[0]]
+    assert {label: labels.count(label) for label in labels} == {
+        "CLIENT_HANDSHAKE_TRAFFIC_SECRET": 2,
+        "SERVER_HANDSHAKE_TRAFFIC_SECRET": 2,
+        "CLIENT_TRAFFIC_SECRET_0": 2,
+        "SERVER_TRAFFIC_SECRET_0": 2,
+    }
+
+
+def test_memory_does_not_grow_with_connections(serve: Serve) -> None:
+    server = serve()
+    server.download("--connections", "100")
+    before = server.resident_kib()
+    code, log = server.download("--connections", "500")
+    assert code == 0
+    assert log[-1]["connections"] == 500
+    assert server.resident_kib() - before < 1024
+
+
+def test_a_server_stops_in_the_middle_of_a_download(serve: Serve) -> None:
+    server = serve()
+    argv, log = server.client("--bytes", str(1 << 40))
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as client:
+        # the request has arrived when the server is at work
+        working = server.cpu_ticks()
+        while server.cpu_ticks() < working + 5:
+            assert client.poll() is None
+            time.sleep(0.01)
+        (stopped,) = server.stop()
+        assert client.wait(20) == 1
+    assert (stopped["ok"], stopped["error"]) == (False, "the server was stopped")
+    (seen,) = connections(read(log))
+    assert seen["error"] == "closed by the server with application error 2"
+
+
+def test_aes_instructions_can_be_switched_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(SUPPORTS.aes_hardware_off, dict)
+    server = serve()
+    default = server.download()[1][0]["options"]["aes_hardware"]
+    for name, value in SUPPORTS.aes_hardware_off.items():
+        monkeypatch.setenv(name, value)
+    code, log = server.download()
+    assert code == 0
+    assert log[0]["options"]["aes_hardware"] is False
+    assert default is ("aes" in Path("/proc/cpuinfo").read_text().split())
