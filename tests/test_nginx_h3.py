@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import certificates, events
+from quicbed import certificates, events, proof
 from quicbed.config import Project
 from quicbed.content import content
 
@@ -167,6 +167,7 @@ def test_packets_are_changed_as_asked_but_for_initial_ones(
     short = [datagram for datagram in received if is_short(datagram)]
     assert len(short) > 100
     assert any(RECORD in datagram for datagram in received) == plain
+    assert any(proof.REQUEST.search(datagram) for datagram in sent) == plain
     assert all(datagram.endswith(NOOP_TAG) == plain for datagram in short)
     assert all(datagram.endswith(NOOP_TAG) == plain for datagram in sent if is_short(datagram))
     # reserved bits are zero under header protection (RFC 9000, section 17.3.1), whose mask sets them in most packets

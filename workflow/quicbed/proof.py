@@ -73,7 +73,14 @@ MINIMUM_TAGS = 2
 """Fewest tags to compare."""
 
 _RESERVED_BITS = 0x18
-_REQUEST = re.compile(rb"GET /\d+(?: HTTP/1\.[01])?\r\n")
+REQUEST = re.compile(
+    rb"GET /\d+(?: HTTP/1\.[01])?\r\n"
+    # HTTP/3: a HEADERS frame (RFC 9114, 7.2.2) whose field section begins, after its prefix, with `:method: GET` and
+    # `:scheme: https` of QPACK's static table, and later has a literal `:path` (RFC 9204, 4.5 and Appendix A)
+    rb"|\x01[\x04-\x3f]..\xd1\xd7.{1,56}?\x51[\x80-\xbf]",
+    re.DOTALL,
+)
+"""A client's request as it can be read in an unprotected packet."""
 _TLS_APPLICATION_DATA = 23
 _TLS_HEADER_BYTES = 5
 
@@ -418,7 +425,7 @@ def _initial_verdict(directions: tuple[Direction, Direction]) -> bool | None:
 def _request_verdict(payload: list[bytes]) -> bool | None:
     if not any(payload):
         return None
-    return any(_REQUEST.search(data) for data in payload)
+    return any(REQUEST.search(data) for data in payload)
 
 
 def _examine_quic(packets: list[_Sighting]) -> _Seen:
