@@ -292,6 +292,35 @@ def test_missing_cargo_is_named_with_its_remedy(clone: Path) -> None:
     assert "https://rustup.rs" in done.stderr
 
 
+@pytest.mark.root
+@pytest.mark.parametrize(
+    ("go", "message"),
+    [
+        (None, "go is not on the PATH"),
+        ("echo go version go1.19.8 linux/amd64", "Go 1.19 is too old, 1.26 is needed"),
+        ("echo 'cannot find GOROOT' >&2; exit 2", "does not work: cannot find GOROOT"),
+    ],
+)
+def test_unusable_go_is_named_with_its_remedy(clone: Path, go: str | None, message: str) -> None:
+    program(clone / "bin", "cargo", "true")
+    program(clone / "bin", "rustc", "echo 'rustc 1.99.0'")
+    if go is not None:
+        program(clone / "bin", "go", go)
+    done = run_set_up(clone, "all", path=str(clone / "bin") + (":/usr/bin:/bin" if go else ""))
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+    assert "https://go.dev/dl" in done.stderr
+    assert not (clone / ".venv").exists()
+
+
+def test_minimum_go_is_what_the_modules_need(repository: Path, set_up: ModuleType) -> None:
+    files = list((repository / "workflow" / "endpoints").glob("*/go.mod"))
+    lines = [re.search(r"^go (\d+)\.(\d+)", file.read_text(), re.MULTILINE) for file in files]
+    assert max((int(line[1]), int(line[2])) for line in lines if line) == set_up.MINIMUM_GO
+    assert all(lines)
+
+
 def test_minimum_rust_is_what_the_locked_crates_need(repository: Path, set_up: ModuleType) -> None:
     """quiche needs the newest Rust of all locked crates; its version is pinned in Cargo.toml."""
     manifest = tomllib.loads((repository / "workflow/sources/Cargo.toml").read_text())

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 VENDOR = BUILD / "sources" / "vendor"
 WORKSPACE = "workflow/sources/Cargo.toml"
+ENDPOINTS = "workflow/endpoints"
 PYTHON_FILES = ("workflow", "tests", "tools")
 
 
@@ -49,6 +50,11 @@ def snakemake_files() -> list[str]:
     return ["Snakefile", "workflow/Snakefile", *(str(path.relative_to(ROOT)) for path in rules)]
 
 
+def go_modules() -> list[str]:
+    """Endpoints in Go."""
+    return sorted(file.parent.name for file in (ROOT / ENDPOINTS).glob("*/go.mod"))
+
+
 def checks() -> list[Check]:
     """All checks, the quick ones first."""
     clippy = ("cargo", "clippy", "--quiet", "--locked", "--manifest-path", WORKSPACE, *vendored())
@@ -68,6 +74,8 @@ def checks() -> list[Check]:
         Check("snakefmt", (tool("snakefmt"), "--check", "--compact-diff", *snakemake_files())),
         Check("conda environments", (sys.executable, "tools/conda_environments.py", "--check")),
         Check("cargo fmt", (*cargo_fmt, "--", "--color", "never")),
+        *(Check(f"gofmt {name}", ("gofmt", "-d", f"{ENDPOINTS}/{name}")) for name in go_modules()),
+        *(Check(f"go vet {name}", ("go", "-C", f"{ENDPOINTS}/{name}", "vet", "./...")) for name in go_modules()),
         Check("snakemake lint", (tool("snakemake"), "--lint")),
         Check("mypy", (tool("mypy"),)),
         Check("clippy", (*clippy, "--workspace", *without, *deny), slow=True),

@@ -24,7 +24,7 @@ CHANNELS = ("conda-forge", "bioconda", "nodefaults")
 CONDA_NAMES = {"kaleido": "python-kaleido", "snakemake": "snakemake-minimal"}
 # Taken from PyPI by conda's pip section: the wheel holds libclang.so where the builds look for it.
 FROM_PYPI = ("libclang",)
-# Programs that are no Python packages. Rust and the C and C++ compilers come from the system:
+# Programs that are no Python packages. Rust, Go and the C and C++ compilers come from the system:
 # conda's compilers bring flags of their own, and all users should measure the same builds.
 PROGRAMS = {"cmake": ">=3.25", "git": ">=2.30", "make": ">=4.3", "patch": ">=2.7", "perl": ">=5.32"}
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make a fresh Debian machine ready for quicbed: Debian packages, Rust, Python environment.
+"""Make a fresh Debian machine ready for quicbed: Debian packages, Rust, Go, Python environment.
 
 The Makefile calls it before every target; it is done in a moment when nothing is missing. It uses
 the standard library only, because it is what installs everything else. What the installers say goes
@@ -34,6 +34,8 @@ REQUIREMENTS = ROOT / "requirements"
 MINIMUM_PYTHON = (3, 11)
 # The highest rust-version among the crates in workflow/sources/Cargo.lock (quiche).
 MINIMUM_RUST = (1, 88)
+# The highest `go` line among the go.mod files in workflow/endpoints/ (quic-go).
+MINIMUM_GO = (1, 26)
 
 # Makefile targets: those that need root, network namespaces and everything to build with; others.
 MEASURING_TARGETS = ("all", "test", "bench", "setup")
@@ -167,6 +169,26 @@ def check_rust() -> None:
         raise SetUpError(f"`rustc --version` does not work: {reason}. {remedy}.")
     if (int(found[1]), int(found[2])) < MINIMUM_RUST:
         raise SetUpError(f"Rust {found[1]}.{found[2]} is too old, {needed} is needed. {remedy}.")
+
+
+def check_go() -> None:
+    """Go is there and new enough for every module in workflow/endpoints/."""
+    needed = ".".join(map(str, MINIMUM_GO))
+    remedy = (
+        f"Install Go {needed} or newer (https://go.dev/dl); Debian 12's own Go (1.19) is too old. It must come first "
+        "on the PATH" + (" of root: sudo keeps a PATH of its own" if os.environ.get("SUDO_USER") else "")
+    )
+    if shutil.which("go") is None:
+        raise SetUpError(f"go is not on the PATH. {remedy}.")
+    # the toolchain that go.mod files may ask for is not fetched: builds use the one that is there
+    environment = {**os.environ, "GOTOOLCHAIN": "local"}
+    shown = subprocess.run(["go", "version"], capture_output=True, text=True, env=environment)
+    found = re.search(r"\bgo(\d+)\.(\d+)", shown.stdout)
+    if found is None:
+        reason = (shown.stderr.strip().splitlines() or ["it prints no version"])[0]
+        raise SetUpError(f"`go version` does not work: {reason}. {remedy}.")
+    if (int(found[1]), int(found[2])) < MINIMUM_GO:
+        raise SetUpError(f"Go {found[1]}.{found[2]} is too old, {needed} is needed. {remedy}.")
 
 
 def check_namespaces() -> None:
@@ -371,6 +393,7 @@ def set_up(target: str) -> None:
         raise SetUpError(root_needed(target, missing if CHROMIUM.present() else [*missing, CHROMIUM]))
     if measures or target == "check":
         check_rust()
+        check_go()
     LOG.parent.mkdir(exist_ok=True)
     LOCK.parent.mkdir(exist_ok=True)
     with LOCK.open("w", encoding="utf-8") as lock, LOG.open("a", encoding="utf-8") as log:
