@@ -643,7 +643,7 @@ def test_a_post_quantum_key_of_another_certificate_is_named(pq: Path) -> None:
         )
         assert done.returncode == 1
         reason = json.loads(done.stdout.splitlines()[1])["reason"]
-        assert reason == f"--private-key {key}: is not the key of the certificate"
+        assert reason == f"--private-key {key}: does not match the certificate"
 
 
 @pytest.mark.workflow

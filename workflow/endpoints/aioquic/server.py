@@ -348,7 +348,7 @@ def main() -> int:
     except (OSError, ValueError) as error:
         return events.error(one_line(error))
     if not library.belongs(configuration.private_key, configuration.certificate):
-        return events.error(f"--private-key {options.private_key}: is not the key of the certificate")
+        return events.error(f"--private-key {options.private_key}: does not match the certificate")
     library.set_up(options)
     gc.collect()
     gc.freeze()
