@@ -26,7 +26,7 @@ PROJECT = Project(ROOT)
 TABLE = algorithms.read(ROOT)
 SUPPORTS = PROJECT.libraries["msquic"].supports
 # so small that a capture is quick, and large enough for a proof
-PROOF_BYTES = 256 * 1024
+PROOF_BYTES = 1024 * 1024
 
 # a build may be part of a test
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
