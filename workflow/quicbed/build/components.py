@@ -2,20 +2,18 @@
 
 A component is a directory `<component>-<hash>` beside the work directories of builds, with `include/`, `lib/` and
 sometimes `bin/`. The hash covers the checksum of its package (out of Cargo.lock), patches, own files, options and
-compiler flags, the recipe, and the components it needs. `component.json`, written last, marks a complete one; a lock beside the directory keeps two
-processes from building the same component at once.
+compiler flags, the recipe, and the components it needs. `component.json`, written last, marks a complete one; a lock
+beside the directory keeps two processes from building the same component at once.
 """
 
 from __future__ import annotations
 
-import fcntl
 import inspect
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,11 +107,12 @@ BORINGSSL_OPTIONS = {
 }
 
 _QUICTLS_OPTIONS = """
-enable-tls1_3 no-makedepend no-dgram no-ssl3 no-psk no-srp no-zlib no-egd no-idea no-rc5 no-rc4 no-afalgeng no-comp no-cms
-no-ct no-srtp no-ts no-gost no-dso no-ec2m no-tls1 no-tls1_1 no-tls1_2 no-dtls no-dtls1 no-dtls1_2 no-ssl no-ssl3-method
-no-tls1-method no-tls1_1-method no-tls1_2-method no-dtls1-method no-dtls1_2-method no-siphash no-whirlpool no-aria no-bf
-no-blake2 no-sm2 no-sm3 no-sm4 no-camellia no-cast no-md4 no-mdc2 no-ocb no-rc2 no-rmd160 no-scrypt no-seed
-no-weak-ssl-ciphers no-shared no-tests no-uplink no-cmp no-fips no-padlockeng no-siv no-legacy no-deprecated
+enable-tls1_3 no-makedepend no-dgram no-ssl3 no-psk no-srp no-zlib no-egd no-idea no-rc5 no-rc4 no-afalgeng no-comp
+no-cms no-ct no-srtp no-ts no-gost no-dso no-ec2m no-tls1 no-tls1_1 no-tls1_2 no-dtls no-dtls1 no-dtls1_2 no-ssl
+no-ssl3-method no-tls1-method no-tls1_1-method no-tls1_2-method no-dtls1-method no-dtls1_2-method no-siphash
+no-whirlpool no-aria no-bf no-blake2 no-sm2 no-sm3 no-sm4 no-camellia no-cast no-md4 no-mdc2 no-ocb no-rc2 no-rmd160
+no-scrypt no-seed no-weak-ssl-ciphers no-shared no-tests no-uplink no-cmp no-fips no-padlockeng no-siv no-legacy
+no-deprecated
 """
 """What MsQuic configures quictls with: `OPENSSL_CONFIG_FLAGS` in submodules/CMakeLists.txt of its package."""
 
