@@ -338,7 +338,7 @@ def test_secrets_are_logged_by_both(serve: Serve, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--udp-payload", "1489"], "GSO"),
+        (["--udp-payload", "6552"], "GSO"),
         (["--udp-payload", "65500", "--connect", "[::1]:9"], "65487"),
         (["--window", str(1 << 32)], "window"),
         (["--congestion-control", "reno"], "reno"),

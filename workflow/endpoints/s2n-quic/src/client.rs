@@ -72,8 +72,8 @@ fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> 
         protection: protection::probe(),
     };
     for index in 0..options.connections {
-        // s2n-quic keeps a closed connection until late packets cannot arrive any more (RFC 9000, section 10.2). A runtime
-        // of its own for each connection ends that wait, so that no connection lives on beside the next.
+        // s2n-quic keeps a closed connection until late packets cannot arrive any more (RFC 9000, section 10.2). A
+        // runtime of its own for each connection ends that wait, so that no connection lives on beside the next.
         let connection = setup::runtime()?.block_on(downloads.connection(index, events))?;
         key_log.flush()?;
         events.client_connection(&connection);

@@ -17,8 +17,8 @@ use s2n_quic::provider::event::{ConnectionInfo, ConnectionMeta};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::Notify;
 
-/// Offset and value of `random` in a ServerHello that is a HelloRetryRequest (RFC 8446, section 4.1.3), behind four bytes of
-/// handshake header and two of version.
+/// Offset and value of `random` in a ServerHello that is a HelloRetryRequest (RFC 8446, section 4.1.3), behind four
+/// bytes of handshake header and two of version.
 const RANDOM_OFFSET: usize = 6;
 const HELLO_RETRY_REQUEST: [u8; 32] = [
     0xcf, 0x21, 0xad, 0x74, 0xe5, 0x9a, 0x61, 0x11, 0xbe, 0x1d, 0x8c, 0x02, 0x1e, 0x65, 0xb8, 0x91,

@@ -2,9 +2,9 @@
 //!
 //! s2n-tls negotiates what the policy of its configuration lists, and its policies are fixed lists, in a table that
 //! `s2n_config_set_cipher_preferences` searches by name. The table is a global that can be written, so the policy that
-//! s2n-quic asks for by default is made to be ours before s2n-tls is initialised. Structures are those of s2n-tls-sys 0.3.47
-//! (`tls/s2n_security_policies.h` and the headers it includes), which Cargo.lock pins; what was negotiated is read back from
-//! the connection.
+//! s2n-quic asks for by default is made to be ours before s2n-tls is initialised. Structures are those of s2n-tls-sys
+//! 0.3.47 (`tls/s2n_security_policies.h` and the headers it includes), which Cargo.lock pins; what was negotiated is
+//! read back from the connection.
 
 use std::ffi::{c_char, CStr};
 use std::ptr;

@@ -20,6 +20,9 @@ pub const LIBRARY: &str = "s2n-quic";
 pub const VERSION: &str = "1.91.0";
 const TLS_LIBRARY: &str = "s2n-tls 0.3.47";
 
+/// Most datagrams that s2n-quic sends in one GSO batch (`DEFAULT_SEGMENTS` in s2n-quic-platform).
+const GSO_SEGMENTS: usize = 10;
+
 /// Bytes of UDP and IP headers, which s2n-quic counts to the size of a datagram.
 const fn headers(peer: SocketAddr) -> u16 {
     match peer {
@@ -41,27 +44,35 @@ pub fn description() -> Description {
 /// Opens the events and ends the program if this build cannot do what is asked; else makes the process do it.
 pub fn open_events(description: &Description, options: &CommonOptions, peer: SocketAddr) -> Events {
     let events = Events::open(&options.events);
-    let reason = description.unsupported(options).or_else(|| {
-        let payload = options.udp_payload;
-        let largest = usize::from(u16::MAX - headers(peer));
-        // s2n-quic fills a buffer of 65 535 bytes with segments, however many bytes an IP packet takes.
-        let batch = usize::from(u16::MAX) / payload.min(largest) * payload;
-        if payload > largest {
-            Some(format!("s2n-quic makes no datagrams of more than {largest} bytes"))
-        } else if options.gso && batch > MAX_BATCH_BYTES {
-            Some(format!("s2n-quic makes GSO batches of {batch} bytes from datagrams of {payload}, the system takes {MAX_BATCH_BYTES}"))
-        } else if options.window > u32::MAX.into() {
-            Some(format!("s2n-quic has no windows above {} bytes", u32::MAX))
-        } else {
-            None
-        }
-    });
+    let reason = description
+        .unsupported(options)
+        .or_else(|| impossible(options, peer));
     if let Some(reason) = reason {
         events.exit_unsupported(&reason);
     }
     policy::apply(options);
     protection::apply(options);
     events
+}
+
+/// Why s2n-quic cannot have the sizes asked for, or `None` if it can.
+fn impossible(options: &CommonOptions, peer: SocketAddr) -> Option<String> {
+    let (payload, window) = (options.udp_payload, options.window);
+    let largest = usize::from(u16::MAX - headers(peer));
+    if payload > largest {
+        return Some(format!(
+            "s2n-quic makes no datagrams of more than {largest} bytes"
+        ));
+    }
+    // It fills a buffer of 65 535 bytes, however many bytes an IP packet takes.
+    let batch = payload * GSO_SEGMENTS.min(usize::from(u16::MAX) / payload);
+    if options.gso && batch > MAX_BATCH_BYTES {
+        return Some(format!(
+            "s2n-quic makes GSO batches of {batch} bytes of such datagrams, the system takes {MAX_BATCH_BYTES}"
+        ));
+    }
+    let widest = u64::from(u32::MAX);
+    (window > widest).then(|| format!("s2n-quic has no windows of more than {widest} bytes"))
 }
 
 /// The options in force, and what AWS-LC tells about the processor.
@@ -133,8 +144,8 @@ pub fn io(
         .build()
 }
 
-/// Sizes of the datagrams of a connection. `large` tells whether it is worth while to send larger ones than `--initial-size`
-/// after the handshake.
+/// Sizes of the datagrams of a connection. `large` tells whether it is worth while to send larger ones than
+/// `--initial-size` after the handshake.
 pub fn mtu(options: &CommonOptions, peer: SocketAddr, large: bool) -> Result<mtu::Config, String> {
     let sizes = Sizes::new(options, peer);
     let largest = if large { sizes.largest } else { sizes.initial };
@@ -166,8 +177,8 @@ impl Sizes {
     }
 }
 
-/// s2n-quic changes the size of datagrams by probing only, and ends its search (RFC 8899) as soon as the next probe would be
-/// less than this above what it has. This and [`search_end`] are those of `s2n_quic_core::path::mtu`.
+/// s2n-quic changes the size of datagrams by probing only, and ends its search (RFC 8899) as soon as the next probe
+/// would be less than this above what it has. This and [`search_end`] are those of `s2n_quic_core::path::mtu`.
 const PROBE_THRESHOLD: u16 = 20;
 const ETHERNET_MTU: u16 = 1500;
 
