@@ -6,7 +6,7 @@ import gc
 import os
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from quicbed_contract import FAILED, OK, content, request
 from quicbed_contract.clock import CpuTime, now_ns
@@ -43,6 +43,13 @@ SMALLEST_INITIAL = 1200
 """Datagrams with a client's Initial packet are at least this long (RFC 9000, section 14.1)."""
 
 
+class Start(NamedTuple):
+    """When a connection began, and the processor time until then."""
+
+    t: int
+    cpu: CpuTime
+
+
 class Answer:
     """One stream: a request, and the content it asks for."""
 
@@ -55,14 +62,14 @@ class Answer:
 class Session:
     """One connection, from its first datagram to the end of its closing period."""
 
-    def __init__(self, index: int, quic: library.Connection, peer: Address, retried: bool) -> None:
+    def __init__(self, index: int, quic: library.Connection, peer: Address, retried: bool, start: Start) -> None:
         self.index = index
         self.quic = quic
         self.peer = peer
         self.retried = retried
-        self.t_accept = now_ns()
+        self.t_accept = start.t
         self.traffic = library.Traffic()
-        self.traffic.cpu = CpuTime.now()
+        self.traffic.cpu = start.cpu
         self.answers: dict[int, Answer] = {}
         self.bytes_sent = 0
         self.ids: set[bytes] = set()
@@ -242,13 +249,14 @@ class Server:
             except ValueError:
                 return None
             retried = True
+        start = Start(now_ns(), CpuTime.now())
         quic = library.Connection(
             self.options,
             configuration=self.configuration,
             original_destination_connection_id=original,
             retry_source_connection_id=header.destination_cid if retried else None,
         )
-        session = Session(self.accepted, quic, sender, retried)
+        session = Session(self.accepted, quic, sender, retried, start)
         self.accepted += 1
         self.sessions[session] = None
         for name in (header.destination_cid, quic.host_cid):
