@@ -21,15 +21,13 @@ pub fn configure(options: &CommonOptions) -> Result<(), String> {
             (options.header_protection == HeaderProtection::Off).into();
         if options.aead == Aead::Noop {
             let names = [c"AES-128-GCM", c"AES-256-GCM", c"ChaCha20-Poly1305"];
-            CxPlatReplacementCipher = names.map(|name| quicbed_noop_cipher(name.as_ptr()));
-            if (*&raw const CxPlatReplacementCipher)
-                .iter()
-                .any(|cipher| cipher.is_null())
-            {
+            let ciphers = names.map(|name| quicbed_noop_cipher(name.as_ptr()));
+            if ciphers.iter().any(|cipher| cipher.is_null()) {
                 return Err(
                     "quictls cannot load the ciphers of flavour noop; build it again".into(),
                 );
             }
+            CxPlatReplacementCipher = ciphers;
         }
     }
     Ok(())
