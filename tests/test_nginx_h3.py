@@ -223,6 +223,20 @@ def test_the_client_tells_when_it_did_what(bench: Callable[[str], Bench]) -> Non
     assert got.packets_received > SIZE / 1472
 
 
+def test_both_sides_can_do_without_aes_instructions(
+    bench: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = PROJECT.libraries["nginx-h3"].supports.aes_hardware_off
+    assert isinstance(off, dict)
+    for name, value in off.items():
+        monkeypatch.setenv(name, value)
+    one = bench("stock")
+    log = one.download(one.serve())
+    assert log.connections[0].ok
+    assert log.start.options["aes_hardware"] is False
+    assert one.stop().start.options["aes_hardware"] is False
+
+
 def test_a_server_tells_of_connections_that_had_no_request(bench: Callable[[str], Bench], tmp_path: Path) -> None:
     certificates.make(tmp_path / "other")
     one = bench("stock")

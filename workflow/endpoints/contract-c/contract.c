@@ -556,6 +556,7 @@ void event_start(const struct options *options, int socket_fd, const char *conge
         event_boolean("receive_buffer_autotuning", options->receive_buffer == UNKNOWN);
         event_boolean("send_buffer_autotuning", options->send_buffer == UNKNOWN);
     }
+    event_truth("aes_hardware", aes_hardware());
     event_string("window", NULL); /* of TCP the kernel's, of QUIC the library's, which nothing can set */
     end_start();
 }

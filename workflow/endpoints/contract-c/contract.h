@@ -41,6 +41,9 @@ struct library {
 };
 extern const struct library library;
 
+/* Whether the TLS library uses the AES instructions of the processor, as it tells itself; every program has its own. */
+int aes_hardware(void);
+
 struct cipher {
     const char *name;    /* on the command line */
     const char *iana;    /* TLS 1.3 suite; OpenSSL uses the same names */

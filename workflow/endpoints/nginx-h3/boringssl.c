@@ -4,6 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <openssl/aead.h>
+
+int aes_hardware(void)
+{
+    return EVP_has_aes_hardware();
+}
+
 static uint16_t suite_of(const struct cipher *cipher)
 {
     static const uint16_t suites[] = {

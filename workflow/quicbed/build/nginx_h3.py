@@ -211,10 +211,8 @@ def _install_headers(source: Path, name: str, include: Path) -> None:
 
 
 def _build_server(job: Job, steps: Steps, versions: dict[str, str]) -> None:
-    # The server uses nothing of a TLS library, which is nginx's business.
-    sources = [CONTRACT / "nginx.c", *(job.endpoint / file for file in ("udp.c", "library.c")), CONTRACT / "contract.c"]
-    argv: list[str | Path] = [*programs.COMPILER, *_defines(versions)]
-    argv += ["-o", job.out / "bin" / "server", *sources]
+    own = [job.endpoint / file for file in ("udp.c", "library.c")]
+    argv = tcp_tls.server_program(job.shared["openssl"], own, **_told(versions), out=job.out / "bin" / "server")
     steps.run("server", argv)
 
 

@@ -29,7 +29,7 @@ CONTRACT = builds.ENDPOINTS / "contract-c"
 
 COMPILER = ["gcc", "-std=gnu11", *FLAGS, FRAME_POINTERS, *WARNINGS]
 
-SHARED = ["contract.c", "openssl.c", "tls.c"]
+SHARED = ["contract.c", "openssl.c", "openssl_cpu.c", "tls.c"]
 
 
 def program(root: Path, openssl: Path, sources: Sequence[Path], *, version: str, tls: str, out: Path) -> list[str]:

@@ -286,10 +286,7 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int,
     # libcurl has to come before the libraries it uses
     argv[-2:] = [str(steps.directory / "curl-build" / "lib" / "libcurl.a"), *argv[-2:]]
     steps.run("client", [*argv, f"-I{curl / 'include'}", "-DCURL_STATICLIB"])
-    # The server uses nothing of OpenSSL, which is nginx's business.
-    defines = [f'-DVERSION="{told["version"]}"', f'-DTLS_LIBRARY="{told["tls"]}"', f"-I{CONTRACT}", f"-I{ROOT / PQ}"]
-    sources = [CONTRACT / "nginx.c", *own, CONTRACT / "contract.c"]
-    steps.run("server", [*programs.COMPILER, *defines, "-o", out / "bin" / "server", *sources])
+    steps.run("server", server_program(openssl, own, **told, out=out / "bin" / "server"))
 
     shutil.copy2(openssl / "bin" / "openssl", out / "bin")
     shutil.copy2(nginx / "objs" / "nginx", out / "sbin")
@@ -297,6 +294,15 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int,
     for library in libraries:
         shutil.copy2(library, out / "lib")
     shutil.copytree(openssl / "include" / "openssl", out / "include" / "openssl")
+
+
+def server_program(openssl: Path, own: Sequence[Path], *, version: str, tls: str, out: Path) -> list[str]:
+    """The command that compiles the server that runs nginx; OpenSSL tells it of the processor and does nothing else."""
+    defines = [f'-DVERSION="{version}"', f'-DTLS_LIBRARY="{tls}"']
+    includes = [f"-I{directory}" for directory in (CONTRACT, ROOT / PQ, openssl / "include")]
+    sources = [*own, *(CONTRACT / name for name in ("nginx.c", "contract.c", "openssl_cpu.c"))]
+    crypto = openssl / "lib" / "libcrypto.a"
+    return [*programs.COMPILER, *defines, *includes, "-o", str(out), *map(str, sources), str(crypto)]
 
 
 def _build_provider(out: Path, steps: Steps) -> None:
