@@ -22,7 +22,7 @@ from typing import Any
 from quicbed import build as builds
 from quicbed.analysis import paired_ratio
 from quicbed.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, now, read_run, say
-from quicbed.plan import PRIMITIVES, Cell, builds_needed, campaign_of, cells_of
+from quicbed.plan import PRIMITIVES, Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
 
 
 class Campaign:
@@ -111,8 +111,10 @@ class Campaign:
 
     def prove(self) -> None:
         """Proof of every build and variant in the experiment; cells without one are not measured."""
-        # cells of one delay follow each other, because changing it takes seconds
-        for cell in sorted(self.cells, key=lambda cell: cell.variant.get("rtt_ms") or 0):
+        # cells of one link follow each other, because changing it takes seconds
+        for cell in sorted(
+            self.cells, key=lambda cell: (cell.variant.get("rtt_ms") or 0, cell.variant.get("mtu") or 0)
+        ):
             reason = cell.unsupported or self.driver.unsupported(
                 cell, self.experiment.workload, self.experiment.link, self.experiment.perf
             )
@@ -122,7 +124,9 @@ class Campaign:
             if cell.arm == PRIMITIVES:
                 continue
             say(f"{self.name}: proof of {cell.slug}")
-            proof_id, reason, status = self.driver.prove(cell, self.experiment.workload, self.experiment.link.mtu)
+            proof_id, reason, status = self.driver.prove(
+                cell, self.experiment.workload, link_of(cell, self.experiment.link).mtu
+            )
             if status == "ok":
                 self.proofs[cell.id] = proof_id
             else:
@@ -309,7 +313,7 @@ class Campaign:
                 self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
                 with self.driver.stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
                     attempt = self.driver.execute(
-                        cell, self.experiment.workload, self.scale, self.experiment.link, directory
+                        cell, self.experiment.workload, scale_of(cell, self.scale), self.experiment.link, directory
                     )
                     run = self._record(cell, attempt, block=None, order=None, number=number)
                     run["cell"] |= {"arm": "warm-up"}
@@ -334,7 +338,7 @@ class Campaign:
                 attempt = self.driver.execute(
                     cell,
                     self.experiment.workload,
-                    self.scale,
+                    scale_of(cell, self.scale),
                     self.experiment.link,
                     directory,
                     profile=self.experiment.perf,
@@ -351,7 +355,7 @@ class Campaign:
         else:
             workload = {
                 "kind": self.experiment.workload.kind,
-                "bytes": self.scale.bytes,
+                "bytes": cell.bytes,
                 "connections": cell.connections,
             }
         return self.driver.record(

@@ -176,6 +176,11 @@ class Supports(Model):
         description="Environment variables with which the endpoints leave the AES instructions of the processor alone, "
         "or the reason why they cannot.",
     )
+    udp_payload_max: int | str | None = Field(
+        None,
+        description="Largest UDP payload in bytes of its datagrams, where `--udp-payload` cannot raise them further, or "
+        "the reason why they cannot be above those of the default MTU; null: no limit of its own.",
+    )
     header_protection_off: bool = Field(description="Whether flavour noop can switch header protection off.")
     gso: bool | None = Field(description="UDP GSO on sending; null for TCP.")
     gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
@@ -237,6 +242,12 @@ class Library(Model):
     )
     flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
     example: Example | None = Field(None, description="Example programs in the library's own sources, for comparison.")
+    max_bytes: int | None = Field(
+        None,
+        gt=0,
+        description="Largest download in bytes that is asked of it, for a library so slow that a larger one would take "
+        "minutes; goodput is that of the bytes transferred.",
+    )
     optional: bool = Field(
         False, description="Left out of experiments on `all` libraries; takes part where it is named."
     )
@@ -283,6 +294,21 @@ class Variant(Model):
         "server sends before the handshake is complete.",
     )
     rtt_ms: float = Field(0, ge=0, le=1000, description="Round-trip time added to the link, in ms.")
+    mtu: int | None = Field(
+        None,
+        ge=1500,
+        le=9000,
+        description="MTU of the link in bytes, which `--udp-payload` follows; null: that of `link`.",
+    )
+    receive_buffer: int | None = Field(
+        None, gt=0, description="UDP socket buffers in bytes; null: those of `workload`."
+    )
+    aes_hardware: bool | None = Field(
+        None,
+        description="Whether the endpoints use the AES instructions of the processor, which both must tell themselves; "
+        "`false`: they are started with the environment `supports.aes_hardware_off`; null: as they are, whatever they "
+        "tell.",
+    )
     slow: bool = Field(False, description="The scale's `slow_connections` are made instead of its `connections`.")
     flavour: Name | None = Field(
         None,
@@ -308,8 +334,8 @@ class Workload(Model):
     )
     congestion_control: str = Field(
         "cubic",
-        description="Congestion control of both endpoints; `any`: the first that the library has, for connections that "
-        "end before it matters.",
+        description="Congestion control of both endpoints; `any`: the first that each library has, for links without "
+        "delay and loss, and for connections that end before it matters.",
     )
     receive_buffer: int = Field(
         6815744,
@@ -455,14 +481,22 @@ class Experiment(Model):
                 raise ValueError(
                     f"variants: `{variant.label}`: retry, slow, rtt_ms and initial_size need workload.kind `handshake`"
                 )
-            if variant.initial_size > self.link.mtu - 28:
+            mtu = variant.mtu or self.link.mtu
+            if variant.initial_size > mtu - 28:
                 raise ValueError(
                     f"variants: `{variant.label}`: initial_size {variant.initial_size} is more than the link's MTU "
-                    f"{self.link.mtu} holds without IP and UDP headers, {self.link.mtu - 28}"
+                    f"{mtu} holds without IP and UDP headers, {mtu - 28}"
                 )
+            if handshakes and (variant.mtu or variant.receive_buffer):
+                raise ValueError(f"variants: `{variant.label}`: mtu and receive_buffer need workload.kind `bulk`")
             if variant.baseline is not None and variant.baseline not in labels:
                 raise ValueError(
                     f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is no variant's label"
+                )
+            if variant.aead == "noenc" and variant.header_protection:
+                raise ValueError(
+                    f"variants: `{variant.label}`: aead noenc leaves out header protection too; set header_protection: "
+                    "false"
                 )
             if variant.baseline == variant.label:
                 raise ValueError(f"variants: `{variant.label}` is its own baseline")
@@ -588,7 +622,8 @@ class Project:
                 flavours = {name for library in measured for name in self.libraries[library].flavours}
                 if variant.flavour:
                     _known(f"variants: `{variant.label}`: flavour", variant.flavour, dict.fromkeys(flavours), file)
-                if variant.flavour == "stock" and (variant.aead == "noop" or not variant.header_protection):
+                unprotected = not variant.header_protection and variant.aead != "noenc"
+                if variant.flavour == "stock" and (variant.aead == "noop" or unprotected):
                     raise ConfigError(
                         f"{file}: variants: `{variant.label}` is impossible: a stock build has neither a NOOP AEAD nor "
                         "a switch for header protection; leave out `flavour`"

@@ -20,8 +20,8 @@ from typing import Any
 from quicbed import build as builds
 from quicbed import certificates, events, handshake, perf, proof
 from quicbed.capture import CaptureError
-from quicbed.config import Link, Perf, Project, Scale, Workload
-from quicbed.plan import Cell, congestion_control_of, digest
+from quicbed.config import Library, Link, Perf, Project, Scale, Workload
+from quicbed.plan import UDP_OVERHEAD, Cell, congestion_control_of, digest, link_of, workload_of
 from quicbed.testbed import Exit, LinkSettings, Process, Testbed, TestbedError
 
 FORMAT = 2
@@ -32,8 +32,6 @@ SUITES = {
     "aes-256-gcm": "TLS_AES_256_GCM_SHA384",
     "chacha20-poly1305": "TLS_CHACHA20_POLY1305_SHA256",
 }
-# IPv4 and UDP headers
-UDP_OVERHEAD = 28
 READY_TIMEOUT = 20.0
 STOP_TIMEOUT = 5.0
 # A client gives up by itself and says why; one that has not is stopped this many seconds later.
@@ -42,6 +40,8 @@ HANG_MARGIN = 10.0
 # few of them: some libraries otherwise acknowledge a transfer this short with a handful of packets.
 PROOF_BYTES = 262144
 PROOF_RATE_MBIT = 100.0
+# Where the MTU is a factor, so much that the mean size of frames is that of a transfer, not of its beginning.
+PROOF_BYTES_MTU = 4194304
 PROOF_ATTEMPTS = 2
 # Connections in the captured run of a handshake cell at any scale, and of one that is slow.
 PROOF_CONNECTIONS = 20
@@ -127,6 +127,7 @@ class Driver:
 
         Nor sample it with perf, if it is to be, or sort its samples.
         """
+        link = link_of(cell, link)
         reason = self.testbed.unsupported(link_settings(link, workload, cell.variant.get("rtt_ms") or 0))
         if reason is None and profile is not None:
             if self._perf_problem is _NOT_TRIED:
@@ -138,7 +139,7 @@ class Driver:
 
     def prepare(self, cell: Cell, workload: Workload, link: Link) -> None:
         """Give the link what a cell needs, unless it has it already; once more if that fails."""
-        settings = link_settings(link, workload, cell.variant.get("rtt_ms") or 0)
+        settings = link_settings(link_of(cell, link), workload, cell.variant.get("rtt_ms") or 0)
         if settings != self.applied:
             self.applied = None
             try:
@@ -164,8 +165,10 @@ class Driver:
         """Run server and client of a cell once; their output goes to `directory`.
 
         `connections` is their number, by default that of the cell; TLS secrets are appended to `key_log`; both are
-        sampled with perf as `profile` says.
+        sampled with perf as `profile` says. What the cell varies takes the place of `workload` and `link`; the size of
+        the download is that of `scale`.
         """
+        workload, link = workload_of(cell, workload), link_of(cell, link)
         count = connections or cell.connections
         more = {"server": ["--content", str(scale.bytes)], "client": ["--connections", str(count)]}
         if key_log is not None:
@@ -294,7 +297,12 @@ class Driver:
         host = self.testbed.client if role == "client" else self.testbed.server
         if profiled is not None:
             argv = profiled.held(role, argv)
-        process = host.spawn(argv, stdout=directory / f"{role}.out", stderr=directory / f"{role}.err")
+        process = host.spawn(
+            argv,
+            stdout=directory / f"{role}.out",
+            stderr=directory / f"{role}.err",
+            env=_environment(library, cell.variant),
+        )
         if profiled is not None:
             try:
                 profiled.attach(role, host, process)
@@ -504,6 +512,28 @@ class Driver:
                         attempt.contradictions.append(problem + where)
                     attempt.evidence[role] = values
                     break
+            self._judge_processor(attempt, cell, role, log.start.options)
+
+    def _judge_processor(self, attempt: Attempt, cell: Cell, role: str, options: Mapping[str, Any]) -> None:
+        """Hold what a program tells of the processor's AES instructions against the cell.
+
+        Without them a run must be proven; a program that uses them by default and cannot tell is noted as unproven.
+        """
+        wanted = cell.variant.get("aes_hardware")
+        if wanted is None:
+            return
+        told = options.get("aes_hardware")
+        attempt.evidence[role]["aes_hardware"] = told
+        if told is wanted:
+            return
+        if told is None and wanted:
+            before = attempt.evidence.get("unproven")
+            said = f"the {role} cannot tell whether it uses AES instructions"
+            attempt.evidence["unproven"] = f"{before}; {said}" if before else said
+            return
+        problem = f"evidence: the {role} reports aes_hardware {json.dumps(told)}, the cell says {json.dumps(wanted)}"
+        attempt.fail(problem)
+        attempt.contradictions.append(problem)
 
     def time_primitives(self, cell: Cell, directory: Path) -> Attempt:
         """Time the primitives of a build; its output goes to `directory`."""
@@ -596,7 +626,7 @@ class Driver:
                 "cpus": self.facts["cpus"],
                 "kernel": self.facts["kernel"],
             },
-            "link": {**link.model_dump(), "rtt_ms": cell.variant.get("rtt_ms") or 0},
+            "link": {**link_of(cell, link).model_dump(), "rtt_ms": cell.variant.get("rtt_ms") or 0},
             "experiment": experiment,
             "campaign": campaign,
             "scale": self.project.config.scale,
@@ -651,7 +681,8 @@ class Driver:
         identity = {
             "client": cell.client.build,
             "server": cell.server.build,
-            "variant": dict(cell.variant),
+            # buffers are within the hosts, and change nothing on the wire
+            "variant": {name: value for name, value in cell.variant.items() if name != "receive_buffer"},
             "mtu": mtu,
             "workload": workload.model_dump(),
             "host_id": self.facts["host_id"],
@@ -668,9 +699,10 @@ class Driver:
                 handshakes or not self._examine(cell, file.parent / "capture.pcap", mtu)[1]
             ):
                 return proof_id, None, "ok"
-        size, count = (
-            (1, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) if handshakes else (PROOF_BYTES, 1)
-        )
+        if handshakes:
+            size, count = 1, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS
+        else:
+            size, count = PROOF_BYTES_MTU if cell.variant.get("mtu") else PROOF_BYTES, 1
         scale = Scale(bytes=size, blocks=1, timeout_s=120 if handshakes else 30)
         attempts = itertools.count(len(done))
         result = "failed"
@@ -691,6 +723,9 @@ class Driver:
                         attempt.evidence["handshake"], problems = self._examine_handshakes(cell, directory, count, mtu)
                     else:
                         attempt.evidence["seen"], problems = self._examine(cell, capture, mtu)
+                        for role, direction in (("client", "client_to_server"), ("server", "server_to_client")):
+                            if mean := attempt.evidence["seen"].get(direction, {}).get("mean_frame_bytes"):
+                                attempt.metrics[f"{role}_mean_frame_bytes"] = mean
                     if captured.packets_dropped:
                         problems.append(f"the capture lost {captured.packets_dropped} packets")
                     for problem in problems:
@@ -889,6 +924,14 @@ def _complaint(log: Path) -> str:
 
 def _failures(failed: int, connections: int, first: str) -> str:
     return first if connections == 1 else f"{failed} of {connections} connections failed, the first because: {first}"
+
+
+def _environment(library: Library, variant: Mapping[str, Any]) -> dict[str, str] | None:
+    """The environment of an endpoint, None for that of the driver."""
+    off = library.supports.aes_hardware_off
+    if variant.get("aes_hardware") is not False or isinstance(off, str):
+        return None
+    return {**os.environ, **off}
 
 
 def link_settings(link: Link, workload: Workload, rtt_ms: float = 0) -> LinkSettings:

@@ -11,6 +11,7 @@ from quicbed.plan import PRIMITIVES, Cell, builds_needed, cells_of
 
 # Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
 GOODPUT_BITS = 5e9
+SLOW_GOODPUT_BITS = 1e8  # of libraries with `max_bytes`
 RUN_SECONDS = 0.1
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000
@@ -83,19 +84,29 @@ def _span(scale: Scale, block_s: float, before_s: float) -> tuple[str, str, floa
 
 
 def _proofs(cells: Sequence[Cell]) -> list[Cell]:
-    """One cell for every proof: a variant on a pair of builds."""
-    return list({(cell.client, cell.server, tuple(sorted(cell.variant.items()))): cell for cell in cells}.values())
+    """One cell for every proof: a variant, but for its buffers, on a pair of builds."""
+
+    def seen(cell: Cell) -> tuple[tuple[str, object], ...]:
+        return tuple(sorted((name, value) for name, value in cell.variant.items() if name != "receive_buffer"))
+
+    return list({(cell.client, cell.server, seen(cell)): cell for cell in cells}.values())
 
 
-def _downloads(_project: Project, _name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
+def _downloads(project: Project, _name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
     """What measuring downloads means, as text, in minutes and in MB of raw data."""
-    per_block = len(cells) * (scale.bytes * 8 / GOODPUT_BITS + RUN_SECONDS)
+
+    def run_s(cell: Cell) -> float:
+        slow = any(project.libraries[side.library].max_bytes for side in (cell.client, cell.server))
+        return (cell.bytes or 0) * 8 / (SLOW_GOODPUT_BITS if slow else GOODPUT_BITS) + RUN_SECONDS
+
+    per_block = sum(map(run_s, cells))
     blocks, span, minutes = _span(scale, per_block, len(_proofs(cells)) * PROOF_SECONDS)
     runs = len(cells) * scale.blocks
+    traffic = sum(cell.bytes or 0 for cell in cells) * scale.blocks
     mb = runs * RUN_BYTES / 1e6
     text = (
         f"{len(cells)} cells, {blocks} of {scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished "
-        f"already; at most {runs * scale.bytes / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"
+        f"already; at most {traffic / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"
     )
     return text, minutes, mb
 

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quicbed.config import Experiment, Library, Pair, Project, Variant
+from quicbed.config import Experiment, Library, Link, Pair, Project, Scale, Variant, Workload
 
 SMALLEST_INITIAL = 1200
 """UDP payload in bytes that datagrams with Initial packets have at least (RFC 9000, 14.1)."""
+UDP_OVERHEAD = 28
+"""Bytes of IPv4 and UDP headers."""
+DEFAULT_MTU = 1500
 
 
 def digest(value: Any, length: int = 8) -> str:
@@ -25,7 +28,8 @@ def flavour_of(variant: Variant, transport: str) -> str:
     """The build that a variant is measured on."""
     if variant.flavour is not None:
         return variant.flavour
-    unprotected = transport == "quic" and not variant.header_protection
+    # without packet protection there is no header protection either, which takes no other build
+    unprotected = transport == "quic" and not variant.header_protection and variant.aead != "noenc"
     return "noop" if variant.aead == "noop" or unprotected else "stock"
 
 
@@ -64,9 +68,25 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title} has no NOOP AEAD"
     if variant.aead == "noenc" and not supports.noenc:
         return f"{title} cannot leave out packet protection"
-    if not variant.header_protection and library.transport == "quic" and not supports.header_protection_off:
+    without = not variant.header_protection and variant.aead != "noenc"
+    if without and library.transport == "quic" and not supports.header_protection_off:
         return f"{title} cannot switch header protection off"
-    return None
+    if variant.receive_buffer is not None and library.transport != "quic":
+        return f"{title}: the kernel sizes the buffers of TCP"
+    if variant.aes_hardware is False and isinstance(supports.aes_hardware_off, str):
+        return f"{title}: {supports.aes_hardware_off}"
+    return _datagram_reason(title, supports.udp_payload_max, variant.mtu)
+
+
+def _datagram_reason(title: str, limit: int | str | None, mtu: int | None) -> str | None:
+    """Why a library cannot fill a link with this MTU, or None if it can."""
+    if limit is None or mtu is None or mtu <= DEFAULT_MTU:
+        return None
+    if isinstance(limit, str):
+        return f"{title}: {limit}"
+    if mtu - UDP_OVERHEAD <= limit:
+        return None
+    return f"{title} sends datagrams of at most {limit} bytes, which an MTU of {limit + UDP_OVERHEAD} holds"
 
 
 @dataclass(frozen=True)
@@ -102,6 +122,7 @@ class Cell:
     transport: str
     variant: Mapping[str, Any]
     connections: int
+    bytes: int | None
     slow: bool
     unsupported: str | None
 
@@ -123,6 +144,12 @@ PRIMITIVES = "primitives"
 def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
     """The `variant` object of run.json; what has no meaning for TCP is null, unless a cell asks for it in vain."""
     quic = transport == "quic"
+    # what an experiment does not vary is left out, so that its cells stay those they were
+    varied = {
+        "mtu": variant.mtu,
+        "receive_buffer": variant.receive_buffer,
+        "aes_hardware": variant.aes_hardware,
+    }
     return {
         "cipher": variant.cipher,
         "aead": variant.aead,
@@ -132,7 +159,30 @@ def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
         "retry": variant.retry if quic or variant.retry else None,
         "initial_size": variant.initial_size if quic or variant.initial_size > SMALLEST_INITIAL else None,
         "rtt_ms": variant.rtt_ms,
-    }
+    } | {name: value for name, value in varied.items() if value is not None}
+
+
+def link_of(cell: Cell, link: Link) -> Link:
+    """The link while a cell runs: that of the experiment, with the cell's MTU."""
+    mtu = cell.variant.get("mtu")
+    return link.model_copy(update={"mtu": mtu}) if mtu else link
+
+
+def workload_of(cell: Cell, workload: Workload) -> Workload:
+    """What the connections of a cell do: the workload of the experiment, with the cell's socket buffers."""
+    size = cell.variant.get("receive_buffer")
+    return workload.model_copy(update={"receive_buffer": size}) if size else workload
+
+
+def scale_of(cell: Cell, scale: Scale) -> Scale:
+    """How much is measured of a cell: the scale of the experiment, with the cell's size of the download."""
+    return scale if cell.bytes is None else scale.model_copy(update={"bytes": cell.bytes})
+
+
+def _bytes_of(project: Project, pair: Pair, scale: Scale) -> int:
+    """Size of the download of a pair of libraries."""
+    limits = (project.libraries[name].max_bytes for name in (pair.client, pair.server))
+    return min([scale.bytes, *(limit for limit in limits if limit is not None)])
 
 
 def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -225,6 +275,7 @@ def _primitives(
                 transport=described.transport,
                 variant=settings,
                 connections=0,
+                bytes=None,
                 slow=False,
                 unsupported=None,
             )
@@ -269,7 +320,7 @@ def _cell(
     settings = variant_dict(variant, transport)
     name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
     slug = re.sub(r"[^a-z0-9]+", "-", f"{name}-{variant.label}-{'' if arm == 'main' else arm}".lower()).strip("-")
-    identity = {
+    identity: dict[str, Any] = {
         "campaign": campaign,
         "client": sides[0].build,
         "server": sides[1].build,
@@ -278,6 +329,10 @@ def _cell(
         "variant": settings,
         "arm": arm,
     }
+    scale = experiment.scales[project.config.scale]
+    size = _bytes_of(project, pair, scale)
+    if size != scale.bytes:
+        identity["bytes"] = size
     return Cell(
         id=digest(identity),
         slug=slug,
@@ -288,7 +343,8 @@ def _cell(
         server=sides[1],
         transport=transport,
         variant=settings,
-        connections=experiment.scales[project.config.scale].connections_of(variant.slow),
+        connections=scale.connections_of(variant.slow),
+        bytes=size,
         slow=variant.slow,
         unsupported=reason,
     )

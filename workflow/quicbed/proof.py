@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import exp, lgamma, log
 from pathlib import Path
+from statistics import fmean
 from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -106,6 +107,8 @@ class Direction(BaseModel):
     """UDP datagrams or TCP segments."""
     payload_bytes: int
     """UDP or TCP payload on the link, retransmissions included."""
+    mean_frame_bytes: float | None
+    """Mean size of the frames, link-layer header included; ``None`` without any."""
     initial_packets: int | None
     """QUIC Initial packets; ``None`` for TCP."""
     initial_decrypted: int | None
@@ -390,6 +393,7 @@ def _direction(sent: _Sent, packets: list[Packet]) -> Direction:
     return Direction(
         packets=len(packets),
         payload_bytes=sum(packet.payload_bytes for packet in packets),
+        mean_frame_bytes=round(fmean(packet.frame.wire_bytes for packet in packets), 1) if packets else None,
         initial_packets=sent.initials[0] if sent.initials else None,
         initial_decrypted=sent.initials[1] if sent.initials else None,
         one_rtt_packets=sent.headers.packets if sent.headers else None,

@@ -121,6 +121,13 @@ COLUMNS: list[Column] = [
     *_evidence("client"),
     *_evidence("server"),
     Column("proof", pl.String(), "evidence.proof"),
+    Column("unproven", pl.String(), "evidence.unproven"),
+    Column("client_mean_frame_bytes", pl.Float64(), "metrics.client_mean_frame_bytes"),
+    Column("server_mean_frame_bytes", pl.Float64(), "metrics.server_mean_frame_bytes"),
+    Column("asked_receive_buffer", pl.Int64(), "variant.receive_buffer"),
+    Column("aes_hardware", pl.Boolean(), "variant.aes_hardware"),
+    Column("client_receive_buffer", pl.Int64(), "host.options.client.receive_buffer"),
+    Column("server_receive_buffer", pl.Int64(), "host.options.server.receive_buffer"),
 ]
 """Columns taken from run.json as they are; units are in the names."""
 
