@@ -18,8 +18,8 @@ import (
 	"quicbed/quic-go/endpoint"
 )
 
-// chunk is the number of bytes read from quic-go at once, at most.
-const chunk = 1 << 18
+// chunk is the number of bytes read from quic-go at once, at most: few enough to be in the cache when they are checked.
+const chunk = 1 << 15
 
 func main() {
 	about := endpoint.Description()
