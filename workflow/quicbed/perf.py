@@ -310,7 +310,7 @@ class Claims:
         # a pattern without special characters is a symbol that can be looked up now
         for claim in self._plain:
             literal = claim.text.removeprefix("^").removesuffix("$")
-            if re.escape(literal).replace("\\", "") == literal:
+            if re.fullmatch(r"[\w:]+", literal):
                 self._look_up(literal)
 
     def sort(self, symbols: Sequence[str]) -> Category | None:
