@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def copy(tmp_path: Path) -> Path:
     """The parts of the repository that builds are a function of."""
     for name in ("config", "workflow"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("target", "__pycache__"))
+        ignored = shutil.ignore_patterns("target", "__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=ignored)
     return tmp_path
 
 
