@@ -178,8 +178,8 @@ class Supports(Model):
     )
     udp_payload_max: int | str | None = Field(
         None,
-        description="Largest UDP payload in bytes of its datagrams, where `--udp-payload` cannot raise them further, or "
-        "the reason why they cannot be above those of the default MTU; null: no limit of its own.",
+        description="Largest UDP payload in bytes of its datagrams, where `--udp-payload` cannot raise them further, "
+        "or the reason why they cannot be above those of the default MTU; null: no limit of its own.",
     )
     header_protection_off: bool = Field(description="Whether flavour noop can switch header protection off.")
     gso: bool | None = Field(description="UDP GSO on sending; null for TCP.")
