@@ -269,7 +269,7 @@ def test_without_root_the_set_up_stops_with_the_command_to_run(clone: Path, targ
 @pytest.mark.parametrize(
     ("rustc", "message"),
     [
-        ("echo 'rustc 1.63.0'", "Rust 1.63 is too old, 1.88 is needed"),
+        ("echo 'rustc 1.63.0'", "Rust 1.63 is too old, 1.95 is needed"),
         ("echo 'error: no default toolchain' >&2; exit 1", "does not work: error: no default toolchain"),
     ],
 )
@@ -322,10 +322,10 @@ def test_minimum_go_is_what_the_modules_need(repository: Path, set_up: ModuleTyp
 
 
 def test_minimum_rust_is_what_the_locked_crates_need(repository: Path, set_up: ModuleType) -> None:
-    """quiche needs the newest Rust of all locked crates; its version is pinned in Cargo.toml."""
-    manifest = tomllib.loads((repository / "workflow/sources/Cargo.toml").read_text())
-    assert manifest["workspace"]["dependencies"]["quiche"] == "=0.30.0"
-    assert set_up.MINIMUM_RUST == (1, 88)
+    """s2n-quic needs the newest Rust of all locked crates; its version is pinned in Cargo.toml."""
+    manifest = tomllib.loads((repository / "workflow/endpoints/s2n-quic/Cargo.toml").read_text())
+    assert manifest["dependencies"]["s2n-quic"]["version"] == "=1.91.0"
+    assert set_up.MINIMUM_RUST == (1, 95)
 
 
 def test_nothing_is_left_to_do_once_set_up(repository: Path) -> None:

@@ -32,8 +32,8 @@ LOCK = ROOT / "build" / ".set-up.lock"
 REQUIREMENTS = ROOT / "requirements"
 
 MINIMUM_PYTHON = (3, 11)
-# The highest rust-version among the crates in workflow/sources/Cargo.lock (quiche).
-MINIMUM_RUST = (1, 88)
+# The highest rust-version among the crates in workflow/sources/Cargo.lock (s2n-quic).
+MINIMUM_RUST = (1, 95)
 # The highest `go` line among the go.mod files in workflow/endpoints/ (quic-go).
 MINIMUM_GO = (1, 26)
 
