@@ -40,3 +40,14 @@ def signatures() -> pl.DataFrame:
     X25519.
     """
     return _read("quantum-of-quic-table3.csv", "signature")
+
+
+def cpu_shares() -> pl.DataFrame:
+    """Table I: shares of samples in packet and header protection of client and server, in %.
+
+    Columns: label, library, <role>_packet_protection, <role>_header_protection.
+    """
+    frame = pl.read_csv(DIRECTORY / "quantum-of-quic-table1.csv")
+    return frame.rename({name: name.removesuffix("_pct") for name in frame.columns}).with_columns(
+        label=pl.col("cipher"), library=pl.col("implementation").str.to_lowercase()
+    )
