@@ -221,8 +221,8 @@ def stacked(found: Measured, titles: Mapping[str, str] | None = None, label: str
         template="none",
         barmode="stack",
         width=figures.WIDTH_PX,
-        height=150 + 20 * len(keys),
-        margin={"l": 190 if label is None else 90, "r": 14, "t": 84, "b": 74},
+        height=186 + 20 * len(keys),
+        margin={"l": 190 if label is None else 90, "r": 14, "t": 84, "b": 102},
         font={"family": figures.FONT, "size": 11, "color": figures.INK},
         title={
             "text": f"<b>{html.escape(title)}</b><br><span style='font-size:11px'>{subtitle}</span>",
@@ -233,7 +233,12 @@ def stacked(found: Measured, titles: Mapping[str, str] | None = None, label: str
         },
         legend={"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "x": 0, "xref": "container"},
     )
-    figure.update_xaxes(range=[0, 100], title_text="Share of samples [%]", title_standoff=4, gridcolor="#ececec")
+    figure.update_xaxes(
+        range=[0, 100],
+        title={"text": "Share of samples [%]", "font": {"size": 11}, "standoff": 22},
+        gridcolor="#ececec",
+    )
+    figure.update_annotations(font_size=12)
     figure.update_yaxes(autorange="reversed")
     for number, trace in enumerate(figure.data):
         trace.uid = f"t{number}"
@@ -270,6 +275,18 @@ def flame(found: Measured, root: Path, library: str, label: str, titles: Mapping
     return Drawn(slug, figure, chosen, found.origins, "QUIC on the Highway, Fig. 4")
 
 
+def flames(
+    found: Measured, root: Path, titles: Mapping[str, str] | None = None, label: str = "AES-128-GCM"
+) -> list[Drawn]:
+    """A flame graph of every library that was measured with itself, with one variant."""
+    own = found.shares.filter(
+        (pl.col("client_library") == pl.col("server_library"))
+        & (pl.col("label") == label)
+        & pl.col("share").is_not_null()
+    )
+    return [flame(found, root, library, label, titles) for library in own["client_library"].unique().sort()]
+
+
 def _icicle(stacks: perf.Stacks, mapping: perf.SymbolMap, role: str) -> go.Icicle:
     total = stacks.total()
     samples: Counter[tuple[str, ...]] = Counter()
@@ -289,6 +306,7 @@ def _icicle(stacks: perf.Stacks, mapping: perf.SymbolMap, role: str) -> go.Icicl
         branchvalues="total",
         marker={"colors": [COLOURS[categories[path].most_common(1)[0][0]] for path in kept]},
         text=[categories[path].most_common(1)[0][0] for path in kept],
+        textinfo="label",
         hovertemplate="%{label}<br>%{value} samples, %{percentRoot:.2%}<br>mostly %{text}<extra></extra>",
         tiling={"orientation": "v"},
         sort=False,

@@ -15,7 +15,8 @@ tools and speedscope open these files. perf.data, of no use without the very sam
 
 **Sorting.** A mapping (`config/symbols/`) claims symbols for categories. A sample belongs to the category of its
 innermost claimed frame: what an unclaimed function does, as memcpy, counts for the nearest caller that is claimed. A
-sample taken in the kernel is looked at there only: what no claim of ``shared/linux.yaml`` covers is `kernel`.
+sample taken in the kernel is looked at there only: what no claim of ``shared/linux.yaml`` covers is `kernel`. A
+function without a symbol is claimed by its object's name, as ``[python3.11]``.
 """
 
 from __future__ import annotations
@@ -360,7 +361,10 @@ class SymbolMap:
         return self._known[stack]
 
     def _sort(self, stack: tuple[str, ...]) -> Category:
-        frames = [frame.partition("`")[::2] for frame in stack]
+        frames = [
+            (name, f"[{name}]" if symbol == UNKNOWN else symbol)
+            for name, _, symbol in (frame.partition("`") for frame in stack)
+        ]
         in_kernel = [symbol for name, symbol in itertools.takewhile(lambda frame: frame[0] == KERNEL_OBJECT, frames)]
         if in_kernel:
             return self._kernel.sort(in_kernel) or "kernel"
