@@ -18,10 +18,11 @@ use boring::ssl::{
     AlpnError, SslContextBuilder, SslFiletype, SslInfoCallbackMode, SslMethod, SslRef,
     SslVerifyMode,
 };
-use quicbed_contract::events::ConnectionCommon;
+use quicbed_contract::events::{ConnectionCommon, OptionsInForce};
 use quicbed_contract::options::{Cipher, ClientOptions, CommonOptions, ServerOptions};
 use quicbed_contract::tls::{self, group_name, signature_name, GROUPS, SIGNATURES};
 use quicbed_contract::ALPN;
+use serde::Serialize;
 
 /// CRYPTO_ERROR is 0x0100 plus the TLS alert (RFC 9001, section 4.8).
 const CRYPTO_ERRORS: RangeInclusive<u64> = 0x100..=0x1ff;
@@ -36,6 +37,24 @@ thread_local! {
     /// Code point of the scheme the server signed the last completed handshake of this thread with, 0 for none. BoringSSL
     /// forgets its own signature when a handshake is done, so it is noted in the callback for that moment.
     static OWN_SIGNATURE: Cell<u16> = const { Cell::new(0) };
+}
+
+/// The options in force, and what BoringSSL tells about the processor.
+#[derive(Serialize)]
+pub struct InForce {
+    #[serde(flatten)]
+    options: OptionsInForce,
+    aes_hardware: bool,
+}
+
+impl InForce {
+    pub fn new(options: OptionsInForce) -> InForce {
+        InForce {
+            options,
+            // SAFETY: has no conditions.
+            aes_hardware: unsafe { boring_sys::EVP_has_aes_hardware() } == 1,
+        }
+    }
 }
 
 /// Groups of the linked BoringSSL, by their names on the command line.

@@ -63,7 +63,7 @@ async fn serve(options: &ServerOptions, events: &mut Events) -> Result<(), Strin
         .local_addr()
         .map_err(|error| failed("cannot tell the address", error))?;
     drop(socket);
-    in_force.retry = Some(options.retry);
+    in_force.options.retry = Some(options.retry);
     events.start(Role::Server, LIBRARY, VERSION, &in_force);
     events.ready(address);
 

@@ -17,6 +17,7 @@ use quinn::{
 };
 use rustls::crypto::ring::cipher_suite;
 use rustls::Tls13CipherSuite;
+use serde::Serialize;
 
 use crate::groups;
 use crate::library::{self, LIBRARY, VERSION};
@@ -164,13 +165,22 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, String> {
         .map_err(|error| format!("cannot start the runtime: {error}"))
 }
 
+/// The options in force, and what is known of the processor.
+#[derive(Serialize)]
+pub struct InForce {
+    #[serde(flatten)]
+    pub options: OptionsInForce,
+    /// Of the AES instructions; ring does not tell.
+    aes_hardware: Option<bool>,
+}
+
 /// Makes a quinn endpoint on `socket`, and tells the options in force.
 pub fn endpoint(
     socket: &Socket,
     meter: Meter,
     options: &CommonOptions,
     server: Option<ServerConfig>,
-) -> io::Result<(Endpoint, OptionsInForce)> {
+) -> io::Result<(Endpoint, InForce)> {
     let runtime = Arc::new(TokioRuntime);
     let quinn_socket = runtime.wrap_udp_socket(socket.try_clone_std()?)?;
     // quinn has switched GRO on.
@@ -197,6 +207,10 @@ pub fn endpoint(
         .max_udp_payload_size(largest as u16)
         .map_err(io::Error::other)?;
     let endpoint = Endpoint::new_with_abstract_socket(config, server, metered, runtime)?;
+    let in_force = InForce {
+        options: in_force,
+        aes_hardware: None,
+    };
     Ok((endpoint, in_force))
 }
 

@@ -43,7 +43,12 @@ fn run(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
         let socket = Socket::bind_for(options.connect, &options.common).map_err(about_socket)?;
         if index == 0 {
             let in_force = socket.in_force(&options.common).map_err(about_socket)?;
-            events.start(Role::Client, LIBRARY, VERSION, &in_force);
+            events.start(
+                Role::Client,
+                LIBRARY,
+                VERSION,
+                &quicbed_boringssl::InForce::new(in_force),
+            );
         }
         let mut download = Download::new(options, &socket, &context, request)?;
         let outcome = download.run(&stop, &mut buffer);

@@ -64,7 +64,12 @@ fn run(options: &ServerOptions, events: &mut Events) -> Result<(), String> {
     let local = socket.local_address().map_err(about_socket)?;
     let mut in_force = socket.in_force(&options.common).map_err(about_socket)?;
     in_force.retry = Some(options.retry);
-    events.start(Role::Server, LIBRARY, VERSION, &in_force);
+    events.start(
+        Role::Server,
+        LIBRARY,
+        VERSION,
+        &quicbed_boringssl::InForce::new(in_force),
+    );
 
     let mut server = Server {
         options,
