@@ -1,0 +1,321 @@
+"""Figures of every client with every server (QUIC on the Highway, Fig. 3 and 10) and by MTU (A Quantum of QUIC, Fig. 5)."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from quicbed import analysis, figures
+
+PANEL_PX = 46  # height of a row of a heat map
+FACET_COLUMNS, FACET_PX = 3, 200
+MTU_AEADS = ("aes-128-gcm", "noop")
+
+
+def pair_table(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """*table* of a pairwise experiment with the 95 % interval of each mean, `mean_low` to `mean_high` in Mbit/s."""
+    used = analysis.counted(campaign)
+    rows = []
+    for cell in table["cell"]:
+        values = used.filter(pl.col("cell") == cell)["goodput_mbps"].drop_nulls().sort().to_numpy()
+        low, high = analysis.mean_interval(np.asarray(values)) if len(values) > 1 else (None, None)
+        rows.append({"cell": cell, "mean_low": low, "mean_high": high})
+    schema = {"cell": pl.String(), "mean_low": pl.Float64(), "mean_high": pl.Float64()}
+    return table.join(pl.DataFrame(rows, schema=schema), on="cell", how="left")
+
+
+def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> figures.Drawn:
+    """Heat maps of mean goodput, clients by servers; a panel for each size of the socket buffers.
+
+    *table* is that of `pair_table`. A cell says its mean, half the length of its interval and how many runs failed; one
+    without a mean says why.
+    """
+    names = dict(titles or {})
+    main = table.filter(pl.col("arm") == "main")
+    # in the order of the sizes
+    sizes = campaign.group_by("label").agg(pl.col("asked_receive_buffer").max()).sort("asked_receive_buffer", "label")
+    panels = [label for label in sizes["label"] if label in set(main["label"])]
+    clients = sorted(set(main["client_library"]), key=lambda name: names.get(name, name).lower())
+    servers = sorted(set(main["server_library"]), key=lambda name: names.get(name, name).lower())
+    figure = make_subplots(
+        rows=len(panels),
+        cols=1,
+        vertical_spacing=0.5 / max(6, len(panels) * len(servers)),
+        subplot_titles=[f"Socket buffers of {html.escape(label)}" for label in panels],
+        shared_xaxes=True,
+    )
+    highest = float(main["mean"].max() or 1000.0) / 1000  # type: ignore[arg-type]
+    for number, label in enumerate(panels, 1):
+        cells = {
+            (c["client_library"], c["server_library"]): c for c in main.filter(pl.col("label") == label).to_dicts()
+        }
+        grid = [[cells.get((client, server)) for client in clients] for server in servers]
+        figure.add_heatmap(
+            x=[html.escape(names.get(name, name)) for name in clients],
+            y=[html.escape(names.get(name, name)) for name in servers],
+            z=[[cell["mean"] / 1000 if cell and cell["n"] else None for cell in row] for row in grid],
+            text=[[_cell_text(cell) for cell in row] for row in grid],
+            hovertext=[[_cell_hover(cell, names) for cell in row] for row in grid],
+            texttemplate="%{text}",
+            textfont={"size": 9},
+            hovertemplate="%{hovertext}<extra></extra>",
+            hoverongaps=True,
+            zmin=0,
+            zmax=highest,
+            colorscale="Blues",
+            xgap=1,
+            ygap=1,
+            showscale=number == 1,
+            colorbar={"title": {"text": "Gbit/s", "side": "right"}, "thickness": 10, "outlinewidth": 0},
+            row=number,
+            col=1,
+        )
+        for y, row in enumerate(grid):
+            for x, cell in enumerate(row):
+                if cell is None or not cell["n"]:
+                    # plotly writes no text where a heat map has no value
+                    figure.add_annotation(
+                        x=x,
+                        y=y,
+                        text=_cell_text(cell),
+                        hovertext=_cell_hover(cell, names),
+                        showarrow=False,
+                        font={"size": 9, "color": figures.SOFT},
+                        row=number,
+                        col=1,
+                    )
+    figure.update_yaxes(autorange="reversed", title_text="Server", title_standoff=4, showgrid=False, ticks="")
+    figure.update_xaxes(showgrid=False, ticks="", tickangle=-30)
+    figure.update_xaxes(title_text="Client", row=len(panels), col=1)
+    height = 150 + len(panels) * (PANEL_PX * max(3, len(servers)) + 30)
+    failed, contaminated = int(main["failed"].sum()), int(main["contaminated"].sum())
+    caption = (
+        "Mean goodput in Gbit/s ± half of its 95 % interval; failed runs of a pair are counted below.<br>"
+        f"{failed} runs failed, {contaminated} counted although contaminated. Pairs of different application protocols "
+        "are left empty."
+    )
+    _finish(figure, "Goodput of every client with every server", figures.conditions(campaign), caption, height)
+    origins = analysis.used_origins(campaign, main["cell"].to_list())
+    return figures.Drawn("pairwise", figure, table, origins, "QUIC on the Highway, Fig. 3 and 10")
+
+
+def _cell_text(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return ""
+    failures = f"<br>{cell['failed']} failed" if cell["failed"] else ""
+    if not cell["n"]:
+        return "unsup-<br>ported" if cell["unsupported"] else "failed"
+    spread = f"<br>±{(cell['mean_high'] - cell['mean_low']) / 2000:.2f}" if cell["mean_low"] is not None else ""
+    return f"{cell['mean'] / 1000:.2f}{spread}{failures}"
+
+
+def _cell_hover(cell: Mapping[str, Any] | None, names: Mapping[str, str]) -> str:
+    if cell is None:
+        return "not paired: different application protocols"
+    server, client = (names.get(cell[key], cell[key]) for key in ("server_library", "client_library"))
+    lines = [f"<b>server {html.escape(server)}, client {html.escape(client)}</b>"]
+    if cell["n"]:
+        lines.append(f"mean {cell['mean'] / 1000:.3f} Gbit/s, median {cell['median'] / 1000:.3f}, n = {cell['n']}")
+    if cell["n"] and cell["mean_low"] is not None:
+        lines.append(f"95 % interval {cell['mean_low'] / 1000:.3f} to {cell['mean_high'] / 1000:.3f}")
+    if cell["unsupported"]:
+        lines.append(f"unsupported: {html.escape(cell['unsupported'])}")
+    if cell["failed"]:
+        lines.append(f"{cell['failed']} failed, the last: {html.escape(cell['failure'] or '')}")
+    return "<br>".join(lines)
+
+
+def mtu_table(runs: pl.DataFrame, campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """*table* with mean frame sizes in bytes of each side, link-layer header included, from the proof of each cell.
+
+    *runs* holds every run, proofs among them.
+    """
+    sizes = ("client_mean_frame_bytes", "server_mean_frame_bytes")
+    proofs = (
+        runs.filter((pl.col("arm") == "proof") & (pl.col("status") == "ok"))
+        .sort("started_at")
+        .unique("cell", keep="last")
+        .select(pl.col("cell").alias("proof"), *sizes)
+    )
+    proven = campaign.filter(pl.col("proof").is_not_null()).select("cell", "proof").unique("cell", keep="last")
+    return table.join(proven.join(proofs, on="proof", how="left").drop("proof"), on="cell", how="left")
+
+
+def goodput_by_mtu(
+    campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
+) -> figures.Drawn:
+    """A Quantum of QUIC, Fig. 5: goodput of each library by MTU, with AES-128-GCM and NOOP.
+
+    *table* is that of `mtu_table`. Below each MTU stand the mean sizes of the frames of server and client.
+    """
+    main = table.filter(pl.col("arm") == "main")
+    libraries = sorted(set(main["client_library"]), key=lambda name: (titles or {}).get(name, name).lower())
+    rows = -(-len(libraries) // FACET_COLUMNS)
+    figure = make_subplots(
+        rows=rows,
+        cols=FACET_COLUMNS,
+        vertical_spacing=0.42 / max(rows, 2),
+        horizontal_spacing=0.09,
+        subplot_titles=[f"<b>{html.escape((titles or {}).get(name, name))}</b>" for name in libraries],
+    )
+    mtus = sorted(set(main["mtu"].drop_nulls()))
+    for number, library in enumerate(libraries):
+        place = {"row": number // FACET_COLUMNS + 1, "col": number % FACET_COLUMNS + 1}
+        cells = main.filter(pl.col("client_library") == library).to_dicts()
+        for offset, aead in zip((-0.08, 0.08), MTU_AEADS, strict=True):
+            _mtu_line(figure, [_at(cells, mtu, aead) for mtu in mtus], offset, aead, number == 0, place)
+        _mtu_missing(figure, [[_at(cells, mtu, aead) for aead in MTU_AEADS] for mtu in mtus], place)
+        ticks = [f"{mtu}<br>{_frames(_at(cells, mtu, MTU_AEADS[0]))}" for mtu in mtus]
+        figure.update_xaxes(
+            tickvals=list(range(len(mtus))),
+            ticktext=ticks,
+            range=[-0.5, len(mtus) - 0.5],
+            tickfont={"size": 9},
+            **place,
+        )
+        tops = [cell["max"] / 1000 for cell in cells if cell["n"]]
+        figure.update_yaxes(range=[0, 1.1 * max(tops, default=1.0)], tickfont={"size": 10}, nticks=5, **place)
+        if place["col"] == 1:
+            figure.update_yaxes(title_text="Gbit/s", title_standoff=4, title_font={"size": 11}, **place)
+    figure.update_xaxes(showgrid=False, zeroline=False, showline=True, linecolor=figures.INK, ticks="")
+    figure.update_yaxes(gridcolor="#ececec", zeroline=False, showline=True, linecolor=figures.INK)
+    caption = (
+        "Mean goodput, bars from the smallest to the largest run. Below each MTU: mean size in bytes of the frames "
+        "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, from a capture of a "
+        "download of 4 MiB that is not timed. Vertical axes differ."
+    )
+    _finish(figure, "Goodput by MTU", _without_mtu(figures.conditions(campaign)), caption, 130 + rows * FACET_PX)
+    origins = analysis.used_origins(campaign, main["cell"].to_list())
+    return figures.Drawn("goodput-by-mtu", figure, table, origins, "A Quantum of QUIC, Fig. 5")
+
+
+def _without_mtu(conditions: str) -> str:
+    """What the runs were made under, without the MTU, which is a factor here."""
+    return " · ".join(part for part in conditions.split(" · ") if not part.startswith("MTU "))
+
+
+def _at(cells: list[dict[str, Any]], mtu: int, aead: str) -> dict[str, Any] | None:
+    kinds = ((cell, "noop" if cell["aead"] == "noop" else cell["cipher"]) for cell in cells)
+    return next((cell for cell, kind in kinds if cell["mtu"] == mtu and kind == aead), None)
+
+
+def _frames(cell: Mapping[str, Any] | None) -> str:
+    """Mean frame sizes of server and client on two lines."""
+    if cell is None or cell["server_mean_frame_bytes"] is None or cell["client_mean_frame_bytes"] is None:
+        return "\N{EN DASH}<br>\N{EN DASH}"
+    return (
+        f"{cell['server_mean_frame_bytes']:.0f}\N{DOWNWARDS ARROW}<br>"
+        f"{cell['client_mean_frame_bytes']:.0f}\N{UPWARDS ARROW}"
+    )
+
+
+def _mtu_line(
+    figure: go.Figure,
+    cells: list[dict[str, Any] | None],
+    offset: float,
+    aead: str,
+    in_legend: bool,
+    place: Mapping[str, int],
+) -> None:
+    shown = [(position + offset, cell) for position, cell in enumerate(cells) if cell and cell["n"]]
+    name, _, colour = figures.AEADS[aead]
+    figure.add_scatter(
+        x=[x for x, _ in shown] or [None],
+        y=[cell["mean"] / 1000 for _, cell in shown] or [None],
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [(cell["max"] - cell["mean"]) / 1000 for _, cell in shown],
+            "arrayminus": [(cell["mean"] - cell["min"]) / 1000 for _, cell in shown],
+            "thickness": 1.2,
+            "width": 3,
+        },
+        mode="lines+markers",
+        name=name,
+        line={"color": colour, "width": 1.4},
+        marker={"color": colour, "size": 6},
+        hovertext=[_mtu_hover(cell) for _, cell in shown],
+        hoverinfo="text",
+        showlegend=in_legend,
+        **place,
+    )
+
+
+def _mtu_hover(cell: Mapping[str, Any]) -> str:
+    return (
+        f"<b>{html.escape(cell['label'])}</b><br>mean {cell['mean'] / 1000:.3f} Gbit/s, n = {cell['n']}, "
+        f"failed {cell['failed']}"
+    )
+
+
+def _mtu_missing(figure: go.Figure, cells: list[list[dict[str, Any] | None]], place: Mapping[str, int]) -> None:
+    """Say in place where a library has no value, and why."""
+    for position, both in enumerate(cells):
+        for offset, cell in zip((-0.16, 0.16), both, strict=True):
+            if cell and cell["n"]:
+                continue
+            reason = "not measured" if cell is None else cell["unsupported"] or cell["failure"] or "no run has finished"
+            text = "not measured" if cell is None else "unsupported" if cell["unsupported"] else "failed"
+            figure.add_annotation(
+                x=position + offset,
+                y=0,
+                text=text,
+                hovertext=html.escape(reason),
+                textangle=-90,
+                yanchor="bottom",
+                showarrow=False,
+                font={"size": 9, "color": figures.SOFT},
+                **place,
+            )
+
+
+def _finish(figure: go.Figure, title: str, conditions: str, caption: str, height: int) -> None:
+    """Title, caption and what all figures look like."""
+    for annotation in figure.layout.annotations:
+        if annotation.yref == "paper":  # titles of panels
+            annotation.font = {"size": 12}
+    figure.add_annotation(
+        x=0,
+        y=0,
+        xref="paper",
+        yref="paper",
+        xanchor="left",
+        yanchor="bottom",
+        xshift=-58,
+        yshift=-112,
+        text=caption,
+        align="left",
+        showarrow=False,
+        font={"size": 9.5, "color": figures.SOFT},
+    )
+    figure.update_layout(
+        template="none",
+        width=figures.WIDTH_PX,
+        height=height,
+        margin={"l": 70, "r": 14, "t": 84, "b": 118},
+        paper_bgcolor="white",
+        plot_bgcolor="white",
+        font={"family": figures.FONT, "size": 11, "color": figures.INK},
+        title={
+            "text": f"<b>{html.escape(title)}</b><br>"
+            f"<span style='font-size:11px;color:{figures.SOFT}'>{html.escape(conditions)}</span>",
+            "x": 0,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"l": 12, "t": 14},
+            "font": {"size": 13},
+        },
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "yref": "container", "y": 0.99, "yanchor": "top"},
+        hovermode="closest",
+    )
+    for number, trace in enumerate(figure.data):
+        trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG
