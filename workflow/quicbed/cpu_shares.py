@@ -201,9 +201,10 @@ def stacked(found: Measured, titles: Mapping[str, str] | None = None, label: str
         for category in perf.CATEGORIES:
             part = shares.filter((pl.col("role") == role) & (pl.col("category") == category))
             by_key = {(row["client_library"], row["server_library"], row["label"]): row for row in part.to_dicts()}
-            rows = [by_key[key] for key in keys]
+            found_keys = [key for key in keys if key in by_key]
+            rows = [by_key[key] for key in found_keys]
             figure.add_bar(
-                y=[_name(key, titles or {}, label) for key in keys],
+                y=[_name(key, titles or {}, label) for key in found_keys],
                 x=[100 * row["share"] for row in rows],
                 customdata=[[100 * (row["low"] or row["share"]), 100 * (row["high"] or row["share"])] for row in rows],
                 hovertemplate="%{y}<br>%{x:.2f} % (%{customdata[0]:.2f} to %{customdata[1]:.2f})",
