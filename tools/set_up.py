@@ -101,6 +101,7 @@ MEASURING_TOOLS = (
     Tool("tcpdump", "captures", command("tcpdump")),
     Tool("procps", "kernel settings", command("sysctl")),
     Tool("util-linux", "namespaces", command("unshare")),
+    Tool("linux-perf", "shares of processor time", command("perf")),
     Tool("iperf3", "the TCP ceiling of the benchmarks", command("iperf3")),
     Tool("tshark", "handshakes in captures", command("tshark")),
     Tool("user-mode-linux", "round-trip times where the kernel has no netem", has_user_mode_linux),

@@ -26,6 +26,7 @@ PACKAGES = {
     "ethtool": "ethtool",
     "tcpdump": "tcpdump",
     "setpriv": "util-linux",
+    "perf": "linux-perf",
 }
 
 
