@@ -20,7 +20,7 @@ to the baseline shows what a difference of nothing looks like on this testbed.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -165,6 +165,8 @@ FIGURE_SCHEMA: dict[str, pl.DataType] = {
     "cipher": pl.String(),
     "aead": pl.String(),
     "header_protection": pl.Boolean(),
+    "aes_hardware": pl.Boolean(),  # null where the experiment does not vary it
+    "unproven": pl.String(),  # what the evidence leaves open
     "unsupported": pl.String(),  # the reason, null for a supported cell
     "n": pl.Int64(),  # runs that count
     "mean": pl.Float64(),
@@ -262,6 +264,12 @@ def _figure_row(campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: s
         if interval.n > 1:
             row |= {"ratio_low": interval.low, "ratio_high": interval.high}
     return row
+
+
+def pair_title(pair: tuple[str, str], titles: Mapping[str, str]) -> str:
+    """Name of a client and a server library: one name where they are the same."""
+    client, server = (titles.get(name, name) for name in pair)
+    return client if client == server else f"{server} to {client}"
 
 
 def write_figure_table(table: pl.DataFrame, name: str, directory: Path) -> list[Path]:

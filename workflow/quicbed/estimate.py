@@ -11,7 +11,7 @@ from quicbed.plan import PRIMITIVES, Cell, builds_needed, cells_of
 
 # Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
 GOODPUT_BITS = 5e9
-SLOW_GOODPUT_BITS = 1e8  # of libraries with `max_bytes`
+SLOW_GOODPUT_BITS = 4e8  # of libraries with `max_bytes`
 RUN_SECONDS = 0.1
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000

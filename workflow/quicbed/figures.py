@@ -39,7 +39,16 @@ AEADS: dict[str, tuple[str, str, str]] = {
     "aes-256-gcm": ("AES-256-GCM", "AES-256", "#56B4E9"),
     "chacha20-poly1305": ("ChaCha20-Poly1305", "ChaCha20", "#E69F00"),
     "noop": ("NOOP", "NOOP", "#009E73"),
+    "noenc": ("NOENC", "NOENC", "#D55E00"),
+    "aes-software": ("AES in software", "AES soft.", "#CC79A7"),
 }
+ROW_GROUPS = 4
+"""Libraries beside each other; more of them go below."""
+ROW_PX = 330
+BY_AEAD = ("aes-128-gcm", "aes-256-gcm", "chacha20-poly1305", "noop", "noenc")
+BY_INSTRUCTIONS = ("aes-software", "aes-128-gcm", "chacha20-poly1305")
+UNPROVEN = "*"
+"""Behind the name of a library that cannot tell whether it uses AES instructions."""
 
 
 @dataclass(frozen=True)
@@ -116,13 +125,34 @@ def goodput_by_aead(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping
     groups, left = [], 0.0
     for pair in _pairs(table):
         cells = _cells(table, pair)
-        slots = [Slot(left + position, _find(cells, aead, aead == "noop"), aead) for position, aead in enumerate(AEADS)]
-        groups.append(_group(_title(pair, titles or {}), slots, cells))
-        left += len(AEADS) + 0.7
+        found = [(aead, _find(cells, aead, aead in ("noop", "noenc"))) for aead in BY_AEAD]
+        # what one library has and all others have not is no gap in each of them
+        drawn = [(aead, cell) for aead, cell in found if aead != "noenc" or (cell and not cell["unsupported"])]
+        slots = [Slot(left + position, cell, aead) for position, (aead, cell) in enumerate(drawn)]
+        groups.append(_group(analysis.pair_title(pair, titles or {}), slots, cells))
+        left += len(BY_AEAD) + 0.7
     figure = _draw("Goodput by AEAD", "Difference to<br>AES-128-GCM [%]", campaign, table, groups)
     shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
     origins = analysis.used_origins(campaign, shown + _floor_cells(table))
     return Drawn("goodput-by-aead", figure, table, origins, "A Quantum of QUIC, Fig. 3")
+
+
+def aes_instructions(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
+    """QUIC on the Highway, Fig. 7: AES with and without the processor's AES instructions, and ChaCha20."""
+    groups, left = [], 0.0
+    for pair in _pairs(table):
+        cells = _cells(table, pair)
+        found = [(aead, _find(cells, aead, False)) for aead in BY_INSTRUCTIONS]
+        slots = [Slot(left + position, cell, aead) for position, (aead, cell) in enumerate(found)]
+        told = next((cell["unproven"] for cell in cells if cell["unproven"]), None)
+        groups.append(_group(analysis.pair_title(pair, titles or {}) + (UNPROVEN if told else ""), slots, cells))
+        left += len(BY_INSTRUCTIONS) + 0.7
+    figure = _draw(
+        "Goodput with and without AES instructions", "Difference to AES<br>with them [%]", campaign, table, groups
+    )
+    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
+    origins = analysis.used_origins(campaign, shown + _floor_cells(table))
+    return Drawn("aes-instructions", figure, table, origins, "QUIC on the Highway, Fig. 7")
 
 
 def header_protection(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
@@ -138,7 +168,7 @@ def header_protection(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mappi
                 Slot(x, _find(cells, aead, False), aead),
                 Slot(x + 1, _find(cells, aead, True), aead, hollow=True),
             ]
-        groups.append(_group(_title(pair, titles or {}), slots, cells))
+        groups.append(_group(analysis.pair_title(pair, titles or {}), slots, cells))
         left += 2.5 * len(aeads) + 0.7
     figure = _draw(
         "Goodput with and without header protection",
@@ -167,11 +197,6 @@ def _pairs(table: pl.DataFrame) -> list[tuple[str, str]]:
     return [(client, server) for client, server, _ in ordered.rows()]
 
 
-def _title(pair: tuple[str, str], titles: Mapping[str, str]) -> str:
-    client, server = (titles.get(name, name) for name in pair)
-    return client if client == server else f"{server} to {client}"
-
-
 def _cells(table: pl.DataFrame, pair: tuple[str, str]) -> list[dict[str, Any]]:
     client, server = pair
     return table.filter((pl.col("client_library") == client) & (pl.col("server_library") == server)).to_dicts()
@@ -179,7 +204,9 @@ def _cells(table: pl.DataFrame, pair: tuple[str, str]) -> list[dict[str, Any]]:
 
 def _find(cells: list[dict[str, Any]], aead: str, without_hp: bool) -> dict[str, Any] | None:
     for cell in cells:
-        kind = "noop" if cell["aead"] == "noop" else cell["cipher"]
+        kind = cell["aead"] if cell["aead"] in ("noop", "noenc") else cell["cipher"]
+        if cell["aes_hardware"] is False:
+            kind = "aes-software"
         hp = cell["header_protection"]
         if cell["arm"] == "main" and kind == aead and (hp is None or hp != without_hp):
             return cell
@@ -198,17 +225,39 @@ def _floor_cells(table: pl.DataFrame) -> list[str]:
 
 
 def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFrame, groups: list[Group]) -> go.Figure:
+    """Two panels, goodput above differences, for every `ROW_GROUPS` libraries."""
     paired = any(slot.hollow for group in groups for slot in group.slots)
-    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, row_heights=[0.58, 0.42], vertical_spacing=0.06)
-    _floor_band(figure, groups)
-    _points(figure, campaign, groups)
-    _boxes(figure, groups, paired)
-    _differences(figure, groups, paired)
-    _missing(figure, groups)
-    _layout(figure, title, difference, campaign, table, groups, paired)
+    lines = [groups[first : first + ROW_GROUPS] for first in range(0, len(groups), ROW_GROUPS)]
+    height = HEIGHT_PX + (len(lines) - 1) * ROW_PX
+    margin = {"l": 70, "r": 10, "t": 74, "b": 84 if paired else 66}
+    inside = height - margin["t"] - margin["b"]
+    # in pixels from the bottom: below each line of libraries stand their names
+    gap, between = 18.0, 52.0 if paired else 34.0
+    each = (inside - between * (len(lines) - 1)) / len(lines)
+    figure = make_subplots(rows=2 * len(lines), cols=1)
+    for number, line in enumerate(lines):
+        bottom = inside - each * (number + 1) - between * number
+        split = bottom + 0.42 * (each - gap)
+        row = 2 * number + 1
+        figure.update_yaxes(domain=[(split + gap) / inside, min(1.0, (bottom + each) / inside)], row=row, col=1)
+        figure.update_yaxes(domain=[max(0.0, bottom / inside), split / inside], row=row + 1, col=1)
+        _floor_band(figure, line, row + 1)
+        _points(figure, campaign, line, row)
+        _boxes(figure, line, row)
+        _differences(figure, line, paired, row + 1)
+        _missing(figure, line, row)
+        _axes(figure, difference, line, paired, row, _extent(lines))
+    _legend(figure, groups, paired)
+    figure.update_layout(height=height, margin=margin)
+    _layout(figure, title, campaign, table, paired)
     for number, trace in enumerate(figure.data):
         trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG
     return figure
+
+
+def _extent(lines: list[list[Group]]) -> float:
+    """Width in units of the x axis that each line is drawn with, so that boxes are equally wide everywhere."""
+    return max(line[-1].high - line[0].low for line in lines) + 0.4
 
 
 def _rgba(colour: str, alpha: float) -> str:
@@ -216,7 +265,7 @@ def _rgba(colour: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha})"
 
 
-def _points(figure: go.Figure, campaign: pl.DataFrame, groups: list[Group]) -> None:
+def _points(figure: go.Figure, campaign: pl.DataFrame, groups: list[Group], row: int) -> None:
     used = analysis.counted(campaign)
     for group in groups:
         for slot in group.slots:
@@ -237,7 +286,7 @@ def _points(figure: go.Figure, campaign: pl.DataFrame, groups: list[Group]) -> N
                 customdata=points.select("origin", "block").rows(),
                 hovertemplate="%{y:.3f} Gbit/s, block %{customdata[1]}<br>%{customdata[0]}<extra></extra>",
                 showlegend=False,
-                row=1,
+                row=row,
                 col=1,
             )
 
@@ -247,7 +296,7 @@ def _jitter(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
 
 
-def _boxes(figure: go.Figure, groups: list[Group], paired: bool) -> None:
+def _boxes(figure: go.Figure, groups: list[Group], row: int) -> None:
     slots = [slot for group in groups for slot in group.slots]
     for aead, (name, _, colour) in AEADS.items():
         for hollow in (False, True):
@@ -276,8 +325,8 @@ def _boxes(figure: go.Figure, groups: list[Group], paired: bool) -> None:
                 line={"color": colour, "width": 1.2},
                 whiskerwidth=0.5,
                 hoverinfo="skip",
-                showlegend=not paired and not hollow,
-                row=1,
+                showlegend=False,
+                row=row,
                 col=1,
             )
             figure.add_scatter(
@@ -293,7 +342,7 @@ def _boxes(figure: go.Figure, groups: list[Group], paired: bool) -> None:
                 hovertext=[_summary(cell) for _, cell in shown],
                 hoverinfo="text",
                 showlegend=False,
-                row=1,
+                row=row,
                 col=1,
             )
 
@@ -319,7 +368,7 @@ def _percent(ratio: float) -> float:
     return 100 * (ratio - 1)
 
 
-def _differences(figure: go.Figure, groups: list[Group], paired: bool) -> None:
+def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int) -> None:
     for group in groups:
         for slot in group.slots:
             cell = slot.cell
@@ -338,7 +387,7 @@ def _differences(figure: go.Figure, groups: list[Group], paired: bool) -> None:
                 + f"<br>{cell['ratio_n']} paired blocks",
                 hoverinfo="text",
                 showlegend=False,
-                row=2,
+                row=row,
                 col=1,
             )
             figure.add_annotation(
@@ -350,7 +399,7 @@ def _differences(figure: go.Figure, groups: list[Group], paired: bool) -> None:
                 xanchor="left",
                 showarrow=False,
                 font={"size": 10, "color": INK},
-                row=2,
+                row=row,
                 col=1,
             )
 
@@ -375,7 +424,7 @@ def _interval_text(ratio: float, low: float | None, high: float | None) -> str:
     return f"ratio {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}"
 
 
-def _floor_band(figure: go.Figure, groups: list[Group]) -> None:
+def _floor_band(figure: go.Figure, groups: list[Group], row: int) -> None:
     for group in groups:
         if group.floor is None:
             continue
@@ -389,7 +438,7 @@ def _floor_band(figure: go.Figure, groups: list[Group]) -> None:
             fillcolor=FLOOR,
             line_width=0,
             layer="below",
-            row=2,
+            row=row,
             col=1,
         )
         figure.add_scatter(
@@ -400,23 +449,12 @@ def _floor_band(figure: go.Figure, groups: list[Group]) -> None:
             hovertext=f"A/A noise floor: {_interval_text(ratio, low, high)}",
             hoverinfo="text",
             showlegend=False,
-            row=2,
-            col=1,
-        )
-    if any(group.floor for group in groups):
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="markers",
-            marker={"symbol": "square", "size": 11, "color": FLOOR},
-            name="A/A noise floor",
-            legendrank=2000,
-            row=2,
+            row=row,
             col=1,
         )
 
 
-def _missing(figure: go.Figure, groups: list[Group]) -> None:
+def _missing(figure: go.Figure, groups: list[Group], row: int) -> None:
     """Say in place why a cell has no box."""
     for group in groups:
         for slot in group.slots:
@@ -438,7 +476,7 @@ def _missing(figure: go.Figure, groups: list[Group]) -> None:
                 yanchor="bottom",
                 showarrow=False,
                 font={"size": 10, "color": SOFT},
-                row=1,
+                row=row,
                 col=1,
             )
 
@@ -480,18 +518,16 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame) -> str:
         f" repeated, {contaminated} contaminated and shown. Line: median; diamond: mean; box:"
         " quartiles;<br>whiskers: smallest and largest run. Below: geometric mean of ratios paired"
         " within blocks, 95 % bootstrap interval."
+        + (
+            f"<br>{UNPROVEN} cannot tell whether it uses AES instructions"
+            if table["unproven"].is_not_null().any()
+            else ""
+        )
     )
 
 
-def _layout(
-    figure: go.Figure,
-    title: str,
-    difference: str,
-    campaign: pl.DataFrame,
-    table: pl.DataFrame,
-    groups: list[Group],
-    paired: bool,
-) -> None:
+def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, row: int, extent: float) -> None:
+    """Axes of one line of libraries, and their names."""
     axis = {
         "showgrid": False,
         "zeroline": False,
@@ -499,7 +535,7 @@ def _layout(
         "linecolor": INK,
         "linewidth": 1,
         "ticks": "",
-        "range": [groups[0].low - 0.15, groups[-1].high + 0.25],
+        "range": [line[0].low - 0.15, line[0].low - 0.15 + extent],
         "fixedrange": True,
     }
     vertical = {
@@ -513,50 +549,57 @@ def _layout(
         "title_font": {"size": 12},
         "nticks": 7,
     }
-    figure.update_xaxes(**axis, showticklabels=False)
-    highest = max(
-        (slot.cell["max"] / 1000 for g in groups for slot in g.slots if slot.cell and slot.cell["n"]),
-        default=1.0,
-    )
-    figure.update_yaxes(**vertical, title_text="Goodput [Gbit/s]", range=[0, 1.06 * highest], row=1, col=1)
-    figure.update_yaxes(**vertical, title_text=difference, range=_difference_range(groups, paired), row=2, col=1)
-    figure.add_hline(y=0, line={"color": INK, "width": 1}, row=2, col=1)
+    for one in (row, row + 1):
+        figure.update_xaxes(**axis, showticklabels=False, row=one, col=1)
+    highest = max((s.cell["max"] / 1000 for g in line for s in g.slots if s.cell and s.cell["n"]), default=1.0)
+    figure.update_yaxes(**vertical, title_text="Goodput [Gbit/s]", range=[0, 1.06 * highest], row=row, col=1)
+    figure.update_yaxes(**vertical, title_text=difference, range=_difference_range(line, paired), row=row + 1, col=1)
+    figure.add_hline(y=0, line={"color": INK, "width": 1}, row=row + 1, col=1)
     if paired:
-        first = [group.slots[i] for group in groups for i in range(0, len(group.slots), 2)]
+        first = [group.slots[i] for group in line for i in range(0, len(group.slots), 2)]
         figure.update_xaxes(
             showticklabels=True,
             tickvals=[slot.x + 0.5 for slot in first],
             ticktext=[AEADS[slot.aead][1] for slot in first],
-            row=2,
+            tickfont={"size": 10 if len(line) < ROW_GROUPS else 8},
+            row=row + 1,
             col=1,
         )
-        for name, fill in (("header protection on", "#9a9a9a"), ("off", "white")):
-            figure.add_scatter(
-                x=[None],
-                y=[None],
-                mode="markers",
-                name=name,
-                marker={
-                    "symbol": "square",
-                    "size": 10,
-                    "color": fill,
-                    "line": {"color": INK, "width": 1.2},
-                },
-                row=1,
-                col=1,
-            )
-    for group in groups:
+    for group in line:
         figure.add_annotation(
             x=(group.low + group.high) / 2,
             y=0,
-            xref="x2",
-            yref="paper",
+            xref=f"x{row + 1}",
+            yref=f"y{row + 1} domain",
             yanchor="top",
             yshift=-20 if paired else -5,
             text=f"<b>{html.escape(group.title)}</b>",
             showarrow=False,
             font={"size": 12},
         )
+
+
+def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> None:
+    """One entry for each kind of box that is drawn."""
+    drawn = {slot.aead for group in groups for slot in group.slots if slot.cell and slot.cell["n"]}
+    entries = [("header protection on", "#9a9a9a", INK), ("off", "white", INK)] if paired else []
+    if not paired:
+        entries = [(name, _rgba(colour, 0.45), colour) for aead, (name, _, colour) in AEADS.items() if aead in drawn]
+    if any(group.floor for group in groups):
+        entries.append(("A/A noise floor", FLOOR, FLOOR))
+    for name, fill, edge in entries:
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=name,
+            marker={"symbol": "square", "size": 10, "color": fill, "line": {"color": edge, "width": 1.2}},
+            row=1,
+            col=1,
+        )
+
+
+def _layout(figure: go.Figure, title: str, campaign: pl.DataFrame, table: pl.DataFrame, paired: bool) -> None:
     figure.add_annotation(
         x=0,
         y=0,
@@ -565,7 +608,7 @@ def _layout(
         xanchor="left",
         yanchor="top",
         xshift=-58,
-        yshift=-46 if paired else -30,
+        yshift=-46 if paired else -26,
         text=_caption(table, campaign),
         align="left",
         showarrow=False,
@@ -574,8 +617,6 @@ def _layout(
     figure.update_layout(
         template="none",
         width=WIDTH_PX,
-        height=HEIGHT_PX,
-        margin={"l": 70, "r": 10, "t": 74, "b": 84 if paired else 66},
         paper_bgcolor="white",
         plot_bgcolor="white",
         font={"family": FONT, "size": 12, "color": INK},
@@ -586,7 +627,7 @@ def _layout(
             "x": 0,
             "xref": "container",
             "xanchor": "left",
-            "y": 0.945,
+            "y": 1 - 25 / figure.layout.height,
             "yanchor": "top",
             "pad": {"l": 12},
             "font": {"size": 13},

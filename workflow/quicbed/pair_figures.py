@@ -1,4 +1,4 @@
-"""Figures of every client with every server (QUIC on the Highway, Fig. 3 and 10) and by MTU (A Quantum of QUIC, Fig. 5)."""
+"""Figures of every client with every server (QUIC on the Highway, Fig. 3, 10), and by MTU (A Quantum of QUIC, 5)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
     # in the order of the sizes
     sizes = campaign.group_by("label").agg(pl.col("asked_receive_buffer").max()).sort("asked_receive_buffer", "label")
     panels = [label for label in sizes["label"] if label in set(main["label"])]
-    clients = sorted(set(main["client_library"]), key=lambda name: names.get(name, name).lower())
-    servers = sorted(set(main["server_library"]), key=lambda name: names.get(name, name).lower())
+    clients = sorted(set(main["client_library"]), key=lambda name: str(names.get(name, name)).lower())
+    servers = sorted(set(main["server_library"]), key=lambda name: str(names.get(name, name)).lower())
     figure = make_subplots(
         rows=len(panels),
         cols=1,
@@ -187,8 +187,8 @@ def goodput_by_mtu(
     figure.update_yaxes(gridcolor="#ececec", zeroline=False, showline=True, linecolor=figures.INK)
     caption = (
         "Mean goodput, bars from the smallest to the largest run. Below each MTU: mean size in bytes of the frames "
-        "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, from a capture of a "
-        "download of 4 MiB that is not timed. Vertical axes differ."
+        "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, from a capture of "
+        "a download of 4 MiB that is not timed. Vertical axes differ."
     )
     _finish(figure, "Goodput by MTU", _without_mtu(figures.conditions(campaign)), caption, 130 + rows * FACET_PX)
     origins = analysis.used_origins(campaign, main["cell"].to_list())
@@ -226,8 +226,8 @@ def _mtu_line(
     shown = [(position + offset, cell) for position, cell in enumerate(cells) if cell and cell["n"]]
     name, _, colour = figures.AEADS[aead]
     figure.add_scatter(
-        x=[x for x, _ in shown] or [None],
-        y=[cell["mean"] / 1000 for _, cell in shown] or [None],
+        x=[x for x, _ in shown],
+        y=[cell["mean"] / 1000 for _, cell in shown],
         error_y={
             "type": "data",
             "symmetric": False,

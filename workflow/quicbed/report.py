@@ -85,7 +85,7 @@ def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> She
     ]  # fmt: skip
     rows = [
         [
-            titles.get(cell["client_library"], cell["client_library"]),
+            analysis.pair_title((cell["client_library"], cell["server_library"]), titles),
             cell["label"] + _gap(cell),
             {"aa": "A/A"}.get(cell["arm"], cell["arm"]),
             cell["n"],
