@@ -211,7 +211,7 @@ def _build_openssl(place: Place) -> None:
     tree = place.work / "openssl"
     shutil.copytree(place.source / "openssl", tree, symlinks=True)
     make = ["make", f"-j{place.jobs}"]
-    place.run("perl", "Configure", "linux-x86_64", *OPENSSL_OPTIONS, *FLAGS, cwd=tree)
+    place.run("perl", "Configure", "linux-x86_64", *OPENSSL_OPTIONS, *FLAGS, FRAME_POINTERS, cwd=tree)
     place.run(*make, "build_generated", cwd=tree)
     place.run(*make, "libcrypto.a", "libssl.a", "apps/openssl", cwd=tree)
     for directory in ("bin", "lib"):
@@ -296,7 +296,9 @@ _CORE = (PQ / "pq.c", PQ / "pq.h", PQ / "algorithms.h")
 
 COMPONENTS = {
     "liboqs": Component("oqs-sys", _build_liboqs, LIBOQS_OPTIONS, companions=_CORE, variables=("QUICBED_LIBOQS",)),
-    "openssl": Component("openssl-src", _build_openssl, [OPENSSL_OPTIONS, FLAGS], variables=("QUICBED_OPENSSL",)),
+    "openssl": Component(
+        "openssl-src", _build_openssl, [OPENSSL_OPTIONS, FLAGS, FRAME_POINTERS], variables=("QUICBED_OPENSSL",)
+    ),
     "openssl-provider": Component(
         "openssl-src",
         _build_openssl_provider,

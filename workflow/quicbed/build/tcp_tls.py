@@ -34,7 +34,7 @@ from typing import Any
 from quicbed import build as builds
 from quicbed.build import BuildError, Job
 from quicbed.build import openssl as programs
-from quicbed.build.components import FLAGS, PQ, PREFIX, WARNINGS
+from quicbed.build.components import FLAGS, FRAME_POINTERS, PQ, PREFIX, WARNINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 ENDPOINT = ROOT / "workflow" / "endpoints" / "tcp-tls"
@@ -58,7 +58,7 @@ NGINX_OPTIONS = [
 
 CURL_OPTIONS = {
     "CMAKE_BUILD_TYPE": "None",  # exactly FLAGS
-    "CMAKE_C_FLAGS": " ".join(FLAGS),
+    "CMAKE_C_FLAGS": " ".join([*FLAGS, FRAME_POINTERS]),
     "BUILD_SHARED_LIBS": "OFF",
     "BUILD_STATIC_LIBS": "ON",
     "BUILD_CURL_EXE": "OFF",
@@ -153,7 +153,7 @@ def make(
     steps.clean()
     return {
         "compiler": first_line(["gcc", "--version"]),
-        "flags": FLAGS,
+        "flags": [*FLAGS, FRAME_POINTERS],
         "versions": versions,
         "options": {
             "nginx": NGINX_OPTIONS,
@@ -264,7 +264,7 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int,
     make = ["make", f"-j{jobs}"]
 
     # Relative paths, because nginx keeps its options in the binary.
-    nginx_options = [f"--with-cc-opt={' '.join(FLAGS)} -I../openssl/include", "--with-ld-opt=-L../openssl/lib"]
+    nginx_options = [f"--with-cc-opt={' '.join(FLAGS)} {FRAME_POINTERS} -I../openssl/include", "--with-ld-opt=-L../openssl/lib"]
     steps.run("nginx-configure", ["sh", "auto/configure", *NGINX_OPTIONS, *nginx_options], nginx)
     steps.run("nginx", make, nginx)
 
