@@ -52,7 +52,8 @@ def main() -> int:
             library="fake",
             version="1",
             pid=os.getpid(),
-            options={key: options[name] for name, key in seen.items() if name in options},
+            options={key: options[name] for name, key in seen.items() if name in options}
+            | {"aes_hardware": None if behaviour == "silent" else "OPENSSL_ia32cap" not in os.environ},
         )
         if behaviour == "unsupported":
             emit("unsupported", reason="this build cannot do that")

@@ -45,6 +45,8 @@ AEADS: dict[str, tuple[str, str, str]] = {
 ROW_GROUPS = 4
 """Libraries beside each other; more of them go below."""
 ROW_PX = 330
+LEGEND_ENTRIES = 5
+"""As many stand beside each other."""
 BY_AEAD = ("aes-128-gcm", "aes-256-gcm", "chacha20-poly1305", "noop", "noenc")
 BY_INSTRUCTIONS = ("aes-software", "aes-128-gcm", "chacha20-poly1305")
 UNPROVEN = "*"
@@ -247,7 +249,7 @@ def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFra
         _differences(figure, line, paired, row + 1)
         _missing(figure, line, row)
         _axes(figure, difference, line, paired, row, _extent(lines))
-    _legend(figure, groups, paired)
+    margin["t"] += 20 * (_legend(figure, groups, paired) > LEGEND_ENTRIES)
     figure.update_layout(height=height, margin=margin)
     _layout(figure, title, campaign, table, paired)
     for number, trace in enumerate(figure.data):
@@ -561,7 +563,7 @@ def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, r
             showticklabels=True,
             tickvals=[slot.x + 0.5 for slot in first],
             ticktext=[AEADS[slot.aead][1] for slot in first],
-            tickfont={"size": 10 if len(line) < ROW_GROUPS else 8},
+            tickfont={"size": 10 if extent < 24 else 8},
             row=row + 1,
             col=1,
         )
@@ -579,8 +581,8 @@ def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, r
         )
 
 
-def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> None:
-    """One entry for each kind of box that is drawn."""
+def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> int:
+    """One entry for each kind of box that is drawn; returns how many."""
     drawn = {slot.aead for group in groups for slot in group.slots if slot.cell and slot.cell["n"]}
     entries = [("header protection on", "#9a9a9a", INK), ("off", "white", INK)] if paired else []
     if not paired:
@@ -597,6 +599,7 @@ def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> None:
             row=1,
             col=1,
         )
+    return len(entries)
 
 
 def _layout(figure: go.Figure, title: str, campaign: pl.DataFrame, table: pl.DataFrame, paired: bool) -> None:

@@ -1,0 +1,93 @@
+"""Figures of every client with every server, and by MTU: every cell is drawn, or says why it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import fakeruns
+from quicbed import figures, pair_figures, runs
+
+SIZES = {"208 KiB": 212992, "6.5 MiB": 6815744}
+LIBRARIES = ("quiche", "quinn")
+
+
+def pair_runs(raw: Path, failing: tuple[str, str] | None = None) -> pl.DataFrame:
+    """Runs of two libraries with each other: goodput grows with the block, the server and the buffers."""
+    for label, size in SIZES.items():
+        for client in LIBRARIES:
+            for server in LIBRARIES:
+                for block in (1, 2, 3):
+                    cell = f"{client}-{server}-{size}"
+                    metrics = {"goodput_mbps": 1000.0 * block + size / 1e4 + len(server), "bytes": 1000}
+                    made = fakeruns.make_run(
+                        experiment="pairwise",
+                        cell={"id": cell, "slug": cell, "label": label, "arm": "main", "baseline": None},
+                        client={"library": client, "flavour": "stock", "version": "1", "build": client},
+                        server={"library": server, "flavour": "stock", "version": "1", "build": server},
+                        block=block,
+                        metrics=metrics,
+                    )
+                    made["variant"] = made["variant"] | {"receive_buffer": size}
+                    if (client, server) == failing:
+                        made |= {"status": "failed", "reason": "it <hung>", "metrics": {}}
+                    fakeruns.write_run(raw, made)
+    return runs.table(raw)
+
+
+def drawn(table: pl.DataFrame) -> figures.Drawn:
+    campaign, cells = figures.experiment_table(table, "pairwise")
+    return pair_figures.pairwise(campaign, pair_figures.pair_table(campaign, cells), {"quiche": "Quiche"})
+
+
+def maps(figure: figures.Drawn) -> list[Any]:
+    return [trace for trace in figure.figure.data if trace.type == "heatmap"]
+
+
+def test_a_panel_for_each_size_in_order_with_the_means_of_the_table(tmp_path: Path) -> None:
+    figure = drawn(pair_runs(tmp_path / "raw"))
+    assert [a.text for a in figure.figure.layout.annotations][:2] == [
+        "Socket buffers of 208 KiB",
+        "Socket buffers of 6.5 MiB",
+    ]
+    for trace, size in zip(maps(figure), SIZES.values(), strict=True):
+        assert list(trace.x) == ["Quiche", "quinn"]  # clients
+        assert list(trace.y) == ["Quiche", "quinn"]  # servers
+        for row, server in zip(trace.z, LIBRARIES, strict=True):
+            assert list(row) == pytest.approx([(2000 + size / 1e4 + len(server)) / 1000] * 2)
+    low, high = figure.table.select("mean_low", "mean_high").row(0)
+    assert low < figure.table["mean"][0] < high
+    assert len(figure.origins) == 24
+
+
+def test_a_pair_that_failed_is_marked_with_its_reason(tmp_path: Path) -> None:
+    figure = drawn(pair_runs(tmp_path / "raw", failing=("quiche", "quinn")))
+    for trace in maps(figure):
+        assert trace.z[1][0] is None
+        assert "3 failed, the last: it &lt;hung&gt;" in trace.hovertext[1][0]
+    marks = [a for a in figure.figure.layout.annotations if a.text == "failed"]
+    assert [(a.x, a.y) for a in marks] == [(0, 1), (0, 1)]
+
+
+def test_frame_sizes_of_a_cell_are_those_of_its_proof(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    proof = fakeruns.make_run(experiment="proofs", block=None)
+    proof["cell"] |= {"id": "p1", "arm": "proof", "baseline": None}
+    proof["metrics"] |= {"server_mean_frame_bytes": 2950.5, "client_mean_frame_bytes": 90.0}
+    fakeruns.write_run(raw, proof)
+    for block in (1, 2):
+        made = fakeruns.make_run(experiment="mtu", block=block)
+        made["link"] = made["link"] | {"mtu": 3000}
+        made["evidence"] = made["evidence"] | {"proof": "p1"}
+        fakeruns.write_run(raw, made)
+    everything = runs.table(raw)
+    campaign, cells = figures.experiment_table(everything, "mtu")
+    table = pair_figures.mtu_table(everything, campaign, cells)
+    assert table.select("server_mean_frame_bytes", "client_mean_frame_bytes").rows() == [(2950.5, 90.0)]
+    figure = pair_figures.goodput_by_mtu(campaign, table).figure
+    assert figure.layout.xaxis.ticktext == ("3000<br>2950\u2193<br>90\u2191",)
+    assert [a.text for a in figure.layout.annotations].count("not measured") == 1  # NOOP
+    assert "MTU" not in figure.layout.title.text.partition("<br>")[2]
