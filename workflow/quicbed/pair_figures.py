@@ -76,20 +76,6 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
             row=number,
             col=1,
         )
-        for y, row in enumerate(grid):
-            for x, cell in enumerate(row):
-                if cell is None or not cell["n"]:
-                    # plotly writes no text where a heat map has no value
-                    figure.add_annotation(
-                        x=x,
-                        y=y,
-                        text=_cell_text(cell),
-                        hovertext=_cell_hover(cell, names),
-                        showarrow=False,
-                        font={"size": 9, "color": figures.SOFT},
-                        row=number,
-                        col=1,
-                    )
     figure.update_yaxes(autorange="reversed", title_text="Server", title_standoff=4, showgrid=False, ticks="")
     figure.update_xaxes(showgrid=False, ticks="", tickangle=-30)
     figure.update_xaxes(title_text="Client", row=len(panels), col=1)
