@@ -80,6 +80,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("name")
     command.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     command.add_argument("--log", type=Path)
+    command = add("runner-folder", _runner_folder, "write a folder with which the QUIC Interop Runner runs a build")
+    command.add_argument("library")
+    command.add_argument("flavour", nargs="?", default="stock")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR")
     command = add("certificates", _certificates, "make the testbed's certificates that are missing or not usable")
     command.add_argument(
         "signature",
@@ -166,6 +170,16 @@ def _build(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"library `{arguments.library}` is unknown; known are {', '.join(project.libraries)}")
     log = _log(arguments, f"build-{arguments.library}-{arguments.flavour}")
     print(build.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log))
+
+
+def _runner_folder(arguments: argparse.Namespace) -> None:
+    from quicbed import interop_folder
+
+    project = _project(arguments)
+    if arguments.library not in project.libraries:
+        raise ConfigError(f"library `{arguments.library}` is unknown; known are {', '.join(project.libraries)}")
+    interop_folder.write(project, arguments.library, arguments.flavour, arguments.out)
+    print(arguments.out)
 
 
 def _component(arguments: argparse.Namespace) -> None:

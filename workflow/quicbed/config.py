@@ -211,6 +211,34 @@ class Example(Model):
     )
 
 
+class External(Model):
+    """A folder that keeps the contract of the bare-metal QUIC Interop Runner (docs/external-endpoints.md)."""
+
+    path: str = Field(description="The folder, absolute or relative to the repository's root.")
+    client_path: str | None = Field(None, description="Folder of the client, where it has its own.")
+    server_path: str | None = Field(None, description="Folder of the server, where it has its own.")
+    testcases: dict[Literal["bulk", "handshake"], str] = Field(
+        {"bulk": "goodput", "handshake": "handshake"},
+        description="TESTCASE that the scripts are given, by workload; some folders know `transfer` instead of "
+        "`goodput`.",
+    )
+    parameters: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further environment variables of the scripts, also in /tmp/interop-variables.json as they see it.",
+    )
+    qlog: bool = Field(False, description="Whether the scripts are given a QLOGDIR.")
+    requests: int = Field(
+        1, ge=1, le=100, description="Files that its client downloads at once, which together have the size asked for."
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> External:
+        missing = {"bulk", "handshake"} - set(self.testcases)
+        if missing:
+            raise ValueError(f"testcases: `{min(missing)}` is missing; name the test case of both workloads")
+        return self
+
+
 class Library(Model):
     """config/libraries/<name>.yaml: one QUIC (or TCP+TLS) implementation."""
 
@@ -226,6 +254,7 @@ class Library(Model):
         "workflow/endpoints/."
     )
     endpoint: str = Field(description="Directory of its endpoint programs below workflow/endpoints/.")
+    external: External | None = Field(None, description="Where the endpoint is and how it is run (recipe `external`).")
     package: str | None = Field(None, description="Cargo package of the endpoint (recipe `cargo`).")
     crates: list[str] = Field(
         default_factory=list,
@@ -265,6 +294,10 @@ class Library(Model):
             raise ValueError("package: is missing; recipe `cargo` needs the endpoint's Cargo package")
         if self.recipe == "cargo" and not self.crates:
             raise ValueError("crates: is missing; recipe `cargo` takes sources and version from packages of Cargo.lock")
+        if (self.recipe == "external") != (self.external is not None):
+            raise ValueError("external: goes with recipe `external`, which needs it; other recipes have none")
+        if self.external and set(self.flavours) != {"stock"}:
+            raise ValueError("flavours: an external endpoint has `stock` only")
         return self
 
     def pairs_with(self, other: Library) -> bool:

@@ -1,0 +1,57 @@
+"""An endpoint that does no QUIC and misbehaves as the variable MISBEHAVE says."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> int:
+    how = os.environ.get("MISBEHAVE", "")
+    if os.environ["TESTCASE"] not in ("goodput", "handshake"):
+        return 0 if how == "does anything" else 127
+    if how == "leaves children":
+        subprocess.Popen(["sleep", "987"], start_new_session=True)
+    if how == "exits with 3":
+        print("something of its own went wrong")
+        return 3
+    if how == "refuses":
+        return 127
+    if sys.argv[1] == "server":
+        return serve(how)
+    if how == "hangs":
+        time.sleep(987)
+    for request in os.environ["REQUESTS"].split():
+        size = int(request.rpartition("/")[2])
+        data = bytearray((b"".join(b"quicbed%08x\n" % i for i in range(4093)) * (size // 65488 + 1))[:size])
+        if how == "wrong bytes":
+            data[size // 2] ^= 1
+        if how == "too short":
+            data.pop()
+        if how != "no file":
+            (Path(os.environ["DOWNLOADS"]) / str(size)).write_bytes(data)
+    stopwatch = Path(os.environ["LOGS"]) / "time.json"
+    times = {
+        "unreadable time": '{"start": 1, "e',
+        "time goes back": '{"start": 2, "end": 1}',
+        "too much time": '{"start": 0, "end": 99000000000}',
+    }
+    if how in times:
+        stopwatch.write_text(times[how])
+    return 0
+
+
+def serve(how: str) -> int:
+    if how == "never ready":
+        time.sleep(987)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
+        bound.bind((os.environ["IP"], int(os.environ["PORT"])))
+        time.sleep(987)
+    return 0
+
+
+sys.exit(main())

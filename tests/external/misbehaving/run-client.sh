@@ -1,0 +1,2 @@
+#!/bin/sh
+exec python3 ./endpoint.py client

@@ -1,0 +1,339 @@
+"""Folders that keep the contract of the QUIC Interop Runner as libraries, and contract endpoints as such folders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quicbed import build as builds
+from quicbed import certificates, events
+from quicbed.build import BuildError
+from quicbed.config import ConfigError, Library, Project, parse
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ROOT / "tests" / "external"
+SIZE = 300_001
+
+pytestmark = [pytest.mark.root]
+Make = Callable[..., Path]
+
+
+def described(**external: Any) -> Library:
+    """A library as a file in config/libraries/ describes it."""
+    data = {
+        "title": "external",
+        "transport": "quic",
+        "tls_library": "unknown",
+        "licence": "MIT",
+        "recipe": "external",
+        "endpoint": "external",
+        "external": external,
+        "flavours": {"stock": {"estimate": {"minutes": 0.1, "disk_mb": 1}}},
+        "supports": {
+            "ciphers": ["aes-128-gcm"],
+            "groups": ["x25519"],
+            "congestion_controls": ["cubic"],
+            "noop": False,
+            "header_protection_off": False,
+            "gso": None,
+            "gro": None,
+        },
+        "notes": {"noop": "none", "initial": "none", "header_protection": "none", "io": "its own"},
+    }
+    return parse(Library, data, "test")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Builds an external library of a folder in a project of its own; returns the build's directory."""
+
+    def built(folder: str | Path, **external: Any) -> Path:
+        project = Project(ROOT, {"paths": {"build": str(tmp_path / "build")}})
+        project.libraries["ext"] = described(path=str(FOLDERS / folder), **external)
+        builds.build(project, "ext", "stock", jobs=1, log=tmp_path / "build.log")
+        return builds.build_directory(project, "ext", "stock")
+
+    return built
+
+
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with certificates."""
+    directory = tmp_path_factory.mktemp("certificates") / "made"
+    certificates.make(directory)
+    return directory
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def serving(build: Path, identity: Path, directory: Path, size: int = SIZE) -> Iterator[int]:
+    """A server of a build, stopped with SIGTERM at the end; gives its port."""
+    port = free_port()
+    log = directory / "server.jsonl"
+    argv = [str(build / "bin" / "server"), "--listen", f"127.0.0.1:{port}", "--events", str(log)]
+    argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
+    process = subprocess.Popen([*argv, "--content", str(size)], stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 30
+        while not (log.exists() and '"ready"' in log.read_text()) and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def download(
+    build: Path, identity: Path, directory: Path, port: int, *more: str, size: int = SIZE
+) -> tuple[int, list[dict[str, Any]]]:
+    """A client of a build; returns its exit code and events."""
+    log = directory / "client.jsonl"
+    argv = [str(build / "bin" / "client"), "--connect", f"127.0.0.1:{port}", "--server-name", "server"]
+    argv += ["--ca", str(identity / "ca.pem"), "--bytes", str(size), "--events", str(log), "--timeout", "3", *more]
+    code = subprocess.run(argv, stderr=subprocess.DEVNULL, timeout=60, check=False, start_new_session=True).returncode
+    return code, [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def reasons(seen: list[dict[str, Any]]) -> list[str]:
+    """What went wrong, of connections and of the program."""
+    found = [event.get("error") or event.get("reason") for event in seen]
+    return [reason for reason in found if reason]
+
+
+def sleepers() -> list[int]:
+    """Processes that the misbehaving endpoint left behind."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if file.read_bytes() == b"sleep\x00987\x00":
+                found.append(int(file.parent.name))
+    return found
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(("client", "server"), [("ext", "quinn"), ("quinn", "ext"), ("ext", "ext")])
+def test_an_external_endpoint_meets_a_contract_peer(
+    client: str, server: str, make: Make, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path
+) -> None:
+    quinn = build_of("quinn", "stock")
+    of = {"quinn": quinn, "ext": make("wrapping", parameters={"PROGRAMS": str(quinn / "bin")})}
+    with serving(of[server], identity, tmp_path) as port:
+        code, seen = download(of[client], identity, tmp_path, port, "--key-log", str(tmp_path / "keys.log"))
+    assert reasons(seen) == []
+    assert code == 0
+    log = events.read(tmp_path / "client.jsonl", "client")
+    assert log.connections[0].bytes_received == SIZE
+    assert log.connections[0].content_ok
+    assert (events.goodput_mbps(log.connections[0]) or 0) > 0
+    served = events.read(tmp_path / "server.jsonl", "server")
+    assert served.errors == ()
+    assert "CLIENT_TRAFFIC_SECRET_0" in (tmp_path / "keys.log").read_text()
+    if client == "ext":
+        assert log.connections[0].cipher is None
+        assert log.start.version == "1.0 (wraps a contract endpoint)"
+
+
+@pytest.mark.workflow
+def test_several_connections_and_several_files(
+    make: Make, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path
+) -> None:
+    quinn = build_of("quinn", "stock")
+    build = make("wrapping", parameters={"PROGRAMS": str(quinn / "bin")}, requests=3)
+    with serving(quinn, identity, tmp_path) as port:
+        code, _ = download(build, identity, tmp_path, port, "--connections", "2")
+    assert code == 0
+    assert [c.bytes_received for c in events.read(tmp_path / "client.jsonl", "client").connections] == [SIZE, SIZE]
+    # three downloads on each of the two connections that were asked for
+    assert len(events.read(tmp_path / "server.jsonl", "server").connections) == 6
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("hangs", "run-client.sh hung: not finished after 3 s"),
+        ("wrong bytes", f"file {SIZE}: byte {SIZE // 2} of the content is wrong"),
+        ("too short", f"file {SIZE}: {SIZE - 1} bytes of content arrived instead of {SIZE}"),
+        ("no file", f"run-client.sh exited with 0 without the file {SIZE} in DOWNLOADS"),
+        ("unreadable time", 'time.json: is not {"start": ns, "end": ns}'),
+        ("time goes back", "time.json: `end` is not after `start`, in whole nanoseconds"),
+        ("too much time", "time.json: 99 s, longer than run-client.sh ran"),
+        ("leaves children", "run-client.sh left processes behind that had to be killed: sleep"),
+        ("exits with 3", "run-client.sh exited with 3: something of its own went wrong"),
+    ],
+)
+def test_a_misbehaving_client_gives_one_reason(
+    how: str, reason: str, make: Make, identity: Path, tmp_path: Path
+) -> None:
+    code, seen = download(make("misbehaving", parameters={"MISBEHAVE": how}), identity, tmp_path, 4433)
+    assert code == 1
+    assert len(reasons(seen)) == 1
+    assert reasons(seen)[0].startswith(reason)
+    assert not events.read(tmp_path / "client.jsonl", "client").connections[0].ok
+    assert sleepers() == []
+
+
+def test_exit_code_127_is_unsupported(make: Make, identity: Path, tmp_path: Path) -> None:
+    code, seen = download(make("misbehaving", parameters={"MISBEHAVE": "refuses"}), identity, tmp_path, 4433)
+    assert code == 127
+    assert reasons(seen) == ["run-client.sh cannot do test case goodput"]
+
+
+def test_a_client_that_behaves_and_writes_no_times(make: Make, identity: Path, tmp_path: Path) -> None:
+    code, seen = download(make("misbehaving"), identity, tmp_path, 4433)
+    assert (code, reasons(seen)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("leaves children", "run-server.sh left processes behind that had to be killed: sleep"),
+        ("exits with 3", "run-server.sh exited with 3: something of its own went wrong, before it was ready"),
+        ("", None),
+    ],
+)
+def test_a_server_that_misbehaves(how: str, reason: str | None, make: Make, identity: Path, tmp_path: Path) -> None:
+    build = make("misbehaving", parameters={"MISBEHAVE": how})
+    with serving(build, identity, tmp_path):
+        pass
+    log = events.read(tmp_path / "server.jsonl", "server")
+    assert log.errors == ((reason,) if reason else ())
+    assert sleepers() == []
+
+
+def test_a_server_that_is_never_ready(make: Make, identity: Path, tmp_path: Path) -> None:
+    build = make("misbehaving", parameters={"MISBEHAVE": "never ready"})
+    module = build / "lib" / "endpoint" / "server.py"
+    module.write_text(module.read_text().replace("READY_TIMEOUT = 15.0", "READY_TIMEOUT = 0.5"))
+    with serving(build, identity, tmp_path) as port:
+        pass
+    expected = f"run-server.sh did not become ready: UDP port {port} not bound after 0.5 s"
+    assert events.read(tmp_path / "server.jsonl", "server").errors == (expected,)
+
+
+def test_a_folder_that_takes_any_test_case_is_refused(make: Make) -> None:
+    with pytest.raises(BuildError, match=r"run-client\.sh exited with 0 for test case \w+; it must exit with 127"):
+        make("misbehaving", parameters={"MISBEHAVE": "does anything"})
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("#!/no/such/shell\n", "its interpreter /no/such/shell is missing"),
+        ("#!/bin/sh\nexec no-such-python x\n", "needs a program that is missing"),
+    ],
+)
+def test_a_missing_interpreter_is_said_in_every_run(
+    script: str, reason: str, make: Make, identity: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(FOLDERS / "misbehaving", tmp_path / "folder")
+    (tmp_path / "folder" / "run-client.sh").write_text(script)
+    code, seen = download(make(tmp_path / "folder"), identity, tmp_path, 4433)
+    assert code == 1
+    assert len(reasons(seen)) == 1
+    assert reason in reasons(seen)[0]
+
+
+def test_a_changed_folder_is_a_new_build(make: Make, tmp_path: Path) -> None:
+    shutil.copytree(FOLDERS / "misbehaving", tmp_path / "folder")
+    first = make(tmp_path / "folder")
+    (tmp_path / "folder" / "venv").mkdir()
+    (tmp_path / "folder" / "venv" / "made").write_text("by setup-env.sh")
+    assert make(tmp_path / "folder") == first
+    (tmp_path / "folder" / "endpoint.py").open("a").write("\n")
+    assert make(tmp_path / "folder") != first
+
+
+def test_folders_per_side(make: Make, tmp_path: Path) -> None:
+    shutil.copytree(FOLDERS / "misbehaving", tmp_path / "other")
+    build = make("misbehaving", server_path=str(tmp_path / "other"))
+    folders = json.loads((build / "build.json").read_text())["folders"]
+    assert folders == {"client": str(FOLDERS / "misbehaving"), "server": str(tmp_path / "other")}
+
+
+def test_a_folder_without_its_scripts(make: Make, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"external\.path: .* has no setup-env\.sh"):
+        make(tmp_path)
+    with pytest.raises(BuildError, match=r"external\.path: .* is no directory"):
+        make(tmp_path / "none")
+
+
+def test_the_description_needs_the_folder() -> None:
+    with pytest.raises(ConfigError, match=r"external\.path: is missing"):
+        described()
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(("client", "server"), [("ext", "quinn"), ("quinn", "ext")])
+def test_a_generated_folder_plugs_in_again(
+    client: str, server: str, make: Make, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path
+) -> None:
+    quinn = build_of("quinn", "stock")
+    argv = [sys.executable, "-m", "quicbed", "runner-folder", "quinn", "--out", str(tmp_path / "folder")]
+    subprocess.run(argv, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "workflow")}, capture_output=True)
+    of = {"quinn": quinn, "ext": make(tmp_path / "folder")}
+    with serving(of[server], identity, tmp_path) as port:
+        code, seen = download(of[client], identity, tmp_path, port)
+    assert (code, reasons(seen)) == (0, [])
+    assert events.read(tmp_path / "server.jsonl", "server").errors == ()
+    assert (tmp_path / "folder" / "VERSION").read_text().splitlines()[0]
+
+
+@pytest.mark.workflow
+def test_a_generated_folder_refuses_names_that_are_no_sizes(
+    build_of: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    build_of("quinn", "stock")
+    argv = [sys.executable, "-m", "quicbed", "runner-folder", "quinn", "--out", str(tmp_path / "folder")]
+    subprocess.run(argv, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "workflow")}, capture_output=True)
+    environment = {**os.environ, "TESTCASE": "goodput", "REQUESTS": "https://server:4433/abc", "DOWNLOADS": "/"}
+    done = subprocess.run(
+        ["./run-client.sh"], cwd=tmp_path / "folder", env=environment, capture_output=True, check=False
+    )
+    assert done.returncode == 127
+    assert b"only files named by their size" in done.stdout + done.stderr
+
+
+def test_a_stopped_client_leaves_nothing(make: Make, identity: Path, tmp_path: Path) -> None:
+    build = make("misbehaving", parameters={"MISBEHAVE": "hangs"})
+    log = tmp_path / "client.jsonl"
+    argv = [str(build / "bin" / "client"), "--connect", "127.0.0.1:4433", "--server-name", "server", "--bytes", "9"]
+    argv += ["--ca", str(identity / "ca.pem"), "--events", str(log)]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+    running = b"endpoint.py\x00client"
+
+    def scripts() -> list[Path]:
+        return [f for f in Path("/proc").glob("[0-9]*/cmdline") if running in _read(f)]
+
+    deadline = time.monotonic() + 20
+    while not scripts():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 1
+    assert scripts() == []
+    assert events.read(log, "client").errors == ("stopped by a signal",)
+
+
+def _read(file: Path) -> bytes:
+    with contextlib.suppress(OSError):
+        return file.read_bytes()
+    return b""

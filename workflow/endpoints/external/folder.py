@@ -1,0 +1,319 @@
+"""A folder with `setup-env.sh`, `run-server.sh`, `run-client.sh` and `VERSION`, and the processes of its scripts.
+
+A script runs with the folder as its working directory, in a mount namespace where the server's name resolves through
+/etc/hosts, and in the process group of this program, so that whoever kills the group kills it too. Processes that
+leave the group are found as descendants of this program, which adopts orphans (prctl(2), PR_SET_CHILD_SUBREAPER).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import secrets
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from quicbed_contract import UNSUPPORTED
+from quicbed_contract.clock import now_ns
+from quicbed_contract.events import Events, one_line
+from quicbed_contract.options import Options
+
+SETTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "settings.json").read_text(encoding="utf-8"))
+"""What the library's description says, and what `--describe` prints."""
+
+SETUP_TIMEOUT = 600.0
+STOP_TIMEOUT = 0.7
+"""Seconds that processes have to end after SIGTERM; the contract gives a server one."""
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_MOUNT_FAILED = 125
+_START = f"""
+mount --bind "$1" /etc/hosts || exit {_MOUNT_FAILED}
+if test -n "$2"; then
+    test -e /tmp/interop-variables.json || : >/tmp/interop-variables.json
+    mount --bind "$2" /tmp/interop-variables.json || exit {_MOUNT_FAILED}
+fi
+if test -f venv/bin/activate; then . venv/bin/activate; fi
+exec "$3"
+"""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class FolderError(Exception):
+    """The folder does not keep its contract: one line with what it did."""
+
+
+class MissingProgramError(FolderError):
+    """A program that a script needs is missing."""
+
+
+class Unsupported(Exception):  # noqa: N818 (not an error)
+    """A script says that it cannot do the test case."""
+
+
+class Stopped(Exception):  # noqa: N818 (not an error)
+    """SIGTERM or SIGINT came."""
+
+
+class ExternalEvents(Events):
+    """Events whose last one counts the processor time of the scripts, and tells no run delay of theirs."""
+
+    def end(self) -> None:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self.write(
+            "end",
+            connections=self.connections,
+            failed=self.failed,
+            cpu_user_ns=round(usage.ru_utime * 1e6) * 1000,
+            cpu_system_ns=round(usage.ru_stime * 1e6) * 1000,
+            run_delay_ns=None,
+            max_rss_bytes=usage.ru_maxrss * 1024,
+        )
+
+
+class Folder:
+    """The folder of one role, with the directories that its scripts work in; they are gone after `close`, LOGS is kept
+    beside the events where these go to a file.
+    """
+
+    def __init__(self, role: str, events: str) -> None:
+        self.role = role
+        self.path = Path(SETTINGS["folders"][role])
+        self.scratch = Path(tempfile.mkdtemp(prefix="quicbed-external-"))
+        self.logs = self.scratch / "logs" if events == "-" else Path(events).absolute().with_suffix(".logs")
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.output = self.logs / "output.txt"
+        self.process: subprocess.Popen[bytes] | None = None
+        if os.getpgrp() != os.getpid():
+            os.setpgid(0, 0)
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _stop)
+
+    def directory(self, name: str) -> Path:
+        """A new or existing directory for the scripts."""
+        path = self.scratch / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Environment of the scripts; a trailing slash says that WWW, CERTS and DOWNLOADS are directories."""
+        made = {**os.environ, **SETTINGS["parameters"], "LOGS": str(self.logs), "TESTCASE": self.testcase}
+        made["SSLKEYLOGFILE"] = str(self.logs / "keys.log")
+        if SETTINGS["qlog"]:
+            qlog = self.logs / "qlog"
+            qlog.mkdir(exist_ok=True)
+            made["QLOGDIR"] = f"{qlog}/"
+        return made | more
+
+    @property
+    def testcase(self) -> str:
+        """The runner's test case for the workload that is measured."""
+        name: str = SETTINGS["testcases"][os.environ.get("QUICBED_WORKLOAD", "bulk")]
+        return name
+
+    def set_up(self, name: str, address: str, environment: Mapping[str, str]) -> None:
+        """Make `name` resolve to `address`, and run setup-env.sh."""
+        hosts = Path("/etc/hosts").read_text(encoding="utf-8", errors="replace")
+        # the first entry of a name counts
+        (self.scratch / "hosts").write_text(f"{address} {name}\n{hosts}", encoding="utf-8")
+        if SETTINGS["parameters"]:
+            known = {"implementation": SETTINGS["describe"]["library"], "role": self.role, "log_dir": str(self.logs)}
+            variables = json.dumps(known | {"parameters": SETTINGS["parameters"]} | SETTINGS["parameters"])
+            (self.scratch / "variables.json").write_text(variables, encoding="utf-8")
+        self.start("setup-env.sh", environment)
+        code = self.wait(SETUP_TIMEOUT)
+        if code is None:
+            self.stop()
+            raise FolderError(f"setup-env.sh hung: not finished after {SETUP_TIMEOUT:g} s")
+        if code:
+            raise FolderError(self.describe_exit("setup-env.sh", code))
+
+    def start(self, script: str, environment: Mapping[str, str]) -> int:
+        """Start a script of the folder; returns when, in nanoseconds."""
+        _check_script(self.path / script)
+        variables = self.scratch / "variables.json"
+        arguments = [str(self.scratch / "hosts"), str(variables) if variables.exists() else "", f"./{script}"]
+        rootless = [] if os.geteuid() == 0 else ["--map-root-user"]
+        argv = ["unshare", "--mount", *rootless, "--propagation", "private", "sh", "-c", _START, "sh", *arguments]
+        with self.output.open("ab") as output:
+            begin = now_ns()
+            self.process = subprocess.Popen(
+                argv,
+                cwd=self.path,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_die_with_parent,
+            )
+        return begin
+
+    def wait(self, timeout: float | None) -> int | None:
+        """Exit code of the script that was started, None if it has not ended after so many seconds."""
+        if self.process is None:
+            raise RuntimeError("no script was started")
+        descriptor = os.pidfd_open(self.process.pid)
+        try:
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            if not poller.poll(None if timeout is None else max(0.0, timeout) * 1000):
+                return None
+        finally:
+            os.close(descriptor)
+        return self.process.wait()
+
+    def stop(self) -> list[str]:
+        """End what runs; returns the names of processes that did not end on SIGTERM, or had left the group."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT
+        while self._alive() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return self.kill_left()
+
+    def kill_left(self) -> list[str]:
+        """Kill every process that is still there; returns their names."""
+        names: list[str] = []
+        while left := self._alive():
+            for pid, name in left.items():
+                names.append(name)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.005)
+            if len(names) > 1000:
+                break
+        return list(dict.fromkeys(names))
+
+    def _alive(self) -> dict[int, str]:
+        """Descendants of this program that run, by number; those that ended and were orphans are reaped."""
+        if self.process is not None:
+            self.process.poll()
+        children: dict[int, list[tuple[int, str, str]]] = {}
+        for pid, parent, name, state in _processes():
+            children.setdefault(parent, []).append((pid, name, state))
+        found: dict[int, str] = {}
+        waiting = [os.getpid()]
+        while waiting:
+            parent = waiting.pop()
+            for pid, name, state in children.get(parent, []):
+                waiting.append(pid)
+                if state != "Z":
+                    found[pid] = name
+                elif parent == os.getpid():
+                    os.waitpid(pid, os.WNOHANG)
+        return found
+
+    def describe_exit(self, script: str, code: int) -> str:
+        """Why a script that ended with `code` failed; raises Unsupported if it says that it cannot."""
+        said = self.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = one_line(said[-1])[-200:] if said else ""
+        if code == _MOUNT_FAILED:
+            return f"cannot make the server's name known in a mount namespace: {last}; run as root"
+        missing = any(text in last for text in ("not found", "bad interpreter", "No such file or directory"))
+        if code in (126, UNSUPPORTED) and missing:
+            raise MissingProgramError(f"{script} needs a program that is missing: {last}")
+        if code == UNSUPPORTED:
+            raise Unsupported(f"{script} cannot do test case {self.testcase}" + (f": {last}" if last else ""))
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return f"{script} {how}" + (f": {last}" if last else "")
+
+    def close(self) -> None:
+        """Remove the directories of the scripts."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def check(role: str) -> str | None:
+    """Why the folder does not refuse a test case that does not exist, as the runner asks first; None if it does."""
+    folder = Folder(role, "-")
+    script = f"run-{role}.sh"
+    nonsense = secrets.token_hex(6)
+    made = {name: f"{folder.directory(name.lower())}/" for name in ("WWW", "CERTS", "DOWNLOADS")}
+    more = {"IP": "127.0.0.1", "PORT": "4433", "SERVERNAME": "server", "REQUESTS": "https://server:4433/1"}
+    environment = folder.environment(**made, **more, TESTCASE=nonsense)
+    try:
+        folder.set_up("server", "127.0.0.1", environment)
+        folder.start(script, environment)
+        code = folder.wait(20)
+        left = folder.stop()
+        if code is None:
+            return f"{script} hung when it was asked for test case {nonsense}; it must exit with 127"
+        try:
+            problem = folder.describe_exit(script, code) if code else f"{script} exited with 0"
+        except Unsupported:
+            return f"{script} left processes behind: {', '.join(left)}" if left else None
+        return f"{problem} for test case {nonsense}; it must exit with 127"
+    except MissingProgramError:
+        # it may be there when it is needed: every run says that it is not, and other libraries are measured
+        return None
+    except FolderError as error:
+        return str(error)
+    finally:
+        folder.kill_left()
+        folder.close()
+
+
+def options_in_force(options: Options) -> dict[str, Any]:
+    """Options for the `start` event: the folder's scripts are given none of them, so most are unknown."""
+    known = ("cipher", "aead", "header_protection", "group", "signature")
+    return {name: getattr(options, name) for name in known} | dict.fromkeys(
+        ("gso", "gro", "udp_payload", "receive_buffer", "send_buffer", "window", "congestion_control", "aes_hardware")
+    )
+
+
+def sizes(total: int) -> list[int]:
+    """Sizes of the files, all different, that a download of `total` bytes is made of: `requests` of them if it is
+    large enough.
+    """
+    count = int(SETTINGS["requests"])
+    while count > 1:
+        base = total // count - count
+        if base > 0:
+            parts = [base + index for index in range(count - 1)]
+            return [*parts, total - sum(parts)]
+        count -= 1
+    return [total]
+
+
+def _check_script(script: Path) -> None:
+    if not script.is_file():
+        raise FolderError(f"{script}: is missing")
+    if not os.access(script, os.X_OK):
+        raise FolderError(f"{script}: is not executable")
+    with script.open("rb") as file:
+        first = file.readline(256)
+    words = first[2:].split() if first.startswith(b"#!") else []
+    if words and not os.access(words[0], os.X_OK):
+        raise MissingProgramError(f"{script}: its interpreter {words[0].decode(errors='replace')} is missing")
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise Stopped
+
+
+def _processes() -> Iterator[tuple[int, int, str, str]]:
+    """Number, parent, name and state of every process (proc(5), /proc/PID/stat)."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                head, _, tail = (entry / "stat").read_text(errors="replace").rpartition(")")
+                state, parent = tail.split()[:2]
+            except (OSError, ValueError):
+                continue
+            yield int(entry.name), int(parent), head.partition("(")[2], state

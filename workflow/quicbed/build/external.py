@@ -1,0 +1,163 @@
+"""Builds nothing: makes the programs that drive a folder which keeps the contract of the QUIC Interop Runner.
+
+The build's id covers every file of the folder, so that a changed folder is a new build; left out are `venv/`, version
+control and byte code. The folder is asked once for a test case that does not exist, which it must refuse with exit code
+127, as the runner does before it measures.
+
+Layout of a build::
+
+    bin/client, bin/server   start the programs
+    lib/settings.json        folders, test cases, parameters and description
+    lib/endpoint/, lib/quicbed_contract/
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from quicbed import build as builds
+from quicbed.build import BuildError, Job, python
+from quicbed.config import External, Project
+from quicbed.events import CONTRACT
+from quicbed.plan import digest
+
+FILES = ("python.py",)
+ROLES = ("client", "server")
+CONTRACT_PACKAGE = Path("workflow/endpoints/contract-python")
+SCRIPTS = {"client": "run-client.sh", "server": "run-server.sh"}
+LEFT_OUT = {"venv", ".git", "__pycache__", "target"}
+"""Directories of a folder that do not decide what it does, or that setup-env.sh makes."""
+CHECK_TIMEOUT = 660.0
+
+
+def build(job: Job) -> dict[str, Any]:
+    """Make the programs and check the folder; returns folders and settings for build.json."""
+    folders = folders_of(job.project, job.name)
+    before = sources(job.project, job.name)
+    lib = job.out / "lib"
+    python._copy(job.endpoint, lib / "endpoint")
+    python._copy(job.project.root / CONTRACT_PACKAGE, lib)
+    (lib / "__main__.py").write_text(python.START, encoding="utf-8")
+    external = _external(job.project, job.name)
+    settings = {
+        "folders": {role: str(folder) for role, folder in folders.items()},
+        "testcases": external.testcases,
+        "parameters": external.parameters,
+        "qlog": external.qlog,
+        "requests": external.requests,
+        "describe": _description(job),
+    }
+    (lib / "settings.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+    interpreter = Path(sys.executable).resolve()
+    for role in ROLES:
+        python._launcher(job.out / "bin" / role, interpreter, f"endpoint.{role}")
+    for role in ROLES:
+        try:
+            asked = [str(job.out / "bin" / role), "--check"]
+            result = subprocess.run(asked, capture_output=True, text=True, timeout=CHECK_TIMEOUT, check=False)
+        except subprocess.TimeoutExpired:
+            raise BuildError(f"{folders[role]}: not checked after {CHECK_TIMEOUT:g} s") from None
+        if result.returncode:
+            said = (result.stdout.strip() or result.stderr.strip()).splitlines()
+            raise BuildError(f"{folders[role]}: {said[-1] if said else 'cannot be checked'}")
+    if sources(job.project, job.name) != before:
+        raise BuildError(
+            f"{folders['client']}: its scripts change files of the folder; build once more, and if this is said again "
+            "let them write to venv/ or LOGS"
+        )
+    return {
+        "compiler": f"{platform.python_implementation()} {platform.python_version()}",
+        "flags": [],
+        "folders": settings["folders"],
+    }
+
+
+def version(project: Project, name: str) -> str:
+    """Line 1 of VERSION, of the client's folder."""
+    file = folders_of(project, name)["client"] / "VERSION"
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        raise BuildError(f"{file}: cannot be read; its first line has to be the version") from None
+    if not lines or not lines[0].strip():
+        raise BuildError(f"{file}: is empty; its first line has to be the version")
+    return lines[0].strip()
+
+
+def sources(project: Project, name: str) -> list[dict[str, str]]:
+    """The folders, one for both roles or one each, as packages: their version and a digest of files and settings."""
+    folders = folders_of(project, name)
+    library = project.libraries[name]
+    settings = [_external(project, name).model_dump(), library.supports.model_dump()]
+    found = []
+    for folder in dict.fromkeys(folders.values()):
+        files = sorted(
+            (file.relative_to(folder).as_posix(), _sha256(file, file.stat().st_size, file.stat().st_mtime_ns))
+            for file in folder.rglob("*")
+            if file.is_file() and not LEFT_OUT & set(file.relative_to(folder).parts)
+        )
+        checksum = digest({"files": files, "settings": settings, "folder": str(folder)}, 64)
+        found.append({"name": folder.name, "version": version(project, name), "checksum": checksum})
+    return found
+
+
+def folders_of(project: Project, name: str) -> dict[str, Path]:
+    """The folder of each role."""
+    external = _external(project, name)
+    config = f"config/libraries/{name}.yaml: external"
+    folders = {}
+    for role, path in (("client", external.client_path), ("server", external.server_path)):
+        key = f"{role}_path" if path else "path"
+        folder = (project.root / (path or external.path)).resolve()
+        if not folder.is_dir():
+            raise BuildError(f"{config}.{key}: {folder} is no directory; give the folder of the endpoint")
+        for script in ("setup-env.sh", SCRIPTS[role]):
+            if not (folder / script).is_file():
+                raise BuildError(f"{config}.{key}: {folder} has no {script}, which the contract of the runner asks for")
+        folders[role] = folder
+    return folders
+
+
+def _external(project: Project, name: str) -> External:
+    external = project.libraries[name].external
+    if external is None:
+        raise BuildError(
+            f"config/libraries/{name}.yaml: external: is missing; recipe `external` needs the folder's path"
+        )
+    return external
+
+
+def _description(job: Job) -> dict[str, Any]:
+    """What the programs print for `--describe`: what the library's description says it supports."""
+    supports = job.library.supports
+    return {
+        "contract": CONTRACT,
+        "library": job.name,
+        "version": builds.version_of(job.project, job.name),
+        "tls_library": job.library.tls_library,
+        "flavour_features": [],
+        "transport": job.library.transport,
+        "alpn": [job.library.alpn],
+        "ciphers": supports.ciphers,
+        "aead": ["standard"],
+        "header_protection": ["on"],
+        "groups": supports.groups,
+        "signatures": supports.signatures,
+        "retry": supports.retry is True,
+        "initial_size": supports.initial_size is True,
+        "congestion_controls": supports.congestion_controls,
+        "gso": supports.gso,
+        "gro": supports.gro,
+    }
+
+
+@functools.cache
+def _sha256(file: Path, _size: int, _mtime_ns: int) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
