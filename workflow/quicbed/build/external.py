@@ -28,7 +28,7 @@ from quicbed.config import External, Project
 from quicbed.events import CONTRACT
 from quicbed.plan import digest
 
-FILES = ("python.py",)
+FILES = ("python.py", "../../endpoints/contract-python")
 ROLES = ("client", "server")
 CONTRACT_PACKAGE = Path("workflow/endpoints/contract-python")
 SCRIPTS = {"client": "run-client.sh", "server": "run-server.sh"}
