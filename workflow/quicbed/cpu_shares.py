@@ -208,7 +208,7 @@ def stacked(found: Measured, titles: Mapping[str, str] | None = None, label: str
                 x=[100 * row["share"] for row in rows],
                 customdata=[[100 * (row["low"] or row["share"]), 100 * (row["high"] or row["share"])] for row in rows],
                 hovertemplate="%{y}<br>%{x:.2f} % (%{customdata[0]:.2f} to %{customdata[1]:.2f})",
-                name=category,
+                name=category.replace("-", " "),
                 legendgroup=category,
                 showlegend=column == 1,
                 marker={"color": COLOURS[category], "line": {"width": 0}},
