@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+import fakeproject
 from quicbed import build as builds
-from quicbed import certificates, events
+from quicbed import certificates, driver, events, proof
 from quicbed.build import BuildError
 from quicbed.config import ConfigError, Library, Project, parse
 
@@ -331,6 +332,83 @@ def test_a_stopped_client_leaves_nothing(make: Make, identity: Path, tmp_path: P
     assert process.wait(10) == 1
     assert scripts() == []
     assert events.read(log, "client").errors == ("stopped by a signal",)
+
+
+EXPERIMENT = """
+title: Test
+source: none
+question: none
+workload: {kind: KIND}
+link: {mode: throughput}
+libraries: [quiche, {client: ext, server: quiche}, {client: quiche, server: ext}]
+variants: [{label: AES-128-GCM, cipher: aes-128-gcm}]
+baseline: AES-128-GCM
+aa: false
+scales:
+  tiny: {bytes: 1000, blocks: 1, timeout_s: 5}
+"""
+
+
+def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
+    """Measures fake endpoints and a misbehaving external one with each other; the proof of each pair by name."""
+
+    class Proven:
+        def model_dump(self, mode: str) -> dict[str, str]:
+            return {"mode": mode}
+
+    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
+    monkeypatch.setattr(proof, "check", lambda *_args: [])
+    build = make("misbehaving", parameters={"MISBEHAVE": how})
+    experiment = EXPERIMENT.replace("KIND", kind)
+    fakeproject.make(root, experiment.replace("ext", "quinn"), monkeypatch)
+    monkeypatch.setattr(driver, "READY_TIMEOUT", 20.0)
+    monkeypatch.setattr(driver, "STOP_TIMEOUT", 5.0)
+    library = described(path=str(FOLDERS / "misbehaving")).model_dump(mode="json")
+    (root / "config" / "libraries" / "ext.yaml").write_text(json.dumps(library), encoding="utf-8")
+    (root / "config" / "experiments" / "test.yaml").write_text(experiment, encoding="utf-8")
+    project = Project(root)
+    shutil.copytree(build, project.build / "ext-stock")
+    with contextlib.suppress(driver.MeasureError):
+        fakeproject.run(project)
+    found = fakeproject.runs(project, "proofs/*")
+    first: dict[str, dict[str, Any]] = {}
+    for run in sorted(found, key=lambda run: run["started_at"]):
+        first.setdefault(f"{run['client']['library']} {run['server']['library']}", run)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("no file", f"the client exited with 1: run-client.sh exited with 0 without the file {driver.PROOF_BYTES} in"),
+        ("unreadable time", 'the client exited with 1: time.json: is not {"start": ns, "end": ns}'),
+        # its files are right, but it did not fetch them from the server
+        ("", "the server reported no connection"),
+    ],
+)
+def test_the_rest_of_a_matrix_goes_on(
+    how: str, reason: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven = matrix(how, "bulk", make, tmp_path / "project", monkeypatch)
+    assert proven["quiche quiche"]["status"] == "ok"
+    assert proven["ext quiche"]["status"] == "failed"
+    assert proven["ext quiche"]["reason"].startswith(reason)
+    # what an external endpoint cannot tell is null in the evidence, and the other end tells it
+    assert proven["quiche ext"]["status"] == "ok"
+    assert proven["quiche ext"]["evidence"]["server"]["cipher"] is None
+    assert proven["quiche ext"]["evidence"]["client"]["cipher"] == "TLS_AES_128_GCM_SHA256"
+
+
+def test_an_external_client_takes_no_part_in_handshakes(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver.Driver, "_examine_handshakes", lambda *_: ({}, []))
+    matrix("", "handshake", make, tmp_path / "project", monkeypatch)
+    seen = fakeproject.runs(Project(tmp_path / "project"), "test/*/b*")
+    by_pair = {f"{run['client']['library']} {run['server']['library']}": run for run in seen}
+    assert by_pair["quiche quiche"]["status"] == "ok"
+    assert by_pair["quiche ext"]["status"] == "ok"
+    assert "ext quiche" not in by_pair
 
 
 def _read(file: Path) -> bytes:
