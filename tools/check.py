@@ -68,6 +68,8 @@ def checks() -> list[Check]:
         without += ("--exclude", "quicbed-pq")
     if not {"QUICBED_NGTCP2_SOURCE", "QUICBED_BORINGSSL"} <= known.keys():
         without += ("--exclude", "quicbed-endpoint-ngtcp2")
+    if not {"QUICBED_MSQUIC", "QUICBED_QUICTLS"} <= known.keys():
+        without += ("--exclude", "quicbed-endpoint-msquic")
     return [
         Check("ruff format", (tool("ruff"), "format", "--quiet", "--diff", *PYTHON_FILES)),
         Check("ruff check", (tool("ruff"), "check", "--quiet", *PYTHON_FILES)),
@@ -94,7 +96,7 @@ def native() -> dict[str, str]:
 
     project = Project(ROOT)
     environment: dict[str, str] = {}
-    for component in ("liboqs", "boringssl"):
+    for component in ("liboqs", "boringssl", "quictls", "msquic"):
         if components.is_built(project, component):
             environment |= components.environment(project, [component])
     for source in VENDOR.glob("ngtcp2-sys-*/deps/ngtcp2"):
