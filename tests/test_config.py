@@ -313,3 +313,15 @@ def test_endpoints_of_different_application_protocols_are_not_paired(root: Path)
 def test_pairs_in_a_pairwise_experiment_are_an_error(root: Path) -> None:
     with pytest.raises(ConfigError, match="name libraries, not pairs"):
         libraries_of(root, "[{client: quiche, server: quinn}]\npairwise: true")
+
+
+def test_only_chosen_libraries_are_measured(root: Path) -> None:
+    project = Project(root, {"libraries": ["quiche", "tcp-tls"], "experiments": ["aead-goodput"]})
+    assert {pair.client for pair in project.experiments["aead-goodput"].pairs()} == {"quiche", "tcp-tls"}
+    assert {library for library, _ in builds_needed(project, ["aead-goodput"])} == {"quiche", "tcp-tls"}
+    pairs = project.experiments["pairwise"].pairs()
+    assert [(pair.client, pair.server) for pair in pairs] == [("quiche", "quiche")]
+    with pytest.raises(ConfigError, match=r"libraries: `quich` is unknown; did you mean `quiche`"):
+        Project(root, {"libraries": ["quich"]})
+    with pytest.raises(ConfigError, match=r"experiment `header-protection` has none of tcp-tls; name one"):
+        Project(root, {"libraries": ["tcp-tls"], "experiments": ["header-protection"]})

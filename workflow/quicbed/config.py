@@ -7,7 +7,7 @@ workflow/schemas/ and the key tables in config/README.md, so the three cannot di
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -79,6 +79,11 @@ class Config(Model):
     )
     experiments: list[Name] = Field(
         description="Experiments to measure: names of files in config/experiments/, without .yaml.",
+        min_length=1,
+    )
+    libraries: list[Name] | None = Field(
+        None,
+        description="Only these of an experiment's libraries are built and measured; null: all of them.",
         min_length=1,
     )
     seed: int = Field(1, ge=0, description="Seed of the random order of runs; recorded with every run.")
@@ -546,8 +551,8 @@ class Experiment(Model):
                 raise ValueError("libraries: name libraries, not pairs, or leave out `pairwise`")
         return self
 
-    def resolved(self, libraries: Mapping[str, Library]) -> Experiment:
-        """The experiment with its libraries by name or pair, and its default flavour in every variant."""
+    def resolved(self, libraries: Mapping[str, Library], chosen: Sequence[str] | None = None) -> Experiment:
+        """The experiment with its libraries by name or pair, and the default flavour in every variant."""
         named: list[str | Pair]
         if isinstance(self.libraries, list):
             named = list(self.libraries)
@@ -556,6 +561,12 @@ class Experiment(Model):
                 name
                 for name, library in libraries.items()
                 if not library.optional and (self.libraries == "all" or library.transport == "quic")
+            ]
+        if chosen is not None:
+            named = [
+                entry
+                for entry in named
+                if ({entry} if isinstance(entry, str) else {entry.client, entry.server}) <= set(chosen)
             ]
         if self.pairwise:
             known = [name for name in named if isinstance(name, str) and name in libraries]
@@ -586,7 +597,9 @@ class Project:
         self.testbeds = _read_directory(directory / "testbeds", Testbed)
         self.algorithms = _algorithms(root)
         experiments = _read_directory(directory / "experiments", Experiment)
-        self.experiments = {name: experiment.resolved(self.libraries) for name, experiment in experiments.items()}
+        self.experiments = {
+            name: experiment.resolved(self.libraries, self.config.libraries) for name, experiment in experiments.items()
+        }
         self._check(directory)
 
     @property
@@ -616,9 +629,17 @@ class Project:
     def _check(self, directory: Path) -> None:
         config_file = directory / "config.yaml"
         _known("testbed", self.config.testbed, self.testbeds, config_file)
+        for library in self.config.libraries or []:
+            _known("libraries", library, self.libraries, config_file)
         for name in self.config.experiments:
             _known("experiments", name, self.experiments, config_file)
             experiment = self.experiments[name]
+            if not experiment.pairs():
+                chosen = ", ".join(self.config.libraries or [])
+                raise ConfigError(
+                    f"{config_file}: libraries: experiment `{name}` has none of {chosen}; "
+                    "name one that it measures, or leave out the experiment"
+                )
             file = directory / "experiments" / f"{name}.yaml"
             if self.config.scale not in experiment.scales:
                 raise ConfigError(
