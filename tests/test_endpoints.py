@@ -158,8 +158,9 @@ def test_a_build_can_do_what_its_configuration_says(
             assert able <= set(said[f"{kind}s"])
     for name in ("retry", "initial_size"):
         configured = getattr(supports, name) is True
-        # quiche takes larger Initial packets from the patch of its flavour pq; others say `unsupported` when asked
-        assert said[name] == configured or (configured and flavour != "pq")
+        # quiche takes larger Initial packets from the patch of its flavour pq; others say `unsupported` when asked.
+        # What a build can do may still be of no use to an experiment.
+        assert said[name] or not configured or flavour != "pq"
     assert set(supports.congestion_controls) <= set(said["congestion_controls"])
     noop = {"noop"} if flavour == "noop" and supports.noop else set()
     assert set(said["aead"]) == {"standard"} | noop | ({"noenc"} if supports.noenc else set())

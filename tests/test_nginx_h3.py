@@ -203,7 +203,8 @@ def test_datagrams_have_the_sizes_asked_for(bench: Callable[[str], Bench], paylo
     one.stop()
     assert one.relay is not None
     initial = [len(datagram) for datagram in one.relay.sent if is_initial(datagram)]
-    assert set(initial) == {1200}
+    # a later one may share its datagram with the request
+    assert initial[0] == min(initial) == 1200
     assert max(map(len, one.relay.received)) == payload
     assert log.start.options["udp_payload"] == payload
 
