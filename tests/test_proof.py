@@ -352,6 +352,12 @@ def test_a_tcp_capture_from_the_middle_of_a_connection(tmp_path: Path) -> None:
     assert problem == "The AEAD is noop, but the client's request was not captured."
 
 
+def test_a_request_that_cannot_be_told_apart_is_no_contradiction_where_nothing_is_readable(tmp_path: Path) -> None:
+    proof = tcp_proof(tmp_path, tls_transfer(noop=False)[12:])
+    assert (proof.payload_in_clear, proof.request_in_clear) == (False, None)
+    assert check(proof, Claim("standard", None)) == []
+
+
 def test_content_readable_over_tcp_without_any_tls(tmp_path: Path) -> None:
     text = b"GET /65536 HTTP/1.1\r\n\r\n"
     frames = [tcp(CLIENT, SERVER, 1, text)]
