@@ -87,6 +87,8 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
         "are left empty."
     )
     _finish(figure, "Goodput of every client with every server", figures.conditions(campaign), caption, height)
+    # names of servers and the title of their axis beside them
+    figure.update_layout(margin={"l": 112})
     origins = analysis.used_origins(campaign, main["cell"].to_list())
     return figures.Drawn("pairwise", figure, table, origins, "QUIC on the Highway, Fig. 3 and 10")
 
