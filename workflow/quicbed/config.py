@@ -212,7 +212,7 @@ class Example(Model):
     client: list[str] = Field(min_length=1, description="Example that downloads, and its command line.")
     files: dict[str, str] = Field(
         default_factory=dict,
-        description="Files that the programs expect in their working directory, and what they hold.",
+        description="Links that the programs expect in their working directory, and what they lead to.",
     )
 
 

@@ -7,7 +7,6 @@ endpoints, and runs over loopback, because most examples can do nothing else.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import ssl
@@ -90,7 +89,7 @@ def goodput(project: Project, name: str, programs: Path, size: int, directory: P
         file = directory / target.format_map(words)
         file.parent.mkdir(parents=True, exist_ok=True)
         if not file.exists():
-            os.link(source.format_map(words), file)
+            file.symlink_to(source.format_map(words))
     server = [str(programs / Path(example.server[0]).name), *(word.format_map(words) for word in example.server[1:])]
     client = [str(programs / Path(example.client[0]).name), *(word.format_map(words) for word in example.client[1:])]
     return _transfer(server, client, PORT, size, directory)
