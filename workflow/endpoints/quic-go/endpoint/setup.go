@@ -76,6 +76,11 @@ func Prepare(about *contract.Description, options *contract.Common) *contract.Ev
 	aes = hardware
 	restrictCipher(options.Cipher)
 	protect(options)
+	if os.Getenv("GOMAXPROCS") == "" {
+		// One processor, as the other endpoints use: goroutines on several wait for each other, and on a machine with two
+		// for the peer's.
+		runtime.GOMAXPROCS(1)
+	}
 	return events
 }
 
