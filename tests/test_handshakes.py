@@ -8,7 +8,8 @@ import shutil
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import polars as pl
 import pytest
@@ -302,7 +303,33 @@ def test_delay_of_a_short_run_is_judged_against_all_of_it(project: Project) -> N
         ({"wall_s": 0.02, "run_wall_s": 0.1}, True),  # a download
     ):
         attempt = driver.Attempt(metrics=metrics, host=host)
-        judge._gate(attempt)
+        judge._gate(attempt, between("quinn", "quinn"))
+        assert bool(attempt.contamination) == contaminated
+
+
+def between(client: str, server: str) -> driver.Cell:
+    """As much of a cell as tells whose endpoints meet."""
+    return cast(
+        driver.Cell, SimpleNamespace(client=SimpleNamespace(library=client), server=SimpleNamespace(library=server))
+    )
+
+
+def test_threads_of_one_endpoint_may_wait_for_each_other(project: Project) -> None:
+    path = project.root / "config" / "libraries" / "quinn.yaml"
+    path.write_text(path.read_text(encoding="utf-8") + "threads: several\n", encoding="utf-8")
+    gate = {"max_run_delay": 0.15, "max_foreign_cpu": 0.1}
+    judge = driver.Driver(Project(project.root, {"gate": gate}), FakeTestbed(), FakeTestbed().facts())
+    for client, server, delayed, foreign, contaminated in (
+        ("quinn", "tcp-tls", "client", 0.0, False),
+        ("quinn", "tcp-tls", "server", 0.0, True),
+        ("tcp-tls", "quinn", "server", 0.0, False),
+        ("tcp-tls", "quinn", "client", 0.0, True),
+        ("quinn", "quinn", "client", 0.2, True),
+    ):
+        attempt = driver.Attempt(
+            metrics={"wall_s": 1.0}, host={"run_delay_s": {delayed: 1.3}, "foreign_cpu_share": foreign}
+        )
+        judge._gate(attempt, between(client, server))
         assert bool(attempt.contamination) == contaminated
 
 

@@ -52,7 +52,7 @@ class Gate(Model):
         0.15,
         gt=0,
         description="Largest share of the run's wall time that the client or the server may have spent runnable but "
-        "waiting for a processor (second field of /proc/PID/schedstat).",
+        "waiting for a processor (second field of /proc/PID/schedstat). Not asked of endpoints with several `threads`.",
     )
     max_foreign_cpu: float = Field(
         0.10,
@@ -276,6 +276,11 @@ class Library(Model):
     )
     flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
     example: Example | None = Field(None, description="Example programs in the library's own sources, for comparison.")
+    threads: Literal["one", "several"] = Field(
+        "one",
+        description="Whether an endpoint works on one thread. Several wait for each other, so that waiting for a processor "
+        "does not tell of other work on the machine (gate.max_run_delay); the processor time of others still does.",
+    )
     max_bytes: int | None = Field(
         None,
         gt=0,

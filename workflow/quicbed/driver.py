@@ -238,7 +238,7 @@ class Driver:
         attempt.metrics["run_wall_s"] = wall
         if "wall_s" in attempt.metrics:
             attempt.metrics["overhead_s"] = wall - attempt.metrics["wall_s"]
-        self._gate(attempt)
+        self._gate(attempt, cell)
         return attempt
 
     def _spawn(
@@ -592,17 +592,19 @@ class Driver:
             "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
             "foreign_cpu_share": _foreign_share(delta, used + own_cpu, wall),
         }
-        self._gate(attempt)
+        self._gate(attempt, cell)
         return attempt
 
-    def _gate(self, attempt: Attempt) -> None:
+    def _gate(self, attempt: Attempt, cell: Cell) -> None:
         """Note what else the machine was doing, where it was too much."""
         gate = self.project.config.gate
         # a series of handshakes may be so short that starting its programs is most of what they are delayed in
         wall = attempt.metrics.get("run_wall_s" if "connections" in attempt.metrics else "wall_s")
         if wall:
             for role, delay in attempt.host.get("run_delay_s", {}).items():
-                if delay is not None and delay / wall > gate.max_run_delay:
+                side = cell.client if role == "client" else cell.server
+                one_thread = self.project.libraries[side.library].threads == "one"
+                if delay is not None and one_thread and delay / wall > gate.max_run_delay:
                     attempt.contamination.append(
                         f"{role} waited for a processor {delay / wall:.2f} of the wall time, more than "
                         f"{gate.max_run_delay:g}"
