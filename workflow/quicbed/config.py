@@ -278,8 +278,9 @@ class Library(Model):
     example: Example | None = Field(None, description="Example programs in the library's own sources, for comparison.")
     threads: Literal["one", "several"] = Field(
         "one",
-        description="Whether an endpoint works on one thread. Several wait for each other, so that waiting for a processor "
-        "does not tell of other work on the machine (gate.max_run_delay); the processor time of others still does.",
+        description="Whether an endpoint works on one thread. Several wait for each other, so that waiting for a "
+        "processor does not tell of other work on the machine (gate.max_run_delay); the processor time of others "
+        "still does.",
     )
     max_bytes: int | None = Field(
         None,
