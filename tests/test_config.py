@@ -41,6 +41,8 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
         ("config.yaml", "seed: 1", "seed: [1", ["config.yaml", "not valid YAML"]),
         ("config.yaml", "seed: 1", "gate: {max_run_dely: 1}", ["gate.max_run_dely", "did you mean `max_run_delay`"]),
         ("config.yaml", "  - header-protection", "  - aead-goodput", ["experiments", "twice"]),
+        ("config.yaml", "seed: 1", "published: {highwy: x}", ["published", "highway"]),
+        ("config.yaml", "seed: 1", "published: {steps: nowhere}", ["published.steps", "does not exist", "local copy"]),
         (
             "experiments/aead-goodput.yaml",
             "cipher: aes-256-gcm",

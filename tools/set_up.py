@@ -104,6 +104,7 @@ MEASURING_TOOLS = (
     Tool("linux-perf", "shares of processor time", command("perf")),
     Tool("iperf3", "the TCP ceiling of the benchmarks", command("iperf3")),
     Tool("tshark", "handshakes in captures", command("tshark")),
+    Tool("zstd", "published results in Zstandard archives", command("zstd")),
     Tool("user-mode-linux", "round-trip times where the kernel has no netem", has_user_mode_linux),
     Tool("kmod", "modules of user-mode Linux", command("modprobe")),
 )

@@ -12,6 +12,7 @@ from typing import Any
 
 from quicbed.config import ConfigError, Project
 from quicbed.environment import OVERRIDES
+from quicbed.importers import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,6 +48,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         ("quicbed.bench", "BenchError"),
         ("quicbed.handshake", "HandshakeError"),
         ("quicbed.perf", "PerfError"),
+        ("quicbed.importers.files", "CopyError"),
     ):
         if module in sys.modules:
             errors.append(getattr(sys.modules[module], name))
@@ -110,6 +112,15 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("artifacts", type=Path)
     command = add("reference", _reference, "pack measured campaigns into raw/reference/")
     command.add_argument("experiment", nargs="*")
+    command = add("import", _import, "read published results into tables like those of our own runs")
+    command.add_argument("format", choices=list(FORMATS), help="; ".join(f"{k}: {v}" for k, v in FORMATS.items()))
+    command.add_argument("path", type=Path, help="local copy: a folder, a tar archive, or a result.json (qir)")
+    command.add_argument("--out", type=Path, metavar="DIR", help="default: artifacts/published/<format>")
+    command = add("export", _export, "write measured runs in the format of others")
+    command.add_argument("format", choices=["qir"], help="qir: result.json of the QUIC Interop Runner")
+    command.add_argument("experiment", help="its newest campaign is written")
+    command.add_argument("output", type=Path)
+    command.add_argument("--table", type=Path, help="table of runs (default: artifacts/tables/runs.parquet)")
     command = add("handshake", _handshake, "print the handshakes of a capture: packets, bytes, messages, waiting")
     command.add_argument("capture", type=Path)
     command.add_argument("key_log", type=Path, metavar="key-log")
@@ -245,6 +256,25 @@ def _reference(arguments: argparse.Namespace) -> None:
     project = _project(arguments)
     for file in pack(project, arguments.experiment or project.config.experiments):
         print(file)
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    from quicbed import importers
+
+    out: Path | None = arguments.out
+    if out is None:
+        out = _project(arguments).published_tables / arguments.format
+    print(importers.read(arguments.format, arguments.path, out).text())
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from quicbed.importers import export
+
+    table: Path | None = arguments.table
+    if table is None:
+        table = _project(arguments).artifacts / "tables" / "runs.parquet"
+    export.write(table, arguments.output, arguments.experiment)
+    print(arguments.output)
 
 
 def _handshake(arguments: argparse.Namespace) -> None:

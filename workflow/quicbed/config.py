@@ -21,6 +21,7 @@ Aead = Literal["standard", "noop", "noenc"]
 Component = Literal[
     "boringssl", "boringssl-pq", "liboqs", "msquic", "msquic-noop", "openssl", "openssl-provider", "quictls"
 ]
+PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
 
@@ -89,6 +90,11 @@ class Config(Model):
     seed: int = Field(1, ge=0, description="Seed of the random order of runs; recorded with every run.")
     gate: Gate = Field(default_factory=Gate, description="Contamination gate.")
     paths: Paths = Field(default_factory=Paths, description="Directories.")
+    published: dict[PublishedFormat, str] = Field(
+        default_factory=dict,
+        description="Local copies of published results, imported beside our own (docs/importing.md): folder, tar "
+        "archive or file by format, `highway`, `steps`, `quic-benchmark` or `qir`.",
+    )
 
     @field_validator("experiments")
     @classmethod
@@ -628,6 +634,16 @@ class Project:
         """Directory of tables, figures and report."""
         return self.root / self.config.paths.artifacts
 
+    @property
+    def published(self) -> dict[str, Path]:
+        """Local copies of published results, by format."""
+        return {name: self.root / path for name, path in self.config.published.items()}
+
+    @property
+    def published_tables(self) -> Path:
+        """Directory of the tables made from them, one directory a format."""
+        return self.artifacts / "published"
+
     def scale(self, experiment: str) -> Scale:
         """The scale named in config.yaml, as the experiment defines it."""
         return self.experiments[experiment].scales[self.config.scale]
@@ -637,6 +653,12 @@ class Project:
         _known("testbed", self.config.testbed, self.testbeds, config_file)
         for library in self.config.libraries or []:
             _known("libraries", library, self.libraries, config_file)
+        for name, copy in self.published.items():
+            if not copy.exists():
+                raise ConfigError(
+                    f"{config_file}: published.{name}: {copy} does not exist; name a local copy of the data, or leave "
+                    "out the key"
+                )
         for name in self.config.experiments:
             _known("experiments", name, self.experiments, config_file)
             experiment = self.experiments[name]

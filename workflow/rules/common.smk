@@ -35,6 +35,16 @@ def final_output(kind):
     return str(RESULTS[kind] / "report" / "index.html")
 
 
+def published_tables():
+    """Tables of the published results that the configuration has local copies of."""
+    return [str(project.published_tables / name / SUMMARY_FILE) for name in project.published]
+
+
+def published_copy(wildcards):
+    """The local copy of published results of a format."""
+    return str(project.published[wildcards.published])
+
+
 def runs_behind(kind):
     """What the table of runs is made from: finished experiments, or the archives of the reference data."""
     if kind == "reference":

@@ -1,0 +1,296 @@
+"""Results of "QUIC on the Highway" (Jaeger et al., IFIP Networking 2023, arXiv 2309.16395).
+
+``<experiment>/<logdir>/{result.json, <server>_<client>/<test>/<repetition>/{output.txt, client/, server/}}``, anywhere
+in the copy. The raw files of every repetition are read. ``result.json`` only adds what they do not tell; its
+``details`` leave out failed repetitions, so that they cannot be matched by position, and are compared with what the raw
+files give. ``processed.csv``, which was made by that position, is not read.
+
+Perf samples are sorted by the mapping that the data set brings in ``perf/mappings/<implementation>.json`` (first
+matching regular expression); a copy without it has no ``cpu_shares.parquet``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import polars as pl
+
+from quicbed.importers import perf, tables
+from quicbed.importers.files import Entry, content, entries
+from quicbed.importers.logs import ParseError, parse_object
+from quicbed.importers.repetitions import Repetition
+from quicbed.importers.summary import Summary
+
+SOURCE = "highway"
+LAYOUT = "<logdir>/<server>_<client>/<test>/<repetition>/output.txt"
+RESULT_FILE = "result.json"
+PERF_FILE = "out.perf.zst"
+MAPPING = re.compile(r"(?:^|/)perf/mappings/([^/]+)\.json$")
+MAPPINGS_BESIDE = Path("analysis-pipeline/result-parsing/util/perf/mappings")
+"""Where the repository has the mappings, beside ``results/``."""
+
+_FILE = re.compile(
+    r"^(?:(?P<logdir>.+)/)?(?P<server>[^/_]+)_(?P<client>[^/_]+)/(?P<test>[^/]+)/(?P<number>\d+)/(?P<file>.+)$"
+)
+TOLERANCE = 1e-5
+"""Relative difference between a goodput and the same in result.json that rounding explains."""
+_MIB = 1 << 20
+ROWS_AT_ONCE = 100_000
+
+Key = tuple[str, str, str, str, int]
+"""Logdir, server, client, test, repetition."""
+_Folding = Future[tuple[dict[str, int], int, int]]
+FOLDED_AT_ONCE = 4
+"""Recordings in memory, which are a hundred times larger unpacked."""
+
+
+@dataclass
+class _Gathered:
+    """What was read so far."""
+
+    repetitions: dict[Key, Repetition] = field(default_factory=dict)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """result.json by logdir."""
+    mappings: dict[str, perf.Mapping] = field(default_factory=dict)
+    shares: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of ``cpu_shares.parquet``."""
+    folding: deque[tuple[Key, str, str, _Folding]] = field(default_factory=deque)
+    """Perf recordings being folded: repetition, role, path."""
+
+
+def read(copy: Path, out: Path, summary: Summary) -> None:
+    """Import a copy of the results; see `quicbed.importers.read`."""
+    gathered = _Gathered(mappings=_mappings_beside(copy))
+    # folding a recording takes longer than everything else of its repetition
+    workers = min(2, os.cpu_count() or 1)
+    # not forked: polars has threads
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for entry in entries(copy, summary):
+            _take(entry, gathered, pool, summary)
+        _finish(gathered, 0, summary)
+    ordered = sorted(gathered.repetitions.items())
+    rows = []
+    for key, repetition in ordered:
+        origin = _origin(key)
+        repetition.close(origin, summary)
+        rows.append(repetition.row(SOURCE, origin, summary, **_known(key, gathered.results.get(key[0]), summary)))
+    if not rows:
+        return
+    _compare(rows, gathered.results, summary)
+    tables.write_runs(rows, out, summary)
+    tables.write(_counters(ordered), out, "counters", summary)
+    successful = {row["origin"] for row in rows if row["status"] == "ok"}
+    shares = [share for share in gathered.shares if share["origin"] in successful]
+    if shares:
+        table = tables.frame(shares, tables.CPU_SHARES, ["origin", "role", "category"])
+        tables.write(table, out, "cpu_shares", summary)
+
+
+def _take(entry: Entry, gathered: _Gathered, pool: ProcessPoolExecutor, summary: Summary) -> None:
+    if entry.name == RESULT_FILE:
+        document = _object(entry, summary)
+        if document is not None:
+            gathered.results[str(PurePosixPath(entry.path).parent)] = document
+        return
+    if found := MAPPING.search(entry.path):
+        document = _object(entry, summary)
+        if document is not None:
+            gathered.mappings[found[1]] = perf.mapping(document)
+        return
+    place = _FILE.match(entry.path)
+    if place is None:
+        summary.skip(_foreign(entry), entry.path)
+        return
+    key = (place["logdir"] or ".", place["server"], place["client"], place["test"], int(place["number"]))
+    repetition = gathered.repetitions.setdefault(key, Repetition(*key[1:]))
+    file = place["file"]
+    role, _, name = file.partition("/")
+    if name == PERF_FILE:
+        _fold(entry, key, role, gathered, pool, summary)
+        return
+    if not repetition.wants(file):
+        summary.skip("log of an endpoint, not used", entry.path)
+        return
+    data = content(entry, summary)
+    if data is None:
+        return
+    try:
+        repetition.take(file, data)
+    except ParseError as error:
+        summary.skip(f"{name or file}: {error}", entry.path)
+
+
+def _object(entry: Entry, summary: Summary) -> dict[str, Any] | None:
+    data = content(entry, summary)
+    if data is None:
+        return None
+    try:
+        return parse_object(data)
+    except ParseError as error:
+        summary.skip(f"{entry.name if entry.name == RESULT_FILE else 'perf mapping'}: {error}", entry.path)
+        return None
+
+
+def _foreign(entry: Entry) -> str:
+    if entry.name == "processed.csv":
+        return "table made by the authors' parser; the raw files are read instead"
+    return f"not part of a repetition ({LAYOUT})"
+
+
+def _origin(key: Key) -> str:
+    logdir, server, client, test, number = key
+    return f"{logdir}/{server}_{client}/{test}/{number}".removeprefix("./")
+
+
+# ---- result.json -----------------------------------------------------------------------------------------------------
+
+
+def _known(key: Key, result: Mapping[str, Any] | None, summary: Summary) -> dict[str, Any]:
+    """Columns that the place of a repetition and the result.json of its logdir tell."""
+    logdir, server, client, *_ = key
+    # the same experiment was often measured in several logdirs
+    place = PurePosixPath(logdir)
+    parts = place.parts[place.parts.index("results") + 1 :] if "results" in place.parts else place.parts
+    columns: dict[str, Any] = {"experiment": "/".join(parts[:-1]) or ".", "campaign": parts[-1] if parts else "."}
+    columns["scale"] = "published"
+    if result is None:
+        summary.differ(f"no usable {RESULT_FILE}: versions of the implementations are null", _origin(key))
+        return columns
+    for role, implementation in (("client", client), ("server", server)):
+        versions = result.get(f"{role}_implementations")
+        version = versions.get(implementation) if isinstance(versions, dict) else None
+        columns[f"{role}_version"] = version if isinstance(version, str) else None
+    for role in ("client", "server"):
+        node = result.get(f"{role}_node_name")
+        columns[f"{role}_host"] = node if isinstance(node, str) else None
+    if limit := _rate_mbit(result.get("bandwidth_limit")):
+        columns["rate_mbit"] = limit
+    # the size in `args` is not that of every pair: slow libraries have a largest one of their own
+    for measurement in measurements(result):
+        if (measurement.get("server"), measurement.get("client"), measurement.get("name")) == key[1:4]:
+            columns["workload_bytes"] = _bytes(measurement.get("filesize"))
+    return {name: value for name, value in columns.items() if value is not None}
+
+
+def _bytes(size: Any) -> int | None:
+    """The size of a download, which is in bytes in some versions of result.json and in MiB in others."""
+    if not isinstance(size, int) or size <= 0:
+        return None
+    return size if size >= _MIB else size * _MIB
+
+
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmg])bit$", re.IGNORECASE)
+
+
+def _rate_mbit(limit: Any) -> float | None:
+    """Rate limit in Mbit/s from tc's notation; "None", as a string, is none."""
+    found = _RATE.match(limit) if isinstance(limit, str) else None
+    return float(found[1]) * {"k": 1e-3, "m": 1.0, "g": 1e3}[found[2].lower()] if found else None
+
+
+def _compare(rows: list[dict[str, Any]], results: Mapping[str, Mapping[str, Any]], summary: Summary) -> None:
+    """Tell where result.json has other goodputs than the raw files, which are what the table has."""
+    successful: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if row["status"] == "ok" and row["workload"] == "bulk":
+            logdir, pair = row["origin"].rsplit("/", 3)[:2] if row["origin"].count("/") > 2 else (".", row["slug"])
+            successful.setdefault((logdir, pair), []).append(row["goodput_mbps"])
+    for logdir, result in sorted(results.items()):
+        for measurement in measurements(result):
+            pair = f"{measurement.get('server')}_{measurement.get('client')}"
+            details = measurement.get("details")
+            ours = successful.get((logdir, pair))
+            if measurement.get("name") != "goodput" or not isinstance(details, list) or not (ours or details):
+                continue
+            if not all(isinstance(value, int | float) for value in details):
+                continue
+            where = f"{logdir}/{pair}"
+            if len(details) != len(ours or []):
+                summary.differ(f"{RESULT_FILE} has another number of successful repetitions; the logs count", where)
+            elif any(abs(a - b) > TOLERANCE * b for a, b in zip(details, ours or [], strict=True)):
+                summary.differ(f"{RESULT_FILE} has other goodputs; those of the raw files count", where)
+
+
+def measurements(result: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The measurements of a result.json of the bare-metal runner, whatever pair they belong to."""
+    cells = result.get("measurements")
+    for cell in cells if isinstance(cells, list) else []:
+        for measurement in cell if isinstance(cell, list) else []:
+            if isinstance(measurement, dict):
+                yield measurement
+
+
+# ---- counters and perf -----------------------------------------------------------------------------------------------
+
+
+def _counters(ordered: list[tuple[Key, Repetition]]) -> pl.DataFrame:
+    """``counters.parquet``, in the order of the repetitions."""
+    parts = [pl.DataFrame(schema=tables.COUNTERS)]
+    rows: list[tuple[str, str, str, str, str, int]] = []
+    for key, repetition in ordered:
+        rows.extend(sorted(repetition.counters(SOURCE, _origin(key))))
+        repetition.counted.clear()
+        if len(rows) >= ROWS_AT_ONCE:
+            parts.append(pl.DataFrame(rows, schema=tables.COUNTERS, orient="row"))
+            rows = []
+    parts.append(pl.DataFrame(rows, schema=tables.COUNTERS, orient="row"))
+    return pl.concat(parts)
+
+
+def _mappings_beside(copy: Path) -> dict[str, perf.Mapping]:
+    """The mappings of the repository whose ``results/`` the copy is; those in the copy itself are found on the way."""
+    directory = copy.absolute().parent / MAPPINGS_BESIDE
+    found = {}
+    for file in sorted(directory.glob("*.json")):
+        with contextlib.suppress(ParseError, OSError):
+            found[file.stem] = perf.mapping(parse_object(file.read_bytes()))
+    return found
+
+
+def _fold(entry: Entry, key: Key, role: str, gathered: _Gathered, pool: ProcessPoolExecutor, summary: Summary) -> None:
+    """Begin to fold a recording, once there is room for it."""
+    implementation = key[1] if role == "server" else key[2]
+    mapping = gathered.mappings.get(implementation)
+    if mapping is None:
+        reason = f"no perf/mappings/{implementation}.json beside the copy, nor in it before the recording"
+        summary.skip(f"perf samples of {implementation}: {reason}", entry.path)
+        return
+    data = content(entry, summary)
+    if data is None:
+        return
+    _finish(gathered, FOLDED_AT_ONCE - 1, summary)
+    job = pool.submit(perf.shares, data, perf.program(implementation, role), mapping)
+    gathered.folding.append((key, role, entry.path, job))
+
+
+def _finish(gathered: _Gathered, left: int, summary: Summary) -> None:
+    """Take the results of the oldest recordings until only *left* are being folded."""
+    while len(gathered.folding) > left:
+        key, role, path, job = gathered.folding.popleft()
+        try:
+            counted, endpoint, everything = job.result()
+        except perf.PerfTextError as error:
+            summary.skip(f"{PERF_FILE}: {error}", path)
+            continue
+        for category, samples in counted.items():
+            gathered.shares.append(
+                {
+                    "source": SOURCE,
+                    "origin": _origin(key),
+                    "role": role,
+                    "implementation": key[1] if role == "server" else key[2],
+                    "category": category,
+                    "samples": samples,
+                    "endpoint_samples": endpoint,
+                    "all_samples": everything,
+                }
+            )

@@ -1,0 +1,141 @@
+"""Perf samples of "QUIC on the Highway": the text of ``perf script``, folded and sorted into categories.
+
+Samples of the whole host were recorded. Those between the first and the last sample of the endpoint's process are
+kept; the endpoint's are folded as ``stackcollapse-perf.pl`` of FlameGraph does, and a stack belongs to the category of
+the first regular expression of the mapping that matches it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping as AnyMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quicbed.importers import names
+from quicbed.importers.files import zstd
+
+REGEX = "regex:"
+_HEADER = re.compile(rb"^(\S.*?)\s+\d+(?:/\d+)?\s+(?:\[\d+\]\s+)?\d+\.\d+:\s")
+"""First line of a sample: comm, process id, processor, time."""
+_FRAME = re.compile(rb"^\s+[0-9a-f]+ (.*) \((.*)\)$")
+_OFFSET = re.compile(rb"\+0x[0-9a-f]+$")
+
+Mapping = list[tuple[re.Pattern[str] | str, str]]
+"""Patterns, or whole stacks, and their categories, in the order in which they are tried."""
+
+
+class PerfTextError(Exception):
+    """A recording that cannot be used, in words that are the same for every such file."""
+
+
+@dataclass
+class Profile:
+    """Samples of one endpoint."""
+
+    stacks: Counter[str] = field(default_factory=Counter)
+    """``comm;outermost;...;innermost`` and its samples."""
+    all_samples: int = 0
+    """Of the whole host between the endpoint's first and last sample."""
+
+
+def program(implementation: str, role: str) -> str:
+    """Name of an endpoint's process: what the runner told pidstat to watch."""
+    library, _ = names.library(implementation)
+    if library == names.TCP:
+        return "nginx-server" if role == "server" else "wget"
+    if library == "lsquic":
+        return f"http_{role}"
+    return {"picoquic": "picoquicdemo", "mvfst": "hq"}.get(library, f"{library}-{role}")
+
+
+def mapping(document: AnyMapping[str, Any]) -> Mapping:
+    """A mapping as the data set has it: ``regex:<expression>`` or a whole stack, to ``CATEGORY (detail)``."""
+    found: Mapping = []
+    for key, category in document.items():
+        if not isinstance(category, str):
+            continue
+        name = category.partition(" ")[0]
+        if key.startswith(REGEX):
+            try:
+                found.append((re.compile(key.removeprefix(REGEX), re.IGNORECASE), name))
+            except re.error:
+                continue
+        else:
+            found.append((key, name))
+    return found
+
+
+def fold(compressed: bytes, comm: str) -> Profile:
+    """Fold a compressed recording; a `PerfTextError` if it is damaged or has no sample of the process *comm*."""
+    profile = Profile()
+    wanted = comm.encode()
+    # samples of others since the last one of the endpoint: they count only if another one follows
+    pending = 0
+    frames: list[bytes] | None = None
+    cache: dict[bytes, bytes] = {}
+    stacks: Counter[tuple[bytes, ...]] = Counter()
+    try:
+        with zstd(compressed) as text:
+            for line in text:
+                if line[:1].isspace():
+                    if frames is not None and (stripped := line.strip()):
+                        name = cache.get(stripped)
+                        if name is None:
+                            name = cache[stripped] = _symbol(line)
+                        frames.append(name)
+                    elif frames is not None:
+                        stacks[tuple(frames)] += 1
+                        frames = None
+                    continue
+                found = _HEADER.match(line)
+                if found is None:
+                    raise PerfTextError("not the text of perf script")
+                if frames is not None:
+                    stacks[tuple(frames)] += 1
+                    frames = None
+                if found[1] == wanted:
+                    frames = []
+                    profile.all_samples += pending + 1
+                    pending = 0
+                elif profile.all_samples:
+                    pending += 1
+    except OSError as error:
+        raise PerfTextError(str(error)) from None
+    if frames is not None:
+        stacks[tuple(frames)] += 1
+    if not stacks:
+        raise PerfTextError("no sample of the endpoint's process")
+    for stack, samples in stacks.items():
+        folded = b";".join([wanted, *reversed(stack)]).decode(errors="replace")
+        profile.stacks[folded] += samples
+    return profile
+
+
+def _symbol(line: bytes) -> bytes:
+    """The name of a frame; one without a symbol is ``[object]``."""
+    found = _FRAME.match(line.rstrip(b"\r\n"))
+    if found is None:
+        return b"[unknown]"
+    symbol, where = found[1], found[2]
+    if symbol == b"[unknown]":
+        return b"[" + (where.rpartition(b"/")[2] if where != b"[unknown]" else b"unknown") + b"]"
+    return _OFFSET.sub(b"", symbol).replace(b";", b":")
+
+
+def shares(compressed: bytes, comm: str, by: Mapping) -> tuple[dict[str, int], int, int]:
+    """Samples of a compressed recording by category, those of the endpoint, and those of the whole host."""
+    profile = fold(compressed, comm)
+    return categories(profile, by), sum(profile.stacks.values()), profile.all_samples
+
+
+def categories(profile: Profile, by: Mapping) -> dict[str, int]:
+    """Samples by category, with the categories that got none; a stack that nothing matches is in none."""
+    counted = dict.fromkeys((category for _, category in by), 0)
+    for stack, samples in profile.stacks.items():
+        for pattern, category in by:
+            if stack == pattern if isinstance(pattern, str) else pattern.match(stack):
+                counted[category] += samples
+                break
+    return counted

@@ -1,0 +1,452 @@
+"""Samples of "quic-benchmark", a university project of 2021: QUIC (draft 27) against TCP with TLS.
+
+``samples/samples_threshold<T>_dev<D>_delay<ms>/<quic|tcp>/<host>/<time>/`` holds one repetition: ``ping.json`` (pings
+before it), ``<quic|tcp>-benchmark-{client,server}.json`` (events), ``<quic|tcp>.pcap`` and ``ssl-keys.log``;
+``nginx-measurements/<n>-run/{quic,tcp}.pcap`` has captures only.
+
+``phases.parquet`` has two rows a repetition. From the *events* of the server, whose clock is the only one used:
+
+* handshake: `handshakeDurationInNs`, text in some files and a number in others; else `session` to `secure`;
+* first byte, from the start of the handshake: the handshake and `secure` to `data`;
+* transfer: `data` to `streamEnd`; close: `streamEnd` to `socketClose`.
+
+From the *capture*, by the clock of the host that captured:
+
+* handshake: the first packet to the client's first 1-RTT packet (QUIC), or to the client's first protected TLS record,
+  its Finished (TCP);
+* first byte: the first packet to the first one with content in either direction, a STREAM frame (QUIC, with the key
+  log) or a protected record after those of the handshake (TCP);
+* transfer: the first to the last packet with content; close: the last packet with content to the last packet.
+
+Durations are whole: not without their full seconds, and one of zero is one of zero.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from quicbed import runs, tshark
+from quicbed.capture import TCP_SYN, Capture, CaptureError, Packet
+from quicbed.importers import pcapng, tables
+from quicbed.importers.files import Entry, content, entries
+from quicbed.importers.logs import ParseError, parse_object
+from quicbed.importers.summary import Summary
+from quicbed.tshark import TsharkError
+
+SOURCE = "quic-benchmark"
+LAYOUT = "samples_threshold<T>_dev<D>_delay<ms>/<quic|tcp>/<host>/<time>/ or nginx-measurements/<n>-run/"
+BASES = ("events", "capture")
+
+_SAMPLE = re.compile(
+    r"(?:^|/)(?P<experiment>samples_threshold[\d.]+_dev[\d.]+_delay(?P<delay>[\d.]+))/(?P<transport>quic|tcp)/"
+    r"(?P<host>[^/]+)/(?P<time>[^/]+)/(?P<file>[^/]+)$"
+)
+_NGINX = re.compile(r"(?:^|/)(?P<experiment>nginx-measurements)/(?P<run>(?P<number>\d+)[a-z]*-run)/(?P<file>[^/]+)$")
+_EVENT_FILE = re.compile(r"^(?:quic|tcp)-benchmark-(client|server)\.json$")
+_NS_PER_MS = 1e6
+
+# RFC 8446, 5.1 and 5.2; RFC 9000, 19.8
+_APPLICATION_DATA = 23
+_ALERT_RECORD_BYTES = 2 + 1 + 16
+_STREAM_FRAMES = range(0x08, 0x10)
+
+# RFC 9000, 17.2
+_LONG_HEADER = 0x80
+_INITIAL, _RETRY = 0, 3
+
+
+@dataclass
+class _Sample:
+    """One repetition."""
+
+    experiment: str
+    transport: str
+    delay_ms: float | None
+    host: str | None
+    order: str
+    """What repetitions of one experiment are numbered by."""
+    ping: dict[str, Any] | None = None
+    events: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By role."""
+    capture: bytes | None = None
+    key_log: bytes | None = None
+    damaged: list[str] = field(default_factory=list)
+
+
+def read(copy: Path, out: Path, summary: Summary) -> None:
+    """Import a copy of the samples; see `quicbed.importers.read`."""
+    samples: dict[str, _Sample] = {}
+    for entry in entries(copy, summary):
+        _take(entry, samples, summary)
+    if not samples:
+        return
+    rows: list[dict[str, Any]] = []
+    phases: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    counted: dict[tuple[str, str], int] = {}
+    for origin, sample in sorted(samples.items(), key=lambda item: (item[1].experiment, item[1].order, item[0])):
+        key = (sample.experiment, sample.transport)
+        number = counted[key] = counted.get(key, 0) + 1
+        identity: dict[str, Any] = {"origin": origin, "experiment": sample.experiment, "transport": sample.transport}
+        identity |= {"source": SOURCE, "repetition": number}
+        found = [
+            _from_events(sample),
+            _from_capture(sample, origin, summary),
+        ]
+        phases += [identity | {"basis": basis} | times for basis, times in zip(BASES, found, strict=True) if times]
+        events += _events(sample, origin)
+        rows.append(_row(sample, origin, number, found[0], summary))
+    tables.write_runs(rows, out, summary)
+    order = ["experiment", "transport", "repetition", "basis", "origin"]
+    tables.write(tables.frame(phases, tables.PHASES, order), out, "phases", summary)
+    tables.write(tables.frame(events, tables.EVENTS, ["origin", "role", "time", "event"]), out, "events", summary)
+
+
+def _take(entry: Entry, samples: dict[str, _Sample], summary: Summary) -> None:
+    place = _SAMPLE.search(entry.path) or _NGINX.search(entry.path)
+    if place is None:
+        summary.skip(f"not part of a sample ({LAYOUT})", entry.path)
+        return
+    file, found = place["file"], place.groupdict()
+    directory = entry.path.rpartition("/")[0]
+    if "transport" in found:
+        origin, transport, order = directory, found["transport"], found["time"]
+    elif file in ("quic.pcap", "tcp.pcap"):
+        transport = file.removesuffix(".pcap")
+        origin, order = f"{directory}/{transport}", f"{int(found['number']):06}"
+    else:
+        summary.skip("made from a capture, which is read instead", entry.path)
+        return
+    if not (file in ("ping.json", "ssl-keys.log", f"{transport}.pcap") or _EVENT_FILE.match(file)):
+        summary.skip("made from a capture, which is read instead", entry.path)
+        return
+    data = content(entry, summary)
+    if data is None:
+        return
+    delay = found.get("delay")
+    sample = samples.setdefault(
+        origin, _Sample(found["experiment"], transport, float(delay) if delay else None, found.get("host"), order)
+    )
+    if file.endswith(".pcap"):
+        sample.capture = data
+    elif file == "ssl-keys.log":
+        sample.key_log = data
+    else:
+        try:
+            document = parse_object(data)
+        except ParseError as error:
+            sample.damaged.append(f"{file}: {error}")
+            summary.skip(f"{file}: {error}", entry.path)
+            return
+        if events := _EVENT_FILE.match(file):
+            sample.events[events[1]] = document
+        else:
+            sample.ping = document
+
+
+# ---- the row ---------------------------------------------------------------------------------------------------------
+
+
+def _row(
+    sample: _Sample, origin: str, number: int, times: Mapping[str, Any] | None, summary: Summary
+) -> dict[str, Any]:
+    client = sample.events.get("client", {})
+    status, reason = "ok", None
+    if sample.damaged:
+        status, reason = runs.UNREADABLE, "; ".join(sample.damaged)
+    elif client.get("error"):
+        status, reason = "failed", str(client["error"])
+    elif sample.experiment != "nginx-measurements" and times is None:
+        status, reason = runs.UNREADABLE, "no events of the server"
+    ok = status == "ok"
+    ping = _ping(sample, origin, summary)
+    return tables.run(
+        SOURCE,
+        origin,
+        status,
+        reason=reason,
+        experiment=sample.experiment,
+        campaign=sample.experiment,
+        scale="published",
+        label=sample.transport,
+        slug=f"{sample.experiment}-{sample.transport}",
+        cell=f"{sample.experiment} {sample.transport}",
+        library=sample.transport,
+        client_library=sample.transport,
+        server_library=sample.transport,
+        testbed=sample.host,
+        repetition=number,
+        block=number,
+        workload="message",
+        connections=1,
+        rtt_ms=sample.delay_ms,
+        ttfb_ms=times["handshake_ms"] if ok and times else None,
+        first_byte_ms=times["first_byte_ms"] if ok and times else None,
+        started_at=_moment(client.get("ready")),
+        **ping,
+    )
+
+
+def _ping(sample: _Sample, origin: str, summary: Summary) -> dict[str, float | None]:
+    """Network conditions right before the repetition; the limits are those applied, not those in the folder's name."""
+    ping = sample.ping
+    if ping is None:
+        return {}
+    statistics = ping.get("rtt_statistics")
+
+    def value(name: str) -> float | None:
+        found = statistics.get(name) if isinstance(statistics, dict) else None
+        return _number(found.get("value")) if isinstance(found, dict) else None
+
+    mean = value("avg")
+    threshold, delay = _number(ping.get("benchmark threshold")), _number(ping.get("benchmark delay"))
+    if delay is not None and sample.delay_ms is not None and delay != sample.delay_ms:
+        summary.differ("ping.json has another delay than the folder's name, which counts", origin)
+    if mean is not None and threshold is not None and mean > threshold:
+        summary.differ("the mean RTT of the pings is above the threshold; the repetition is kept", origin)
+    return {"rtt_mean_ms": mean, "rtt_deviation_ms": value("mdev"), "rtt_threshold_ms": threshold}
+
+
+def _number(value: Any) -> float | None:
+    """A number, or a text that is one: the files have both."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _moment(value: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+def _server_events(sample: _Sample) -> dict[str, datetime]:
+    events = sample.events.get("server", {}).get("events")
+    found = {name: _moment(time) for name, time in events.items()} if isinstance(events, dict) else {}
+    return {name: time for name, time in found.items() if time is not None}
+
+
+def _from_events(sample: _Sample) -> dict[str, Any] | None:
+    """Times by the server's events; None without them."""
+    events = _server_events(sample)
+    if not events:
+        return None
+
+    def between(first: str, second: str) -> float | None:
+        if first not in events or second not in events:
+            return None
+        return (events[second] - events[first]).total_seconds() * 1e3
+
+    durations = sample.events["server"].get("durations")
+    logged = _number(durations.get("handshakeDurationInNs")) if isinstance(durations, dict) else None
+    handshake = logged / _NS_PER_MS if logged is not None else between("session", "secure")
+    until_data = between("secure", "data")
+    missing = [name for name in ("secure", "data", "streamEnd", "socketClose") if name not in events]
+    return {
+        "handshake_ms": handshake,
+        "first_byte_ms": handshake + until_data if handshake is not None and until_data is not None else None,
+        "transfer_ms": between("data", "streamEnd"),
+        "close_ms": between("streamEnd", "socketClose"),
+        "problem": f"the server logged no {', '.join(missing)}" if missing else None,
+    }
+
+
+def _events(sample: _Sample, origin: str) -> list[dict[str, Any]]:
+    """Rows of ``events.parquet``."""
+    client = sample.events.get("client", {})
+    found = {"client": {name: _moment(value) for name, value in client.items() if name != "error"}}
+    found["server"] = dict(_server_events(sample))
+    return [
+        {"source": SOURCE, "origin": origin, "role": role, "event": name, "time": time}
+        for role, events in found.items()
+        for name, time in events.items()
+        if time is not None
+    ]
+
+
+# ---- captures --------------------------------------------------------------------------------------------------------
+
+
+def _from_capture(sample: _Sample, origin: str, summary: Summary) -> dict[str, Any] | None:
+    """Times by the capture; None without one that can be read."""
+    if sample.capture is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="quicbed-import-") as directory:
+        file = Path(directory) / "capture.pcap"
+        try:
+            # whatever the name says, the published captures are in the newer format
+            is_new = sample.capture.startswith(pcapng.MAGIC)
+            file.write_bytes(pcapng.to_pcap(sample.capture) if is_new else sample.capture)
+            capture = Capture(file, allow_truncated=True)
+            packets = [packet for packet in capture.packets() if packet.protocol == _PROTOCOL[sample.transport]]
+        except (CaptureError, pcapng.PcapngError) as error:
+            summary.skip(f"capture: {str(error).removeprefix(f'{file}: ')}", origin)
+            return None
+        if capture.truncation:
+            summary.differ("capture that ends within a frame; the frames before it count", origin)
+        connection = _connection(packets)
+        if not connection:
+            summary.skip(f"capture without a {sample.transport} connection", origin)
+            return None
+        if sample.transport == "tcp":
+            return _times(connection, *_tcp_moments(connection))
+        keys = None
+        if sample.key_log is not None:
+            keys = Path(directory) / "keys.log"
+            keys.write_bytes(sample.key_log)
+        return _times(connection, *_quic_moments(connection, file, keys))
+
+
+_PROTOCOL = {"quic": "udp", "tcp": "tcp"}
+Endpoint = tuple[str, int]
+
+
+def _connection(packets: list[Packet]) -> list[Packet]:
+    """The packets of the first connection, which begins with the client's."""
+    for index, first in enumerate(packets):
+        if first.protocol == "tcp" and not first.flags & TCP_SYN:
+            continue
+        ends = {(first.source, first.source_port), (first.destination, first.destination_port)}
+        return [p for p in packets[index:] if {(p.source, p.source_port), (p.destination, p.destination_port)} == ends]
+    return []
+
+
+def _times(connection: list[Packet], handshake: int | None, contents: list[int], problem: str | None) -> dict[str, Any]:
+    """Times in ms from the moments, ns, of the end of the handshake and of every packet with content."""
+    start, end = connection[0].frame.time_ns, connection[-1].frame.time_ns
+    client = (connection[0].source, connection[0].source_port)
+    sent: dict[bool, list[int]] = {True: [], False: []}
+    for packet in connection:
+        sent[(packet.source, packet.source_port) == client].append(packet.frame.wire_bytes)
+    return {
+        "handshake_ms": (handshake - start) / _NS_PER_MS if handshake is not None else None,
+        "first_byte_ms": (contents[0] - start) / _NS_PER_MS if contents else None,
+        "transfer_ms": (contents[-1] - contents[0]) / _NS_PER_MS if contents else None,
+        "close_ms": (end - contents[-1]) / _NS_PER_MS if contents else None,
+        "client_packets": len(sent[True]),
+        "server_packets": len(sent[False]),
+        "client_bytes": sum(sent[True]),
+        "server_bytes": sum(sent[False]),
+        "problem": problem,
+    }
+
+
+def _quic_moments(connection: list[Packet], file: Path, keys: Path | None) -> tuple[int | None, list[int], str | None]:
+    """End of the handshake, packets with STREAM frames, and why they are not known."""
+    client: Endpoint = (connection[0].source, connection[0].source_port)
+    of_client = (packet for packet in connection if (packet.source, packet.source_port) == client)
+    handshake = next((packet.frame.time_ns for packet in of_client if _has_one_rtt(packet.payload)), None)
+    if keys is None:
+        return handshake, [], "no key log, without which content cannot be told from the rest"
+    server_port = connection[0].destination_port
+    try:
+        known = tshark.dissect(file, keys, port=server_port, transport="quic")
+    except TsharkError as error:
+        return handshake, [], str(error).replace(str(file), "capture").replace(str(keys), "key log")
+    contents = []
+    for packet in connection:
+        details = known.get(packet.frame.index)
+        frames = [kind for one in details.quic for kind in one.frame_types] if details else []
+        if any(kind in _STREAM_FRAMES for kind in frames):
+            contents.append(packet.frame.time_ns)
+    return handshake, contents, None if contents else "no STREAM frame could be decrypted with the key log"
+
+
+def _has_one_rtt(payload: bytes) -> bool:
+    """Whether a datagram has a packet with a short header.
+
+    Long headers of draft 27 are as in RFC 9000, 17.2; `quicbed.quicwire` reads version 1 only.
+    """
+    rest = payload
+    while rest and rest[0] & _LONG_HEADER:
+        try:
+            offset = 5
+            for _ in ("destination", "source"):
+                offset += 1 + rest[offset]
+            kind = rest[0] >> 4 & 0x03
+            if kind == _RETRY or rest[1:5] == bytes(4):
+                return False
+            if kind == _INITIAL:
+                token_bytes, offset = _varint(rest, offset)
+                offset += token_bytes
+            length, offset = _varint(rest, offset)
+        except IndexError:
+            return False
+        rest = rest[offset + length :]
+    return any(rest)  # what follows the packets may be padding
+
+
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
+    """A variable-length integer (RFC 9000, 16) and the offset after it."""
+    size = 1 << (data[offset] >> 6)
+    if offset + size > len(data):
+        raise IndexError(offset)
+    return int.from_bytes(data[offset : offset + size], "big") & (1 << 8 * size - 2) - 1, offset + size
+
+
+def _tcp_moments(connection: list[Packet]) -> tuple[int | None, list[int], str | None]:
+    """End of the handshake, segments that complete a record with content, and why they are not known.
+
+    The first protected record of the client is its Finished. The server's before that belong to the handshake, and a
+    protected alert has a length of its own. Session tickets of the server cannot be told from content.
+    """
+    client: Endpoint = (connection[0].source, connection[0].source_port)
+    streams: dict[bool, _Stream] = {True: _Stream(), False: _Stream()}
+    handshake: int | None = None
+    contents = []
+    for packet in connection:
+        of_client = (packet.source, packet.source_port) == client
+        for kind, length in streams[of_client].take(packet):
+            if kind != _APPLICATION_DATA:
+                continue
+            if of_client and handshake is None:
+                handshake = packet.frame.time_ns
+            elif handshake is not None and length != _ALERT_RECORD_BYTES:
+                contents.append(packet.frame.time_ns)
+    if any(stream.lost for stream in streams.values()):
+        problem = "segments are missing from the capture or out of order; records after them are not known"
+        return handshake, contents, problem
+    return handshake, contents, None if contents else "no protected record after the handshake"
+
+
+class _Stream:
+    """TLS records of one direction; bytes that come again are passed over."""
+
+    def __init__(self) -> None:
+        self.next: int | None = None
+        self.rest = b""
+        self.lost = False
+
+    def take(self, packet: Packet) -> list[tuple[int, int]]:
+        """Content type and length of the records that a segment completes."""
+        if packet.flags & TCP_SYN:
+            self.next = (packet.sequence + 1) % 2**32
+            return []
+        if not packet.payload_bytes or self.lost:
+            return []
+        if self.next is None:
+            self.next = packet.sequence
+        ahead = (packet.sequence - self.next + 2**31) % 2**32 - 2**31
+        if ahead > 0 or packet.cut:
+            self.lost = True
+            return []
+        new = packet.payload[-ahead:] if ahead else packet.payload
+        self.next = (self.next + len(new)) % 2**32
+        self.rest += new
+        found = []
+        while len(self.rest) >= 5 and len(self.rest) >= 5 + (length := int.from_bytes(self.rest[3:5], "big")):
+            found.append((self.rest[0], length))
+            self.rest = self.rest[5 + length :]
+        return found
