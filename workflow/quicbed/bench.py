@@ -12,6 +12,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from quicbed.analysis import paired_ratio
 from quicbed.campaign import Campaign
 from quicbed.config import Link, Project, Scale, Workload
 from quicbed.driver import PORT, Attempt, Driver
+from quicbed.importers import samples
 from quicbed.measure import testbed_of
 from quicbed.plan import Cell, builds_needed, campaign_of, cells_of
 from quicbed.testbed import LinkSettings, Testbed
@@ -32,6 +34,10 @@ BULK = Scale(bytes=268435456, blocks=1, timeout_s=60)
 LINK = Link(mode="throughput")
 SECONDS = 1.0
 EXPERIMENT = "aead-goodput"
+# Published data as large as the copies: repetitions of QUIC on the Highway; configurations, repetitions of each and
+# packets of each of QUIC Steps.
+HIGHWAY_REPETITIONS = 3000
+STEPS_SIZE = (20, 20, 74_000)
 # Handshakes of a run whose rate counts, and of the two after which a server's memory is compared.
 SERIES, FEW, MANY = 500, 1000, 10_000
 
@@ -48,6 +54,7 @@ def bench(project: Project, only: Sequence[str]) -> int:
         "examples": examples_of_libraries,
         "workflow": workflow,
         "interval": interval,
+        "imports": imports,
     }
     for name in only:
         if name not in known:
@@ -383,6 +390,29 @@ def _pss(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def imports(project: Project) -> None:
+    """Time and memory of importing made-up data of the size of the published sets."""
+    quicbed = [sys.executable, "-m", "quicbed", "import"]
+    with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
+        directory = Path(temporary)
+        archive = samples.pack(samples.highway(HIGHWAY_REPETITIONS), directory / "highway.tar")
+        folder = directory / "highway"
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        gaps = directory / "steps"
+        gap_bytes = samples.steps(gaps, *STEPS_SIZE)
+        copies = {
+            f"QUIC on the Highway, folder, {archive.stat().st_size / 1e6:.0f} MB": ("highway", folder, 60, 1.0),
+            f"QUIC on the Highway, tar, {archive.stat().st_size / 1e6:.0f} MB": ("highway", archive, 60, 1.0),
+            f"QUIC Steps, gap files, {gap_bytes / 1e9:.2f} GB": ("steps", gaps, 90, 1.5),
+        }
+        for label, (name, copy, seconds, gib) in copies.items():
+            begin = time.monotonic()
+            peak = _run([*quicbed, name, str(copy), "--out", str(directory / "out")], project.root)
+            _verdict(label, time.monotonic() - begin, seconds, at_least=False, unit=" s")
+            _verdict(f"{label}: its peak memory", peak / 2**30, gib, at_least=False, unit=" GiB")
 
 
 def interval(project: Project) -> None:
