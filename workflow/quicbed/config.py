@@ -6,6 +6,7 @@ workflow/schemas/ and the key tables in config/README.md, so the three cannot di
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -647,6 +648,15 @@ class Project:
     def scale(self, experiment: str) -> Scale:
         """The scale named in config.yaml, as the experiment defines it."""
         return self.experiments[experiment].scales[self.config.scale]
+
+    def restricted(self, experiments: Sequence[str], libraries: Sequence[str]) -> Project:
+        """The same project with these experiments, and only these of their libraries, as config.yaml can ask for."""
+        other = copy.copy(self)
+        other.config = self.config.model_copy(update={"experiments": list(experiments), "libraries": list(libraries)})
+        other.experiments = {
+            name: experiment.resolved(self.libraries, libraries) for name, experiment in self.experiments.items()
+        }
+        return other
 
     def _check(self, directory: Path) -> None:
         config_file = directory / "config.yaml"

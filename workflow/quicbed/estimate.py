@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from quicbed import build as builds
 from quicbed.config import Project, Scale
@@ -28,6 +29,7 @@ PRIMITIVE_SECONDS = 0.1
 SLOW_PRIMITIVE_SECONDS = 2.0
 PRIMITIVE_BYTES = 12_000
 SOURCES_MB = 450
+SOURCES_MINUTES = 1.0
 ANALYSIS_MINUTES = 1.0
 
 
@@ -46,7 +48,7 @@ def describe(project: Project) -> str:
     if not (builds.vendor_directory(project).parent / "sources.json").exists():
         lines.append(f"  sources: fetched from package registries, about {SOURCES_MB} MB")
         total_mb += SOURCES_MB
-        total_minutes += 1
+        total_minutes += SOURCES_MINUTES
     missing = [
         key
         for key in builds_needed(project, config.experiments)
@@ -61,15 +63,45 @@ def describe(project: Project) -> str:
         total_minutes += estimate.minutes
         total_mb += estimate.disk_mb
     for name in config.experiments:
-        handshakes = project.experiments[name].workload.kind == "handshake"
-        scale = project.scale(name)
-        cells = [cell for cell in cells_of(project, name, "", {}) if cell.unsupported is None]
-        text, minutes, mb = (_handshakes if handshakes else _downloads)(project, name, scale, cells)
+        text, minutes, mb = _measuring(project, name)
         lines.append(f"  measure {name}: {text}")
         total_minutes += minutes
         total_mb += mb
     lines.append(f"  all: at most about {_duration(total_minutes)} and {total_mb / 1000:.1f} GB of disk")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run of the workflow takes in a fresh clone, on two cores."""
+
+    build_minutes: float  # sources and builds
+    measure_minutes: float  # at most, with the analysis
+    disk_mb: float
+
+    def text(self) -> str:
+        """For people: time of building and of measuring, and disk."""
+        disk = f"{self.disk_mb / 1000:.1f} GB" if self.disk_mb >= 1000 else f"{self.disk_mb:.0f} MB"
+        return f"build {_duration(self.build_minutes)}, measure at most {_duration(self.measure_minutes)}, {disk}"
+
+
+def cost(project: Project) -> Cost:
+    """Time and disk of the project's experiments when nothing is built or measured yet."""
+    names = project.config.experiments
+    builds_of = [project.libraries[name].flavours[flavour].estimate for name, flavour in builds_needed(project, names)]
+    measured = [_measuring(project, name) for name in names]
+    return Cost(
+        SOURCES_MINUTES + sum(build.minutes for build in builds_of),
+        ANALYSIS_MINUTES + sum(minutes for _, minutes, _ in measured),
+        SOURCES_MB + sum(build.disk_mb for build in builds_of) + sum(mb for _, _, mb in measured),
+    )
+
+
+def _measuring(project: Project, name: str) -> tuple[str, float, float]:
+    """What measuring an experiment means, as text, in minutes at most and in MB of raw data."""
+    handshakes = project.experiments[name].workload.kind == "handshake"
+    cells = [cell for cell in cells_of(project, name, "", {}) if cell.unsupported is None]
+    return (_handshakes if handshakes else _downloads)(project, name, project.scale(name), cells)
 
 
 def _span(scale: Scale, block_s: float, before_s: float) -> tuple[str, str, float]:
