@@ -122,6 +122,15 @@ def _values(used: pl.DataFrame, cell: str | None, metric: str) -> list[tuple[int
     return found.select("block", metric).rows()
 
 
+def block_values(campaign: pl.DataFrame, metric: str) -> dict[str, dict[int, float]]:
+    """*metric* of the runs that count, by cell and block, of the cells that are still planned."""
+    used = counted(campaign.join(_current_cells(campaign), on="cell", how="semi"))
+    values: dict[str, dict[int, float]] = {}
+    for cell, block, value in used.filter(pl.col(metric).is_not_null()).select("cell", "block", metric).rows():
+        values.setdefault(cell, {})[block] = float(value)
+    return values
+
+
 def superseded(table: pl.DataFrame) -> pl.DataFrame:
     """Runs of cells that the newest plan of their campaign no longer has: another build, a variant removed."""
     return table.join(_current_cells(table), on="cell", how="anti").sort(runs.SORT, nulls_last=True)

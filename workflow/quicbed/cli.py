@@ -110,6 +110,10 @@ def _parser() -> argparse.ArgumentParser:
     command = add("report", _report, "write the report")
     command.add_argument("raw", type=Path)
     command.add_argument("artifacts", type=Path)
+    command = add("claims", _claims, "print the verdicts on published claims; exit code 0 whatever they are")
+    command.add_argument("claim", nargs="*", help="id of a claim, of a table of numbers or of a paper (default: all)")
+    command.add_argument("--all", action="store_true", help="a line for every number of a table too")
+    command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
     command = add("reference", _reference, "pack measured campaigns into raw/reference/")
     command.add_argument("experiment", nargs="*")
     command = add("import", _import, "read published results into tables like those of our own runs")
@@ -247,7 +251,22 @@ def _notebook(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace) -> None:
     from quicbed import report
 
-    report.write(arguments.artifacts, arguments.raw, None)
+    report.write(arguments.artifacts, arguments.raw, project=_project(arguments))
+
+
+def _claims(arguments: argparse.Namespace) -> None:
+    from quicbed import claims, claims_report, notebooks, verdicts
+
+    project = _project(arguments)
+    known = claims.stated(project)
+    shown = {one.id for one in claims.chosen(known, arguments.claim or [one.id for one in known])}
+    raw = arguments.raw or notebooks.place(ROOT).raw
+    # all of a paper are judged together, whatever is shown of them
+    results = verdicts.evaluate(project, known, verdicts.tables(raw, ROOT))
+    tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in {o.name for o in known}}
+    wanted = [result for result in results if result.stated.id in shown]
+    print(f"Runs of {raw}\n")
+    print(claims_report.text(wanted, cells=arguments.all or bool(arguments.claim), tested=tested))
 
 
 def _reference(arguments: argparse.Namespace) -> None:

@@ -54,6 +54,12 @@ SHARES: Mapping[str, pl.DataType] = (
 )
 """Columns of the table: a row for every cell, role and category; shares from 0 to 1, null with a `problem`."""
 
+BLOCKS: Mapping[str, pl.DataType] = dict.fromkeys(["cell", "role", "category"], pl.String()) | {
+    "block": pl.Int64(),
+    "share": pl.Float64(),
+}
+"""Columns of the shares of single blocks, whose means the other table has."""
+
 
 @dataclass
 class Measured:
@@ -61,6 +67,7 @@ class Measured:
 
     campaign: pl.DataFrame
     shares: pl.DataFrame
+    blocks: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=BLOCKS))
     stacks: dict[tuple[str, str], perf.Stacks] = field(default_factory=dict)
     origins: list[str] = field(default_factory=list)
 
@@ -80,8 +87,10 @@ def measured(table: pl.DataFrame, raw: Path, root: Path, experiment: str = EXPER
     files = _Files(raw)
     result = Measured(campaign, pl.DataFrame(schema=SHARES), origins=used["origin"].sort().to_list())
     rows: list[dict[str, Any]] = []
+    blocks: list[tuple[str, str, str, int, float]] = []
     for cell in cells.to_dicts():
-        origins = used.filter(pl.col("cell") == cell["cell"]).sort("block")["origin"].to_list()
+        counting = used.filter(pl.col("cell") == cell["cell"]).sort("block")
+        origins = counting["origin"].to_list()
         for role in ROLES:
             base = {name: cell.get(name) for name in SHARES} | {"role": role, "library": cell[f"{role}_library"]}
             problem = cell["unsupported"] or cell["failure"] if not origins else None
@@ -98,6 +107,10 @@ def measured(table: pl.DataFrame, raw: Path, root: Path, experiment: str = EXPER
                 problem = str(error).replace(f"{root}/", "")
             for category in perf.CATEGORIES:
                 rows.append(base | {"category": category, "problem": problem} | _share(counts, category, problem))
+                if problem is None:
+                    for block, count in zip(counting["block"], counts, strict=True):
+                        blocks.append((cell["cell"], role, category, block, count[category] / count.total()))
+    result.blocks = pl.DataFrame(blocks, schema=BLOCKS, orient="row")
     result.shares = pl.DataFrame(
         [{name: row.get(name) for name in SHARES} for row in rows], schema=SHARES, orient="row"
     )

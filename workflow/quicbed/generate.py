@@ -15,8 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from quicbed import algorithms
+from quicbed import algorithms, claims_report
 from quicbed import build as builds
+from quicbed.claims import Paper
 from quicbed.config import Cipher, Config, Experiment, Library, Project, Testbed
 
 KINDS: dict[str, tuple[type[BaseModel], str]] = {
@@ -24,6 +25,7 @@ KINDS: dict[str, tuple[type[BaseModel], str]] = {
     "testbed": (Testbed, "config/testbeds/&lt;name&gt;.yaml"),
     "library": (Library, "config/libraries/&lt;name&gt;.yaml"),
     "experiment": (Experiment, "config/experiments/&lt;name&gt;.yaml"),
+    "claims": (Paper, "config/claims/&lt;paper&gt;.yaml"),
 }
 
 
@@ -63,6 +65,7 @@ def outputs(root: Path) -> dict[Path, str]:
         files[root / "workflow" / "schemas" / f"{name}.schema.json"] = json.dumps(schema, indent=2) + "\n"
     files[root / "config" / "README.md"] = configuration_page()
     files[root / "docs" / "libraries.md"] = libraries_page(project)
+    files[root / "docs" / "claims.md"] = claims_report.documentation(project)
     table = algorithms.read(root)
     files[root / "workflow" / "crypto" / "pq" / "algorithms.h"] = algorithms.c_header(table)
     files[root / "workflow" / "endpoints" / "contract" / "src" / "algorithms.rs"] = algorithms.rust_module(table)
@@ -75,8 +78,8 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "Every key of every file below this directory. This page is generated from the models in",
-        "`workflow/quicbed/config.py` by `quicbed generate`. A key that is not listed is an error, and so is one given",
-        "twice.",
+        "`workflow/quicbed/config.py` and `workflow/quicbed/claims.py` by `quicbed generate`. A key that is not listed",
+        "is an error, and so is one given twice.",
         "",
         "A value of `config.yaml` can be overridden for one run: `make all SCALE=tiny` or",
         "`snakemake --cores 8 all --config scale=tiny`.",

@@ -7,7 +7,9 @@ a cell the paper leaves empty: LSQUIC fails with certificates over 30 kB.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -51,3 +53,12 @@ def cpu_shares() -> pl.DataFrame:
     return frame.rename({name: name.removesuffix("_pct") for name in frame.columns}).with_columns(
         label=pl.col("cipher"), library=pl.col("implementation").str.to_lowercase()
     )
+
+
+@functools.cache
+def rows(table: str) -> list[dict[str, Any]]:
+    """The rows of Table I, II or III (`table1`, `table2`, `table3`), each with the label it has in our experiments."""
+    frame = {"table1": cpu_shares, "table2": kems, "table3": signatures}[table]()
+    if "algorithm" in frame.columns:
+        frame = frame.rename({"algorithm": "label"})
+    return frame.to_dicts()

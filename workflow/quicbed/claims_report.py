@@ -1,0 +1,475 @@
+"""Claims and verdicts shown: on the command line, in the report, as a table, and as documentation of how to re-measure.
+
+Every claim leads to what re-measures just it: the experiment with the libraries that the claim is about. Time and disk
+are those of `quicbed.estimate` in a fresh clone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import polars as pl
+
+from quicbed import runs
+from quicbed.claims import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated
+from quicbed.config import Project
+from quicbed.estimate import Cost, cost
+from quicbed.verdicts import LEVEL, Basis, Outcome, Result, Verdict
+
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+WIDTH = 116
+SHOWN = 4
+"""So many comparisons outside the bounds are named on the command line."""
+FAMILY = (
+    "The claims of a paper are one family: their p-values are adjusted by Benjamini and Hochberg's procedure, so that "
+    f"at most {100 * LEVEL:.0f} % of the verdicts `holds` and `fails` are expected to be wrong."
+)
+
+
+# ---- re-measuring ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Command:
+    """What measures just one claim."""
+
+    experiment: str
+    libraries: tuple[str, ...]
+    cost: Cost
+
+    def text(self) -> str:
+        """For a shell, in a clone of the repository."""
+        return f'make all CONFIG="experiments=[{self.experiment}] libraries=[{",".join(self.libraries)}]"'
+
+
+@dataclass
+class Commands:
+    """Commands of claims, each worked out once."""
+
+    project: Project
+    _done: dict[tuple[str, tuple[str, ...]], Command] = field(default_factory=dict)
+
+    def of(self, claim: Claim) -> Command | None:
+        """The command that measures what a claim is about; None where there is no experiment or library for it."""
+        experiment = self.project.experiments.get(claim.reads.experiment)
+        if experiment is None or claim.reads.missing is not None:
+            return None
+        measured = {name for pair in experiment.pairs() for name in (pair.client, pair.server)}
+        named = {name for c in claim.compare for t in c.terms() for name in (t.library, t.server) if name}
+        libraries = tuple(name for name in self.project.libraries if name in (named | set(claim.libraries)) & measured)
+        about = set(claim.libraries) or named
+        if not about & set(libraries):
+            return None
+        key = (claim.reads.experiment, libraries)
+        if key not in self._done:
+            self._done[key] = Command(*key, cost(self.project.restricted([key[0]], libraries)))
+        return self._done[key]
+
+
+# ---- numbers as text -------------------------------------------------------------------------------------------------
+
+
+def _scale(claim: Claim, basis: Basis) -> tuple[float, str]:
+    """Factor and unit in which values of a claim are shown."""
+    if basis == "share":
+        return 100.0, "%"
+    if basis == "value":
+        return 1.0, UNITS.get(claim.reads.metric, "")
+    if basis == "count" and not any(comparison.relative for comparison in claim.compare):
+        return 1.0, "B" if claim.reads.metric.endswith("_bytes") else ""
+    return 1.0, ""
+
+
+def bounds(claim: Claim, predicate: Predicate | None = None, basis: Basis | None = None) -> str:
+    """The bounds of a claim in words; those it is judged by where they are given."""
+    if basis is None:
+        relative = all(comparison.relative for comparison in claim.compare)
+        of_table: dict[str, Basis] = {"runs": "value", "shares": "share"}
+        basis = of_table.get(claim.reads.table, "count")
+        if relative and basis != "count":
+            basis = "ratio"
+    return (predicate or claim.predicate).text(*_scale(claim, basis))
+
+
+def _judged_bounds(result: Result) -> str:
+    """The bounds that a claim was judged by; those it sets where it was not."""
+    if not result.measured:
+        return bounds(result.stated.claim)
+    return bounds(result.stated.claim, result.predicate, result.basis)
+
+
+def _number(value: float | None, factor: float = 1.0) -> str:
+    return "" if value is None or math.isnan(value) else digits(value * factor)
+
+
+def _interval(one: Outcome, factor: float) -> str:
+    if math.isnan(one.low) or one.low == one.high:
+        return _number(one.value, factor)
+    return f"{_number(one.value, factor)} [{_number(one.low, factor)}, {_number(one.high, factor)}]"
+
+
+def _values(result: Result) -> str:
+    """What was measured of a claim, in a few words."""
+    measured = result.measured
+    if not measured:
+        return ""
+    factor, unit = _scale(result.stated.claim, result.basis)
+    after = f" {unit}" if unit else ""
+    if result.basis == "failures":
+        return f"{sum(one.inside for one in measured)} of {len(measured)} as stated"
+    if len(measured) == 1:
+        return _interval(measured[0], factor) + after
+    low, high = min(one.value for one in measured), max(one.value for one in measured)
+    inside = sum(one.inside for one in measured)
+    return f"{_number(low, factor)} to {_number(high, factor)}{after}, {inside} of {len(measured)} within the bounds"
+
+
+def _probability(value: float | None) -> str:
+    if value is None:
+        return ""
+    return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
+# ---- command line ----------------------------------------------------------------------------------------------------
+
+
+def summary(results: Iterable[Result]) -> str:
+    """How many claims have which verdict."""
+    counts = Counter(result.verdict for result in results)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]) or "none"
+
+
+def text(results: Sequence[Result], *, cells: bool, tested: Mapping[str, int]) -> str:
+    """A table for a terminal: a claim on each line and what to know about it below; *tested* is the size of families.
+
+    Without *cells* a table of numbers is one line.
+    """
+    lines: list[str] = []
+    for name in dict.fromkeys(result.stated.name for result in results):
+        own = [result for result in results if result.stated.name == name]
+        lines += [f"{own[0].stated.paper.title} ({name}): {summary(own)}", f"  {_family(tested.get(name, 0))}"]
+        if any(result.only_relative for result in own):
+            lines.append(f"  ratios and orders only: stated for {own[0].stated.paper.hardware}, the testbed is local")
+        shown = [result.stated.claim.id for result in own if cells or result.stated.group is None]
+        width = max(map(len, shown), default=0)
+        for group in dict.fromkeys(result.stated.group for result in own):
+            part = [result for result in own if result.stated.group == group]
+            if group is not None and not cells:
+                lines.append(f"  {'table':<15} {group:<{width}}  {len(part)} numbers: {summary(part)}")
+                continue
+            for result in part:
+                lines += _claim_lines(result, width)
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+def _family(count: int) -> str:
+    return f"{count} claims with p-values, adjusted together (Benjamini-Hochberg at {100 * LEVEL:.0f} %)"
+
+
+def _claim_lines(result: Result, width: int) -> list[str]:
+    claim = result.stated.claim
+    head = f"  {result.verdict:<15} {claim.id:<{width}}  {_judged_bounds(result)}"
+    values = _values(result)
+    lines = [head + (f": {values}" if values else "")]
+    below = [result.reason]
+    if result.outside and result.measured[1:]:
+        below.append(_outside(result))
+    if result.adjusted is not None and result.verdict != "holds":
+        below.append(f"adjusted p = {_probability(result.adjusted)}")
+    indent = " " * 18
+    for note in filter(None, below):
+        lines += textwrap.wrap(note, WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return lines
+
+
+def _outside(result: Result) -> str:
+    """The comparisons that are outside the bounds, the first few of them."""
+    factor, _ = _scale(result.stated.claim, result.basis)
+    names = result.stated.paper.libraries
+    shown = [
+        f"{one.text} = {_number(one.value, factor)}" + (f" ({names[one.library]})" if one.library else "")
+        for one in result.outside
+    ]
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return f"outside: {', '.join(shown[:SHOWN])}{more}"
+
+
+# ---- table -----------------------------------------------------------------------------------------------------------
+
+COLUMNS: Mapping[str, pl.DataType] = (
+    dict.fromkeys(["paper", "claim", "source", "statement", "verdict", "reason", "judged_as"], pl.String())
+    | {"p": pl.Float64(), "adjusted_p": pl.Float64(), "more_blocks": pl.Int64()}
+    | dict.fromkeys(["experiment", "campaign", "testbed", "scale", "library"], pl.String())
+    | {"in_population": pl.Boolean(), "compared": pl.String()}
+    | dict.fromkeys(["low_bound", "high_bound", "value", "low", "high"], pl.Float64())
+    | {"n": pl.Int64(), "published": pl.Float64(), "missing": pl.String(), "cells": pl.String()}
+)
+"""Columns of the table of claims: a row for every outcome, or one for a claim that has none."""
+
+
+def frame(results: Sequence[Result]) -> pl.DataFrame:
+    """All verdicts with what they rest on."""
+    rows = []
+    for result in results:
+        claim = result.stated.claim
+        base = {
+            "paper": result.stated.name,
+            "claim": claim.id,
+            "source": claim.source,
+            "statement": claim.statement,
+            "verdict": result.verdict,
+            "reason": result.reason or None,
+            "judged_as": result.basis if result.measured else None,
+            "p": result.p,
+            "adjusted_p": result.adjusted,
+            "more_blocks": result.more_blocks,
+            "experiment": result.experiment,
+            "campaign": result.campaign,
+            "testbed": result.testbed,
+            "scale": result.scale,
+        }
+        outcomes = [(one, True) for one in result.outcomes] + [(one, False) for one in result.beyond]
+        rows += [base | _outcome_row(*outcome) for outcome in outcomes] or [base]
+    complete = [{name: row.get(name) for name in COLUMNS} for row in rows]
+    return pl.DataFrame(complete, schema=COLUMNS, orient="row")
+
+
+def _outcome_row(one: Outcome, in_population: bool) -> dict[str, Any]:
+    def known(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "library": one.library,
+        "in_population": in_population,
+        "compared": one.text,
+        "low_bound": known(one.low_bound),
+        "high_bound": known(one.high_bound),
+        "value": known(one.value),
+        "low": known(one.low),
+        "high": known(one.high),
+        "n": one.n,
+        "published": one.published,
+        "missing": f"{one.missing}: {one.reason}" if one.missing else None,
+        "cells": " ".join(one.cells) or None,
+    }
+
+
+def write_table(results: Sequence[Result], directory: Path) -> list[Path]:
+    """Write the table as ``claims.parquet`` and ``claims.csv``."""
+    table = frame(results)
+    parquet, csv = directory / "claims.parquet", directory / "claims.csv"
+    runs.write_parquet(table, parquet)
+    csv.write_text(table.write_csv(float_precision=6), encoding="utf-8")
+    return [parquet, csv]
+
+
+# ---- report ----------------------------------------------------------------------------------------------------------
+
+
+def page(results: Sequence[Result], project: Project, artifacts: Path, directory: Path) -> dict[str, Any]:
+    """What the template of the report's page on claims shows; links are relative to *directory*."""
+    links = _Links(project.root, artifacts, directory)
+    commands = Commands(project)
+    titles = {name: library.title for name, library in project.libraries.items()}
+    papers = []
+    for name in dict.fromkeys(result.stated.name for result in results):
+        own = [result for result in results if result.stated.name == name]
+        groups = []
+        for group in dict.fromkeys(result.stated.group for result in own):
+            part = [result for result in own if result.stated.group == group]
+            shown = [_entry(result, links, commands, titles) for result in part]
+            source = part[0].stated.claim.source.partition(",")[0]
+            groups.append({"id": group, "source": source, "summary": summary(part), "claims": shown})
+        papers.append(
+            {
+                "id": name,
+                "paper": own[0].stated.paper,
+                "summary": summary(own),
+                "family": _family(sum(result.p is not None for result in own)),
+                "config": links.config(DIRECTORY / f"{name}.yaml"),
+                "groups": groups,
+            }
+        )
+    return {"papers": papers, "counts": _counts(results), "verdicts": VERDICTS, "family": FAMILY}
+
+
+def _counts(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Verdicts by paper, findings and numbers of tables apart."""
+    rows = []
+    for name in dict.fromkeys(result.stated.name for result in results):
+        for cells in (False, True):
+            own = [r for r in results if r.stated.name == name and (r.stated.group is not None) == cells]
+            if own:
+                counts = Counter(result.verdict for result in own)
+                what = "numbers of tables" if cells else "findings"
+                title = own[0].stated.paper.title
+                numbers = [counts[verdict] for verdict in VERDICTS]
+                rows.append({"id": name, "title": title, "what": what, "numbers": numbers, "all": len(own)})
+    return rows
+
+
+@dataclass(frozen=True)
+class _Links:
+    """Links from a page in *directory* to what lies behind a claim."""
+
+    root: Path
+    artifacts: Path
+    directory: Path
+
+    def config(self, path: Path) -> str:
+        """A file of the repository."""
+        return os.path.relpath(self.root / path, self.directory)
+
+    def of(self, result: Result) -> list[tuple[str, str]]:
+        """Names and targets: figure, table and runs where there are any, and the configuration."""
+        found = []
+        experiment = Path("config") / "experiments" / f"{result.experiment}.yaml"
+        if (self.root / experiment).is_file():
+            found.append(("config", self.config(experiment)))
+        if result.campaign is None:
+            return found
+        figure = result.stated.claim.figure
+        manifest = self.artifacts / "figures" / f"{figure}.json"
+        if figure and manifest.is_file():
+            known = json.loads(manifest.read_text(encoding="utf-8"))
+            if known["campaign"] == result.campaign and f"{figure}.html" in known["files"]:
+                found.append(("figure", f"../figures/{figure}.html"))
+        for suffix in ("html", "csv"):
+            if (self.artifacts / "tables" / f"{result.experiment}.{suffix}").is_file():
+                found.append(("table", f"../tables/{result.experiment}.{suffix}"))
+                break
+        found.append(("runs", f"runs.html#{result.experiment}+{result.campaign}"))
+        return found
+
+
+def _entry(result: Result, links: _Links, commands: Commands, titles: Mapping[str, str]) -> dict[str, Any]:
+    """One claim as the template shows it."""
+    claim = result.stated.claim
+    factor, unit = _scale(claim, result.basis)
+    command = commands.of(claim)
+    names = {**titles, **result.stated.paper.libraries}
+    return {
+        "id": claim.id,
+        "anchor": f"{result.stated.name}-{claim.id}",
+        "source": claim.source,
+        "statement": claim.statement,
+        "libraries": ", ".join(result.stated.paper.libraries[name] for name in claim.libraries),
+        "population": claim.population,
+        "note": claim.note,
+        "bounds": _judged_bounds(result),
+        "verdict": result.verdict,
+        "css": result.verdict.replace(" ", "-"),
+        "reason": result.reason,
+        "judged": result.judged if result.measured else "",
+        "p": _probability(result.p),
+        "adjusted": _probability(result.adjusted),
+        "outcomes": [_row(one, names, factor, unit) for one in result.measured],
+        "beyond": [_row(one, names, factor, unit) for one in result.beyond],
+        "links": links.of(result),
+        "command": command.text() if command else "",
+        "cost": command.cost.text() if command else "",
+    }
+
+
+def _row(one: Outcome, titles: Mapping[str, str], factor: float, unit: str) -> dict[str, Any]:
+    return {
+        "library": titles.get(one.library or "", one.library or ""),
+        "text": one.text,
+        "value": _interval(one, factor),
+        "unit": unit,
+        "n": one.n,
+        "inside": one.inside,
+        "published": _number(one.published, factor),
+    }
+
+
+# ---- documentation ---------------------------------------------------------------------------------------------------
+
+
+def documentation(project: Project) -> str:
+    """docs/claims.md: every claim, its bounds, and the command that measures just it, with time and disk."""
+    parts = [
+        "# Claims",
+        "",
+        *textwrap.wrap(
+            "Generated from `config/claims/` by `quicbed generate`. What each paper states, within which bounds we say "
+            "that it holds, and what measures just that. `quicbed claims` prints the verdicts on what was measured "
+            "here, or on the reference data as long as nothing was; `quicbed claims ID` those on a claim, a table or a "
+            "paper. The report has them with links to figures, tables and runs.",
+            WIDTH,
+        ),
+        "",
+        *textwrap.wrap(
+            f"Times are estimates for two cores, at scale `{project.config.scale}` and in a fresh clone; builds that "
+            "are there already take none. Finished runs are kept: to measure anew what was measured before, first move "
+            "`raw/<testbed>/<experiment>` away.",
+            WIDTH,
+        ),
+        "",
+        *textwrap.wrap(FAMILY + " `quicbed.verdicts` says how verdicts are reached.", WIDTH),
+        "",
+    ]
+    commands = Commands(project)
+    all_claims = stated(project)
+    for name in dict.fromkeys(one.name for one in all_claims):
+        own = [one for one in all_claims if one.name == name]
+        parts += _paper(name, own[0].paper, own, commands)
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _paper(name: str, paper: Paper, own: Sequence[Stated], commands: Commands) -> list[str]:
+    """The section on one paper."""
+    lines = [f"## {paper.title}", "", *textwrap.wrap(f"`{name}`. {paper.citation}.", WIDTH), ""]
+    lines += textwrap.wrap(f"Stated for: {paper.population}.", WIDTH)
+    if paper.hardware:
+        hint = f"Values of {paper.hardware} are judged as ratios and orders only on a local testbed."
+        lines += textwrap.wrap(hint, WIDTH)
+    lines += ["", "| claim | source | statement | bounds | measured by | time, disk |", "| --- " * 6 + "|"]
+    for one in (one for one in own if one.group is None):
+        libraries = ", ".join(paper.libraries[library] for library in one.claim.libraries)
+        about = f" ({libraries})" if libraries else ""
+        row = [f"`{one.claim.id}`", one.claim.source, f"{one.claim.statement}{about}", _bounds_text(one.claim)]
+        lines.append(_line([*row, *_how(one.claim, paper, commands)]))
+    for group in dict.fromkeys(one.group for one in own if one.group is not None):
+        cells = [one for one in own if one.group == group]
+        for library in dict.fromkeys(tuple(one.claim.libraries) for one in cells):
+            part = [one for one in cells if tuple(one.claim.libraries) == library]
+            first = part[0].claim
+            names = ", ".join(paper.libraries[one] for one in library)
+            numbers = f"{len(part)} numbers of {names}, as: {first.statement}"
+            row = [f"`{group}`", first.source.partition(",")[0], numbers, _bounds_text(first)]
+            lines.append(_line([*row, *_how(first, paper, commands)]))
+    return [*lines, ""]
+
+
+def _bounds_text(claim: Claim) -> str:
+    text = bounds(claim)
+    return f"{text}; locally {claim.locally.predicate.text()}, as a ratio" if claim.locally else text
+
+
+def _how(claim: Claim, paper: Paper, commands: Commands) -> tuple[str, str]:
+    """The command that measures a claim, and its time and disk; else why there is none."""
+    if claim.needs:
+        return f"not on a local testbed: needs {claim.needs}", ""
+    if claim.reads.missing:
+        return f"not yet: {claim.reads.missing}", ""
+    command = commands.of(claim)
+    if command:
+        return f"`{command.text()}`", command.cost.text()
+    if claim.reads.experiment not in commands.project.experiments:
+        return f"not yet: experiment `{claim.reads.experiment}`, {paper.awaited[claim.reads.experiment]}", ""
+    names = ", ".join(paper.libraries[name] for name in claim.libraries)
+    return f"not yet: {names or 'a library'} as an [external endpoint](external-endpoints.md)", ""
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
