@@ -14,6 +14,7 @@ import pytest
 
 import fakeruns
 from quicbed import analysis, figures, notebooks, provenance, report, runs
+from quicbed.config import Project
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -104,6 +105,28 @@ def test_pages_are_well_formed_and_every_link_leads_somewhere(tmp_path: Path) ->
                 assert f'id="{anchor}"' in text, target
         assert "http://" not in text
         assert "https://" not in text  # nothing is fetched from elsewhere
+
+
+@pytest.mark.usefixtures("no_chromium")
+def test_claims_have_a_page_with_verdicts_evidence_and_commands(tmp_path: Path) -> None:
+    raw, artifacts = make(tmp_path)
+    index = report.write(artifacts, raw, project=Project(ROOT))
+    page = (index.parent / "claims.html").read_text(encoding="utf-8")
+    links = Links(page).targets
+    assert "../figures/goodput-by-aead.html" in links
+    assert "../tables/aead-goodput.csv" in links
+    assert "runs.html#aead-goodput+c0ffee00" in links
+    for target in links:
+        path, _, anchor = target.partition("#")
+        assert (index.parent / path).is_file() if path else f'id="{anchor}"' in page, target
+    assert "https://" not in page
+    assert "libraries=[msquic,quiche,tcp-tls]&#34;</code>" in page
+    row = page.partition('<tr id="quantum-of-quic-fig3-noop-gain-quic">')[2].partition("</tr>")[0]
+    assert '<td class="verdict holds">holds</td>' in row
+    assert "NOOP / AES-128-GCM = 1.1" in row
+    overview = index.read_text(encoding="utf-8")
+    assert 'href="claims.html#quantum-of-quic"' in overview
+    assert "../tables/claims.csv" in Links(overview).targets
 
 
 @pytest.mark.usefixtures("no_chromium")

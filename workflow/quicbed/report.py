@@ -1,8 +1,9 @@
-"""The report: one page on what was measured, one that lists every run.
+"""The report: one page on what was measured, one on published claims, one that lists every run.
 
 ``report/index.html`` shows the figures, the numbers behind them, what is unsupported, failed or
-contaminated and why, and what everything was made with. ``report/runs.html`` is the trace from a
-number to its runs: every run with its cell, builds, proof and directory.
+contaminated and why, and what everything was made with. ``report/claims.html`` has the verdicts on
+published claims. ``report/runs.html`` is the trace from a number to its runs: every run with its
+cell, builds, proof and directory.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import jinja2
 import polars as pl
 
 from quicbed import analysis, details, provenance, runs
+from quicbed.config import Project
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -154,13 +156,15 @@ def _range(low: str | None, high: str | None, between: str = "to") -> str | None
     return None if low is None or high is None else f"{low} {between} {high}"
 
 
-def write(artifacts: Path, raw: Path, builds: Path | None = None) -> Path:
+def write(artifacts: Path, raw: Path, builds: Path | None = None, project: Project | None = None) -> Path:
     """Write the report on the runs below *raw* into *artifacts*/report; returns its first page.
 
     Figures, tables and notebooks already in *artifacts* are linked. *builds* is a directory of
-    builds; the ``build.json`` files in it are added to those recorded beside the runs.
+    builds; the ``build.json`` files in it are added to those recorded beside the runs. The claims
+    are those of *project*; their verdicts are written as a table too.
     """
     table = runs.table(raw)
+    beside = details.read(raw)
     directory = artifacts / "report"
     directory.mkdir(parents=True, exist_ok=True)
     environment = jinja2.Environment(
@@ -174,13 +178,15 @@ def write(artifacts: Path, raw: Path, builds: Path | None = None) -> Path:
     experiments = [
         _experiment(table, name) for name in table.filter(pl.col("arm").is_in(runs.ARMS))["experiment"].unique().sort()
     ]
+    claims_page = _claims(project, artifacts, raw, table, beside) if project else None
     page = environment.get_template("report.html.j2").render(
+        claims=claims_page,
         overview=overview(table),
         experiments=[experiment for experiment in experiments if experiment],
         figures=_figures(artifacts, table),
         downloads=_links(artifacts, directory, "tables", (".html", ".tex", ".csv", ".parquet")),
         notebooks=_links(artifacts, directory, "notebooks", (".html",)),
-        problems=_problems(raw, table, records),
+        problems=_problems(beside, table, records),
         unsupported=_incidents(table, pl.col("status") == "unsupported"),
         failed=_incidents(table, pl.col("status") == "failed"),
         contaminated=_incidents(table, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
@@ -190,16 +196,32 @@ def write(artifacts: Path, raw: Path, builds: Path | None = None) -> Path:
         total=len(table),
         reference=raw.name == "reference",
     )
+    if claims_page:
+        _write(directory / "claims.html", environment.get_template("claims.html.j2").render(**claims_page))
     _write(directory / "runs.html", environment.get_template("runs.html.j2").render(**_trace(table)))
     _write(directory / "index.html", page)
     return directory / "index.html"
 
 
-def _problems(raw: Path, table: pl.DataFrame, records: Sequence[provenance.Campaign]) -> list[str]:
+def _claims(
+    project: Project, artifacts: Path, raw: Path, table: pl.DataFrame, beside: details.Details
+) -> dict[str, Any]:
+    """Verdicts on all claims, for their page; also writes them as a table."""
+    # notebooks load this module too, and need none of these
+    from quicbed import claims, claims_report, verdicts
+
+    found = verdicts.tables(raw, project.root, table, beside)
+    results = verdicts.evaluate(project, claims.stated(project), found)
+    (artifacts / "tables").mkdir(parents=True, exist_ok=True)
+    claims_report.write_table(results, artifacts / "tables")
+    return claims_report.page(results, project, artifacts, artifacts / "report")
+
+
+def _problems(found: details.Details, table: pl.DataFrame, records: Sequence[provenance.Campaign]) -> list[str]:
     """What could not be read: a line for every run, for what lies beside one that could be read, and for records."""
     unread = runs.problems(table)
     named = {line.partition(": ")[0] for line in unread}
-    beside = [line for line in details.read(raw).problems if line.partition(": ")[0] not in named]
+    beside = [line for line in found.problems if line.partition(": ")[0] not in named]
     return unread + beside + [line for one in records for line in one.problems]
 
 

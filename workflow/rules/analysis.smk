@@ -51,6 +51,7 @@ for KIND in RESULTS:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
             code=ANALYSIS,
+            claims=CLAIMS,
         output:
             page=str(RESULTS[KIND] / "report" / "index.html"),
         log:
