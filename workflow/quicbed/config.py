@@ -663,10 +663,10 @@ class Project:
         _known("testbed", self.config.testbed, self.testbeds, config_file)
         for library in self.config.libraries or []:
             _known("libraries", library, self.libraries, config_file)
-        for name, copy in self.published.items():
-            if not copy.exists():
+        for name, path in self.published.items():
+            if not path.exists():
                 raise ConfigError(
-                    f"{config_file}: published.{name}: {copy} does not exist; name a local copy of the data, or leave "
+                    f"{config_file}: published.{name}: {path} does not exist; name a local copy of the data, or leave "
                     "out the key"
                 )
         for name in self.config.experiments:
