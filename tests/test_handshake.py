@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import pytest
 
+import wirefixtures
 from quicbed import algorithms, events
 from quicbed.capture import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, Capture, Frame
 from quicbed.cli import main
@@ -25,6 +26,8 @@ from quicbed.handshake import (
     _Connection,
     _Examiner,
     _Piece,
+    _quic,
+    _read,
     _Unit,
     contradictions,
     count_differences,
@@ -491,3 +494,17 @@ def test_waiting_for_the_congestion_window_is_not_the_anti_amplification_limit()
     assert found.amplification is not None
     assert found.amplification.limit_hits == 0
     assert found.server_flights == 3
+
+
+# -- connections
+
+
+def test_an_initial_packet_to_an_id_issued_before_it_opens_no_connection(tmp_path: Path) -> None:
+    """As OpenSSL's client, which has no ID itself, with ngtcp2's server."""
+    address, port = wirefixtures.SERVER
+    first = wirefixtures.QuicTransfer(client_cid=b"", issued_cid=b"issued in 1-RTT!", size=4000)
+    second = wirefixtures.QuicTransfer(client_cid=b"", original_cid=b"another", server_cid=b"z" * 16, size=4000)
+    frames = first.run() + second.run()
+    packets = _read(wirefixtures.pcap(tmp_path / "two.pcap", frames), address, port, "quic")
+    found = _quic(packets, {}, (address, port))
+    assert [len(one.units) for one in found] == [len(first.frames), len(second.frames)]

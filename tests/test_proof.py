@@ -4,18 +4,22 @@ import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from quicbed.capture import CaptureError
 from quicbed.proof import Proof, check, examine, judge_headers
-from quicbed.quicwire import parse_datagram
+from quicbed.quicwire import crypto_stream, parse_datagram
 from wirefixtures import (
     CLIENT,
+    RETRY_RANDOM,
     SERVER,
     Protection,
     QuicTransfer,
+    crypto_frame,
     pcap,
+    server_hello,
     some_keys,
     tcp,
     tls_transfer,
@@ -29,6 +33,8 @@ class Claim:
 
     aead: str = "standard"
     header_protection: bool | None = True
+    cipher_suite: int | None = None
+    group: int | None = None
 
 
 STANDARD = Claim()
@@ -154,6 +160,30 @@ def test_a_retry_changes_the_initial_keys(tmp_path: Path) -> None:
     proof = quic_proof(tmp_path, frames.run())
     assert check(proof, STANDARD) == []
     assert (proof.connections, proof.client_to_server.initial_packets) == (1, 2)
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+@pytest.mark.parametrize("client_cid", [b"", b"other"])
+def test_a_connection_id_issued_during_the_handshake(tmp_path: Path, claim: Claim, client_cid: bytes) -> None:
+    """As OpenSSL's client with ngtcp2's server: from its second Initial on, the client uses an ID it was just given."""
+    frames = transfer(claim)
+    frames.client_cid, frames.issued_cid = client_cid, b"issued in 1-RTT!"
+    proof = quic_proof(tmp_path, frames.run())
+    assert check(proof, claim) == []
+    assert (proof.connections, proof.unattributed_packets) == (1, 0)
+    client = proof.client_to_server
+    assert client.initial_packets == client.initial_decrypted == 2
+    assert client.one_rtt_packets == client.packets - 1
+
+
+@pytest.mark.parametrize("seen", QUIC_CLAIMS)
+def test_a_client_in_another_variant_is_caught_after_a_change_of_its_connection_id(tmp_path: Path, seen: Claim) -> None:
+    frames = transfer(seen)
+    frames.client_cid, frames.issued_cid = b"", b"issued in 1-RTT!"
+    frames.client_noop = not frames.noop
+    problems = check(quic_proof(tmp_path, frames.run()), seen)
+    assert any("the tags of the client's packets" in p for p in problems)
+    assert not any("server" in p for p in problems)
 
 
 @pytest.mark.parametrize("claim", QUIC_CLAIMS)
@@ -441,3 +471,97 @@ def test_damaged_captures_raise_nothing_else(tmp_path: Path, seed: int, transpor
         return
     assert check(proof, NOOP)
     assert check(proof, NOOP_PROTECTED_HEADERS)
+
+
+NEGOTIATED = Claim(cipher_suite=0x1301, group=0x001D)
+
+
+def test_cipher_suite_and_group_are_those_of_the_server_hello(tmp_path: Path) -> None:
+    proof = quic_proof(tmp_path, QuicTransfer(hello=server_hello(0x1303, 0x11EC)).run())
+    assert (proof.cipher_suites, proof.groups) == ((0x1303,), (0x11EC,))
+    assert (proof.hello_retry_requests, proof.unread_hellos) == (0, 0)
+    assert check(proof, Claim(cipher_suite=0x1303, group=0x11EC)) == []
+    assert check(proof, STANDARD) == []
+    assert check(proof, NEGOTIATED) == [
+        "The cipher suite is 0x1301, but a ServerHello has 0x1303.",
+        "The group is 0x001d, but a ServerHello has 0x11ec.",
+    ]
+
+
+def test_cipher_suite_and_group_over_tcp(tmp_path: Path) -> None:
+    proof = tcp_proof(tmp_path, tls_transfer(messages=(server_hello(0x1302),)))
+    assert (proof.cipher_suites, proof.groups, proof.unread_hellos) == ((0x1302,), (0x001D,), 0)
+    assert check(proof, NEGOTIATED) == ["The cipher suite is 0x1301, but a ServerHello has 0x1302."]
+
+
+def test_one_connection_with_another_cipher_suite_is_caught(tmp_path: Path) -> None:
+    first = QuicTransfer()
+    second = QuicTransfer(name="second", client=(CLIENT[0], 7), hello=server_hello(0x1302))
+    assert check(quic_proof(tmp_path, first.run() + second.run()), NEGOTIATED) == [
+        "The cipher suite is 0x1301, but a ServerHello has 0x1302."
+    ]
+
+
+@pytest.mark.parametrize("transport", ["quic", "tcp"])
+def test_a_hello_retry_request_is_caught(tmp_path: Path, transport: str) -> None:
+    messages = (server_hello(random_bytes=RETRY_RANDOM, group=0x001D), server_hello())
+    if transport == "quic":
+        proof = quic_proof(tmp_path, QuicTransfer(hello=b"".join(messages)).run())
+    else:
+        proof = tcp_proof(tmp_path, tls_transfer(messages=messages))
+    assert (proof.cipher_suites, proof.hello_retry_requests) == ((0x1301,), 1)
+    assert check(proof, NEGOTIATED) == ["The server asked for another key share with a HelloRetryRequest."]
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        b"",
+        bytes(120),
+        server_hello()[:-1],  # the rest was not captured
+        server_hello()[:4] + b"\x03\x04" + server_hello()[6:],  # another legacy version
+        server_hello()[:-40] + b"\xff" * 40,  # an extension that is longer than the message
+        server_hello(random_bytes=RETRY_RANDOM),  # nothing behind the HelloRetryRequest
+    ],
+)
+def test_a_server_hello_that_cannot_be_read_proves_no_cipher_suite(tmp_path: Path, hello: bytes) -> None:
+    proof = quic_proof(tmp_path, QuicTransfer(hello=hello).run())
+    assert (proof.cipher_suites, proof.groups, proof.unread_hellos) == ((), (), 1)
+    assert check(proof, NEGOTIATED)[0] == "No ServerHello can be read in 1 of 1 connections."
+    assert check(proof, STANDARD) == []
+
+
+def test_a_server_hello_without_key_share(tmp_path: Path) -> None:
+    proof = quic_proof(tmp_path, QuicTransfer(hello=server_hello(group=None)).run())
+    assert check(proof, NEGOTIATED) == ["A group is to be negotiated, but the ServerHello has no key share."]
+
+
+def test_crypto_data_are_put_together_in_any_order() -> None:
+    ack = b"\x03\x05\x00\x01\x00\x00\x00\x01\x02\x03"  # one more range, ECN counts
+    first = b"\x00\x01" + ack + crypto_frame(b"Server")
+    overlapping = crypto_frame(b"erHello", 4) + bytes(20)
+    assert crypto_stream([overlapping, first]) == b"ServerHello"
+    assert crypto_stream([overlapping]) == b""
+    closed = b"\x1c\x00\x00\x00" + crypto_frame(b"Server")
+    assert crypto_stream([closed, b"\x06\x00\x09cut", b"\x02"]) == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "server", "transport", "group", "requests"),
+    [
+        ("quiche", "10.113.0.2", "quic", 0x001D, 0),
+        ("quiche-x25519-mlkem768", "10.113.0.2", "quic", 0x11EC, 0),
+        ("openssl-retry", "10.113.0.2", "quic", 0x001D, 0),
+        ("tcp-tls", "10.113.0.2", "tcp", 0x001D, 0),
+        ("tcp-tls-hrr", "127.0.0.1", "tcp", 0x001D, 1),
+    ],
+)
+def test_server_hellos_of_real_captures(
+    repository: Path, name: str, server: str, transport: Literal["quic", "tcp"], group: int, requests: int
+) -> None:
+    capture = repository / "tests" / "data" / "handshakes" / f"{name}.pcap"
+    proof = examine(capture, server_ip=server, server_port=4433, transport=transport, mtu=1500)
+    assert proof.connections > 0
+    assert (len(proof.cipher_suites), proof.unread_hellos) == (1, 0)
+    assert proof.groups == (group,)
+    assert proof.hello_retry_requests == requests

@@ -114,6 +114,26 @@ def long_header_packet(
     return protection.seal(header, number, 2, payload)
 
 
+RETRY_RANDOM = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+
+
+def server_hello(cipher_suite: int = 0x1301, group: int | None = 0x001D, random_bytes: bytes = bytes(32)) -> bytes:
+    """Return a ServerHello message (RFC 8446, 4.1.3); with `RETRY_RANDOM` it is a HelloRetryRequest."""
+    extensions = b"\x00\x2b\x00\x02\x03\x04"
+    if group is not None:
+        share = struct.pack("!H", group)
+        if random_bytes != RETRY_RANDOM:
+            share += b"\x00\x20" + bytes(range(32))
+        extensions += struct.pack("!HH", 51, len(share)) + share
+    body = b"\x03\x03" + random_bytes + b"\x00" + struct.pack("!HBH", cipher_suite, 0, len(extensions)) + extensions
+    return b"\x02" + len(body).to_bytes(3, "big") + body
+
+
+def crypto_frame(data: bytes, offset: int = 0) -> bytes:
+    """Return a CRYPTO frame (RFC 9000, 19.6)."""
+    return b"\x06" + varint(offset) + varint(len(data)) + data
+
+
 def some_keys(seed: str) -> PacketKeys:
     """Return keys nobody on the wire knows."""
     secret = hashlib.sha512(seed.encode()).digest()
@@ -138,6 +158,10 @@ class QuicTransfer:
     original_cid: bytes = bytes.fromhex("8394c8f03e515708")
     first_number: int = 0
     retry_cid: bytes | None = None
+    issued_cid: bytes | None = None
+    """An ID that the server issues with its first flight and the client uses from then on."""
+    hello: bytes = server_hello()
+    """The server's messages in Initial packets."""
     name: str = "connection"
     frames: list[bytes] = field(default_factory=list)
 
@@ -168,14 +192,21 @@ class QuicTransfer:
             first_cid = self.retry_cid
         self.to_server(self._client_initial(first_cid, 1, dice))
         initial = Protection(initial_keys(first_cid).server, noop=not self.initial_standard)
+        ack = b"\x02\x01\x00\x00\x01"
         self.to_client(
-            long_header_packet(0, initial, self.client_cid, self.server_cid, 0, b"\x06" + dice.randbytes(120))
+            long_header_packet(0, initial, self.client_cid, self.server_cid, 0, ack + crypto_frame(self.hello))
             + long_header_packet(2, handshake, self.client_cid, self.server_cid, 0, dice.randbytes(900))
         )
         sent = self.first_number
+        server_cid, first = self.server_cid, b""
+        if self.issued_cid is not None:
+            server_cid = self.issued_cid
+            keys = Protection(initial_keys(first_cid).client, noop=not self.initial_standard)
+            first = long_header_packet(0, keys, server_cid, self.client_cid, 2, ack)
         self.to_server(
-            long_header_packet(2, handshake, self.server_cid, self.client_cid, 0, dice.randbytes(60))
-            + self._short(client, self.server_cid, sent, b"\x0a\x00GET /%d\r\n" % self.size)
+            first
+            + long_header_packet(2, handshake, server_cid, self.client_cid, 0, dice.randbytes(60))
+            + self._short(client, server_cid, sent, b"\x0a\x00GET /%d\r\n" % self.size)
         )
         room = self.datagram - 1 - len(self.client_cid) - 2 - 16 - 8
         for number, offset in enumerate(range(0, self.size, room), self.first_number):
@@ -186,7 +217,7 @@ class QuicTransfer:
                 sent += 1
                 ack = b"\x02" + varint(number) + varint(dice.randrange(1000)) + b"\x00"
                 ack += varint(number - self.first_number)
-                self.to_server(self._short(client, self.server_cid, sent, ack))
+                self.to_server(self._short(client, server_cid, sent, ack))
         return self.frames
 
     def _client_initial(self, destination: bytes, number: int, dice: random.Random) -> bytes:
@@ -208,6 +239,7 @@ def tls_transfer(
     sequence: int = 0xFFFFFF00,
     client: Address = CLIENT,
     server: Address = SERVER,
+    messages: tuple[bytes, ...] = (server_hello(),),
 ) -> list[bytes]:
     """Return the frames of a TLS 1.3 transfer; the sequence numbers wrap around."""
     dice = random.Random("tls")
@@ -227,7 +259,9 @@ def tls_transfer(
     request = b"GET /%d HTTP/1.1\r\nHost: server\r\n\r\n" % size
     up = [hello(250)]
     up += [record(d, i, up_keys, up_clear) for i, d in enumerate([bytes(36), request, b"\x01\x00"])]
-    down = [hello(120), record(dice.randbytes(1200), 0, down_keys, noop)]
+    # change_cipher_spec for middleboxes follows the server's first message (RFC 8446, D.4)
+    first, *others = [b"\x16\x03\x03" + len(message).to_bytes(2, "big") + message for message in messages]
+    down = [first, b"\x14\x03\x03\x00\x01\x01", *others, record(dice.randbytes(1200), 0, down_keys, noop)]
     body = b"HTTP/1.1 200 OK\r\n\r\n" + content(size)
     for number, at in enumerate(range(0, len(body), 16_384), 1):
         down.append(record(body[at : at + 16_384], number, down_keys, noop))

@@ -108,6 +108,8 @@ class _Claims:
 
     aead: str
     header_protection: bool | None
+    cipher_suite: int
+    group: int
 
 
 class Driver:
@@ -821,7 +823,12 @@ class Driver:
             )
         except (CaptureError, OSError) as error:
             return {}, [str(error)]
-        claims = _Claims(cell.variant["aead"], cell.variant["header_protection"])
+        claims = _Claims(
+            cell.variant["aead"],
+            cell.variant["header_protection"],
+            handshake.CIPHER_SUITES[cell.variant["cipher"]],
+            self.project.algorithms.group(cell.variant["group"]).code_point,
+        )
         return seen.model_dump(mode="json"), proof.check(seen, claims)
 
 

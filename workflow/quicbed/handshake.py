@@ -43,7 +43,7 @@ from quicbed import tshark
 from quicbed.algorithms import Table
 from quicbed.capture import TCP_SYN, Capture, CaptureError, Packet
 from quicbed.events import ClientConnection, ServerConnection
-from quicbed.quicwire import PacketType, QuicPacket, WireError, parse_datagram
+from quicbed.quicwire import PacketType, QuicPacket, WireError, open_initial, parse_datagram
 from quicbed.tshark import QuicDetails, TsharkError
 
 Role = Literal["client", "server"]
@@ -241,6 +241,16 @@ class _Connection:
     server_cid_bytes: int | None = None
     """Length of the connection ID the server chose."""
 
+    def receives(self, initial: QuicPacket) -> bool:
+        """Whether a client's Initial packet belongs to this connection.
+
+        Its destination may be new and yet not open a connection: an ID that the server issued in a 1-RTT packet before
+        the handshake was complete. Then it is protected with the keys of this connection.
+        """
+        if initial.destination_cid in self.server_cids:
+            return True
+        return open_initial(initial, self.server_cids, from_server=False) is not None
+
 
 def examine(
     capture: Path,
@@ -310,12 +320,12 @@ def _quic(
             continue  # nothing of QUIC version 1, or of a connection whose beginning is not captured
         first = parsed[0]
         if role == "client" and first.type is PacketType.INITIAL:
-            known = next((one for one in reversed(earlier) if first.destination_cid in one.server_cids), None)
+            known = next((one for one in reversed(earlier) if one.receives(first)), None)
             if known is None:
                 known = _Connection(client[1], client_cid=first.source_cid or b"")
-                known.server_cids.add(first.destination_cid)
                 connections.append(known)
                 earlier.append(known)
+            known.server_cids.add(first.destination_cid)
             current = known
         elif role == "server" and first.type is not PacketType.ONE_RTT:
             # A late packet of a connection that had this port before.

@@ -9,7 +9,8 @@ frames, and needs no secrets:
 - QUIC header protection is off where reserved bits and packet numbers can be read
   (:func:`judge_headers`);
 - the tag of the NOOP AEAD is the last 16 bytes of every packet, always the same;
-- Initial packets are standard where they decrypt with the keys of RFC 9001, 5.2.
+- Initial packets are standard where they decrypt with the keys of RFC 9001, 5.2;
+- cipher suite and key-exchange group are those of the ServerHello (:mod:`quicbed.serverhello`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from math import exp, lgamma, log
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
+from quicbed import serverhello
 from quicbed.capture import TCP_SYN, Capture, Packet
 from quicbed.content import visible_bytes
 from quicbed.quicwire import (
@@ -34,10 +36,10 @@ from quicbed.quicwire import (
     PacketType,
     QuicPacket,
     WireError,
+    crypto_stream,
     decode_packet_number,
-    initial_keys,
+    open_initial,
     parse_datagram,
-    unprotect,
 )
 
 Transport = Literal["quic", "tcp"]
@@ -82,6 +84,7 @@ REQUEST = re.compile(
     re.DOTALL,
 )
 """A client's request as it can be read in an unprotected packet."""
+_TLS_HANDSHAKE = 22
 _TLS_APPLICATION_DATA = 23
 _TLS_HEADER_BYTES = 5
 
@@ -96,6 +99,14 @@ class Variant(Protocol):
     @property
     def header_protection(self) -> bool | None:
         """Whether QUIC header protection is on; without meaning for TCP."""
+
+    @property
+    def cipher_suite(self) -> int | None:
+        """Code point of the cipher suite; ``None`` for any."""
+
+    @property
+    def group(self) -> int | None:
+        """Code point of the key-exchange group; ``None`` for any."""
 
 
 class Direction(BaseModel):
@@ -154,6 +165,14 @@ class Proof(BaseModel):
     """Whether both directions have constant tags."""
     initial_standard: bool | None
     """Whether all Initial packets, some from each side, are protected as RFC 9001 says."""
+    cipher_suites: tuple[int, ...]
+    """Cipher suites of the ServerHellos (code points), each once."""
+    groups: tuple[int, ...]
+    """Groups of their key shares (code points), each once."""
+    hello_retry_requests: int
+    """Connections with a HelloRetryRequest."""
+    unread_hellos: int
+    """Connections without a ServerHello that can be read."""
     max_frame_bytes: int | None
     """Longest frame on the link, link-layer header included."""
     cut_packets: int
@@ -216,6 +235,8 @@ class _Sent:
     headers: _Judgement | None = None
     initials: tuple[int, int] | None = None
     """How many Initial packets there are, and how many of them decrypt."""
+    hellos: list[list[serverhello.ServerHello]] = field(default_factory=list)
+    """What each connection has of ServerHello and HelloRetryRequest."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +280,7 @@ def examine(
     both = (client_to_server, server_to_client)
     content_bytes = sum(map(visible_bytes, seen.server.payload))
     payload_bytes = sum(map(len, seen.server.payload))
+    chosen = [hello for hellos in seen.server.hellos for hello in hellos if not hello.retry_request]
     return Proof(
         transport=transport,
         server=f"[{server[0]}]:{server_port}" if ":" in server[0] else f"{server[0]}:{server_port}",
@@ -273,6 +295,10 @@ def examine(
         header_protection_off=_agreement([side.headers for side in both], "clear", "protected"),
         tag_constant=_agreement([side.tags for side in both], "constant", "varying"),
         initial_standard=_initial_verdict(both),
+        cipher_suites=tuple(sorted({hello.cipher_suite for hello in chosen})),
+        groups=tuple(sorted({hello.group for hello in chosen if hello.group is not None})),
+        hello_retry_requests=sum(any(h.retry_request for h in hellos) for hellos in seen.server.hellos),
+        unread_hellos=sum(all(h.retry_request for h in hellos) for hellos in seen.server.hellos),
         max_frame_bytes=max((p.packet.frame.wire_bytes for p in packets), default=None),
         cut_packets=sum(p.packet.cut for p in packets),
         unattributed_packets=seen.unattributed,
@@ -293,6 +319,7 @@ def check(proof: Proof, variant: Variant) -> list[str]:
             f"{server.packets} packets from {proof.server}."
         ]
     problems = _check_capture(proof)
+    problems += _check_hello(proof, variant)
     problems += _check_aead(proof, variant.aead)
     if proof.transport == "quic":
         problems += _check_headers(proof, protected=variant.header_protection is not False)
@@ -446,14 +473,13 @@ def _sent_quic(connections: list[_QuicConnection], *, from_server: bool) -> _Sen
     ends = [(c.server, c.client) if from_server else (c.client, c.server) for c in connections]
     one_rtt = [_without_strangers(sender.one_rtt, receiver.cid) for sender, receiver in ends]
     packets = [packet for connection in one_rtt for packet in connection]
+    decrypted = [_decrypted(connection, from_server) for connection in connections]
     return _Sent(
         payload=[packet.data[1 + len(packet.destination_cid) : -TAG_BYTES] for packet in packets],
         tags=[packet.data[-TAG_BYTES:] for packet in packets],
         headers=judge_headers(one_rtt),
-        initials=(
-            sum(len(sender.initials) for sender, _ in ends),
-            sum(_count_decrypted(connection, from_server) for connection in connections),
-        ),
+        initials=(sum(len(sender.initials) for sender, _ in ends), sum(map(len, decrypted))),
+        hellos=[serverhello.read(crypto_stream(payloads)) for payloads in decrypted],
     )
 
 
@@ -492,14 +518,18 @@ def _opens(packet: QuicPacket, connection: _QuicConnection | None) -> bool:
     """Whether a client's packet opens a connection other than the one its address uses so far.
 
     A client keeps its own connection ID during the handshake. An empty one tells nothing, but then
-    the other one is new too.
+    the other one is new too. It may also be one that the server issued in a 1-RTT packet before the
+    handshake was complete (OpenSSL's client uses such an ID at once, even in Initial packets): the
+    packet's keys are those of the connection all the same.
     """
     if packet.type is not PacketType.INITIAL:
         return False
     if connection is None or packet.source_cid != connection.client.cid:
         return True
     known = (*connection.initial_cids, connection.server.cid)
-    return not packet.source_cid and packet.destination_cid not in known
+    if packet.source_cid or packet.destination_cid in known:
+        return False
+    return open_initial(packet, connection.initial_cids, from_server=False) is None
 
 
 def _attribute(connection: _QuicConnection, packet: QuicPacket, *, from_server: bool) -> None:
@@ -530,20 +560,11 @@ def _without_strangers(packets: list[QuicPacket], cid: bytes | None) -> list[Qui
     return [packet for packet in packets if packet.destination_cid == cid or seen[packet.destination_cid] > 1]
 
 
-def _count_decrypted(connection: _QuicConnection, from_server: bool) -> int:
-    """Count the Initial packets of one side that decrypt with the Initial keys of RFC 9001."""
+def _decrypted(connection: _QuicConnection, from_server: bool) -> list[bytes]:
+    """Plaintexts of the Initial packets of one side that decrypt with the Initial keys of RFC 9001."""
     side = connection.server if from_server else connection.client
-    decrypted = 0
-    candidates = [initial_keys(cid) for cid in connection.initial_cids]
-    for packet in side.initials:
-        for keys in candidates:
-            try:
-                unprotect(packet, keys.server if from_server else keys.client)
-            except WireError:
-                continue
-            decrypted += 1
-            break
-    return decrypted
+    opened = (open_initial(packet, connection.initial_cids, from_server=from_server) for packet in side.initials)
+    return [plaintext for plaintext in opened if plaintext is not None]
 
 
 def _examine_tcp(packets: list[_Sighting]) -> _Seen:
@@ -562,6 +583,7 @@ def _sent_tcp(packets: list[_Sighting]) -> _Sent:
     return _Sent(
         payload=[run for stream in streams for run in stream],
         tags=[tag for stream in streams for tag in _tls_tags(stream[0])],
+        hellos=[serverhello.read(_tls_handshake(stream[0])) for stream in streams],
     )
 
 
@@ -593,21 +615,32 @@ def _reassemble(segments: list[Packet]) -> list[bytes]:
     return [bytes(run) for run in runs]
 
 
-def _tls_tags(stream: bytes) -> list[bytes]:
-    """Return the last 16 bytes of each application-data record at the start of a TLS stream (RFC
-    8446, 5.2).
-    """
-    tags = []
+def _tls_records(stream: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type and content of each record at the start of a TLS stream (RFC 8446, 5.1)."""
     offset = 0
     while offset + _TLS_HEADER_BYTES <= len(stream):
         kind, major = stream[offset], stream[offset + 1]
         end = offset + _TLS_HEADER_BYTES + int.from_bytes(stream[offset + 3 : offset + 5], "big")
         if major != 3 or end > len(stream):
             break
-        if kind == _TLS_APPLICATION_DATA and end - offset > _TLS_HEADER_BYTES + TAG_BYTES:
-            tags.append(stream[end - TAG_BYTES : end])
+        yield kind, stream[offset + _TLS_HEADER_BYTES : end]
         offset = end
-    return tags
+
+
+def _tls_tags(stream: bytes) -> list[bytes]:
+    """Return the last 16 bytes of each application-data record at the start of a TLS stream (RFC
+    8446, 5.2).
+    """
+    return [
+        content[-TAG_BYTES:]
+        for kind, content in _tls_records(stream)
+        if kind == _TLS_APPLICATION_DATA and len(content) > TAG_BYTES
+    ]
+
+
+def _tls_handshake(stream: bytes) -> bytes:
+    """Return the handshake messages in the clear at the start of a TLS stream."""
+    return b"".join(content for kind, content in _tls_records(stream) if kind == _TLS_HANDSHAKE)
 
 
 def _check_capture(proof: Proof) -> list[str]:
@@ -625,6 +658,25 @@ def _check_capture(proof: Proof) -> list[str]:
             f"A frame of {proof.max_frame_bytes} bytes was seen on a link with MTU {proof.mtu} "
             f"(frames of at most {limit} bytes): the link is not in wire mode, or has another MTU."
         )
+    return problems
+
+
+def _check_hello(proof: Proof, variant: Variant) -> list[str]:
+    """Contradictions between what was to be negotiated and the ServerHellos."""
+    asked = (("cipher suite", variant.cipher_suite, proof.cipher_suites), ("group", variant.group, proof.groups))
+    if all(expected is None for _, expected, _ in asked):
+        return []
+    problems = []
+    if proof.unread_hellos or not proof.connections:
+        problems.append(f"No ServerHello can be read in {proof.unread_hellos} of {proof.connections} connections.")
+    for what, expected, seen in asked:
+        if expected is not None and seen and seen != (expected,):
+            others = ", ".join(f"0x{value:04x}" for value in seen if value != expected)
+            problems.append(f"The {what} is 0x{expected:04x}, but a ServerHello has {others}.")
+    if variant.group is not None and proof.cipher_suites and not proof.groups:
+        problems.append("A group is to be negotiated, but the ServerHello has no key share.")
+    if proof.hello_retry_requests:
+        problems.append("The server asked for another key share with a HelloRetryRequest.")
     return problems
 
 

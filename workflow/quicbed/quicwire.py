@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -275,3 +276,57 @@ def unprotect(packet: QuicPacket, keys: PacketKeys) -> tuple[int, bytes]:
     except InvalidTag:
         raise WireError(f"the tag of the {packet.type.value} packet is not right for these keys") from None
     return number, plaintext
+
+
+def crypto_stream(payloads: Iterable[bytes]) -> bytes:
+    """Return the data in the CRYPTO frames of the packets of one encryption level, from the first byte to the first
+    that is missing (RFC 9000, 19.6).
+
+    ``payloads`` are plaintexts of Initial packets, in any order; one with other frames counts up to the first of them.
+    """
+    pieces: list[tuple[int, bytes]] = []
+    for payload in payloads:
+        try:
+            _crypto_frames(payload, pieces)
+        except WireError:
+            continue
+    stream = b""
+    for offset, data in sorted(pieces):
+        if offset > len(stream):
+            break
+        stream += data[len(stream) - offset :]
+    return stream
+
+
+def _crypto_frames(payload: bytes, pieces: list[tuple[int, bytes]]) -> None:
+    """Add offset and data of each CRYPTO frame to ``pieces``."""
+    cursor = _Cursor(payload)
+    while cursor.offset < len(payload):
+        match cursor.varint("a frame type"):
+            case 0x00 | 0x01:  # PADDING, PING
+                pass
+            case 0x02 | 0x03 as kind:  # ACK
+                cursor.varint("the largest acknowledged")
+                cursor.varint("the ACK delay")
+                ranges = cursor.varint("the number of ACK ranges")
+                for _ in range(1 + 2 * ranges + (3 if kind == 0x03 else 0)):
+                    cursor.varint("an ACK range or ECN count")
+            case 0x06:  # CRYPTO
+                offset = cursor.varint("an offset")
+                pieces.append((offset, cursor.take(cursor.varint("a length"), "CRYPTO data")))
+            case kind:
+                raise WireError(f"a frame of type 0x{kind:x}, which is not read here")
+
+
+def open_initial(packet: QuicPacket, cids: Iterable[bytes], *, from_server: bool) -> bytes | None:
+    """Return the plaintext of an Initial packet whose keys are made from one of these connection IDs.
+
+    ``None`` if it decrypts with the keys of none of them (RFC 9001, 5.2).
+    """
+    for cid in cids:
+        keys = initial_keys(cid)
+        try:
+            return unprotect(packet, keys.server if from_server else keys.client)[1]
+        except WireError:
+            continue
+    return None
