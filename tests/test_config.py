@@ -44,6 +44,12 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
         ("config.yaml", "seed: 1", "published: {highwy: x}", ["published", "highway"]),
         ("config.yaml", "seed: 1", "published: {steps: nowhere}", ["published.steps", "does not exist", "local copy"]),
         (
+            "experiments/pairwise.yaml",
+            "failures: findings",
+            "failures: ignored",
+            ["pairwise.yaml: failures", "'errors' or 'findings'", "`ignored`"],
+        ),
+        (
             "experiments/aead-goodput.yaml",
             "cipher: aes-256-gcm",
             "ciper: aes-256-gcm",

@@ -365,3 +365,111 @@ def test_time_ends_an_experiment_that_is_not_precise_but_not_before_its_least_nu
     assert len(orders(project)) == 4
     run(Project(project.root))
     assert len(orders(project)) == 4
+
+
+FINDINGS = EXPERIMENT.replace("[quiche, quinn]", "[quinn]").replace("scales:", "aa: false\nfailures: findings\nscales:")
+
+
+@pytest.fixture
+def findings(project: Project) -> Project:
+    """As `project`, in whose experiment failures are findings."""
+    (project.root / "config" / "experiments" / "test.yaml").write_text(FINDINGS, encoding="utf-8")
+    return Project(project.root)
+
+
+def labelled(project: Project, label: str = "AES-128-GCM") -> list[dict[str, Any]]:
+    """The runs with this label in the order of their blocks."""
+    found = [r for r in runs(project) if r["cell"]["label"] == label]
+    return sorted(found, key=lambda r: (r["block"], r["attempt"]))
+
+
+def test_a_failure_that_is_a_finding_is_the_outcome_of_its_block(
+    findings: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    # the proof is the first execution and the warm-up the second
+    behave(findings, "quinn", "stock", client=["ok", "ok", "crash", "ok"])
+    marker = run(findings)
+    assert [r["status"] for r in labelled(findings)] == ["failed", "ok", "ok"]
+    assert len(runs(findings)) == 6
+    assert marker["findings"] == {"quinn-aes-128-gcm": "1 of 3 runs failed"}
+    summed = [line for line in caplog.messages if "findings" in line]
+    assert summed == [
+        "test: findings: 1 of 2 cells failed: quinn-aes-128-gcm (1 of 3 runs failed); the report has every reason"
+    ]
+
+
+def test_a_contaminated_failure_is_repeated_in_its_block(findings: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    behave(findings, "quinn", "stock", client=["ok", "ok", "crash", "ok"])
+    gate = driver.Driver._gate
+
+    def busy(self: driver.Driver, attempt: driver.Attempt, cell: Any) -> None:
+        gate(self, attempt, cell)
+        if attempt.status == "failed":
+            attempt.contamination.append("something else ran")
+
+    monkeypatch.setattr(driver.Driver, "_gate", busy)
+    run(findings)
+    assert [(r["block"], r["status"]) for r in labelled(findings)] == [
+        *((0, "failed"), (0, "ok")),
+        *((1, "ok"), (2, "ok")),
+    ]
+
+
+def test_a_pair_that_always_fails_is_tried_in_every_block_and_ends_without_an_error(findings: Project) -> None:
+    behave(findings, "quinn", "stock", client=["crash"])
+    marker = run(findings)
+    assert [r["status"] for r in labelled(findings)] == ["failed"] * 3
+    assert all("SIGSEGV" in r["reason"] and "proof" not in r["evidence"] for r in labelled(findings))
+    assert marker["findings"] == {"quinn-aes-128-gcm": "3 of 3 runs failed"}
+    assert marker["excluded"] == {}
+    before = runs(findings)
+    assert run(findings) == marker
+    assert runs(findings) == before
+
+
+def test_a_pair_that_fails_first_is_proven_before_a_run_of_it_counts(findings: Project) -> None:
+    # both attempts at the proof, the first block; the second block, its proof, the third block
+    behave(findings, "quinn", "stock", client=["crash", "crash", "crash", "ok"])
+    marker = run(findings)
+    seen = labelled(findings)
+    assert [r["status"] for r in seen] == ["failed", "ok", "ok"]
+    proofs = {r["cell"]["id"]: r["status"] for r in runs(findings, "proofs/*") if r["status"] == "ok"}
+    assert proofs[seen[1]["evidence"]["proof"]] == "ok"
+    assert seen[2]["evidence"]["proof"] == seen[1]["evidence"]["proof"]
+    assert marker["findings"] == {"quinn-aes-128-gcm": "1 of 3 runs failed"}
+
+
+def test_what_cannot_be_proven_is_a_finding(findings: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "check", lambda _seen, claims: ["it is clear"] if claims.aead == "noop" else [])
+    marker = run(findings)
+    assert {r["cell"]["slug"]: r["reason"] for r in runs(findings, "test/*/excluded")} == {
+        "quinn-noop": "capture: it is clear"
+    }
+    assert marker["findings"] == {"quinn-noop": "not proven"}
+    assert {r["cell"]["label"] for r in runs(findings)} == {"AES-128-GCM"}
+
+
+def test_a_success_that_cannot_be_proven_is_no_data_point(findings: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "check", lambda _seen, claims: ["it is clear"] if claims.aead == "noop" else [])
+    # its transfer fails while it is captured, so that only its runs tell that it cannot be proven
+    behave(findings, "quinn", "noop", client=["crash", "crash", "ok"])
+    marker = run(findings)
+    assert [(r["status"], r["reason"]) for r in labelled(findings, "NOOP")] == [
+        ("failed", "not proven: capture: it is clear")
+    ] * 3
+    assert marker["findings"] == {"quinn-noop": "3 of 3 runs failed"}
+
+
+def test_findings_without_any_success_are_an_error(findings: Project) -> None:
+    for flavour in ("stock", "noop"):
+        behave(findings, "quinn", flavour, client=["crash"])
+    with pytest.raises(MeasureError, match=r"2 problems.*no run succeeded, the last failed: .*SIGSEGV"):
+        run(findings)
+    assert not (findings.root / "marker.json").exists()
+
+
+def test_contradicting_evidence_is_an_error_where_failures_are_findings(findings: Project) -> None:
+    behave(findings, "quinn", "stock", client=["ok", "ok", "wrong-cipher", "ok"])
+    with pytest.raises(MeasureError, match="client reports cipher TLS_AES_256_GCM_SHA384, the cell says TLS_AES_128"):
+        run(findings)
+    assert not (findings.root / "marker.json").exists()

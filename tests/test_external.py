@@ -15,13 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+import yaml
 
 import fakeproject
 from quicbed import build as builds
-from quicbed import certificates, driver, events, proof
+from quicbed import certificates, driver, events, measure, proof, runs
 from quicbed.build import BuildError
-from quicbed.config import ConfigError, Library, Project, parse
+from quicbed.config import ConfigError, Experiment, Library, Project, parse
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ROOT / "tests" / "external"
@@ -409,6 +411,57 @@ def test_an_external_client_takes_no_part_in_handshakes(
     assert by_pair["quiche quiche"]["status"] == "ok"
     assert by_pair["quiche ext"]["status"] == "ok"
     assert "ext quiche" not in by_pair
+
+
+MATRIX = """
+title: Test
+source: none
+question: none
+workload: {kind: bulk, congestion_control: any}
+link: {mode: throughput}
+libraries: [ngtcp2, wrapped]
+pairwise: true
+failures: findings
+variants: [{label: AES-128-GCM, cipher: aes-128-gcm}]
+baseline: AES-128-GCM
+aa: false
+scales:
+  tiny: {bytes: 300001, blocks: 1, timeout_s: 10}
+"""
+
+
+@pytest.mark.workflow
+def test_every_pair_with_external_endpoints_on_the_testbed(
+    build_of: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    """ngtcp2's endpoint and quiche's behind the scripts of a folder, each with each other."""
+    ngtcp2, quiche = build_of("ngtcp2", "stock"), build_of("quiche", "stock")
+    paths = {"build": str(tmp_path / "build"), "raw": str(tmp_path / "raw")}
+    project = Project(ROOT, {"scale": "tiny", "paths": paths, "gate": {"retries": 0}})
+    project.libraries["wrapped"] = described(
+        path=str(FOLDERS / "wrapping"), parameters={"PROGRAMS": str(quiche / "bin")}
+    )
+    builds.build(project, "wrapped", "stock", jobs=1, log=tmp_path / "build.log")
+    (project.build / ngtcp2.name).symlink_to(ngtcp2)
+    certificates.make(certificates.directory(project))
+    project.experiments["test"] = parse(Experiment, yaml.safe_load(MATRIX), "test").resolved(project.libraries)
+    measure.measure(project, "test", tmp_path / "marker.json")
+
+    table = runs.table(project.raw).filter((pl.col("experiment") == "test") & pl.col("block").is_not_null())
+    pairs = table.select("client_library", "server_library", "status", "reason").sort(
+        "client_library", "server_library"
+    )
+    names = ("ngtcp2", "wrapped")
+    assert pairs.rows() == [(client, server, "ok", None) for client in names for server in names]
+    assert table["goodput_mbps"].min() > 0  # type: ignore[operator]
+    assert json.loads((tmp_path / "marker.json").read_text(encoding="utf-8"))["findings"] == {}
+    # neither end tells what was negotiated; the capture of the proof does, and its key log
+    (proven,) = (project.raw / "local" / "proofs").glob("*/wrapped-aes-128-gcm-*/run.json")
+    evidence = json.loads(proven.read_text(encoding="utf-8"))["evidence"]
+    assert evidence["client"]["cipher"] is evidence["server"]["cipher"] is None
+    assert (evidence["seen"]["cipher_suites"], evidence["seen"]["groups"]) == ([0x1301], [0x001D])
+    assert evidence["signatures"] == [0x0804]  # rsa_pss_rsae_sha256
+    assert "unproven" not in evidence
 
 
 def _read(file: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,43 @@ def test_a_pair_that_failed_is_marked_with_its_reason(tmp_path: Path) -> None:
     figure = drawn(pair_runs(tmp_path / "raw", failing=("quiche", "quinn")))
     for trace in maps(figure):
         assert trace.z[1][0] is None
-        assert "3 failed, the last: it &lt;hung&gt;" in trace.hovertext[1][0]
-        assert trace.text[1][0] == "failed"
+        assert "3 of 3 runs failed, the last: it &lt;hung&gt;" in trace.hovertext[1][0]
+        assert trace.text[1][0] == "3/3 failed"
+    assert figure.table.filter(pl.col("failed") > 0)["runs"].to_list() == [3, 3]
+
+
+def test_a_pair_that_fails_at_times_has_its_mean_and_its_rate(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    table = pair_runs(raw)
+    run = json.loads((tmp_path / table["origin"][0] / "run.json").read_text(encoding="utf-8"))
+    fakeruns.write_run(raw, run | {"block": 4, "status": "failed", "reason": "it hung", "metrics": {}})
+    text = [text for trace in maps(drawn(runs.table(raw))) for row in trace.text for text in row]
+    assert [entry.endswith("<br>1/4 failed") for entry in text].count(True) == 1
+    assert not any(entry.startswith("1/4") for entry in text)
+
+
+def test_a_pair_that_could_not_be_proven_says_so(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    pair_runs(raw)
+    made = fakeruns.make_run(
+        experiment="pairwise",
+        cell={"id": "unproven", "slug": "unproven", "label": "208 KiB", "arm": "main", "baseline": None},
+        client={"library": "quiche", "flavour": "stock", "version": "1", "build": "quiche"},
+        server={"library": "msquic", "flavour": "stock", "version": "1", "build": "msquic"},
+        block=None,
+        status="failed",
+        reason="capture: the tags are <mixed>",
+        metrics={},
+    )
+    fakeruns.write_run(raw, made)
+    figure = drawn(runs.table(raw))
+    panel = maps(figure)[0]
+    at = list(panel.y).index("msquic"), list(panel.x).index("Quiche")
+    assert panel.text[at[0]][at[1]] == "not<br>proven"
+    assert "not proven: capture: the tags are &lt;mixed&gt;" in panel.hovertext[at[0]][at[1]]
+    notes = " ".join(str(note.text) for note in figure.figure.layout.annotations)
+    assert "0 of 24 runs failed" in notes
+    assert "1 cells could not be proven" in notes
 
 
 def test_frame_sizes_of_a_cell_are_those_of_its_proof(tmp_path: Path) -> None:

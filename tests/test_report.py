@@ -157,6 +157,14 @@ def test_gaps_provenance_and_numbers_are_on_the_page(tmp_path: Path) -> None:
     assert f">{ratio:.3f}<" in page
 
 
+def test_failed_runs_name_both_ends(tmp_path: Path) -> None:
+    made = fakeruns.make_run(status="failed", reason="it hung", metrics={})
+    fakeruns.write_run(tmp_path / "raw", made | {"server": made["server"] | {"library": "ngtcp2"}})
+    sheet = report._incidents(runs.table(tmp_path / "raw"), pl.col("status") == "failed")
+    seen = dict(zip(sheet.headers, sheet.rows[0], strict=True))
+    assert (seen["client"], seen["server"], seen["reason"]) == ("quinn", "ngtcp2", "it hung")
+
+
 @pytest.mark.usefixtures("no_chromium")
 def test_a_figure_of_other_runs_is_not_shown(tmp_path: Path) -> None:
     raw, artifacts = make(tmp_path)

@@ -41,9 +41,10 @@ class Campaign:
             for library, flavour in builds_needed(project, [name])
         }
         self.cells = cells_of(project, name, self.id, self.builds)
+        self.failures_are_findings = self.experiment.failures == "findings"
         self.proofs: dict[str, str] = {}
         self.excluded: dict[str, str] = {}
-        self.unproven: list[str] = []
+        self.unproven: dict[str, str] = {}
         self.retry: set[str] = set()
         # what is on disk, read once: only this campaign's driver adds to it
         self._runs: dict[int, dict[str, list[dict[str, Any]]]] = {}
@@ -103,14 +104,19 @@ class Campaign:
 
     def settled(self, attempts: Sequence[Mapping[str, Any]]) -> bool:
         """Whether a cell of a block needs no further attempt."""
-        if any(run["status"] != "failed" and not run["contaminated"] for run in attempts):
+        outcomes = (run for run in attempts if self.failures_are_findings or run["status"] != "failed")
+        if any(not run["contaminated"] for run in outcomes):
             return True
         return len(attempts) > self.driver.project.config.gate.retries
 
     # ---- measuring -----------------------------------------------------------------------------------------------
 
     def prove(self) -> None:
-        """Proof of every build and variant in the experiment; cells without one are not measured."""
+        """Proof of every build and variant in the experiment; cells without one are not measured.
+
+        Where failures are findings, a cell whose transfer failed while it was captured stays: its runs fail too, or the
+        first that does not is proven (`_attest`).
+        """
         # cells of one link follow each other, because changing it takes seconds
         for cell in sorted(
             self.cells, key=lambda cell: (cell.variant.get("rtt_ms") or 0, cell.variant.get("mtu") or 0)
@@ -124,19 +130,19 @@ class Campaign:
             if cell.arm == PRIMITIVES:
                 continue
             say(f"{self.name}: proof of {cell.slug}")
-            proof_id, reason, status = self.driver.prove(
-                cell, self.experiment.workload, link_of(cell, self.experiment.link).mtu
-            )
-            if status == "ok":
-                self.proofs[cell.id] = proof_id
+            verdict = self.driver.prove(cell, self.experiment.workload, link_of(cell, self.experiment.link).mtu)
+            if verdict.status == "ok":
+                self.proofs[cell.id] = verdict.proof
+            elif verdict.status == "failed" and self.failures_are_findings and not verdict.transferred:
+                say(f"{self.name}: {cell.slug}: failed: {verdict.reason}; tried again in every block")
             else:
-                self.exclude(cell, status, reason or "")
+                self.exclude(cell, verdict.status, verdict.reason or "")
 
     def exclude(self, cell: Cell, status: str, reason: str) -> None:
         """Keep a cell that is not measured in the data, with its reason."""
         self.excluded[cell.id] = reason
         if status == "failed":
-            self.unproven.append(f"{cell.slug}: not measured: {reason}")
+            self.unproven[cell.slug] = reason
         say(f"{self.name}: {cell.slug}: {status}: {reason}")
         parent = self.directory / "excluded"
         earlier = sorted(
@@ -156,7 +162,8 @@ class Campaign:
         if not active:
             raise MeasureError(f"{self.name}: no cell can be measured; the reasons are above")
         by_id = {cell.id: cell for cell in active}
-        self.retry = set(self.unsuccessful(by_id))
+        # where failures are findings, the blocks have told how often a cell fails
+        self.retry = set() if self.failures_are_findings else set(self.unsuccessful(by_id))
         warm = False
         begin, measured = time.monotonic(), 0
         while (work := self.next_work(by_id)) is not None:
@@ -244,19 +251,41 @@ class Campaign:
         return {cell: reason for cell, reason in last.items() if cell in by_id and cell not in successful}
 
     def problems(self) -> list[str]:
-        """What must not pass for a finished experiment: contradicting evidence, cells without a successful run."""
+        """What must not pass for a finished experiment.
+
+        Contradicting evidence and cells without a successful run; where failures are findings, an experiment without a
+        successful run.
+        """
         by_id = {cell.id: cell for cell in self.cells if cell.id not in self.excluded}
-        found = list(self.unproven)
-        for block in self.blocks():
-            for cell, attempts in self.runs(block).items():
-                if cell in by_id:
-                    found += [
-                        f"{by_id[cell].slug} in block {block}: {text}"
-                        for run in attempts
-                        for text in run.get("contradictions", [])
-                    ]
-        for cell, reason in self.unsuccessful(by_id).items():
-            found.append(f"{by_id[cell].slug}: no run succeeded, the last failed: {reason}")
+        contradicting = [
+            f"{by_id[cell].slug} in block {block}: {text}"
+            for block in self.blocks()
+            for cell, attempts in self.runs(block).items()
+            if cell in by_id
+            for run in attempts
+            for text in run.get("contradictions", [])
+        ]
+        unsuccessful = [
+            f"{by_id[cell].slug}: no run succeeded, the last failed: {reason}"
+            for cell, reason in self.unsuccessful(by_id).items()
+        ]
+        if self.failures_are_findings:
+            return contradicting + (unsuccessful if len(unsuccessful) == len(by_id) else [])
+        unproven = [f"{slug}: not measured: {reason}" for slug, reason in self.unproven.items()]
+        return unproven + contradicting + unsuccessful
+
+    def findings(self) -> dict[str, str]:
+        """Cells that failed, with how often; empty where failures are errors."""
+        if not self.failures_are_findings:
+            return {}
+        found = dict.fromkeys(self.unproven, "not proven")
+        for cell in self.cells:
+            if cell.id in self.excluded:
+                continue
+            runs = [run for block in self.blocks() for run in self.runs(block).get(cell.id, [])]
+            failed = sum(run["status"] == "failed" for run in runs)
+            if failed:
+                found[cell.slug] = f"{failed} of {len(runs)} runs failed"
         return found
 
     def out_of_time(self) -> bool:
@@ -308,7 +337,7 @@ class Campaign:
         parent = self.directory / "warm-up"
         number = len(list(parent.glob("*"))) if parent.exists() else 0
         for cell in active:
-            if cell.baseline is None and cell.arm != PRIMITIVES:
+            if cell.baseline is None and cell.id in self.proofs:
                 say(f"{self.name}: warm-up {cell.slug}")
                 self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
                 with self.driver.stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
@@ -343,11 +372,23 @@ class Campaign:
                     directory,
                     profile=self.experiment.perf,
                 )
-                attempt.evidence["proof"] = self.proofs[cell.id]
+                self._attest(cell, attempt)
             run = self._record(cell, attempt, block=block, order=order, number=number)
             builds.write_json(directory / "run.json", run)
         runs.setdefault(cell.id, []).append(run)
         return run
+
+    def _attest(self, cell: Cell, attempt: Attempt) -> None:
+        """Name the proof of a run; a success without one is proven now, or has failed."""
+        if cell.id not in self.proofs and attempt.status == "ok":
+            mtu = link_of(cell, self.experiment.link).mtu
+            verdict = self.driver.prove(cell, self.experiment.workload, mtu)
+            if verdict.status == "ok":
+                self.proofs[cell.id] = verdict.proof
+            else:
+                attempt.fail(f"not proven: {verdict.reason}")
+        if cell.id in self.proofs:
+            attempt.evidence["proof"] = self.proofs[cell.id]
 
     def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> dict[str, Any]:
         if cell.arm == PRIMITIVES:

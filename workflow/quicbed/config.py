@@ -506,6 +506,14 @@ class Experiment(Model):
         description="Measure the baseline twice per block and library: the noise floor of a ratio.",
     )
     contrast: Contrast | None = Field(None, description="Ends the experiment when it is narrow enough.")
+    failures: Literal["errors", "findings"] = Field(
+        "errors",
+        description="What a cell is that fails in every run or cannot be proven. `errors`: the experiment ends with an "
+        "error once everything else is measured, and a failed run is repeated within its block. `findings`: a result, "
+        "recorded with its reason; a failed run is the outcome of its block, a cell whose captured transfer failed is "
+        "tried in every block and proven before a run of it counts, and only an experiment without any success ends "
+        "with an error. Evidence that contradicts a cell is an error in both.",
+    )
     perf: Perf | None = Field(
         None, description="Where processor time goes is sampled in every run (workload `bulk`); null: not."
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed import certificates, events, handshake, perf, proof
+from quicbed import certificates, events, handshake, perf, proof, tshark
 from quicbed.capture import CaptureError
 from quicbed.config import Library, Link, Perf, Project, Scale, Workload
 from quicbed.plan import UDP_OVERHEAD, Cell, congestion_control_of, digest, link_of, workload_of
@@ -110,6 +110,20 @@ class _Claims:
     header_protection: bool | None
     cipher_suite: int
     group: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a variant was proven between two builds."""
+
+    proof: str
+    """Id of the proof."""
+    status: str
+    """`ok`, `failed` or `unsupported`."""
+    reason: str | None
+    """Why it is not proven."""
+    transferred: bool
+    """Whether client and server did what they were asked to, so that it is the capture that does not prove it."""
 
 
 class Driver:
@@ -523,8 +537,6 @@ class Driver:
                     attempt.evidence[role] = values
                     break
             self._judge_processor(attempt, cell, role, log.start.options)
-        if self._external(cell.client.library) and self._external(cell.server.library):
-            _unproven(attempt, "neither end tells the cipher suite and the group")
 
     def _external(self, library: str) -> bool:
         """Whether a library is an external endpoint, which reports no connections and no negotiated values."""
@@ -685,12 +697,12 @@ class Driver:
 
     # ---- proofs --------------------------------------------------------------------------------------------------
 
-    def prove(self, cell: Cell, workload: Workload, mtu: int) -> tuple[str, str | None, str]:
+    def prove(self, cell: Cell, workload: Workload, mtu: int) -> Verdict:
         """Prove once per pair of builds that a variant does on the wire what it says.
 
         A captured download or, for handshakes, a captured series of them with the TLS secrets, from which packets and
-        bytes by encryption level are taken. Returns the id of the proof, the reason why it did not succeed (None:
-        proven) and its status.
+        bytes by encryption level are taken. The secrets of a download are taken where both ends are external, which
+        tell nothing themselves.
         """
         handshakes = workload.kind == "handshake"
         link = Link(mode="wire", mtu=mtu, rate_mbit=None if handshakes else PROOF_RATE_MBIT)
@@ -709,19 +721,19 @@ class Driver:
         for file in done:
             stored = read_run(file)
             if stored["status"] == "unsupported":
-                return proof_id, stored["reason"], stored["status"]
+                return Verdict(proof_id, stored["status"], stored["reason"], transferred=False)
             # looked at again, because what examines captures may have changed since
             if stored["status"] == "ok" and (
                 handshakes or not self._examine(cell, file.parent / "capture.pcap", mtu)[1]
             ):
-                return proof_id, None, "ok"
+                return Verdict(proof_id, "ok", None, transferred=True)
         if handshakes:
             size, count = 1, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS
         else:
             size, count = PROOF_BYTES_LARGE if cell.variant.get("mtu") else PROOF_BYTES, 1
         attempts = itertools.count(len(done))
-        result = "failed"
-        reason: str | None = None
+        silent = self._external(cell.client.library) and self._external(cell.server.library)
+        verdict = Verdict(proof_id, "failed", None, transferred=False)
         for again in range(PROOF_ATTEMPTS):
             if again and not handshakes:
                 size = PROOF_BYTES_LARGE
@@ -731,16 +743,19 @@ class Driver:
             name = f"{cell.slug.removesuffix('-aa')}-{proof_id}.{number}"
             with self.stored(parent / name) as directory:
                 capture = directory / "capture.pcap"
-                key_log = directory / "keys.log" if handshakes else None
+                key_log = directory / "keys.log" if handshakes or silent else None
                 with self.testbed.capture(capture, snaplen=mtu + 100) as captured:
                     attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
                 attempt.contamination = []
-                if attempt.status == "ok":
+                transferred = attempt.status == "ok"
+                if transferred:
                     attempt.evidence["proof"] = proof_id
                     if handshakes:
                         attempt.evidence["handshake"], problems = self._examine_handshakes(cell, directory, count, mtu)
                     else:
                         attempt.evidence["seen"], problems = self._examine(cell, capture, mtu)
+                        if silent:
+                            problems += self._examine_secrets(attempt, cell, directory)
                         for role, direction in (("client", "client_to_server"), ("server", "server_to_client")):
                             if mean := attempt.evidence["seen"].get(direction, {}).get("mean_frame_bytes"):
                                 attempt.metrics[f"{role}_mean_frame_bytes"] = mean
@@ -761,10 +776,43 @@ class Driver:
                 )
                 run["cell"] |= {"id": proof_id, "arm": "proof", "baseline": None}
                 builds.write_json(directory / "run.json", run)
-            result, reason = attempt.status, attempt.reason
-            if result != "failed":
+            verdict = Verdict(proof_id, attempt.status, attempt.reason, transferred)
+            if verdict.status != "failed":
                 break
-        return proof_id, reason, result
+        return verdict
+
+    def _examine_secrets(self, attempt: Attempt, cell: Cell, directory: Path) -> list[str]:
+        """Where what the key log of a captured download shows, beyond the ServerHello, contradicts the cell.
+
+        Not every endpoint writes a key log: what is not seen then is noted as unproven.
+        """
+        key_log = directory / "keys.log"
+        problem = tshark.problem() if key_log.is_file() else "there is no key log"
+        if problem is None:
+            try:
+                seen = handshake.examine(
+                    directory / "capture.pcap",
+                    key_log,
+                    server_ip=str(self.testbed.server.address),
+                    server_port=PORT,
+                    transport="quic" if cell.transport == "quic" else "tcp",
+                )
+            except handshake.HandshakeError as error:
+                problem = str(error).replace(f"{directory}/", "")
+            else:
+                problem = next((one.problem for one in seen if one.problem), None)
+        if problem is not None:
+            _unproven(attempt, f"the signature algorithm is not seen: {problem}")
+            return []
+        attempt.evidence["signatures"] = sorted({one.signature for one in seen if one.signature is not None})
+        return handshake.contradictions(
+            seen,
+            self.project.algorithms,
+            group=cell.variant["group"],
+            signature=cell.variant["signature"],
+            cipher=cell.variant["cipher"],
+            retry=bool(cell.variant["retry"]),
+        )
 
     def _examine_handshakes(
         self, cell: Cell, directory: Path, count: int, mtu: int

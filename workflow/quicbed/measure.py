@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -14,9 +14,11 @@ from quicbed import certificates, tshark
 from quicbed.build import components
 from quicbed.campaign import Campaign
 from quicbed.config import Project
-from quicbed.driver import FREE_BYTES, Driver, MeasureError
+from quicbed.driver import FREE_BYTES, Driver, MeasureError, say
 from quicbed.plan import builds_needed
 from quicbed.testbed import Testbed, TestbedError, open_testbed
+
+NAMED_FINDINGS = 8
 
 
 @contextlib.contextmanager
@@ -55,11 +57,19 @@ def _check_tools(project: Project, name: str) -> None:
             raise MeasureError(problem)
 
 
+def _in_one_line(findings: Mapping[str, str], cells: int) -> str:
+    """What failed, with the first few by name."""
+    named = [f"{slug} ({what})" for slug, what in findings.items()]
+    shown = ", ".join(named[:NAMED_FINDINGS])
+    more = f" and {len(named) - NAMED_FINDINGS} more" if len(named) > NAMED_FINDINGS else ""
+    return f"findings: {len(findings)} of {cells} cells failed: {shown}{more}; the report has every reason"
+
+
 def measure(project: Project, name: str, marker: Path, opener: Callable[[Project], Testbed] = testbed_of) -> None:
     """Measure an experiment and write `marker` (JSON: campaign and cells) when it is complete.
 
     Raises MeasureError after everything else was measured if the evidence of a cell contradicts it, now or in an
-    earlier session, or if no run of a cell succeeded.
+    earlier session, or if no run of a cell succeeded; where the experiment's failures are findings, of any cell.
     """
     certificates.check(project, certificates.needed(project, [name]))
     _check_tools(project, name)
@@ -82,6 +92,9 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
             f"{name}: measured, but not to be relied on ({len(problems)} problems): {problems[0]}; "
             f"mend the cause, and see {campaign.directory} for the runs"
         )
+    findings = campaign.findings()
+    if findings:
+        say(f"{name}: {_in_one_line(findings, len(campaign.cells))}")
     builds.write_json(
         marker,
         {
@@ -92,5 +105,6 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
             else str(campaign.directory),
             "cells": {cell.id: cell.slug for cell in campaign.cells},
             "excluded": campaign.excluded,
+            "findings": findings,
         },
     )

@@ -19,22 +19,27 @@ MTU_AEADS = ("aes-128-gcm", "noop")
 
 
 def pair_table(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    """*table* of a pairwise experiment with the 95 % interval of each mean, `mean_low` to `mean_high` in Mbit/s."""
+    """*table* of a pairwise experiment with the 95 % interval of each mean, `mean_low` to `mean_high` in Mbit/s.
+
+    `runs` is how many runs of the cell there are in blocks, `failed` ones included; none where it was not proven.
+    """
     used = analysis.counted(campaign)
+    in_blocks = campaign.filter(pl.col("block").is_not_null())
     rows = []
     for cell in table["cell"]:
         values = used.filter(pl.col("cell") == cell)["goodput_mbps"].drop_nulls().sort().to_numpy()
         low, high = analysis.mean_interval(np.asarray(values)) if len(values) > 1 else (None, None)
-        rows.append({"cell": cell, "mean_low": low, "mean_high": high})
-    schema = {"cell": pl.String(), "mean_low": pl.Float64(), "mean_high": pl.Float64()}
+        runs = len(in_blocks.filter(pl.col("cell") == cell))
+        rows.append({"cell": cell, "mean_low": low, "mean_high": high, "runs": runs})
+    schema = {"cell": pl.String(), "mean_low": pl.Float64(), "mean_high": pl.Float64(), "runs": pl.Int64()}
     return table.join(pl.DataFrame(rows, schema=schema), on="cell", how="left")
 
 
 def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> figures.Drawn:
     """Heat maps of mean goodput, clients by servers; a panel for each size of the socket buffers.
 
-    *table* is that of `pair_table`. A cell says its mean, half the length of its interval and how many runs failed; one
-    without a mean says why.
+    *table* is that of `pair_table`. A cell says its mean, half the length of its interval and how many of its runs
+    failed; one without a mean says why.
     """
     names = dict(titles or {})
     main = table.filter(pl.col("arm") == "main")
@@ -80,11 +85,12 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
     figure.update_xaxes(showgrid=False, ticks="", tickangle=-30)
     figure.update_xaxes(title_text="Client", row=len(panels), col=1)
     height = 150 + len(panels) * (PANEL_PX * max(3, len(servers)) + 30)
-    failed, contaminated = int(main["failed"].sum()), int(main["contaminated"].sum())
+    tried = main.filter(pl.col("runs") > 0)
+    unproven = len(main.filter((pl.col("runs") == 0) & (pl.col("failed") > 0)))
     caption = (
-        "Mean goodput in Gbit/s ± half of its 95 % interval; failed runs of a pair are counted below.<br>"
-        f"{failed} runs failed, {contaminated} counted although contaminated. Pairs of different application protocols "
-        "are left empty."
+        "Mean goodput in Gbit/s ± half of its 95 % interval; below, how many runs of the pair failed.<br>"
+        f"{int(tried['failed'].sum())} of {int(tried['runs'].sum())} runs failed, {int(main['contaminated'].sum())} "
+        f"counted although contaminated; {unproven} cells could not be proven. Empty: different application protocols."
     )
     _finish(figure, "Goodput of every client with every server", figures.conditions(campaign), caption, height)
     # names of servers and the title of their axis beside them
@@ -96,9 +102,11 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
 def _cell_text(cell: Mapping[str, Any] | None) -> str:
     if cell is None:
         return ""
-    failures = f"<br>{cell['failed']} failed" if cell["failed"] else ""
+    failures = f"<br>{cell['failed']}/{cell['runs']} failed" if cell["failed"] else ""
+    if not cell["n"] and cell["unsupported"]:
+        return "unsup-<br>ported"
     if not cell["n"]:
-        return "unsup-<br>ported" if cell["unsupported"] else "failed"
+        return failures.removeprefix("<br>") if cell["runs"] else "not<br>proven"
     spread = f"<br>±{(cell['mean_high'] - cell['mean_low']) / 2000:.2f}" if cell["mean_low"] is not None else ""
     return f"{cell['mean'] / 1000:.2f}{spread}{failures}"
 
@@ -115,7 +123,8 @@ def _cell_hover(cell: Mapping[str, Any] | None, names: Mapping[str, str]) -> str
     if cell["unsupported"]:
         lines.append(f"unsupported: {html.escape(cell['unsupported'])}")
     if cell["failed"]:
-        lines.append(f"{cell['failed']} failed, the last: {html.escape(cell['failure'] or '')}")
+        what = f"{cell['failed']} of {cell['runs']} runs failed, the last" if cell["runs"] else "not proven"
+        lines.append(f"{what}: {html.escape(cell['failure'] or '')}")
     return "<br>".join(lines)
 
 

@@ -283,10 +283,11 @@ def _links(artifacts: Path, directory: Path, folder: str, suffixes: tuple[str, .
 
 def _incidents(table: pl.DataFrame, condition: pl.Expr, reason: str = "reason") -> Sheet:
     bad = table.filter(condition).select(
-        "experiment", "campaign", "library", "label", "arm", "block", "attempt", reason, "origin"
+        *("experiment", "campaign", "client_library", "server_library", "label", "arm", "block", "attempt"),
+        *(reason, "origin"),
     )
-    headers = ["experiment", "campaign", "library", "cell", "arm", "block", "attempt", "reason"]
-    return Sheet([*headers, "run"], bad.rows(), frozenset({5, 6}))
+    headers = ["experiment", "campaign", "client", "server", "cell", "arm", "block", "attempt", "reason", "run"]
+    return Sheet(headers, bad.rows(), frozenset({6, 7}))
 
 
 def _hosts(records: list[provenance.Campaign]) -> list[dict[str, Any]]:
