@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -181,6 +181,8 @@ class Claim:
     aead: str
     header_protection: bool | None
     cipher: str = "aes-128-gcm"
+    cipher_suite: ClassVar[int | None] = None
+    group: ClassVar[int | None] = None
 
     def options(self) -> list[str]:
         shown = "on" if self.header_protection else "off"

@@ -160,7 +160,7 @@ scales:
 def test_a_library_without_mapping_is_unsupported_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver.Driver, "prove", lambda *_: ("proof", None, "ok"))
+    monkeypatch.setattr(driver.Driver, "prove", lambda *_: driver.Verdict("proof", "ok", None, True))
     monkeypatch.setattr(perf, "problem", lambda _host: None)
     project = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
     (project.root / "config" / "symbols" / "quinn.yaml").write_text("claims: {packet-io: ['(']}", encoding="utf-8")
