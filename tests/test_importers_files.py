@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 import yaml
 
-from quicbed import cli, importers
-from quicbed.config import PublishedFormat
+from quicbed import bench, cli, importers
+from quicbed.config import Project, PublishedFormat
 from quicbed.importers import files, samples
 from quicbed.importers.files import CopyError, entries
 from quicbed.importers.summary import EXAMPLES, Summary
@@ -165,6 +165,18 @@ def test_folder_and_archive_give_the_same_bytes_in_any_order_of_files(tmp_path: 
         importers.read("highway", copy, tmp_path / out)
     for table in ("runs.parquet", "counters.parquet"):
         assert (tmp_path / "a" / table).read_bytes() == (tmp_path / "b" / table).read_bytes()
+
+
+def test_the_benchmark_tells_time_and_memory_of_every_import(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "HIGHWAY_REPETITIONS", 21)
+    monkeypatch.setattr(bench, "STEPS_SIZE", (1, 2, 500))
+    bench.bench(Project(ROOT), ["imports"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 7
+    assert sum("target at most 60 s" in line for line in lines) == 2
+    assert sum("target at most 1.5 GiB" in line for line in lines) == 1
 
 
 @pytest.mark.workflow

@@ -12,7 +12,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -398,9 +397,7 @@ def imports(project: Project) -> None:
     with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
         directory = Path(temporary)
         archive = samples.pack(samples.highway(HIGHWAY_REPETITIONS), directory / "highway.tar")
-        folder = directory / "highway"
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+        folder = samples.write(samples.highway(HIGHWAY_REPETITIONS), directory / "highway")
         gaps = directory / "steps"
         gap_bytes = samples.steps(gaps, *STEPS_SIZE)
         copies = {

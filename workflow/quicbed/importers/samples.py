@@ -197,9 +197,9 @@ def result_json(
     } | changes
 
 
-def write(files: Mapping[str, bytes], directory: Path) -> Path:
+def write(files: Mapping[str, bytes] | Iterable[tuple[str, bytes]], directory: Path) -> Path:
     """Files in a folder."""
-    for name, data in files.items():
+    for name, data in files.items() if isinstance(files, Mapping) else files:
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
