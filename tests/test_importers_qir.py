@@ -105,6 +105,14 @@ def test_a_success_without_a_goodput_is_no_value(tmp_path: Path, details: Any) -
     assert sum(summary.skipped.values()) == 6
 
 
+def test_a_file_without_measurements_has_the_matrix(tmp_path: Path) -> None:
+    document = official()
+    del document["measurements"]
+    table, results, _ = imported(tmp_path, document)
+    assert table.height == 0
+    assert results.height == 6
+
+
 def test_files_that_are_none_are_told(tmp_path: Path) -> None:
     files = {"a/result.json": json.dumps(official()).encode(), "b/result.json": b"{", "c/package.json": b"{}", "d": b""}
     summary = importers.read("qir", samples.write(files, tmp_path / "copy"), tmp_path / "out")
