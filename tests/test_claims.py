@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import fakeruns
-from quicbed import claims, claims_report, cli, cpu_shares, details, published, runs, verdicts
+from quicbed import claims, claims_report, cli, cpu_shares, details, perf, published, runs, verdicts
 from quicbed.claims import Claim, Paper, Stated
 from quicbed.config import ConfigError, Project, parse
 from quicbed.verdicts import Result, Tables
@@ -300,6 +300,61 @@ def test_a_share_of_zero_has_no_ratio() -> None:
     )
     assert result.verdict == "not measured"
     assert "in 1 of 3 blocks a value is zero" in result.reason
+
+
+@pytest.mark.parametrize(("bound", "verdict"), [(0.5, "holds"), (0.001, "fails")])
+def test_nothing_may_be_left_of_what_is_divided(bound: float, verdict: str) -> None:
+    runs_ = make_rows({("quiche", "AES-128-GCM"): [1.0] * 3}, experiment="cpu-shares")
+    term = {"label": "AES-128-GCM", "role": "client"}
+    left = shares([0.01, 0.0, 0.0101], "kernel") if verdict == "holds" else shares([0.1, 0.101, 0.0999], "kernel")
+    result = evaluate_one(
+        tables(runs_, shares=pl.concat([shares([0.5] * 3), left])),
+        reads={"experiment": "cpu-shares", "table": "shares", "metric": "share"},
+        compare=[{"of": [term | {"category": "kernel"}], "over": [term | {"category": "packet-io"}]}],
+        predicate={"kind": "at-most", "value": bound},
+    )
+    assert result.verdict == verdict
+
+
+def test_shares_of_blocks_are_read_beside_the_runs(tmp_path: Path) -> None:
+    for block, packets in enumerate((1, 3)):
+        run = fakeruns.make_run(experiment="cpu-shares", block=block)
+        directory = fakeruns.write_run(tmp_path / "raw", run)
+        for role in ("client", "server"):
+            stacks = {"client;a`main;kernel`udp_sendmsg": packets, "client;a`what no mapping knows": 4 - packets}
+            perf.write_folded(directory / perf.folded_name(role), stacks)
+    found = verdicts.tables(tmp_path / "raw", ROOT)
+    own = found.shares.filter((pl.col("category") == "packet-io") & (pl.col("role") == "server"))
+    assert own.sort("block").select("block", "share").rows() == [(0, 0.25), (1, 0.75)]
+    assert found.shares.group_by("role", "block").agg(pl.col("share").sum())["share"].to_list() == [1.0] * 4
+
+
+def test_frames_are_those_of_the_capture_of_a_cell() -> None:
+    label = "AES-128-GCM, MTU 3000"
+    measured = make_rows({("quiche", label): [1.0, 2.0]}, experiment="mtu")
+    proof = make_rows({("quiche", "proof"): [1.0]}, experiment="proofs", arm="proof", cell=f"proof of quiche/{label}")
+    result = evaluate_one(
+        tables(measured, [row | {"server_mean_frame_bytes": 2960.0} for row in proof]),
+        reads={"experiment": "mtu", "table": "frames", "metric": "server_mean_frame_bytes"},
+        compare=[{"of": [{"label": label}]}],
+        predicate={"kind": "between", "low": 2953, "high": 2999},
+    )
+    assert (result.verdict, result.basis, result.outcomes[0].value) == ("holds", "count", 2960)
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(32, "holds"), (800, "fails")])
+def test_sizes_are_those_of_the_primitives_of_a_library(size: int, verdict: str) -> None:
+    measured = make_rows({("quiche", "X25519"): [2.0, 2.1]}, "ttfb_ms", experiment="table2-kem")
+    timed = make_rows({("quiche", "primitives"): [0.0]}, experiment="table2-kem", arm="primitives", goodput_mbps=None)
+    known = {"library": "quiche", "kind": "group", "name": "x25519", "operation": "keygen", "median_ns": 1.0}
+    row = dict.fromkeys(details.PRIMITIVE_TIMES) | known | {"bytes": size, "origin": timed[0]["origin"]}
+    result = evaluate_one(
+        tables(measured, timed, primitives=pl.DataFrame([row], schema=details.PRIMITIVE_TIMES)),
+        reads={"experiment": "table2-kem", "table": "sizes", "metric": "client_share_bytes"},
+        compare=[{"of": [{"label": "X25519"}]}],
+        predicate={"kind": "equal", "value": 32},
+    )
+    assert (result.verdict, result.basis) == (verdict, "count")
 
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------
@@ -613,6 +668,14 @@ CELLS = {
         (
             {"claims": [make_claim(reads={"experiment": "aead-goodput", "metric": "goodput"})]},
             "reads.metric: `goodput` is unknown",
+        ),
+        (
+            # an experiment that was awaited has to have the cells once it is there
+            {
+                "awaited": {"aead-goodput": "AEADs"},
+                "claims": [make_claim(compare=[{"of": [{"label": "NOP"}], "over": [{"label": "NOOP"}]}])],
+            },
+            "`one`: label: `NOP` is unknown; did you mean `NOOP`",
         ),
         ({"claims": [make_claim(), make_claim()]}, "`one`: the id is given twice"),
         (

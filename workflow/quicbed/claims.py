@@ -353,7 +353,7 @@ def _check(project: Project, file: Path, paper: Paper, own: list[Stated]) -> Non
         for library in named:
             _known(f"{where}: libraries", library, paper.libraries, "declare it under `libraries` of the paper")
         experiment = project.experiments.get(claim.reads.experiment)
-        if claim.reads.experiment in paper.awaited:
+        if experiment is None and claim.reads.experiment in paper.awaited:
             continue  # what it will be called there is not known yet
         if experiment is None:
             remedy = "name one of config/experiments/, or declare it under `awaited`"

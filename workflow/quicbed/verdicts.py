@@ -599,10 +599,12 @@ def _sample(series: Sequence[Sequence[Mapping[int, float]]], low: float, high: f
     sums = [np.array([sum(values[block] for values in group) for block in blocks]) for group in series if group]
     if len(sums) == 1:
         return _linear(sums[0], low, high)
-    if any((values <= 0).any() for values in sums):
-        empty = sum(bool((values <= 0).any()) for values in np.array(sums).T)
-        reason = f"in {empty} of {len(blocks)} blocks a value is zero, of which there is no ratio"
+    if any((values <= 0).any() for values in sums[1:]):
+        empty = sum(bool((values <= 0).any()) for values in np.array(sums[1:]).T)
+        reason = f"in {empty} of {len(blocks)} blocks a value is zero, by which nothing can be divided"
         raise _MissingError("not measured", reason)
+    if len(sums) == 2 and (sums[0] <= 0).any():
+        return _linear(sums[0] / sums[1], low, high)  # a ratio of zero has no logarithm
     logs = sum(np.log(values) * (1 if position % 2 == 0 else -1) for position, values in enumerate(sums))
     return _logarithmic(np.exp(logs), low, high)
 
