@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pytest
 
 from quicbed import build as builds
-from quicbed import certificates, events
+from quicbed import certificates, events, perf
 from quicbed.config import Project
 from quicbed.driver import SUITES
 from quicbed.plan import algorithm_reason
@@ -233,6 +233,22 @@ def test_a_stock_build_has_no_noop(bench: Bench, library: str) -> None:
     reasons = [event["reason"] for event in raw_events(log) if event["event"] == "unsupported"]
     assert reasons
     assert reasons[0]
+
+
+@pytest.mark.parametrize("library", [name for name in [*QUIC, *TCP] if not PROJECT.libraries[name].optional])
+def test_no_function_is_claimed_by_two_categories(build_of: Callable[[str, str], Path], library: str) -> None:
+    """Of all the functions that perf may see, in the build that has most of them."""
+    build = build_of(library, "noop" if "noop" in FLAVOURS[library] else "stock")
+    functions: set[str] = set()
+    for file in build.rglob("*"):
+        if file.is_file() and file.open("rb").read(4) == b"\x7fELF":
+            listed = subprocess.run(
+                ["nm", "--demangle", "--defined-only", str(file)], capture_output=True, text=True, check=True
+            )
+            functions.update(line.split(" ", 2)[2] for line in listed.stdout.splitlines())
+    mapping = perf.symbol_map(ROOT, library)
+    categories = {mapping.sort((f"program`{function}",)) for function in functions}
+    assert {"packet-protection", "connection-management"} <= categories
 
 
 @pytest.mark.parametrize("library", [name for name in QUIC if "noop" in FLAVOURS[name]])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import fakeproject
 from faketestbed import FakeHost
 from quicbed import driver, perf
 from quicbed.config import ConfigError, Perf, Project
-from quicbed.testbed import Completed
+from quicbed.testbed import Completed, Process, TestbedError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -47,8 +49,11 @@ def test_folded_stacks_are_read_back_innermost_frame_first(tmp_path: Path) -> No
     file = tmp_path / perf.folded_name("client")
     perf.write_folded(file, {"comm;a`main;b`f 1": 3, "comm;a`main": 2})
     assert perf.read_folded(file.read_bytes()) == {("b`f 1", "a`main"): 3, ("a`main",): 2}
-    with pytest.raises(perf.PerfError, match="damaged"):
-        perf.read_folded(file.read_bytes()[:-4])
+    for damaged in (file.read_bytes()[:-4], b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 20, gzip.compress(b"a;b`c many\n")):
+        with pytest.raises(perf.PerfError, match="damaged"):
+            perf.read_folded(damaged)
+    with pytest.raises(perf.PerfError, match="without a sample"):
+        perf.read_folded(gzip.compress(b""))
 
 
 def mapping(root: Path, text: str) -> perf.SymbolMap:
@@ -64,9 +69,11 @@ def mapping(root: Path, text: str) -> perf.SymbolMap:
 
 CLAIMS = """
 claims:
-  packet-protection: ['^seal$', {symbol: '^aes$', under: '^seal$'}]
-  header-protection: ['^mask$']
-  connection-management: ['^connection', '^\\[python']
+  packet-protection: ['^seal$', {symbol: '^(aes|shared)$', under: '^seal$'}]
+  header-protection: ['^mask$', {symbol: '^shared$', under: '^mask$'}]
+rest:
+  packet-protection: ['^shared$']
+  connection-management: ['^connection', '^mask', '^\\[python']
 """
 
 
@@ -75,6 +82,11 @@ claims:
     [
         (["a`aes", "a`mask", "a`connection_send"], "header-protection"),
         (["a`aes", "a`seal", "a`connection_send"], "packet-protection"),
+        (["a`aes", "a`connection_send"], "connection-management"),
+        (["a`shared", "a`mask", "a`connection_send"], "header-protection"),
+        (["a`shared", "a`connection_send"], "packet-protection"),
+        (["a`mask"], "header-protection"),
+        (["a`mask_of_something_else"], "connection-management"),
         (["libc`memcpy", "a`connection_send", "a`main"], "connection-management"),
         (["a`main"], "uncategorised"),
         (["python3.11`[unknown]"], "connection-management"),
@@ -105,9 +117,29 @@ def test_a_name_that_two_categories_claim_is_found_when_the_mapping_is_read(tmp_
         mapping(tmp_path, "claims: {packet-protection: ['^crypt_'], header-protection: ['^crypt_mask$']}")
 
 
+def test_two_categories_for_the_rest_are_an_error_too(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"`crypt_mask` is claimed by packet-protection .* and by header-protection"):
+        mapping(tmp_path, "claims: {}\nrest: {packet-protection: ['^crypt_'], header-protection: ['^crypt_mask$']}")
+
+
+def test_two_rules_that_hold_for_one_stack_are_an_error(tmp_path: Path) -> None:
+    rules = "[{symbol: '^aes$', under: '^seal'}], header-protection: [{symbol: '^aes$', under: '^mask'}]"
+    sorted_by = mapping(tmp_path, f"claims: {{packet-protection: {rules}}}")
+    assert sorted_by.sort(("a`aes", "a`mask")) == "header-protection"
+    with pytest.raises(ConfigError, match="symbol `aes` is claimed by packet-protection"):
+        sorted_by.sort(("a`aes", "a`mask", "a`seal"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("claims: {}\nrest: {packet-io: ['(']}", r"test\.yaml: rest\.packet-io: bad pattern `\(`"),
+        ("claims: {}\nrest: {uncategorised: [a]}", "rest: uncategorised"),
+        ("claims: {packet-io: [a]}\nunsupported: {packet-io: why}", "unsupported: packet-io is claimed too, by `a`"),
+        ("claims: {packet-io: [{symbol: a}]}", r"test\.yaml: claims\.packet-io\.0"),
+        ("claims: {}\nclaim: {}", "claim: unknown key; did you mean `claims`"),
+        ("claims: [", r"test\.yaml: line 1: not valid YAML"),
+        ("- claims", r"test\.yaml: must be a mapping"),
         ("claims: {packet-io: ['(']}", r"test\.yaml: claims\.packet-io: bad pattern `\(`"),
         ("claims: {packet-io: [{symbol: a, under: '['}]}", r"claims\.packet-io: bad pattern `\[`"),
         ("claims: {uncategorised: [a]}", "claims: uncategorised"),
@@ -126,6 +158,73 @@ def test_every_library_has_a_mapping(library: str) -> None:
     if Project(ROOT).libraries[library].optional:
         pytest.skip("optional libraries need none")
     assert perf.mapping_problem(ROOT, library) is None
+
+
+# library, category, functions from the innermost outwards
+STACKS = """
+quinn HP ring::aead::aes::hw::Key < ring::aead::aes::Key::new_mask < ring::aead::quic::HeaderProtectionKey
+quinn PP ring::aead::aes::hw::Key < ring::aead::aes_gcm::seal < quinn_proto::packet
+noq HP <quicbed_endpoint_noq::protection::PlainHeaderKey as rustls::quic::HeaderProtectionKey>::decrypt_in_place
+quic-go HP golang.org/x/crypto/chacha20.(*Cipher).XORKeyStream < x/handshake.(*chachaHeaderProtector).apply
+quic-go PP golang.org/x/crypto/chacha20.(*Cipher).XORKeyStream < golang.org/x/crypto/chacha20poly1305.seal
+quic-go PP github.com/quic-go/quic-go/internal/handshake.noop.Open < main.main
+quic-go HP github.com/quic-go/quic-go/internal/handshake.noHeaderProtection.DecryptHeader
+quic-go CM github.com/quic-go/quic-go/internal/handshake.(*updatableAEAD).rollKeys
+quic-go CM runtime.memmove < github.com/quic-go/quic-go.(*SendStream).popNewStreamFrame
+quic-go IO quicbed/quic-go/endpoint.(*Socket).ReadBatch < main.main
+msquic HP ossl_cipher_generic_stream_update < EVP_EncryptUpdate < CxPlatHpComputeMask
+msquic PP __strcmp_evex < OSSL_PARAM_locate < EVP_CIPHER_CTX_set_params < CxPlatDecrypt
+msquic HP QuicConnRecvPrepareDecrypt < QuicConnRecvDatagrams
+msquic CM CxPlatHashtableEnumerateNext < QuicStreamSetGetFlowControlSummary
+msquic IO CxPlatSocketSend < QuicSendFlush
+nginx-h3 HP aesni_ctr32_encrypt_blocks < EVP_EncryptUpdate < ngx_quic_crypto_hp.isra.0
+nginx-h3 PP aesni_ctr32_encrypt_blocks < EVP_EncryptUpdate < ngx_quic_crypto_common.isra.0
+nginx-h3 HP ChaCha20_ctr32_nohw
+nginx-h3 HP ChaCha20_avx512 < EVP_EncryptUpdate < ngx_quic_crypto_hp.isra.0
+nginx-h3 PP ChaCha20_16x < chacha20_poly1305_aead_cipher < EVP_EncryptUpdate < ngx_quic_crypto_common.isra.0
+s2n-quic HP aws_lc_0_47_0_aes_hw_encrypt < s2n_quic_core::crypto::application::keyset::KeySet<K>::encrypt_packet
+s2n-quic PP aws_lc_0_47_0_aes_hw_encrypt < aead_aes_gcm_seal_scatter_impl
+s2n-quic PP memmove < s2n_quic_core::crypto::encrypt
+s2n-quic HP aws_lc_0_47_0_ChaCha20_ctr32_nohw < s2n_quic_core::crypto::protect
+s2n-quic CM s2n_connection_recv < <s2n_quic_tls::session::Session as s2n_quic_core::crypto::tls::Session>::poll
+s2n-quic APP quicbed_endpoint_s2n_quic::client::Transfer::receive < tokio::runtime::Runtime::block_on
+quiche HP aes_hw_encrypt < quiche::crypto::boringssl::HeaderProtectionKey::new_mask < quiche::packet::decrypt_hdr
+quiche PP aes_hw_encrypt < aead_aes_gcm_sealv_impl < EVP_AEAD_CTX_seal_scatter
+ngtcp2 PP memmove < EVP_AEAD_CTX_open < ngtcp2_crypto_decrypt < conn_recv_pkt
+ngtcp2 HP aes_hw_encrypt < ngtcp2_crypto_hp_mask_cb < decrypt_hp < conn_recv_pkt
+openssl HP aesni_ecb_encrypt < EVP_CipherUpdate < hdr_generate_mask
+openssl PP ossl_cipher_generic_stream_update < EVP_CipherUpdate < qtx_encrypt_into_txe < ossl_qtx_write_pkt
+tcp-tls PP EVP_CipherUpdate < tls13_cipher < tls_write_records_default
+tcp-tls IO ngx_writev_chain < ngx_http_write_filter
+aioquic HP <cryptography_rust::backend::ciphers::CipherContext>::update
+aioquic PP <cryptography_rust::backend::aead::AesGcm>::decrypt
+"""
+SHORT = {
+    "PP": "packet-protection",
+    "HP": "header-protection",
+    "IO": "packet-io",
+    "CM": "connection-management",
+    "APP": "application",
+}
+
+
+@pytest.mark.parametrize("line", STACKS.strip().splitlines())
+def test_stacks_as_perf_sees_them_are_sorted_as_their_sources_say(line: str) -> None:
+    library, category, stack = line.split(" ", 2)
+    frames = tuple(f"program`{function}" for function in stack.split(" < "))
+    assert perf.symbol_map(ROOT, library).sort(frames) == SHORT[category]
+
+
+def test_aioquic_says_what_its_stacks_do_not_show() -> None:
+    assert set(perf.symbol_map(ROOT, "aioquic").unsupported) == {"application"}
+
+
+def test_perf_that_is_missing_is_one_reason() -> None:
+    class Bare(FakeHost):
+        def run(self, *_, **__):  # type: ignore[no-untyped-def]
+            raise TestbedError("client: perf: No such file or directory")
+
+    assert perf.problem(Bare("client")) == "perf: client: perf: No such file or directory"
 
 
 def test_perf_that_is_not_permitted_is_one_reason() -> None:
@@ -179,6 +278,46 @@ def test_a_library_without_mapping_is_unsupported_and_the_rest_goes_on(
     ]
 
 
+def test_perf_that_is_not_permitted_leaves_every_cell_with_that_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def refuse(host: FakeHost) -> str:
+        asked.append(host.name)
+        return "perf is not permitted to sample programs"
+
+    monkeypatch.setattr(perf, "problem", refuse)
+    said = fakeproject.run(fakeproject.make(tmp_path, EXPERIMENT, monkeypatch))
+    assert list(said["excluded"].values()) == ["perf is not permitted to sample programs"] * 2
+    assert asked == ["client"]
+
+
+def test_perf_that_fails_in_one_run_fails_that_run_and_the_rest_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attach(self: perf.Profile, role: str, host: FakeHost, _: Process) -> None:
+        if any("quinn" in word for word in host.spawned[-1]):
+            raise perf.PerfError(f"perf does not record the {role}: no space left on device")
+        os.write(self._descriptors[self._pipe(f".{role}.gate")], b"\n")
+
+    monkeypatch.setattr(driver.Driver, "prove", lambda *_: driver.Verdict("proof", "ok", None, True))
+    monkeypatch.setattr(perf, "problem", lambda _host: None)
+    monkeypatch.setattr(perf.Profile, "attach", attach)
+    monkeypatch.setattr(perf.Profile, "fold", lambda *_: {"samples": 1})
+    project = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
+    with pytest.raises(
+        driver.MeasureError, match=r"quinn.*no run succeeded, the last failed: perf does not record the"
+    ):
+        fakeproject.run(project)
+    found = {run["client"]["library"]: (run["status"], run["reason"]) for run in fakeproject.runs(project)}
+    assert found == {
+        "quiche": ("ok", None),
+        "quinn": ("failed", "perf does not record the server: no space left on device"),
+    }
+    assert not [file for file in project.raw.rglob(".*") if file.is_fifo()]
+
+
 def test_perf_needs_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"perf: needs workload\.kind `bulk`"):
         fakeproject.make(tmp_path, EXPERIMENT.replace("bulk", "handshake"), monkeypatch)
@@ -226,5 +365,19 @@ def test_describe_names_what_no_claim_covers(tmp_path: Path) -> None:
     text = perf.describe(tmp_path, run)
     assert "75.00 %  packet-protection" in text
     assert "25.00 %  b`odd < a`odd_caller" in text
+    mapping(tmp_path, CLAIMS + "unsupported: {application: perf sees the interpreter}")
+    assert "- %  application: perf sees the interpreter" in perf.describe(tmp_path, run)
+
+
+def test_describe_says_in_one_line_what_a_directory_lacks(tmp_path: Path) -> None:
     with pytest.raises(perf.PerfError, match="not the directory of a run"):
+        perf.describe(tmp_path, tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(perf.PerfError, match=r"run\.json: does not name the libraries"):
+        perf.describe(tmp_path, tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps({role: {"library": "test"} for role in ("client", "server")}))
+    with pytest.raises(perf.PerfError, match=r"client\.folded\.gz: is missing; only runs of an experiment with `perf`"):
+        perf.describe(tmp_path, tmp_path)
+    (tmp_path / perf.folded_name("client")).write_bytes(b"")
+    with pytest.raises(perf.PerfError, match=r"client\.folded\.gz: folded stacks without a sample"):
         perf.describe(tmp_path, tmp_path)

@@ -16,7 +16,8 @@ tools and speedscope open these files. perf.data, of no use without the very sam
 **Sorting.** A mapping (`config/symbols/`) claims symbols for categories. A sample belongs to the category of its
 innermost claimed frame: what an unclaimed function does, as memcpy, counts for the nearest caller that is claimed. A
 sample taken in the kernel is looked at there only: what no claim of ``shared/linux.yaml`` covers is `kernel`. A
-function without a symbol is claimed by its object's name, as ``[python3.11]``.
+function without a symbol is claimed by its object's name, as ``[python3.11]``. Mappings are applied when results are
+evaluated: runs that were measured before a mapping was mended need not be measured again.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import os
 import re
 import select
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -253,15 +255,17 @@ def write_folded(file: Path, folded: Mapping[str, int]) -> None:
 
 
 def read_folded(content: bytes) -> Stacks:
-    """Stacks of a folded file's (gzipped) content; PerfError if it is damaged."""
+    """Stacks of a folded file's (gzipped) content; PerfError if it is damaged or empty."""
     stacks: Stacks = Counter()
     try:
         for line in gzip.decompress(content).decode().splitlines():
             stack, _, count = line.rpartition(" ")
             _, *frames = stack.split(";")
             stacks[tuple(reversed(frames))] += int(count)
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise PerfError(f"damaged folded stacks: {error}") from None
+    if not stacks:
+        raise PerfError("folded stacks without a sample")
     return stacks
 
 
@@ -285,6 +289,12 @@ class Symbols(Model):
     claims: dict[Category, list[str | Rule]] = Field(
         description="Category: regular expressions, found anywhere in a symbol, or rules."
     )
+    rest: dict[Category, list[str]] = Field(
+        default_factory=dict, description="Category: regular expressions for what no claim covers, as all of a library."
+    )
+    unsupported: dict[Category, str] = Field(
+        default_factory=dict, description="Category: why the stacks of this library do not show it."
+    )
 
 
 @dataclass(frozen=True)
@@ -293,6 +303,7 @@ class _Claim:
     text: str
     pattern: re.Pattern[str]
     under: re.Pattern[str] | None
+    rest: bool
     file: Path
 
     def __str__(self) -> str:
@@ -302,14 +313,16 @@ class _Claim:
 class Claims:
     """All claims of one mapping and of those it includes."""
 
-    def __init__(self, file: Path, claims: Iterable[_Claim]) -> None:
+    def __init__(self, file: Path, claims: Iterable[_Claim], unsupported: Mapping[Category, str]) -> None:
         self.file = file
+        self.unsupported = unsupported
         everything = list(claims)
-        self._plain = [claim for claim in everything if claim.under is None]
+        self._plain = [claim for claim in everything if claim.under is None and not claim.rest]
         self._conditional = [claim for claim in everything if claim.under is not None]
+        self._rest = [claim for claim in everything if claim.rest]
         self._known: dict[str, tuple[Category | None, list[_Claim]]] = {}
         # a pattern without special characters is a symbol that can be looked up now
-        for claim in self._plain:
+        for claim in everything:
             literal = claim.text.removeprefix("^").removesuffix("$")
             if re.fullmatch(r"[\w:]+", literal):
                 self._look_up(literal)
@@ -333,6 +346,7 @@ class Claims:
     def _look_up(self, symbol: str) -> tuple[Category | None, list[_Claim]]:
         if symbol not in self._known:
             plain = [claim for claim in self._plain if claim.pattern.search(symbol)]
+            plain = plain or [claim for claim in self._rest if claim.pattern.search(symbol)]
             self._one(symbol, plain)
             conditional = [claim for claim in self._conditional if claim.pattern.search(symbol)]
             self._known[symbol] = (plain[0].category if plain else None, conditional)
@@ -352,6 +366,8 @@ class SymbolMap:
     def __init__(self, user: Claims, kernel: Claims) -> None:
         self._user = user
         self._kernel = kernel
+        self.unsupported = user.unsupported
+        """Categories that the stacks do not show, with the reason."""
         self._known: dict[tuple[str, ...], Category] = {}
 
     def sort(self, stack: tuple[str, ...]) -> Category:
@@ -414,18 +430,26 @@ def _read(file: Path) -> Claims:
         if included.include:
             raise ConfigError(f"{shared}: include: a shared mapping includes no other")
         claims += _claims(included, shared)
-    return Claims(file, claims)
+    for claim in claims:
+        if claim.category in described.unsupported:
+            raise ConfigError(f"{file}: unsupported: {claim.category} is claimed too, by `{claim.text}`")
+    return Claims(file, claims, described.unsupported)
 
 
 def _claims(described: Symbols, file: Path) -> list[_Claim]:
     claims = []
-    for category, rules in described.claims.items():
-        if category not in CLAIMED:
-            raise ConfigError(f"{file}: claims: {category} is what no symbol is claimed for; leave it out")
-        for rule in rules:
-            key = f"{file}: claims.{category}"
-            text, under = (rule, None) if isinstance(rule, str) else (rule.symbol, _pattern(rule.under, key))
-            claims.append(_Claim(category, text, _pattern(text, key), under, file))
+    given: list[tuple[str, Mapping[Category, Sequence[str | Rule]]]] = [
+        ("claims", described.claims),
+        ("rest", described.rest),
+    ]
+    for name, categories in given:
+        for category, rules in categories.items():
+            if category not in CLAIMED:
+                raise ConfigError(f"{file}: {name}: {category} is what no symbol is claimed for; leave it out")
+            for rule in rules:
+                key = f"{file}: {name}.{category}"
+                text, under = (rule, None) if isinstance(rule, str) else (rule.symbol, _pattern(rule.under, key))
+                claims.append(_Claim(category, text, _pattern(text, key), under, name == "rest", file))
     return claims
 
 
@@ -443,20 +467,28 @@ def describe(root: Path, run_directory: Path, top: int = 15) -> str:
     """What a run's samples were sorted into, and the innermost symbols of those no claim covers."""
     try:
         run = json.loads((run_directory / "run.json").read_text(encoding="utf-8"))
+        libraries = {role: run[role]["library"] for role in ("client", "server")}
     except (OSError, ValueError) as error:
         raise PerfError(f"{run_directory}: not the directory of a run: {error}") from None
+    except (KeyError, TypeError):
+        raise PerfError(f"{run_directory / 'run.json'}: does not name the libraries of client and server") from None
     lines = []
-    for role in ("client", "server"):
-        library = run[role]["library"]
+    for role, library in libraries.items():
         file = run_directory / folded_name(role)
         if not file.is_file():
             raise PerfError(f"{file}: is missing; only runs of an experiment with `perf` that succeeded have it")
-        stacks = read_folded(file.read_bytes())
+        try:
+            stacks = read_folded(file.read_bytes())
+        except PerfError as error:
+            raise PerfError(f"{file}: {error}") from None
         mapping = symbol_map(root, library)
         total = stacks.total()
         counts = mapping.count(stacks)
         lines.append(f"{role} {library}: {total} samples")
-        lines += [f"  {100 * counts[name] / total:6.2f} %  {name}" for name in CATEGORIES]
+        for name in CATEGORIES:
+            reason = mapping.unsupported.get(name)
+            share = f"  {100 * counts[name] / total:6.2f} %  {name}"
+            lines.append(f"       - %  {name}: {reason}" if reason else share)
         unclaimed: Counter[str] = Counter()
         for stack, samples in stacks.items():
             if mapping.sort(stack) == "uncategorised":
