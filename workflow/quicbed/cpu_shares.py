@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import html
 import io
+import re
 import tarfile
+import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,17 @@ from quicbed.published import cpu_shares as published
 
 EXPERIMENT = "cpu-shares"
 ROLES = ("client", "server")
+PAIR = ("client_library", "server_library")
 CRYPTOGRAPHY = ("packet-protection", "header-protection")
-SMALLEST_FRAME = 0.002
+SMALLEST_FRAME = 0.005
 """Frames of a flame graph with a smaller share of the samples are left out."""
+UNCATEGORISED_LIMIT = 0.1
+"""Where a larger share belongs to no category, figures say so: the mapping needs mending."""
+FLAME_PX, FRAME_PX = 1376, 17
+"""Width of a flame graph, and height of a frame in it."""
+SEPARATOR = "\x00"
+"""Between the frames of a path."""
+_PACKAGES = re.compile(r"[\w.-]+/")
 
 COLOURS: dict[perf.Category, str] = {
     "packet-protection": "#0072B2",
@@ -93,21 +103,25 @@ def measured(table: pl.DataFrame, raw: Path, root: Path, experiment: str = EXPER
         origins = counting["origin"].to_list()
         for role in ROLES:
             base = {name: cell.get(name) for name in SHARES} | {"role": role, "library": cell[f"{role}_library"]}
-            problem = cell["unsupported"] or cell["failure"] if not origins else None
+            problem = cell["unsupported"] or cell["failure"] or "not measured" if not origins else None
+            lacking: Mapping[perf.Category, str] = {}
             counts: list[Counter[perf.Category]] = []
             try:
                 if problem is None:
                     mapping = perf.symbol_map(root, base["library"])
-                    total = result.stacks.setdefault((cell["cell"], role), Counter())
+                    lacking = mapping.unsupported
+                    total: perf.Stacks = Counter()
                     for origin in origins:
-                        stacks = perf.read_folded(files.read(origin, perf.folded_name(role)))
+                        stacks = files.stacks(origin, role)
                         counts.append(mapping.count(stacks))
                         total.update(stacks)
+                    result.stacks[cell["cell"], role] = total
             except (ConfigError, perf.PerfError) as error:
                 problem = str(error).replace(f"{root}/", "")
             for category in perf.CATEGORIES:
-                rows.append(base | {"category": category, "problem": problem} | _share(counts, category, problem))
-                if problem is None:
+                reason = problem or lacking.get(category)
+                rows.append(base | {"category": category, "problem": reason} | _share(counts, category, reason))
+                if reason is None:
                     for block, count in zip(counting["block"], counts, strict=True):
                         blocks.append((cell["cell"], role, category, block, count[category] / count.total()))
     result.blocks = pl.DataFrame(blocks, schema=BLOCKS, orient="row")
@@ -133,14 +147,22 @@ class _Files:
         self._raw = raw.absolute()
         self._archives: dict[Path, dict[str, bytes]] = {}
 
-    def read(self, origin: str, name: str) -> bytes:
+    def stacks(self, origin: str, role: str) -> perf.Stacks:
+        """Folded stacks of an endpoint in one run; PerfError names the run."""
+        content = self._read(origin, perf.folded_name(role))
+        try:
+            return perf.read_folded(content)
+        except perf.PerfError as error:
+            raise perf.PerfError(f"{origin}: {role}: {error}") from None
+
+    def _read(self, origin: str, name: str) -> bytes:
         archive, _, inside = origin.partition("!")
         base = next((path.parent for path in (self._raw, *self._raw.parents) if path.name == "raw"), self._raw.parent)
         try:
             if not inside:
                 return (base / origin / name).read_bytes()
             return self._archive(base / archive)[f"{inside}/{name}"]
-        except (OSError, KeyError, tarfile.TarError):
+        except (OSError, EOFError, KeyError, tarfile.TarError, zlib.error):
             raise perf.PerfError(f"{origin}: {name} is missing or cannot be read") from None
 
     def _archive(self, path: Path) -> dict[str, bytes]:
@@ -156,24 +178,31 @@ class _Files:
 
 
 def printed(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Printed:
-    """Table I: shares of packet and header protection in %, with half the width of their interval."""
+    """Table I: shares of packet and header protection in %, with half the width of their interval.
+
+    Libraries with themselves, in the paper's order of variants. What was neither measured nor published is a note.
+    """
+    titles = titles or {}
     paper = {(row["label"], row["library"]): row for row in published().to_dicts()}
-    names = {library: (titles or {}).get(library, library) for library in shares["library"].unique().sort()}
+    own = shares.filter(pl.col("client_library") == pl.col("server_library"))
     columns = [(role, category) for role in ROLES for category in CRYPTOGRAPHY]
     rows, notes = [], []
-    for label in shares["label"].unique(maintain_order=True):
-        own = shares.filter((pl.col("label") == label) & (pl.col("client_library") == pl.col("server_library")))
-        shown = [*own["library"].unique().sort(), *(lib for lab, lib in paper if lab == label and lib not in names)]
-        for library in shown:
-            cells = own.filter(pl.col("library") == library)
-            found = {(row["role"], row["category"]): row for row in cells.to_dicts()}
+    for label in _labels(own):
+        measured: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+        for row in own.filter(pl.col("label") == label).to_dicts():
+            measured.setdefault(row["library"], {})[row["role"], row["category"]] = row
+        others = [library for of, library in paper if of == label and library not in measured]
+        for library in [*sorted(measured), *others]:
+            title = titles.get(library) or PUBLISHED_ONLY.get(library, library)
+            found = measured.get(library, {})
             known = paper.get((label, library), {})
-            problem = next((row["problem"] for row in found.values() if row["problem"]), None)
+            problem = next((found[column]["problem"] for column in columns if found and found[column]["problem"]), None)
             if problem:
-                notes.append(f"{label}, {names[library]}: {problem}")
-            title = names.get(library) or PUBLISHED_ONLY.get(library, library)
+                notes.append(f"{label}: {problem}" if problem.startswith(title) else f"{label}, {title}: {problem}")
             values = [_percent(known.get(f"{role}_{category.replace('-', '_')}")) for role, category in columns]
-            rows.append([label, title, *(_cell(found.get(column)) for column in columns), *values])
+            cells = [*(_cell(found.get(column)) for column in columns), *values]
+            if set(cells) != {MISSING}:
+                rows.append([label, title, *cells])
     short = ["PP client", "HP client", "PP server", "HP server"]
     return Printed(
         "Share of samples in packet protection (PP) and header protection (HP) [%]",
@@ -185,16 +214,26 @@ def printed(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Pr
     )
 
 
+def _labels(shares: pl.DataFrame) -> list[str]:
+    """Variants in the paper's order, then others."""
+    return [
+        label
+        for label in dict.fromkeys([*published()["label"], *shares["label"].unique(maintain_order=True)])
+        if label in set(shares["label"])
+    ]
+
+
 PUBLISHED_ONLY = {"lsquic": "LSQUIC", "msquic": "MsQuic", "quiche": "quiche"}
+MISSING = "-"
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    return MISSING if value is None else f"{value:.2f}"
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:
     if row is None or row["share"] is None:
-        return "-"
+        return MISSING
     if row["low"] is None:
         return f"{100 * row['share']:.2f}"
     return f"{100 * row['share']:.2f} ± {50 * (row['high'] - row['low']):.2f}"
@@ -205,65 +244,131 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 
 def stacked(found: Measured, titles: Mapping[str, str] | None = None, label: str | None = None) -> Drawn:
     """Shares of all categories as stacked bars, client and server side by side; of one variant or of all."""
-    shares = found.shares.filter(pl.col("share").is_not_null())
-    if label is not None:
-        shares = shares.filter(pl.col("label") == label)
-    keys = shares.select("client_library", "server_library", "label").unique(maintain_order=True).rows()
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, subplot_titles=["Client", "Server"])
+    titles = titles or {}
+    chosen = found.shares if label is None else found.shares.filter(pl.col("label") == label)
+    shares = chosen.filter(pl.col("share").is_not_null())
+    order = {name: position for position, name in enumerate(_labels(shares))}
+    keys = sorted(
+        shares.select(*PAIR, "label").unique().rows(),
+        key=lambda key: (analysis.pair_title(key[:2], titles).lower(), order[key[2]]),
+    )
+    names = [html.escape(analysis.pair_title(key[:2], titles)) for key in keys]
+    places = names if label is not None else [names, [html.escape(key[2]) for key in keys]]
+    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.07)
     for column, role in enumerate(ROLES, 1):
         for category in perf.CATEGORIES:
             part = shares.filter((pl.col("role") == role) & (pl.col("category") == category))
             by_key = {(row["client_library"], row["server_library"], row["label"]): row for row in part.to_dicts()}
-            found_keys = [key for key in keys if key in by_key]
-            rows = [by_key[key] for key in found_keys]
+            rows = [by_key.get(key) for key in keys]
             figure.add_bar(
-                y=[_name(key, titles or {}, label) for key in found_keys],
-                x=[100 * row["share"] for row in rows],
-                customdata=[[100 * (row["low"] or row["share"]), 100 * (row["high"] or row["share"])] for row in rows],
-                hovertemplate="%{y}<br>%{x:.2f} % (%{customdata[0]:.2f} to %{customdata[1]:.2f})",
-                name=category.replace("-", " "),
-                legendgroup=category,
-                showlegend=column == 1,
+                y=places,
+                x=[100 * row["share"] if row else None for row in rows],
+                hovertext=[_hover(row) for row in rows],
+                hovertemplate="%{y}<br>%{hovertext}",
+                name=_NAMES[category],
                 marker={"color": COLOURS[category], "line": {"width": 0}},
                 orientation="h",
                 row=1,
                 col=column,
             )
+        figure.update_xaxes(title_text=f"{role.capitalize()}: share of samples [%]", row=1, col=column)
     title = "Where processor time goes" + (f", {label}" if label else "")
     subtitle = html.escape(figures.conditions(found.campaign))
+    left = 96 if label is not None else 236
+    height = 176 + 19 * len(keys)
+    figure.add_annotation(
+        x=0,
+        y=0,
+        xref="paper",
+        yref="paper",
+        xanchor="left",
+        yanchor="top",
+        xshift=12 - left,
+        yshift=-42,
+        text="<br>".join(_caption(chosen, titles)),
+        align="left",
+        showarrow=False,
+        font={"size": 9.5, "color": figures.SOFT},
+    )
     figure.update_layout(
         template="none",
         barmode="stack",
+        bargap=0.22,
         width=figures.WIDTH_PX,
-        height=186 + 20 * len(keys),
-        margin={"l": 190 if label is None else 90, "r": 14, "t": 84, "b": 102},
+        height=height,
+        margin={"l": left, "r": 14, "t": 84, "b": 92},
         font={"family": figures.FONT, "size": 11, "color": figures.INK},
         title={
-            "text": f"<b>{html.escape(title)}</b><br><span style='font-size:11px'>{subtitle}</span>",
+            "text": f"<b>{html.escape(title)}</b><br>"
+            f"<span style='font-size:11px;color:{figures.SOFT}'>{subtitle}</span><br>"
+            f"<span style='font-size:11px'>{_legend(perf.CATEGORIES)}</span>",
             "x": 0,
             "xref": "container",
+            "y": 1 - 16 / height,
+            "yanchor": "top",
             "pad": {"l": 12},
             "font": {"size": 13},
         },
-        legend={"orientation": "h", "y": 0, "yref": "container", "yanchor": "bottom", "x": 0, "xref": "container"},
+        showlegend=False,
     )
-    figure.update_xaxes(
-        range=[0, 100],
-        title={"text": "Share of samples [%]", "font": {"size": 11}, "standoff": 22},
-        gridcolor="#ececec",
-    )
-    figure.update_annotations(font_size=12)
-    figure.update_yaxes(autorange="reversed")
+    figure.update_xaxes(range=[0, 100], title_font_size=11, title_standoff=6, gridcolor="#ececec", zeroline=False)
+    figure.update_yaxes(autorange="reversed", ticks="", tickfont_size=11, dividercolor="#ececec")
     for number, trace in enumerate(figure.data):
         trace.uid = f"t{number}"
     name = "cpu-shares" if label is None else "cpu-shares-by-library"
     return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
 
 
-def _name(key: tuple[str, str, str], titles: Mapping[str, str], label: str | None) -> str:
-    client, server = (titles.get(name, name) for name in key[:2])
-    pair = client if client == server else f"{server} to {client}"
-    return pair if label is not None else f"{pair}, {key[2]}"
+_NAMES: dict[perf.Category, str] = {category: category.replace("-", " ") for category in perf.CATEGORIES} | {
+    "packet-io": "packet I/O"
+}
+
+
+def _legend(categories: Iterable[perf.Category]) -> str:
+    """Names of categories behind squares of their colour."""
+    square = "\N{BLACK SQUARE}"
+    names = (f"<span style='color:{COLOURS[category]}'>{square}</span> {_NAMES[category]}" for category in categories)
+    return "   ".join(names)
+
+
+def _hover(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    interval = "one block" if row["low"] is None else f"{100 * row['low']:.2f} to {100 * row['high']:.2f}"
+    return f"{100 * row['share']:.2f} % ({interval})"
+
+
+def _caption(shares: pl.DataFrame, titles: Mapping[str, str]) -> list[str]:
+    """Lines under the bars: number of blocks, variants that a library lacks, categories that its stacks do not show."""
+    with_share = pl.col("share").is_not_null()
+    measured = shares.filter(with_share)
+    blocks = sorted(set(measured["blocks"]))
+    span = " to ".join(str(count) for count in dict.fromkeys(blocks[:1] + blocks[-1:]))
+    lines = [f"Mean of {span} block{'s' if span != '1' else ''}, samples of the transfer only."] if span else []
+    lacking = []
+    for label in _labels(shares):
+        of_label = shares.filter(pl.col("label") == label)
+        present, missing = (
+            sorted({analysis.pair_title(pair, titles) for pair in part.select(PAIR).rows()})
+            for part in (of_label.filter(with_share), of_label.join(measured, on="cell", how="anti"))
+        )
+        if missing:
+            by = ", ".join(missing)
+            if present and len(present) < len(missing):
+                by = f"all but {', '.join(present)}"
+            lacking.append(f"{label} by {by}")
+    if lacking:
+        lines.append(f"Unsupported or failed: {'; '.join(lacking)}.")
+    hidden = shares.filter(~with_share).join(measured, on=["cell", "role"], how="semi")
+    for library, category, reason in hidden.select("library", "category", "problem").unique().sort(pl.all()).rows():
+        lines.append(f"{titles.get(library, library)} shows no {category}: {reason}.")
+    unknown = measured.filter((pl.col("category") == "uncategorised") & (pl.col("share") > UNCATEGORISED_LIMIT))
+    if not unknown.is_empty():
+        where = (
+            f"{titles.get(row['library'], row['library'])} {row['role']}, {row['label']}" for row in unknown.to_dicts()
+        )
+        lines.append(f"More than {100 * UNCATEGORISED_LIMIT:g} % uncategorised: {'; '.join(where)}.")
+    return [html.escape(line) for line in lines]
 
 
 def flame(found: Measured, root: Path, library: str, label: str, titles: Mapping[str, str] | None = None) -> Drawn:
@@ -273,17 +378,39 @@ def flame(found: Measured, root: Path, library: str, label: str, titles: Mapping
     )
     cell = chosen["cell"][0]
     mapping = perf.symbol_map(root, library)
-    figure = make_subplots(rows=1, cols=2, specs=[[{"type": "domain"}] * 2], horizontal_spacing=0.02)
-    for column, role in enumerate(ROLES, 1):
-        figure.add_trace(_icicle(found.stacks[cell, role], mapping, role), row=1, col=column)
-    title = html.escape(f"Stacks of {(titles or {}).get(library, library)}, {label}: client and server")
+    icicles = [_icicle(found.stacks[cell, role], mapping, role) for role in ROLES]
+    # the deepest frame on show of each
+    levels = [1 + max(path.count(SEPARATOR) for path in icicle.ids) for icicle in icicles]
+    top, gap, bottom = 62, 14, 10
+    height = top + gap + bottom + FRAME_PX * sum(levels)
+    figure = make_subplots(
+        rows=2,
+        cols=1,
+        specs=[[{"type": "domain"}]] * 2,
+        row_heights=levels,
+        vertical_spacing=gap / (height - top - bottom),
+    )
+    for row, icicle in enumerate(icicles, 1):
+        figure.add_trace(icicle, row=row, col=1)
+    title = f"Stacks of client and server, {(titles or {}).get(library, library)}, {label}"
+    shown = set(chosen.filter(pl.col("share") > 0)["category"])
+    legend = _legend(category for category in perf.CATEGORIES if category in shown)
     figure.update_layout(
         template="none",
-        width=1376,
-        height=620,
-        margin={"l": 10, "r": 10, "t": 50, "b": 10},
+        width=FLAME_PX,
+        height=height,
+        margin={"l": 10, "r": 10, "t": top, "b": bottom},
         font={"family": figures.FONT, "size": 11, "color": figures.INK},
-        title={"text": f"<b>{title}</b>", "x": 0, "xref": "container", "pad": {"l": 12}, "font": {"size": 13}},
+        uniformtext={"minsize": 9, "mode": "hide"},
+        title={
+            "text": f"<b>{html.escape(title)}</b><br><span style='font-size:12px'>{legend}</span>",
+            "x": 0,
+            "xref": "container",
+            "y": 1 - 16 / height,
+            "yanchor": "top",
+            "pad": {"l": 12},
+            "font": {"size": 14},
+        },
     )
     slug = f"flame-{library}-{label}".lower().replace(" ", "-")
     return Drawn(slug, figure, chosen, found.origins, "QUIC on the Highway, Fig. 4")
@@ -293,12 +420,12 @@ def flames(
     found: Measured, root: Path, titles: Mapping[str, str] | None = None, label: str = "AES-128-GCM"
 ) -> list[Drawn]:
     """A flame graph of every library that was measured with itself, with one variant."""
-    own = found.shares.filter(
-        (pl.col("client_library") == pl.col("server_library"))
-        & (pl.col("label") == label)
-        & pl.col("share").is_not_null()
-    )
-    return [flame(found, root, library, label, titles) for library in own["client_library"].unique().sort()]
+    own = found.shares.filter((pl.col("client_library") == pl.col("server_library")) & (pl.col("label") == label))
+    return [
+        flame(found, root, library, label, titles)
+        for library, cell in own.select("client_library", "cell").unique().sort("client_library").rows()
+        if all((cell, role) in found.stacks for role in ROLES)
+    ]
 
 
 def _icicle(stacks: perf.Stacks, mapping: perf.SymbolMap, role: str) -> go.Icicle:
@@ -312,17 +439,21 @@ def _icicle(stacks: perf.Stacks, mapping: perf.SymbolMap, role: str) -> go.Icicl
             samples[path[:depth]] += count
             categories.setdefault(path[:depth], Counter())[category] += count
     kept = [path for path, count in sorted(samples.items()) if count >= SMALLEST_FRAME * total]
+    mostly = [categories[path].most_common(1)[0][0] for path in kept]
     return go.Icicle(
-        ids=["\x00".join((role, *path)) for path in kept],
-        parents=["\x00".join((role, *path[:-1])) if path else "" for path in kept],
+        ids=[SEPARATOR.join((role, *path)) for path in kept],
+        parents=[SEPARATOR.join((role, *path[:-1])) if path else "" for path in kept],
         labels=[path[-1].partition("`")[2] if path else role for path in kept],
+        # Go names functions by the whole path of their package
+        text=[_PACKAGES.sub("", path[-1].partition("`")[2]) if path else f"{role}: {total} samples" for path in kept],
         values=[samples[path] for path in kept],
         branchvalues="total",
-        marker={"colors": [COLOURS[categories[path].most_common(1)[0][0]] for path in kept]},
-        text=[categories[path].most_common(1)[0][0] for path in kept],
-        textinfo="label",
-        hovertemplate="%{label}<br>%{value} samples, %{percentRoot:.2%}<br>mostly %{text}<extra></extra>",
-        tiling={"orientation": "v"},
+        marker={"colors": [COLOURS[category] for category in mostly], "line": {"color": "white", "width": 0.5}},
+        customdata=mostly,
+        texttemplate="%{text}",
+        textfont={"size": 9},
+        hovertemplate="%{label}<br>%{value} samples, %{percentRoot:.2%}<br>mostly %{customdata}<extra></extra>",
+        tiling={"orientation": "v", "pad": 0},
         sort=False,
         uid=role,
     )
