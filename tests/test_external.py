@@ -21,7 +21,7 @@ import yaml
 
 import fakeproject
 from quicbed import build as builds
-from quicbed import certificates, driver, events, measure, proof, runs
+from quicbed import certificates, details, driver, events, handshake, measure, proof, runs
 from quicbed.build import BuildError
 from quicbed.config import ConfigError, Experiment, Library, Project, parse
 
@@ -336,6 +336,7 @@ def test_a_stopped_client_leaves_nothing(make: Make, identity: Path, tmp_path: P
     assert events.read(log, "client").errors == ("stopped by a signal",)
 
 
+STARTS = 3
 EXPERIMENT = """
 title: Test
 source: none
@@ -362,6 +363,10 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(proof, "check", lambda *_args: [])
     build = make("misbehaving", parameters={"MISBEHAVE": how})
     experiment = EXPERIMENT.replace("KIND", kind)
+    if kind == "handshake":
+        experiment = experiment.replace("bytes: 1000,", f"bytes: 1, connections: {STARTS},")
+        # the made-up server would report connections that this client does not make
+        experiment = experiment.replace("{client: ext, server: quiche}", "ext")
     fakeproject.make(root, experiment.replace("ext", "quinn"), monkeypatch)
     monkeypatch.setattr(driver, "READY_TIMEOUT", 20.0)
     monkeypatch.setattr(driver, "STOP_TIMEOUT", 5.0)
@@ -401,16 +406,100 @@ def test_the_rest_of_a_matrix_goes_on(
     assert proven["quiche ext"]["evidence"]["client"]["cipher"] == "TLS_AES_128_GCM_SHA256"
 
 
-def test_an_external_client_takes_no_part_in_handshakes(
+def handshakes(
+    captured: int, make: Make, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Measures handshakes with and without an external end; proofs, and runs, each by pair. Captures hold this many."""
+
+    def openings(capture: Path, *, server_ip: str, server_port: int) -> list[handshake.Opening]:
+        assert capture.is_file()
+        assert (server_ip, server_port) == ("127.0.0.1", driver.PORT)
+        begin = 10**18
+        return [
+            handshake.Opening(
+                index=index, client_port=1000, t_client_hello=begin, t_client_one_rtt=begin + (index + 1) * 10**6
+            )
+            for index in range(captured)
+        ]
+
+    monkeypatch.setattr(driver.handshake, "openings", openings)
+    monkeypatch.setattr(driver, "PROOF_CONNECTIONS", STARTS)
+    monkeypatch.setattr(driver.Driver, "_examine_handshakes", lambda *_: ({}, []))
+    proven = matrix("", "handshake", make, root, monkeypatch)
+    seen = fakeproject.runs(Project(root), "test/*/b*")
+    return proven, {f"{run['client']['library']} {run['server']['library']}": run for run in seen}
+
+
+def test_handshakes_of_an_external_client_are_timed_in_the_capture(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver.Driver, "_examine_handshakes", lambda *_: ({}, []))
-    matrix("", "handshake", make, tmp_path / "project", monkeypatch)
-    seen = fakeproject.runs(Project(tmp_path / "project"), "test/*/b*")
-    by_pair = {f"{run['client']['library']} {run['server']['library']}": run for run in seen}
-    assert by_pair["quiche quiche"]["status"] == "ok"
-    assert by_pair["quiche ext"]["status"] == "ok"
-    assert "ext quiche" not in by_pair
+    root = tmp_path / "project"
+    proven, seen = handshakes(STARTS, make, root, monkeypatch)
+    assert {pair: run["status"] for pair, run in seen.items()} == dict.fromkeys(
+        ("quiche quiche", "quiche ext", "ext ext"), "ok"
+    )
+    external = seen["ext ext"]
+    assert (external["metrics"]["connections"], external["metrics"]["ttfb_ms"]) == (STARTS, 2.0)
+    # of programs that start for every connection, neither rate nor processor time tells of handshakes
+    assert not {"handshakes_per_s", "client_cpu_ms", "confirmed_ms"} & set(external["metrics"])
+    assert set(external["evidence"]["unknown"]) == {"client_cpu_ms", "confirmed_ms", "first_byte_ms"}
+    assert external["evidence"]["ttfb"].startswith("capture")
+    assert "ttfb" not in seen["quiche quiche"]["evidence"]
+    (table,) = [
+        rows["ttfb_ms"].to_list()
+        for (library, _), rows in details.read(root / "raw").connections.group_by("library", "origin")
+        if library == "ext"
+    ]
+    assert table == [1.0, 2.0, 3.0]
+    assert proven["ext ext"]["status"] == "ok"
+    kept = list(root.glob("raw/local/**/capture.pcap"))
+    assert kept
+    assert all("proofs" in path.parts for path in kept)
+
+
+def test_a_capture_with_other_connections_than_asked_for_fails_the_run(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven, seen = handshakes(STARTS - 1, make, tmp_path / "project", monkeypatch)
+    assert proven["ext ext"]["status"] == "failed"
+    assert proven["ext ext"]["reason"] == f"the capture holds {STARTS - 1} connections, {STARTS} were asked for"
+    assert "ext ext" not in seen
+
+
+@pytest.mark.workflow
+def test_starts_of_an_example_folder_can_be_timed_in_a_capture(
+    make: Make, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUICBED_WORKLOAD", "handshake")
+    quinn = build_of("quinn", "stock")
+    build = make("wrapping", parameters={"PROGRAMS": str(quinn / "bin")})
+    with serving(quinn, identity, tmp_path, size=1) as port:
+        argv = ["tcpdump", "-i", "lo", "-U", "--immediate-mode", "--time-stamp-precision=nano", "-Z", "root", "-w"]
+        argv += [str(tmp_path / "capture.pcap"), "udp", "port", str(port)]
+        with subprocess.Popen(argv, stderr=subprocess.PIPE) as tcpdump:
+            assert tcpdump.stderr is not None
+            while b"listening on" not in tcpdump.stderr.readline():
+                assert tcpdump.poll() is None
+            code, seen = download(build, identity, tmp_path, port, "--connections", "3", size=1)
+            deadline = time.monotonic() + 20
+            found: list[handshake.Opening] = []
+            while len(found) < 3 or found[-1].ttfb_ms is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+                with contextlib.suppress(handshake.HandshakeError):  # while it is written
+                    found = handshake.openings(tmp_path / "capture.pcap", server_ip="127.0.0.1", server_port=port)
+            tcpdump.terminate()
+    assert (code, reasons(seen)) == (0, [])
+    assert [one.index for one in found] == [0, 1, 2]
+    assert all((one.ttfb_ms or 0) > 0 for one in found)
+    log = events.read(tmp_path / "client.jsonl", "client")
+    for one, connection in zip(found, log.connections, strict=True):
+        # of a handshake the whole run of the script tells neither time
+        assert connection.t_handshake_complete is None
+        assert connection.cpu_user_ns is None
+        assert connection.t_close is not None
+        assert connection.t_client_hello is not None
+        assert (one.ttfb_ms or 0) * 1e6 < connection.t_close - connection.t_client_hello
 
 
 MATRIX = """

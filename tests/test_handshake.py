@@ -32,6 +32,7 @@ from quicbed.handshake import (
     contradictions,
     count_differences,
     examine,
+    openings,
 )
 from quicbed.quicwire import PacketType, QuicPacket
 from quicbed.tshark import QuicDetails
@@ -508,3 +509,35 @@ def test_an_initial_packet_to_an_id_issued_before_it_opens_no_connection(tmp_pat
     packets = _read(wirefixtures.pcap(tmp_path / "two.pcap", frames), address, port, "quic")
     found = _quic(packets, {}, (address, port))
     assert [len(one.units) for one in found] == [len(first.frames), len(second.frames)]
+
+
+# -- without the secrets
+
+
+def test_openings_need_no_secrets(data: Path) -> None:
+    for name in ("quiche", "quinn-dilithium3-20ms", "openssl-retry"):
+        known = look(data / f"{name}.pcap", data / f"{name}.keys")
+        seen = openings(data / f"{name}.pcap", server_ip=SERVER, server_port=PORT)
+        assert [(one.index, one.client_port, one.t_client_hello) for one in seen] == [
+            (one.index, one.client_port, one.t_client_hello) for one in known
+        ]
+        for one, other in zip(seen, known, strict=True):
+            assert one.t_client_one_rtt is not None
+            assert other.t_client_finished is not None
+            # the request leaves with the Finished or right behind it
+            assert 0 <= one.t_client_one_rtt - other.t_client_finished < 5e6
+            assert one.ttfb_ms == (one.t_client_one_rtt - one.t_client_hello) / 1e6
+
+
+def test_an_opening_that_is_not_complete_has_no_time(data: Path, changed: Callable[..., Path]) -> None:
+    cut = changed("openssl-retry", lambda frames: frames[:2])
+    (one,) = openings(cut, server_ip=SERVER, server_port=PORT)
+    assert one.t_client_one_rtt is None
+    assert one.ttfb_ms is None
+    assert openings(data / "quiche.pcap", server_ip=SERVER, server_port=PORT + 1) == []
+
+
+def test_openings_of_a_file_that_is_no_capture(tmp_path: Path) -> None:
+    (tmp_path / "capture.pcap").write_bytes(b"")
+    with pytest.raises(HandshakeError, match=r"capture\.pcap"):
+        openings(tmp_path / "capture.pcap", server_ip=SERVER, server_port=PORT)

@@ -24,6 +24,8 @@ from quicbed.plan import PRIMITIVES
 from quicbed.runs import RUN_FILE, RunsError, origin_of, write_parquet
 
 FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
+OPENINGS = "openings.json"
+"""Beside these where a run's times are taken from its capture."""
 
 _RUN: dict[str, pl.DataType] = dict.fromkeys(
     ["testbed", "experiment", "campaign", "library", "build", "arm", "cell", "origin"], pl.String()
@@ -43,7 +45,9 @@ CONNECTIONS: dict[str, pl.DataType] = (
     )
     | dict.fromkeys(["hello_retry_request", "retry"], pl.Boolean())
 )
-"""Columns of the table of connections; times in ms, `t_client_hello` in CLOCK_MONOTONIC ns of the client's host."""
+"""Columns of the table of connections; times in ms, `t_client_hello` in CLOCK_MONOTONIC ns of the client's host, null
+where times are taken from a capture.
+"""
 
 PRIMITIVE_TIMES: dict[str, pl.DataType] = (
     _RUN
@@ -153,7 +157,7 @@ def _scan(root: Path, problems: list[str]) -> Iterator[tuple[str, dict[str, byte
     """Every directory with a run.json, in archives too: its origin and the files of interest in it."""
     if not root.is_dir():
         raise RunsError(f"{root}: no such directory of runs; measure first or name another")
-    wanted = {RUN_FILE, *FILES}
+    wanted = {RUN_FILE, *FILES, OPENINGS}
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))
         path = Path(directory)
@@ -173,7 +177,7 @@ def _scan_archive(path: Path, origin: str, problems: list[str]) -> Iterator[tupl
         with tarfile.open(path, "r:gz") as archive:
             for member in archive:
                 inside = PurePosixPath(member.name)
-                if member.isfile() and (inside.name == RUN_FILE or inside.name in FILES):
+                if member.isfile() and inside.name in (RUN_FILE, *FILES, OPENINGS):
                     file = archive.extractfile(member)
                     found.setdefault(str(inside.parent), {})[inside.name] = file.read() if file else b""
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
@@ -208,12 +212,14 @@ def _events(name: str, files: Mapping[str, bytes], kind: str) -> list[dict[str, 
 def _connections(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes]) -> list[dict[str, Any]]:
     clients = _events("client.jsonl", files, "connection")
     servers = _events("server.jsonl", files, "connection")
-    if len(clients) != len(servers):
+    # an external server reports none
+    if servers and len(clients) != len(servers):
         raise ValueError(f"{len(clients)} connections of the client, {len(servers)} of the server")
+    observed = _openings(files, len(clients))
     place = _place(origin, run)
     rows = []
-    for client, server in zip(clients, servers, strict=True):
-        begin = client["t_client_hello"]
+    for position, (client, opening) in enumerate(zip(clients, observed, strict=True)):
+        begin = client["t_client_hello"] if opening is None else None
         row = place | {
             "index": client["index"],
             "t_client_hello": begin,
@@ -223,12 +229,22 @@ def _connections(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes]
             "hello_retry_request": client["hello_retry_request"],
             "retry": client["retry"],
         }
-        for role, side in (("client", client), ("server", server)):
+        if opening is not None:
+            row["ttfb_ms"] = _ms(opening["t_client_hello"], opening["t_client_one_rtt"])
+        for role, side in (("client", client), *([("server", servers[position])] if servers else [])):
             row[f"{role}_cpu_ms"] = _cpu_ms(side)
             for name in ("handshake_packets_sent", "handshake_bytes_sent", "packets_sent", "packets_lost"):
                 row[f"{role}_{name}"] = side[name]
         rows.append(row)
     return rows
+
+
+def _openings(files: Mapping[str, bytes], connections: int) -> list[dict[str, Any] | None]:
+    """What the capture of a run shows of every connection, None where the client told its times itself."""
+    if OPENINGS not in files:
+        return [None] * connections
+    found: list[dict[str, Any] | None] = json.loads(files[OPENINGS])
+    return found
 
 
 def _ms(begin: int | None, end: int | None) -> float | None:

@@ -21,6 +21,7 @@ from quicbed import build as builds
 from quicbed import certificates, events, handshake, perf, proof, tshark
 from quicbed.capture import CaptureError
 from quicbed.config import Library, Link, Perf, Project, Scale, Workload
+from quicbed.details import OPENINGS
 from quicbed.plan import UDP_OVERHEAD, Cell, congestion_control_of, digest, link_of, workload_of
 from quicbed.testbed import Exit, LinkSettings, Process, Testbed, TestbedError
 
@@ -144,8 +145,8 @@ class Driver:
 
         Nor sample it with perf, if it is to be, or sort its samples.
         """
-        if workload.kind == "handshake" and self._external(cell.client.library):
-            return "an external client does not tell when its handshake is complete"
+        if self._observed(cell, workload) and cell.transport != "quic":
+            return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         link = link_of(cell, link)
         reason = self.testbed.unsupported(link_settings(link, workload, cell.variant.get("rtt_ms") or 0))
         if reason is None and profile is not None:
@@ -185,13 +186,43 @@ class Driver:
 
         `connections` is their number, by default that of the cell; TLS secrets are appended to `key_log`; both are
         sampled with perf as `profile` says. What the cell varies takes the place of `workload` and `link`; the size of
-        the download is that of `scale`.
+        the download is that of `scale`. Handshakes of a client that does not tell their times are captured; the capture
+        stays in `directory` where it was of no use, or there are secrets to examine it with.
         """
-        workload, link = workload_of(cell, workload), link_of(cell, link)
         count = connections or cell.connections
+        if not self._observed(cell, workload):
+            return self._execute(cell, workload, scale, link, directory, count, key_log, profile)
+        capture = directory / "capture.pcap"
+        with self.testbed.capture(capture, snaplen=_snaplen(link_of(cell, link))) as captured:
+            attempt = self._execute(cell, workload, scale, link, directory, count, key_log, profile)
+        if attempt.status == "ok" and captured.packets_dropped:
+            attempt.fail(f"the capture lost {captured.packets_dropped} packets")
+        if attempt.status == "ok":
+            self._observe(attempt, directory, count)
+        if attempt.status == "ok" and key_log is None:
+            capture.unlink()
+        return attempt
+
+    def _execute(
+        self,
+        cell: Cell,
+        workload: Workload,
+        scale: Scale,
+        link: Link,
+        directory: Path,
+        count: int,
+        key_log: Path | None,
+        profile: Perf | None,
+    ) -> Attempt:
+        """As `execute`, without a capture."""
+        workload, link = workload_of(cell, workload), link_of(cell, link)
         more = {"server": ["--content", str(scale.bytes)], "client": ["--connections", str(count)]}
         if key_log is not None:
-            more["client"] += ["--key-log", str(key_log)]
+            # the secrets are the same on both sides, and not every external endpoint writes them
+            more[_key_logger(self._external(cell.client.library), self._external(cell.server.library))] += [
+                "--key-log",
+                str(key_log),
+            ]
         attempt = Attempt(started_at=now())
         begin = time.monotonic()
         before = self.testbed.counters()
@@ -474,10 +505,6 @@ class Driver:
         if wrong:
             attempt.fail(f"wrong content on connection {wrong[0].index}: {wrong[0].bytes_received} bytes received")
             return
-        times = [events.ttfb_ms(connection) for connection in client.connections]
-        if None in times:
-            attempt.fail("the client reported handshakes without their times")
-            return
         begin, last = client.connections[0].t_client_hello, client.connections[-1].t_close
         if begin is None or last is None:
             attempt.fail("the client reported connections without their beginning or end")
@@ -486,16 +513,12 @@ class Driver:
             "bytes": scale.bytes * count,
             "connections": count,
             "wall_s": (last - begin) / 1e9,
-            "handshakes_per_s": count / ((last - begin) / 1e9),
         }
-        measured = sorted(time for time in times if time is not None)
-        q1, median, q3 = statistics.quantiles(measured, n=4, method="inclusive") if count > 1 else measured * 3
-        attempt.metrics |= {
-            "ttfb_ms": median,
-            "ttfb_ms_mean": statistics.fmean(measured),
-            "ttfb_ms_p25": q1,
-            "ttfb_ms_p75": q3,
-        }
+        if not self._external(cell.client.library):
+            attempt.metrics["handshakes_per_s"] = count / attempt.metrics["wall_s"]
+            _ttfb_metrics(attempt, [events.ttfb_ms(connection) for connection in client.connections])
+            if attempt.status != "ok":
+                return
         for metric, function in (("confirmed_ms", events.confirmed_ms), ("first_byte_ms", events.first_byte_ms)):
             _median_metric(attempt, metric, (function(connection) for connection in client.connections))
         for role, log in (("client", client), ("server", server)):
@@ -537,6 +560,29 @@ class Driver:
                     attempt.evidence[role] = values
                     break
             self._judge_processor(attempt, cell, role, log.start.options)
+
+    def _observed(self, cell: Cell, workload: Workload) -> bool:
+        """Whether the times of a cell's handshakes are taken from captures, because its client does not tell them."""
+        return workload.kind == "handshake" and self._external(cell.client.library)
+
+    def _observe(self, attempt: Attempt, directory: Path, count: int) -> None:
+        """Take the times of handshakes from the run's capture; writes openings.json.
+
+        One object (`quicbed.handshake.Opening`) a connection.
+        """
+        try:
+            seen = handshake.openings(
+                directory / "capture.pcap", server_ip=str(self.testbed.server.address), server_port=PORT
+            )
+        except (handshake.HandshakeError, OSError) as error:
+            attempt.fail(str(error).replace(f"{directory}/", ""))
+            return
+        builds.write_json(directory / OPENINGS, [one.model_dump() for one in seen])
+        if len(seen) != count:
+            attempt.fail(f"the capture holds {len(seen)} connections, {count} were asked for")
+            return
+        attempt.evidence |= {"ttfb": _FROM_CAPTURE, "unknown": dict(_UNKNOWN)}
+        _ttfb_metrics(attempt, [one.ttfb_ms for one in seen])
 
     def _external(self, library: str) -> bool:
         """Whether a library is an external endpoint, which reports no connections and no negotiated values."""
@@ -744,8 +790,15 @@ class Driver:
             with self.stored(parent / name) as directory:
                 capture = directory / "capture.pcap"
                 key_log = directory / "keys.log" if handshakes or silent else None
-                with self.testbed.capture(capture, snaplen=mtu + 100) as captured:
+                dropped: int | None = None
+                if self._observed(cell, workload):  # which captures by itself
                     attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
+                else:
+                    with self.testbed.capture(capture, snaplen=_snaplen(link)) as captured:
+                        attempt = self.execute(
+                            cell, workload, scale, link, directory, connections=count, key_log=key_log
+                        )
+                    dropped = captured.packets_dropped
                 attempt.contamination = []
                 transferred = attempt.status == "ok"
                 if transferred:
@@ -759,8 +812,8 @@ class Driver:
                         for role, direction in (("client", "client_to_server"), ("server", "server_to_client")):
                             if mean := attempt.evidence["seen"].get(direction, {}).get("mean_frame_bytes"):
                                 attempt.metrics[f"{role}_mean_frame_bytes"] = mean
-                    if captured.packets_dropped:
-                        problems.append(f"the capture lost {captured.packets_dropped} packets")
+                    if dropped:
+                        problems.append(f"the capture lost {dropped} packets")
                     for problem in problems:
                         attempt.fail(f"capture: {problem}")
                 run = self.record(
@@ -910,6 +963,40 @@ _OPTIONAL = ("signature", "hello_retry_request", "retry")
 
 # What an external endpoint cannot tell: the contract of its scripts has no place for it.
 _EXTERNAL_SILENT = ("cipher", "group", "aead", "header_protection")
+
+
+_FROM_CAPTURE = "capture: from the client's first Initial packet to its first 1-RTT packet"
+# What neither the scripts of an external client tell nor a capture without secrets shows.
+_UNKNOWN = {
+    "client_cpu_ms": "the processor time of an external client is that of its whole program, not of a connection",
+    "confirmed_ms": "an external client does not tell when its handshake is confirmed",
+    "first_byte_ms": "an external client does not tell when content arrives",
+}
+
+
+def _key_logger(external_client: bool, external_server: bool) -> str:
+    """The role that writes the TLS secrets: the client, unless it alone is external."""
+    return "server" if external_client and not external_server else "client"
+
+
+def _snaplen(link: Link) -> int:
+    """Bytes of a frame that hold all of it; with offloads several datagrams of a client make one."""
+    return link.mtu + 100 if link.mode == "wire" else 2**16 + 100
+
+
+def _ttfb_metrics(attempt: Attempt, times: Sequence[float | None]) -> None:
+    """Keep what the times to first byte (ms) of a run's connections amount to; fail where one is missing."""
+    measured = sorted(time for time in times if time is not None)
+    if len(measured) < len(times):
+        attempt.fail(f"{len(times) - len(measured)} of {len(times)} handshakes are without their times")
+        return
+    q1, median, q3 = statistics.quantiles(measured, n=4, method="inclusive") if len(measured) > 1 else measured * 3
+    attempt.metrics |= {
+        "ttfb_ms": median,
+        "ttfb_ms_mean": statistics.fmean(measured),
+        "ttfb_ms_p25": q1,
+        "ttfb_ms_p75": q3,
+    }
 
 
 def _unproven(attempt: Attempt, said: str) -> None:

@@ -184,6 +184,27 @@ class Handshake(_Model):
         return self.client.packets, self.server.packets
 
 
+class Opening(_Model):
+    """The beginning of a QUIC connection, as far as a capture shows it without the connection's secrets."""
+
+    index: int = Field(description="0, 1, ... in the order of the ClientHello.")
+    client_port: int = Field(description="UDP port of the client.")
+    t_client_hello: int = Field(description="First packet of the client, ns since 1970.")
+    t_client_one_rtt: int | None = Field(
+        description="First 1-RTT packet of the client, ns since 1970; null: none. A client has the keys for one once "
+        "it has the server's Finished (RFC 8446, 7.1), with which its handshake is complete (RFC 9001, 4.1.1)."
+    )
+
+    @property
+    def ttfb_ms(self) -> float | None:
+        """Time to first byte in ms, None where the client did not get as far.
+
+        What is measured ends when the client *has sent* the first packet that it could not send before: later than
+        the completion that endpoints report themselves, by the time it takes to make and send that packet.
+        """
+        return None if self.t_client_one_rtt is None else (self.t_client_one_rtt - self.t_client_hello) / 1e6
+
+
 @dataclass(slots=True)
 class _Piece:
     """One QUIC packet with what tshark knows about it."""
@@ -281,6 +302,33 @@ def examine(
     return [
         _Examiner(connection, index, transport, known, key_log).handshake()
         for index, connection in enumerate(connections)
+    ]
+
+
+def openings(capture: Path, *, server_ip: str, server_port: int) -> list[Opening]:
+    """The beginning of every QUIC connection with this server in a capture, in the order of the ClientHello.
+
+    Raises :class:`HandshakeError` for a capture that cannot be used.
+    """
+    try:
+        packets = _read(capture, server_ip, server_port, "quic")
+    except CaptureError as error:
+        raise HandshakeError(str(error)) from None
+    return [
+        Opening(
+            index=index,
+            client_port=connection.client_port,
+            t_client_hello=connection.units[0].time_ns,
+            t_client_one_rtt=next(
+                (
+                    unit.time_ns
+                    for unit in connection.units
+                    if unit.role == "client" and any(piece.level == "1rtt" for piece in unit.pieces)
+                ),
+                None,
+            ),
+        )
+        for index, connection in enumerate(_quic(packets, {}, (server_ip, server_port)))
     ]
 
 
