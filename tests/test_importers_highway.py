@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import subprocess
 from pathlib import Path
@@ -11,7 +13,7 @@ import polars as pl
 import pytest
 
 from quicbed import importers, runs
-from quicbed.importers import logs, names, perf, samples, tables
+from quicbed.importers import logs, names, perf, processed, samples, tables
 from quicbed.importers.summary import Summary
 
 LOGDIR = "results/baseline/goracle/run1"
@@ -170,12 +172,10 @@ def test_a_truncated_result_json_costs_versions_only(tmp_path: Path) -> None:
 def test_foreign_files_are_counted_by_reason(tmp_path: Path) -> None:
     files = copy_of({1: samples.repetition("quiche", "lsquic", 20.0)}) | {
         f"{LOGDIR}/quiche_lsquic/goodput/1/server/keys.log": b"x",
-        "results/baseline/processed.csv": b"goodput\n1\n",
         "README.md": b"x",
     }
     _, summary = imported(tmp_path, files)
-    assert sorted(summary.skipped.values()) == [1, 1, 1]
-    assert any("authors' parser" in reason for reason in summary.skipped)
+    assert sorted(summary.skipped.values()) == [1, 1]
 
 
 def test_a_logdir_itself_can_be_imported(tmp_path: Path) -> None:
@@ -303,10 +303,10 @@ quiche-server  77 [004]   100.500000:     501501 cycles:
 \t        55d0aa aes_gcm_enc+0x1b (/opt/quiche-server)
 \t        55d0bb quiche::send+0x40 (/opt/quiche-server)
 
-swapper     0 [000]   100.600001:     501501 cycles:
+:-1    -1 [000]   100.600001:         16 cycles:
 \tffffffff81000000 native_safe_halt+0xe ([kernel.kallsyms])
 
-quiche-server  77 [004]   100.700000:     501501 cycles:
+quiche-server  77 [004]   100.700000:       1000 cycles:
 \tffffffff81000aaa __sys_sendmsg+0x1 ([kernel.kallsyms])
 \t        7f0000 [unknown] (/usr/lib/libc.so.6)
 
@@ -326,12 +326,18 @@ def compressed(text: str) -> bytes:
 
 def test_samples_are_trimmed_to_the_endpoint_and_folded() -> None:
     profile = perf.fold(compressed(PERF), "quiche-server")
-    assert profile.all_samples == 4  # three of the endpoint and one of another process between them
+    # three of the endpoint and one of another process between them
+    assert profile.all_samples == 2 * 501501 + 1000 + 16
     assert profile.stacks == {
-        "quiche-server;quiche::send;aes_gcm_enc": 1,
-        "quiche-server;[libc.so.6];__sys_sendmsg": 1,
-        "quiche-server;something_else": 1,
+        "quiche-server;quiche::send;aes_gcm_enc": 501501,
+        "quiche-server;[libc.so.6];__sys_sendmsg": 1000,
+        "quiche-server;something_else": 501501,
     }
+
+
+def test_samples_without_periods_count_once() -> None:
+    profile = perf.fold(compressed(PERF.replace(" 501501 ", " ").replace(" 1000 ", " ")), "quiche-server")
+    assert sorted(profile.stacks.values()) == [1, 1, 1]
 
 
 def perf_copy(text: str = PERF) -> dict[str, bytes]:
@@ -343,9 +349,13 @@ def test_the_first_matching_expression_of_the_mapping_in_the_copy_decides(tmp_pa
     mapping = {"analysis-pipeline/util/perf/mappings/quiche.json": json.dumps(MAPPING).encode()}
     imported(tmp_path, mapping | perf_copy())
     table = pl.read_parquet(tmp_path / "out" / "cpu_shares.parquet")
-    assert {row["category"]: row["samples"] for row in table.to_dicts()} == {"CRYPTO": 1, "PACKET_IO": 1, "GENERAL": 1}
-    assert table["endpoint_samples"].unique().to_list() == [3]
-    assert table["all_samples"].unique().to_list() == [4]
+    assert {row["category"]: row["samples"] for row in table.to_dicts()} == {
+        "CRYPTO": 501501,
+        "PACKET_IO": 1000,
+        "GENERAL": 501501,
+    }
+    assert table["endpoint_samples"].unique().to_list() == [1004002]
+    assert table["all_samples"].unique().to_list() == [1004018]
     assert table["role"].unique().to_list() == ["server"]
 
 
@@ -362,3 +372,69 @@ def test_a_recording_of_something_else_is_told(tmp_path: Path, text: str, told: 
     mapping = {"analysis-pipeline/util/perf/mappings/quiche.json": json.dumps(MAPPING).encode()}
     _, summary = imported(tmp_path, mapping | perf_copy(text))
     assert any(told in reason for reason in summary.skipped)
+
+
+# ---- processed.csv ---------------------------------------------------------------------------------------------------
+
+
+def csv_of(*rows: dict[str, Any], logdir: str = f"../../{LOGDIR}") -> bytes:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    table = csv.DictWriter(text, ["logdir", "server", "client", *names], lineterminator="\n")
+    table.writeheader()
+    table.writerows({"logdir": logdir, "server": "quiche", "client": "lsquic"} | row for row in rows)
+    return text.getvalue().encode()
+
+
+def compared(directory: Path, files: dict[str, bytes]) -> tuple[list[tuple[Any, ...]], Summary]:
+    """What `processed.parquet` has on differences, and the summary."""
+    _, summary = imported(directory, files)
+    table = pl.read_parquet(directory / "out" / "processed.parquet")
+    assert table.schema == pl.Schema(tables.PROCESSED)
+    found = table.filter(pl.col("problem").is_not_null()).select("origin", "quantity", "processed", "raw", "problem")
+    return sorted((origin.rpartition("/")[2], *rest) for origin, *rest in found.rows()), summary
+
+
+def test_values_that_the_parser_shifted_are_listed(tmp_path: Path) -> None:
+    repetitions = {
+        1: samples.repetition("quiche", "lsquic", 20.0),
+        2: samples.repetition("quiche", "lsquic", 0.01, verdict="Test failed"),
+        3: samples.repetition("quiche", "lsquic", 25.0),
+        4: samples.repetition("quiche", "lsquic", 30.0),
+    }
+    # as by position among the successful ones
+    table = csv_of(
+        {"repetition": 1, "goodput": goodput(20.0), "client_runtime": 20.0},
+        {"repetition": 2, "goodput": goodput(25.0), "client_runtime": 0.01},
+        {"repetition": 3, "goodput": goodput(30.0), "client_runtime": 25.0},
+        {"repetition": 5, "goodput": 1.0},
+    )
+    for path in ("results/baseline/goracle/processed.csv", "results/baseline/processed.csv"):
+        found, summary = compared(tmp_path / path.replace("/", "-"), copy_of(repetitions) | {path: table})
+        assert found == [
+            ("2", "goodput_mbps", pytest.approx(goodput(25.0)), None, processed.ONLY_PROCESSED),
+            ("2", "wall_s", 0.01, None, processed.ONLY_PROCESSED),
+            ("3", "goodput_mbps", pytest.approx(goodput(30.0)), pytest.approx(goodput(25.0)), processed.OTHER),
+            ("4", None, None, None, processed.MISSING),
+            ("5", None, None, None, processed.NOT_THERE),
+        ]
+        assert summary.differences["processed.csv has another value of goodput_mbps; the raw files count"] == 1
+
+
+def test_the_numbers_of_perf_are_compared_as_shares(tmp_path: Path) -> None:
+    mapping = {"analysis-pipeline/util/perf/mappings/quiche.json": json.dumps(MAPPING).encode()}
+    right, total = 501501 / 1004018, 1004018
+    cell = {"SUM_SAMPLES": total, "OVERVIEW": {"CRYPTO": 501501, "PACKET_IO": total // 2, "UNKNOWN": 1}}
+    row = {"server": "quiche", "client": "quiche", "repetition": 1, "server_perf": str(cell), "client_perf": "{"}
+    files = mapping | perf_copy() | {"results/baseline/processed.csv": csv_of(row)}
+    found, _ = compared(tmp_path, files)
+    assert [(name, problem) for _, name, *_, problem in found] == [("server_PACKET_IO_percent", processed.OTHER)]
+    table = pl.read_parquet(tmp_path / "out" / "processed.parquet")
+    assert table.filter(pl.col("quantity") == "server_CRYPTO_percent")["raw"].item() == pytest.approx(100 * right)
+
+
+def test_a_table_that_names_no_repetitions_is_told(tmp_path: Path) -> None:
+    files = copy_of({1: samples.repetition("quiche", "lsquic", 20.0)})
+    _, summary = imported(tmp_path, files | {"results/processed.csv": b"goodput\n1\n"})
+    assert summary.skipped == {"processed.csv: without the columns logdir, server, client, repetition": 1}
+    assert not (tmp_path / "out" / "processed.parquet").exists()

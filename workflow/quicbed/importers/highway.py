@@ -3,7 +3,7 @@
 ``<experiment>/<logdir>/{result.json, <server>_<client>/<test>/<repetition>/{output.txt, client/, server/}}``, anywhere
 in the copy. The raw files of every repetition are read. ``result.json`` only adds what they do not tell; its
 ``details`` leave out failed repetitions, so that they cannot be matched by position, and are compared with what the raw
-files give. ``processed.csv``, which was made by that position, is not read.
+files give. ``processed.csv``, which was made by that position, is only compared with the raw files.
 
 Perf samples are sorted by the mapping that the data set brings in ``perf/mappings/<implementation>.json`` (first
 matching regular expression); a copy without it has no ``cpu_shares.parquet``.
@@ -24,7 +24,7 @@ from typing import Any
 
 import polars as pl
 
-from quicbed.importers import perf, tables
+from quicbed.importers import perf, processed, tables
 from quicbed.importers.files import Entry, content, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.repetitions import Repetition
@@ -61,6 +61,7 @@ class _Gathered:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     """result.json by logdir."""
     mappings: dict[str, perf.Mapping] = field(default_factory=dict)
+    processed: list[processed.Processed] = field(default_factory=list)
     shares: list[dict[str, Any]] = field(default_factory=list)
     """Rows of ``cpu_shares.parquet``."""
     folding: deque[tuple[Key, str, str, _Folding]] = field(default_factory=deque)
@@ -93,6 +94,30 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
     if shares:
         table = tables.frame(shares, tables.CPU_SHARES, ["origin", "role", "category"])
         tables.write(table, out, "cpu_shares", summary)
+    _write_processed(rows, shares, gathered.processed, out, summary)
+
+
+def _write_processed(
+    rows: list[dict[str, Any]],
+    shares: list[dict[str, Any]],
+    files: list[processed.Processed],
+    out: Path,
+    summary: Summary,
+) -> None:
+    """``processed.parquet``, if the copy has something to compare."""
+    runs = {row["origin"]: dict.fromkeys(tables.RUNS) | row for row in rows}
+    percent = {
+        (share["origin"], share["role"], share["category"]): 100 * share["samples"] / share["all_samples"]
+        for share in shares
+    }
+    compared = [row for file in files for row in processed.compare(file, runs, percent)]
+    for what, where in processed.told(compared):
+        summary.differ(what, where)
+    if compared:
+        table = tables.frame(
+            ({"source": SOURCE} | row for row in compared), tables.PROCESSED, ["file", "origin", "quantity"]
+        )
+        tables.write(table, out, "processed", summary)
 
 
 def _take(entry: Entry, gathered: _Gathered, pool: ProcessPoolExecutor, summary: Summary) -> None:
@@ -106,9 +131,17 @@ def _take(entry: Entry, gathered: _Gathered, pool: ProcessPoolExecutor, summary:
         if document is not None:
             gathered.mappings[found[1]] = perf.mapping(document)
         return
+    if entry.name == processed.FILE:
+        data = content(entry, summary)
+        if data is not None:
+            try:
+                gathered.processed.append(processed.parse(entry.path, data))
+            except ParseError as error:
+                summary.skip(f"{processed.FILE}: {error}", entry.path)
+        return
     place = _FILE.match(entry.path)
     if place is None:
-        summary.skip(_foreign(entry), entry.path)
+        summary.skip(f"not part of a repetition ({LAYOUT})", entry.path)
         return
     key = (place["logdir"] or ".", place["server"], place["client"], place["test"], int(place["number"]))
     repetition = gathered.repetitions.setdefault(key, Repetition(*key[1:]))
@@ -138,12 +171,6 @@ def _object(entry: Entry, summary: Summary) -> dict[str, Any] | None:
     except ParseError as error:
         summary.skip(f"{entry.name if entry.name == RESULT_FILE else 'perf mapping'}: {error}", entry.path)
         return None
-
-
-def _foreign(entry: Entry) -> str:
-    if entry.name == "processed.csv":
-        return "table made by the authors' parser; the raw files are read instead"
-    return f"not part of a repetition ({LAYOUT})"
 
 
 def _origin(key: Key) -> str:

@@ -1,8 +1,10 @@
 """Perf samples of "QUIC on the Highway": the text of ``perf script``, folded and sorted into categories.
 
 Samples of the whole host were recorded. Those between the first and the last sample of the endpoint's process are
-kept; the endpoint's are folded as ``stackcollapse-perf.pl`` of FlameGraph does, and a stack belongs to the category of
-the first regular expression of the mapping that matches it.
+kept; the endpoint's are folded as ``stackcollapse-perf.pl`` of FlameGraph does, each counting as many as its period
+(cycles), and a stack belongs to the category of the first regular expression of the mapping that matches it. Not to
+weight them would count the short periods at the begin of a recording, and those of a processor that wakes up, as much
+as the others.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from quicbed.importers import names
 from quicbed.importers.files import zstd
 
 REGEX = "regex:"
-_HEADER = re.compile(rb"^(\S.*?)\s+\d+(?:/\d+)?\s+(?:\[\d+\]\s+)?\d+\.\d+:\s")
-"""First line of a sample: comm, process id, processor, time."""
+_HEADER = re.compile(rb"^(\S.*?)\s+-?\d+(?:/-?\d+)?\s+(?:\[\d+\]\s+)?\d+\.\d+:\s+(?:(\d+)\s+)?")
+"""First line of a sample: comm, process id (-1 if it has ended), processor, time, period."""
 _FRAME = re.compile(rb"^\s+[0-9a-f]+ (.*) \((.*)\)$")
 _OFFSET = re.compile(rb"\+0x[0-9a-f]+$")
 
@@ -35,9 +37,9 @@ class Profile:
     """Samples of one endpoint."""
 
     stacks: Counter[str] = field(default_factory=Counter)
-    """``comm;outermost;...;innermost`` and its samples."""
+    """``comm;outermost;...;innermost`` and its samples, weighted by their periods."""
     all_samples: int = 0
-    """Of the whole host between the endpoint's first and last sample."""
+    """The same of the whole host between the endpoint's first and last sample."""
 
 
 def program(implementation: str, role: str) -> str:
@@ -74,6 +76,7 @@ def fold(compressed: bytes, comm: str) -> Profile:
     # samples of others since the last one of the endpoint: they count only if another one follows
     pending = 0
     frames: list[bytes] | None = None
+    period = 1
     cache: dict[bytes, bytes] = {}
     stacks: Counter[tuple[bytes, ...]] = Counter()
     try:
@@ -86,25 +89,26 @@ def fold(compressed: bytes, comm: str) -> Profile:
                             name = cache[stripped] = _symbol(line)
                         frames.append(name)
                     elif frames is not None:
-                        stacks[tuple(frames)] += 1
+                        stacks[tuple(frames)] += period
                         frames = None
                     continue
                 found = _HEADER.match(line)
                 if found is None:
                     raise PerfTextError("not the text of perf script")
                 if frames is not None:
-                    stacks[tuple(frames)] += 1
+                    stacks[tuple(frames)] += period
                     frames = None
+                period = int(found[2] or 1)
                 if found[1] == wanted:
                     frames = []
-                    profile.all_samples += pending + 1
+                    profile.all_samples += pending + period
                     pending = 0
                 elif profile.all_samples:
-                    pending += 1
+                    pending += period
     except OSError as error:
         raise PerfTextError(str(error)) from None
     if frames is not None:
-        stacks[tuple(frames)] += 1
+        stacks[tuple(frames)] += period
     if not stacks:
         raise PerfTextError("no sample of the endpoint's process")
     for stack, samples in stacks.items():

@@ -68,11 +68,22 @@ CPU_SHARES: dict[str, pl.DataType] = {
     "role": pl.String(),
     "implementation": pl.String(),
     "category": pl.String(),  # of the data set's own mapping, as PACKET_IO
-    "samples": pl.Int64(),
-    "endpoint_samples": pl.Int64(),  # of the endpoint, all categories
+    "samples": pl.Int64(),  # each weighted by its period: cycles
+    "endpoint_samples": pl.Int64(),  # of the endpoint, with or without a category
     "all_samples": pl.Int64(),  # of the whole host between the endpoint's first and last sample
 }
-"""``cpu_shares.parquet``: perf samples of an endpoint by category."""
+"""``cpu_shares.parquet``: perf samples of an endpoint by category; those that no expression matches are in none."""
+
+PROCESSED: dict[str, pl.DataType] = {
+    "source": pl.String(),
+    "file": pl.String(),
+    "origin": pl.String(),  # the repetition, as in ``runs.parquet``
+    "quantity": pl.String(),  # column of ``runs.parquet``; <role>_<category>_percent for perf samples
+    "processed": pl.Float64(),
+    "raw": pl.Float64(),
+    "problem": pl.String(),  # in which way the file disagrees with the raw files; null where it agrees
+}
+"""``processed.parquet``: what the authors' parser made of a repetition, and what its raw files say."""
 
 PHASES: dict[str, pl.DataType] = {
     "source": pl.String(),
