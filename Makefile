@@ -18,7 +18,7 @@ settings = $(if $(SCALE),scale=$(SCALE)) $(CONFIG)
 snakemake = .venv/bin/snakemake --cores $(CORES)
 with-settings = $(if $(strip $(settings)),--config $(settings))
 
-.PHONY: help all figures test check bench lab setup locks clean
+.PHONY: help all figures archive test check bench lab setup locks clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -30,6 +30,13 @@ all: ## build, measure, analyse: everything, into artifacts/ (needs root)
 figures: ## make every table, figure and the report from the shipped reference data
 	@$(set-up) figures
 	@$(snakemake) figures $(with-settings)
+
+# Results are made anew: nothing that an earlier commit drew may lie among them.
+archive: ## write the archive to deposit: sources, reference data, report, checksums
+	@$(set-up) figures
+	@rm -rf artifacts/reference
+	@$(snakemake) figures
+	@.venv/bin/python -m quicbed archive
 
 test: ## run the tests (needs root)
 	@$(set-up) test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -49,6 +50,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         ("quicbed.handshake", "HandshakeError"),
         ("quicbed.perf", "PerfError"),
         ("quicbed.importers.files", "CopyError"),
+        ("quicbed.archive", "ArchiveError"),
     ):
         if module in sys.modules:
             errors.append(getattr(sys.modules[module], name))
@@ -125,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("experiment", help="its newest campaign is written")
     command.add_argument("output", type=Path)
     command.add_argument("--table", type=Path, help="table of runs (default: artifacts/tables/runs.parquet)")
+    command = add("archive", _archive, "write the archive to deposit: commit, results, bill of materials, checksums")
+    command.add_argument("--out", type=Path, metavar="DIR", help="where it goes (default: archive/ beside the results)")
     command = add("handshake", _handshake, "print the handshakes of a capture: packets, bytes, messages, waiting")
     command.add_argument("capture", type=Path)
     command.add_argument("key_log", type=Path, metavar="key-log")
@@ -294,6 +298,14 @@ def _export(arguments: argparse.Namespace) -> None:
         table = _project(arguments).artifacts / "tables" / "runs.parquet"
     export.write(table, arguments.output, arguments.experiment)
     print(arguments.output)
+
+
+def _archive(arguments: argparse.Namespace) -> None:
+    from quicbed import archive
+
+    project = _project(arguments)
+    file = archive.make(project, arguments.out or project.artifacts / "archive")
+    print(f"{file}: {file.stat().st_size / 1e6:.1f} MB, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}")
 
 
 def _handshake(arguments: argparse.Namespace) -> None:
