@@ -34,8 +34,9 @@ from quicbed.handshake import (
     examine,
     openings,
 )
+from quicbed.look import _rows
 from quicbed.quicwire import PacketType, QuicPacket
-from quicbed.tshark import QuicDetails
+from quicbed.tshark import QuicDetails, TsharkError
 
 SERVER = "10.113.0.2"
 PORT = 4433
@@ -541,3 +542,24 @@ def test_openings_of_a_file_that_is_no_capture(tmp_path: Path) -> None:
     (tmp_path / "capture.pcap").write_bytes(b"")
     with pytest.raises(HandshakeError, match=r"capture\.pcap"):
         openings(tmp_path / "capture.pcap", server_ip=SERVER, server_port=PORT)
+
+
+# -- for looking
+
+
+def test_packets_are_shown_in_order_with_their_messages(data: Path) -> None:
+    rows = list(_rows(data / "quinn-dilithium3-20ms.pcap", data / "quinn-dilithium3-20ms.keys", 10))
+    assert [row[0] for row in rows] == list(range(1, 11))
+    assert [(row[2], row[4], row[7]) for row in rows if row[7]] == [
+        ("client", "Initial", "ClientHello"),
+        ("server", "Initial", "ServerHello"),
+        ("server", "Handshake", "EncryptedExtensions"),
+        ("server", "Handshake", "Certificate"),
+    ]
+
+
+def test_a_capture_that_cannot_be_shown_is_one_line(data: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "capture.pcap"
+    broken.write_bytes(b"no capture at all, and long enough for a header")
+    with pytest.raises(TsharkError, match=re.escape(f"{broken}: tshark: ")):
+        list(_rows(broken, data / "quiche.keys", 3))

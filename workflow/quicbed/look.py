@@ -5,19 +5,20 @@ Nothing that is counted or drawn comes from here; see `quicbed.handshake` for th
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
+import re
 import shutil
+import subprocess
 import tarfile
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from quicbed.report import Sheet
 from quicbed.runs import RUN_FILE, RunsError
+from quicbed.tshark import PACKAGE, TIMEOUT_S, TsharkError
 
 CAPTURE, KEYS = "capture.pcap", "keys.log"
 PORT = 4433
@@ -56,7 +57,7 @@ def handshake(raw: Path, *, library: str, group: str, signature: str, packets: i
         origin = _find(raw, Path(temporary), library, group, signature)
         if origin is None:
             return Sheet(["not here"], [[f"no capture of {library} with {group} and {signature} below {raw.name}"]])
-        rows = _in_thread(Path(temporary) / CAPTURE, Path(temporary) / KEYS, packets)
+        rows = list(_rows(Path(temporary) / CAPTURE, Path(temporary) / KEYS, packets))
     headers = ["packet", "ms", "from", "datagram [B]", "level", "number", "frames", "TLS messages"]
     return Sheet(headers, rows, frozenset({0, 1, 3, 5}))
 
@@ -103,61 +104,59 @@ def _find(raw: Path, target: Path, library: str, group: str, signature: str) -> 
     return None
 
 
-def _in_thread(capture: Path, keys: Path, packets: int) -> list[list[Any]]:
-    """Run pyshark in a thread of its own: it needs an event loop, and a notebook's kernel has one running."""
-    rows: list[list[Any]] = []
-    failure: list[BaseException] = []
-
-    def target() -> None:
-        asyncio.set_event_loop(asyncio.new_event_loop())
-        try:
-            rows.extend(_rows(capture, keys, packets))
-        except BaseException as error:  # noqa: BLE001 (handed to the caller's thread)
-            failure.append(error)
-
-    thread = threading.Thread(target=target, name="pyshark")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return rows
-
-
 def _rows(capture: Path, keys: Path, packets: int) -> Iterator[list[Any]]:
-    import pyshark
-
-    opened = pyshark.FileCapture(
-        str(capture),
-        override_prefs={"tls.keylog_file": str(keys)},
-        decode_as={f"udp.port=={PORT}": "quic", f"tcp.port=={PORT}": "tls"},
-        # so that tshark ends by itself: pyshark does not survive being stopped
-        custom_parameters=["-c", str(3 * packets)],
-    )
     begin: float | None = None
     count = 0
+    # frames that have no row, as TCP's acknowledgements, are among them
+    for frame in _frames(capture, keys, 3 * packets):
+        time = float(frame.sniff_timestamp)
+        begin = time if begin is None else begin
+        transport = frame.udp if "UDP" in frame else frame.tcp
+        sender = "server" if int(transport.srcport) == PORT else "client"
+        for layer in frame.layers:
+            if layer.layer_name not in ("quic", "tls"):
+                continue
+            if count == packets:
+                return
+            count += 1
+            yield [
+                count,
+                f"{1e3 * (time - begin):.3f}",
+                sender,
+                int(transport.length) - 8 if "UDP" in frame else int(transport.len),
+                _level(layer),
+                str(getattr(layer, "packet_number", "")) or None,
+                _names(layer, "frame_type", _FRAMES),
+                _names(layer, "tls_handshake_type" if layer.layer_name == "quic" else "handshake_type", _MESSAGES),
+            ]
+
+
+def _frames(capture: Path, keys: Path, frames: int) -> Iterator[Any]:
+    """The first frames of a capture as pyshark has them.
+
+    Only its parser is used. It would run tshark through asyncio, which a notebook's kernel is in already, and kill it
+    at the end of its output, which fails on a busy machine where tshark has ended between.
+    """
+    from pyshark.tshark.output_parser.tshark_xml import packet_from_xml_packet
+
+    argv = [PACKAGE, "-r", str(capture), "-n", "-T", "pdml", "-c", str(frames), "-o", f"tls.keylog_file:{keys}"]
+    argv += ["-d", f"udp.port=={PORT},quic", "-d", f"tcp.port=={PORT},tls"]
     try:
-        for frame in opened:
-            time = float(frame.sniff_timestamp)
-            begin = time if begin is None else begin
-            transport = frame.udp if "UDP" in frame else frame.tcp
-            sender = "server" if int(transport.srcport) == PORT else "client"
-            layers = [layer for layer in frame.layers if layer.layer_name in ("quic", "tls")]
-            for layer in layers:
-                count += 1
-                if count > packets:
-                    continue
-                yield [
-                    count,
-                    f"{1e3 * (time - begin):.3f}",
-                    sender,
-                    int(transport.length) - 8 if "UDP" in frame else int(transport.len),
-                    _level(layer),
-                    str(getattr(layer, "packet_number", "")) or None,
-                    _names(layer, "frame_type", _FRAMES),
-                    _names(layer, "tls_handshake_type" if layer.layer_name == "quic" else "handshake_type", _MESSAGES),
-                ]
-    finally:
-        opened.close()
+        # preferences of whoever runs this must not change what is found
+        with tempfile.TemporaryDirectory(prefix="quicbed-look-") as preferences:
+            environment = {**os.environ, "WIRESHARK_CONFIG_DIR": preferences}
+            done = subprocess.run(
+                argv, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+            )
+    except FileNotFoundError:
+        raise TsharkError(f"{PACKAGE} is not installed; run `make setup`") from None
+    except subprocess.TimeoutExpired:
+        raise TsharkError(f"{capture}: tshark is not done after {TIMEOUT_S:g} s; look at fewer packets") from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise TsharkError(f"{capture}: tshark: {said[-1] if said else f'exit status {done.returncode}'}")
+    for frame in re.findall(rb"<packet>.*?</packet>", done.stdout, re.DOTALL):
+        yield packet_from_xml_packet(frame)
 
 
 def _level(layer: Any) -> str:
