@@ -186,7 +186,11 @@ def test_the_workflow_imports_the_copies_of_the_configuration(tmp_path: Path) ->
     paths = {"artifacts": str(tmp_path / "artifacts"), "raw": str(tmp_path / "raw")}
     config.write_text(yaml.safe_dump({"paths": paths, "published": {"highway": str(copy)}}), encoding="utf-8")
     snakemake = str(Path(sys.executable).parent / "snakemake")
-    argv = [snakemake, "--cores", "1", "--configfile", str(config), "--nolock", "published"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    argv = [snakemake, "--cores", "1", "--configfile", str(config), "--nolock"]
+    page = tmp_path / "artifacts/reference/notebooks/quic-on-the-highway.html"
+    planned = subprocess.run([*argv, "-n", str(page)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert planned.returncode == 0, planned.stderr[-3000:]
+    assert "import_published" in planned.stdout  # the notebook shows them
+    done = subprocess.run([*argv, "published"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert pl.read_parquet(tmp_path / "artifacts/published/highway/runs.parquet").height == 2

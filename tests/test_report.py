@@ -310,10 +310,12 @@ def test_a_fresh_clone_reads_reference_data_and_a_used_one_its_own(
 ) -> None:
     monkeypatch.delenv("QUICBED_RAW", raising=False)
     monkeypatch.delenv("QUICBED_ARTIFACTS", raising=False)
+    monkeypatch.delenv("QUICBED_PUBLISHED", raising=False)
     root = clone(tmp_path)
     fresh = notebooks.place(root / "notebooks")
     assert fresh.raw == root / "raw" / "reference"
     assert fresh.artifacts == root / "artifacts" / "reference"
+    assert fresh.published == root / "artifacts" / "published"
     assert fresh.reference
     fakeruns.write_run(root / "raw", fakeruns.make_run())
     used = notebooks.place(root / "notebooks")
@@ -325,7 +327,9 @@ def test_a_fresh_clone_reads_reference_data_and_a_used_one_its_own(
 def test_the_environment_says_where_to_read_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUICBED_RAW", str(tmp_path / "runs"))
     monkeypatch.setenv("QUICBED_ARTIFACTS", str(tmp_path / "out"))
+    monkeypatch.setenv("QUICBED_PUBLISHED", str(tmp_path / "theirs"))
     place = notebooks.place(clone(tmp_path))
+    assert place.published == tmp_path / "theirs"
     assert (place.raw, place.tables, place.figures) == (
         tmp_path / "runs",
         tmp_path / "out" / "tables",

@@ -246,8 +246,9 @@ def _notebook(arguments: argparse.Namespace) -> None:
     from quicbed import notebooks
 
     environment = {
-        "QUICBED_RAW": str(arguments.raw.resolve()),
-        "QUICBED_ARTIFACTS": str(arguments.artifacts.resolve()),
+        notebooks.RAW_VARIABLE: str(arguments.raw.resolve()),
+        notebooks.ARTIFACTS_VARIABLE: str(arguments.artifacts.resolve()),
+        notebooks.PUBLISHED_VARIABLE: str(_project(arguments).published_tables.resolve()),
     }
     notebooks.run(arguments.notebook, environment, arguments.output)
 

@@ -83,6 +83,8 @@ class Drawn:
     table: pl.DataFrame
     origins: list[str]
     source: str
+    table_name: str | None = None
+    """Of the file with the table; null: that of the experiment."""
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         return {"application/vnd.plotly.v1+json": self.figure.to_plotly_json()}
@@ -696,7 +698,7 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
         "campaign": first["campaign"],
         "testbed": first["testbed"],
         "scale": first["scale"],
-        "table": f"tables/{first['experiment']}.parquet",
+        "table": f"tables/{drawn.table_name or first['experiment']}.parquet",
         "code": describe(root) if root else None,
         "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
         "skipped": f"SVG, PDF and PNG: {skipped}" if skipped else None,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 CELL_TIMEOUT_S = 600
-RAW_VARIABLE, ARTIFACTS_VARIABLE = "QUICBED_RAW", "QUICBED_ARTIFACTS"
+RAW_VARIABLE, ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE = "QUICBED_RAW", "QUICBED_ARTIFACTS", "QUICBED_PUBLISHED"
 
 
 class NotebookError(Exception):
@@ -24,6 +24,7 @@ class Place:
     root: Path  # of the repository
     raw: Path
     artifacts: Path
+    published: Path  # tables of published results, one directory a format
 
     @property
     def tables(self) -> Path:
@@ -43,7 +44,8 @@ def place(start: Path | None = None) -> Place:
     """Where to read and write: QUICBED_RAW and QUICBED_ARTIFACTS, else what the repository has.
 
     By default ``raw/local`` and ``artifacts``, or as long as nothing has been measured here
-    ``raw/reference`` and ``artifacts/reference``. *start* is a directory in the repository.
+    ``raw/reference`` and ``artifacts/reference``. Published results are those imported into QUICBED_PUBLISHED, else
+    ``artifacts/published``. *start* is a directory in the repository.
     """
     root = _repository((start or Path.cwd()).resolve())
     own = root / "raw" / "local"
@@ -53,7 +55,8 @@ def place(start: Path | None = None) -> Place:
     default = root / "artifacts"
     if raw.resolve() == (root / "raw" / "reference").resolve():
         default /= "reference"
-    return Place(root, raw, Path(os.environ.get(ARTIFACTS_VARIABLE) or default))
+    artifacts = Path(os.environ.get(ARTIFACTS_VARIABLE) or default)
+    return Place(root, raw, artifacts, Path(os.environ.get(PUBLISHED_VARIABLE) or root / "artifacts" / "published"))
 
 
 def _repository(start: Path) -> Path:

@@ -254,12 +254,12 @@ def _experiment(table: pl.DataFrame, name: str) -> dict[str, Any] | None:
 
 
 def _figures(artifacts: Path, table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Figures in *artifacts* that were drawn from the runs of this report."""
+    """Figures in *artifacts* that were drawn from the runs of this report, or from published ones alone."""
     found = []
     known = set(table["campaign"].drop_nulls())
     for file in sorted((artifacts / "figures").glob("*.json")):
         manifest = json.loads(file.read_text(encoding="utf-8"))
-        if manifest["campaign"] not in known:
+        if manifest["campaign"] not in known and manifest["scale"] != "published":
             continue
         picture = file.with_suffix(".png")
         found.append(

@@ -29,6 +29,7 @@ for KIND in RESULTS:
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             notebook=str(ROOT / "notebooks" / "{notebook}.ipynb"),
+            published=published_behind,
             code=ANALYSIS,
         output:
             page=str(RESULTS[KIND] / "notebooks" / "{notebook}.html"),

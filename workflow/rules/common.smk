@@ -40,6 +40,12 @@ def published_tables():
     return [str(project.published_tables / name / SUMMARY_FILE) for name in project.published]
 
 
+def published_behind(wildcards):
+    """Tables of published results that a notebook shows beside our own, if there is a local copy of them."""
+    wanted = {"quic-on-the-highway": "highway"}.get(wildcards.notebook)
+    return [table for table in published_tables() if Path(table).parent.name == wanted]
+
+
 def published_copy(wildcards):
     """The local copy of published results of a format."""
     return str(project.published[wildcards.published])

@@ -1,0 +1,700 @@
+"""Figures of "QUIC on the Highway": what its authors measured, from their raw data, next to what was measured here.
+
+Every figure has both on axes of their own, and where neither is there, it is not drawn. Values that a library of either
+side does not have are said in place.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from quicbed import analysis, cpu_shares, figures, highway
+from quicbed.figures import Drawn
+from quicbed.highway import Figure, Published
+from quicbed.notebooks import Place
+from quicbed.report import Sheet
+
+PUBLISHED, OWN = "published", "measured"
+COLOURS: Mapping[str, str] = {PUBLISHED: "#0072B2", OWN: "#D55E00"}
+ROLE_COLOURS: Mapping[str, str] = {"client": "#56B4E9", "server": "#0072B2"}
+WIDE = 5
+"""Settings with which two panels stand beside each other instead of four."""
+FACET_PX = 168
+PAPER = "QUIC on the Highway"
+
+
+# ---- all of them -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Shown in a notebook in place of a figure or table."""
+
+    reason: str
+
+    def _repr_html_(self) -> str:
+        return f"<p><strong>Nothing to show:</strong> {self.reason}</p>"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Every figure that could be drawn, saved, by name."""
+
+    saved: Mapping[str, figures.Saved]
+    titles: Mapping[str, str]
+    absent: Absent
+
+    def show(self, name: str) -> figures.Saved | Absent:
+        """A figure, or why there is none."""
+        return self.saved.get(name, self.absent)
+
+    def sheet(self, name: str) -> Sheet | Absent:
+        """The table behind a figure of `by_setting`."""
+        return setting_sheet(self.saved[name].drawn, self.titles) if name in self.saved else self.absent
+
+
+def beside(
+    published: Published,
+    table: pl.DataFrame,
+    pairs: tuple[pl.DataFrame, pl.DataFrame],
+    measured: cpu_shares.Measured,
+    here: Place,
+    titles: Mapping[str, str],
+) -> Beside:
+    """Draw every figure and write it and its table.
+
+    *table* holds our runs, *pairs* the newest campaign of pairwise and its table, *measured* our perf samples.
+    """
+    drawn = [
+        all_pairs(published, highway.FIG3, *pairs, "208 KiB", titles),
+        all_pairs(published, highway.FIG10, *pairs, "6.5 MiB", titles),
+        samples(published, measured, "AES-128-GCM", titles),
+        *(by_setting(figure, published, table, titles) for figure in highway.FIGURES),
+    ]
+    found = [one for one in drawn if one is not None]
+    for one in found:
+        analysis.write_figure_table(one.table, one.name, here.tables)
+    saved = figures.save(found, here.figures, root=here.root) if found else []
+    absent = Absent("neither is it in the local copy of the published results, nor was it measured here")
+    if published.empty:
+        absent = _nothing(published)
+    return Beside({one.drawn.name: one for one in saved}, titles, absent)
+
+
+# ---- settings of single libraries ------------------------------------------------------------------------------------
+
+
+def by_setting(
+    figure: Figure, published: Published, table: pl.DataFrame, titles: Mapping[str, str] | None = None
+) -> Drawn | None:
+    """Fig. 5 to 9: a panel for each library, published and measured ones of the same library beside each other.
+
+    *table* holds our runs. None where there is nothing to draw.
+    """
+    names = dict(highway.TITLES) | dict(titles or {})
+    campaigns = highway.own_campaigns(figure, table)
+    theirs = highway.published_summary(figure, published.runs)
+    ours = highway.own_summary(figure, campaigns)
+    if theirs.is_empty() and (ours.is_empty() or not figure.alone):
+        return None
+    panels = _panels(theirs, ours, names)
+    columns = min(len(panels), 2 if len(figure.labels) >= WIDE else 4)
+    rows = -(-len(panels) // columns)
+    drawing = make_subplots(
+        rows=rows, cols=columns, vertical_spacing=0.36 / max(rows, 2), horizontal_spacing=0.055 + 0.02 * (columns == 2)
+    )
+    for number, (library, source, cells) in enumerate(panels):
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        _setting_panel(drawing, figure, cells, source, names.get(library, library), place)
+    _hide(drawing, len(panels), rows, columns)
+    _frame(
+        drawing,
+        f"{figure.title} ({PAPER}, {figure.number})",
+        [_theirs(theirs, published), *(_ours(campaigns, figure.experiment))],
+        [
+            "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
+            + ("" if figure.counts else "Above: change in %"),
+            _sides(figure, bool(len(theirs) and len(ours))),
+        ],
+        120 + rows * FACET_PX,
+    )
+    used = [one for own in campaigns for one in analysis.used_origins(own, own["cell"].unique().to_list())]
+    origins = used + sorted(highway.settings(figure, published.runs).drop_nulls("value")["origin"])
+    return Drawn(figure.name, drawing, pl.concat([ours, theirs]), origins, f"{PAPER}, {figure.number}", figure.name)
+
+
+def _panels(
+    theirs: pl.DataFrame, ours: pl.DataFrame, names: Mapping[str, str]
+) -> list[tuple[str, str, pl.DataFrame | None]]:
+    """Library, source and cells of each panel: pairs of panels of what the paper has, then our other libraries."""
+    order = [*highway.LIBRARIES[::-1], "tcp-tls"]
+    published = sorted(set(theirs["library"]), key=lambda name: (name not in order, order.index(name), name))
+    others = sorted(set(ours["library"]) - set(published), key=lambda name: names.get(name, name).lower())
+    found: list[tuple[str, str, pl.DataFrame | None]] = []
+    for library in published:
+        found.append((library, PUBLISHED, theirs.filter(pl.col("library") == library)))
+        mine = ours.filter(pl.col("library") == library)
+        if not ours.is_empty():
+            found.append((library, OWN, None if mine.is_empty() else mine))
+    return found + [(library, OWN, ours.filter(pl.col("library") == library)) for library in others]
+
+
+def _hide(drawing: go.Figure, panels: int, rows: int, columns: int) -> None:
+    """No axes where no panel is."""
+    for number in range(panels, rows * columns):
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        drawing.update_xaxes(visible=False, **place)
+        drawing.update_yaxes(visible=False, **place)
+
+
+def _sides(figure: Figure, both: bool) -> str:
+    """What is compared with what."""
+    bases = sorted(set(figure.baseline.values()))
+    parts = []
+    if len(bases) == 1:
+        parts.append(f"of the mean, compared with {html.escape(bases[0])}.")
+    elif bases:
+        parts.append(f"of the mean of builds for the processor at hand ({highway.NATIVE}), compared with the others.")
+    parts.append("Vertical axes differ")
+    if both and figure.metric == "goodput_mbps":
+        parts[-1] += "; goodputs of both sides are not defined alike: compare changes"
+    elif both and not figure.counts:
+        parts[-1] += "; published are UDP packets of the host, ours packets after the handshake"
+    return " ".join(parts) + "."
+
+
+def _setting_panel(
+    drawing: go.Figure,
+    figure: Figure,
+    cells: pl.DataFrame | None,
+    source: str,
+    title: str,
+    place: Mapping[str, int],
+) -> None:
+    colour = COLOURS[source]
+    by_label = {row["label"]: row for row in cells.to_dicts()} if cells is not None else {}
+    # ours may have settings of their own: other hosts
+    labels = figure.labels if not by_label or set(by_label) & set(figure.labels) else tuple(by_label)
+    shown = [(position, by_label[label]) for position, label in enumerate(labels) if label in by_label]
+    drawn = [(position, cell) for position, cell in shown if cell["n"]]
+    top = max((cell["max"] for _, cell in drawn), default=1.0)
+    drawing.add_box(
+        x=[position for position, _ in drawn],
+        q1=[cell["q1"] for _, cell in drawn],
+        median=[cell["median"] for _, cell in drawn],
+        q3=[cell["q3"] for _, cell in drawn],
+        lowerfence=[cell["min"] for _, cell in drawn],
+        upperfence=[cell["max"] for _, cell in drawn],
+        width=0.6,
+        fillcolor=figures._rgba(colour, 0.3),
+        line={"color": colour, "width": 1.1},
+        whiskerwidth=0.5,
+        hoverinfo="skip",
+        showlegend=False,
+        **place,
+    )
+    drawing.add_scatter(
+        x=[position for position, _ in drawn],
+        y=[cell["mean"] for _, cell in drawn],
+        mode="markers",
+        marker={"symbol": "diamond", "size": 5, "color": "white", "line": {"color": figures.INK, "width": 1}},
+        hovertext=[_hover(cell, title, figure) for _, cell in drawn],
+        hoverinfo="text",
+        showlegend=False,
+        **place,
+    )
+    for position, cell in drawn:
+        if cell["ratio"] is not None and cell["baseline"]:
+            text = figures._signed(100 * (cell["ratio"] - 1))
+            _note(drawing, position, cell["max"], text, place, size=8.5, yanchor="bottom")
+    for position, cell in shown:
+        if not cell["n"]:
+            text = "failed" if cell["failed"] else "unsupported" if source == OWN else "no value"
+            _note(drawing, position, 0, text, place, hover=cell["problem"], textangle=-90, yanchor="bottom")
+    if not shown:
+        drawing.add_annotation(
+            x=(len(labels) - 1) / 2,
+            y=0.5,
+            text="not among our libraries,<br>or not measured",
+            showarrow=False,
+            font={"size": 10, "color": figures.SOFT},
+            **place,
+        )
+    drawing.update_xaxes(
+        tickvals=list(range(len(labels))),
+        ticktext=[_tick(label) for label in labels],
+        range=[-0.6, len(labels) - 0.4],
+        tickangle=0,
+        title={
+            "text": f"<b>{html.escape(title)}</b>, <span style='color:{colour}'>{source}</span>",
+            "font": {"size": 11},
+            "standoff": 3,
+        },
+        **place,
+    )
+    drawing.update_yaxes(range=[0, 1.14 * top], nticks=5, showticklabels=bool(drawn), **place)
+    if place["col"] == 1:
+        drawing.update_yaxes(title={"text": figure.unit, "font": {"size": 10.5}, "standoff": 4}, **place)
+
+
+_TICKS: Mapping[str, str] = {
+    "AES without AES-NI": "AES<br>w/o NI",
+    "AES with AES-NI": "AES-NI",
+    "ChaCha20": "Cha-<br>Cha20",
+    "gso-gro": "GSO,<br>GRO",
+}
+
+
+def _tick(label: str) -> str:
+    if label.endswith(highway.NATIVE):
+        return highway.NATIVE
+    return _TICKS.get(label, html.escape(label))
+
+
+def _hover(cell: Mapping[str, Any], title: str, figure: Figure) -> str:
+    lines = [
+        f"<b>{html.escape(title)}, {html.escape(cell['label'])}</b>",
+        f"{figure.unit}: mean {cell['mean']:.3f}, median {cell['median']:.3f}",
+        f"n = {cell['n']}, failed {cell['failed']}",
+        f"{cell['experiment']}, {cell['testbed']}",
+    ]
+    if cell["ratio"] is not None and cell["baseline"]:
+        lines.append(f"{figures._interval_text(cell['ratio'], cell['ratio_low'], cell['ratio_high'])}")
+    return "<br>".join(lines)
+
+
+def _note(
+    drawing: go.Figure,
+    x: float,
+    y: float,
+    text: str,
+    place: Mapping[str, int],
+    *,
+    hover: str | None = None,
+    size: float = 9,
+    **more: Any,
+) -> None:
+    drawing.add_annotation(
+        x=x,
+        y=y,
+        text=text,
+        hovertext=html.escape(hover or ""),
+        showarrow=False,
+        font={"size": size, "color": figures.SOFT},
+        **more,
+        **place,
+    )
+
+
+def setting_sheet(drawn: Drawn, titles: Mapping[str, str] | None = None) -> Sheet:
+    """The table behind a figure of `by_setting`: published and measured changes of a library side by side."""
+    names = dict(highway.TITLES) | dict(titles or {})
+    theirs = _by_cell(drawn.table.filter(pl.col("source") == highway.SOURCE))
+    ours = _by_cell(drawn.table.filter(pl.col("source") != highway.SOURCE))
+    keys = list(dict.fromkeys([*theirs, *ours]))
+    keys.sort(key=lambda key: (key not in theirs, names.get(key[0], key[0]).lower()))
+    headers = ["library", "setting", "published: n", "mean", "ratio", "95 % interval"]
+    headers += ["measured here: n", "mean", "ratio", "95 % interval", "remark"]
+    rows = []
+    for key in keys:
+        both = [found.get(key) for found in (theirs, ours)]
+        remark = "; ".join(cell["problem"] for cell in both if cell and cell["problem"])
+        rows.append([names.get(key[0], key[0]), key[1], *(_numbers(both[0]) + _numbers(both[1])), remark])
+    return Sheet(headers, rows, frozenset(range(2, 10)))
+
+
+def _by_cell(table: pl.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(row["library"], row["label"]): row for row in table.to_dicts()}
+
+
+def _numbers(cell: Mapping[str, Any] | None) -> list[str | None]:
+    if cell is None or not cell["n"]:
+        return [None] * 4
+    compared = cell["ratio"] is not None and cell["baseline"]
+    interval = f"{cell['ratio_low']:.3f} to {cell['ratio_high']:.3f}" if compared and cell["ratio_low"] else None
+    return [str(cell["n"]), f"{cell['mean']:.3f}", f"{cell['ratio']:.3f}" if compared else None, interval]
+
+
+# ---- every client with every server ----------------------------------------------------------------------------------
+
+
+def all_pairs(
+    published: Published,
+    directory: str,
+    campaign: pl.DataFrame,
+    table: pl.DataFrame,
+    label: str,
+    titles: Mapping[str, str] | None = None,
+) -> Drawn | None:
+    """Fig. 3 and 10: published pairs, and ours with the same buffers, as `quicbed.pair_figures.pair_table` has them.
+
+    None without published pairs; ours alone are in a figure of their own.
+    """
+    theirs = highway.published_pairs(published.runs, directory)
+    if theirs.is_empty():
+        return None
+    names = dict(highway.TITLES) | dict(titles or {})
+    ours = table.filter((pl.col("arm") == "main") & (pl.col("label") == label)) if not table.is_empty() else table
+    sides: list[tuple[str, list[dict[str, Any]]]] = [(PUBLISHED, theirs.to_dicts())]
+    if not ours.is_empty():
+        sides.append((OWN, ours.to_dicts()))
+    libraries = [_libraries(cells, side, names) for side, cells in sides]
+    widths = [len(found) + 1.5 for found in libraries]
+    drawing = make_subplots(
+        rows=1,
+        cols=len(sides),
+        column_widths=widths,
+        horizontal_spacing=0.13,
+        subplot_titles=[f"<b>{side}</b>" for side, _ in sides],
+    )
+    for number, ((side, cells), order) in enumerate(zip(sides, libraries, strict=True), 1):
+        _heat_map(drawing, cells, order, side, names, {"row": 1, "col": number})
+    number_of = highway.NUMBERS[directory]
+    deviating = theirs.filter(pl.col("deviation").is_not_null())
+    caption = [
+        "Mean goodput in Gbit/s; colours from 0 to the largest of each side. In lines clients, in columns servers."
+    ]
+    if not deviating.is_empty():
+        different = sorted(set(deviating["deviation"]))
+        caption.append("\N{DAGGER} not measured as the figure says: " + ", or ".join(different) + ".")
+    rows = max(len(found) for found in libraries)
+    _frame(
+        drawing,
+        f"Goodput of every client with every server, receive buffers of {label} ({PAPER}, {number_of})",
+        [_theirs(theirs, published), *_ours([campaign], "pairwise")],
+        caption,
+        150 + 30 * rows,
+        {"l": 74, "b": 108 + 12 * (len(caption) - 1)},
+    )
+    shown = pl.concat([_as_pairs(ours, campaign), theirs]) if len(sides) > 1 else theirs
+    origins = analysis.used_origins(campaign, ours["cell"].to_list()) if len(sides) > 1 else []
+    used = highway.in_directory(published.runs, directory).filter(pl.col("status") == "ok")
+    name = f"highway-{number_of.lower().replace('. ', '')}"
+    return Drawn(name, drawing, shown, origins + sorted(used["origin"]), f"{PAPER}, {number_of}", name)
+
+
+def _as_pairs(ours: pl.DataFrame, campaign: pl.DataFrame) -> pl.DataFrame:
+    """Our pairs with the columns of the published ones."""
+    source = campaign.select("cell", "source").unique("cell", keep="last")
+    joined = ours.join(source, on="cell", how="left")
+    missing = [
+        pl.lit(None, dtype=kind).alias(name) for name, kind in highway.PAIR.items() if name not in joined.columns
+    ]
+    return joined.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in highway.PAIR.items())
+
+
+def _libraries(cells: Sequence[Mapping[str, Any]], side: str, names: Mapping[str, str]) -> list[str]:
+    found = {cell[f"{role}_library"] for cell in cells for role in ("client", "server")}
+    if side == PUBLISHED:
+        return sorted(
+            found, key=lambda name: (highway.LIBRARIES.index(name) if name in highway.LIBRARIES else 99, name)
+        )
+    return sorted(found, key=lambda name: names.get(name, name).lower())
+
+
+def _heat_map(
+    drawing: go.Figure,
+    cells: Sequence[Mapping[str, Any]],
+    order: Sequence[str],
+    side: str,
+    names: Mapping[str, str],
+    place: Mapping[str, int],
+) -> None:
+    by_pair = {(cell["client_library"], cell["server_library"]): cell for cell in cells}
+    grid = [[by_pair.get((client, server)) for server in order] for client in order]
+    shown = [html.escape(names.get(name, name)) for name in order]
+    drawing.add_heatmap(
+        x=shown,
+        y=shown,
+        z=[[cell["mean"] / 1000 if cell and cell["n"] else None for cell in row] for row in grid],
+        text=[[_pair_text(cell) for cell in row] for row in grid],
+        hovertext=[[_pair_hover(cell, names) for cell in row] for row in grid],
+        texttemplate="%{text}",
+        textfont={"size": 9.5 if len(order) <= 8 else 8},
+        hovertemplate="%{hovertext}<extra></extra>",
+        hoverongaps=True,
+        zmin=0,
+        colorscale="Blues" if side == PUBLISHED else "Oranges",
+        xgap=1,
+        ygap=1,
+        showscale=False,
+        **place,
+    )
+    drawing.update_yaxes(autorange="reversed", ticks="", showgrid=False, tickfont={"size": 10}, **place)
+    drawing.update_xaxes(ticks="", showgrid=False, tickangle=-40, tickfont={"size": 10}, **place)
+
+
+def _pair_text(cell: Mapping[str, Any] | None) -> str:
+    if cell is None:
+        return ""
+    if not cell["n"]:
+        return "unsup." if cell.get("unsupported") else "failed"
+    return f"{cell['mean'] / 1000:.2f}" + ("\N{DAGGER}" if cell.get("deviation") else "")
+
+
+def _pair_hover(cell: Mapping[str, Any] | None, names: Mapping[str, str]) -> str:
+    if cell is None:
+        return "not paired"
+    client, server = (names.get(cell[f"{role}_library"], cell[f"{role}_library"]) for role in ("client", "server"))
+    lines = [f"<b>client {html.escape(client)}, server {html.escape(server)}</b>"]
+    if cell["n"]:
+        lines.append(f"mean {cell['mean'] / 1000:.3f} Gbit/s, n = {cell['n']}, failed {cell['failed']}")
+    if cell["n"] and cell["mean_low"] is not None:
+        lines.append(f"95 % interval {cell['mean_low'] / 1000:.3f} to {cell['mean_high'] / 1000:.3f}")
+    lines += [html.escape(cell[key]) for key in ("deviation", "unsupported", "failure") if cell.get(key)]
+    return "<br>".join(lines)
+
+
+# ---- perf samples ----------------------------------------------------------------------------------------------------
+
+
+def samples(
+    published: Published, measured: cpu_shares.Measured, label: str, titles: Mapping[str, str] | None = None
+) -> Drawn | None:
+    """Fig. 4: shares of perf samples by category, of clients and servers; None without published samples."""
+    theirs = highway.published_shares(published)
+    if theirs.is_empty():
+        return None
+    names = dict(highway.TITLES) | dict(titles or {})
+    ours = highway.own_shares(measured.shares, measured.blocks, label)
+    panels = [(library, source, cells) for library, source, cells in _panels(theirs, ours, names) if cells is not None]
+    rows = -(-len(panels) // 3)
+    drawing = make_subplots(rows=rows, cols=3, vertical_spacing=0.36 / max(rows, 2), horizontal_spacing=0.05)
+    for number, (library, source, cells) in enumerate(panels):
+        place = {"row": number // 3 + 1, "col": number % 3 + 1}
+        _share_panel(drawing, cells, source, names.get(library, library), number == 0, place)
+    _hide(drawing, len(panels), rows, 3)
+    highest = max(part["mean"].max() or 0.0 for part in (theirs, ours))
+    drawing.update_yaxes(range=[0, 100 if highest > 75 else 80], nticks=5)  # type: ignore[operator]
+    _frame(
+        drawing,
+        f"Where processor time goes ({PAPER}, Fig. 4)",
+        [_theirs(theirs, published), *_ours([measured.campaign], cpu_shares.EXPERIMENT)],
+        [
+            "Mean share of samples with its 95 % interval. Published: of all samples of the host; ours, "
+            f"{html.escape(label)}: of those of the endpoint.",
+            "Ours: I/O is what the application does; Kernel, which the paper has not, what it does besides packet I/O.",
+        ],
+        134 + rows * FACET_PX,
+    )
+    drawing.update_layout(
+        legend={"orientation": "h", "x": 1, "xanchor": "right", "yref": "container", "y": 0.99, "yanchor": "top"},
+        barmode="group",
+        bargap=0.25,
+    )
+    origins = sorted(set(published.shares["origin"]))
+    name = "highway-fig4"
+    return Drawn(name, drawing, pl.concat([ours, theirs]), measured.origins + origins, f"{PAPER}, Fig. 4", name)
+
+
+def _share_panel(
+    drawing: go.Figure, cells: pl.DataFrame, source: str, title: str, in_legend: bool, place: Mapping[str, int]
+) -> None:
+    short = [name.replace(" ", "<br>", 1).replace("Uncategorised", "Uncat.") for name in highway.CATEGORIES]
+    for role in ("client", "server"):
+        found = {row["category"]: row for row in cells.filter(pl.col("role") == role).to_dicts()}
+        shown = [found.get(name) for name in highway.CATEGORIES]
+        drawing.add_bar(
+            x=short,
+            y=[cell["mean"] if cell else None for cell in shown],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [cell["high"] - cell["mean"] if cell and cell["high"] else None for cell in shown],
+                "arrayminus": [cell["mean"] - cell["low"] if cell and cell["low"] else None for cell in shown],
+                "thickness": 1,
+                "width": 2,
+            },
+            name=role,
+            legendgroup=role,
+            showlegend=in_legend,
+            marker={"color": ROLE_COLOURS[role], "line": {"width": 0}},
+            hovertemplate="%{x}: %{y:.1f} %<extra>" + role + "</extra>",
+            **place,
+        )
+    drawing.update_xaxes(
+        tickangle=0,
+        tickfont={"size": 8},
+        title={
+            "text": f"<b>{html.escape(title)}</b>, <span style='color:{COLOURS[source]}'>{source}</span>",
+            "font": {"size": 11},
+            "standoff": 3,
+        },
+        **place,
+    )
+    if place["col"] == 1:
+        drawing.update_yaxes(title={"text": "Samples [%]", "font": {"size": 10.5}, "standoff": 4}, **place)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _nothing(published: Published) -> Absent:
+    return Absent(f"no published results here: {published.missing}")
+
+
+def implementations(published: Published) -> Sheet | Absent:
+    """What was measured: library, build, version and pairs of hosts of the published runs."""
+    if published.empty:
+        return _nothing(published)
+    both = pl.concat(
+        published.runs.select(
+            library=f"{role}_library", build=f"{role}_flavour", version=f"{role}_version", hosts="testbed"
+        )
+        for role in ("client", "server")
+    )
+    found = both.group_by("library", "build").agg(
+        versions=pl.col("version").drop_nulls().unique().sort(), hosts=pl.col("hosts").drop_nulls().unique().sort()
+    )
+    rows = [
+        [
+            highway.TITLES.get(row["library"], row["library"]),
+            row["build"],
+            ", ".join(row["versions"]),
+            ", ".join(highway.PAIRS_OF_HOSTS.get(pair.partition("-")[0], pair) for pair in row["hosts"]),
+        ]
+        for row in found.sort("library", "build").to_dicts()
+    ]
+    return Sheet(["library", "build", "versions", "pairs of hosts"], rows)
+
+
+def difference_sheet(published: Published, directory: Path) -> Sheet | Absent:
+    """The table of `quicbed.highway.differences`, which is also written to *directory*."""
+    if published.empty:
+        return _nothing(published)
+    found = highway.differences(published)
+    analysis.write_figure_table(found, "highway-differences", directory)
+    rows = [
+        [
+            row["figure"],
+            row["file"],
+            row["quantity"],
+            row["problem"],
+            row["differing"],
+            row["compared"] if row["quantity"] else None,
+            f"{100 * row['largest']:.3g} %" if row["largest"] is not None else None,
+        ]
+        for row in found.to_dicts()
+    ]
+    headers = ["figure", "file", "quantity", "the file has", "repetitions", "of", "largest difference"]
+    return Sheet(headers, rows, frozenset({4, 5, 6}))
+
+
+def changed_sheet(published: Published, directory: Path) -> Sheet | Absent:
+    """The table of `quicbed.highway.changed_means`, which is also written to *directory*."""
+    if published.empty:
+        return _nothing(published)
+    found = highway.changed_means(published)
+    analysis.write_figure_table(found, "highway-changed-means", directory)
+    rows = [
+        [
+            row["figure"],
+            row["slug"],
+            row["experiment"],
+            _mbit(row["processed"]),
+            row["processed_n"],
+            _mbit(row["raw"]),
+            row["raw_n"],
+            f"{100 * row['change']:+.3f} %" if row["change"] is not None else None,
+        ]
+        for row in found.to_dicts()
+    ]
+    headers = ["figure", "server_client", "experiment", "mean of processed.csv [Mbit/s]", "n"]
+    return Sheet([*headers, "mean of the raw files [Mbit/s]", "n", "difference"], rows, frozenset(range(3, 8)))
+
+
+def _mbit(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1f}"
+
+
+def deviations(published: Published) -> Sheet | Absent:
+    """Pairs of Fig. 3 and 10 that were not measured as the figure says."""
+    if published.empty:
+        return _nothing(published)
+    rows = []
+    for directory in (highway.FIG3, highway.FIG10):
+        pairs = highway.published_pairs(published.runs, directory)
+        for pair in pairs.filter(pl.col("deviation").is_not_null()).to_dicts():
+            client, server = (highway.TITLES.get(pair[key], pair[key]) for key in ("client_library", "server_library"))
+            rows.append([highway.NUMBERS[directory], client, server, pair["n"], pair["deviation"]])
+    return Sheet(["figure", "client", "server", "n", "measured with"], rows, frozenset({3}))
+
+
+# ---- what all figures look like --------------------------------------------------------------------------------------
+
+
+def _theirs(theirs: pl.DataFrame, published: Published) -> str:
+    if theirs.is_empty():
+        return "published: no local copy" if published.empty else "published: nothing in the local copy"
+    hosts = sorted({pair for text in theirs["testbed"].drop_nulls() for pair in text.split(", ") if pair})
+    return f"published: {int(theirs['n'].max() or 0)} repetitions at most, hosts {', '.join(hosts)}"  # type: ignore[arg-type]
+
+
+def _ours(campaigns: Sequence[pl.DataFrame], experiment: str) -> list[str]:
+    found = [f"measured here: {figures.conditions(one)}" for one in campaigns if not one.is_empty()]
+    return found or [f"measured here: nothing yet, see experiment {experiment}"]
+
+
+def _frame(
+    drawing: go.Figure,
+    title: str,
+    conditions: Sequence[str],
+    caption: Sequence[str],
+    height: int,
+    margin: Mapping[str, int] | None = None,
+) -> None:
+    """Title, caption and what all figures look like."""
+    margins = {"l": 60, "r": 14, "t": 54 + 16 * len(conditions), "b": 86} | dict(margin or {})
+    for annotation in drawing.layout.annotations:
+        if annotation.yref == "paper" and annotation.text and annotation.text.startswith("<b>"):  # titles of panels
+            annotation.font = {"size": 12}
+    drawing.add_annotation(
+        x=0,
+        y=0,
+        xref="paper",
+        yref="paper",
+        xanchor="left",
+        yanchor="bottom",
+        xshift=12 - margins["l"],
+        yshift=10 - margins["b"],
+        text="<br>".join(caption),
+        align="left",
+        showarrow=False,
+        font={"size": 9.5, "color": figures.SOFT},
+    )
+    subtitle = "<br>".join(html.escape(line) for line in conditions)
+    drawing.update_layout(
+        template="none",
+        width=figures.WIDTH_PX,
+        height=height,
+        margin=margins,
+        paper_bgcolor="white",
+        plot_bgcolor="white",
+        font={"family": figures.FONT, "size": 10.5, "color": figures.INK},
+        title={
+            "text": f"<b>{html.escape(title)}</b><br>"
+            f"<span style='font-size:10px;color:{figures.SOFT}'>{subtitle}</span>",
+            "x": 0,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"l": 12, "t": 18},
+            "font": {"size": 13},
+        },
+        hovermode="closest",
+        boxmode="overlay",
+    )
+    drawing.update_xaxes(showgrid=False, zeroline=False, showline=True, linecolor=figures.INK, ticks="")
+    drawing.update_yaxes(gridcolor="#ececec", zeroline=False, showline=True, linecolor=figures.INK)
+    for number, trace in enumerate(drawing.data):
+        trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG
