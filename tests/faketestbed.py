@@ -84,7 +84,10 @@ class FakeHost(Host):
         with stdout.open("wb") as out, stderr.open("wb") as err:
             # it must not outlive a driver that a test kills
             argv = ["setpriv", "--pdeathsig", "KILL", *argv]
-            return FakeProcess(subprocess.Popen(argv, stdout=out, stderr=err, env=env, cwd=cwd, start_new_session=True))
+            whole = {**os.environ, **(env or {})}
+            return FakeProcess(
+                subprocess.Popen(argv, stdout=out, stderr=err, env=whole, cwd=cwd, start_new_session=True)
+            )
 
 
 class FakeTestbed(Testbed):

@@ -620,15 +620,15 @@ def test_programs_run_inside_their_namespace(testbed: LocalTestbed, tmp_path: Pa
         ["sh", "-c", "cat /proc/net/dev; pwd; env; exit 5"],
         stdout=out,
         stderr=tmp_path / "err",
-        env={"ONLY": "this"},
+        env={"ADDED": "this"},
         cwd=tmp_path,
     )
     assert process.wait(PATIENCE_S).returncode == 5
     text = out.read_text()
     assert "link0" in text
     assert f"\n{tmp_path}\n" in text
-    assert "\nONLY=this\n" in text
-    assert "HOME" not in text
+    assert "\nADDED=this\n" in text
+    assert f"\nPATH={os.environ['PATH']}\n" in text
     done = testbed.tap.run(["cat"], input="some text")
     assert done.stdout == "some text"
 

@@ -23,7 +23,7 @@ from quicbed.capture import CaptureError
 from quicbed.config import Library, Link, Perf, Project, Scale, Workload
 from quicbed.details import OPENINGS
 from quicbed.plan import UDP_OVERHEAD, Cell, congestion_control_of, digest, link_of, workload_of
-from quicbed.testbed import Exit, LinkSettings, Process, Testbed, TestbedError
+from quicbed.testbed import Exit, Host, HostLostError, LinkSettings, Process, Testbed, TestbedError
 
 FORMAT = 2
 PORT = 4433
@@ -149,6 +149,8 @@ class Driver:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         link = link_of(cell, link)
         reason = self.testbed.unsupported(link_settings(link, workload, cell.variant.get("rtt_ms") or 0))
+        if reason is None and profile is not None and self.testbed.kind != "local":
+            return "perf samples endpoints on a local testbed only"
         if reason is None and profile is not None:
             if self._perf_problem is _NOT_TRIED:
                 self._perf_problem = perf.problem(self.testbed.client) or perf.problem(self.testbed.server)
@@ -184,17 +186,49 @@ class Driver:
     ) -> Attempt:
         """Run server and client of a cell once; their output goes to `directory`.
 
+        A run in which the connection to a host is lost has failed.
+
         `connections` is their number, by default that of the cell; TLS secrets are appended to `key_log`; both are
         sampled with perf as `profile` says. What the cell varies takes the place of `workload` and `link`; the size of
         the download is that of `scale`. Handshakes of a client that does not tell their times are captured; the capture
         stays in `directory` where it was of no use, or there are secrets to examine it with.
         """
+        begin = now()
+        try:
+            return self._execute(cell, workload, scale, link, directory, connections, key_log, profile)
+        except HostLostError as error:
+            return self._lost(error, begin)
+
+    def _host(self, role: str) -> Host:
+        return self.testbed.client if role == "client" else self.testbed.server
+
+    def _lost(self, error: HostLostError, begin: str) -> Attempt:
+        """The attempt in which a host was lost, once it is there again."""
+        say(f"{error}; connecting again")
+        self.applied = None
+        self.testbed.recover()
+        attempt = Attempt(started_at=begin)
+        attempt.fail(str(error))
+        return attempt
+
+    def _execute(
+        self,
+        cell: Cell,
+        workload: Workload,
+        scale: Scale,
+        link: Link,
+        directory: Path,
+        connections: int | None,
+        key_log: Path | None,
+        profile: Perf | None,
+    ) -> Attempt:
+        """As `execute`; raises HostLostError."""
         count = connections or cell.connections
         if not self._observed(cell, workload):
-            return self._execute(cell, workload, scale, link, directory, count, key_log, profile)
+            return self._run(cell, workload, scale, link, directory, count, key_log, profile)
         capture = directory / "capture.pcap"
         with self.testbed.capture(capture, snaplen=_snaplen(link_of(cell, link))) as captured:
-            attempt = self._execute(cell, workload, scale, link, directory, count, key_log, profile)
+            attempt = self._run(cell, workload, scale, link, directory, count, key_log, profile)
         if attempt.status == "ok" and captured.packets_dropped:
             attempt.fail(f"the capture lost {captured.packets_dropped} packets")
         if attempt.status == "ok":
@@ -203,7 +237,7 @@ class Driver:
             capture.unlink()
         return attempt
 
-    def _execute(
+    def _run(
         self,
         cell: Cell,
         workload: Workload,
@@ -214,15 +248,16 @@ class Driver:
         key_log: Path | None,
         profile: Perf | None,
     ) -> Attempt:
-        """As `execute`, without a capture."""
+        """As `_execute`, without a capture."""
         workload, link = workload_of(cell, workload), link_of(cell, link)
         more = {"server": ["--content", str(scale.bytes)], "client": ["--connections", str(count)]}
         if key_log is not None:
             # the secrets are the same on both sides, and not every external endpoint writes them
-            more[_key_logger(self._external(cell.client.library), self._external(cell.server.library))] += [
-                "--key-log",
-                str(key_log),
-            ]
+            role = _key_logger(self._external(cell.client.library), self._external(cell.server.library))
+            place = self._host(role).workspace(key_log.parent)
+            more[role] += ["--key-log", str(place / key_log.name)]
+        for side, host in ((cell.client, self.testbed.client), (cell.server, self.testbed.server)):
+            host.provide(self.project.build / side.build)
         attempt = Attempt(started_at=now())
         begin = time.monotonic()
         before = self.testbed.counters()
@@ -234,7 +269,8 @@ class Driver:
         perf_cpu = 0.0
         try:
             server = self._spawn("server", cell, workload, scale, link, directory, more["server"], profiled)
-            if (problem := self._await_ready(server, directory / "server.jsonl")) is not None:
+            log = self.testbed.server.workspace(directory) / "server.jsonl"
+            if (problem := self._await_ready(server, log)) is not None:
                 attempt.fail(problem)
             else:
                 client = self._spawn("client", cell, workload, scale, link, directory, more["client"], profiled)
@@ -258,6 +294,8 @@ class Driver:
         after = self.testbed.counters()
         own_cpu = time.process_time() - own_before
         wall = time.monotonic() - begin
+        for host in (self.testbed.client, self.testbed.server):
+            host.collect(directory)
         logs = self._read_logs(attempt, directory, client_exit, server_exit)
         if attempt.status == "ok" and logs is not None:
             if workload.kind == "handshake":
@@ -269,13 +307,16 @@ class Driver:
                 self._fold(attempt, profiled, logs[0].connections[0])
             profiled.discard()
         delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
-        endpoints_cpu = sum(e.user_s + e.system_s for e in (client_exit, server_exit) if e is not None)
+        used = {
+            role: 0.0 if ended is None else ended.user_s + ended.system_s
+            for role, ended in (("client", client_exit), ("server", server_exit))
+        }
         attempt.host |= {
             "load_1m": before["machine.load_1m"],
             "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
             "before": before,
             "delta": dict(sorted(delta.items())),
-            "foreign_cpu_share": _foreign_share(delta, endpoints_cpu + own_cpu + perf_cpu, wall),
+            "foreign_cpu_share": _foreign_share(before, delta, used, own_cpu + perf_cpu, wall),
             "driver_cpu_s": own_cpu,
         }
         if client_exit is not None:
@@ -300,10 +341,12 @@ class Driver:
         profiled: perf.Profile | None = None,
     ) -> Process:
         side = cell.client if role == "client" else cell.server
-        program = self.project.build / side.build / "bin" / role
+        host = self._host(role)
+        program = host.provide(self.project.build / side.build) / "bin" / role
+        output = host.workspace(directory)
         address = f"{self.testbed.server.address}:{PORT}"
-        argv = [str(program), "--events", str(directory / f"{role}.jsonl"), *more]
-        identity = certificates.directory(self.project, cell.variant["signature"])
+        argv = [str(program), "--events", str(output / f"{role}.jsonl"), *more]
+        identity = host.provide(certificates.directory(self.project, cell.variant["signature"]))
         if role == "server":
             argv += ["--listen", address]
             argv += ["--certificate", str(identity / "server.pem")]
@@ -344,13 +387,12 @@ class Driver:
                 str(workload.receive_buffer),
             ]
             argv += ["--window", str(workload.window)]
-        host = self.testbed.client if role == "client" else self.testbed.server
         if profiled is not None:
             argv = profiled.held(role, argv)
         process = host.spawn(
             argv,
-            stdout=directory / f"{role}.out",
-            stderr=directory / f"{role}.err",
+            stdout=output / f"{role}.out",
+            stderr=output / f"{role}.err",
             env=_environment(library, cell.variant, workload),
         )
         if profiled is not None:
@@ -374,16 +416,11 @@ class Driver:
 
     def _await_ready(self, server: Process, log: Path) -> str | None:
         """Wait for the server's `ready` event; returns what went wrong, if anything."""
-        deadline = time.monotonic() + READY_TIMEOUT
-        while time.monotonic() < deadline:
-            with contextlib.suppress(FileNotFoundError):
-                text = log.read_bytes()
-                if b'"ready"' in text and text.endswith(b"\n"):
-                    return None
-            if server.poll() is not None:
-                return ""  # it ended; its events say why
-            time.sleep(0.002)
-        return f"the server was not ready after {READY_TIMEOUT:g} s"
+        try:
+            # a server that has ended says why in its events
+            return None if self.testbed.server.await_text(log, '"ready"', server, READY_TIMEOUT) else ""
+        except TimeoutError:
+            return f"the server was not ready after {READY_TIMEOUT:g} s"
 
     def _stop(self, server: Process, attempt: Attempt) -> Exit | None:
         exit_ = server.poll()
@@ -609,19 +646,27 @@ class Driver:
 
     def time_primitives(self, cell: Cell, directory: Path) -> Attempt:
         """Time the primitives of a build; its output goes to `directory`."""
+        begin = now()
+        try:
+            return self._time_primitives(cell, directory)
+        except HostLostError as error:
+            return self._lost(error, begin)
+
+    def _time_primitives(self, cell: Cell, directory: Path) -> Attempt:
         attempt = Attempt(started_at=now())
         begin = time.monotonic()
         before = self.testbed.counters()
         own_before = time.process_time()
+        host = self.testbed.client
+        output = host.workspace(directory)
         log = directory / "primitives.jsonl"
-        argv = [str(self.project.build / cell.client.build / "bin" / "primitives"), "--events", str(log)]
+        argv = [str(host.provide(self.project.build / cell.client.build) / "bin" / "primitives")]
+        argv += ["--events", str(output / log.name)]
         argv += ["--milliseconds", str(PRIMITIVES_MS)]
         argv += [part for name in cell.variant["groups"] for part in ("--group", name)]
         for name in cell.variant["signatures"]:
-            argv += ["--signature", f"{name}={certificates.directory(self.project, name)}"]
-        process = self.testbed.client.spawn(
-            argv, stdout=directory / "primitives.out", stderr=directory / "primitives.err"
-        )
+            argv += ["--signature", f"{name}={host.provide(certificates.directory(self.project, name))}"]
+        process = host.spawn(argv, stdout=output / "primitives.out", stderr=output / "primitives.err")
         exit_ = None
         try:
             exit_ = process.wait(PRIMITIVES_TIMEOUT)
@@ -633,6 +678,7 @@ class Driver:
         after = self.testbed.counters()
         own_cpu = time.process_time() - own_before
         wall = time.monotonic() - begin
+        host.collect(directory)
         delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
         if exit_ is not None and exit_.returncode != 0:
             attempt.fail(_exit_text("primitives", exit_.returncode, directory))
@@ -650,7 +696,7 @@ class Driver:
         attempt.host |= {
             "load_1m": before["machine.load_1m"],
             "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
-            "foreign_cpu_share": _foreign_share(delta, used + own_cpu, wall),
+            "foreign_cpu_share": _foreign_share(before, delta, {"client": used}, own_cpu, wall),
         }
         self._gate(attempt, cell)
         return attempt
@@ -787,52 +833,74 @@ class Driver:
             number = next(attempts)
             self.prepare(cell, workload, link)
             name = f"{cell.slug.removesuffix('-aa')}-{proof_id}.{number}"
-            with self.stored(parent / name) as directory:
-                capture = directory / "capture.pcap"
-                key_log = directory / "keys.log" if handshakes or silent else None
-                dropped: int | None = None
-                if self._observed(cell, workload):  # which captures by itself
-                    attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
-                else:
-                    with self.testbed.capture(capture, snaplen=_snaplen(link)) as captured:
-                        attempt = self.execute(
-                            cell, workload, scale, link, directory, connections=count, key_log=key_log
-                        )
-                    dropped = captured.packets_dropped
-                attempt.contamination = []
-                transferred = attempt.status == "ok"
-                if transferred:
-                    attempt.evidence["proof"] = proof_id
-                    if handshakes:
-                        attempt.evidence["handshake"], problems = self._examine_handshakes(cell, directory, count, mtu)
-                    else:
-                        attempt.evidence["seen"], problems = self._examine(cell, capture, mtu)
-                        if silent:
-                            problems += self._examine_secrets(attempt, cell, directory)
-                        for role, direction in (("client", "client_to_server"), ("server", "server_to_client")):
-                            if mean := attempt.evidence["seen"].get(direction, {}).get("mean_frame_bytes"):
-                                attempt.metrics[f"{role}_mean_frame_bytes"] = mean
-                    if dropped:
-                        problems.append(f"the capture lost {dropped} packets")
-                    for problem in problems:
-                        attempt.fail(f"capture: {problem}")
-                run = self.record(
-                    cell,
-                    attempt,
-                    experiment="proofs",
-                    campaign=parent.name,
-                    link=link,
-                    workload={"kind": workload.kind, "bytes": size, "connections": count},
-                    block=None,
-                    order=None,
-                    number=number,
+            try:
+                attempt, transferred = self._prove_once(
+                    cell, workload, scale, link, parent / name, proof_id, count, number, secrets=handshakes or silent
                 )
-                run["cell"] |= {"id": proof_id, "arm": "proof", "baseline": None}
-                builds.write_json(directory / "run.json", run)
+            except HostLostError as error:
+                # the capture was lost with the host, and so is this attempt
+                attempt, transferred = self._lost(error, now()), False
             verdict = Verdict(proof_id, attempt.status, attempt.reason, transferred)
             if verdict.status != "failed":
                 break
         return verdict
+
+    def _prove_once(
+        self,
+        cell: Cell,
+        workload: Workload,
+        scale: Scale,
+        link: Link,
+        target: Path,
+        proof_id: str,
+        count: int,
+        number: int,
+        *,
+        secrets: bool,
+    ) -> tuple[Attempt, bool]:
+        """One stored attempt at a proof, with the TLS secrets if *secrets*, and whether all was transferred."""
+        handshakes = workload.kind == "handshake"
+        with self.stored(target) as directory:
+            capture = directory / "capture.pcap"
+            key_log = directory / "keys.log" if secrets else None
+            dropped: int | None = None
+            if self._observed(cell, workload):  # which captures by itself
+                attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
+            else:
+                with self.testbed.capture(capture, snaplen=_snaplen(link)) as captured:
+                    attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
+                dropped = captured.packets_dropped
+            attempt.contamination = []
+            transferred = attempt.status == "ok"
+            if transferred:
+                attempt.evidence["proof"] = proof_id
+                if handshakes:
+                    attempt.evidence["handshake"], problems = self._examine_handshakes(cell, directory, count, link.mtu)
+                else:
+                    attempt.evidence["seen"], problems = self._examine(cell, capture, link.mtu)
+                    if secrets:
+                        problems += self._examine_secrets(attempt, cell, directory)
+                    for role, direction in (("client", "client_to_server"), ("server", "server_to_client")):
+                        if mean := attempt.evidence["seen"].get(direction, {}).get("mean_frame_bytes"):
+                            attempt.metrics[f"{role}_mean_frame_bytes"] = mean
+                if dropped:
+                    problems.append(f"the capture lost {dropped} packets")
+                for problem in problems:
+                    attempt.fail(f"capture: {problem}")
+            run = self.record(
+                cell,
+                attempt,
+                experiment="proofs",
+                campaign=target.parent.name,
+                link=link,
+                workload={"kind": workload.kind, "bytes": scale.bytes, "connections": count},
+                block=None,
+                order=None,
+                number=number,
+            )
+            run["cell"] |= {"id": proof_id, "arm": "proof", "baseline": None}
+            builds.write_json(directory / "run.json", run)
+        return attempt, transferred
 
     def _examine_secrets(self, attempt: Attempt, cell: Cell, directory: Path) -> list[str]:
         """Where what the key log of a captured download shows, beyond the ServerHello, contradicts the cell.
@@ -1042,18 +1110,25 @@ def _cpu_s(connection: events.Connection) -> float | None:
     return (connection.cpu_user_ns + connection.cpu_system_ns) / 1e9
 
 
-def _foreign_share(delta: Mapping[str, float], accounted_s: float, wall_s: float) -> float | None:
-    """Share of all processor time in `wall_s` that neither the endpoints nor the driver used.
+def _foreign_share(
+    before: Mapping[str, float], delta: Mapping[str, float], used: Mapping[str, float], own_s: float, wall_s: float
+) -> float | None:
+    """Share of all processor time in `wall_s` that neither the endpoints nor the driver used; the larger of two hosts'.
 
+    `used` are the seconds of client and server, `own_s` those of the driver, which is on their machine or on another.
     Interrupt time counts as used, because the kernel charges it to whichever program it interrupts: mostly the
     endpoints, for their own packets. The counters advance by ticks, so a tick of every processor is nobody's.
     """
-    if "machine.cpu.user_s" not in delta:
-        return None
-    cpus = os.cpu_count() or 1
-    accounted_s += cpus / os.sysconf("SC_CLK_TCK")
-    busy = sum(delta[f"machine.cpu.{name}_s"] for name in ("user", "nice", "system", "irq", "softirq", "steal"))
-    return max(0.0, busy - accounted_s) / (cpus * wall_s)
+    machines = {"machine": sum(used.values()) + own_s, **{f"{role}.machine": seconds for role, seconds in used.items()}}
+    shares = []
+    for machine, accounted_s in machines.items():
+        if f"{machine}.cpu.user_s" not in delta:
+            continue
+        cpus = before.get(f"{machine}.cpus") or os.cpu_count() or 1
+        busy = sum(delta[f"{machine}.cpu.{name}_s"] for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+        nobodys = cpus / os.sysconf("SC_CLK_TCK")
+        shares.append(max(0.0, busy - accounted_s - nobodys) / (cpus * wall_s))
+    return max(shares, default=None)
 
 
 def _unsupported_event(log: Path) -> str:
@@ -1095,14 +1170,14 @@ def _failures(failed: int, connections: int, first: str) -> str:
 
 
 def _environment(library: Library, variant: Mapping[str, Any], workload: Workload) -> dict[str, str] | None:
-    """The environment of an endpoint, None for that of the driver."""
+    """What the environment of an endpoint has besides that of its host."""
     if library.external is not None:
         # which of the runner's test cases it is; the command line does not tell
-        return {**os.environ, "QUICBED_WORKLOAD": workload.kind}
+        return {"QUICBED_WORKLOAD": workload.kind}
     off = library.supports.aes_hardware_off
     if variant.get("aes_hardware") is not False or isinstance(off, str):
         return None
-    return {**os.environ, **off}
+    return dict(off)
 
 
 def link_settings(link: Link, workload: Workload, rtt_ms: float = 0) -> LinkSettings:

@@ -6,6 +6,8 @@ beside the local one.
 
 from __future__ import annotations
 
+import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Role = Literal["client", "middle", "server"]
 ROLES: tuple[Role, ...] = ("client", "middle", "server")
+
+_POLL_S = 0.002
 
 # Debian packages of the tools a testbed calls, for error messages.
 PACKAGES = {
@@ -34,6 +38,10 @@ class TestbedError(Exception):
     """A testbed that cannot be used or did not do what was asked, in one line with the remedy."""
 
     __test__ = False  # not a test class, in spite of its name
+
+
+class HostLostError(TestbedError):
+    """The connection to a host is gone, and with it what ran there; applying link settings connects again."""
 
 
 class LinkSettings(BaseModel):
@@ -122,6 +130,15 @@ class Capture:
     packets_dropped: int | None = None
     """Packets lost in the capture for want of buffer space."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every packet that the filter let through has been written or dropped."""
+        counts = (self.packets_captured, self.packets_received, self.packets_dropped)
+        if None in counts:
+            return False
+        captured, received, dropped = (count or 0 for count in counts)
+        return captured + dropped >= received
+
 
 class Process(ABC):
     """A program started on a host, leader of its own process group."""
@@ -195,10 +212,42 @@ class Host(ABC):
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> Process:
-        """Start a program with its output in files.
+        """Start a program with its output in files of this host.
 
-        *env* is its whole environment; default: the driver's.
+        *env* is added to the environment that programs have on this host.
         """
+
+    def provide(self, directory: Path) -> Path:
+        """Where this host has what is in a directory of the driver's machine.
+
+        Another machine is given a copy; :class:`TestbedError` if it cannot run what is in it.
+        """
+        return directory
+
+    def workspace(self, directory: Path) -> Path:
+        """Where programs on this host may write files that :meth:`collect` brings to *directory*."""
+        return directory
+
+    def collect(self, directory: Path) -> None:
+        """Bring the files of a workspace to *directory*; the workspace is gone afterwards."""
+        del directory
+
+    def await_text(self, path: Path, text: str, process: Process, timeout: float) -> bool:
+        """Wait until a file that a program writes has *text* in a complete line; ``False`` if the program has ended.
+
+        :class:`TimeoutError` after *timeout* seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            ended = process.poll() is not None
+            with contextlib.suppress(FileNotFoundError):
+                content = path.read_bytes()
+                if text.encode() in content and content.endswith(b"\n"):
+                    return True
+            if ended:
+                return False
+            time.sleep(_POLL_S)
+        raise TimeoutError(f"no {text} in {path} after {timeout:g} s")
 
 
 class Testbed(ABC):
@@ -241,6 +290,13 @@ class Testbed(ABC):
     def unsupported(self, link: LinkSettings) -> str | None:  # noqa: ARG002 (for testbeds that lack something)
         """Why this testbed cannot have such a link; ``None`` if nothing is known against it."""
         return None
+
+    def recover(self) -> None:
+        """Connect again to hosts that were lost, end what runs on the others, and put back what was changed.
+
+        The next :meth:`apply` begins anew. :class:`TestbedError` if a host stays lost.
+        """
+        return
 
     @abstractmethod
     def apply(self, link: LinkSettings) -> None:

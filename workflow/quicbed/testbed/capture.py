@@ -24,6 +24,32 @@ _COUNTS = {
 }
 
 
+def tcpdump_arguments(
+    interface: str, path: Path, *, snaplen: int, count: int | None = None, expression: str = ""
+) -> list[str]:
+    """The command line of a capture of an interface into a file."""
+    # libpcap keeps a few bytes less than asked for unless the ring's slots have a round size.
+    snaplen = -(-snaplen // 16) * 16
+    argv = ["tcpdump", "-i", interface, "-n", "-s", str(snaplen), "-w", str(path), "-B", str(_BUFFER_KIB)]
+    # --immediate-mode: otherwise the kernel holds frames back for up to a second. -Z root: changing the user would
+    # clear the parent-death signal.
+    argv += ["--immediate-mode", "--time-stamp-precision=nano", "-Z", "root"]
+    if count is not None:
+        argv += ["-c", str(count)]
+    if expression:
+        argv += ["--", expression]
+    return argv
+
+
+def read_counts(messages: str, capture: Capture) -> int:
+    """Keep the counts that tcpdump has told last; returns how often it has told them."""
+    for name, pattern in _COUNTS.items():
+        found = pattern.findall(messages)
+        if found:
+            setattr(capture, name, int(found[-1]))
+    return len(_COUNTS["packets_dropped"].findall(messages))
+
+
 class Tcpdump:
     """A running tcpdump."""
 
@@ -43,24 +69,7 @@ class Tcpdump:
         self.capture = Capture(path)
         self._messages = ""
         path.unlink(missing_ok=True)
-        # libpcap keeps a few bytes less than asked for unless the ring's slots have a round size.
-        snaplen = -(-snaplen // 16) * 16
-        # --immediate-mode: otherwise the kernel holds frames back for up to a second. -Z root:
-        # changing the user would clear the parent-death signal.
-        argv = ["tcpdump", "-i", interface, "-n", "-s", str(snaplen), "-w", str(path)]
-        argv += [
-            "-B",
-            str(_BUFFER_KIB),
-            "--immediate-mode",
-            "--time-stamp-precision=nano",
-            "-Z",
-            "root",
-        ]
-        if count is not None:
-            argv += ["-c", str(count)]
-        if expression:
-            argv += ["--", expression]
-        self._process = start(argv)
+        self._process = start(tcpdump_arguments(interface, path, snaplen=snaplen, count=count, expression=expression))
         try:
             self._read_until(lambda: "listening on" in self._messages, _START_TIMEOUT_S)
             if "listening on" not in self._messages:
@@ -91,15 +100,9 @@ class Tcpdump:
                 return
             self._messages += content.decode(errors="replace")
 
-    def _read_counts(self) -> None:
-        for name, pattern in _COUNTS.items():
-            found = pattern.findall(self._messages)
-            if found:
-                setattr(self.capture, name, int(found[-1]))
-
     def _answers(self) -> int:
         """How often tcpdump has told its counts."""
-        return len(_COUNTS["packets_dropped"].findall(self._messages))
+        return read_counts(self._messages, self.capture)
 
     def _drain(self) -> None:
         """Wait until tcpdump has read what the kernel holds: it drops that when told to end."""
@@ -108,14 +111,7 @@ class Tcpdump:
             answers = self._answers() + 1
             self._process.send_signal(signal.SIGUSR1)  # print the counts and go on
             self._read_until(lambda: self._answers() >= answers, 1.0)  # noqa: B023 (called at once)
-            self._read_counts()
-            capture = self.capture
-            if (
-                capture.packets_captured is not None
-                and capture.packets_received is not None
-                and capture.packets_dropped is not None
-                and capture.packets_captured + capture.packets_dropped >= capture.packets_received
-            ):
+            if self.capture.is_complete:
                 return
             if time.monotonic() > deadline:
                 raise self._error(f"has not written every frame after {_DRAIN_TIMEOUT_S:g} s")
@@ -134,7 +130,7 @@ class Tcpdump:
             self.kill()
         if returncode != 0:
             raise self._error(f"ended with status {returncode}")
-        self._read_counts()
+        self._answers()
         if self.capture.packets_captured is None:
             raise self._error("did not report what it captured")
 

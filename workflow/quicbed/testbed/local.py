@@ -17,17 +17,15 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from . import counters as parse
@@ -55,6 +53,7 @@ from .namespace import (
     setns,
 )
 from .process import LocalProcess, finish, require_tools, start
+from .signals import Signals
 
 _PREFIX = "quicbed-"
 _PREFIX_LENGTH = 24
@@ -224,7 +223,8 @@ class LocalHost(Host):
         cwd: Path | None = None,
     ) -> LocalProcess:
         with stdout.open("wb") as out, stderr.open("wb") as err:
-            popen = self.start(argv, stdout=out, stderr=err, env=env, cwd=cwd)
+            whole = None if env is None else {**os.environ, **env}
+            popen = self.start(argv, stdout=out, stderr=err, env=whole, cwd=cwd)
         process = LocalProcess(popen)
         self._spawned = [other for other in self._spawned if other.poll() is None]
         self._spawned.append(process)
@@ -265,48 +265,6 @@ class LocalHost(Host):
         return [row for row in rows if row["ifname"] != "lo"]
 
 
-class _Signals:
-    """SIGTERM ends the driver by an exception as Ctrl-C does; neither interrupts the removal."""
-
-    def __init__(self) -> None:
-        self._previous: dict[int, Any] = {}
-        self._pending: list[int] = []
-
-    def watch(self) -> None:
-        """Turn SIGTERM into an exception, unless the program has its own way."""
-        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._previous[int(signal.SIGTERM)] = signal.signal(signal.SIGTERM, self._exit)
-
-    @staticmethod
-    def _exit(number: int, frame: FrameType | None) -> None:  # noqa: ARG004 (a handler's signature)
-        raise SystemExit(128 + number)
-
-    def unwatch(self) -> None:
-        """Put the signal's handling back."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous.clear()
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Signals wait until the end of the context."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handlers = {
-            int(number): signal.signal(number, lambda caught, _: self._pending.append(caught))
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            pending, self._pending = self._pending, []
-            for number in pending[:1]:
-                signal.raise_signal(number)
-
-
 class LocalTestbed(Testbed):
     """Client, middle and server as network namespaces of this machine; needs root."""
 
@@ -321,7 +279,7 @@ class LocalTestbed(Testbed):
         self._local = {role: LocalHost(role, name) for role in ROLES}
         self.hosts = dict(self._local)
         self._link: LinkSettings | None = None
-        self._signals = _Signals()
+        self._signals = Signals()
         self._state = State(testbed=name)
         self._state_path = Path()
         self._checksums_in_captures: bool | None = None
