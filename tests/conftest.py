@@ -1,10 +1,13 @@
-"""What all tests share: where the repository is, and that tests which need root do run where they must."""
+"""What all tests share: where the repository is, its builds, and that tests which need root do run where they must."""
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,68 @@ from quicbed import build as builds
 from quicbed.config import Project
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def flavours(project: Project) -> list[tuple[str, str]]:
+    """Every flavour of every library."""
+    return [(name, flavour) for name, library in project.libraries.items() for flavour in library.flavours]
+
+
+class Builder:
+    """Makes every build of this clone in the background while tests run that need none.
+
+    What fails here fails again, with its reason, in the test that asks for the build.
+    """
+
+    def __init__(self) -> None:
+        # a process of its own: tests change environment and working directory of theirs
+        self._process = multiprocessing.get_context("fork").Process(target=self._run)
+        self._process.start()
+
+    @staticmethod
+    def _run() -> None:
+        os.setsid()
+        os.nice(10)
+        project = Project(ROOT)
+        logs = ROOT / "logs"
+
+        def build(key: tuple[str, str]) -> None:
+            log = logs / f"build-{key[0]}-{key[1]}.log"
+            with contextlib.suppress(builds.BuildError):
+                builds.build(project, *key, jobs=os.cpu_count() or 1, log=log)
+
+        with contextlib.suppress(builds.BuildError):
+            builds.fetch_sources(project, logs / "sources.log")
+        # other flavours are made from the stock ones
+        keys = sorted(flavours(project), key=lambda key: key[1] != "stock")
+        # two at once, because every build has parts that keep one processor busy only
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(build, keys))
+
+    def wait(self) -> None:
+        """Return when everything is built or has failed."""
+        self._process.join()
+
+    def stop(self) -> None:
+        """End what is being built; nothing happens when all is done."""
+        if self._process.is_alive() and self._process.pid:
+            try:
+                os.killpg(self._process.pid, signal.SIGTERM)  # with the compilers
+            except ProcessLookupError:  # it has just been started or has just ended
+                self._process.terminate()
+        self._process.join()
+
+
+BUILDER = pytest.StashKey[Builder]()
+
+
+def needs_machine(item: pytest.Item) -> bool:
+    """Whether a test has the machine to itself: it builds, measures or starts endpoints, which have little time."""
+    if any(item.get_closest_marker(name) for name in ("root", "workflow")):
+        return True
+    return isinstance(item, pytest.Function) and (
+        "build_of" in item.fixturenames or hasattr(item.module, "fakeproject")
+    )
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +105,13 @@ def build_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
     return make
 
 
+@pytest.fixture(scope="session")
+def every_build(build_of: Callable[[str, str], Path]) -> None:
+    """Every flavour of every library is built."""
+    for key in flavours(Project(ROOT)):
+        build_of(*key)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Continuous integration without root would skip what matters most and still look green."""
     # a shell's background jobs are started with SIGINT ignored, which the programs under test would inherit
@@ -49,10 +121,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `root` for other users, with the reason; slow tests go last."""
+    """Skip tests marked `root` for other users, with the reason; sort: needs nothing, needs the machine, is slow."""
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(needs_root)
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    items.sort(key=lambda item: (needs_machine(item), item.get_closest_marker("slow") is not None))
+
+
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Start to build when everything will be asked for and there are other tests to run meanwhile."""
+    if session.config.option.collectonly or not session.items or session.testsfailed:
+        return
+    wanted = any(isinstance(item, pytest.Function) and "every_build" in item.fixturenames for item in session.items)
+    if wanted and not needs_machine(session.items[0]):
+        session.config.stash[BUILDER] = Builder()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Nothing else keeps the processors busy in a test that needs the machine."""
+    if needs_machine(item) and (builder := item.config.stash.get(BUILDER, None)):
+        builder.wait()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave no build behind that still runs."""
+    if builder := session.config.stash.get(BUILDER, None):
+        builder.stop()

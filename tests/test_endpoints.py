@@ -52,10 +52,8 @@ pytestmark = pytest.mark.workflow
 
 
 @pytest.fixture(scope="session", autouse=True)
-def built(build_of: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Build every flavour, and make the certificates of the tests."""
-    for key in ALL_BUILDS:
-        build_of(*key)
+def built(every_build: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Make the certificates of the tests."""
     signatures = {certificates.DEFAULT, *(signature for _, signature in POST_QUANTUM)}
     certificates.make_all(
         PROJECT, sorted(signatures), jobs=os.cpu_count() or 1, log=tmp_path_factory.mktemp("certificates") / "log"
