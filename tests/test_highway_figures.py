@@ -1,4 +1,4 @@
-"""Figures of "QUIC on the Highway": published values are those of the raw files and stand beside ours."""
+"""Figures and claims of "QUIC on the Highway": published values are those of the raw files and stand beside ours."""
 
 from __future__ import annotations
 
@@ -12,10 +12,26 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import cpu_shares, figures, highway, highway_figures, importers, notebooks, pair_figures, report, runs
+from quicbed import (
+    claims,
+    claims_report,
+    cpu_shares,
+    figures,
+    highway,
+    highway_claims,
+    highway_figures,
+    importers,
+    notebooks,
+    pair_figures,
+    report,
+    runs,
+    verdicts,
+)
+from quicbed.config import Project
 from quicbed.highway import Published
 from quicbed.importers import processed, samples, tables
 
+ROOT = Path(__file__).resolve().parent.parent
 GIB = 2**30
 DEFAULT, LARGE = 212992, 6815744
 NOTHING = Published(
@@ -342,6 +358,73 @@ def test_heat_maps_stand_side_by_side_and_mark_what_deviates(tmp_path: Path) -> 
     assert any("receive buffer 6656 KiB" in note for note in notes(drawn))
     assert drawn.table["mean"].to_list() == [pytest.approx(4080.0), 1000.0, 2500.0]
     assert highway_figures.all_pairs(NOTHING, highway.FIG3, *pairs, "208 KiB") is None
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def spread(experiment: str, library: str, goodput: float, **values: Any) -> list[dict[str, Any]]:
+    """Ten repetitions around a goodput."""
+    return [row(experiment, library, number, goodput + number, **values) for number in range(10)]
+
+
+def verdicts_on(found: Published) -> dict[str, verdicts.Result]:
+    project = Project(ROOT)
+    known = [one for one in claims.stated(project) if one.name == highway_claims.PAPER]
+    results = verdicts.evaluate(project, known, highway_claims.measured(found))
+    return {result.stated.claim.id: result for result in results}
+
+
+def test_claims_are_judged_by_the_runs_behind_the_figures() -> None:
+    small = {"client_receive_buffer": DEFAULT}
+    rows = [
+        *spread(highway.FIG3, "quiche", 1100.0, server_library="lsquic", **small),
+        *spread(highway.FIG3, "lsquic", 2500.0, server_library="quiche", **small),
+        *spread(highway.FIG3, "lsquic", 3000.0, **small),
+        # with another buffer than Fig. 10 says: no pair is left
+        *spread(highway.FIG10, "quiche", 50.0, **small),
+        *spread(highway.FIG10, "lsquic", 3000.0, **small),
+        *spread("crypto/aes-ni", "tcp-tls", 8000.0),
+        *spread("crypto/aes-noni", "tcp-tls", 1600.0),
+        *spread("crypto/chacha20", "tcp-tls", 2700.0),
+        *spread("offloading/goracle/off", "tcp-tls", 8000.0),
+        *spread("offloading/goracle/default", "tcp-tls", 7000.0),
+        row("offloading/goracle/default", "tcp-tls", 99, None),
+    ]
+    found = verdicts_on(published(rows))
+    assert found["fig3-lsquic-quiche"].verdict == "holds"
+    assert found["fig3-lsquic-quiche"].measured[0].n == 10
+    assert found["fig3-tcp-goodput"].verdict == "holds"  # a value, judged as one
+    assert [one.library for one in found["fig3-tcp"].measured] == ["lsquic"]
+    assert found["fig7-order"].verdict == "holds"
+    assert found["fig8-tcp-gains"].verdict == "fails"
+    assert found["fig10-range"].verdict == "not measured"
+    assert found["fig7-order"].more_blocks is None
+    assert "the published data have no runs" in found["fig7-order"].reason
+
+
+def test_claims_on_shares_are_of_the_endpoints_samples() -> None:
+    rows = spread(highway.FIG4, "lsquic", 3000.0)
+    shares = []
+    for one in rows:
+        for role in ("client", "server"):
+            shares += shares_of(
+                one["origin"], role, {"PACKET_IO": 50 + one["repetition"], "CRYPTO": 20, "CONN_MGMT": 9}
+            )
+    result = verdicts_on(published(rows, shares))["fig4-packet-io"]
+    assert result.verdict == "holds"
+    assert [round(one.value, 1) for one in result.measured] == [2.7, 6.0, 2.7, 6.0]
+
+
+def test_verdicts_of_both_sides_stand_together() -> None:
+    rows = spread("offloading/goracle/off", "tcp-tls", 5000.0) + spread("offloading/goracle/default", "tcp-tls", 7000.0)
+    theirs = verdicts_on(published(rows))["fig8-tcp-gains"]
+    ours = verdicts.Result(theirs.stated, reason="nothing here")
+    both = claims_report.by_claim([theirs])
+    lines = claims_report.text([ours], cells=True, tested={}, published=both).splitlines()
+    assert lines[-3].split()[:2] == ["not", "measured"]
+    assert lines[-1].strip().startswith("published data: holds: 1.4 [")
+    assert "published data" not in claims_report.text([ours], cells=True, tested={})
 
 
 # ---- all of it -------------------------------------------------------------------------------------------------------

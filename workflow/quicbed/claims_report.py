@@ -147,7 +147,18 @@ def summary(results: Iterable[Result]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]) or "none"
 
 
-def text(results: Sequence[Result], *, cells: bool, tested: Mapping[str, int]) -> str:
+Published = Mapping[tuple[str, str], Result]
+"""Verdicts by the published raw data of a paper, where they are known: by paper and claim."""
+
+
+def by_claim(results: Iterable[Result]) -> Published:
+    """Verdicts by paper and claim."""
+    return {(result.stated.name, result.stated.claim.id): result for result in results}
+
+
+def text(
+    results: Sequence[Result], *, cells: bool, tested: Mapping[str, int], published: Published | None = None
+) -> str:
     """A table for a terminal: a claim on each line and what to know about it below; *tested* is the size of families.
 
     Without *cells* a table of numbers is one line.
@@ -166,7 +177,7 @@ def text(results: Sequence[Result], *, cells: bool, tested: Mapping[str, int]) -
                 lines.append(f"  {'table':<15} {group:<{width}}  {len(part)} numbers: {summary(part)}")
                 continue
             for result in part:
-                lines += _claim_lines(result, width)
+                lines += _claim_lines(result, width, (published or {}).get((name, result.stated.claim.id)))
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -175,7 +186,7 @@ def _family(count: int) -> str:
     return f"{count} claims with p-values, adjusted together (Benjamini-Hochberg at {100 * LEVEL:.0f} %)"
 
 
-def _claim_lines(result: Result, width: int) -> list[str]:
+def _claim_lines(result: Result, width: int, published: Result | None = None) -> list[str]:
     claim = result.stated.claim
     head = f"  {result.verdict:<15} {claim.id:<{width}}  {_judged_bounds(result)}"
     values = _values(result)
@@ -185,6 +196,11 @@ def _claim_lines(result: Result, width: int) -> list[str]:
         below.append(_outside(result))
     if result.adjusted is not None and result.verdict != "holds":
         below.append(f"adjusted p = {_probability(result.adjusted)}")
+    if published is not None:
+        found = f"published data: {published.verdict}"
+        below.append(": ".join(filter(None, [found, _values(published) or published.reason])))
+        if published.measured and published.reason:
+            below.append(published.reason)
     indent = " " * 18
     for note in filter(None, below):
         lines += textwrap.wrap(note, WIDTH, initial_indent=indent, subsequent_indent=indent)
@@ -263,10 +279,10 @@ def _outcome_row(one: Outcome, in_population: bool) -> dict[str, Any]:
     }
 
 
-def write_table(results: Sequence[Result], directory: Path) -> list[Path]:
-    """Write the table as ``claims.parquet`` and ``claims.csv``."""
+def write_table(results: Sequence[Result], directory: Path, name: str = "claims") -> list[Path]:
+    """Write the table as ``<name>.parquet`` and ``<name>.csv``."""
     table = frame(results)
-    parquet, csv = directory / "claims.parquet", directory / "claims.csv"
+    parquet, csv = directory / f"{name}.parquet", directory / f"{name}.csv"
     runs.write_parquet(table, parquet)
     csv.write_text(table.write_csv(float_precision=6), encoding="utf-8")
     return [parquet, csv]
@@ -275,7 +291,13 @@ def write_table(results: Sequence[Result], directory: Path) -> list[Path]:
 # ---- report ----------------------------------------------------------------------------------------------------------
 
 
-def page(results: Sequence[Result], project: Project, artifacts: Path, directory: Path) -> dict[str, Any]:
+def page(
+    results: Sequence[Result],
+    project: Project,
+    artifacts: Path,
+    directory: Path,
+    published: Published | None = None,
+) -> dict[str, Any]:
     """What the template of the report's page on claims shows; links are relative to *directory*."""
     links = _Links(project.root, artifacts, directory)
     commands = Commands(project)
@@ -286,7 +308,11 @@ def page(results: Sequence[Result], project: Project, artifacts: Path, directory
         groups = []
         for group in dict.fromkeys(result.stated.group for result in own):
             part = [result for result in own if result.stated.group == group]
-            shown = [_entry(result, links, commands, titles) for result in part]
+            shown = [
+                _entry(result, links, commands, titles)
+                | {"theirs": _theirs((published or {}).get((name, result.stated.claim.id)), titles)}
+                for result in part
+            ]
             source = part[0].stated.claim.source.partition(",")[0]
             groups.append({"id": group, "source": source, "summary": summary(part), "claims": shown})
         papers.append(
@@ -377,6 +403,21 @@ def _entry(result: Result, links: _Links, commands: Commands, titles: Mapping[st
         "links": links.of(result),
         "command": command.text() if command else "",
         "cost": command.cost.text() if command else "",
+    }
+
+
+def _theirs(result: Result | None, titles: Mapping[str, str]) -> dict[str, Any] | None:
+    """The verdict by the published data, as the template shows it."""
+    if result is None:
+        return None
+    factor, unit = _scale(result.stated.claim, result.basis)
+    names = {**titles, **result.stated.paper.libraries}
+    return {
+        "verdict": result.verdict,
+        "css": result.verdict.replace(" ", "-"),
+        "bounds": _judged_bounds(result),
+        "reason": result.reason,
+        "outcomes": [_row(one, names, factor, unit) for one in result.measured],
     }
 
 

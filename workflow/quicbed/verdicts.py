@@ -48,6 +48,8 @@ LEVEL = 1 - analysis.CONFIDENCE
 MOST_BLOCKS = 100_000
 """More than so many blocks are not asked for: the value lies on the bound."""
 LOCAL = "local"
+PUBLISHED = "published"
+"""Kind of the testbed of published raw data, to which no block can be added."""
 
 
 @dataclass(frozen=True)
@@ -369,13 +371,13 @@ class _Evaluation:
     def _campaign(self) -> pl.DataFrame:
         """The campaign that is judged, or why none can be."""
         name = self.reading.experiment
-        campaign = self.book.campaign(name) if name in self.book.project.experiments else pl.DataFrame()
+        campaign = self.book.campaign(name)
         elsewhere = not campaign.is_empty() and campaign["testbed_kind"][0] != LOCAL
         if self.claim.needs is not None and not elsewhere:
             raise _MissingError("not applicable", f"needs {self.claim.needs}")
         if self.reading.missing is not None:
             raise _MissingError("not measured", self.reading.missing)
-        if name not in self.book.project.experiments:
+        if campaign.is_empty() and name not in self.book.project.experiments:
             reason = f"there is no experiment `{name}` yet: {self.stated.paper.awaited[name]}"
             raise _MissingError("not measured", reason)
         if campaign.is_empty():
@@ -508,18 +510,20 @@ class _Evaluation:
     def _cell(self, measured: _Measured, place: _Place) -> Mapping[str, Any]:
         """The row of a cell that has values, or why it has none."""
         paper, known = self.stated.paper, self.book.project.libraries
-        for name in (place.client, place.server):
-            if name not in known:
-                title = paper.libraries.get(name, name)
-                reason = f"{title} is not configured; it can take part as an external endpoint"
-                raise _MissingError("not measured", reason)
         row = measured.rows.get((place.client, place.server, place.term.label))
         if row is None:
+            theirs = measured.campaign["testbed_kind"][0] == PUBLISHED
+            for name in (place.client, place.server):
+                if name not in known and not theirs:
+                    title = paper.libraries.get(name, name)
+                    reason = f"{title} is not configured; it can take part as an external endpoint"
+                    raise _MissingError("not measured", reason)
             client, server = (paper.libraries.get(name, name) for name in (place.client, place.server))
             pair = client if client == server else f"server {server} and client {client}"
             met = any((place.client, place.server) == row_of[:2] for row_of in measured.rows)
             what = place.term.label if met else f"experiment `{self.reading.experiment}`"
-            raise _MissingError("not measured", f"there are no runs of {what} with {pair}")
+            where = "the published data have" if theirs else "there are"
+            raise _MissingError("not measured", f"{where} no runs of {what} with {pair}")
         if row["unsupported"]:
             raise _MissingError("not applicable", f"unsupported: {row['unsupported']}")
         if not row["n"]:
@@ -683,7 +687,8 @@ def _decide(results: Sequence[Result]) -> None:
             result.verdict = "fails" if outside else "holds"
             continue
         result.verdict = "inconclusive"
-        result.more_blocks = _more_blocks(result, level)
+        if result.testbed_kind != PUBLISHED:
+            result.more_blocks = _more_blocks(result, level)
         result.reason = _join(_open(result, clear, len(tested)), result.reason)
 
 
@@ -706,6 +711,8 @@ def _open(result: Result, clear: bool, family: int) -> str:
         text = f"its interval is clear of the bounds, but not by enough for one of {family} claims tested together"
     else:
         text = "its interval straddles a bound"
+    if result.testbed_kind == PUBLISHED:
+        return text
     if result.more_blocks is None:
         return f"{text}; the value lies so near to it that blocks will not decide"
     plural = "s" if result.more_blocks != 1 else ""

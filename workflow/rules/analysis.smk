@@ -51,6 +51,7 @@ for KIND in RESULTS:
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
+            published=published_highway(),
             code=ANALYSIS,
             claims=CLAIMS,
         output:

@@ -40,10 +40,14 @@ def published_tables():
     return [str(project.published_tables / name / SUMMARY_FILE) for name in project.published]
 
 
+def published_highway():
+    """Tables of the published results of "QUIC on the Highway", if there is a local copy of them."""
+    return [table for table in published_tables() if Path(table).parent.name == "highway"]
+
+
 def published_behind(wildcards):
-    """Tables of published results that a notebook shows beside our own, if there is a local copy of them."""
-    wanted = {"quic-on-the-highway": "highway"}.get(wildcards.notebook)
-    return [table for table in published_tables() if Path(table).parent.name == wanted]
+    """Tables of published results that a notebook shows beside our own."""
+    return published_highway() if wildcards.notebook == "quic-on-the-highway" else []
 
 
 def published_copy(wildcards):

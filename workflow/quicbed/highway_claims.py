@@ -1,0 +1,117 @@
+"""The published raw data of "QUIC on the Highway" as tables that its claims can be judged by (`quicbed.verdicts`).
+
+Each of our experiments that repeats one of the paper gets the runs behind the figure (`quicbed.highway`). The
+repetitions were not measured in blocks: those of a cell are numbered, and what has the same number is taken as a
+block, which for independent values is as good as any other pairing. Runs that were not measured as their figure says
+are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from quicbed import cpu_shares, details, highway, runs, verdicts
+from quicbed.claims import Stated
+from quicbed.config import Project
+from quicbed.highway import Published
+from quicbed.verdicts import Result
+
+PAPER = "quic-on-the-highway"
+_AES = "AES-128-GCM"
+
+_SHARES = {
+    "PACKET_IO": "packet-io",
+    "IO": "application",
+    "CRYPTO": "packet-protection",
+    "CONN_MGMT": "connection-management",
+    "GENERAL": "uncategorised",
+}
+
+
+def evaluate(project: Project, claims: Sequence[Stated]) -> list[Result]:
+    """Verdicts on the claims of the paper by its published data; none where no copy of them was imported."""
+    found = highway.published(project.published_tables / highway.SOURCE)
+    if found.empty:
+        return []
+    return verdicts.evaluate(project, [one for one in claims if one.name == PAPER], measured(found))
+
+
+def measured(found: Published) -> verdicts.Tables:
+    """The published runs as if they were a campaign of each of our experiments."""
+    table = _runs(found)
+    return verdicts.Tables(table, pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame(), _shares(found, table))
+
+
+def _runs(found: Published) -> pl.DataFrame:
+    parts = []
+    for directory, label, size in (
+        (highway.FIG3, "208 KiB", highway.DEFAULT_BUFFER),
+        (highway.FIG10, "6.5 MiB", highway.LARGE_BUFFER),
+    ):
+        pairs = highway.in_directory(found.runs, directory).filter(
+            (pl.col("client_receive_buffer") == size) & (pl.col("testbed") == highway.HOSTS)
+        )
+        parts.append(_as(pairs, "pairwise", label))
+        # which is the goodput that the paper compares TCP+TLS with
+        if directory == highway.FIG3:
+            parts.append(_as(pairs.filter(pl.col("client_library") == pl.col("server_library")), "aead-goodput", _AES))
+    for figure in (highway.FIG5, highway.FIG7, highway.FIG8):
+        parts.append(
+            highway.settings(figure, found.runs).drop("value").with_columns(experiment=pl.lit(figure.experiment))
+        )
+    # TCP+TLS, which takes no UDP buffer, was not measured with them
+    parts.append(
+        _as(
+            highway.in_directory(found.runs, highway.FIG7.directories[1]).filter(pl.col("client_library") == "tcp-tls"),
+            "aead-goodput",
+            _AES,
+        )
+    )
+    parts.append(_as(highway.in_directory(found.runs, highway.FIG4), "cpu-shares", _AES))
+    cell = ["experiment", "label", "client_library", "server_library"]
+    cpu = {
+        f"{role}_cpu_s_per_gib": pl.col(f"{role}_cpu_percent")
+        / 100
+        * pl.col("wall_s")
+        * runs.BYTES_PER_GIB
+        / pl.col("bytes")
+        for role in ("client", "server")
+    }
+    return (
+        pl.concat(parts, how="diagonal")
+        .sort("experiment", "label", "client_library", "server_library", pl.col("status") != "ok", "origin")
+        .with_columns(
+            campaign=pl.lit("published data"),
+            testbed=pl.lit(verdicts.PUBLISHED),
+            testbed_kind=pl.lit(verdicts.PUBLISHED),
+            scale=pl.lit("published"),
+            cell=pl.concat_str(cell, separator=" "),
+            block=pl.int_range(pl.len(), dtype=pl.Int64).over(cell),
+            client_ack_packets=pl.col("client_udp_packets_sent"),
+            **cpu,
+        )
+    )
+
+
+def _as(frame: pl.DataFrame, experiment: str, label: str) -> pl.DataFrame:
+    return frame.with_columns(experiment=pl.lit(experiment), label=pl.lit(label))
+
+
+def _shares(found: Published, table: pl.DataFrame) -> pl.DataFrame:
+    """Shares of the samples of the endpoint; its one category of cryptography has header protection too."""
+    own = table.filter((pl.col("experiment") == "cpu-shares") & (pl.col("status") == "ok"))
+    shares = (
+        found.shares.join(own.select("origin", "cell", "block"), on="origin")
+        .filter(pl.col("category").is_in(list(_SHARES)))
+        .with_columns(
+            category=pl.col("category").replace_strict(_SHARES, return_dtype=pl.String),
+            share=pl.col("samples") / pl.col("endpoint_samples"),
+        )
+    )
+    columns = list(cpu_shares.BLOCKS)
+    within = shares.filter(pl.col("category") == "packet-protection").with_columns(
+        category=pl.lit("header-protection"), share=pl.lit(0.0)
+    )
+    return pl.concat([shares, within]).select(columns).sort(columns)
