@@ -731,6 +731,22 @@ def test_every_claim_is_in_the_documentation_with_how_it_is_measured() -> None:
             assert "`make all CONFIG=" in line or "not yet: " in line or "needs " in line
 
 
+def test_the_documentation_starts_with_figures_and_tables() -> None:
+    page = claims_report.documentation(PROJECT)
+    overview = page.split("## Figures and tables\n\n")[1].split("\n\n")[0].splitlines()[2:]
+    rows = [line.strip("| ").split(" | ") for line in overview]
+    commands = claims_report.Commands(PROJECT)
+    measured = [one for one in STATED if not one.claim.needs and commands.of(one.claim)]
+    assert sum(int(row[2]) for row in rows) == len(measured)
+    for one in measured:
+        command = commands.of(one.claim)
+        assert command is not None
+        (row,) = (r for r in rows if r[0] == one.paper.title and f"[{command.experiment}]" in r[3])
+        assert one.claim.source.partition(",")[0] in row[1]
+        libraries = row[3].partition("libraries=[")[2].partition("]")[0].split(",")
+        assert {*command.libraries} <= {*libraries}
+
+
 def test_the_table_has_a_row_for_every_outcome_and_for_claims_without_one(tmp_path: Path) -> None:
     results = evaluate(
         tables(make_rows(goodputs(1.2)), make_rows(goodputs(1.3, library="quinn"))),

@@ -11,7 +11,7 @@ import math
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -68,9 +68,13 @@ class Commands:
         about = set(claim.libraries) or named
         if not about & set(libraries):
             return None
-        key = (claim.reads.experiment, libraries)
+        return self.whole(claim.reads.experiment, libraries)
+
+    def whole(self, experiment: str, libraries: Collection[str]) -> Command:
+        """The command that measures an experiment with some libraries."""
+        key = (experiment, tuple(name for name in self.project.libraries if name in libraries))
         if key not in self._done:
-            self._done[key] = Command(*key, cost(self.project.restricted([key[0]], libraries)))
+            self._done[key] = Command(*key, cost(self.project.restricted([key[0]], key[1])))
         return self._done[key]
 
 
@@ -461,10 +465,28 @@ def documentation(project: Project) -> str:
     ]
     commands = Commands(project)
     all_claims = stated(project)
+    parts += _overview(all_claims, commands)
     for name in dict.fromkeys(one.name for one in all_claims):
         own = [one for one in all_claims if one.name == name]
         parts += _paper(name, own[0].paper, own, commands)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _overview(claims: Sequence[Stated], commands: Commands) -> list[str]:
+    """What measures all claims on figures and tables of a paper at once, one line for an experiment."""
+    lines = ["## Figures and tables", "", "| paper | figure or table | claims | measured by | time, disk |"]
+    lines.append("| --- " * 5 + "|")
+    rows: dict[tuple[str, str], list[tuple[str, Command]]] = {}
+    for one in claims:
+        if (command := commands.of(one.claim)) and not one.claim.needs:
+            source = one.claim.source.partition(",")[0]
+            rows.setdefault((one.paper.title, command.experiment), []).append((source, command))
+    for (title, experiment), found in rows.items():
+        libraries = {name for _, command in found for name in command.libraries}
+        whole = commands.whole(experiment, libraries)
+        sources = ", ".join(dict.fromkeys(source for source, _ in found))
+        lines.append(_line([title, sources, str(len(found)), f"`{whole.text()}`", whole.cost.text()]))
+    return [*lines, ""]
 
 
 def _paper(name: str, paper: Paper, own: Sequence[Stated], commands: Commands) -> list[str]:
