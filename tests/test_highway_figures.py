@@ -23,6 +23,7 @@ from quicbed import (
     importers,
     notebooks,
     pair_figures,
+    published_claims,
     report,
     runs,
     verdicts,
@@ -425,6 +426,40 @@ def test_verdicts_of_both_sides_stand_together() -> None:
     assert lines[-3].split()[:2] == ["not", "measured"]
     assert lines[-1].strip().startswith("published data: holds: 1.4 [")
     assert "published data" not in claims_report.text([ours], cells=True, tested={})
+
+
+def steps_copy(directory: Path) -> Path:
+    """Repetitions of two configurations of "QUIC Steps" with their gaps: a long train in one packet of ten."""
+    files: dict[str, bytes] = {}
+    gaps = [10_000] * 5 + [1_000_000] * 45
+    times = [sum(gaps[:position]) for position in range(len(gaps) + 1)]
+    packets = json.dumps([[moment, moment, 1242, position] for position, moment in enumerate(times)]).encode()
+    for library, config, dropped in (("picoquic", "picoquic-bbr", 150), ("tcp+tls", "tcp+tls-cubic", 16)):
+        for number in (1, 2, 3):
+            made = samples.repetition(library, library, 22.0, size=100 * samples.MIB)
+            made |= {"client/tc-stats.txt": samples.tc_stats(dropped + number)}
+            inside = [(f"log/{library}_{library}/goodput/1/{name}", data) for name, data in made.items()]
+            archive = samples.pack(inside, directory / "one.tar")
+            files[f"results/detailed/{config}/{config}-rep{number}.tar"] = archive.read_bytes()
+            archive.unlink()
+            files[f"analysis/build/data/{config}/{config}-rep{number}.pcap.json"] = packets
+    return samples.write(files, directory / "copy")
+
+
+def test_claims_of_quic_steps_are_judged_by_its_logs_and_gaps(tmp_path: Path) -> None:
+    importers.read("steps", steps_copy(tmp_path), tmp_path / "artifacts/published/steps")
+    project = Project(ROOT, {"paths": {"artifacts": str(tmp_path / "artifacts")}})
+    known = claims.stated(project)
+    results = published_claims.evaluate(project, known)
+    assert {result.stated.name for result in results} == {"quic-steps"}  # nothing of the others was imported
+    found = {result.stated.claim.id: result for result in results}
+    assert found["table1-dropped-tcp-tls"].verdict == "holds"
+    assert found["table1-dropped-tcp-tls"].measured[0].value == pytest.approx(18)
+    # 6 of 51 packets are in one train
+    assert found["fig4-picoquic-bbr"].verdict == "fails"
+    assert found["fig4-picoquic-bbr"].measured[0].value == pytest.approx(45 / 51)
+    assert found["table1-goodput-quiche"].verdict == "not measured"
+    assert published_claims.evaluate(Project(ROOT, {"paths": {"artifacts": str(tmp_path / "none")}}), known) == []
 
 
 # ---- all of it -------------------------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _claims(arguments: argparse.Namespace) -> None:
-    from quicbed import claims, claims_report, highway_claims, notebooks, verdicts
+    from quicbed import claims, claims_report, notebooks, published_claims, verdicts
 
     project = _project(arguments)
     known = claims.stated(project)
@@ -271,7 +271,7 @@ def _claims(arguments: argparse.Namespace) -> None:
     tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in {o.name for o in known}}
     wanted = [result for result in results if result.stated.id in shown]
     print(f"Runs of {raw}\n")
-    theirs = claims_report.by_claim(highway_claims.evaluate(project, known))
+    theirs = claims_report.by_claim(published_claims.evaluate(project, known))
     cells = arguments.all or bool(arguments.claim)
     print(claims_report.text(wanted, cells=cells, tested=tested, published=theirs))
 

@@ -8,15 +8,10 @@ are left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from quicbed import cpu_shares, details, highway, runs, verdicts
-from quicbed.claims import Stated
-from quicbed.config import Project
 from quicbed.highway import Published
-from quicbed.verdicts import Result
 
 PAPER = "quic-on-the-highway"
 _AES = "AES-128-GCM"
@@ -28,14 +23,6 @@ _SHARES = {
     "CONN_MGMT": "connection-management",
     "GENERAL": "uncategorised",
 }
-
-
-def evaluate(project: Project, claims: Sequence[Stated]) -> list[Result]:
-    """Verdicts on the claims of the paper by its published data; none where no copy of them was imported."""
-    found = highway.published(project.published_tables / highway.SOURCE)
-    if found.empty:
-        return []
-    return verdicts.evaluate(project, [one for one in claims if one.name == PAPER], measured(found))
 
 
 def measured(found: Published) -> verdicts.Tables:

@@ -208,14 +208,14 @@ def _claims(
 ) -> dict[str, Any]:
     """Verdicts on all claims, for their page; also writes them as a table."""
     # notebooks load this module too, and need none of these
-    from quicbed import claims, claims_report, highway_claims, verdicts
+    from quicbed import claims, claims_report, published_claims, verdicts
 
     known = claims.stated(project)
     found = verdicts.tables(raw, project.root, table, beside)
     results = verdicts.evaluate(project, known, found)
     (artifacts / "tables").mkdir(parents=True, exist_ok=True)
     claims_report.write_table(results, artifacts / "tables")
-    theirs = highway_claims.evaluate(project, known)
+    theirs = published_claims.evaluate(project, known)
     if theirs:
         claims_report.write_table(theirs, artifacts / "tables", "claims-published")
     return claims_report.page(results, project, artifacts, artifacts / "report", claims_report.by_claim(theirs))

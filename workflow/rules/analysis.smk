@@ -51,7 +51,7 @@ for KIND in RESULTS:
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
-            published=published_highway(),
+            published=published_of("highway", "steps"),
             code=ANALYSIS,
             claims=CLAIMS,
         output:

@@ -40,14 +40,14 @@ def published_tables():
     return [str(project.published_tables / name / SUMMARY_FILE) for name in project.published]
 
 
-def published_highway():
-    """Tables of the published results of "QUIC on the Highway", if there is a local copy of them."""
-    return [table for table in published_tables() if Path(table).parent.name == "highway"]
+def published_of(*formats):
+    """Tables of published results of these formats, of which there is a local copy."""
+    return [table for table in published_tables() if Path(table).parent.name in formats]
 
 
 def published_behind(wildcards):
     """Tables of published results that a notebook shows beside our own."""
-    return published_highway() if wildcards.notebook == "quic-on-the-highway" else []
+    return published_of("highway") if wildcards.notebook == "quic-on-the-highway" else []
 
 
 def published_copy(wildcards):

@@ -1,0 +1,25 @@
+"""Verdicts on claims by the raw data that their authors published, where a copy was imported (docs/importing.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quicbed import highway, highway_claims, steps_claims, verdicts
+from quicbed.claims import Stated
+from quicbed.config import Project
+from quicbed.verdicts import Result
+
+
+def evaluate(project: Project, claims: Sequence[Stated]) -> list[Result]:
+    """Verdicts on the claims of the papers whose data was imported, in the order of *claims*."""
+    theirs = highway.published(project.published_tables / highway.SOURCE)
+    found = {
+        highway_claims.PAPER: None if theirs.empty else highway_claims.measured(theirs),
+        steps_claims.PAPER: steps_claims.measured(project.published_tables / steps_claims.SOURCE),
+    }
+    results: list[Result] = []
+    for name in dict.fromkeys(one.name for one in claims):
+        tables = found.get(name)
+        if tables is not None:
+            results += verdicts.evaluate(project, [one for one in claims if one.name == name], tables)
+    return results
