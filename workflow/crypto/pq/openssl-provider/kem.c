@@ -1,8 +1,9 @@
 /*
  * Key encapsulation for TLS groups (provider-kem(7)), alone or with ECDH in a hybrid.
  *
- * A hybrid is the concatenation of its parts without lengths, the classical part first: public keys, "ciphertext"
- * (ephemeral point and ciphertext) and shared secret (draft-ietf-tls-hybrid-design, section 3.2 and 3.3).
+ * A hybrid is the concatenation of its parts without lengths: public keys, "ciphertext" (ephemeral point and
+ * ciphertext) and shared secret (draft-ietf-tls-hybrid-design, section 3.2 and 3.3). The classical part comes first,
+ * except in X25519MLKEM768 (draft-ietf-tls-ecdhe-mlkem, 4.1 to 4.3).
  */
 #include "provider.h"
 
@@ -19,6 +20,22 @@ static size_t point_bytes(const struct algorithm *algorithm)
 static size_t classical_secret_bytes(const struct algorithm *algorithm)
 {
     return algorithm->curve == NULL ? 0 : algorithm->curve->secret_bytes;
+}
+
+/* Where the classical part begins, and where the KEM's does, given the size of the other. */
+static size_t classical_at(const struct algorithm *algorithm, size_t kem_bytes)
+{
+    return algorithm->kem_first ? kem_bytes : 0;
+}
+
+static size_t kem_at(const struct algorithm *algorithm, size_t classical_bytes)
+{
+    return algorithm->kem_first ? 0 : classical_bytes;
+}
+
+size_t hybrid_point_offset(const struct algorithm *algorithm)
+{
+    return classical_at(algorithm, quicbed_kem_public_key_bytes(algorithm->kem));
 }
 
 size_t hybrid_ciphertext_bytes(const struct algorithm *algorithm)
@@ -92,11 +109,13 @@ int hybrid_keypair(struct key *key)
     const struct algorithm *algorithm = key->algorithm;
 
     if (algorithm->curve != NULL) {
-        key->classical = curve_key_pair(key->provider, algorithm->curve, key->public_key);
+        key->classical =
+            curve_key_pair(key->provider, algorithm->curve, key->public_key + hybrid_point_offset(algorithm));
         if (key->classical == NULL)
             return 0;
     }
-    if (quicbed_kem_keypair(algorithm->kem, key->public_key + point_bytes(algorithm), key->secret_key) != 1)
+    if (quicbed_kem_keypair(algorithm->kem, key->public_key + kem_at(algorithm, point_bytes(algorithm)),
+                            key->secret_key) != 1)
         return raise_error(key->provider, REASON_LIBOQS, "%s: generating a key", algorithm->name);
     return 1;
 }
@@ -104,18 +123,21 @@ int hybrid_keypair(struct key *key)
 int hybrid_encapsulate(const struct key *key, uint8_t *ciphertext, uint8_t *secret)
 {
     const struct algorithm *algorithm = key->algorithm;
+    size_t kem_offset = kem_at(algorithm, point_bytes(algorithm));
 
     if (algorithm->curve != NULL) {
-        EVP_PKEY *own = curve_key_pair(key->provider, algorithm->curve, ciphertext);
-        int done = own != NULL && curve_derive(key->provider, algorithm->curve, own, key->classical, secret);
+        uint8_t *point = ciphertext + classical_at(algorithm, quicbed_kem_ciphertext_bytes(algorithm->kem));
+        uint8_t *shared = secret + classical_at(algorithm, quicbed_kem_shared_secret_bytes(algorithm->kem));
+        EVP_PKEY *own = curve_key_pair(key->provider, algorithm->curve, point);
+        int done = own != NULL && curve_derive(key->provider, algorithm->curve, own, key->classical, shared);
 
         EVP_PKEY_free(own);
         if (!done)
             return 0;
     }
-    if (quicbed_kem_encapsulate(algorithm->kem, ciphertext + point_bytes(algorithm),
-                                secret + classical_secret_bytes(algorithm),
-                                key->public_key + point_bytes(algorithm)) != 1)
+    if (quicbed_kem_encapsulate(algorithm->kem, ciphertext + kem_offset,
+                                secret + kem_at(algorithm, classical_secret_bytes(algorithm)),
+                                key->public_key + kem_offset) != 1)
         return raise_error(key->provider, REASON_LIBOQS, "%s: encapsulating", algorithm->name);
     return 1;
 }
@@ -125,15 +147,17 @@ int hybrid_decapsulate(const struct key *key, uint8_t *secret, const uint8_t *ci
     const struct algorithm *algorithm = key->algorithm;
 
     if (algorithm->curve != NULL) {
-        EVP_PKEY *peer = curve_public_key(key->provider, algorithm->curve, ciphertext);
-        int done = peer != NULL && curve_derive(key->provider, algorithm->curve, key->classical, peer, secret);
+        const uint8_t *point = ciphertext + classical_at(algorithm, quicbed_kem_ciphertext_bytes(algorithm->kem));
+        uint8_t *shared = secret + classical_at(algorithm, quicbed_kem_shared_secret_bytes(algorithm->kem));
+        EVP_PKEY *peer = curve_public_key(key->provider, algorithm->curve, point);
+        int done = peer != NULL && curve_derive(key->provider, algorithm->curve, key->classical, peer, shared);
 
         EVP_PKEY_free(peer);
         if (!done)
             return 0;
     }
-    if (quicbed_kem_decapsulate(algorithm->kem, secret + classical_secret_bytes(algorithm),
-                                ciphertext + point_bytes(algorithm), key->secret_key) != 1)
+    if (quicbed_kem_decapsulate(algorithm->kem, secret + kem_at(algorithm, classical_secret_bytes(algorithm)),
+                                ciphertext + kem_at(algorithm, point_bytes(algorithm)), key->secret_key) != 1)
         return raise_error(key->provider, REASON_LIBOQS, "%s: decapsulating", algorithm->name);
     return 1;
 }

@@ -62,7 +62,8 @@ int key_set_public(struct key *key, const void *encoded, size_t bytes)
     EVP_PKEY *point = NULL;
 
     if (algorithm->curve != NULL && encoded != NULL && bytes == algorithm->public_key_bytes) {
-        point = curve_public_key(key->provider, algorithm->curve, encoded);
+        point = curve_public_key(key->provider, algorithm->curve,
+                                 (const uint8_t *)encoded + hybrid_point_offset(algorithm));
         if (point == NULL)
             return 0;
     }

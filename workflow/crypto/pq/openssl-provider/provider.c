@@ -1,15 +1,18 @@
 /*
- * OpenSSL provider "quicbed-pq": the KEMs and signature algorithms of liboqs in an unmodified OpenSSL 3.5, as TLS 1.3
+ * OpenSSL provider "quicbed-pq": the KEMs and signature algorithms of liboqs in an unmodified OpenSSL, as TLS 1.3
  * groups and signature schemes and as keys of certificates.
  *
  * What it has is what algorithms.csv has and OpenSSL itself does not: groups of Kyber, BIKE and HQC, alone and as
  * hybrids with ECDH on the NIST curves, and the signatures Falcon, Dilithium and SPHINCS+. ML-KEM, its hybrids and
- * ML-DSA are OpenSSL's own and left to the default provider.
+ * ML-DSA are OpenSSL's own since 3.5 and left to the default provider. Compiled for an OpenSSL before 3.5, quictls 3.1
+ * for one, it has ML-KEM and its hybrids too; compiled for one before 3.2, whose libssl asks no provider for signature
+ * algorithms, it has groups only.
  *
- * Programs here link OpenSSL statically and export none of its functions, so the provider brings a libcrypto of its own
- * for ECDH and for handling parameters. Its symbols are hidden and bound within this file, it has a library context of
- * its own, reads no configuration and registers no function to run at exit: the copy in the program is not touched. It
- * has to be the same version, which OSSL_provider_init compares.
+ * As a module it brings a libcrypto of its own for ECDH and for handling parameters, because programs here link OpenSSL
+ * statically and export none of its functions. Its symbols are hidden and bound within this file, it has a library
+ * context of its own, reads no configuration and registers no function to run at exit: the copy in the program is not
+ * touched. It has to be the same version, which OSSL_provider_init compares. Where OpenSSL has no loadable modules, it is
+ * linked into the program and uses the program's libcrypto.
  */
 #include "provider.h"
 
@@ -26,12 +29,16 @@
 
 #include "algorithms.h"
 
+/* Whether libssl asks providers for signature algorithms (the capability TLS-SIGALG). */
+#define TELLS_SIGNATURES OPENSSL_VERSION_PREREQ(3, 2)
+
 #define OTHER_VERSION "built for OpenSSL %s, loaded by OpenSSL %s; build it again"
 
 static const struct curve known_curves[CURVE_COUNT] = {
-    {"p-256", "P-256", 65, 32, NULL},
-    {"p-384", "P-384", 97, 48, NULL},
-    {"p-521", "P-521", 133, 66, NULL},
+    {"p-256", "EC", "P-256", 65, 32, NULL},
+    {"p-384", "EC", "P-384", 97, 48, NULL},
+    {"p-521", "EC", "P-521", 133, 66, NULL},
+    {"x25519", "X25519", "X25519", 32, 32, NULL},
 };
 
 static const OSSL_ITEM reasons[] = {
@@ -64,7 +71,7 @@ int raise_error(const struct provider *provider, enum reason reason, const char 
 /* ML-KEM, ML-DSA and the hybrids of ML-KEM are in the default provider of OpenSSL 3.5. */
 static bool provided(const char *liboqs)
 {
-    return liboqs != NULL && strncmp(liboqs, "ML-", 3) != 0;
+    return liboqs != NULL && (!OPENSSL_VERSION_PREREQ(3, 5) || strncmp(liboqs, "ML-", 3) != 0);
 }
 
 /* Classical security of the NIST categories 1 to 5 in bits: AES-128, SHA-256, AES-192, SHA-384, AES-256. */
@@ -104,8 +111,8 @@ static int add_group(struct provider *provider, const quicbed_group *group)
 
     if (group->classical != NULL) {
         curve = find_curve(provider, group->classical);
-        if (curve == NULL || group->pq_first)
-            return raise_error(provider, REASON_TABLE, "%s: not a hybrid with a NIST curve in front", group->name);
+        if (curve == NULL)
+            return raise_error(provider, REASON_TABLE, "%s: no curve %s for hybrids", group->name, group->classical);
     }
     if (kem == NULL)
         return raise_error(provider, REASON_TABLE, "%s: %s lacks %s", group->name, quicbed_pq_version(), group->liboqs);
@@ -114,6 +121,7 @@ static int add_group(struct provider *provider, const quicbed_group *group)
         return 0;
     algorithm->kem = kem;
     algorithm->curve = curve;
+    algorithm->kem_first = group->pq_first;
     algorithm->public_key_bytes = quicbed_kem_public_key_bytes(kem) + (curve == NULL ? 0 : curve->point_bytes);
     algorithm->secret_key_bytes = quicbed_kem_secret_key_bytes(kem);
     return 1;
@@ -155,7 +163,7 @@ static int add_algorithms(struct provider *provider)
     for (size_t i = 0; i < QUICBED_GROUPS; i++)
         if (provided(quicbed_groups[i].liboqs) && !add_group(provider, &quicbed_groups[i]))
             return 0;
-    for (size_t i = 0; i < QUICBED_SIGNATURES; i++)
+    for (size_t i = 0; TELLS_SIGNATURES && i < QUICBED_SIGNATURES; i++)
         if (provided(quicbed_signatures[i].liboqs) && !add_signature(provider, &quicbed_signatures[i]))
             return 0;
 
@@ -210,6 +218,7 @@ static int tell_group(const struct algorithm *algorithm, OSSL_CALLBACK *callback
     return callback(params, argument);
 }
 
+#if TELLS_SIGNATURES
 static int tell_signature(const struct algorithm *algorithm, OSSL_CALLBACK *callback, void *argument)
 {
     unsigned int code_point = algorithm->code_point, bits = algorithm->security_bits;
@@ -227,19 +236,24 @@ static int tell_signature(const struct algorithm *algorithm, OSSL_CALLBACK *call
 
     return callback(params, argument);
 }
+#endif
 
 static int get_capabilities(void *context, const char *capability, OSSL_CALLBACK *callback, void *argument)
 {
     const struct provider *provider = context;
     bool groups = strcmp(capability, "TLS-GROUP") == 0;
+    int (*tell)(const struct algorithm *, OSSL_CALLBACK *, void *) = groups ? tell_group : NULL;
 
-    if (!groups && strcmp(capability, "TLS-SIGALG") != 0)
+#if TELLS_SIGNATURES
+    if (strcmp(capability, "TLS-SIGALG") == 0)
+        tell = tell_signature;
+#endif
+    if (tell == NULL)
         return 0;
     for (size_t i = 0; i < provider->count; i++) {
         const struct algorithm *algorithm = &provider->algorithms[i];
 
-        if (groups == (algorithm->kem != NULL) &&
-            !(groups ? tell_group : tell_signature)(algorithm, callback, argument))
+        if (groups == (algorithm->kem != NULL) && !tell(algorithm, callback, argument))
             return 0;
     }
     return 1;
@@ -398,7 +412,7 @@ __attribute__((visibility("default"))) int OSSL_provider_init(const OSSL_CORE_HA
     if (provider->library == NULL)
         goto failed;
     for (size_t i = 0; i < CURVE_COUNT; i++) {
-        EVP_PKEY_CTX *parameters = EVP_PKEY_CTX_new_from_name(provider->library, "EC", NULL);
+        EVP_PKEY_CTX *parameters = EVP_PKEY_CTX_new_from_name(provider->library, provider->curves[i].algorithm, NULL);
         int done = parameters != NULL && EVP_PKEY_paramgen_init(parameters) > 0 &&
                    EVP_PKEY_CTX_set_group_name(parameters, provider->curves[i].name) > 0 &&
                    EVP_PKEY_paramgen(parameters, &provider->curves[i].parameters) > 0;

@@ -40,16 +40,20 @@ enum reason {
     REASON_OUTPUT,
 };
 
-/* The classical part of hybrid groups: ECDH whose shares are uncompressed points (RFC 8446, section 4.2.8.2). */
+/*
+ * The classical part of hybrid groups: ECDH whose shares are uncompressed points (RFC 8446, section 4.2.8.2), or X25519
+ * (RFC 7748).
+ */
 struct curve {
     const char *table_name; /* in the column `classical` */
+    const char *algorithm;  /* of EVP_PKEY_CTX_new_from_name(3) */
     const char *name;
     size_t point_bytes;
     size_t secret_bytes; /* the x coordinate */
     EVP_PKEY *parameters;
 };
 
-enum { CURVE_COUNT = 3 };
+enum { CURVE_COUNT = 4 };
 
 /* One row of the table: a group (kem) or a signature algorithm (sig). */
 struct algorithm {
@@ -59,6 +63,7 @@ struct algorithm {
     unsigned int security_bits;
     const quicbed_kem *kem;
     const struct curve *curve; /* NULL: not a hybrid */
+    bool kem_first;            /* of a hybrid: the KEM's part is in front */
     const quicbed_sig *sig;
     const char *oid;
     const uint8_t *oid_der; /* with tag and length */
@@ -113,6 +118,7 @@ extern const OSSL_DISPATCH *const keymgmt_functions[SLOT_COUNT];
 int hybrid_keypair(struct key *key);
 int hybrid_encapsulate(const struct key *key, uint8_t *ciphertext, uint8_t *secret);
 int hybrid_decapsulate(const struct key *key, uint8_t *secret, const uint8_t *ciphertext);
+size_t hybrid_point_offset(const struct algorithm *algorithm); /* in a public key */
 size_t hybrid_ciphertext_bytes(const struct algorithm *algorithm);
 size_t hybrid_secret_bytes(const struct algorithm *algorithm);
 EVP_PKEY *curve_public_key(const struct provider *provider, const struct curve *curve, const uint8_t *point);
