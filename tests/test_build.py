@@ -60,6 +60,18 @@ def test_a_change_to_a_patch_rebuilds_the_patched_flavour_only(copy: Path) -> No
     assert changed(copy, before) == {("quiche", "noop")}
 
 
+def test_a_flavour_with_an_endpoint_of_its_own_is_a_function_of_it_and_what_it_uses(copy: Path) -> None:
+    before = ids(copy)
+    append(copy / "workflow/endpoints/msquic-pq/src/lib.rs", "// changed\n")
+    assert changed(copy, before) == {("msquic", "pq")}
+    before = ids(copy)
+    append(copy / "workflow/endpoints/msquic/src/lib.rs", "// changed\n")
+    assert changed(copy, before) == {("msquic", "stock"), ("msquic", "noop"), ("msquic", "pq")}
+    before = ids(copy)
+    append(copy / "workflow/crypto/pq/openssl-provider/kem.c", "/* changed */\n")
+    assert changed(copy, before) == {(name, "pq") for name in ("msquic", "nginx-h3", "openssl", "tcp-tls")}
+
+
 def test_another_checksum_of_a_source_rebuilds_what_is_made_from_it(copy: Path) -> None:
     before = ids(copy)
     lock = copy / "workflow/sources/Cargo.lock"

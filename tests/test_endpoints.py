@@ -331,8 +331,23 @@ def test_a_server_leaves_nothing_behind(bench: Bench, library: str) -> None:
         assert not Path(f"/proc/{pid}").exists()
 
 
-@pytest.mark.parametrize(("group", "signature"), POST_QUANTUM)
-@pytest.mark.parametrize(("client", "server"), [pair for pair in PAIRS if {*pair} <= {*PQ}])
+def has(library: str, kind: str, algorithm: str) -> bool:
+    """Whether flavour pq of a library has a group or signature algorithm."""
+    return algorithm_reason(library, PROJECT.libraries[library], "pq", kind, algorithm) is None
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "group", "signature"),
+    [
+        (*pair, group, signature)
+        for pair in PAIRS
+        for group, signature in POST_QUANTUM
+        # MsQuic's server does not go on under the connection ID that noq waits for (docs/libraries.md)
+        if {*pair} <= {*PQ}
+        and pair != ("noq", "msquic")
+        and all(has(end, "group", group) and has(end, "signature", signature) for end in pair)
+    ],
+)
 def test_post_quantum_handshakes_between_libraries(
     bench: Bench, client: str, server: str, group: str, signature: str
 ) -> None:
@@ -351,7 +366,8 @@ def test_post_quantum_handshakes_between_libraries(
 @pytest.mark.parametrize("wrong", ["group", "signature"])
 def test_ends_without_a_common_algorithm_say_so(bench: Bench, library: str, wrong: str) -> None:
     running = bench.serve(library, "pq", size=1)
-    option = {"group": "kyber768"} if wrong == "group" else {"signature": "dilithium3"}
+    signature = "dilithium3" if has(library, "signature", "dilithium3") else "ecdsa-p-384"
+    option = {"group": "kyber768"} if wrong == "group" else {"signature": signature}
     trusted = str(certificates.directory(PROJECT) / "ca.pem")
     code, log = bench.download(library, "pq", running.address, size=1, ca=trusted, timeout="5", **option)
     assert code == 1

@@ -22,6 +22,7 @@ from quicbed import certificates, events
 from quicbed.certificates import Tools
 from quicbed.config import Project
 from quicbed.driver import SUITES
+from quicbed.plan import algorithm_reason
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -46,8 +47,18 @@ Made = Callable[..., Path]
 Programs = Callable[[str], Path]
 
 
+# A client and a server that do not meet with a ClientHello of several datagrams: MsQuic's server goes on under another
+# connection ID than it acknowledged the first one with (docs/libraries.md), after a Retry whoever the client is.
+APART = [("noq", "msquic")]
+
+
 def tls_library(name: str) -> str:
     return PROJECT.libraries[name].tls_library
+
+
+def has(name: str, signature: str) -> bool:
+    """Whether a library has a signature algorithm; all have every group but X448."""
+    return algorithm_reason(name, PROJECT.libraries[name], "pq", "signature", signature) is None
 
 
 def other_clients(server: str) -> list[str]:
@@ -55,14 +66,24 @@ def other_clients(server: str) -> list[str]:
     return [
         client
         for client in QUIC
-        if tls_library(client) != tls_library(server) or (client, server) in itertools.combinations(QUIC, 2)
+        if (tls_library(client) != tls_library(server) or (client, server) in itertools.combinations(QUIC, 2))
+        and (client, server) not in APART
     ]
 
 
+# the libraries that can shake hands with any certificate
+COMPLETE = [name for name in QUIC if all(has(name, signature.name) for signature in TABLE.signatures)]
 # a client and a server of the same library, and each server with one client of another TLS library
 FAILING = [(name, name) for name in LIBRARIES] + [
-    (next(client for client in QUIC if tls_library(client) != tls_library(server)), server) for server in QUIC
+    (next(client for client in COMPLETE if tls_library(client) != tls_library(server)), server) for server in QUIC
 ]
+
+
+def failing(*signatures: str) -> list[tuple[str, str, str]]:
+    """The clients and servers of failing handshakes, with each of these signature algorithms that both have."""
+    return [
+        (*pair, signature) for pair in FAILING for signature in signatures if all(has(end, signature) for end in pair)
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -162,7 +183,8 @@ def check(connection: events.Connection, who: str, group: str, signature: str, *
 
 def exchange(server: Server, name: str, group: str, signature: str, *, count: int, retry: bool = False) -> None:
     """Every library that meets this server makes so many connections; both sides say the same of each."""
-    clients = other_clients(name)
+    clients = [client for client in other_clients(name) if has(client, signature)]
+    assert clients
     for client in clients:
         options = [*algorithms(group, signature), "--connections", str(count)]
         code, connections = server.client(client, *options)
@@ -188,6 +210,8 @@ def test_every_pair_of_tls_libraries_meets_both_ways() -> None:
 def test_a_server_shakes_hands_with_other_libraries(
     serve: Serve, made: Made, name: str, group: str, signature: str
 ) -> None:
+    if not has(name, signature):
+        signature = certificates.DEFAULT
     server = serve(name, made(signature), *algorithms(group, signature))
     server.wait_until_ready()
     exchange(server, name, group, signature, count=CONNECTIONS)
@@ -195,14 +219,14 @@ def test_a_server_shakes_hands_with_other_libraries(
 
 @pytest.mark.parametrize("name", QUIC)
 def test_other_libraries_answer_a_retry(serve: Serve, made: Made, name: str) -> None:
-    # a ClientHello of two datagrams, of which the first is answered with a Retry packet
-    group, signature = "kyber1024", "falcon-512"
+    # a ClientHello of two datagrams, of which the first is answered with a Retry packet; see APART for MsQuic
+    group, signature = ("kyber1024", "falcon-512") if name != "msquic" else ("x25519", certificates.DEFAULT)
     server = serve(name, made(signature), *algorithms(group, signature), "--retry", "on")
     server.wait_until_ready()
     exchange(server, name, group, signature, count=CONNECTIONS, retry=True)
 
 
-@pytest.mark.parametrize("name", QUIC)
+@pytest.mark.parametrize("name", [name for name in QUIC if has(name, "sphincs-sha2-256f")])
 def test_the_largest_certificate_passes(serve: Serve, made: Made, name: str) -> None:
     # certificate and CertificateVerify of 50 kB each
     group, signature = "x25519", "sphincs-sha2-256f"
@@ -223,8 +247,7 @@ def tells(connection: events.Connection, *alerts: int) -> bool:
     return not connection.ok and "\n" not in error and not named.isdisjoint(alerts)
 
 
-@pytest.mark.parametrize("signature", ["rsa-2048", "dilithium3", "mldsa65"])
-@pytest.mark.parametrize(("client", "name"), FAILING)
+@pytest.mark.parametrize(("client", "name", "signature"), failing("rsa-2048", "dilithium3", "mldsa65"))
 def test_a_failed_handshake_has_its_alert_and_the_server_goes_on(
     serve: Serve, made: Made, client: str, name: str, signature: str
 ) -> None:
@@ -233,7 +256,7 @@ def test_a_failed_handshake_has_its_alert_and_the_server_goes_on(
     wrong_ca = [*good, "--ca", str(made(signature, "other") / "ca.pem")]
     failures = [
         (algorithms("bike-l1", signature), [HANDSHAKE_FAILURE]),
-        (algorithms("kyber768", "falcon-512"), [HANDSHAKE_FAILURE]),
+        (algorithms("kyber768", "falcon-512" if has(client, "falcon-512") else "ecdsa-p-384"), [HANDSHAKE_FAILURE]),
         # both mean a signature that does not verify, the first one in a certificate (RFC 8446, section 6.2)
         (wrong_ca, [BAD_CERTIFICATE, DECRYPT_ERROR]),
     ]
@@ -253,8 +276,7 @@ def test_a_failed_handshake_has_its_alert_and_the_server_goes_on(
         assert tells(connection, *alerts) or name not in QUIC, connection.error
 
 
-@pytest.mark.parametrize("signature", ["rsa-2048", "falcon-512"])
-@pytest.mark.parametrize(("client", "name"), FAILING)
+@pytest.mark.parametrize(("client", "name", "signature"), failing("rsa-2048", "falcon-512"))
 def test_an_expired_certificate_is_refused(
     serve: Serve, made: Made, monkeypatch: pytest.MonkeyPatch, client: str, name: str, signature: str
 ) -> None:
@@ -274,8 +296,9 @@ def test_an_expired_certificate_is_refused(
         assert not connection.ok
 
 
+# MsQuic does not say why it cannot use a certificate and a key
 @pytest.mark.parametrize("signature", ["rsa-2048", "ed25519", "falcon-512", "mldsa65"])
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", [name for name in LIBRARIES if name != "msquic"])
 def test_a_key_of_another_certificate_ends_the_server_before_it_serves(
     serve: Serve, made: Made, tmp_path: Path, name: str, signature: str
 ) -> None:

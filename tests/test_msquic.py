@@ -18,6 +18,7 @@ import pytest
 
 from quicbed import algorithms, certificates
 from quicbed.config import Project
+from quicbed.plan import unsupported_reason
 from quicbed.proof import check, examine
 from wirefixtures import CLIENT, SERVER, pcap, udp
 
@@ -207,7 +208,9 @@ def proof_of(server: Server, claim: Claim, capture: Path) -> Any:
     try:
         # one datagram at a time, for the relay
         offloads = ["--gso", "off", "--gro", "off"]
-        code, log = server.download(*claim.options(), *offloads, "--bytes", str(PROOF_BYTES), port=relay.port)
+        # a window that the client has to open again and again: it sends packets enough, however slow the host is
+        size = ["--bytes", str(PROOF_BYTES), "--window", str(PROOF_BYTES // 32)]
+        code, log = server.download(*claim.options(), *offloads, *size, port=relay.port)
     finally:
         frames = relay.close()
     assert code == 0, log
@@ -293,17 +296,67 @@ def test_datagrams_above_its_largest_are_refused(serve: Serve) -> None:
     assert log[-2]["reason"] == "MsQuic sends no datagrams above 1472 bytes (`CXPLAT_MAX_MTU`)"
 
 
+def test_a_larger_mtu_is_unsupported_with_its_reason() -> None:
+    variant = PROJECT.experiments["mtu"].variants[0].model_copy(update={"mtu": 3000})
+    reason = unsupported_reason("MsQuic", PROJECT.libraries["msquic"], variant, "any")
+    assert reason is not None
+    assert "CXPLAT_MAX_MTU" in reason
+
+
 def test_windows_are_powers_of_two(serve: Serve) -> None:
     code, log = serve().download("--window", "1000000", "--bytes", "3000001")
     assert code == 0
     assert log[0]["options"]["window"] == 1 << 19
 
 
-@pytest.mark.parametrize("group", SUPPORTS.groups)
-def test_groups(serve: Serve, group: str) -> None:
-    code, log = serve("--group", group).download("--group", group)
+@pytest.mark.parametrize(
+    ("flavour", "group"),
+    [*(("stock", name) for name in SUPPORTS.groups), *(("pq", group.name) for group in TABLE.groups)],
+)
+def test_groups(serve: Serve, flavour: str, group: str) -> None:
+    server = serve("--group", group, flavour=flavour)
+    code, log = server.download("--group", group, "--connections", "2")
     assert code == 0, log
-    assert connections(log)[0]["group"] == TABLE.group(group).tls_name
+    for connection in (*connections(log), *server.stop()):
+        assert connection["ok"]
+        assert connection["group"] == TABLE.group(group).tls_name
+        assert connection["hello_retry_request"] is False
+
+
+# bytes of the client's key share: a curve point and a public key of the KEM
+@pytest.mark.parametrize(
+    ("group", "share"), [("x25519", 32), ("x25519-mlkem768", 1184 + 32), ("kyber1024", 1568), ("bike-l5", 5122)]
+)
+@pytest.mark.parametrize("retry", ["off", "on"])
+def test_a_large_client_hello_takes_several_initial_packets(serve: Serve, group: str, share: int, retry: str) -> None:
+    server = serve("--group", group, "--retry", retry, flavour="pq")
+    code, log = server.download("--group", group)
+    (seen,) = connections(log)
+    (accepted,) = server.stop()
+    assert (code, seen["retry"], accepted["retry"]) == (0, retry == "on", retry == "on")
+    # all that the client sends before it has the server's answer are Initial packets in datagrams of 1220 bytes
+    packets, rest = divmod(seen["handshake_bytes_sent"], 1220)
+    assert (packets, rest) == (seen["handshake_packets_sent"], 0)
+    assert seen["handshake_bytes_sent"] > share
+    assert accepted["t_accept"] > seen["t_client_hello"]
+    assert accepted["handshake_bytes_received"] >= seen["handshake_bytes_sent"]
+
+
+@pytest.mark.parametrize(
+    ("flavour", "options", "reason"),
+    [
+        ("stock", ("--group", "kyber768"), 'no group "kyber768"'),
+        ("pq", ("--signature", "dilithium3"), 'no signature "dilithium3"'),
+        ("pq", ("--group", "kyber"), 'no group "kyber", there are: x25519, '),
+    ],
+)
+def test_a_build_names_what_it_lacks(
+    serve: Serve, programs: Callable[[str], Path], flavour: str, options: tuple[str, str], reason: str
+) -> None:
+    server = serve()
+    argv, log = server.client(*options, programs=programs(flavour))
+    assert subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 127
+    assert reason in read(log)[-2]["reason"]
 
 
 @pytest.mark.parametrize("signature", SUPPORTS.signatures)
@@ -324,11 +377,11 @@ def test_congestion_controls(serve: Serve, control: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [("--group", "p-384"), ("--signature", "ed25519"), ("--cipher", "aes-256-gcm")],
-    ids=["group", "signature", "cipher"],
+    [("--group", "p-384"), ("--group", "kyber768"), ("--signature", "ed25519"), ("--cipher", "aes-256-gcm")],
+    ids=["group", "pq-group", "signature", "cipher"],
 )
 def test_ends_without_a_common_algorithm_say_so(serve: Serve, options: tuple[str, str]) -> None:
-    server = serve()
+    server = serve(flavour="pq" if "kyber768" in options else "stock")
     code, log = server.download(*options)
     assert code == 1
     assert "TLS alert" in connections(log)[0]["error"]
@@ -354,11 +407,12 @@ def test_a_key_log_has_the_secrets_of_every_connection(serve: Serve, tmp_path: P
     }
 
 
-def test_memory_does_not_grow_with_connections(serve: Serve) -> None:
-    server = serve()
-    server.download("--connections", "100")
+@pytest.mark.parametrize(("flavour", "group"), [("stock", "x25519"), ("pq", "x25519-mlkem768")])
+def test_memory_does_not_grow_with_connections(serve: Serve, flavour: str, group: str) -> None:
+    server = serve("--group", group, flavour=flavour)
+    server.download("--group", group, "--connections", "100")
     before = server.resident_kib()
-    code, log = server.download("--connections", "500")
+    code, log = server.download("--group", group, "--connections", "500")
     assert code == 0
     assert log[-1]["connections"] == 500
     assert server.resident_kib() - before < 1024
@@ -390,3 +444,43 @@ def test_aes_instructions_can_be_switched_off(serve: Serve, monkeypatch: pytest.
     assert code == 0
     assert log[0]["options"]["aes_hardware"] is False
     assert default is ("aes" in Path("/proc/cpuinfo").read_text().split())
+
+
+def test_primitives_have_the_sizes_of_the_standards(
+    programs: Callable[[str], Path], made: Callable[[str], Path]
+) -> None:
+    assert not (programs("stock") / "primitives").exists()
+    argv = [str(programs("pq") / "primitives"), "--milliseconds", "1", "--group", "none"]
+    for group in ("x25519", "p-256", "kyber768", "x25519-mlkem768", "p-384-kyber768"):
+        argv += ["--group", group]
+    for signature in SUPPORTS.signatures:
+        argv += ["--signature", f"{signature}={made(signature)}"]
+    argv += ["--signature", f"dilithium3={made('rsa-2048')}"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    written = [json.loads(line) for line in done.stdout.splitlines()]
+    other = [(event["event"], event.get("name")) for event in written if event["event"] != "primitive"]
+    assert other == [("start", None), ("unsupported", "none"), ("unsupported", "dilithium3"), ("end", None)]
+    timed = [event for event in written if event["event"] == "primitive"]
+    assert all(len(event["samples_ns"]) >= 5 for event in timed)
+    assert len(timed) == 3 * (5 + len(SUPPORTS.signatures))
+    sizes = {(event["name"], event["operation"]): event["bytes"] for event in timed}
+    # RFC 7748; SEC 1, 2.3.3; round 3 Kyber, table 1; draft-ietf-tls-ecdhe-mlkem; draft-ietf-tls-hybrid-design
+    assert sizes["x25519", "keygen"] == sizes["x25519", "encapsulate"] == 32
+    assert sizes["p-256", "keygen"] == 65
+    assert (sizes["kyber768", "keygen"], sizes["kyber768", "encapsulate"]) == (1184, 1088)
+    assert (sizes["x25519-mlkem768", "keygen"], sizes["x25519-mlkem768", "encapsulate"]) == (1216, 1120)
+    assert (sizes["p-384-kyber768", "keygen"], sizes["p-384-kyber768", "encapsulate"]) == (97 + 1184, 97 + 1088)
+    # RFC 8032; RFC 8017
+    assert (sizes["ed25519", "sign"], sizes["rsa-2048", "sign"]) == (64, 256)
+    implementations = {event["name"]: event["implementation"] for event in timed}
+    assert implementations["rsa-2048"] == "quictls 3.1.7"
+    assert implementations["kyber768"].startswith("liboqs ")
+    assert implementations["x25519-mlkem768"] == f"{implementations['kyber768']} and quictls 3.1.7"
+
+
+def test_primitives_name_what_they_cannot_read(programs: Callable[[str], Path]) -> None:
+    argv = [str(programs("pq") / "primitives"), "--signature", "rsa-2048=/nowhere"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "rsa-2048: /nowhere/server.key: No such file" in line

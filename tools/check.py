@@ -68,8 +68,11 @@ def checks() -> list[Check]:
         without += ("--exclude", "quicbed-pq")
     if not {"QUICBED_NGTCP2_SOURCE", "QUICBED_BORINGSSL"} <= known.keys():
         without += ("--exclude", "quicbed-endpoint-ngtcp2")
-    if not {"QUICBED_MSQUIC", "QUICBED_QUICTLS"} <= known.keys():
+    msquic = {"QUICBED_MSQUIC", "QUICBED_QUICTLS"} <= known.keys()
+    if not msquic:
         without += ("--exclude", "quicbed-endpoint-msquic")
+    if not msquic or "QUICBED_LIBOQS" not in known:
+        without += ("--exclude", "quicbed-endpoint-msquic-pq")
     return [
         Check("ruff format", (tool("ruff"), "format", "--quiet", "--diff", *PYTHON_FILES)),
         Check("ruff check", (tool("ruff"), "check", "--quiet", *PYTHON_FILES)),

@@ -214,7 +214,8 @@ def _library(project: Project, name: str, library: Library) -> list[str]:
             parts.append(f"| {package['name']} | {package['version']} | `{package['checksum']}` |")
     for flavour, chosen in library.flavours.items():
         patches = ", ".join(f"`workflow/crypto/patches/{p.file}` on {p.crate}" for p in chosen.patches)
-        extra = ", ".join(f"`{source}`" for source in chosen.sources)
+        own = [f"{builds.ENDPOINTS}/{chosen.endpoint}"] if chosen.endpoint else []
+        extra = ", ".join(f"`{source}`" for source in [*own, *chosen.sources])
         text = "; ".join(filter(None, [f"patches {patches}" if patches else "", f"with {extra}" if extra else ""]))
         shared = f"; shared components: {', '.join(chosen.components)}" if chosen.components else ""
         parts.append("")
@@ -230,13 +231,18 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
         if flavour not in library.flavours:
             found.append((f"flavour `{flavour}`", f"{library.title} has no such build"))
         else:
-            found += [
-                (f"`{name}`, flavour `{flavour}`", why) for name, why in library.flavours[flavour].unsupported.items()
-            ]
+            alike: dict[str, list[str]] = {}
+            for name, why in library.flavours[flavour].unsupported.items():
+                alike.setdefault(why, []).append(f"`{name}`")
+            found += [(f"{', '.join(names)}, flavour `{flavour}`", why) for why, names in alike.items()]
     found += [(cipher, "is not among its ciphers") for cipher in get_args(Cipher) if cipher not in supports.ciphers]
     if library.transport == "quic":
         switches = {"Retry": supports.retry, "Initial datagrams above 1200 bytes": supports.initial_size}
         found += [(what, why) for what, why in switches.items() if isinstance(why, str)]
+        limit = supports.udp_payload_max
+        if limit is not None:
+            why = limit if isinstance(limit, str) else f"sends datagrams of at most {limit} bytes"
+            found.append(("datagrams that fill larger MTUs", why))
         if not supports.gso:
             found.append(("UDP GSO", "it sends every datagram by itself, see above"))
         if not supports.gro:

@@ -208,6 +208,7 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
     """Everything a build is a function of."""
     from quicbed.build import components
 
+    project = project.of_flavour(name, flavour)
     root = project.root
     library = project.libraries[name]
     chosen = library.flavours[flavour]
@@ -362,6 +363,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
 def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: int, log: Path) -> None:
     from quicbed.build import components
 
+    project = project.of_flavour(name, flavour)
     library = project.libraries[name]
     vendor = vendor_directory(project)
     known = identity(project, name, flavour)

@@ -260,9 +260,11 @@ impl Download {
         let _ = self.messages.send(Message::Done);
     }
 
-    /// Writes down what is known of the first datagrams.
+    /// Writes down what is known of the first datagrams, once: an Initial packet of the server that arrives after the
+    /// handshake, sent again because key exchange took long, is not the beginning of another one.
     fn note_start(&mut self) {
-        let Some(peer) = hooks::take(self.options.connect) else {
+        let peer = hooks::take(self.options.connect);
+        let Some(peer) = peer.filter(|_| self.record.t_client_hello.is_none()) else {
             return;
         };
         self.record.t_client_hello = Some(peer.t_first);
