@@ -137,6 +137,12 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
             "algorithms: listed",
             ["quinn.yaml: flavours.pq", "unsupported: needs `algorithms: all`"],
         ),
+        (
+            "libraries/quinn.yaml",
+            "  stock:\n",
+            "  stock:\n    endpoint: other\n",
+            ["quinn.yaml", "flavours.stock: endpoint and package are those of the library"],
+        ),
         ("libraries/quinn.yaml", "groups: [x25519,", "groups: [x25591,", ["supports.groups", "did you mean `x25519`"]),
     ],
 )
@@ -161,6 +167,14 @@ def test_overrides_are_checked_like_the_file(root: Path) -> None:
     assert Project(root, {"scale": "tiny"}).config.scale == "tiny"
     with pytest.raises(ConfigError, match="unknown key"):
         Project(root, {"scael": "tiny"})
+
+
+def test_libraries_without_a_flavour_of_other_experiments_can_be_chosen() -> None:
+    # the experiments of flavour pq, which are not chosen, keep none of their libraries
+    project = Project(ROOT, {"experiments": ["aead-goodput"], "libraries": ["quic-go"]})
+    assert "pq" not in project.libraries["quic-go"].flavours
+    assert project.experiments["table2-kem"].pairs() == []
+    assert [pair.client for pair in project.experiments["aead-goodput"].pairs()] == ["quic-go"]
 
 
 def test_a_section_is_overridden_key_by_key(root: Path) -> None:

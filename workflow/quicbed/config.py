@@ -137,6 +137,12 @@ class Flavour(Model):
         default_factory=list,
         description="Cargo features of the endpoint switched on in this flavour.",
     )
+    endpoint: str | None = Field(
+        None, description="Directory of its endpoint programs, where it has others than the library's `endpoint`."
+    )
+    package: str | None = Field(
+        None, description="Cargo package of its endpoint, where it has another than the library's `package`."
+    )
     sources: list[str] = Field(
         default_factory=list,
         description="Further files or directories of this repository that are compiled in.",
@@ -306,6 +312,8 @@ class Library(Model):
         if "stock" not in self.flavours:
             raise ValueError("flavours: `stock` is missing; every library has an unpatched build")
         stock = self.flavours["stock"]
+        if stock.endpoint or stock.package:
+            raise ValueError("flavours.stock: endpoint and package are those of the library; leave them out here")
         if stock.patches or stock.features:
             raise ValueError("flavours.stock: a stock build has neither patches nor features; move them to another")
         if self.recipe == "cargo" and not self.package:
@@ -628,6 +636,16 @@ class Project:
         """The testbed named in config.yaml."""
         return self.testbeds[self.config.testbed]
 
+    def of_flavour(self, name: str, flavour: str) -> Project:
+        """This project with a library as it is in one of its flavours: with the flavour's own endpoint and package."""
+        library = self.libraries[name]
+        chosen = library.flavours[flavour]
+        own = {"endpoint": chosen.endpoint, "package": chosen.package}
+        project = copy.copy(self)
+        changed = library.model_copy(update={key: value for key, value in own.items() if value is not None})
+        project.libraries = {**self.libraries, name: changed}
+        return project
+
     @property
     def raw(self) -> Path:
         """Directory of runs."""
@@ -703,6 +721,7 @@ class Project:
             for flavour_name, flavour in described.flavours.items():
                 for algorithm in flavour.unsupported:
                     _known(f"flavours.{flavour_name}.unsupported", algorithm, groups | signatures, file)
+        flavours = {flavour: None for described in self.libraries.values() for flavour in described.flavours}
         for name, experiment in self.experiments.items():
             file = directory / "experiments" / f"{name}.yaml"
             for variant in experiment.variants:
@@ -718,10 +737,8 @@ class Project:
                     )
             for variant in experiment.variants:
                 # a library without the flavour is unsupported; a flavour that none has is a mistake
-                measured = {library for pair in experiment.pairs() for library in (pair.client, pair.server)}
-                flavours = {name for library in measured for name in self.libraries[library].flavours}
                 if variant.flavour:
-                    _known(f"variants: `{variant.label}`: flavour", variant.flavour, dict.fromkeys(flavours), file)
+                    _known(f"variants: `{variant.label}`: flavour", variant.flavour, flavours, file)
                 unprotected = not variant.header_protection and variant.aead != "noenc"
                 if variant.flavour == "stock" and (variant.aead == "noop" or unprotected):
                     raise ConfigError(
