@@ -7,6 +7,7 @@ side does not have are said in place.
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ ROLE_COLOURS: Mapping[str, str] = {"client": "#56B4E9", "server": "#0072B2"}
 WIDE = 5
 """Settings with which two panels stand beside each other instead of four."""
 FACET_PX = 168
+CAPTION_WIDTH = 140  # characters
 PAPER = "QUIC on the Highway"
 
 
@@ -119,11 +121,11 @@ def by_setting(
         drawing,
         f"{figure.title} ({PAPER}, {figure.number})",
         [_theirs(theirs, published), *(_ours(campaigns, figure.experiment))],
-        [
+        textwrap.wrap(
             "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
-            + ("" if figure.counts else "Above: change in %"),
-            _sides(figure, bool(len(theirs) and len(ours))),
-        ],
+            + _sides(figure, bool(len(theirs) and len(ours))),
+            CAPTION_WIDTH,
+        ),
         120 + rows * FACET_PX,
     )
     used = [one for own in campaigns for one in analysis.used_origins(own, own["cell"].unique().to_list())]
@@ -160,9 +162,10 @@ def _sides(figure: Figure, both: bool) -> str:
     bases = sorted(set(figure.baseline.values()))
     parts = []
     if len(bases) == 1:
-        parts.append(f"of the mean, compared with {html.escape(bases[0])}.")
+        parts.append(f"Above: change of the mean in %, compared with {html.escape(bases[0])}.")
     elif bases:
-        parts.append(f"of the mean of builds for the processor at hand ({highway.NATIVE}), compared with the others.")
+        native = f"builds for the processor at hand ({highway.NATIVE})"
+        parts.append(f"Above: change of the mean in %, {native} compared with the others.")
     parts.append("Vertical axes differ")
     if both and figure.metric == "goodput_mbps":
         parts[-1] += "; goodputs of both sides are not defined alike: compare changes"
@@ -183,6 +186,7 @@ def _setting_panel(
     by_label = {row["label"]: row for row in cells.to_dicts()} if cells is not None else {}
     # ours may have settings of their own: other hosts
     labels = figure.labels if not by_label or set(by_label) & set(figure.labels) else tuple(by_label)
+    half = max(len(labels) / 2, len(figure.labels) / 4) + 0.1
     shown = [(position, by_label[label]) for position, label in enumerate(labels) if label in by_label]
     drawn = [(position, cell) for position, cell in shown if cell["n"]]
     top = max((cell["max"] for _, cell in drawn), default=1.0)
@@ -231,7 +235,7 @@ def _setting_panel(
     drawing.update_xaxes(
         tickvals=list(range(len(labels))),
         ticktext=[_tick(label) for label in labels],
-        range=[-0.6, len(labels) - 0.4],
+        range=[(len(labels) - 1) / 2 - half, (len(labels) - 1) / 2 + half],
         tickangle=0,
         title={
             "text": f"<b>{html.escape(title)}</b>, <span style='color:{colour}'>{source}</span>",
