@@ -72,6 +72,35 @@ def test_header_protection_is_null_for_tcp(raw: Path) -> None:
     assert runs.table(raw)["header_protection"].to_list() == [None]
 
 
+def test_what_the_kernel_counted_is_in_columns(raw: Path) -> None:
+    delta = {
+        "client.udp.RcvbufErrors": 7,
+        "client.udp.OutDatagrams": 100,
+        "server.udp.OutDatagrams": 2000.0,
+        "link.lost_to_client": 12,
+        "client.netstat.UdpRcvbufErrors": 7,
+        "server.netstat.TcpExtTCPTimeouts": 1,
+        "client.ethtool.rx_queue_0.drops": 3,
+        "middle.client0.rx_packets": 9,
+    }
+    host = {"delta": delta, "cpu": {"server": {"percent": 55.5, "samples": [50.0, 60]}}, "loss_seed": 2**32 - 1}
+    host["ping"] = {"mean_ms": 10.5, "deviation_ms": 0.25, "within_limits": False}
+    fakeruns.write_run(raw, fakeruns.make_run(host=host))
+    (row,) = runs.table(raw).rows(named=True)
+    assert (row["client_udp_receive_buffer_errors"], row["server_udp_receive_buffer_errors"]) == (7, None)
+    assert (row["client_udp_packets_sent"], row["server_udp_packets_sent"]) == (100, 2000)
+    assert (row["frames_lost_to_client"], row["frames_lost_to_server"]) == (12, None)
+    assert (row["server_cpu_percent"], row["server_cpu_samples"]) == (55.5, [50.0, 60.0])
+    assert (row["client_cpu_percent"], row["client_cpu_samples"]) == (None, None)
+    assert (row["rtt_mean_ms"], row["rtt_deviation_ms"], row["rtt_within_limits"]) == (10.5, 0.25, False)
+    assert row["loss_seed"] == 2**32 - 1
+    assert [tuple(counter.values()) for counter in row["counters"]] == [
+        ("client", "ethtool", "rx_queue_0.drops", 3),
+        ("client", "netstat", "UdpRcvbufErrors", 7),
+        ("server", "netstat", "TcpExtTCPTimeouts", 1),
+    ]
+
+
 def _damage(name: str, content: bytes) -> bytes:
     document = json.loads(content)
     match name:
@@ -104,6 +133,10 @@ def _damage(name: str, content: bytes) -> bytes:
             document["metrics"]["goodput_mbps"] = 0.0
         case "no block":
             document["block"] = None
+        case "no counters":
+            document["host"]["delta"] = [1]
+        case "half a count":
+            document["host"]["delta"] = {"client.udp.InDatagrams": 1.5}
         case "time":
             document["started_at"] = "yesterday"
         case "naive time":
@@ -128,6 +161,8 @@ def _damage(name: str, content: bytes) -> bytes:
         ("no goodput", "'metrics.goodput_mbps'"),
         ("zero goodput", "'metrics.goodput_mbps'"),
         ("no block", "'block' is missing"),
+        ("no counters", "'host.delta' is no object"),
+        ("half a count", "'host.delta': 'client.udp.InDatagrams' is 1.5"),
         ("time", "'started_at': 'yesterday'"),
         ("naive time", "no time zone"),
     ],

@@ -29,6 +29,15 @@ def test_snmp() -> None:
     assert tables["Tcp"] == {"RtoAlgorithm": 1, "MaxConn": -1, "RetransSegs": 9}
 
 
+def test_netstat_leaves_out_what_may_fall() -> None:
+    extended = "TcpExt: SyncookiesSent TCPTimeouts\nTcpExt: 5 6\nIpExt: InOctets\nIpExt: 10\n"
+    named = counters.netstat(counters.parse_snmp(SNMP), counters.parse_snmp(extended))
+    assert named["UdpRcvbufErrors"] == 7
+    assert named["TcpRetransSegs"] == 9
+    assert (named["TcpExtTCPTimeouts"], named["IpExtInOctets"]) == (6, 10)
+    assert not {"TcpRtoAlgorithm", "TcpMaxConn"} & set(named)
+
+
 def test_snmp_with_unequal_lines_is_an_error() -> None:
     with pytest.raises(ValueError, match="zip"):
         counters.parse_snmp("Udp: InDatagrams NoPorts\nUdp: 1\n")

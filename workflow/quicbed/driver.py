@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -21,6 +22,7 @@ from quicbed import build as builds
 from quicbed import certificates, events, handshake, perf, proof, tshark
 from quicbed.capture import CaptureError
 from quicbed.config import Library, Link, Perf, Project, Scale, Workload
+from quicbed.cpu_samples import CpuSamples
 from quicbed.details import OPENINGS
 from quicbed.plan import UDP_OVERHEAD, Cell, congestion_control_of, digest, link_of, workload_of
 from quicbed.testbed import Exit, Host, HostLostError, LinkSettings, Process, Testbed, TestbedError
@@ -55,6 +57,8 @@ PRIMITIVES_TIMEOUT = 900.0
 PRIMITIVES_MS = 20
 FREE_BYTES = 500 * 2**20
 _NOT_TRIED = "perf was not tried"
+# Hundreds of counters, of which a run keeps those that moved.
+_DETAIL = re.compile(r"(client|server)\.(netstat|ethtool)\.")
 
 
 class MeasureError(Exception):
@@ -275,7 +279,9 @@ class Driver:
             else:
                 client = self._spawn("client", cell, workload, scale, link, directory, more["client"], profiled)
                 try:
-                    client_exit = client.wait(scale.timeout_s + HANG_MARGIN)
+                    samples = CpuSamples({"client": client, "server": server})
+                    client_exit = samples.wait("client", scale.timeout_s + HANG_MARGIN)
+                    attempt.host["cpu"] = samples.result()
                 except TimeoutError:
                     limit = scale.timeout_s + HANG_MARGIN
                     said = _complaint(directory / "client.jsonl")
@@ -314,8 +320,8 @@ class Driver:
         attempt.host |= {
             "load_1m": before["machine.load_1m"],
             "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
-            "before": before,
-            "delta": dict(sorted(delta.items())),
+            "before": {key: value for key, value in before.items() if not _DETAIL.match(key)},
+            "delta": {key: value for key, value in sorted(delta.items()) if value or not _DETAIL.match(key)},
             "foreign_cpu_share": _foreign_share(before, delta, used, own_cpu + perf_cpu, wall),
             "driver_cpu_s": own_cpu,
         }
@@ -516,6 +522,9 @@ class Driver:
                 value = getattr(side, name)
                 if value is not None:
                     attempt.metrics[f"{role}_{name}"] = value
+        if connection.packets_sent is not None and connection.handshake_packets_sent is not None:
+            # but for one with the request, what the client of a download sends after its handshake acknowledges
+            attempt.metrics["client_ack_packets"] = connection.packets_sent - connection.handshake_packets_sent
         self._judge_both(attempt, cell, client, server)
 
     def _judge_handshakes(

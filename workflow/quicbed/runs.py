@@ -59,6 +59,15 @@ def _evidence(role: str) -> list[Column]:
     ]
 
 
+def _packets(role: str) -> list[Column]:
+    """As the library counts them; of many handshakes the losses are a median."""
+    return [
+        Column(f"{role}_packets_sent", pl.Int64(), f"metrics.{role}_packets_sent"),
+        Column(f"{role}_packets_received", pl.Int64(), f"metrics.{role}_packets_received"),
+        Column(f"{role}_packets_lost", pl.Float64(), f"metrics.{role}_packets_lost"),
+    ]
+
+
 COLUMNS: list[Column] = [
     Column("testbed", pl.String(), "testbed.name", required=True),
     Column("testbed_kind", pl.String(), "testbed.kind", required=True),
@@ -128,13 +137,51 @@ COLUMNS: list[Column] = [
     Column("aes_hardware", pl.Boolean(), "variant.aes_hardware"),
     Column("client_receive_buffer", pl.Int64(), "host.options.client.receive_buffer"),
     Column("server_receive_buffer", pl.Int64(), "host.options.server.receive_buffer"),
+    Column("offloads", pl.String(), "variant.offloads"),
+    Column("client_gro", pl.Boolean(), "host.options.client.gro"),
+    Column("server_gso", pl.Boolean(), "host.options.server.gso"),
+    Column("loss_percent", pl.Float64(), "link.loss_percent"),
+    Column("loss_seed", pl.Int64(), "host.loss_seed"),
+    # pings before the run: mean and standard deviation
+    Column("rtt_mean_ms", pl.Float64(), "host.ping.mean_ms"),
+    Column("rtt_deviation_ms", pl.Float64(), "host.ping.deviation_ms"),
+    Column("rtt_within_limits", pl.Boolean(), "host.ping.within_limits"),
+    # 100 is one processor; from the start to the end of the client
+    Column("client_cpu_percent", pl.Float64(), "host.cpu.client.percent"),
+    Column("server_cpu_percent", pl.Float64(), "host.cpu.server.percent"),
+    *_packets("client"),
+    *_packets("server"),
+    # of a download, those after the client's handshake, which but for the request acknowledge
+    Column("client_ack_packets", pl.Int64(), "metrics.client_ack_packets"),
 ]
 """Columns taken from run.json as they are; units are in the names."""
+
+_UDP = {
+    "udp_packets_sent": "udp.OutDatagrams",
+    "udp_packets_received": "udp.InDatagrams",
+    "udp_receive_buffer_errors": "udp.RcvbufErrors",
+}
+"""Counters of a whole host while a run lasts; the kernel counts what one call sends with GSO as one datagram."""
+
+_LOST = {
+    "frames_lost_to_client": "link.lost_to_client",
+    "frames_lost_to_server": "link.lost_to_server",
+}
+
+MOVED = pl.List(
+    pl.Struct({"role": pl.String(), "tool": pl.String(), "counter": pl.String(), "delta": pl.Int64()}),
+)
+"""Counters of netstat and ``ethtool -S`` that moved during a run."""
 
 DERIVED: dict[str, pl.DataType] = {
     "contamination": pl.String(),  # the gates a run went over, joined by "; "
     "client_cpu_s_per_gib": pl.Float64(),
     "server_cpu_s_per_gib": pl.Float64(),
+    "client_cpu_samples": pl.List(pl.Float64()),  # percent of a processor in every whole second
+    "server_cpu_samples": pl.List(pl.Float64()),
+    **{f"{role}_{name}": pl.Int64() for role in ("client", "server") for name in _UDP},
+    **dict.fromkeys(_LOST, pl.Int64()),  # frames that the link was asked to lose
+    "counters": MOVED,
     "started_at": pl.Datetime("us", "UTC"),
     # from the newest session of the run's campaign; null when no session left a plan
     "session_started_at": pl.Datetime("us", "UTC"),
@@ -265,10 +312,39 @@ def row(origin: str, run: dict[str, Any]) -> dict[str, Any]:
     for role in ("client", "server"):
         cpu, received = values[f"{role}_cpu_s"], values["bytes"]
         values[f"{role}_cpu_s_per_gib"] = cpu * BYTES_PER_GIB / received if cpu and received else None
+    values |= _counted(run)
     values["started_at"] = _started_at(run)
     values["source"] = origin.partition("!")[0] if "!" in origin else _campaign_directory(origin)
     values["origin"] = origin
     return values
+
+
+def _counted(run: dict[str, Any]) -> dict[str, Any]:
+    """What the kernel counted while a run lasted."""
+    host = run.get("host") or {}
+    delta = host.get("delta") or {}
+    if not isinstance(delta, dict):
+        raise RunsError(f"{RUN_FILE}: key 'host.delta' is no object")
+    values: dict[str, Any] = {name: _count(delta, key) for name, key in _LOST.items()}
+    for role in ("client", "server"):
+        values |= {f"{role}_{name}": _count(delta, f"{role}.{key}") for name, key in _UDP.items()}
+        values[f"{role}_cpu_samples"] = ((host.get("cpu") or {}).get(role) or {}).get("samples")
+    parts = ((key.split(".", 2), key) for key in sorted(delta))
+    moved = [
+        {"role": part[0], "tool": part[1], "counter": part[2], "delta": _count(delta, key)}
+        for part, key in parts
+        if len(part) == 3 and part[1] in ("netstat", "ethtool")
+    ]
+    return values | {"counters": moved or None}
+
+
+def _count(delta: dict[str, Any], key: str) -> int | None:
+    value = delta.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise RunsError(f"{RUN_FILE}: key 'host.delta': '{key}' is {value!r:.60}, no count")
+    return int(value)
 
 
 def _campaign_directory(origin: str) -> str:

@@ -34,18 +34,8 @@ PUBLISHED: dict[str, pl.DataType] = {
     "goodput_basis": pl.String(),  # where the duration is from: time.json, or the runner's log
     "repetitions": pl.Int64(),  # more than one where a value is the mean of several
     "goodput_sd_mbps": pl.Float64(),
-    "client_cpu_percent": pl.Float64(),  # mean of pidstat's samples; 100 is one processor
-    "server_cpu_percent": pl.Float64(),
-    "client_udp_receive_buffer_errors": pl.Int64(),  # of the whole host during the repetition
-    "server_udp_receive_buffer_errors": pl.Int64(),
-    "client_udp_packets_sent": pl.Int64(),
-    "server_udp_packets_sent": pl.Int64(),
-    "client_udp_packets_received": pl.Int64(),
-    "server_udp_packets_received": pl.Int64(),
     "bottleneck_dropped": pl.Int64(),  # packets that the bottleneck's queue dropped
     "bottleneck_queue": pl.Int64(),  # its limit in packets
-    "rtt_mean_ms": pl.Float64(),  # of pings before the repetition
-    "rtt_deviation_ms": pl.Float64(),
     "rtt_threshold_ms": pl.Float64(),  # the mean above which the repetition was to wait
 }
 """Columns of ``runs.parquet`` that only published runs have."""

@@ -173,6 +173,12 @@ class Process(ABC):
         they end.
         """
 
+    def sample_cpu(self) -> float | None:
+        """Processor time in seconds that it and its descendants have used so far, with the kernel's resolution;
+        ``None`` once it has ended, and on testbeds that cannot tell while it runs.
+        """
+        return None
+
 
 class Host(ABC):
     """One host of a testbed."""
@@ -308,7 +314,10 @@ class Testbed(ABC):
 
     @abstractmethod
     def counters(self) -> dict[str, float]:
-        """Counters of hosts, interfaces and machine now; all but the load averages only grow."""
+        """Counters of hosts, interfaces and machine now; all but the load averages only grow.
+
+        What netstat and ``ethtool -S`` show of a host is below ``<role>.netstat.`` and ``<role>.ethtool.``.
+        """
 
     @abstractmethod
     def capture(

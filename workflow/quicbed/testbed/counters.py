@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -16,6 +17,11 @@ UDP_COUNTERS = (
     "SndbufErrors",
 )
 TCP_COUNTERS = ("InSegs", "OutSegs", "RetransSegs", "InErrs")
+
+# What /proc/net/snmp has among its counters that may fall or never changes.
+_NO_COUNTERS = {
+    *("IpForwarding", "IpDefaultTTL", "TcpRtoAlgorithm", "TcpRtoMin", "TcpRtoMax", "TcpMaxConn", "TcpCurrEstab"),
+}
 
 # Columns of /proc/net/dev after the interface's name.
 _DEVICE_COLUMNS = {
@@ -34,7 +40,7 @@ _CPU_COLUMNS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "s
 
 
 def parse_snmp(text: str) -> dict[str, dict[str, int]]:
-    """``/proc/net/snmp``: protocol to counter to value."""
+    """``/proc/net/snmp`` or ``/proc/net/netstat``: protocol to counter to value."""
     tables: dict[str, dict[str, int]] = {}
     lines = text.splitlines()
     for names, values in zip(lines[::2], lines[1::2], strict=True):
@@ -42,6 +48,17 @@ def parse_snmp(text: str) -> dict[str, dict[str, int]]:
         numbers = values.partition(":")[2]
         tables[protocol] = {name: int(number) for name, number in zip(columns.split(), numbers.split(), strict=True)}
     return tables
+
+
+def netstat(*tables: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """What only grows in what :func:`parse_snmp` has read, by names such as ``UdpRcvbufErrors``."""
+    return {
+        protocol + name: value
+        for table in tables
+        for protocol, counters in table.items()
+        for name, value in counters.items()
+        if protocol + name not in _NO_COUNTERS
+    }
 
 
 def parse_devices(text: str) -> dict[str, dict[str, int]]:

@@ -42,6 +42,7 @@ from .base import (
 )
 from .capture import Tcpdump
 from .delay import CLIENT_END, SERVER_END, DelayLine, open_line
+from .ethtool import Statistics
 from .facts import sysctl_path
 from .features import LOCAL_TESTBED_NEEDS, UDP_SEGMENT, features, has_capabilities, require
 from .lock import HostSetting, Lock, State, host_settings_lock, runtime_directory
@@ -137,6 +138,7 @@ class LocalHost(Host):
         self._thread: NamespaceThread | None = None
         self._files: dict[str, int] = {}
         self._spawned: list[LocalProcess] = []
+        self._statistics: Statistics | None = None
 
     @property
     def path(self) -> Path:
@@ -159,6 +161,9 @@ class LocalHost(Host):
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()
+        if self._statistics is not None:
+            self._statistics.close()
+            self._statistics = None
         self._thread.close()
         self._thread = None
 
@@ -258,6 +263,13 @@ class LocalHost(Host):
         shown = self.run(["tc", "-s", "-j", "qdisc", "show", "dev", interface])
         rows: list[dict[str, Any]] = json.loads(shown.stdout or "[]")
         return next((row for row in rows if row.get("root")), {})
+
+    def statistics(self) -> dict[str, int]:
+        """What the driver of the measured interface counts (``ethtool -S``)."""
+        if self._statistics is None:
+            control = self.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            self._statistics = Statistics(control, self.interface)
+        return self._statistics.read()
 
     def links(self) -> list[dict[str, Any]]:
         """The interfaces of this host on the measured link, as ``ip`` shows them."""
@@ -766,6 +778,11 @@ class LocalTestbed(Testbed):
             if role == "middle":
                 continue
             snmp = parse.parse_snmp(host.read_again("/proc/net/snmp"))
+            extended = parse.parse_snmp(host.read_again("/proc/net/netstat"))
+            for name, value in parse.netstat(snmp, extended).items():
+                values[f"{role}.netstat.{name}"] = value
+            for name, value in host.statistics().items():
+                values[f"{role}.ethtool.{name}"] = value
             for name in parse.UDP_COUNTERS:
                 values[f"{role}.udp.{name}"] = snmp["Udp"][name]
             for name in parse.TCP_COUNTERS:

@@ -15,6 +15,7 @@ from typing import IO
 from .base import PACKAGES, Completed, Exit, Process, TestbedError
 
 # Root's PATH lacks these for some ways of becoming root.
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
 
@@ -182,3 +183,17 @@ class LocalProcess(Process):
         except (OSError, IndexError, ValueError):
             return None
         return total / 1e9 if self._exit is None else None
+
+    def sample_cpu(self) -> float | None:
+        ticks, waiting = 0, [self.pid]
+        try:
+            while waiting:
+                directory = Path(f"/proc/{waiting.pop()}")
+                # proc(5): utime, stime and those of children waited for, after the name in parentheses
+                fields = (directory / "stat").read_text().rpartition(")")[2].split()
+                ticks += sum(int(field) for field in fields[11:15])
+                for thread in (directory / "task").iterdir():
+                    waiting += map(int, (thread / "children").read_text().split())
+        except (OSError, IndexError, ValueError):
+            return None
+        return ticks / _TICKS_PER_SECOND if self._exit is None else None
