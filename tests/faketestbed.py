@@ -100,6 +100,8 @@ class FakeTestbed(Testbed):
         self.applied: list[LinkSettings] = []
         self.snaplens: list[int] = []
         self.no_delay: str | None = None
+        self.no_loss: str | None = None
+        self.seeds: list[int] = []
         self.refusals = 0
 
     def __enter__(self) -> Testbed:
@@ -115,7 +117,10 @@ class FakeTestbed(Testbed):
         self.applied.append(link)
 
     def unsupported(self, link: LinkSettings) -> str | None:
-        return self.no_delay if link.rtt_ms else None
+        return (self.no_delay if link.rtt_ms else None) or (self.no_loss if link.loss_percent else None)
+
+    def seed_losses(self, seed: int) -> None:
+        self.seeds.append(seed)
 
     def facts(self) -> dict[str, Any]:
         return {"host_id": "0123456789ab", "cpu_model": "fake", "cpus": 2, "kernel": "6.1"}

@@ -94,7 +94,7 @@ PAPER = {
     "citation": "A. Author",
     "population": "two hosts",
     "libraries": {"quiche": "quiche", "quinn": "Quinn", "tcp-tls": "TCP+TLS", "lsquic": "LSQUIC"},
-    "awaited": {"udp-buffer": "buffers"},
+    "awaited": {"satellite": "delay"},
 }
 RATIO = {"of": [{"label": "NOOP"}], "over": [{"label": "AES-128-GCM"}]}
 VALUE = {"of": [{"label": "NOOP"}]}
@@ -430,8 +430,8 @@ def test_two_blocks_are_not_taken_for_many() -> None:
         ({"libraries": ["quinn"]}, "there are no runs of experiment `aead-goodput` with Quinn"),
         ({"reads": {"experiment": "mtu", "metric": "goodput_mbps"}}, "there are no runs of experiment `mtu`"),
         (
-            {"reads": {"experiment": "udp-buffer", "metric": "goodput_mbps"}},
-            "there is no experiment `udp-buffer` yet: buffers",
+            {"reads": {"experiment": "satellite", "metric": "goodput_mbps"}},
+            "there is no experiment `satellite` yet: delay",
         ),
         (
             {"reads": {"experiment": "aead-goodput", "metric": "goodput_mbps", "missing": "nobody looked"}},

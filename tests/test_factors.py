@@ -41,10 +41,14 @@ class Proven:
         return {"mode": mode, "server_to_client": {"mean_frame_bytes": 1200.5}, "client_to_server": {}}
 
 
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> Project:
+def made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str, *, mode: str = "wire", blocks: int = 1
+) -> Project:
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
-    return fakeproject.make(tmp_path, EXPERIMENT.replace("FIRST", first).replace("SECOND", second), monkeypatch)
+    text = EXPERIMENT.replace("FIRST", first).replace("SECOND", second)
+    text = text.replace("mode: wire", f"mode: {mode}").replace("blocks: 1", f"blocks: {blocks}")
+    return fakeproject.make(tmp_path, text, monkeypatch)
 
 
 def variant(**factors: object) -> Variant:
@@ -88,6 +92,61 @@ def test_buffers_change_the_command_lines_and_need_no_proof_of_their_own(
     assert {value(argv, "--send-buffer") for argv in spawned(testbed)} == {"212992", "6815744"}
     assert len(runs(project, "proofs/*")) == 1
     assert len({entry["cell"]["id"] for entry in runs(project)}) == 2
+
+
+def test_without_offloads_endpoints_use_none_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = made(tmp_path, monkeypatch, 'offloads: "off"', "offloads: default", mode="throughput")
+    testbed = FakeTestbed()
+    run(project, testbed)
+    assert [settings.offloads for settings in testbed.applied if settings.mode == "throughput"] != []
+    measured = {entry["cell"]["label"]: entry["variant"]["offloads"] for entry in runs(project)}
+    assert measured == {"one": "off", "two": "default"}
+    told = {value(argv, "--gso") + value(argv, "--gro") for argv in spawned(testbed)}
+    assert told == {"offoff", "onon"}
+    # the proof, whose link has none anyway, is one
+    assert len(runs(project, "proofs/*")) == 1
+
+
+def test_delay_and_loss_of_downloads_are_of_the_link_and_not_of_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(tmp_path, monkeypatch, "rtt_ms: 10", "rtt_ms: 10, loss_percent: 1")
+    testbed = FakeTestbed()
+    run(project, testbed)
+    assert len(runs(project, "proofs/*")) == 1
+    proofs, measured = testbed.applied[0], testbed.applied[1:]
+    assert (proofs.rtt_ms, proofs.loss_percent) == (0, 0)
+    assert {(settings.rtt_ms, settings.loss_percent) for settings in measured} == {(10, 0), (10, 1)}
+    found = {entry["cell"]["label"]: entry for entry in runs(project)}
+    assert [found[label]["link"]["loss_percent"] for label in ("one", "two")] == [0, 1]
+
+
+def test_the_same_frames_are_lost_for_every_cell_of_a_block_and_others_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(tmp_path, monkeypatch, "loss_percent: 1", "loss_percent: 0.1", blocks=2)
+    testbed = FakeTestbed()
+    run(project, testbed)
+    seeds: dict[int, set[int]] = {}
+    for entry in runs(project):
+        seeds.setdefault(entry["block"], set()).add(entry["host"]["loss_seed"])
+    assert [len(of_block) for of_block in seeds.values()] == [1, 1]
+    assert seeds[0] != seeds[1]
+    assert set(testbed.seeds) == seeds[0] | seeds[1]
+    # not at random: a new project draws the same ones
+    again = made(tmp_path / "again", monkeypatch, "loss_percent: 1", "loss_percent: 0.1", blocks=2)
+    run(again, FakeTestbed())
+    assert {entry["host"]["loss_seed"] for entry in runs(again)} == set(testbed.seeds)
+
+
+def test_a_testbed_without_losses_measures_the_other_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    testbed = FakeTestbed()
+    testbed.no_loss = "no losses: kernel has no tc with extended BPF"
+    project = made(tmp_path, monkeypatch, "rtt_ms: 10", "loss_percent: 1")
+    run(project, testbed)
+    assert [entry["cell"]["label"] for entry in runs(project)] == ["one"]
+    (excluded,) = runs(project, "test/*/excluded")
+    assert (excluded["status"], excluded["reason"]) == ("unsupported", testbed.no_loss)
 
 
 def test_aes_instructions_are_switched_off_and_both_ends_must_say_so(
@@ -163,7 +222,7 @@ def test_every_client_meets_every_server_with_both_sizes_of_buffers() -> None:
     ("old", "new", "message"),
     [
         ("mtu: 9000}", "mtu: 9001}", "mtu"),
-        ("kind: bulk", "kind: handshake", "mtu and receive_buffer need workload.kind `bulk`"),
+        ("kind: bulk", "kind: handshake", "mtu, receive_buffer, loss_percent and offloads need workload.kind `bulk`"),
         ("aead: noop, header_protection: false, mtu: 9000", "aead: noenc, mtu: 9000", "noenc leaves out header"),
     ],
 )

@@ -118,6 +118,18 @@ def test_an_echo_takes_the_round_trip_time(testbed: LocalTestbed, rtt_ms: float)
 
 
 @pytest.mark.root
+def test_the_time_that_delaying_takes_is_told(testbed: LocalTestbed) -> None:
+    testbed.apply(link(4))
+    before = testbed.counters()["link.cpu_s"]
+    if not guests(testbed.name):
+        assert before == 0
+        return
+    assert before > 0
+    while testbed.counters()["link.cpu_s"] == before:
+        echo_ms(testbed)
+
+
+@pytest.mark.root
 def test_the_delay_lies_between_client_and_tap(testbed: LocalTestbed, tmp_path: Path) -> None:
     testbed.apply(link(400))
     with testbed.capture(tmp_path / "echo.pcap", filter="udp"):

@@ -20,6 +20,7 @@ NAMES = {
     "bridge",
     "udp-gso",
     "udp-gro",
+    "loss",
     "tbf",
     "netem",
     "fq",

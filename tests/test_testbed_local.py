@@ -470,6 +470,39 @@ def test_offloads_are_as_the_mode_says_at_every_end(testbed: LocalTestbed) -> No
 
 
 @pytest.mark.root
+@pytest.mark.parametrize(
+    ("offloads", "generic", "other"), [("off", False, False), ("gso-gro", True, False), ("default", True, True)]
+)
+def test_offloads_can_be_chosen(testbed: LocalTestbed, offloads: str, generic: bool, other: bool) -> None:
+    testbed.apply(LinkSettings.model_validate({"mode": "throughput", "offloads": offloads}))
+    hosts = testbed.facts()["hosts"]
+    for role in ("client", "server"):
+        end = hosts[role]["interfaces"]["link0"]["offloads"]
+        assert end["generic-segmentation-offload"] is end["generic-receive-offload"] is generic
+        assert end["tcp-segmentation-offload"] is end["tx-udp-segmentation"] is other
+    for port in hosts["middle"]["interfaces"].values():
+        assert port["offloads"]["generic-receive-offload"] is other
+
+
+@pytest.mark.root
+def test_super_frames_cross_the_link_only_with_all_offloads(testbed: LocalTestbed, tmp_path: Path) -> None:
+    longest = {}
+    for offloads in ("off", "gso-gro", "default"):
+        testbed.apply(LinkSettings.model_validate({"mode": "throughput", "offloads": offloads}))
+        path = tmp_path / f"{offloads}.pcap"
+        with testbed.capture(path):
+            _send_over_tcp(testbed, 2**20)
+        longest[offloads] = max(length for length, _ in _frames(path))
+    assert longest["off"] == longest["gso-gro"] == 1514
+    assert longest["default"] > 10_000
+
+
+def test_offloads_are_no_matter_of_mode_wire() -> None:
+    with pytest.raises(ValidationError, match="offloads need mode `throughput`"):
+        LinkSettings(mode="wire", offloads="default")
+
+
+@pytest.mark.root
 @pytest.mark.parametrize("mode", ["wire", "throughput"])
 def test_a_rate_is_set_read_back_and_taken_away(testbed: LocalTestbed, mode: str) -> None:
     for rate in (40, 2500, 5000):
@@ -569,6 +602,10 @@ def test_counters_count(testbed: LocalTestbed) -> None:
     assert set(after) == set(before)
     total = 50 * SEGMENTS
     assert delta["client.udp.InDatagrams"] + delta["client.udp.RcvbufErrors"] == total
+    assert delta["client.netstat.UdpInDatagrams"] == delta["client.udp.InDatagrams"]
+    assert delta["client.netstat.IpExtInOctets"] >= delta["client.udp.InDatagrams"] * 1200
+    # what a veth pair counts is named by its driver
+    assert {"client.ethtool.peer_ifindex", "server.ethtool.peer_ifindex"} <= set(after)
     assert delta["middle.server0.rx_packets"] >= total
     assert delta["server.link0.tx_bytes"] >= total * 1200
     assert delta["time_s"] > 0

@@ -99,6 +99,7 @@ MEASURING_TOOLS = (
     Tool("iproute2", "network namespaces, links and queues", command("tc")),
     Tool("ethtool", "offloads", command("ethtool")),
     Tool("tcpdump", "captures", command("tcpdump")),
+    Tool("iputils-ping", "round-trip times before runs", command("ping")),
     Tool("procps", "kernel settings", command("sysctl")),
     Tool("util-linux", "namespaces", command("unshare")),
     Tool("linux-perf", "shares of processor time", command("perf")),

@@ -365,6 +365,7 @@ class Campaign:
             if cell.arm == PRIMITIVES:
                 attempt = self.driver.time_primitives(cell, directory)
             else:
+                settled = self.driver.settle(cell, f"{self.id}/{block}/{number}", pings=self.experiment.ping)
                 attempt = self.driver.execute(
                     cell,
                     self.experiment.workload,
@@ -373,6 +374,8 @@ class Campaign:
                     directory,
                     profile=self.experiment.perf,
                 )
+                attempt.host |= settled.host
+                attempt.contamination += settled.contamination
                 self._attest(cell, attempt)
             run = self._record(cell, attempt, block=block, order=order, number=number)
             builds.write_json(directory / "run.json", run)

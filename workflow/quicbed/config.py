@@ -22,6 +22,7 @@ Aead = Literal["standard", "noop", "noenc"]
 Component = Literal[
     "boringssl", "boringssl-pq", "liboqs", "msquic", "msquic-noop", "openssl", "openssl-provider", "quictls"
 ]
+Offloads = Literal["off", "gso-gro", "default"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
@@ -47,6 +48,20 @@ class Paths(Model):
     artifacts: str = Field("artifacts", description="Tables, figures and report; can be deleted and made again.")
 
 
+class PingLimits(Model):
+    """Pings before every run of an experiment that asks for them, and what they must show."""
+
+    count: int = Field(20, ge=2, le=1000, description="Pings at a time.")
+    interval_ms: float = Field(10, ge=2, le=1000, description="Time between two pings in ms.")
+    max_difference_ms: float = Field(
+        2, gt=0, description="Largest difference in ms between their mean and the round-trip time of the cell."
+    )
+    max_deviation_ms: float = Field(1, gt=0, description="Largest standard deviation in ms.")
+    attempts: int = Field(
+        5, ge=1, le=100, description="How often they are repeated before the run is made none the less and marked."
+    )
+
+
 class Gate(Model):
     """When a run counts as contaminated by something else on the machine."""
 
@@ -68,6 +83,7 @@ class Gate(Model):
         le=10,
         description="How often a contaminated run is measured again within its block.",
     )
+    ping: PingLimits = Field(default_factory=PingLimits, description="Pings before runs.")
 
 
 class Config(Model):
@@ -353,6 +369,19 @@ class Variant(Model):
         "server sends before the handshake is complete.",
     )
     rtt_ms: float = Field(0, ge=0, le=1000, description="Round-trip time added to the link, in ms.")
+    loss_percent: float | None = Field(
+        None,
+        ge=0,
+        le=50,
+        description="Share of frames in percent that the link loses in each direction, which ones by the seed in "
+        "config.yaml and the block: the same for every cell of a block; null: none.",
+    )
+    offloads: Offloads | None = Field(
+        None,
+        description="Offloads of client and server: `off`; `gso-gro`: generic segmentation and receive offload, which "
+        "the kernel does itself, only; `default`: all that their interfaces have. With `off`, QUIC endpoints use no "
+        "UDP GSO and GRO either. null: as `link.mode` says.",
+    )
     mtu: int | None = Field(
         None,
         ge=1500,
@@ -393,8 +422,8 @@ class Workload(Model):
     )
     congestion_control: str = Field(
         "cubic",
-        description="Congestion control of both endpoints; `any`: the first that each library has, for links without "
-        "delay and loss, and for connections that end before it matters.",
+        description="Congestion control of both endpoints; `any`: the first that each library has, which is CUBIC or "
+        "else Reno.",
     )
     receive_buffer: int = Field(
         6815744,
@@ -522,6 +551,11 @@ class Experiment(Model):
         "tried in every block and proven before a run of it counts, and only an experiment without any success ends "
         "with an error. Evidence that contradicts a cell is an error in both.",
     )
+    ping: bool = Field(
+        False,
+        description="Every run is preceded by pings, which are repeated until they are within `gate.ping`; a run "
+        "before which they never were is contaminated.",
+    )
     perf: Perf | None = Field(
         None, description="Where processor time goes is sampled in every run (workload `bulk`); null: not."
     )
@@ -544,18 +578,26 @@ class Experiment(Model):
         if self.perf and handshakes:
             raise ValueError("perf: needs workload.kind `bulk`")
         for variant in self.variants:
-            if not handshakes and (variant.retry or variant.slow or variant.rtt_ms or variant.initial_size != 1200):
+            if not handshakes and (variant.retry or variant.slow or variant.initial_size != 1200):
                 raise ValueError(
-                    f"variants: `{variant.label}`: retry, slow, rtt_ms and initial_size need workload.kind `handshake`"
+                    f"variants: `{variant.label}`: retry, slow and initial_size need workload.kind `handshake`"
                 )
+            if self.link.mode != "wire" and (variant.rtt_ms or variant.loss_percent):
+                raise ValueError(f"variants: `{variant.label}`: rtt_ms and loss_percent need link.mode `wire`")
+            if self.link.mode == "wire" and variant.offloads:
+                raise ValueError(f"variants: `{variant.label}`: offloads need link.mode `throughput`")
             mtu = variant.mtu or self.link.mtu
             if variant.initial_size > mtu - 28:
                 raise ValueError(
                     f"variants: `{variant.label}`: initial_size {variant.initial_size} is more than the link's MTU "
                     f"{mtu} holds without IP and UDP headers, {mtu - 28}"
                 )
-            if handshakes and (variant.mtu or variant.receive_buffer):
-                raise ValueError(f"variants: `{variant.label}`: mtu and receive_buffer need workload.kind `bulk`")
+            varied = (variant.mtu, variant.receive_buffer, variant.loss_percent, variant.offloads)
+            if handshakes and any(value is not None for value in varied):
+                raise ValueError(
+                    f"variants: `{variant.label}`: mtu, receive_buffer, loss_percent and offloads need workload.kind "
+                    "`bulk`"
+                )
             if variant.baseline is not None and variant.baseline not in labels:
                 raise ValueError(
                     f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is no variant's label"

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed import certificates, events, handshake, perf, proof, tshark
+from quicbed import certificates, events, handshake, perf, ping, proof, tshark
 from quicbed.capture import CaptureError
 from quicbed.config import Library, Link, Perf, Project, Scale, Workload
 from quicbed.cpu_samples import CpuSamples
 from quicbed.details import OPENINGS
-from quicbed.plan import UDP_OVERHEAD, Cell, congestion_control_of, digest, link_of, workload_of
+from quicbed.plan import UDP_OVERHEAD, Cell, as_proven, congestion_control_of, digest, link_of, workload_of
 from quicbed.testbed import Exit, Host, HostLostError, LinkSettings, Process, Testbed, TestbedError
 
 FORMAT = 2
@@ -107,6 +107,16 @@ class Attempt:
             self.status, self.reason = "failed", reason
 
 
+@dataclass
+class Settled:
+    """A link right before a run."""
+
+    host: dict[str, Any] = field(default_factory=dict)
+    """What is kept of it in the run's `host`."""
+    contamination: list[str] = field(default_factory=list)
+    """Why it is not what the cell asks for."""
+
+
 @dataclass(frozen=True)
 class _Claims:
     """What a cell says about the bytes on the wire."""
@@ -152,7 +162,7 @@ class Driver:
         if self._observed(cell, workload) and cell.transport != "quic":
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         link = link_of(cell, link)
-        reason = self.testbed.unsupported(link_settings(link, workload, cell.variant.get("rtt_ms") or 0))
+        reason = self.testbed.unsupported(link_settings(link, workload, cell.variant))
         if reason is None and profile is not None and self.testbed.kind != "local":
             return "perf samples endpoints on a local testbed only"
         if reason is None and profile is not None:
@@ -165,7 +175,7 @@ class Driver:
 
     def prepare(self, cell: Cell, workload: Workload, link: Link) -> None:
         """Give the link what a cell needs, unless it has it already; once more if that fails."""
-        settings = link_settings(link_of(cell, link), workload, cell.variant.get("rtt_ms") or 0)
+        settings = link_settings(link_of(cell, link), workload, cell.variant)
         if settings != self.applied:
             self.applied = None
             try:
@@ -175,6 +185,26 @@ class Driver:
                 say(f"{error}; trying once more")
                 self.testbed.apply(settings)
             self.applied = settings
+
+    def settle(self, cell: Cell, where: str, *, pings: bool) -> Settled:
+        """Begin the losses of a prepared link anew, with *pings* once those say that its round-trip time is right.
+
+        *where* is what the seed of the losses depends on beside that of the project: the same frames are lost again in
+        the same place.
+        """
+        settled = Settled()
+        if pings:
+            wanted = cell.variant.get("rtt_ms") or 0
+            address = str(self.testbed.server.address)
+            pinged, problem = ping.settle(self.testbed.client, address, wanted, self.project.config.gate.ping)
+            settled.host["ping"] = pinged
+            if problem is not None:
+                settled.contamination.append(problem)
+        if cell.variant.get("loss_percent"):
+            seed = int(digest(f"{self.project.config.seed}/{where}"), 16)
+            self.testbed.seed_losses(seed)
+            settled.host["loss_seed"] = seed
+        return settled
 
     def execute(
         self,
@@ -322,7 +352,9 @@ class Driver:
             "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
             "before": {key: value for key, value in before.items() if not _DETAIL.match(key)},
             "delta": {key: value for key, value in sorted(delta.items()) if value or not _DETAIL.match(key)},
-            "foreign_cpu_share": _foreign_share(before, delta, used, own_cpu + perf_cpu, wall),
+            "foreign_cpu_share": _foreign_share(
+                before, delta, used, own_cpu + perf_cpu + delta.get("link.cpu_s", 0.0), wall
+            ),
             "driver_cpu_s": own_cpu,
         }
         if client_exit is not None:
@@ -755,7 +787,11 @@ class Driver:
                 "cpus": self.facts["cpus"],
                 "kernel": self.facts["kernel"],
             },
-            "link": {**link_of(cell, link).model_dump(), "rtt_ms": cell.variant.get("rtt_ms") or 0},
+            "link": {
+                **link_of(cell, link).model_dump(),
+                "rtt_ms": cell.variant.get("rtt_ms") or 0,
+                "loss_percent": cell.variant.get("loss_percent") or 0,
+            },
             "experiment": experiment,
             "campaign": campaign,
             "scale": self.project.config.scale,
@@ -806,12 +842,12 @@ class Driver:
         tell nothing themselves.
         """
         handshakes = workload.kind == "handshake"
+        cell = as_proven(cell, workload.kind)
         link = Link(mode="wire", mtu=mtu, rate_mbit=None if handshakes else PROOF_RATE_MBIT)
         identity = {
             "client": cell.client.build,
             "server": cell.server.build,
-            # buffers are within the hosts, and change nothing on the wire
-            "variant": {name: value for name, value in cell.variant.items() if name != "receive_buffer"},
+            "variant": dict(cell.variant),
             "mtu": mtu,
             "workload": workload.model_dump(),
             "host_id": self.facts["host_id"],
@@ -1124,7 +1160,8 @@ def _foreign_share(
 ) -> float | None:
     """Share of all processor time in `wall_s` that neither the endpoints nor the driver used; the larger of two hosts'.
 
-    `used` are the seconds of client and server, `own_s` those of the driver, which is on their machine or on another.
+    `used` are the seconds of client and server, `own_s` those of the driver and of a link made of programs, which are
+    on their machine or on another.
     Interrupt time counts as used, because the kernel charges it to whichever program it interrupts: mostly the
     endpoints, for their own packets. The counters advance by ticks, so a tick of every processor is nobody's.
     """
@@ -1189,13 +1226,15 @@ def _environment(library: Library, variant: Mapping[str, Any], workload: Workloa
     return dict(off)
 
 
-def link_settings(link: Link, workload: Workload, rtt_ms: float = 0) -> LinkSettings:
-    """The link while cells with this added round-trip time run."""
+def link_settings(link: Link, workload: Workload, variant: Mapping[str, Any]) -> LinkSettings:
+    """The link while cells with this variant run."""
     return LinkSettings(
         mode=link.mode,
         mtu=link.mtu,
         rate_mbit=link.rate_mbit,
-        rtt_ms=rtt_ms,
+        rtt_ms=variant.get("rtt_ms") or 0,
+        loss_percent=variant.get("loss_percent") or 0,
+        offloads=variant.get("offloads"),
         # handshakes end before the congestion control of TCP matters
         congestion_control="cubic" if workload.congestion_control == "any" else workload.congestion_control,
     )

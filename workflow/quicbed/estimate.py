@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quicbed import build as builds
 from quicbed.config import Project, Scale
 from quicbed.driver import PROOF_CONNECTIONS, PROOF_SLOW_CONNECTIONS
-from quicbed.plan import PRIMITIVES, Cell, builds_needed, cells_of
+from quicbed.plan import PRIMITIVES, Cell, as_proven, builds_needed, cells_of
 
 # Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
 GOODPUT_BITS = 5e9
 SLOW_GOODPUT_BITS = 4e8  # of libraries with `max_bytes`
 RUN_SECONDS = 0.1
+# Of a link that loses packets (Mathis, Semke, Mahdavi, Ott: The Macroscopic Behavior of the TCP Congestion Avoidance
+# Algorithm, 1997), which CUBIC exceeds; round trips until a link is full; and giving a link what a cell asks for.
+PACKET_BITS = 1472 * 8
+LOSS_CONSTANT = 1.22
+SLOW_START_ROUND_TRIPS = 10
+CHANGE_SECONDS = 0.4
+LINK_FACTORS = {"mtu", "loss_percent", "offloads"}
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000
 # A connection of a handshake run, a mean over algorithms; one whose signature takes long to make; its events; what of
@@ -115,24 +123,33 @@ def _span(scale: Scale, block_s: float, before_s: float) -> tuple[str, str, floa
     return f"{least} to {scale.blocks} blocks", f"{_duration(fewest)} to {_duration(most)}", most
 
 
-def _proofs(cells: Sequence[Cell]) -> list[Cell]:
-    """One cell for every proof: a variant, but for its buffers, on a pair of builds."""
+def _proofs(cells: Sequence[Cell], kind: str) -> list[Cell]:
+    """One cell for every proof: what is captured of a variant, on a pair of builds."""
+    found = {}
+    for cell in cells:
+        proven = as_proven(cell, kind)
+        found[cell.client, cell.server, tuple(sorted(proven.variant.items()))] = cell
+    return list(found.values())
 
-    def seen(cell: Cell) -> tuple[tuple[str, object], ...]:
-        return tuple(sorted((name, value) for name, value in cell.variant.items() if name != "receive_buffer"))
 
-    return list({(cell.client, cell.server, seen(cell)): cell for cell in cells}.values())
-
-
-def _downloads(project: Project, _name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
+def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
     """What measuring downloads means, as text, in minutes and in MB of raw data."""
+    experiment = project.experiments[name]
+    pings = project.config.gate.ping
+    pings_s = pings.count * pings.interval_ms / 1000 if experiment.ping else 0.0
 
     def run_s(cell: Cell) -> float:
         slow = any(project.libraries[side.library].max_bytes for side in (cell.client, cell.server))
-        return (cell.bytes or 0) * 8 / (SLOW_GOODPUT_BITS if slow else GOODPUT_BITS) + RUN_SECONDS
+        rate = min(SLOW_GOODPUT_BITS if slow else GOODPUT_BITS, (experiment.link.rate_mbit or math.inf) * 1e6)
+        rtt_s, loss = float(cell.variant["rtt_ms"]) / 1000, (cell.variant.get("loss_percent") or 0.0) / 100
+        if rtt_s and loss:
+            rate = min(rate, PACKET_BITS * LOSS_CONSTANT / (rtt_s * math.sqrt(loss)))
+        begin = SLOW_START_ROUND_TRIPS * rtt_s
+        size = min((cell.bytes or 0) * 8 / rate + begin + RUN_SECONDS, scale.timeout_s)
+        return size + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.keys() else 0.0)
 
     per_block = sum(map(run_s, cells))
-    blocks, span, minutes = _span(scale, per_block, len(_proofs(cells)) * PROOF_SECONDS)
+    blocks, span, minutes = _span(scale, per_block, len(_proofs(cells, "bulk")) * PROOF_SECONDS)
     runs = len(cells) * scale.blocks
     traffic = sum(cell.bytes or 0 for cell in cells) * scale.blocks
     mb = runs * RUN_BYTES / 1e6
@@ -155,7 +172,9 @@ def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]
         return alone + ROUND_TRIPS * float(cell.variant["rtt_ms"]) / 1000
 
     per_block = sum(cell.connections * connection_s(cell) + RUN_SECONDS for cell in measured)
-    captured = [(cell, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) for cell in _proofs(measured)]
+    captured = [
+        (cell, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) for cell in _proofs(measured, "handshake")
+    ]
     proofs_s = sum(count * connection_s(cell) + DISSECT_SECONDS for cell, count in captured)
     algorithms = [name for cell in timed for names in cell.variant.values() for name in names]
     primitives_s = sum(SLOW_PRIMITIVE_SECONDS if name in long else PRIMITIVE_SECONDS for name in algorithms)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quicbed.config import Experiment, Library, Link, Pair, Project, Scale, Variant, Workload
@@ -149,6 +149,8 @@ def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
         "mtu": variant.mtu,
         "receive_buffer": variant.receive_buffer,
         "aes_hardware": variant.aes_hardware,
+        "loss_percent": variant.loss_percent,
+        "offloads": variant.offloads,
     }
     return {
         "cipher": variant.cipher,
@@ -169,9 +171,26 @@ def link_of(cell: Cell, link: Link) -> Link:
 
 
 def workload_of(cell: Cell, workload: Workload) -> Workload:
-    """What the connections of a cell do: the workload of the experiment, with the cell's socket buffers."""
-    size = cell.variant.get("receive_buffer")
-    return workload.model_copy(update={"receive_buffer": size}) if size else workload
+    """What the connections of a cell do: the experiment's workload, with the cell's socket buffers and offloads."""
+    changed: dict[str, Any] = {}
+    if size := cell.variant.get("receive_buffer"):
+        changed["receive_buffer"] = size
+    if cell.variant.get("offloads") == "off":
+        changed |= {"gso": False, "gro": False}
+    return workload.model_copy(update=changed) if changed else workload
+
+
+def as_proven(cell: Cell, kind: str) -> Cell:
+    """A cell with the variant that is captured as a proof.
+
+    Without what is within the hosts, such as buffers, and for downloads what the link does to packets: what packets are
+    made of depends on neither. The exchange of packets that a captured handshake shows depends on the round-trip time.
+    """
+    left_out = {"receive_buffer", "loss_percent", "offloads"}
+    variant = {name: value for name, value in cell.variant.items() if name not in left_out}
+    if kind == "bulk":
+        variant["rtt_ms"] = 0
+    return replace(cell, variant=variant)
 
 
 def scale_of(cell: Cell, scale: Scale) -> Scale:

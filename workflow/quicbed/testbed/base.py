@@ -31,6 +31,7 @@ PACKAGES = {
     "tcpdump": "tcpdump",
     "setpriv": "util-linux",
     "perf": "linux-perf",
+    "ping": "iputils-ping",
 }
 
 
@@ -76,6 +77,18 @@ class LinkSettings(BaseModel):
         description="Round-trip time added to the link in ms, half of it in each direction; in mode `wire` only. The "
         "tap is at the server: all of it lies between the tap and the client.",
     )
+    loss_percent: float = Field(
+        0,
+        ge=0,
+        le=50,
+        description="Share of frames in percent that are lost in each direction; in mode `wire` only. The tap is at "
+        "the server: frames to the client are lost after it, frames to the server before it.",
+    )
+    offloads: Literal["off", "gso-gro", "default"] | None = Field(
+        None,
+        description="Segmentation and receive offloads of client and server: none, those in software, all; null: all "
+        "in mode `throughput`, none in mode `wire`.",
+    )
     congestion_control: str = Field(
         "cubic",
         pattern=r"^[a-z0-9_-]{1,15}$",
@@ -91,6 +104,10 @@ class LinkSettings(BaseModel):
     def _delay_in_wire_mode(self) -> Self:
         if self.rtt_ms and self.mode != "wire":
             raise ValueError("rtt_ms needs mode `wire`: what delays the frames takes none that is longer than the MTU")
+        if self.loss_percent and self.mode != "wire":
+            raise ValueError("loss_percent needs mode `wire`: a longer frame stands for many packets")
+        if self.offloads and self.mode == "wire":
+            raise ValueError("offloads need mode `throughput`: in mode `wire` there are none")
         return self
 
 
@@ -308,6 +325,9 @@ class Testbed(ABC):
     def apply(self, link: LinkSettings) -> None:
         """Make the link and the hosts as *link* says and verify it by reading back."""
 
+    def seed_losses(self, seed: int) -> None:  # noqa: B027 (for testbeds that lose frames)
+        """Begin the sequence of frames that the link loses anew, as *seed* says."""
+
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """What identifies the testbed and its state: machine, link, offloads, settings, tools."""
@@ -316,6 +336,8 @@ class Testbed(ABC):
     def counters(self) -> dict[str, float]:
         """Counters of hosts, interfaces and machine now; all but the load averages only grow.
 
+        ``link.cpu_s`` is the processor time of programs on the driver's machine that are part of the link,
+        ``link.lost_to_client`` and ``link.lost_to_server`` are the frames that the link was asked to lose.
         What netstat and ``ethtool -S`` show of a host is below ``<role>.netstat.`` and ``<role>.ethtool.``.
         """
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .base import TestbedError
-from .process import find_program
+from .process import cpu_seconds, find_program
 
 if TYPE_CHECKING:
     from .local import LocalHost
@@ -103,6 +103,10 @@ class DelayLine(ABC):
     def pause(self) -> None:
         """No frame will pass until the next :meth:`set`."""
         return
+
+    def cpu_seconds(self) -> float:
+        """Processor time so far of programs that delay."""
+        return 0.0
 
     @abstractmethod
     def close(self) -> None:
@@ -239,6 +243,9 @@ class _UserModeLinux(DelayLine):
         if self._pulse is not None:
             self._pulse.close()
             self._pulse = None
+
+    def cpu_seconds(self) -> float:
+        return cpu_seconds(self._process.pid) or 0.0
 
     def _ask(self, command: str) -> str:
         assert self._process.stdin is not None  # noqa: S101 (started with a pipe)

@@ -8,13 +8,14 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from .base import Completed, TestbedError
 from .delay import uml_problem
+from .loss import PortLoss
 from .namespace import NamespaceThread, unshare
 from .process import find_program, finish, require_tools, start
 
@@ -135,6 +136,27 @@ def _udp_gro() -> Feature:
     )
 
 
+class _Here:
+    """The scratch namespace, seen from its thread."""
+
+    @staticmethod
+    def call(function: Callable[..., object], *args: object) -> object:
+        return function(*args)
+
+    @staticmethod
+    def run(argv: Sequence[str]) -> Completed:
+        return finish("this machine", argv, start("this machine", argv), timeout=30, check=True, text=None)
+
+
+def _loss() -> Feature:
+    """Losses by a seed, tried on the loopback interface."""
+    try:
+        PortLoss(_Here(), "lo").close()
+    except (OSError, TestbedError) as error:
+        return Feature(False, f"kernel has no tc with extended BPF: {getattr(error, 'strerror', None) or error}")
+    return _YES
+
+
 def _psi() -> Feature:
     try:
         Path("/proc/pressure/cpu").read_text()
@@ -193,6 +215,7 @@ def _in_namespace() -> dict[str, Feature]:
         "bridge": lambda: _link("bridge"),
         "udp-gso": _udp_gso,
         "udp-gro": _udp_gro,
+        "loss": _loss,
         **{kind: partial(_qdisc, kind) for kind in _QDISCS},
     }
     up = _run("ip", "link", "set", "lo", "up")
@@ -212,11 +235,11 @@ def _delay(netem: Feature) -> Feature:
 def features() -> dict[str, Feature]:
     """Every feature a testbed or an experiment may need; nothing on the machine changes.
 
-    Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``udp-gso``, ``udp-gro``, ``tbf``,
+    Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``udp-gso``, ``udp-gro``, ``loss``, ``tbf``,
     ``netem``, ``fq``, ``etf``, ``delay``, ``psi``, ``schedstat``, ``perf``, ``perf-hardware``.
     """
     found = _anywhere()
-    needs_namespace = ("namespaces", "veth", "bridge", "udp-gso", "udp-gro", *_QDISCS, "delay")
+    needs_namespace = ("namespaces", "veth", "bridge", "udp-gso", "udp-gro", "loss", *_QDISCS, "delay")
     if not has_capabilities():
         no = Feature(False, "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")
         return {"root": no, **dict.fromkeys(needs_namespace, no), **found}

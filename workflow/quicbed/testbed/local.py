@@ -46,6 +46,7 @@ from .ethtool import Statistics
 from .facts import sysctl_path
 from .features import LOCAL_TESTBED_NEEDS, UDP_SEGMENT, features, has_capabilities, require
 from .lock import HostSetting, Lock, State, host_settings_lock, runtime_directory
+from .loss import LinkLoss
 from .namespace import (
     RUN_NETNS,
     NamespaceThread,
@@ -299,6 +300,8 @@ class LocalTestbed(Testbed):
         self._tools: dict[str, str] | None = None
         self._has_netem = False
         self._no_delay = ""
+        self._no_loss = ""
+        self._loss: LinkLoss | None = None
         self._delay: DelayLine | None = None
         self._delayed = False
         self._measured_rtt_ms: float | None = None
@@ -324,6 +327,7 @@ class LocalTestbed(Testbed):
             require(found, LOCAL_TESTBED_NEEDS)
             self._has_netem = found["netem"].available
             self._no_delay = found["delay"].reason
+            self._no_loss = found["loss"].reason
             with self._signals.held():
                 self._remove_leftovers()
             self._create()
@@ -364,6 +368,9 @@ class LocalTestbed(Testbed):
         if self._delay is not None:
             attempt(self._delay.close)
         self._delay, self._delayed = None, False
+        if self._loss is not None:
+            attempt(self._loss.close)
+        self._loss = None
         for host in self._local.values():
             attempt(host.close)
         for setting in self._state.host_settings:
@@ -464,7 +471,9 @@ class LocalTestbed(Testbed):
     # -- the link
 
     def unsupported(self, link: LinkSettings) -> str | None:
-        return f"no round-trip time: {self._no_delay}" if link.rtt_ms and self._no_delay else None
+        if link.rtt_ms and self._no_delay:
+            return f"no round-trip time: {self._no_delay}"
+        return f"no losses: {self._no_loss}" if link.loss_percent and self._no_loss else None
 
     def apply(self, link: LinkSettings) -> None:
         if link == self._link:
@@ -479,12 +488,17 @@ class LocalTestbed(Testbed):
     def _change(self, link: LinkSettings) -> None:
         self._link = None
         self._measured_rtt_ms = None
-        checksums = link.mode == "throughput"
+        if self._loss is not None:
+            self._loss.set(0)  # for what is sent below
+        offloads = link.offloads or ("default" if link.mode == "throughput" else "off")
+        checksums = offloads != "off"
         self._join(delayed=link.rtt_ms > 0)
         for host in self._local.values():
             self._set_mtu(host, link.mtu)
+            # the middle is no host: it passes single frames on as such
+            own = "off" if host.name == "middle" and offloads == "gso-gro" else offloads
             for interface in _INTERFACES[host.name]:
-                self._set_offloads(host, interface, link.mode, checksums=checksums)
+                self._set_offloads(host, interface, own, checksums=checksums)
         self._set_rate(link)
         if self._delay is not None and link.rtt_ms > 0:
             self._delay.set(link.rtt_ms / 2)
@@ -502,13 +516,21 @@ class LocalTestbed(Testbed):
             checksums = True
             for role in _ENDS:
                 host = self._local[role]
-                self._set_offloads(host, host.interface, link.mode, checksums=True)
+                self._set_offloads(host, host.interface, offloads, checksums=True)
             if not self._probe_path(udp_segment=1200, congestion_control=link.congestion_control):
                 raise TestbedError(f"testbed {self.name}: UDP GSO does not work on the link in mode {link.mode}")
         self._checksums_in_captures = not checksums
         if link.rtt_ms > 0:
             self._measured_rtt_ms = self._measure_rtt(link.rtt_ms)
+        if link.loss_percent:
+            if self._loss is None:
+                self._loss = LinkLoss(self._local["middle"], from_client=_SHAPED, from_server=_TAP)
+            self._loss.set(link.loss_percent)
         self._link = link
+
+    def seed_losses(self, seed: int) -> None:
+        if self._loss is not None:
+            self._loss.seed(seed)
 
     def _join(self, *, delayed: bool) -> None:
         """Put the delay line between client and server, or take it out."""
@@ -584,8 +606,10 @@ class LocalTestbed(Testbed):
             if row["mtu"] != mtu:
                 raise TestbedError(f"{host.name}: MTU of {row['ifname']} is {row['mtu']} after it was set to {mtu}")
 
-    def _set_offloads(self, host: LocalHost, interface: str, mode: str, *, checksums: bool) -> None:
-        wanted = dict.fromkeys(_OFFLOADS, mode == "throughput")
+    def _set_offloads(self, host: LocalHost, interface: str, offloads: str, *, checksums: bool) -> None:
+        wanted = dict.fromkeys(_OFFLOADS, offloads == "default")
+        if offloads == "gso-gro":
+            wanted |= dict.fromkeys(("gso", "gro"), True)
         wanted["tx"] = checksums
         argv = ["ethtool", "-K", interface]
         for option, on in wanted.items():
@@ -790,6 +814,10 @@ class LocalTestbed(Testbed):
         shaped = self._link is not None and self._link.rate_mbit is not None
         # Without a rate limit the port has no queue and nothing to drop.
         values[f"middle.{_SHAPED}.qdisc_drops"] = self._local["middle"].qdisc(_SHAPED)["drops"] if shaped else 0
+        values["link.cpu_s"] = self._delay.cpu_seconds() if self._delay is not None else 0.0
+        values |= {"link.lost_to_client": 0, "link.lost_to_server": 0}
+        if self._loss is not None:
+            values |= self._loss.counters()
         for name, seconds in parse.parse_cpu_seconds(Path("/proc/stat").read_text()).items():
             values[f"machine.cpu.{name}_s"] = seconds
         values["machine.softnet_dropped"] = parse.parse_softnet_dropped(Path("/proc/net/softnet_stat").read_text())

@@ -120,6 +120,22 @@ def finish(
     return done
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """Processor time in seconds of a process and its descendants so far; ``None`` once it has ended."""
+    ticks, waiting = 0, [pid]
+    try:
+        while waiting:
+            directory = Path(f"/proc/{waiting.pop()}")
+            # proc(5): utime, stime and those of children waited for, after the name in parentheses
+            fields = (directory / "stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(field) for field in fields[11:15])
+            for thread in (directory / "task").iterdir():
+                waiting += map(int, (thread / "children").read_text().split())
+    except (OSError, IndexError, ValueError):
+        return None
+    return ticks / _TICKS_PER_SECOND
+
+
 class LocalProcess(Process):
     """A program on this machine, started with :func:`start`."""
 
@@ -185,15 +201,5 @@ class LocalProcess(Process):
         return total / 1e9 if self._exit is None else None
 
     def sample_cpu(self) -> float | None:
-        ticks, waiting = 0, [self.pid]
-        try:
-            while waiting:
-                directory = Path(f"/proc/{waiting.pop()}")
-                # proc(5): utime, stime and those of children waited for, after the name in parentheses
-                fields = (directory / "stat").read_text().rpartition(")")[2].split()
-                ticks += sum(int(field) for field in fields[11:15])
-                for thread in (directory / "task").iterdir():
-                    waiting += map(int, (thread / "children").read_text().split())
-        except (OSError, IndexError, ValueError):
-            return None
-        return ticks / _TICKS_PER_SECOND if self._exit is None else None
+        used = cpu_seconds(self.pid)
+        return used if self._exit is None else None
