@@ -12,7 +12,7 @@ from fakeproject import behave
 from faketestbed import FakeTestbed
 from quicbed import bench as bench_module
 from quicbed import build as builds
-from quicbed import certificates
+from quicbed import certificates, examples
 from quicbed.bench import BenchError, bench
 from quicbed.config import Project
 
@@ -90,6 +90,29 @@ def test_a_failed_run_ends_the_benchmark_with_its_reason(project: Project) -> No
     behave(project, "quinn", "pq", client=["ok", "failed-connection"])
     with pytest.raises(BenchError, match=r"quinn.*bad_certificate"):
         bench(project, ["handshakes"])
+
+
+def test_endpoints_are_held_against_the_examples_that_there_are(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[str] = []
+
+    def theirs(_project: Project, name: str, *_: object) -> float:
+        measured.append(name)
+        return 1000.0
+
+    monkeypatch.setattr(builds, "build", lambda *_, **__: None)
+    monkeypatch.setattr(examples, "build", lambda *_, **__: Path("programs"))
+    monkeypatch.setattr(examples, "goodput", theirs)
+    monkeypatch.setattr(examples, "own_goodput", lambda _, name, *__: 900.0 if name == "quinn" else 1000.0)
+    assert bench(project, ["examples"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    verdicts = {line.split()[0]: line.rpartition(": ")[2] for line in lines if " / its example" in line}
+    assert verdicts == {"noq": "met", "quic-go": "met", "quiche": "met", "quinn": "MISSED"}
+    # a warm-up and every round
+    assert measured.count("quinn") == 1 + bench_module.ROUNDS
+    assert "  ngtcp2: not compared with an example: ngtcp2-sys leaves out the directory `examples` of ngtcp2" in lines
+    assert sum("not compared" in line for line in lines) == len(project.libraries) - len(verdicts)
 
 
 def test_an_unknown_benchmark_is_named_before_anything_runs(project: Project) -> None:

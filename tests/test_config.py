@@ -326,6 +326,17 @@ def libraries_of(root: Path, text: str) -> list[tuple[str, str]]:
     return [(pair.client, pair.server) for pair in Project(root).experiments["table2-kem"].pairs()]
 
 
+def test_every_library_has_an_example_to_compare_with_or_the_reason_why_not() -> None:
+    libraries = Project(ROOT).libraries.values()
+    assert all((library.example is None) != (library.no_example is None) for library in libraries)
+
+
+def test_an_example_and_a_reason_why_there_is_none_contradict_each_other(root: Path) -> None:
+    edit(root, "libraries/quinn.yaml", "flavours:", "no_example: it has none\nflavours:")
+    with pytest.raises(ConfigError, match=r"quinn\.yaml: .*no_example: tells why there is no example"):
+        Project(root)
+
+
 def test_all_libraries_are_those_of_the_directory_but_optional_ones(root: Path) -> None:
     known = Project(root).libraries
     assert libraries_of(root, "all") == [(name, name) for name in known]

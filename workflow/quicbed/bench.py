@@ -233,6 +233,8 @@ def examples_of_libraries(project: Project) -> None:
     certificates.make_all(project, [certificates.DEFAULT], jobs=jobs, log=log)
     for name, library in project.libraries.items():
         if library.example is None:
+            reason = library.no_example or f"config/libraries/{name}.yaml names none"
+            print(f"  {name}: not compared with an example: {reason}")
             continue
         programs = examples.build(project, name, jobs=jobs, log=log)
         builds.build(project, name, "stock", jobs=jobs, log=log)

@@ -305,6 +305,7 @@ class Library(Model):
     )
     flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
     example: Example | None = Field(None, description="Example programs in the library's own sources, for comparison.")
+    no_example: str | None = Field(None, description="Why `example` is missing.")
     threads: Literal["one", "several"] = Field(
         "one",
         description="Whether an endpoint works on one thread. Several wait for each other, so that waiting for a "
@@ -338,6 +339,8 @@ class Library(Model):
             raise ValueError("crates: is missing; recipe `cargo` takes sources and version from packages of Cargo.lock")
         if (self.recipe == "external") != (self.external is not None):
             raise ValueError("external: goes with recipe `external`, which needs it; other recipes have none")
+        if self.example is not None and self.no_example is not None:
+            raise ValueError("no_example: tells why there is no example, but `example` has one; remove one of the two")
         if self.external and set(self.flavours) != {"stock"}:
             raise ValueError("flavours: an external endpoint has `stock` only")
         return self

@@ -162,6 +162,11 @@ def libraries_page(project: Project) -> str:
         "Generated from `config/libraries/` and the lock files of the sources by `quicbed generate`. What a library "
         "cannot do is listed with its reason; the same reason stands in tables and figures where a cell is missing.",
         "",
+        "Unless its section says otherwise, an endpoint sets the socket buffers and the flow-control windows of a "
+        "stream and of a connection that are asked for, gives credit for what was read so that windows keep their "
+        "size, and has UDP GSO and GRO on unless the experiment switches them off. Its event `start` tells what is in "
+        "force ([the contract](../workflow/endpoints/ENDPOINT.md)).",
+        "",
         "| library | version | transport | application | TLS library | licence | flavours | NOOP AEAD "
         "| header protection off |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -206,6 +211,13 @@ def _library(project: Project, name: str, library: Library) -> list[str]:
         f"- **Header protection.** {library.notes.header_protection}",
         f"- **Input and output.** {library.notes.io}",
     ]
+    if library.example is not None:
+        programs = f"`{library.example.server[0]}` and `{library.example.client[0]}`"
+        parts.append(
+            f"- **Own examples.** `make bench` holds the endpoints against {programs} of {library.example.package}."
+        )
+    elif library.no_example is not None:
+        parts.append(f"- **Own examples.** None to hold the endpoints against: {library.no_example}.")
     parts += [f"- **Unsupported**: {what}: {reason}." for what, reason in _unsupported(project, library)]
     parts += ["", "| source package | version | checksum |", "| --- | --- | --- |"]
     for package in builds.sources_of(project, name):
