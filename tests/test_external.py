@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -200,6 +201,15 @@ def test_exit_code_127_is_unsupported(make: Make, identity: Path, tmp_path: Path
     assert reasons(seen) == ["run-client.sh cannot do test case goodput"]
 
 
+def test_the_interval_is_that_of_the_script(make: Make, identity: Path, tmp_path: Path) -> None:
+    code, seen = download(make("misbehaving", parameters={"MISBEHAVE": "its own time"}), identity, tmp_path, 4433)
+    assert (code, reasons(seen)) == (0, [])
+    (connection,) = events.read(tmp_path / "client.jsonl", "client").connections
+    assert connection.t_last_byte is not None
+    assert connection.t_request_sent == connection.t_client_hello == connection.t_last_byte - 1_000_000
+    assert events.goodput_mbps(connection) == SIZE * 8 / 1e3
+
+
 def test_a_client_that_behaves_and_writes_no_times(make: Make, identity: Path, tmp_path: Path) -> None:
     code, seen = download(make("misbehaving"), identity, tmp_path, 4433)
     assert (code, reasons(seen)) == (0, [])
@@ -222,10 +232,17 @@ def test_a_server_that_misbehaves(how: str, reason: str | None, make: Make, iden
     assert sleepers() == []
 
 
-def test_a_server_that_is_never_ready(make: Make, identity: Path, tmp_path: Path) -> None:
-    build = make("misbehaving", parameters={"MISBEHAVE": "never ready"})
+def impatient(build: Path) -> Path:
+    """A build whose server waits half a second for its port to be bound."""
     module = build / "lib" / "endpoint" / "server.py"
-    module.write_text(module.read_text().replace("READY_TIMEOUT = 15.0", "READY_TIMEOUT = 0.5"))
+    text = module.read_text()
+    assert "READY_TIMEOUT = 15.0" in text
+    module.write_text(text.replace("READY_TIMEOUT = 15.0", "READY_TIMEOUT = 0.5"))
+    return build
+
+
+def test_a_server_that_is_never_ready(make: Make, identity: Path, tmp_path: Path) -> None:
+    build = impatient(make("misbehaving", parameters={"MISBEHAVE": "never ready"}))
     with serving(build, identity, tmp_path) as port:
         pass
     expected = f"run-server.sh did not become ready: UDP port {port} not bound after 0.5 s"
@@ -265,11 +282,38 @@ def test_a_changed_folder_is_a_new_build(make: Make, tmp_path: Path) -> None:
     assert make(tmp_path / "folder") != first
 
 
-def test_folders_per_side(make: Make, tmp_path: Path) -> None:
-    shutil.copytree(FOLDERS / "misbehaving", tmp_path / "other")
-    build = make("misbehaving", server_path=str(tmp_path / "other"))
-    folders = json.loads((build / "build.json").read_text())["folders"]
-    assert folders == {"client": str(FOLDERS / "misbehaving"), "server": str(tmp_path / "other")}
+@pytest.mark.parametrize("qlog", [True, False])
+def test_scripts_of_both_sides_are_told_what_the_contract_says(
+    qlog: bool, make: Make, identity: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QLOGDIR", "/elsewhere")
+    other = tmp_path / "other"
+    shutil.copytree(FOLDERS / "misbehaving", other)
+    parameters = {"MISBEHAVE": "tells", "CONGESTION": "cubic"}
+    build = make("misbehaving", server_path=str(other), parameters=parameters, qlog=qlog)
+    with serving(build, identity, tmp_path) as port:
+        code, seen = download(build, identity, tmp_path, port)
+    assert (code, reasons(seen)) == (0, [])
+    told = {role: json.loads((tmp_path / f"{role}.logs" / "told.json").read_text()) for role in ("client", "server")}
+    assert [told[role]["directory"] for role in told] == [str(FOLDERS / "misbehaving"), str(other)]
+    for role, given in told.items():
+        logs, environment = tmp_path / f"{role}.logs", given["environment"]
+        expected = {"TESTCASE": "goodput", "LOGS": str(logs), "SSLKEYLOGFILE": str(logs / "keys.log"), **parameters}
+        assert expected.items() <= environment.items()
+        assert environment.get("QLOGDIR") == (f"{logs}/qlog/" if qlog else None)
+        assert (logs / "qlog" / "told.json").exists() == qlog
+        assert given["variables"] == {
+            "implementation": "ext",
+            "role": role,
+            "log_dir": str(logs),
+            "parameters": parameters,
+            **parameters,
+        }
+    server = {"IP": "127.0.0.1", "PORT": str(port), "SERVERNAME": "server"}
+    assert server.items() <= told["server"]["environment"].items()
+    assert told["server"]["files"] == {"WWW": [str(SIZE)], "CERTS": ["cert.pem", "priv.key"]}
+    assert told["client"]["environment"]["REQUESTS"] == f"https://server:{port}/{SIZE}"
+    assert told["client"]["files"] == {"CERTS": ["ca.pem"]}
 
 
 def test_a_folder_without_its_scripts(make: Make, tmp_path: Path) -> None:
@@ -277,6 +321,26 @@ def test_a_folder_without_its_scripts(make: Make, tmp_path: Path) -> None:
         make(tmp_path)
     with pytest.raises(BuildError, match=r"external\.path: .* is no directory"):
         make(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "reason"),
+    [
+        ("VERSION", None, "VERSION: cannot be read; its first line has to be the version"),
+        ("VERSION", "\n1.0\n", "VERSION: is empty; its first line has to be the version"),
+        ("setup-env.sh", "#!/bin/sh\necho no compiler\nexit 4\n", "setup-env.sh exited with 4: no compiler"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused_when_built(
+    file: str, text: str | None, reason: str, make: Make, tmp_path: Path
+) -> None:
+    shutil.copytree(FOLDERS / "misbehaving", tmp_path / "folder")
+    if text is None:
+        (tmp_path / "folder" / file).unlink()
+    else:
+        (tmp_path / "folder" / file).write_text(text)
+    with pytest.raises(BuildError, match=re.escape(reason)):
+        make(tmp_path / "folder")
 
 
 def test_the_description_needs_the_folder() -> None:
@@ -362,6 +426,8 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
     build = make("misbehaving", parameters={"MISBEHAVE": how})
+    if how == "never ready":
+        impatient(build)
     experiment = EXPERIMENT.replace("KIND", kind)
     if kind == "handshake":
         experiment = experiment.replace("bytes: 1000,", f"bytes: 1, connections: {STARTS},")
@@ -385,25 +451,35 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("how", "reason"),
+    ("how", "pair", "reason"),
     [
-        ("no file", f"the client exited with 1: run-client.sh exited with 0 without the file {driver.PROOF_BYTES} in"),
-        ("unreadable time", 'the client exited with 1: time.json: is not {"start": ns, "end": ns}'),
+        (
+            "no file",
+            "ext quiche",
+            f"the client exited with 1: run-client.sh exited with 0 without the file {driver.PROOF_BYTES} in",
+        ),
+        ("unreadable time", "ext quiche", 'the client exited with 1: time.json: is not {"start": ns, "end": ns}'),
         # its files are right, but it did not fetch them from the server
-        ("", "the server reported no connection"),
+        ("", "ext quiche", "the server reported no connection"),
+        (
+            "never ready",
+            "quiche ext",
+            "the server exited with 1: run-server.sh did not become ready: UDP port 4433 not",
+        ),
     ],
 )
 def test_the_rest_of_a_matrix_goes_on(
-    how: str, reason: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, pair: str, reason: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proven = matrix(how, "bulk", make, tmp_path / "project", monkeypatch)
     assert proven["quiche quiche"]["status"] == "ok"
-    assert proven["ext quiche"]["status"] == "failed"
-    assert proven["ext quiche"]["reason"].startswith(reason)
-    # what an external endpoint cannot tell is null in the evidence, and the other end tells it
-    assert proven["quiche ext"]["status"] == "ok"
-    assert proven["quiche ext"]["evidence"]["server"]["cipher"] is None
-    assert proven["quiche ext"]["evidence"]["client"]["cipher"] == "TLS_AES_128_GCM_SHA256"
+    assert proven[pair]["status"] == "failed"
+    assert proven[pair]["reason"].startswith(reason)
+    if pair == "ext quiche":
+        # what an external endpoint cannot tell is null in the evidence, and the other end tells it
+        assert proven["quiche ext"]["status"] == "ok"
+        assert proven["quiche ext"]["evidence"]["server"]["cipher"] is None
+        assert proven["quiche ext"]["evidence"]["client"]["cipher"] == "TLS_AES_128_GCM_SHA256"
 
 
 def handshakes(

@@ -1,7 +1,8 @@
-"""An endpoint that does no QUIC and misbehaves as the variable MISBEHAVE says."""
+"""An endpoint that does no QUIC and misbehaves, or tells what it is given, as the variable MISBEHAVE says."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -21,6 +22,8 @@ def main() -> int:
         return 3
     if how == "refuses":
         return 127
+    if how == "tells":
+        tell()
     if sys.argv[1] == "server":
         return serve(how)
     if how == "hangs":
@@ -39,10 +42,29 @@ def main() -> int:
         "unreadable time": '{"start": 1, "e',
         "time goes back": '{"start": 2, "end": 1}',
         "too much time": '{"start": 0, "end": 99000000000}',
+        "its own time": '{"start": 5, "end": 1000005}',
     }
     if how in times:
         stopwatch.write_text(times[how])
     return 0
+
+
+def tell() -> None:
+    """Write what the script is given to LOGS and, where there is one, to QLOGDIR."""
+    environment = dict(os.environ)
+    told = {
+        "directory": str(Path.cwd()),
+        "environment": environment,
+        "files": {
+            name: sorted(path.name for path in Path(environment[name]).iterdir())
+            for name in ("WWW", "CERTS")
+            if name in environment
+        },
+        "variables": json.loads(Path("/tmp/interop-variables.json").read_text()),
+    }
+    for name in ("LOGS", "QLOGDIR"):
+        if name in environment:
+            (Path(environment[name]) / "told.json").write_text(json.dumps(told))
 
 
 def serve(how: str) -> int:

@@ -109,6 +109,7 @@ class Folder:
         """Environment of the scripts; a trailing slash says that WWW, CERTS and DOWNLOADS are directories."""
         made = {**os.environ, **SETTINGS["parameters"], "LOGS": str(self.logs), "TESTCASE": self.testcase}
         made["SSLKEYLOGFILE"] = str(self.logs / "keys.log")
+        made.pop("QLOGDIR", None)  # that of who started quicbed
         if SETTINGS["qlog"]:
             qlog = self.logs / "qlog"
             qlog.mkdir(exist_ok=True)
