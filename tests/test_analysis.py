@@ -134,6 +134,19 @@ def test_summary_of_known_values() -> None:
     assert row["ratio"] is None
 
 
+def test_counts_that_may_be_zero_have_no_ratio() -> None:
+    documents = []
+    for cell, baseline, errors in (("00000001", None, [4, 0]), ("00000002", "00000001", [2, 6])):
+        for block, count in enumerate(errors):
+            run = attempt(0, 10.0) | {"block": block, "host": {"delta": {"client.udp.RcvbufErrors": count}}}
+            run["cell"] = run["cell"] | {"id": cell, "slug": cell, "label": cell, "baseline": baseline}
+            documents.append(run)
+    rows = analysis.figure_table(table_of(documents), "client_udp_receive_buffer_errors").rows(named=True)
+    assert [(row["mean"], row["ratio"], row["ratio_n"]) for row in rows] == [(2, None, None), (4, None, 0)]
+    # the goodput of the same runs has one
+    assert [row["ratio"] for row in analysis.figure_table(table_of(documents)).rows(named=True)] == [None, 1.0]
+
+
 def campaign_table(**options: Any) -> pl.DataFrame:
     return table_of(list(fakeruns.campaign("aead-goodput", **options)))
 

@@ -266,7 +266,10 @@ def _figure_row(campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: s
             "max": float(values[-1]),
         }
     if newest["baseline"] is not None:
-        interval = paired_ratio(_values(used, cell, metric), _values(used, newest["baseline"], metric))
+        own, other = _values(used, cell, metric), _values(used, newest["baseline"], metric)
+        if any(value == 0 for _, value in [*own, *other]):
+            own, other = [], []  # a count may be zero, of which there is no ratio
+        interval = paired_ratio(own, other)
         row["ratio_n"] = interval.n
         if interval.n:
             row["ratio"] = interval.ratio
