@@ -494,9 +494,8 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
     assert list(beside.saved) == ["highway-fig8"]
     assert isinstance(beside.sheet("highway-fig8"), report.Sheet)
-    assert "not in the local copy" not in beside.show("highway-fig8")._repr_mimebundle_()
     assert (here.tables / "highway-fig8.csv").is_file()
-    assert "neither is it in the local copy" in beside.show("highway-fig3")._repr_html_()  # type: ignore[union-attr]
+    assert "no published results of this figure" in html_of(beside.show("highway-fig3"))
     manifest = json.loads((here.figures / "highway-fig8.json").read_text(encoding="utf-8"))
     assert manifest["table"] == "tables/highway-fig8.parquet"
     assert [figure["figure"] for figure in report._figures(here.artifacts, empty)] == ["highway-fig8"]
@@ -517,21 +516,25 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     assert [line[0] for line in told.rows] == ["quiche"]
 
 
-def test_without_published_results_everything_says_how_to_get_them(tmp_path: Path) -> None:
+def html_of(shown: Any) -> str:
+    return str(shown._repr_html_())
+
+
+def test_without_published_results_everything_says_so_and_the_first_how_to_get_them(tmp_path: Path) -> None:
     here = place(tmp_path)
     found = highway.published(here.published / "highway")
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.measured(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
-    shown = [
-        found,
-        beside.show("highway-fig3"),
-        beside.sheet("highway-fig5"),
+    assert "published: {highway: PATH}" in html_of(found)
+    assert "experiment" not in html_of(beside.show("highway-fig7"))  # ours is shown by a figure of its own
+    assert "no runs of our experiment udp-buffer" in html_of(beside.show("highway-fig5"))
+    assert beside.sheet("highway-fig5") is None
+    for one in (
         highway_figures.implementations(found),
         highway_figures.deviations(found),
         highway_figures.changed_sheet(found, here.tables),
         highway_figures.difference_sheet(found, here.tables),
-    ]
-    for one in shown:
-        assert "published: {highway: PATH}" in one._repr_html_()  # type: ignore[union-attr]
+    ):
+        assert "no published results" in html_of(one)
     assert not here.artifacts.exists()

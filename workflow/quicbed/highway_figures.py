@@ -52,15 +52,20 @@ class Beside:
 
     saved: Mapping[str, figures.Saved]
     titles: Mapping[str, str]
-    absent: Absent
 
     def show(self, name: str) -> figures.Saved | Absent:
         """A figure, or why there is none."""
-        return self.saved.get(name, self.absent)
+        if name in self.saved:
+            return self.saved[name]
+        reason = "there are no published results of this figure here"
+        experiment = next((one.experiment for one in highway.FIGURES if one.name == name and one.alone), None)
+        if experiment:
+            reason += f", and no runs of our experiment {experiment}"
+        return Absent(f"{reason}.")
 
-    def sheet(self, name: str) -> Sheet | Absent:
-        """The table behind a figure of `by_setting`."""
-        return setting_sheet(self.saved[name].drawn, self.titles) if name in self.saved else self.absent
+    def sheet(self, name: str) -> Sheet | None:
+        """The table behind a figure of `by_setting`; None without the figure."""
+        return setting_sheet(self.saved[name].drawn, self.titles) if name in self.saved else None
 
 
 def beside(
@@ -85,10 +90,7 @@ def beside(
     for one in found:
         analysis.write_figure_table(one.table, one.name, here.tables)
     saved = figures.save(found, here.figures, root=here.root) if found else []
-    absent = Absent("neither is it in the local copy of the published results, nor was it measured here")
-    if published.empty:
-        absent = _nothing(published)
-    return Beside({one.drawn.name: one for one in saved}, titles, absent)
+    return Beside({one.drawn.name: one for one in saved}, titles)
 
 
 # ---- settings of single libraries ------------------------------------------------------------------------------------
@@ -541,14 +543,13 @@ def _share_panel(
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _nothing(published: Published) -> Absent:
-    return Absent(f"no published results here: {published.missing}")
+NOTHING = Absent("there are no published results here.")
 
 
 def implementations(published: Published) -> Sheet | Absent:
     """What was measured: library, build, version and pairs of hosts of the published runs."""
     if published.empty:
-        return _nothing(published)
+        return NOTHING
     both = pl.concat(
         published.runs.select(
             library=f"{role}_library", build=f"{role}_flavour", version=f"{role}_version", hosts="testbed"
@@ -573,7 +574,7 @@ def implementations(published: Published) -> Sheet | Absent:
 def difference_sheet(published: Published, directory: Path) -> Sheet | Absent:
     """The table of `quicbed.highway.differences`, which is also written to *directory*."""
     if published.empty:
-        return _nothing(published)
+        return NOTHING
     found = highway.differences(published)
     analysis.write_figure_table(found, "highway-differences", directory)
     rows = [
@@ -595,7 +596,7 @@ def difference_sheet(published: Published, directory: Path) -> Sheet | Absent:
 def changed_sheet(published: Published, directory: Path) -> Sheet | Absent:
     """The table of `quicbed.highway.changed_means`, which is also written to *directory*."""
     if published.empty:
-        return _nothing(published)
+        return NOTHING
     found = highway.changed_means(published)
     analysis.write_figure_table(found, "highway-changed-means", directory)
     rows = [
@@ -622,7 +623,7 @@ def _mbit(value: float | None) -> str | None:
 def deviations(published: Published) -> Sheet | Absent:
     """Pairs of Fig. 3 and 10 that were not measured as the figure says."""
     if published.empty:
-        return _nothing(published)
+        return NOTHING
     rows = []
     for directory in (highway.FIG3, highway.FIG10):
         pairs = highway.published_pairs(published.runs, directory)
