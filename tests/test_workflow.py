@@ -125,6 +125,34 @@ def test_captures_show_payload_and_headers_in_the_clear_exactly_where_the_varian
     assert seen == 2 * 8 + 4
 
 
+def test_library_kernel_and_capture_agree_on_what_a_client_sends(finished: Path, table: pl.DataFrame) -> None:
+    proofs = table.filter((pl.col("experiment") == "proofs") & (pl.col("client_library") != "tcp-tls"))
+    assert proofs.height == 2 * 8
+    for row in proofs.rows(named=True):
+        run = json.loads((finished / row["origin"] / "run.json").read_text(encoding="utf-8"))
+        seen = run["evidence"]["seen"]["client_to_server"]
+        # packets share a datagram in the handshake; the kernel counts what is sent by one call once
+        allowed = 3 + 0.1 * seen["packets"]
+        for told in (row["client_packets_sent"], row["client_udp_packets_sent"]):
+            assert abs(told - seen["packets"]) <= allowed, row["origin"]
+        assert abs(row["client_ack_packets"] - seen["one_rtt_packets"]) <= allowed, row["origin"]
+
+
+def test_counters_of_both_hosts_are_in_the_table(table: pl.DataFrame) -> None:
+    measured = table.filter(pl.col("block").is_not_null() & (pl.col("status") == "ok"))
+    assert measured["client_cpu_percent"].min() > 0
+    assert measured.select("client_udp_receive_buffer_errors", "server_udp_packets_sent").null_count().row(0) == (0, 0)
+    counters = measured.select("origin", "counters").explode("counters").unnest("counters")
+    assert counters["origin"].n_unique() == len(measured)
+    assert counters["delta"].min() > 0
+    received = counters.filter((pl.col("role") == "client") & (pl.col("counter") == "UdpInDatagrams"))
+    assert set(received["tool"]) == {"netstat"}
+    told = measured.filter(pl.col("client_udp_packets_received") > 0).select("origin", "client_udp_packets_received")
+    assert sorted(received.select("origin", "delta").rows()) == sorted(told.rows())
+    segments = counters.filter((pl.col("role") == "server") & (pl.col("counter") == "TcpOutSegs"))
+    assert set(segments["origin"]) == set(measured.filter(pl.col("client_library") == "tcp-tls")["origin"])
+
+
 def test_results_are_complete_and_traceable(finished: Path, table: pl.DataFrame) -> None:
     artifacts = finished / "artifacts"
     origins = set(table["origin"])
