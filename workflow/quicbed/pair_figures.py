@@ -92,7 +92,7 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
         f"{int(tried['failed'].sum())} of {int(tried['runs'].sum())} runs failed, {int(main['contaminated'].sum())} "
         f"counted although contaminated; {unproven} cells could not be proven. Empty: different application protocols."
     )
-    _finish(figure, "Goodput of every client with every server", figures.conditions(campaign), caption, height)
+    finish(figure, "Goodput of every client with every server", figures.conditions(campaign), caption, height)
     # names of servers and the title of their axis beside them
     figure.update_layout(margin={"l": 112})
     origins = analysis.used_origins(campaign, main["cell"].to_list())
@@ -187,7 +187,7 @@ def goodput_by_mtu(
         "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, from a capture of "
         "a download of 4 MiB that is not timed. Vertical axes differ."
     )
-    _finish(figure, "Goodput by MTU", _without_mtu(figures.conditions(campaign)), caption, 130 + rows * FACET_PX)
+    finish(figure, "Goodput by MTU", _without_mtu(figures.conditions(campaign)), caption, 130 + rows * FACET_PX)
     origins = analysis.used_origins(campaign, main["cell"].to_list())
     return figures.Drawn("goodput-by-mtu", figure, table, origins, "A Quantum of QUIC, Fig. 5")
 
@@ -272,7 +272,7 @@ def _mtu_missing(figure: go.Figure, cells: list[list[dict[str, Any] | None]], pl
             )
 
 
-def _finish(figure: go.Figure, title: str, conditions: str, caption: str, height: int) -> None:
+def finish(figure: go.Figure, title: str, conditions: str, caption: str, height: int) -> None:
     """Title, caption and what all figures look like."""
     for annotation in figure.layout.annotations:
         if annotation.yref == "paper":  # titles of panels

@@ -1,0 +1,70 @@
+"""Goodput by round-trip time and loss: what is drawn where, and what is said where nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fakeruns
+from quicbed import figures, link_figures, runs
+
+DELAYS, LOSSES = (0, 10, 50), (0, 0.1, 1)
+
+
+def goodput(rtt: float, loss: float) -> float:
+    return 200 / (1 + rtt * (0.1 + loss))
+
+
+def made(rtt: float, loss: float, block: int | None, **changes: Any) -> dict[str, Any]:
+    run = fakeruns.make_run(experiment="delay-loss", block=block, **changes)
+    label = f"{rtt} ms, {loss} %"
+    run["cell"] = run["cell"] | {"id": f"{rtt}-{loss}", "slug": label, "label": label, "baseline": None}
+    run["link"] = {"mode": "wire", "mtu": 1500, "rate_mbit": 200, "rtt_ms": rtt, "loss_percent": loss}
+    run["host"] = run["host"] | {"ping": {"mean_ms": rtt + 0.5, "deviation_ms": 0.1, "within_limits": True}}
+    if run["status"] == "ok":
+        run["metrics"] = run["metrics"] | {"goodput_mbps": goodput(rtt, loss) * (1 + 0.1 * (block or 0))}
+    return run
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    for rtt in DELAYS:
+        for loss in LOSSES:
+            if (rtt, loss) == (50, 1):
+                refused = made(rtt, loss, None, status="unsupported", reason="no losses: kernel has no <bpf>")
+                fakeruns.write_run(tmp_path / "raw", refused)
+                continue
+            for block in (0, 1):
+                fakeruns.write_run(tmp_path / "raw", made(rtt, loss, block))
+    return tmp_path / "raw"
+
+
+def test_a_line_for_every_loss_over_round_trip_times(raw: Path) -> None:
+    campaign, table = figures.experiment_table(runs.table(raw), "delay-loss")
+    table = link_figures.link_table(campaign, table)
+    far = table.filter(label="10 ms, 0.1 %").row(0, named=True)
+    assert (far["rtt_ms"], far["loss_percent"], far["rtt_mean_ms"]) == (10, 0.1, 10.5)
+    drawn = link_figures.goodput_by_delay(campaign, table, {"quinn": "Quinn"})
+    lines = {line.name: line for line in drawn.figure.data}
+    assert list(lines) == ["0 % lost", "0.1 % lost", "1 % lost"]
+    for loss in LOSSES:
+        line = lines[f"{loss:g} % lost"]
+        shown = [rtt for rtt in DELAYS if (rtt, loss) != (50, 1)]
+        assert list(line.y) == pytest.approx([1.05 * goodput(rtt, loss) for rtt in shown])
+        # the smallest and the largest run
+        assert list(line.error_y.array) == pytest.approx([0.05 * goodput(rtt, loss) for rtt in shown])
+        assert [round(x) for x in line.x] == [DELAYS.index(rtt) for rtt in shown]
+    assert "pings before runs: 10.50 ms" in lines["0 % lost"].hovertext[1]
+    assert drawn.figure.layout.xaxis.ticktext == ("0", "10", "50")
+    assert drawn.figure.layout.yaxis.type == "log"
+    assert len(drawn.origins) == 2 * 8
+
+
+def test_a_library_that_cannot_says_so_in_place(raw: Path) -> None:
+    campaign, table = figures.experiment_table(runs.table(raw), "delay-loss")
+    figure = link_figures.goodput_by_delay(campaign, link_figures.link_table(campaign, table)).figure
+    (note,) = (note for note in figure.layout.annotations if note.textangle == -90)
+    assert (note.text, note.x) == ("1 unsupported", 2)
+    assert note.hovertext == "no losses: kernel has no &lt;bpf&gt;"
