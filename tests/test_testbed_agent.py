@@ -1,0 +1,474 @@
+"""The agent of a host, without SSH: its protocol over pipes, the settings it changes, what it parses."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quicbed.testbed import agent
+from quicbed.testbed.deploy import libc_problem, needed_glibc
+
+PATIENCE_S = 20.0
+
+
+# ---- what it parses
+
+
+def test_features_are_read_without_the_sums_of_groups() -> None:
+    text = (
+        "Features for eth0:\nrx-checksumming: on\ntx-checksumming: on\n\ttx-checksum-ipv4: off [fixed]\n"
+        "\ttx-checksum-ip-generic: on\ntcp-segmentation-offload: off\n\ttx-tcp-segmentation: off [requested on]\n"
+        "generic-receive-offload: on\n"
+    )
+    assert agent.parse_features(text) == {
+        "rx-checksumming": {"active": True, "requested": True, "fixed": False},
+        "tx-checksum-ipv4": {"active": False, "requested": False, "fixed": True},
+        "tx-checksum-ip-generic": {"active": True, "requested": True, "fixed": False},
+        "tx-tcp-segmentation": {"active": False, "requested": True, "fixed": False},
+        "generic-receive-offload": {"active": True, "requested": True, "fixed": False},
+    }
+
+
+def test_rings_are_those_of_now_not_the_largest() -> None:
+    text = (
+        "Ring parameters for eth0:\nPre-set maximums:\nRX:\t\t4096\nTX:\t\t4096\n"
+        "Current hardware settings:\nRX:\t\t512\nRX Mini:\tn/a\nTX:\t\t256\n"
+    )
+    assert agent.parse_rings(text) == {"rx": 512, "tx": 256}
+
+
+# ---- hosts(5)
+
+
+@pytest.mark.parametrize("content", ["", "127.0.0.1 localhost\n", "127.0.0.1 localhost\n# no newline"])
+def test_the_hosts_file_is_the_same_to_the_byte_afterwards(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(content)
+    block = agent.HostsBlock(file)
+    assert block.read() == ""
+    block.write("10.0.0.1 server\n10.0.0.2 client")
+    assert block.read() == "10.0.0.1 server\n10.0.0.2 client"
+    assert file.read_text().startswith(content)
+    block.write("10.0.0.9 server")
+    assert block.read() == "10.0.0.9 server"
+    block.write("")
+    assert file.read_text() == content
+
+
+def test_lines_that_somebody_adds_to_the_hosts_file_stay(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 localhost")
+    block = agent.HostsBlock(file)
+    block.write("10.0.0.1 server")
+    file.write_text(file.read_text() + "10.0.0.3 printer\n")
+    block.write("")
+    assert file.read_text() == "127.0.0.1 localhost\n10.0.0.3 printer\n"
+
+
+def test_an_entry_in_the_hosts_file_that_was_cut_off_is_removed(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("127.0.0.1 localhost\n")
+    agent.HostsBlock(file).write("10.0.0.1 server")
+    file.write_text(file.read_text()[:-20])
+    assert agent.HostsBlock(file).read().endswith("(incomplete)")
+    agent.HostsBlock(file).write("")
+    assert file.read_text() == "127.0.0.1 localhost\n"
+
+
+# ---- settings and their journal
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in place of /proc/sys."""
+    directory = tmp_path / "sys"
+    directory.mkdir()
+    for name, value in (("a.one", "1"), ("a.two", "4096 131072\t6291456\n"), ("a.clamped", "10")):
+        (directory / name).write_text(value)
+    monkeypatch.setitem(agent._FILES, "sysctl", lambda name: directory / name)
+    return directory
+
+
+def _settings(directory: Path) -> agent.Settings:
+    return agent.Settings(directory, agent.Programs(directory))
+
+
+def _change(name: str, value: str) -> agent.Change:
+    return {"kind": "sysctl", "name": name, "value": value}
+
+
+def test_settings_are_changed_verified_and_restored(kernel: Path, tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    done = asyncio.run(settings.apply([_change("a.one", "2"), _change("a.two", "1 2 3")]))
+    assert [(one["name"], one["before"], one["after"]) for one in done] == [
+        ("a.one", "1", "2"),
+        ("a.two", "4096 131072 6291456", "1 2 3"),
+    ]
+    journal = json.loads((tmp_path / "journal.json").read_text())
+    assert [entry["before"] for entry in journal["entries"]] == ["1", "4096 131072 6291456"]
+    assert asyncio.run(settings.apply([_change("a.one", "2")])) == []
+    assert asyncio.run(settings.restore()) == (["sysctl a.two", "sysctl a.one"], [])
+    assert (kernel / "a.one").read_text() == "1"
+    assert (kernel / "a.two").read_text().split() == ["4096", "131072", "6291456"]
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_the_first_value_is_the_one_that_comes_back(kernel: Path, tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    for value in ("2", "3", "1", "4"):
+        asyncio.run(settings.apply([_change("a.one", value)]))
+    asyncio.run(settings.restore())
+    assert (kernel / "a.one").read_text() == "1"
+
+
+def test_the_next_agent_restores_what_a_killed_one_has_changed(kernel: Path, tmp_path: Path) -> None:
+    asyncio.run(_settings(tmp_path).apply([_change("a.one", "2")]))
+    later = _settings(tmp_path)
+    later.load()
+    assert asyncio.run(later.restore()) == (["sysctl a.one"], [])
+    assert (kernel / "a.one").read_text() == "1"
+
+
+def test_a_change_that_was_recorded_but_not_made_is_no_change(kernel: Path, tmp_path: Path) -> None:
+    asyncio.run(_settings(tmp_path).apply([_change("a.one", "2")]))
+    (kernel / "a.one").write_text("1")
+    later = _settings(tmp_path)
+    later.load()
+    assert asyncio.run(later.restore()) == ([], [])
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_what_somebody_else_has_changed_since_is_left_alone(kernel: Path, tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    asyncio.run(settings.apply([_change("a.one", "2")]))
+    (kernel / "a.one").write_text("77")
+    assert asyncio.run(settings.restore()) == ([], ["sysctl a.one"])
+    assert (kernel / "a.one").read_text() == "77"
+
+
+def test_after_a_reboot_only_files_are_restored(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
+    settings = _settings(tmp_path)
+    changes = [_change("a.one", "2"), {"kind": "hosts", "name": str(hosts), "value": "10.0.0.1 server"}]
+    asyncio.run(settings.apply(changes))
+    monkeypatch.setattr(agent, "boot_id", lambda: "another")
+    later = _settings(tmp_path)
+    later.load()
+    assert asyncio.run(later.restore()) == ([f"hosts {hosts}"], [])
+    assert (kernel / "a.one").read_text() == "2"
+    assert hosts.read_text() == "127.0.0.1 localhost\n"
+
+
+def test_a_value_that_does_not_hold_is_an_error(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clamped(type(kernel)):  # type: ignore[misc]
+        def write_text(self, data: str, *_: Any, **__: Any) -> int:
+            return int(super().write_text(str(min(int(data), 20))))
+
+    monkeypatch.setitem(agent._FILES, "sysctl", lambda name: Clamped(kernel / name))
+    settings = _settings(tmp_path)
+    with pytest.raises(agent.AgentError, match=r"sysctl a\.clamped is '20' after it was set to '100'"):
+        asyncio.run(settings.apply([_change("a.clamped", "100")]))
+
+
+def test_unknown_settings_are_refused_before_anything_changes(kernel: Path, tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    with pytest.raises(agent.AgentError, match=r"sysctl a\.none: cannot be read: No such file"):
+        asyncio.run(settings.apply([_change("a.one", "2"), _change("a.none", "1")]))
+    assert (kernel / "a.one").read_text() == "1"
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_a_damaged_journal_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "journal.json").write_text("{")
+    with pytest.raises(agent.AgentError, match=r"journal\.json: is damaged"):
+        _settings(tmp_path).load()
+
+
+# ---- what is deployed
+
+
+def test_the_digest_of_a_tree_is_that_of_names_contents_links_and_permissions(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "bin").mkdir(parents=True)
+    (tree / "bin" / "client").write_text("x")
+    (tree / "link").symlink_to("bin/client")
+    seen = {agent.tree_digest(tree)}
+    (tree / "bin" / "client").chmod(0o755)
+    seen.add(agent.tree_digest(tree))
+    (tree / "bin" / "client").write_text("y")
+    seen.add(agent.tree_digest(tree))
+    (tree / "link").unlink()
+    (tree / "link").symlink_to("bin")
+    seen.add(agent.tree_digest(tree))
+    (tree / "bin" / "client").rename(tree / "bin" / "server")
+    seen.add(agent.tree_digest(tree))
+    assert len(seen) == 5
+    assert agent.tree_digest(tree) in seen
+
+
+def test_the_c_library_that_a_program_needs_is_read_from_it(tmp_path: Path) -> None:
+    content = Path(sys.executable).resolve().read_bytes()
+    needed = needed_glibc(content)
+    names = {match.group(1).decode() for match in re.finditer(rb"GLIBC_(2\.\d+(?:\.\d+)?)\0", content)}
+    assert needed == max(tuple(map(int, name.split("."))) for name in names)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "server").write_bytes(content)
+    assert libc_problem(tmp_path, f"glibc {'.'.join(map(str, needed or ()))}") is None
+    assert re.fullmatch(r"server needs glibc 2\.\d+, the host has 2\.1", libc_problem(tmp_path, "glibc 2.1") or "")
+    assert "needs the GNU C library" in (libc_problem(tmp_path, "") or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + bytes(100)])
+def test_other_files_need_no_c_library(content: bytes) -> None:
+    assert needed_glibc(content) is None
+
+
+# ---- the protocol
+
+
+class Client:
+    """The controller's end of the pipes."""
+
+    def __init__(self, directory: Path) -> None:
+        argv = [sys.executable, "-I", agent.__file__, "serve", str(directory)]
+        self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.numbers = itertools.count()
+
+    def send(self, op: str, blob: bytes = b"", **more: Any) -> None:
+        assert self.popen.stdin is not None
+        header = json.dumps({"id": next(self.numbers), "op": op, **more}).encode()
+        self.popen.stdin.write(agent.LENGTHS.pack(len(header), len(blob)) + header + blob)
+        self.popen.stdin.flush()
+
+    def receive(self) -> Any:
+        assert self.popen.stdout is not None
+        header, size = agent.LENGTHS.unpack(self.popen.stdout.read(agent.LENGTHS.size))
+        answer = json.loads(self.popen.stdout.read(header))
+        blob = self.popen.stdout.read(size)
+        if "error" in answer:
+            raise agent.AgentError(answer["error"])
+        return blob if answer.get("bytes") else answer["result"]
+
+    def ask(self, op: str, blob: bytes = b"", **more: Any) -> Any:
+        self.send(op, blob, **more)
+        return self.receive()
+
+    def end(self) -> None:
+        assert self.popen.stdin is not None
+        if not self.popen.stdin.closed:
+            self.popen.stdin.close()
+        self.popen.wait(PATIENCE_S)
+        for stream in (self.popen.stdout, self.popen.stderr):
+            assert stream is not None
+            stream.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Callable[[], Client]]:
+    """Starts agents of one host."""
+    directory = tmp_path / "host"
+    directory.mkdir()
+    started: list[Client] = []
+
+    def start() -> Client:
+        started.append(Client(directory))
+        return started[-1]
+
+    yield start
+    for client in started:
+        client.end()
+
+
+def _holder(session: str) -> dict[str, Any]:
+    return {"session": session, "who": f"controller of {session}"}
+
+
+def _taken(host: Callable[[], Client], session: str = "a") -> Client:
+    client = host()
+    assert client.ask("acquire", holder=_holder(session)) is None
+    client.ask("recover")
+    return client
+
+
+def _spawn(client: Client, directory: Path, script: str, **more: Any) -> int:
+    out, err = directory / "out", directory / "err"
+    pid: int = client.ask("spawn", argv=["sh", "-c", script], stdout=str(out), stderr=str(err), **more)
+    return pid
+
+
+def _is_alive(pid: int) -> bool:
+    return agent.start_ticks(pid) is not None
+
+
+def _await_end(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while _is_alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _await_number(file: Path) -> int:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (file.exists() and file.read_text().endswith("\n")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
+def test_programs_run_to_their_end(host: Callable[[], Client]) -> None:
+    client = host()
+    done = client.ask("run", argv=["sh", "-c", "cat; echo oops >&2; exit 3"], timeout=10, text="some text")
+    assert done == {"returncode": 3, "stdout": "some text", "stderr": "oops\n"}
+    with pytest.raises(agent.AgentError, match=r"sleep 1000: still running after 0.1 s"):
+        client.ask("run", argv=["sleep", "1000"], timeout=0.1)
+    with pytest.raises(agent.AgentError, match="cannot run no-such-program: no such program"):
+        client.ask("run", argv=["no-such-program"], timeout=1)
+    with pytest.raises(agent.AgentError, match="no such operation"):
+        client.ask("dance")
+
+
+def test_answers_come_as_they_are_ready(host: Callable[[], Client]) -> None:
+    client = host()
+    client.send("run", argv=["sleep", "0.5"], timeout=10)
+    client.send("ping")
+    assert client.receive() is None
+    assert client.receive()["returncode"] == 0
+
+
+def test_a_program_is_waited_for_and_accounted(host: Callable[[], Client], tmp_path: Path) -> None:
+    client = _taken(host)
+    script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo $ADDED; exit 4"
+    pid = _spawn(client, tmp_path, script, env={"ADDED": "this"})
+    ended = client.ask("wait", pid=pid, timeout=PATIENCE_S)
+    assert ended["returncode"] == 4
+    assert ended["user_s"] > 0
+    assert (tmp_path / "out").read_text() == "this\n"
+    assert client.ask("wait", pid=pid, timeout=0) == ended
+    assert client.ask("run_delay", pid=pid) is None
+
+
+def test_a_program_can_be_held_to_processors(host: Callable[[], Client], tmp_path: Path) -> None:
+    client = _taken(host)
+    cpu = min(os.sched_getaffinity(0))
+    pid = _spawn(client, tmp_path, "grep Cpus_allowed_list /proc/self/status", cpus=[cpu])
+    assert client.ask("wait", pid=pid, timeout=PATIENCE_S)["returncode"] == 0
+    assert (tmp_path / "out").read_text().split()[1] == str(cpu)
+
+
+def test_a_line_is_awaited_on_the_host(host: Callable[[], Client], tmp_path: Path) -> None:
+    client = _taken(host)
+    pid = _spawn(client, tmp_path, "sleep 0.2; echo ready; exec sleep 1000")
+    asked = {"path": str(tmp_path / "out"), "text": "ready", "pid": pid}
+    assert client.ask("await_text", timeout=PATIENCE_S, **asked) == "found"
+    assert client.ask("await_text", timeout=0.05, **{**asked, "text": "never"}) == "late"
+    client.ask("signal", pid=pid, number=int(signal.SIGTERM))
+    assert client.ask("wait", pid=pid, timeout=PATIENCE_S)["returncode"] == -signal.SIGTERM
+    assert client.ask("await_text", timeout=PATIENCE_S, **{**asked, "text": "never"}) == "ended"
+
+
+def test_the_end_of_a_program_ends_its_group(host: Callable[[], Client], tmp_path: Path) -> None:
+    client = _taken(host)
+    pid = _spawn(client, tmp_path, "sleep 1000 & echo $! ")
+    client.ask("wait", pid=pid, timeout=PATIENCE_S)
+    _await_end(_await_number(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("how", ["end of the connection", signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_agent_ends_its_programs(
+    host: Callable[[], Client], tmp_path: Path, how: str | signal.Signals
+) -> None:
+    client = _taken(host)
+    # the second is in a session of its own and has no parent left
+    pid = _spawn(client, tmp_path, "setsid sh -c 'echo $$; exec sleep 1000' & exec sleep 1000")
+    orphan = _await_number(tmp_path / "out")
+    if isinstance(how, str):
+        client.end()
+    else:
+        client.popen.send_signal(how)
+        client.popen.wait(PATIENCE_S)
+    _await_end(pid)
+    if how == signal.SIGKILL:  # nobody was left to look for it
+        assert _is_alive(orphan)
+        _taken(host)
+    _await_end(orphan)
+
+
+def test_a_host_is_one_controllers_at_a_time(host: Callable[[], Client]) -> None:
+    first = _taken(host, "a")
+    second = host()
+    assert second.ask("acquire", holder=_holder("b"))["who"] == "controller of a"
+    with pytest.raises(agent.AgentError, match="has to be acquired first"):
+        second.ask("recover")
+    first.end()
+    assert second.ask("acquire", holder=_holder("b")) is None
+
+
+def test_an_agent_whose_controller_is_gone_is_replaced(host: Callable[[], Client], tmp_path: Path) -> None:
+    first = _taken(host, "a")
+    pid = _spawn(first, tmp_path, "exec sleep 1000")
+    second = host()
+    found = second.ask("acquire", holder=_holder("b"))
+    assert second.ask("acquire", holder=_holder("b"), replace=found) is None
+    assert first.popen.wait(PATIENCE_S) == 0
+    assert not _is_alive(pid)
+
+
+def test_files_outside_of_its_directory_are_not_removed(host: Callable[[], Client], tmp_path: Path) -> None:
+    client = _taken(host)
+    (tmp_path / "mine").mkdir()
+    for path in (tmp_path / "mine", tmp_path / "host", tmp_path / "host" / ".." / "mine"):
+        with pytest.raises(agent.AgentError, match="is not below"):
+            client.ask("remove", path=str(path))
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_a_tree_that_arrives_damaged_is_refused(host: Callable[[], Client], tmp_path: Path) -> None:
+    client = _taken(host)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "file").write_text("content")
+    digest = agent.tree_digest(tree)
+    assert client.ask("has", digest=digest) is False
+    client.ask("store_begin", digest=digest, size=7)
+    client.ask("store_entry", b"con", digest=digest, name="file", kind="file")
+    client.ask("store_entry", b"tenT", digest=digest, name="file", kind="file")
+    with pytest.raises(agent.AgentError, match="what arrived has the digest"):
+        client.ask("store_end", digest=digest)
+    client.ask("store_begin", digest=digest, size=7)
+    client.ask("store_entry", b"content", digest=digest, name="file", kind="file")
+    assert Path(client.ask("store_end", digest=digest), "file").read_text() == "content"
+    assert client.ask("has", digest=digest) is True
+    (tmp_path / "host" / "store" / digest / "file").write_text("tampered")
+    assert client.ask("has", digest=digest) is False
+
+
+def test_a_tree_that_does_not_fit_is_refused(host: Callable[[], Client]) -> None:
+    client = _taken(host)
+    with pytest.raises(agent.AgentError, match="are needed; make room"):
+        client.ask("store_begin", digest="0" * 64, size=2**60)
+
+
+def test_what_is_changed_can_be_put_back_by_hand(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
+    directory = tmp_path / "host"
+    directory.mkdir()
+    change = {"kind": "hosts", "name": str(hosts), "value": "10.0.0.1 server"}
+    asyncio.run(_settings(directory).apply([change]))
+    argv = [sys.executable, "-I", agent.__file__, "restore", str(directory)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    assert done.stdout == "0 programs ended, 1 settings put back\n"
+    assert hosts.read_text() == "127.0.0.1 localhost\n"

@@ -1,0 +1,1209 @@
+"""What works on a host for a controller: one file, standard library only, Python 3.9 or newer.
+
+The controller starts it over SSH and speaks with it through its standard input and output. It starts programs, waits
+for them and takes their times itself, so that no round trip to the controller is part of what is measured; it keeps
+their output; and it changes settings of the host and puts them back.
+
+**Messages.** Both directions: two unsigned 32-bit big-endian lengths, a JSON object and raw bytes. A request has `id`,
+`op` and the operation's arguments; its answer has the same `id` and either `result` or `error`. Operations are the
+methods of :class:`Agent` named `op_*`.
+
+**Write-ahead journal.** Before a setting is changed, its value and what it is changed to are on disk in
+`<directory>/journal.json`. The agent puts everything back when it is told to, when the connection ends, when nothing is
+heard of the controller for `SILENCE_S`, and on SIGTERM, SIGHUP and SIGINT. If the agent itself is killed, the next one
+does it before anything else; so does `python3 <this file> restore <directory>`, typed on the host.
+
+**Programs.** Each is the leader of a session and ends with the agent (PR_SET_PDEATHSIG). One that is not waited for at
+once carries the agent's directory in its environment, by which the next agent finds what a killed one has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+LENGTHS = struct.Struct(">II")
+MAX_HEADER = 16 * 2**20
+MAX_BLOB = 64 * 2**20
+PIECE = 2**18
+SILENCE_S = 30.0
+"""A controller that is alive says something every few seconds."""
+TOOL_TIMEOUT_S = 20.0
+ENDING_TIMEOUT_S = 20.0
+POLL_S = 0.002
+ECHO_TIMEOUT_S = 3.0
+MARK = "QUICBED_AGENT"
+"""Environment variable of every program, with the agent's directory."""
+SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOSTS_BEGIN = "# quicbed: begin"
+HOSTS_END = "# quicbed: end"
+
+# linux/prctl.h
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# linux/in.h
+_IP_MTU_DISCOVER = 10
+_IP_PMTUDISC_DO = 2
+
+
+class AgentError(Exception):
+    """Something asked for cannot be done, in one line."""
+
+
+def read_text(path: str) -> str | None:
+    """A file's content without surrounding white space, or ``None`` if it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+async def within(event: asyncio.Event, timeout: float) -> bool:
+    """Whether an event comes within *timeout* seconds."""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait({waiting}, timeout=timeout)
+    finally:
+        waiting.cancel()
+    return event.is_set()
+
+
+def boot_id() -> str:
+    """A name of this boot of the kernel: what is not on disk does not outlive it."""
+    return read_text("/proc/sys/kernel/random/boot_id") or ""
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a living process was started, in clock ticks since boot (proc_pid_stat(5), field 22)."""
+    text = read_text(f"/proc/{pid}/stat")
+    if text is None:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return int(fields[19]) if fields[0] not in ("Z", "X") else None
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Replace a file, whole or not at all, and have it on disk on return."""
+    part = path.with_name(path.name + ".part")
+    with part.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def tree_digest(directory: Path) -> str:
+    """SHA-256 of a directory tree: names, kinds, whether files can be executed, contents, targets of links."""
+    total = hashlib.sha256()
+    for path in sorted(directory.rglob("*"), key=lambda path: path.relative_to(directory).as_posix()):
+        name = path.relative_to(directory).as_posix()
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            row = ["link", name, str(path.readlink())]
+        elif stat.S_ISDIR(mode):
+            row = ["directory", name]
+        elif stat.S_ISREG(mode):
+            with path.open("rb") as file:
+                content = hashlib.sha256()
+                while block := file.read(2**20):
+                    content.update(block)
+            row = ["program" if mode & 0o100 else "file", name, content.hexdigest()]
+        else:
+            raise AgentError(f"{path}: is neither file, directory nor link")
+        total.update(json.dumps(row).encode() + b"\n")
+    return total.hexdigest()
+
+
+# ---- programs --------------------------------------------------------------------------------------------------------
+
+
+class Child:
+    """A program that this agent has started, leader of its own session."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self.popen = popen
+        self.pid = popen.pid
+        self.ended = asyncio.Event()
+        self.exit: dict[str, Any] | None = None
+
+    def kill(self) -> None:
+        """End its whole process group; its number is its own until it is reaped."""
+        if self.exit is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Keep how a program ended that has; what is left of its group is killed."""
+        self.kill()
+        _, status, usage = os.wait4(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self.popen.returncode = code
+        self.exit = {
+            "returncode": code,
+            "user_s": usage.ru_utime,
+            "system_s": usage.ru_stime,
+            "max_rss_bytes": usage.ru_maxrss * 1024,
+        }
+        self.ended.set()
+
+
+def find_program(name: str) -> str:
+    """Path of a program; raises AgentError if there is none that can be executed."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_DIRECTORIES}")
+    if found is None:
+        raise AgentError(f"cannot run {name}: no such program or not executable")
+    return found
+
+
+class Programs:
+    """Every program of this agent, and whatever those have started."""
+
+    def __init__(self, directory: Path) -> None:
+        self.mark = str(directory)
+        self.children: dict[int, Child] = {}
+
+    def start(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int,
+        stderr: int,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: Sequence[int] | None = None,
+    ) -> Child:
+        """Start a program that ends with this agent, on the processors *cpus* alone if they are given."""
+        agent = os.getpid()
+
+        def prepare() -> None:
+            # The agent has one thread, so that code between fork and exec is safe.
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != agent:
+                os._exit(1)
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+
+        path = f"{os.environ.get('PATH', '')}:{SYSTEM_DIRECTORIES}".lstrip(":")
+        try:
+            popen = subprocess.Popen(
+                [find_program(argv[0]), *argv[1:]],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env={**os.environ, "PATH": path, **(env or {})},
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise AgentError(f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}") from None
+        child = Child(popen)
+        self.children[child.pid] = child
+        return child
+
+    def reap(self) -> None:
+        """Take note of every program that has ended, and of orphans of programs, which become this agent's."""
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            child = self.children.pop(found.si_pid, None)
+            if child is not None:
+                child.reap()
+            else:
+                os.waitpid(found.si_pid, 0)
+
+    async def run(
+        self, argv: Sequence[str], *, timeout: float = TOOL_TIMEOUT_S, text: str | None = None
+    ) -> tuple[int, str, str]:
+        """Exit status and output of a program that is run to its end; raises AgentError if it takes too long."""
+        with contextlib.ExitStack() as stack:
+            streams = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+            for stream in streams:
+                stack.callback(os.close, stream)
+            if text is not None:
+                os.write(streams[0], text.encode())
+                os.lseek(streams[0], 0, os.SEEK_SET)
+            child = self.start(argv, stdin=streams[0], stdout=streams[1], stderr=streams[2])
+            try:
+                await within(child.ended, timeout)
+            finally:
+                child.kill()
+            if child.exit is None:
+                raise AgentError(f"{' '.join(argv)}: still running after {timeout:g} s")
+            outputs = [os.pread(stream, os.fstat(stream).st_size, 0).decode(errors="replace") for stream in streams[1:]]
+            return int(child.exit["returncode"]), outputs[0], outputs[1]
+
+    async def tool(self, *argv: str) -> str:
+        """Output of a program that must succeed."""
+        status, stdout, stderr = await self.run(argv)
+        if status != 0:
+            lines = (stderr.strip() or stdout.strip()).splitlines()
+            raise AgentError(f"{' '.join(argv)}: {lines[-1] if lines else f'exit status {status}'}")
+        return stdout
+
+    def _descendants(self) -> set[int]:
+        parents: dict[int, int] = {}
+        for pid in _all_processes():
+            text = read_text(f"/proc/{pid}/stat")
+            if text is not None:
+                parents[pid] = int(text.rpartition(")")[2].split()[1])
+        found = {os.getpid()}
+        while more := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= more
+        return found - {os.getpid()}
+
+    def _marked(self) -> set[int]:
+        mark = f"{MARK}={self.mark}".encode()
+        found = set()
+        for pid in _all_processes():
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    found.add(pid)
+        return found - {os.getpid()}
+
+    def end(self) -> int:
+        """Kill every program of this agent and of earlier ones, and all that those started; returns their number."""
+        deadline = time.monotonic() + ENDING_TIMEOUT_S
+        seen: set[int] = set()
+        while True:
+            self.reap()
+            pids = {pid for pid in self._descendants() | self._marked() if start_ticks(pid) is not None}
+            if not pids:
+                self.reap()
+                return len(seen)
+            seen |= pids
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise AgentError(f"process {min(pids)} does not end after SIGKILL; it is stuck in the kernel, reboot")
+            time.sleep(POLL_S)
+
+
+def _all_processes() -> Iterator[int]:
+    with os.scandir("/proc") as entries:
+        yield from [int(entry.name) for entry in entries if entry.name.isdigit()]
+
+
+# ---- settings of the host --------------------------------------------------------------------------------------------
+
+Change = dict[str, Any]
+"""A setting and its wanted value: `kind`, `name`, `value` (a string; a list of words for kind `qdisc`)."""
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _sysctl_file(name: str) -> Path:
+    return Path("/proc/sys") / name.replace(".", "/")
+
+
+_FILES: dict[str, Callable[[str], Path]] = {
+    "sysctl": _sysctl_file,
+    "governor": lambda cpu: Path(f"/sys/devices/system/cpu/{cpu}/cpufreq/scaling_governor"),
+    "irq": lambda number: Path(f"/proc/irq/{number}/smp_affinity_list"),
+    "mtu": lambda interface: Path(f"/sys/class/net/{interface}/mtu"),
+}
+"""Kinds of settings that are a file of the kernel."""
+
+
+def parse_features(text: str) -> dict[str, dict[str, bool]]:
+    """`ethtool -k`: feature to whether it is `active`, `requested` and `fixed`; groups of features are left out."""
+    found: dict[str, dict[str, bool]] = {}
+    group = ""
+    for line in text.splitlines():
+        name, separator, rest = line.partition(":")
+        state = rest.split()
+        if not separator or not state or state[0] not in ("on", "off"):
+            continue
+        if line.startswith("\t"):
+            found.pop(group, None)  # what has indented lines below it is their sum
+        else:
+            group = name.strip()
+        active = state[0] == "on"
+        requested = active
+        if "[requested" in state:
+            requested = state[state.index("[requested") + 1] == "on]"
+        found[name.strip()] = {"active": active, "requested": requested, "fixed": "[fixed]" in state}
+    return found
+
+
+def parse_rings(text: str) -> dict[str, int]:
+    """`ethtool -g`: sizes of the rings now, by `rx` and `tx`."""
+    current = text.partition("Current hardware settings:")[2]
+    rows = (line.partition(":") for line in current.splitlines())
+    values = {name.strip().lower(): value.strip() for name, _, value in rows}
+    return {name: int(values[name]) for name in ("rx", "tx") if values.get(name, "").isdigit()}
+
+
+# What ethtool -k calls some features and what ethtool -K and the kernel call them.
+_FEATURE_OPTIONS = {
+    "rx-checksumming": "rx",
+    "generic-segmentation-offload": "gso",
+    "generic-receive-offload": "gro",
+    "large-receive-offload": "lro",
+    "rx-vlan-offload": "rxvlan",
+    "tx-vlan-offload": "txvlan",
+    "ntuple-filters": "ntuple",
+    "receive-hashing": "rxhash",
+}
+
+
+def shown(change: Mapping[str, Any]) -> str:
+    """How a wanted value reads back."""
+    value = change["value"]
+    if change["kind"] == "qdisc":
+        return str(value[0])
+    return _words(value) if change["kind"] in _FILES else str(value)
+
+
+class HostsBlock:
+    """Our lines in hosts(5), between two comments at its end; other lines are left alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def _split(self) -> tuple[bytes, bytes | None, bytes]:
+        """What is before our block, the block with its comments, and what is after it."""
+        content = self.path.read_bytes()
+        place = content.find(HOSTS_BEGIN.encode())
+        if place < 0:
+            return content, None, b""
+        end = content.find(HOSTS_END.encode(), place)
+        end = len(content) if end < 0 else end + len(HOSTS_END) + 1  # none: killed while it was written
+        # the newline before it is ours if the comment says so, as long as nothing follows
+        ours = content[place:].split(b"\n", 1)[0].endswith(b"newline") and not content[end:]
+        begin = place - 1 if ours else place
+        return content[:begin], content[begin:end], content[end:]
+
+    def read(self) -> str:
+        """Our lines, empty if there are none."""
+        _, block, _ = self._split()
+        if block is None:
+            return ""
+        lines = block.decode(errors="replace").strip("\n").splitlines()
+        return "\n".join(lines[1:-1] if lines[-1] == HOSTS_END else [*lines[1:], "(incomplete)"])
+
+    def write(self, lines: str) -> None:
+        """Replace our lines."""
+        before, block, after = self._split()
+        if block is not None:
+            with self.path.open("r+b") as file:
+                if after:
+                    file.seek(len(before))
+                    file.write(after)
+                file.truncate(len(before) + len(after))
+                os.fsync(file.fileno())
+        if lines:
+            content = before + after
+            lacks_newline = bool(content) and not content.endswith(b"\n")
+            head = ("\n" if lacks_newline else "") + HOSTS_BEGIN + (" newline" if lacks_newline else "")
+            # appended, not replaced: in a container the file is a mount
+            with self.path.open("ab") as file:
+                file.write(f"{head}\n{lines}\n{HOSTS_END}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
+
+
+class Settings:
+    """Settings of the host: read, changed, verified, restored, with the journal."""
+
+    def __init__(self, directory: Path, programs: Programs) -> None:
+        self.path = directory / "journal.json"
+        self.programs = programs
+        self.entries: list[dict[str, Any]] = []
+        self.identity: dict[str, Any] = {}
+        self._features: dict[str, dict[str, dict[str, bool]]] = {}
+        # restoring waits until a change that is under way has ended
+        self._turn = asyncio.Lock()
+
+    # -- reading
+
+    async def read(self, kind: str, name: str) -> str:
+        """A setting's value now; raises AgentError if the host has no such setting."""
+        try:
+            if kind in _FILES:
+                return _words(_FILES[kind](name).read_text())
+            if kind == "hosts":
+                return HostsBlock(Path(name)).read()
+        except OSError as error:
+            raise AgentError(f"{kind} {name}: cannot be read: {error.strerror}") from None
+        interface, _, what = name.partition(" ")
+        if kind == "feature":
+            features = await self.features(interface)
+            if what not in features:
+                raise AgentError(f"feature {name}: the interface has none of this name")
+            return "on" if features[what]["requested"] else "off"
+        if kind == "ring":
+            rings = parse_rings(await self.programs.tool("ethtool", "-g", interface))
+            if what not in rings:
+                raise AgentError(f"ring {name}: the interface does not tell its size")
+            return str(rings[what])
+        if kind == "qdisc":
+            return await self._qdisc(interface)
+        raise AgentError(f"{kind}: no such kind of setting")
+
+    async def features(self, interface: str, *, again: bool = False) -> dict[str, dict[str, bool]]:
+        """Features of an interface, asked once per change."""
+        if again or interface not in self._features:
+            self._features[interface] = parse_features(await self.programs.tool("ethtool", "-k", interface))
+        return self._features[interface]
+
+    async def _qdisc(self, interface: str) -> str:
+        """Kind of the root queueing discipline that somebody has set, or `default`."""
+        shown = await self.programs.tool("tc", "-j", "qdisc", "show", "dev", interface)
+        rows = json.loads(shown or "[]")
+        # the kernel's own choice has the handle 0:
+        root = next((row for row in rows if row.get("root") and row.get("handle", "0:") != "0:"), None)
+        return "default" if root is None else str(root["kind"])
+
+    # -- changing
+
+    async def _write(self, changes: Sequence[Change]) -> None:
+        """Write values; features of one interface at once, as they depend on each other."""
+        features: dict[str, list[str]] = {}
+        for change in changes:
+            kind, name, value = change["kind"], change["name"], change["value"]
+            interface, _, what = name.partition(" ")
+            if kind in _FILES:
+                try:
+                    _FILES[kind](name).write_text(value)
+                except OSError as error:
+                    raise AgentError(f"{kind} {name}: cannot be set to {value}: {error.strerror}") from None
+            elif kind == "hosts":
+                HostsBlock(Path(name)).write(value)
+            elif kind == "feature":
+                features.setdefault(interface, []).extend([_FEATURE_OPTIONS.get(what, what), value])
+            elif kind == "ring":
+                await self.programs.tool("ethtool", "-G", interface, what, value)
+            elif value[0] == "default":
+                await self.programs.tool("tc", "qdisc", "del", "dev", interface, "root")
+            else:
+                await self.programs.tool("tc", "qdisc", "replace", "dev", interface, "root", *value)
+        for interface, options in features.items():
+            self._features.pop(interface, None)
+            await self.programs.tool("ethtool", "-K", interface, *options)
+
+    async def apply(self, changes: Sequence[Change]) -> list[dict[str, str]]:
+        """Make settings as wanted and verify it by reading back; returns those changed, with their values before."""
+        async with self._turn:
+            return await self._apply(changes)
+
+    async def _apply(self, changes: Sequence[Change]) -> list[dict[str, str]]:
+        self._features.clear()
+        wanted: list[Change] = []
+        done: list[dict[str, str]] = []
+        for change in changes:
+            before = await self.read(change["kind"], change["name"])
+            after = shown(change)
+            entry = self._entry(change["kind"], change["name"])
+            # parameters of a queueing discipline are not compared: it is set again
+            if before == after and (change["kind"] != "qdisc" or after == "default"):
+                continue
+            if change["kind"] == "qdisc" and before != "default" and entry is None:
+                raise AgentError(
+                    f"qdisc {change['name']}: somebody has set {before}, which could not be put back; remove it with: "
+                    f"tc qdisc del dev {change['name']} root"
+                )
+            if entry is None:
+                entry = {"kind": change["kind"], "name": change["name"], "before": before, "after": []}
+                self.entries.append(entry)
+            if after not in entry["after"]:
+                entry["after"].append(after)
+            wanted.append(change)
+            done.append({"kind": change["kind"], "name": change["name"], "before": before, "after": after})
+        if not wanted:
+            return []
+        self._save()
+        await self._write(wanted)
+        self._features.clear()
+        for change in wanted:
+            found = await self.read(change["kind"], change["name"])
+            if found != shown(change):
+                raise AgentError(
+                    f"{change['kind']} {change['name']} is {found!r} after it was set to {change['value']!r}"
+                )
+        return done
+
+    def _entry(self, kind: str, name: str) -> dict[str, Any] | None:
+        return next((entry for entry in self.entries if (entry["kind"], entry["name"]) == (kind, name)), None)
+
+    # -- the journal
+
+    def _save(self) -> None:
+        content = {"format": FORMAT, "boot_id": boot_id(), **self.identity, "entries": self.entries}
+        write_durably(self.path, json.dumps(content, indent=1) + "\n")
+
+    def load(self) -> None:
+        """Take over what an earlier agent has changed; settings that ended with its boot are done with."""
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            raise AgentError(
+                f"{self.path}: is damaged ({error}); look what is changed on the host and remove it"
+            ) from None
+        if content.get("format") != FORMAT:
+            raise AgentError(f"{self.path}: format {content.get('format')!r} is not {FORMAT}; restore with its agent")
+        self.entries = living(content["entries"], content["boot_id"])
+        if not self.entries:
+            self.path.unlink()
+
+    async def restore(self, entries: Iterable[dict[str, Any]] | None = None) -> tuple[list[str], list[str]]:
+        """Put values back, the last change first.
+
+        *entries*: those of a controller's record; by default those of the journal, which is removed when all is done.
+        Returns the settings put back, and those left alone because somebody has changed them since. Raises AgentError
+        naming the first that cannot be put back, after all others have been.
+        """
+        async with self._turn:
+            return await self._restore(entries)
+
+    async def _restore(self, entries: Iterable[dict[str, Any]] | None) -> tuple[list[str], list[str]]:
+        own = entries is None
+        if own and not self.entries:
+            return [], []
+        self._features.clear()
+        restored, foreign, failed = [], [], []
+        remaining: list[dict[str, Any]] = []
+        features: list[tuple[dict[str, Any], Change]] = []
+        for entry in reversed(self.entries if entries is None else list(entries)):
+            label = f"{entry['kind']} {entry['name']}"
+            try:
+                found = await self.read(entry["kind"], entry["name"])
+                if found == entry["before"]:
+                    continue
+                if found not in entry["after"] and not (entry["kind"] == "hosts" and found.endswith("(incomplete)")):
+                    foreign.append(label)
+                    continue
+                value = [entry["before"]] if entry["kind"] == "qdisc" else entry["before"]
+                change = {"kind": entry["kind"], "name": entry["name"], "value": value}
+                if entry["kind"] == "feature":
+                    features.append((entry, change))
+                    continue
+                await self._write([change])
+                await self._verify(entry)
+                restored.append(label)
+            except AgentError as error:
+                failed.append(str(error))
+                remaining.append(entry)
+        if features:
+            try:
+                await self._write([change for _, change in features])
+                for entry, _ in features:
+                    await self._verify(entry)
+                    restored.append(f"feature {entry['name']}")
+            except AgentError as error:
+                failed.append(str(error))
+                remaining += [entry for entry, _ in features]
+        if own:
+            self.entries = remaining[::-1]
+            if self.entries:
+                self._save()
+            else:
+                self.path.unlink(missing_ok=True)
+        if failed:
+            raise AgentError(f"not everything could be put back: {failed[0]}")
+        return restored, foreign
+
+    async def _verify(self, entry: Mapping[str, Any]) -> None:
+        found = await self.read(entry["kind"], entry["name"])
+        if found != entry["before"]:
+            raise AgentError(
+                f"{entry['kind']} {entry['name']} is {found!r} after it was put back to {entry['before']!r}"
+            )
+
+
+def living(entries: Iterable[dict[str, Any]], boot: str) -> list[dict[str, Any]]:
+    """Changes that outlive the boot in which they were made, or all of them in that boot."""
+    return [entry for entry in entries if boot == boot_id() or entry["kind"] == "hosts"]
+
+
+class Output:
+    """Writes whole messages to the controller.
+
+    asyncio's own pipes for writing do not serve: sshd gives one socket for both directions, and they take what comes
+    in for the end of the connection.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.turn = asyncio.Lock()
+        os.set_blocking(descriptor, False)
+
+    async def send(self, message: bytes) -> None:
+        """Write a message; others wait for their turn."""
+        loop = asyncio.get_running_loop()
+        async with self.turn:
+            view = memoryview(message)
+            while view:
+                try:
+                    view = view[os.write(self.descriptor, view) :]
+                except BlockingIOError:
+                    room = asyncio.Event()
+                    loop.add_writer(self.descriptor, room.set)
+                    try:
+                        await room.wait()
+                    finally:
+                        loop.remove_writer(self.descriptor)
+
+
+# ---- the agent -------------------------------------------------------------------------------------------------------
+
+
+class Agent:
+    """Answers requests until its controller is gone, then leaves the host as it was."""
+
+    def __init__(self, directory: Path, reader: asyncio.StreamReader, output: Output) -> None:
+        self.directory = directory
+        self.reader = reader
+        self.output = output
+        self.programs = Programs(directory)
+        self.settings = Settings(directory, self.programs)
+        self.heard = time.monotonic()
+        self.lock: int | None = None
+        self.spawned: dict[int, Child] = {}
+        self.running: set[asyncio.Task[None]] = set()
+        self.echoes: list[asyncio.DatagramTransport] = []
+        self.over = asyncio.Event()
+
+    # -- messages
+
+    async def _read(self) -> tuple[dict[str, Any], bytes]:
+        header, blob = LENGTHS.unpack(await self.reader.readexactly(LENGTHS.size))
+        if header > MAX_HEADER or blob > MAX_BLOB:
+            raise AgentError("message too long")
+        content = await self.reader.readexactly(header)
+        return json.loads(content), await self.reader.readexactly(blob)
+
+    async def _answer(self, request: dict[str, Any], blob: bytes) -> None:
+        number = request.pop("id")
+        operation: Callable[..., Awaitable[Any]] | None = getattr(self, f"op_{request.pop('op')}", None)
+        answer: dict[str, Any] = {"id": number}
+        content = b""
+        try:
+            if operation is None:
+                raise AgentError("no such operation")
+            if blob:
+                request["blob"] = blob
+            result = await operation(**request)
+            if isinstance(result, bytes):
+                content = result
+                answer["bytes"] = True
+            else:
+                answer["result"] = result
+        except AgentError as error:
+            answer["error"] = str(error)
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            answer["error"] = f"{where}{error.strerror or error}"
+        header = json.dumps(answer).encode()
+        await self.output.send(LENGTHS.pack(len(header), len(content)) + header + content)
+
+    async def _listen(self) -> None:
+        while True:
+            request, blob = await self._read()
+            self.heard = time.monotonic()
+            task = asyncio.ensure_future(self._answer(request, blob))
+            self.running.add(task)
+            task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.over.set()
+
+    async def _watch(self) -> None:
+        while time.monotonic() - self.heard < SILENCE_S:
+            await asyncio.sleep(1)
+
+    async def serve(self) -> None:
+        """Work until the controller ends the connection, falls silent, or a signal comes; then clean up."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGCHLD, self.programs.reap)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            loop.add_signal_handler(number, self.over.set)
+        ends = [asyncio.ensure_future(end) for end in (self._listen(), self._watch(), self.over.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in [*ends, *self.running]:
+                task.cancel()
+            await asyncio.gather(*ends, *self.running, return_exceptions=True)
+            if self.lock is not None:
+                try:
+                    await self.clean_up()
+                except AgentError as error:
+                    print(error, file=sys.stderr)
+
+    async def clean_up(self) -> dict[str, Any]:
+        """End every program, put every setting back, remove files that are not finished."""
+        for echo in self.echoes:
+            echo.close()
+        self.echoes.clear()
+        ended = self.programs.end()
+        for leftover in (self.directory / "runs", self.directory / "partial"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        restored, foreign = await self.settings.restore()
+        return {"ended": ended, "restored": restored, "foreign": foreign}
+
+    # -- operations: the host
+
+    async def op_hello(self) -> dict[str, Any]:
+        """What identifies the host and what it has."""
+        usage = shutil.disk_usage(self.directory)
+        memory = {
+            key: int(value.split()[0])
+            for key, _, value in (line.partition(":") for line in (read_text("/proc/meminfo") or "").splitlines())
+        }
+        cpuinfo = (read_text("/proc/cpuinfo") or "").split("\n\n", 1)[0]
+        fields = {
+            key.strip(): value.strip() for key, _, value in (line.partition(":") for line in cpuinfo.splitlines())
+        }
+        flags = fields.get("flags", fields.get("Features", "")).split()
+        wanted = {"aes", "pclmulqdq", "vaes", "vpclmulqdq", "avx2", "avx512f", "sha_ni", "pmull", "sha2"}
+        try:
+            libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        except (ValueError, OSError):
+            libc = ""
+        identity = read_text("/etc/machine-id") or platform.node()
+        return {
+            "pid": os.getpid(),
+            "uid": os.geteuid(),
+            "python": platform.python_version(),
+            "boot_id": boot_id(),
+            "host_id": hashlib.sha256(identity.encode()).hexdigest()[:12],
+            "kernel": platform.release(),
+            "kernel_version": platform.version(),
+            "architecture": platform.machine(),
+            "libc": libc,
+            "cpu_model": fields.get("model name") or fields.get("CPU part") or platform.machine(),
+            "cpu_flags": sorted(set(flags) & wanted),
+            "virtual_machine": "hypervisor" in flags,
+            "cpus": os.cpu_count() or 1,
+            "cpus_allowed": sorted(os.sched_getaffinity(0)),
+            "memory_bytes": memory.get("MemTotal", 0) * 1024,
+            "hugepages": memory.get("HugePages_Total", 0),
+            "clock_source": read_text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            "cpu_governor": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            "congestion_controls": (read_text("/proc/sys/net/ipv4/tcp_available_congestion_control") or "").split(),
+            "disk_free_bytes": usage.free,
+            "time_s": time.time(),
+            "missing": [name for name in ("ip", "tc", "ethtool", "tcpdump") if not _has(name)],
+        }
+
+    async def op_acquire(self, holder: dict[str, Any], replace: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Take the host for this agent; returns who has it, if somebody else has.
+
+        *replace* is a holder that is known to be dead: its agent is ended first. A host that is taken is cleaned up
+        after whoever had it before.
+        """
+        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = time.monotonic() + ENDING_TIMEOUT_S
+        begin = time.monotonic()
+        asked = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                pass
+            try:
+                found = json.loads(os.pread(descriptor, 65536, 0))
+                known = {**found, "agent": int(found["agent"]), "agent_ticks": int(found["agent_ticks"])}
+            except (ValueError, KeyError, TypeError):
+                known = None  # being written, or cut off
+            ours = known is not None and replace is not None and known.get("session") == replace.get("session")
+            if known is not None and ours and start_ticks(known["agent"]) == known["agent_ticks"]:
+                # the first signal lets it put everything back itself
+                late = time.monotonic() - begin > ENDING_TIMEOUT_S / 2
+                with contextlib.suppress(ProcessLookupError):
+                    if late or not asked:
+                        os.kill(known["agent"], signal.SIGKILL if late else signal.SIGTERM)
+                asked = True
+            elif known is not None and not ours and start_ticks(known["agent"]) == known["agent_ticks"]:
+                os.close(descriptor)
+                return known
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                return known or {"who": "an unknown program"}
+            await asyncio.sleep(0.02)
+        content = {**holder, "agent": os.getpid(), "agent_ticks": start_ticks(os.getpid())}
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(content).encode(), 0)
+        self.lock = descriptor
+        self.settings.identity = {"who": holder.get("who")}
+        return None
+
+    async def op_recover(self) -> dict[str, Any]:
+        """Clean up what an agent that was killed has left: its programs, its settings, its unfinished files."""
+        self._locked()
+        self.settings.load()
+        return await self.clean_up()
+
+    def _locked(self) -> None:
+        if self.lock is None:
+            raise AgentError("the host has to be acquired first")
+
+    async def op_ping(self) -> None:
+        """Say that the controller is alive."""
+
+    # -- operations: settings
+
+    async def op_read_settings(self, settings: list[list[str]]) -> list[str | None]:
+        """Values of settings by kind and name; null for one that the host does not have."""
+        values: list[str | None] = []
+        for kind, name in settings:
+            try:
+                values.append(await self.settings.read(kind, name))
+            except AgentError:
+                values.append(None)
+        return values
+
+    async def op_features(self, interface: str) -> dict[str, dict[str, bool]]:
+        """Features of an interface as they are now."""
+        return await self.settings.features(interface, again=True)
+
+    async def op_apply(self, changes: list[Change]) -> list[dict[str, str]]:
+        """Change settings and verify them."""
+        self._locked()
+        return await self.settings.apply(changes)
+
+    async def op_restore(self, entries: list[dict[str, Any]] | None = None, boot: str = "") -> dict[str, list[str]]:
+        """Put settings back: all of this agent's, or those of a controller's record of boot *boot*."""
+        self._locked()
+        restored, foreign = await self.settings.restore(None if entries is None else living(entries, boot))
+        return {"restored": restored, "foreign": foreign}
+
+    async def op_end_programs(self) -> int:
+        """End every program, and forget their files; settings stay."""
+        self._locked()
+        ended = self.programs.end()
+        shutil.rmtree(self.directory / "runs", ignore_errors=True)
+        return ended
+
+    async def op_clean_up(self) -> dict[str, Any]:
+        """End every program and put every setting back."""
+        self._locked()
+        return await self.clean_up()
+
+    # -- operations: programs
+
+    async def op_run(self, argv: list[str], timeout: float, text: str | None = None) -> dict[str, Any]:
+        """Run a program to its end."""
+        status, stdout, stderr = await self.programs.run(argv, timeout=timeout, text=text)
+        return {"returncode": status, "stdout": stdout, "stderr": stderr}
+
+    async def op_spawn(
+        self,
+        argv: list[str],
+        stdout: str,
+        stderr: str,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        cpus: list[int] | None = None,
+    ) -> int:
+        """Start a program with its output in files; returns its process id."""
+        self._locked()
+        with open(stdout, "wb") as out, open(stderr, "wb") as err:
+            more = {**(env or {}), MARK: self.programs.mark}
+            child = self.programs.start(argv, stdout=out.fileno(), stderr=err.fileno(), env=more, cwd=cwd, cpus=cpus)
+        self.spawned[child.pid] = child
+        return child.pid
+
+    def _child(self, pid: int) -> Child:
+        child = self.spawned.get(pid)
+        if child is None:
+            raise AgentError(f"process {pid} is not one of this agent's")
+        return child
+
+    async def op_wait(self, pid: int, timeout: float) -> dict[str, Any] | None:
+        """How a program ended, or null if it still runs after *timeout* seconds."""
+        child = self._child(pid)
+        if child.exit is None and timeout > 0:
+            await within(child.ended, timeout)
+        return child.exit
+
+    async def op_signal(self, pid: int, number: int) -> None:
+        """Send a signal to a program, SIGKILL to its whole group; nothing if it has ended."""
+        child = self._child(pid)
+        if child.exit is None:
+            if number == signal.SIGKILL:
+                child.kill()
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    async def op_run_delay(self, pid: int) -> float | None:
+        """Seconds the threads of a program have waited for a processor; null once it has ended."""
+        total = 0
+        try:
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                total += int((thread / "schedstat").read_text().split()[1])
+        except (OSError, IndexError, ValueError):
+            return None
+        return total / 1e9 if self._child(pid).exit is None else None
+
+    async def op_await_text(self, path: str, text: str, pid: int, timeout: float) -> str:
+        """Wait for a complete line with *text* in a file that a program writes: `found`, `ended` or `late`."""
+        child = self._child(pid)
+        deadline = time.monotonic() + timeout
+        while True:
+            ended = child.exit is not None
+            with contextlib.suppress(FileNotFoundError):
+                content = Path(path).read_bytes()
+                if text.encode() in content and content.endswith(b"\n"):
+                    return "found"
+            if ended:
+                return "ended"
+            if time.monotonic() > deadline:
+                return "late"
+            await asyncio.sleep(POLL_S)
+
+    # -- operations: files
+
+    async def op_read(self, path: str, offset: int = 0, size: int = MAX_BLOB) -> bytes:
+        """Bytes of a file."""
+        size = min(size, MAX_BLOB)
+        content = b""
+        # in pieces: the kernel reserves memory for as much as is asked of a file in /proc/sys
+        with open(path, "rb", buffering=0) as file:
+            if offset:
+                file.seek(offset)
+            while len(content) < size and (piece := file.read(min(size - len(content), PIECE))):
+                content += piece
+        return content
+
+    async def op_read_all(self, paths: list[str]) -> dict[str, Any]:
+        """Texts of small files, null for what cannot be read; how far the clock is ahead of the time since boot, in s.
+
+        The latter (CLOCK_REALTIME less CLOCK_MONOTONIC) changes only where somebody sets the clock.
+        """
+        return {"texts": [read_text(path) for path in paths], "clock_s": time.time() - time.monotonic()}
+
+    async def op_make_directory(self, path: str) -> None:
+        """Make a directory of a run, below this agent's own."""
+        self._inside(path).mkdir(parents=True)
+
+    async def op_list(self, path: str) -> list[list[Any]]:
+        """Names and sizes of the files in a directory."""
+        return [[file.name, file.stat().st_size] for file in sorted(self._inside(path).iterdir()) if file.is_file()]
+
+    async def op_remove(self, path: str) -> None:
+        """Remove a file or directory, below this agent's own."""
+        target = self._inside(path)
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        else:
+            target.unlink(missing_ok=True)
+
+    def _inside(self, path: str) -> Path:
+        target = Path(os.path.normpath(path))
+        if self.directory not in target.parents:
+            raise AgentError(f"{path}: is not below {self.directory}")
+        return target
+
+    # -- operations: what is deployed
+
+    def _store(self, digest: str) -> Path:
+        return self._inside(str(self.directory / "store" / digest))
+
+    async def op_has(self, digest: str) -> bool:
+        """Whether a directory tree of this content is there, found by reading all of it; one that differs goes."""
+        self._locked()
+        target = self._store(digest)
+        if not target.is_dir():
+            return False
+        if tree_digest(target) == digest:
+            return True
+        shutil.rmtree(target)
+        return False
+
+    async def op_store_begin(self, digest: str, size: int) -> None:
+        """Begin to receive a tree of this digest and size in bytes."""
+        self._locked()
+        part = self._inside(str(self.directory / "partial" / digest))
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        free = shutil.disk_usage(part).free
+        if free < size * 2:
+            raise AgentError(f"{self.directory}: {free >> 20} MiB free, {size * 2 >> 20} MiB are needed; make room")
+
+    async def op_store_entry(
+        self, digest: str, name: str, kind: str, target: str = "", mode: int = 0o644, blob: bytes = b""
+    ) -> None:
+        """Receive a directory, a link or the next piece of a file of a tree."""
+        path = self._inside(str(self.directory / "partial" / digest / name))
+        if self.directory / "partial" / digest not in path.parents:
+            raise AgentError(f"{name}: is not inside the tree")
+        if kind == "directory":
+            path.mkdir(exist_ok=True)
+        elif kind == "link":
+            path.symlink_to(target)
+        else:
+            with path.open("ab") as file:
+                file.write(blob)
+            path.chmod(mode & 0o755)
+
+    async def op_store_end(self, digest: str) -> str:
+        """Verify a tree that was received and put it in its place; returns its path."""
+        part, target = self.directory / "partial" / digest, self._store(digest)
+        found = tree_digest(part)
+        if found != digest:
+            shutil.rmtree(part)
+            raise AgentError(f"what arrived has the digest {found[:12]}, not {digest[:12]}; try again")
+        target.parent.mkdir(exist_ok=True)
+        os.sync()
+        part.rename(target)
+        return str(target)
+
+    # -- operations: the measured link
+
+    async def op_echo_open(self, address: str) -> int:
+        """Return datagrams that arrive at a port of *address*; returns the port."""
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_datagram_endpoint(_Echo, local_addr=(address, 0))
+        self.echoes.append(transport)
+        return int(transport.get_extra_info("sockname")[1])
+
+    async def op_echo_close(self) -> None:
+        """Close every such port."""
+        for echo in self.echoes:
+            echo.close()
+        self.echoes.clear()
+
+    async def op_echo(self, source: str, address: str, port: int, size: int, count: int) -> list[float]:
+        """Round-trip times in seconds of datagrams of *size* bytes that must not be fragmented."""
+        times = []
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+            near.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
+            near.bind((source, 0))
+            near.connect((address, port))
+            near.setblocking(False)
+            loop = asyncio.get_running_loop()
+            for number in range(count):
+                content = number.to_bytes(4, "big") + bytes(size - 4)
+                begin = time.monotonic()
+                try:
+                    await loop.sock_sendall(near, content)
+                    answer = asyncio.ensure_future(loop.sock_recv(near, 65536))
+                    if not (await asyncio.wait({answer}, timeout=ECHO_TIMEOUT_S))[0]:
+                        answer.cancel()
+                        raise AgentError(f"datagrams of {size} bytes to {address}: no answer in {ECHO_TIMEOUT_S:g} s")
+                    if answer.result() != content:
+                        raise AgentError(f"datagrams of {size} bytes to {address}: another one came back")
+                except OSError as error:
+                    raise AgentError(f"datagrams of {size} bytes to {address}: {error.strerror}") from None
+                times.append(time.monotonic() - begin)
+        return times
+
+
+class _Echo(asyncio.DatagramProtocol):
+    """Sends back what it receives."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.transport.sendto(data, addr)
+
+
+def _has(name: str) -> bool:
+    try:
+        find_program(name)
+    except AgentError:
+        return False
+    return True
+
+
+# ---- main ------------------------------------------------------------------------------------------------------------
+
+
+async def _serve(directory: Path) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=MAX_BLOB)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(0), "rb", 0))
+    output = Output(os.dup(1))
+    # What prints must not get between the messages.
+    os.dup2(2, 1)
+    with open(os.devnull, "rb") as null:
+        os.dup2(null.fileno(), 0)
+    await Agent(directory, reader, output).serve()
+
+
+async def _restore(directory: Path) -> int:
+    programs = Programs(directory)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, programs.reap)
+    with open(directory / "lock", "a+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("an agent is at work on this host; it puts everything back when it ends", file=sys.stderr)
+            return 1
+        settings = Settings(directory, programs)
+        try:
+            ended = programs.end()
+            settings.load()
+            restored, foreign = await settings.restore()
+        except AgentError as error:
+            print(error, file=sys.stderr)
+            return 1
+    print(f"{ended} programs ended, {len(restored)} settings put back")
+    for name in foreign:
+        print(f"left alone, because it was changed since: {name}")
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`serve DIRECTORY`: work for the controller at the other end of the pipes; `restore DIRECTORY`: by hand."""
+    if len(arguments) != 2 or arguments[0] not in ("serve", "restore"):
+        print("usage: agent.py serve|restore DIRECTORY", file=sys.stderr)
+        return 2
+    directory = Path(arguments[1])
+    os.umask(0o022)
+    if arguments[0] == "restore":
+        return asyncio.run(_restore(directory))
+    # Programs whose parent has ended become children of this agent.
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    asyncio.run(_serve(directory))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
