@@ -157,7 +157,7 @@ def test_conda_environment_of_the_workflow_has_everything(conda: ModuleType) -> 
 
 GROUP_MODULES = {
     "build": ("quicbed.config", "quicbed.build"),
-    "measure": ("quicbed.measure", "quicbed.certificates", "quicbed.proof"),
+    "measure": ("quicbed.measure", "quicbed.certificates", "quicbed.proof", "quicbed.testbed.remote"),
     "analysis": ("quicbed.runs", "quicbed.analysis", "quicbed.figures", "quicbed.report"),
     "notebooks": ("quicbed.notebooks", "quicbed.analysis", "quicbed.figures"),
 }

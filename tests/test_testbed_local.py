@@ -337,7 +337,9 @@ def test_names_that_cannot_be_namespaces_are_refused(bad: str) -> None:
 
 def test_kinds_of_testbeds() -> None:
     assert isinstance(open_testbed("a", "local"), LocalTestbed)
-    with pytest.raises(TestbedError, match="unknown kind 'ssh'; known: local"):
+    with pytest.raises(TestbedError, match="unknown kind 'moon'; known: local, ssh"):
+        open_testbed("a", "moon")
+    with pytest.raises(TestbedError, match=r"kind `ssh` needs what config/testbeds/a\.yaml says"):
         open_testbed("a", "ssh")
 
 

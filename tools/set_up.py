@@ -111,6 +111,14 @@ MEASURING_TOOLS = (
 )
 
 
+# What the tests of testbeds over SSH connect to.
+SSH_TOOLS = (
+    Tool("openssh-server", "tests of testbeds over SSH", lambda: Path("/usr/sbin/sshd").exists()),
+    Tool("openssh-client", "tests of testbeds over SSH", command("ssh-keygen")),
+)
+SSH_SERVER_OFF = Path("/etc/ssh/sshd_not_to_be_run")
+
+
 class SetUpError(Exception):
     """Set-up cannot go on; the message says why and what to do."""
 
@@ -239,6 +247,13 @@ def install_packages(packages: list[str], log: TextIO, *, update: bool) -> bool:
     return run_logged([*apt_get, "install", "--no-install-recommends", *packages], log, environment)
 
 
+def keep_ssh_server_off() -> None:
+    """Debian's openssh-server starts a server as it is installed, unless there is this file."""
+    SSH_SERVER_OFF.parent.mkdir(parents=True, exist_ok=True)
+    SSH_SERVER_OFF.touch()
+    say(f"openssh-server is for tests: {SSH_SERVER_OFF} keeps the system's own SSH server from being started")
+
+
 def provide_packages(target: str, tools: list[Tool], wants_chromium: bool, log: TextIO) -> bool:
     """Install what is missing. False when there is no Chromium, which is not an error."""
     missing = missing_tools(tools)
@@ -258,6 +273,8 @@ def provide_packages(target: str, tools: list[Tool], wants_chromium: bool, log: 
     if missing:
         names = [tool.package for tool in missing]
         say(f"installing Debian packages: {' '.join(names)}")
+        if "openssh-server" in names:
+            keep_ssh_server_off()
         if not install_packages(names, log, update=True):
             raise SetUpError(
                 f"Debian packages could not be installed. Run `{apt_get_line(names)}` by hand. "
@@ -391,6 +408,8 @@ def set_up(target: str) -> None:
     check_python()
     measures = target in MEASURING_TARGETS
     tools = list(MEASURING_TOOLS) if measures else [PYTHON_VENV]
+    if target == "test":
+        tools += SSH_TOOLS
     if measures and os.geteuid() != 0:
         missing = missing_tools(tools)
         raise SetUpError(root_needed(target, missing if CHROMIUM.present() else [*missing, CHROMIUM]))

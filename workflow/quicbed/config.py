@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from quicbed import algorithms
 
@@ -121,11 +129,129 @@ class Config(Model):
         return value
 
 
+def _cpu_list(text: str) -> str:
+    """Check a list of processors as in cpuset(7), "List format"."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+            raise ValueError("is not a list of processors; write one as `2-5` or `0,2-3`")
+    return text
+
+
+CpuList = Annotated[str, AfterValidator(_cpu_list)]
+Sysctl = Annotated[str, Field(pattern=r"^[a-z0-9_-]+(\.[a-zA-Z0-9_-]+)+$")]
+Ipv4 = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}$")]
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:%-]+$")]
+Argv = Annotated[list[str], Field(min_length=1)]
+
+
+def cpus_of(text: str) -> list[int]:
+    """`0,2-3` to [0, 2, 3]."""
+    parts = (part.partition("-") for part in text.split(","))
+    return sorted({cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)})
+
+
+class SshAddress(Model):
+    """How a host is reached with SSH."""
+
+    address: HostName = Field(description="Host name or address, or an alias of the OpenSSH configuration.")
+    port: int | None = Field(None, ge=1, le=65535, description="Port; null: that of the OpenSSH configuration, or 22.")
+    user: str | None = Field(None, description="User; null: that of the OpenSSH configuration, or one's own name.")
+    key: str | None = Field(
+        None,
+        description="File of a private key; null: those of the SSH agent and the OpenSSH configuration. A key with a "
+        "passphrase has to be in the agent.",
+    )
+    host_key: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9@.-]+ [A-Za-z0-9+/=]+$",
+        description="Public key of the host that alone is accepted, as in known_hosts without the name; null: the host "
+        "has to be in known_hosts. Unknown keys are refused.",
+    )
+
+
+class Interface(Model):
+    """An interface of a host, by one of the three."""
+
+    name: str | None = Field(None, pattern=r"^[^/\s]{1,15}$", description="Name.")
+    pci: str | None = Field(
+        None, pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", description="PCI address, as `0000:3b:00.0`."
+    )
+    mac: str | None = Field(None, pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$", description="Hardware address.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Interface:
+        if sum(value is not None for value in (self.name, self.pci, self.mac)) != 1:
+            raise ValueError("needs one of `name`, `pci` and `mac`")
+        return self
+
+
+class SshHost(SshAddress):
+    """A host of a testbed of kind `ssh`. What is not named here is not touched on it."""
+
+    jump: SshAddress | None = Field(None, description="Host through which it is reached; null: none, or `ProxyJump`.")
+    sudo: bool = Field(False, description="The user is not root and may run everything with `sudo -n`.")
+    directory: str = Field(
+        "/var/lib/quicbed",
+        pattern=r"^(/[A-Za-z0-9_.+-]+){2,}$",
+        description="Directory of ours on the host: what is deployed, and the record of what is changed.",
+    )
+    interface: Interface = Field(description="The interface on the measured link.")
+    ip: Ipv4 = Field(description="Its IPv4 address, which the host has already.")
+    cpus: CpuList | None = Field(None, description="Processors the endpoint runs on; null: any.")
+    governor: str | None = Field(None, description="Frequency governor of all processors; null: left as it is.")
+    irq_cpus: CpuList | None = Field(
+        None, description="Processors that take the interface's interrupts; null: left as they are."
+    )
+    rings: dict[Literal["rx", "tx"], Annotated[int, Field(gt=0)]] = Field(
+        default_factory=dict, description="Entries in the interface's rings (`ethtool -G`)."
+    )
+    sysctl: dict[Sysctl, int | str] = Field(
+        default_factory=dict, description="Kernel settings while the testbed is in use."
+    )
+    names: dict[HostName, Ipv4] = Field(default_factory=dict, description="Names to add to /etc/hosts.")
+    record: list[Sysctl] = Field(default_factory=list, description="Further kernel settings to record.")
+
+
+class Commands(Model):
+    """Programs to run on the controller, as lists of words; each has to succeed."""
+
+    reserve: list[Argv] = Field(default_factory=list, description="Before anything else.")
+    boot: list[Argv] = Field(default_factory=list, description="After reserving; then the hosts have to answer.")
+    release: list[Argv] = Field(default_factory=list, description="When everything is put back, also after an error.")
+    timeout_s: float = Field(900, gt=0, description="Longest time of one command, and of the hosts to answer, in s.")
+
+
 class Testbed(Model):
     """config/testbeds/<name>.yaml: the hosts and links measured on."""
 
-    kind: Literal["local"] = Field(description="`local`: network namespaces on this machine, joined by a bridge.")
+    kind: Literal["local", "ssh"] = Field(
+        description="`local`: network namespaces on this machine, joined by a bridge; `ssh`: two hosts joined by a "
+        "link, reached over SSH (docs/dedicated-testbed.md)."
+    )
     description: str = Field("", description="One line for reports.")
+    hosts: dict[Literal["client", "server"], SshHost] = Field(
+        default_factory=dict, description="The hosts of kind `ssh`: `client` and `server`."
+    )
+    ssh_config: list[str] | None = Field(
+        None, description="OpenSSH configuration files that are honoured; null: `~/.ssh/config`."
+    )
+    commands: Commands = Field(default_factory=Commands, description="Commands around a campaign (kind `ssh`).")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Testbed:
+        if self.kind == "local":
+            for key in ("hosts", "ssh_config", "commands"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"{key}: belongs to kind `ssh`; a testbed of kind `local` has no settings")
+            return self
+        missing = {"client", "server"} - set(self.hosts)
+        if missing:
+            raise ValueError(f"hosts: `{min(missing)}` is missing; kind `ssh` needs `client` and `server`")
+        client, server = self.hosts["client"], self.hosts["server"]
+        if client.ip == server.ip:
+            raise ValueError(f"hosts: client and server have the same ip {client.ip}")
+        return self
 
 
 class Patch(Model):

@@ -16,9 +16,28 @@ def doctor(project: Project) -> int:
     missing = 0
     print(f"testbed {project.config.testbed} ({project.testbed.kind})")
     problem = tshark.problem()
+    if project.testbed.kind == "ssh":
+        return _inspect(project, Feature(problem is None, problem or ""), needs_tshark="tshark" in needed)
     for name, feature in {**features(), "tshark": Feature(problem is None, problem or "")}.items():
         required = name in needed
         missing += required and not feature.available
         state = "yes" if feature.available else f"{'MISSING' if required else 'unsupported'}: {feature.reason}"
         print(f"  {name:12} {state}")
     return 1 if missing else 0
+
+
+def _inspect(project: Project, controller_tshark: Feature, *, needs_tshark: bool) -> int:
+    """Print what the hosts of a testbed over SSH are; returns 1 if one cannot be used."""
+    # loading the SSH library takes a moment that other testbeds need not wait
+    from quicbed.testbed.remote import SshTestbed
+
+    missing = needs_tshark and not controller_tshark.available
+    state = "yes" if controller_tshark.available else f"{'MISSING' if missing else 'unsupported'}: "
+    print(f"  {'tshark':12} {state}{controller_tshark.reason}")
+    for where, rows in SshTestbed(project.config.testbed, project.testbed).inspect().items():
+        print(where)
+        for name, feature in rows.items():
+            state = (feature.reason or "yes") if feature.available else f"MISSING: {feature.reason}"
+            missing |= not feature.available
+            print(f"  {name:12} {state}")
+    return int(missing)

@@ -163,8 +163,11 @@ class Driver:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         link = link_of(cell, link)
         reason = self.testbed.unsupported(link_settings(link, workload, cell.variant))
-        if reason is None and profile is not None and self.testbed.kind != "local":
-            return "perf samples endpoints on a local testbed only"
+        if reason is None and self.testbed.kind != "local":
+            if self._external(cell.client.library) or self._external(cell.server.library):
+                return "the program of an external endpoint is on the controller, which is no host of this testbed"
+            if profile is not None:
+                return "perf samples endpoints on a local testbed only"
         if reason is None and profile is not None:
             if self._perf_problem is _NOT_TRIED:
                 self._perf_problem = perf.problem(self.testbed.client) or perf.problem(self.testbed.server)
@@ -193,6 +196,13 @@ class Driver:
         the same place.
         """
         settled = Settled()
+        try:
+            self._settle(settled, cell, where, pings=pings)
+        except HostLostError as error:
+            say(str(error))  # and the run that is next fails with it
+        return settled
+
+    def _settle(self, settled: Settled, cell: Cell, where: str, *, pings: bool) -> None:
         if pings:
             wanted = cell.variant.get("rtt_ms") or 0
             address = str(self.testbed.server.address)
@@ -204,7 +214,6 @@ class Driver:
             seed = int(digest(f"{self.project.config.seed}/{where}"), 16)
             self.testbed.seed_losses(seed)
             settled.host["loss_seed"] = seed
-        return settled
 
     def execute(
         self,
@@ -365,6 +374,7 @@ class Driver:
         if "wall_s" in attempt.metrics:
             attempt.metrics["overhead_s"] = wall - attempt.metrics["wall_s"]
         self._gate(attempt, cell)
+        attempt.contamination += self.testbed.disturbances(delta)
         return attempt
 
     def _spawn(

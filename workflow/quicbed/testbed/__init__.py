@@ -1,8 +1,12 @@
 """Testbeds: the hosts and links measured on.
 
 The driver knows the interfaces in :mod:`.base` only. :mod:`.local` is the testbed of network
-namespaces on this machine.
+namespaces on this machine, :mod:`.remote` that of hosts reached over SSH.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from .base import (
     Capture,
@@ -18,6 +22,9 @@ from .base import (
 )
 from .features import Feature, features, require
 from .local import LocalTestbed
+
+if TYPE_CHECKING:
+    from quicbed.config import Testbed as Settings
 
 __all__ = [
     "Capture",
@@ -37,11 +44,16 @@ __all__ = [
     "require",
 ]
 
-_KINDS: dict[str, type[LocalTestbed]] = {"local": LocalTestbed}
 
+def open_testbed(name: str, kind: str, settings: Settings | None = None) -> Testbed:
+    """The testbed of this name and kind, to be used as a context manager; kind `ssh` needs its settings."""
+    if kind == "local":
+        return LocalTestbed(name)
+    if kind == "ssh":
+        if settings is None:
+            raise TestbedError(f"testbed {name}: kind `ssh` needs what config/testbeds/{name}.yaml says")
+        # loading the SSH library takes a moment that other testbeds need not wait
+        from .remote import SshTestbed
 
-def open_testbed(name: str, kind: str) -> Testbed:
-    """The testbed of this name and kind, to be used as a context manager."""
-    if kind not in _KINDS:
-        raise TestbedError(f"testbed {name}: unknown kind {kind!r}; known: {', '.join(_KINDS)}")
-    return _KINDS[kind](name)
+        return SshTestbed(name, settings)
+    raise TestbedError(f"testbed {name}: unknown kind {kind!r}; known: local, ssh")

@@ -371,6 +371,12 @@ def parse_rings(text: str) -> dict[str, int]:
     return {name: int(values[name]) for name in ("rx", "tx") if values.get(name, "").isdigit()}
 
 
+def parse_statistics(text: str) -> dict[str, int]:
+    """`ethtool -S`: counters of the driver by name."""
+    rows = (line.rpartition(":") for line in text.splitlines())
+    return {name.strip(): int(value) for name, _, value in rows if value.strip().isdigit()}
+
+
 # What ethtool -k calls some features and what ethtool -K and the kernel call them.
 _FEATURE_OPTIONS = {
     "rx-checksumming": "rx",
@@ -824,8 +830,7 @@ class Agent:
             "cpu_governor": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             "congestion_controls": (read_text("/proc/sys/net/ipv4/tcp_available_congestion_control") or "").split(),
             "disk_free_bytes": usage.free,
-            "time_s": time.time(),
-            "missing": [name for name in ("ip", "tc", "ethtool", "tcpdump") if not _has(name)],
+            "missing": [name for name in ("ip", "tc", "ethtool", "tcpdump", "ping") if not _has(name)],
         }
 
     async def op_acquire(self, holder: dict[str, Any], replace: dict[str, Any] | None = None) -> dict[str, Any] | None:
@@ -881,8 +886,9 @@ class Agent:
         if self.lock is None:
             raise AgentError("the host has to be acquired first")
 
-    async def op_ping(self) -> None:
-        """Say that the controller is alive."""
+    async def op_ping(self) -> float:
+        """Hear that the controller is alive; returns the host's time, in s since the epoch."""
+        return time.time()
 
     # -- operations: settings
 
@@ -980,6 +986,22 @@ class Agent:
             return None
         return total / 1e9 if self._child(pid).exit is None else None
 
+    async def op_cpu_time(self, pid: int) -> float | None:
+        """Processor time in seconds that a program and its descendants have used; null once it has ended."""
+        child = self._child(pid)
+        ticks, waiting = 0, [pid]
+        try:
+            while waiting:
+                directory = Path(f"/proc/{waiting.pop()}")
+                # proc(5): utime, stime and those of children waited for, after the name in parentheses
+                fields = (directory / "stat").read_text().rpartition(")")[2].split()
+                ticks += sum(int(field) for field in fields[11:15])
+                for thread in (directory / "task").iterdir():
+                    waiting += map(int, (thread / "children").read_text().split())
+        except (OSError, IndexError, ValueError):
+            return None
+        return ticks / os.sysconf("SC_CLK_TCK") if child.exit is None else None
+
     async def op_await_text(self, path: str, text: str, pid: int, timeout: float) -> str:
         """Wait for a complete line with *text* in a file that a program writes: `found`, `ended` or `late`."""
         child = self._child(pid)
@@ -1010,12 +1032,23 @@ class Agent:
                 content += piece
         return content
 
-    async def op_read_all(self, paths: list[str]) -> dict[str, Any]:
-        """Texts of small files, null for what cannot be read; how far the clock is ahead of the time since boot, in s.
+    async def op_read_all(self, paths: list[str]) -> list[str | None]:
+        """Texts of small files, null for what cannot be read."""
+        return [read_text(path) for path in paths]
 
-        The latter (CLOCK_REALTIME less CLOCK_MONOTONIC) changes only where somebody sets the clock.
+    async def op_counters(self, paths: list[str], interface: str) -> dict[str, Any]:
+        """Texts of files with counters, what the driver of an interface counts, and `clock_s`.
+
+        That is how far the clock (CLOCK_REALTIME) is ahead of the time since boot (CLOCK_MONOTONIC), in s; it changes
+        only where somebody sets the clock.
         """
-        return {"texts": [read_text(path) for path in paths], "clock_s": time.time() - time.monotonic()}
+        status, stdout, _ = await self.programs.run(["ethtool", "-S", interface])
+        return {
+            "texts": await self.op_read_all(paths),
+            # drivers that keep no statistics make ethtool fail
+            "statistics": parse_statistics(stdout) if status == 0 else {},
+            "clock_s": time.time() - time.monotonic(),
+        }
 
     async def op_make_directory(self, path: str) -> None:
         """Make a directory of a run, below this agent's own."""

@@ -314,6 +314,11 @@ class Testbed(ABC):
         """Why this testbed cannot have such a link; ``None`` if nothing is known against it."""
         return None
 
+    def disturbances(self, delta: Mapping[str, float]) -> list[str]:
+        """What happened to the hosts during a run in which :meth:`counters` grew by *delta*, and ought not to."""
+        del delta
+        return []
+
     def recover(self) -> None:
         """Connect again to hosts that were lost, end what runs on the others, and put back what was changed.
 

@@ -1,0 +1,65 @@
+"""A controller that measures without end on a testbed over SSH, to be killed. For tests.
+
+`sshcontroller.py NAME CONFIG OUT` prints `ready`, `run N` when the files of a run have taken their place in OUT, and
+`lost` when a connection was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+from quicbed.config import Testbed, parse
+from quicbed.testbed import HostLostError, LinkSettings, TestbedError
+from quicbed.testbed.remote import SshTestbed
+
+LINKS = (
+    LinkSettings(mode="throughput", congestion_control="reno"),
+    LinkSettings(mode="wire", mtu=1400, rate_mbit=100, congestion_control="reno"),
+)
+# Each leaves a program of its own behind, which has to end too.
+SERVER = "sleep 86399 & echo begin; exec sleep 86398"
+CLIENT = "sleep 86397 & echo begin; sleep 0.05; echo end"
+
+
+def run(testbed: SshTestbed, link: LinkSettings, target: Path) -> None:
+    testbed.apply(link)
+    partial = target.with_name(f".{target.name}")
+    partial.mkdir(exist_ok=True)
+    processes = {}
+    for role, script in (("server", SERVER), ("client", CLIENT)):
+        host = testbed.server if role == "server" else testbed.client
+        output = host.workspace(partial)
+        processes[role] = host.spawn(["sh", "-c", script], stdout=output / f"{role}.out", stderr=output / f"{role}.err")
+    processes["client"].wait(20)
+    processes["server"].kill()
+    processes["server"].wait(20)
+    for host in (testbed.client, testbed.server):
+        host.collect(partial)
+    # a client that was killed has not finished a run
+    if (partial / "client.out").read_text() == "begin\nend\n":
+        partial.rename(target)
+        print(target.name, flush=True)
+
+
+def main() -> None:
+    name, config, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    settings = parse(Testbed, json.loads(config.read_text()), config)
+    with SshTestbed(name, settings) as testbed:
+        print("ready", flush=True)
+        for number in itertools.count():
+            try:
+                run(testbed, LINKS[number % 2], out / f"run {number}")
+            except HostLostError:
+                print("lost", flush=True)
+                testbed.recover()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except TestbedError as error:
+        print(f"error {error}", flush=True)
+        sys.exit(1)

@@ -1,0 +1,836 @@
+"""The testbed over SSH, against real SSH servers in network namespaces."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import fakeproject
+from quicbed import certificates, driver, measure, proof
+from quicbed.config import ConfigError, Project, SshHost, parse
+from quicbed.config import Testbed as Settings
+from quicbed.doctor import doctor
+from quicbed.testbed import HostLostError, LinkSettings, TestbedError
+from quicbed.testbed.remote import SshTestbed, state_directory
+from quicbed.testbed.ssh import Loop, connect
+from sshhosts import MANAGEMENT, MEASURED, ROLES, SSHD, SshHosts
+
+PATIENCE_S = 20.0
+THROUGHPUT = LinkSettings(mode="throughput", congestion_control="reno")
+WIRE = LinkSettings(mode="wire", mtu=1400, rate_mbit=100, congestion_control="reno")
+# How often the test that kills at random does so; many times by hand: QUICBED_KILLS=200
+KILLS = int(os.environ.get("QUICBED_KILLS", "20"))
+# What a controller outlives, by a word of its command line.
+VICTIMS = {"agent": "/agent/", "connection": "sshd: root", "endpoint": "sleep 8639"}
+
+# Sends five datagrams from the client to the server.
+SEND = (
+    "import socket\n"
+    "near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+    f"for _ in range(5): near.sendto(bytes(100), ({MEASURED['server']!r}, 9))\n"
+)
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
+    if not SSHD:
+        reason = "needs an SSH server; install one with: apt-get install openssh-server"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    hosts = SshHosts(tmp_path_factory.mktemp("hosts"))
+    try:
+        hosts.open()
+        yield hosts
+    finally:
+        hosts.close()
+
+
+class Shared:
+    """A testbed that tests use one after the other which leave it as it is."""
+
+    def __init__(self, network: SshHosts, state: Path) -> None:
+        self.network = network
+        self.state = state
+        self.before: dict[str, str] = {}
+        self.testbed: SshTestbed | None = None
+
+    def open(self) -> SshTestbed:
+        if self.testbed is None:
+            self.before = self.network.state()
+            with pytest.MonkeyPatch.context() as environment, self.network.inside():
+                environment.setenv("XDG_STATE_HOME", str(self.state))
+                environment.delenv("SSH_AUTH_SOCK", raising=False)
+                self.testbed = SshTestbed("shared", self.network.settings()).__enter__()
+        return self.testbed
+
+    def close(self) -> None:
+        if self.testbed is not None:
+            self.testbed.__exit__(None, None, None)
+            self.testbed = None
+            assert self.network.settle(self.before, patience_s=5) == {}
+
+
+@pytest.fixture(scope="module")
+def shared(network: SshHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    one = Shared(network, tmp_path_factory.mktemp("state"))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def hosts(network: SshHosts, shared: Shared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHosts]:
+    """The hosts, in use by nobody, which have to be afterwards as they were before."""
+    shared.close()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    before = network.state()
+    with network.inside():
+        yield network
+    assert network.settle(before, patience_s=5) == {}
+
+
+@pytest.fixture
+def testbed(shared: Shared) -> SshTestbed:
+    return shared.open()
+
+
+def _refused(settings: Settings, reason: str) -> None:
+    """The testbed cannot be opened, for this reason in one line."""
+    with pytest.raises(TestbedError, match=reason) as error:
+        SshTestbed("pair", settings).__enter__()
+    assert "\n" not in str(error.value)
+
+
+# ---- configuration
+
+
+def _parsed(**changes: Any) -> Settings:
+    host = {"address": "a", "interface": {"name": "eth1"}, "ip": "10.0.0.1"}
+    hosts = {"client": {**host, **changes}, "server": {**host, "ip": "10.0.0.2"}}
+    return parse(Settings, {"kind": "ssh", "hosts": hosts}, "pair.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"interface": {}}, "needs one of `name`, `pci` and `mac`"),
+        ({"interface": {"name": "a", "mac": "02:00:00:00:00:01"}}, "needs one of"),
+        ({"cpus": "5-2"}, "is not a list of processors"),
+        ({"adress": "b"}, "adress: unknown key; did you mean `address`"),
+        ({"ip": "10.0.0.2"}, "client and server have the same ip"),
+        ({"directory": "/"}, "directory"),
+        ({"sysctl": {"net/x": "1"}}, "sysctl"),
+        ({"host_key": "SHA256:abc"}, "host_key"),
+        ({"sysctl": {"net.core.rmem_max": [1]}}, "net.core.rmem_max"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        _parsed(**changes)
+
+
+def test_hosts_belong_to_kind_ssh_alone() -> None:
+    with pytest.raises(ConfigError, match="hosts: belongs to kind `ssh`"):
+        parse(Settings, {"kind": "local", "hosts": {}}, "local.yaml")
+    with pytest.raises(ConfigError, match="hosts: `client` is missing"):
+        parse(Settings, {"kind": "ssh"}, "pair.yaml")
+
+
+def test_the_documented_testbed_is_a_valid_one(repository: Path) -> None:
+    page = (repository / "docs" / "dedicated-testbed.md").read_text(encoding="utf-8")
+    block = page.split("```yaml\n")[1].split("```")[0]
+    found = parse(Settings, yaml.safe_load(block), "docs/dedicated-testbed.md")
+    assert found.hosts["server"].cpus == "2-5"
+    assert found.commands.release
+
+
+# ---- connecting
+
+
+def test_an_openssh_configuration_is_honoured(hosts: SshHosts) -> None:
+    data = hosts.data()
+    data["hosts"]["server"]["address"] = "the-server"
+    hosts.known_hosts.write_text(hosts.known_hosts.read_text() + f"the-server {hosts.host_key('server')}\n")
+    try:
+        with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
+            assert testbed.server.run(["true"]).returncode == 0
+    finally:
+        hosts.write_known_hosts()
+
+
+def test_a_host_is_reached_through_a_jump_host(hosts: SshHosts) -> None:
+    data = hosts.data()
+    data["hosts"]["server"]["jump"] = {"address": MANAGEMENT["client"]}
+    with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
+        shown = testbed.server.run(["sh", "-c", "ss -Htn state established sport = :22"]).stdout
+        assert MANAGEMENT["client"] in shown
+
+
+def test_a_pinned_key_needs_no_known_hosts(hosts: SshHosts, tmp_path: Path) -> None:
+    data = hosts.data()
+    data["ssh_config"] = []
+    for role in ROLES:
+        data["hosts"][role] |= {"user": "root", "key": str(hosts.key), "host_key": hosts.host_key(role)}
+    with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
+        assert testbed.client.run(["true"]).returncode == 0
+    data["hosts"]["server"]["host_key"] = hosts.host_key("client")
+    reason = (
+        rf"server \({MANAGEMENT['server']}\): the host key SHA256:\S+ of .* is not trusted \(SHA256:\S+ is pinned\)"
+    )
+    _refused(parse(Settings, data, "t"), reason)
+
+
+@pytest.mark.parametrize("known", ["no", "another"])
+def test_unknown_and_changed_host_keys_are_refused(hosts: SshHosts, known: str) -> None:
+    lines = hosts.known_hosts.read_text().splitlines()[:1]
+    if known == "another":
+        lines.append(f"{MANAGEMENT['server']} {hosts.host_key('client')}")
+    hosts.known_hosts.write_text("\n".join(lines) + "\n")
+    try:
+        _refused(hosts.settings(), rf"server .*: the host key SHA256:\S+ of {MANAGEMENT['server']} is not trusted\. If")
+    finally:
+        hosts.write_known_hosts()
+
+
+def test_a_key_that_is_refused_and_one_that_cannot_be_used(hosts: SshHosts, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(other)], check=True)
+    _refused(hosts.settings(key=str(other)), r"client .*: 10\.114\.0\.1 accepts no key of .*; add the public key")
+    locked = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(locked)], check=True)
+    _refused(hosts.settings(key=str(locked)), r"locked cannot be used: .*passphrase has to be in the SSH agent")
+    _refused(hosts.settings(key=str(tmp_path / "none")), r"none is missing; check `key`")
+
+
+def test_an_address_without_a_server(hosts: SshHosts) -> None:
+    data = hosts.data()
+    data["hosts"]["server"]["port"] = 23
+    _refused(parse(Settings, data, "t"), r"server .*: 10\.114\.0\.2:23 cannot be reached: .*check `address`")
+
+
+def test_a_host_without_sudo(hosts: SshHosts) -> None:
+    _refused(hosts.settings(sudo=True), r"client .*: the agent cannot start: .*sudo.*needs sudo without a password")
+
+
+def test_a_directory_that_cannot_be_made(hosts: SshHosts) -> None:
+    _refused(hosts.settings(directory="/proc/quicbed/here"), r"client .*: the agent cannot start: .*/proc/quicbed")
+
+
+# ---- checks before anything is changed
+
+
+def test_a_queueing_discipline_of_somebody_else_is_not_touched(hosts: SshHosts) -> None:
+    server = hosts.namespaces["server"]
+    argv = ["tc", "-n", server, "qdisc"]
+    tbf = ["tbf", "rate", "1gbit", "burst", "100kb", "latency", "10ms"]
+    subprocess.run([*argv, "add", "dev", "link0", "root", *tbf], check=True)
+    try:
+        with (
+            SshTestbed("pair", hosts.settings()) as testbed,
+            pytest.raises(TestbedError, match=r"server .*: qdisc link0: somebody has set tbf.*tc qdisc del"),
+        ):
+            testbed.apply(WIRE)
+        assert "tbf" in subprocess.run([*argv, "show"], capture_output=True, text=True).stdout
+    finally:
+        subprocess.run([*argv, "del", "dev", "link0", "root"], check=True)
+
+
+# ---- one testbed, used by several tests
+
+
+def _changed(network: SshHosts, key: str, value: Any) -> SshHost:
+    """The client's configuration with another value."""
+    data = network.data()
+    data["hosts"]["client"][key] = value
+    return parse(Settings, data, "t").hosts["client"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("interface", {"name": "eth7"}, r"client .*: no interface eth7; it has .*link0"),
+        ("interface", {"mac": "02:00:00:00:00:99"}, r"no interface 02:00:00:00:00:99"),
+        ("interface", {"pci": "0000:ff:1f.7"}, r"no interface 0000:ff:1f\.7"),
+        ("interface", {"name": "mgmt0"}, r"interface mgmt0 does not have the address 10\.115\.0\.1"),
+        ("ip", "10.115.0.77", r"interface link0 does not have the address 10\.115\.0\.77"),
+        ("cpus", "4000", r"cpus: the host has no processor 4000"),
+        ("irq_cpus", "4000", r"irq_cpus: the host has no processor 4000"),
+    ],
+)
+def test_what_a_host_does_not_have(
+    testbed: SshTestbed, network: SshHosts, monkeypatch: pytest.MonkeyPatch, key: str, value: Any, reason: str
+) -> None:
+    client = testbed.client
+    monkeypatch.setattr(client, "settings", _changed(network, key, value))
+    with pytest.raises(TestbedError, match=reason):
+        client.check(MEASURED["server"])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("irq_cpus", "0", r"irq_cpus: link0 does not tell its interrupts"),
+        ("sysctl", {"net.ipv4.no_such": "1"}, r"sysctl net\.ipv4\.no_such: cannot be read"),
+        ("governor", "performance", r"governor cpu0: cannot be read"),
+        ("rings", {"rx": 4096}, r"ethtool -g link0"),
+    ],
+)
+def test_settings_that_a_host_does_not_have(
+    testbed: SshTestbed, network: SshHosts, monkeypatch: pytest.MonkeyPatch, key: str, value: Any, reason: str
+) -> None:
+    client = testbed.client
+    monkeypatch.setattr(client, "settings", _changed(network, key, value))
+    with pytest.raises(TestbedError, match=rf"client .*: {reason}"):
+        testbed._change({"client": client.standing_changes()})
+
+
+def test_hosts_of_another_kind_and_disks_that_are_full(testbed: SshTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value, reason in (
+        ("architecture", "riscv64", r"client .*: has processors of kind riscv64"),
+        ("disk_free_bytes", 2**20, r"client .*: 1 MiB free in /.*; make room"),
+        ("missing", ["tc"], r"client .*: missing: tc; install there with: apt-get install iproute2"),
+        ("uid", 1000, r"client .*: the agent is not root; log in as root or set `sudo: true`"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setitem(testbed.client.hello, key, value)
+            with pytest.raises(TestbedError, match=reason):
+                testbed.client.check(MEASURED["server"])
+
+
+def test_an_interface_that_is_down(testbed: SshTestbed, network: SshHosts) -> None:
+    argv = ["ip", "-n", network.namespaces["client"], "link", "set", "link0"]
+    subprocess.run([*argv, "down"], check=True)
+    try:
+        with pytest.raises(TestbedError, match=r"client .*: interface link0 is down; .*ip link set link0 up"):
+            testbed.client.check(MEASURED["server"])
+    finally:
+        subprocess.run([*argv, "up"], check=True)
+
+
+def test_a_link_that_is_not_the_one_between_the_hosts(
+    testbed: SshTestbed, network: SshHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = network.data()
+    data["hosts"]["client"] |= {"interface": {"name": "mgmt0"}, "ip": MANAGEMENT["client"]}
+    monkeypatch.setattr(testbed.client, "settings", parse(Settings, data, "t").hosts["client"])
+    with pytest.raises(TestbedError, match=r"client .*: the way to 10\.115\.0\.2 is through .*, not through mgmt0"):
+        testbed.client.check(MEASURED["server"])
+
+
+def test_a_round_trip_time_and_losses_are_unsupported(testbed: SshTestbed) -> None:
+    assert "loses no frames" in (testbed.unsupported(LinkSettings(mode="wire", loss_percent=1)) or "")
+    link = LinkSettings(mode="wire", rtt_ms=10)
+    assert "adds no round-trip time" in (testbed.unsupported(link) or "")
+    with pytest.raises(TestbedError, match="adds no round-trip time"):
+        testbed.apply(link)
+
+
+def test_an_mtu_that_the_way_does_not_carry(testbed: SshTestbed, network: SshHosts) -> None:
+    testbed.apply(THROUGHPUT)
+    # as a switch between the hosts would, it drops what is longer
+    subprocess.run(["ip", "-n", network.namespaces["server"], "link", "set", "link0", "mtu", "1300"], check=True)
+    client = testbed.client
+    port = testbed.server.request("echo_open", address=MEASURED["server"])
+    ends = {"source": MEASURED["client"], "address": MEASURED["server"], "port": port}
+    assert len(client.request("echo", **ends, size=1200, count=2)) == 2
+    with pytest.raises(TestbedError, match=r"datagrams of 1472 bytes to 10\.115\.0\.2: no answer"):
+        client.request("echo", **ends, size=1472, count=1)
+    subprocess.run(["ip", "-n", network.namespaces["server"], "link", "set", "link0", "mtu", "1500"], check=True)
+
+
+def test_programs_have_exit_codes_times_and_limits(testbed: SshTestbed, tmp_path: Path) -> None:
+    client = testbed.client
+    done = client.run(["sh", "-c", "cat; exit 3"], input="text", check=False)
+    assert (done.returncode, done.stdout) == (3, "text")
+    with pytest.raises(TestbedError, match=r"client \(10\.114\.0\.1\): sh -c .*: exit status 3: no message"):
+        client.run(["sh", "-c", "exit 3"])
+    with pytest.raises(TestbedError, match=r"sleep 1000: still running after 0.2 s"):
+        client.run(["sleep", "1000"], timeout=0.2)
+    target = tmp_path / "run"
+    target.mkdir()
+    place = client.workspace(target)
+    process = client.spawn(
+        ["sh", "-c", "echo ready; read -r line; exit 5"], stdout=place / "out", stderr=place / "err", env={"X": "1"}
+    )
+    assert client.await_text(place / "out", "ready", process, PATIENCE_S)
+    assert process.wait(PATIENCE_S).returncode == 5
+    sleeping = client.spawn(["sleep", "1000"], stdout=place / "a", stderr=place / "b")
+    assert sleeping.poll() is None
+    assert sleeping.sample_run_delay() is not None
+    assert sleeping.sample_cpu() is not None
+    with pytest.raises(TimeoutError):
+        sleeping.wait(0.1)
+    sleeping.terminate()
+    assert sleeping.wait(PATIENCE_S).returncode == -signal.SIGTERM
+    assert sleeping.sample_cpu() is None
+    client.collect(target)
+    assert (target / "out").read_text() == "ready\n"
+    assert client.run(["ls", str(place.parent)]).stdout == ""
+
+
+def test_counters_are_those_of_both_hosts(testbed: SshTestbed) -> None:
+    before = testbed.counters()
+    testbed.client.run([sys.executable, "-c", SEND])
+    after = testbed.counters()
+    assert after["server.link0.rx_packets"] - before["server.link0.rx_packets"] >= 5
+    for role in ROLES:
+        assert after[f"{role}.machine.cpu.user_s"] >= before[f"{role}.machine.cpu.user_s"]
+        assert f"{role}.ethtool.peer_ifindex" in after
+    assert after["client.netstat.UdpOutDatagrams"] - before["client.netstat.UdpOutDatagrams"] >= 5
+
+
+def test_what_is_deployed_is_copied_once_and_verified(testbed: SshTestbed, tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    (build / "bin").mkdir(parents=True)
+    (build / "bin" / "client").write_text("#!/bin/sh\ncat $(dirname $0)/../data\n")
+    (build / "bin" / "client").chmod(0o755)
+    (build / "data").write_bytes(os.urandom(3 * 2**20))
+    (build / "link").symlink_to("data")
+    (build / "empty").touch()
+    place = testbed.client.provide(build)
+    assert testbed.client.provide(build) == place
+    assert place.is_relative_to(testbed.settings.hosts["client"].directory)
+    assert (place / "data").read_bytes() == (build / "data").read_bytes()
+    assert (place / "link").readlink() == Path("data")
+    assert len(testbed.client.run([str(place / "bin" / "client")]).stdout) > 0
+    (place / "data").write_bytes(b"tampered")
+    testbed.client._provided.clear()
+    assert testbed.client.provide(build) == place
+    assert (place / "data").read_bytes() == (build / "data").read_bytes()
+
+
+def test_a_build_for_a_newer_c_library_is_refused(
+    testbed: SshTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "client").write_bytes(Path(sys.executable).resolve().read_bytes())
+    monkeypatch.setitem(testbed.client.hello, "libc", "glibc 2.1")
+    with pytest.raises(TestbedError, match=r"client .*: cannot run .*: client needs glibc 2\.\d+, the host has 2\.1;"):
+        testbed.client.provide(tmp_path)
+
+
+def test_a_capture_at_the_server(testbed: SshTestbed, tmp_path: Path) -> None:
+    testbed.apply(WIRE)
+    path = tmp_path / "capture.pcap"
+    with testbed.capture(path, filter="udp port 9") as capture:
+        testbed.client.run([sys.executable, "-c", SEND])
+    assert (capture.packets_captured, capture.packets_dropped) == (5, 0)
+    shown = subprocess.run(["tcpdump", "-n", "-r", str(path)], capture_output=True, text=True, check=True).stdout
+    assert shown.count("length 100") == 5
+
+
+def test_offloads_are_those_asked_for(testbed: SshTestbed) -> None:
+    for offloads, software, hardware in (("gso-gro", True, False), ("off", False, False), ("default", True, True)):
+        testbed.apply(LinkSettings(mode="throughput", congestion_control="reno", offloads=offloads))
+        for role in ROLES:
+            shown = testbed.facts()["hosts"][role]["interface"]["offloads"]
+            assert shown["generic-segmentation-offload"] is shown["generic-receive-offload"] is software
+            assert shown["tx-tcp-segmentation"] is shown["tx-udp-segmentation"] is hardware
+
+
+def test_what_disturbs_a_host_marks_the_run(testbed: SshTestbed, network: SshHosts) -> None:
+    testbed.apply(THROUGHPUT)
+    before = testbed.counters()
+    argv = ["ip", "-n", network.namespaces["server"], "link", "set", "link0"]
+    subprocess.run([*argv, "down"], check=True)
+    subprocess.run([*argv, "up"], check=True)
+    after = testbed.counters()
+    delta = {key: after[key] - before[key] for key in after}
+    assert "server (10.114.0.2): link0 lost its carrier" in testbed.disturbances(delta)
+    delta = {"client.machine.throttled": 2, "server.machine.clock_s": -3.5, "client.machine.clock_s": 0.01}
+    assert testbed.disturbances(delta) == [
+        "client (10.114.0.1): the processor was too hot and ran slower",
+        "server (10.114.0.2): the clock was set, by -3.500 s",
+    ]
+
+
+# ---- at work
+
+
+def test_a_link_is_as_it_was_asked_for_and_gone_afterwards(hosts: SshHosts) -> None:
+    before = hosts.state()
+    with SshTestbed("pair", hosts.settings()) as testbed:
+        testbed.apply(WIRE)
+        facts = testbed.facts()
+        for role in ROLES:
+            interface = facts["hosts"][role]["interface"]
+            assert interface["mtu"] == 1400
+            assert interface["offloads"]["generic-segmentation-offload"] is False
+            assert interface["offloads"]["tx-tcp-segmentation"] is False
+            assert facts["hosts"][role]["settings"]["net.ipv4.tcp_congestion_control"] == "reno"
+        assert facts["hosts"]["server"]["interface"]["qdisc"]["kind"] == "tbf"
+        assert facts["link"]["rate_mbit"] == 100
+        assert 0 < facts["link"]["measured_rtt_ms"] < 1000
+        records = list(state_directory().glob("*.json"))
+        assert [sorted(json.loads(record.read_text())["hosts"]) for record in records] == [sorted(MANAGEMENT.values())]
+        testbed.apply(THROUGHPUT)
+        facts = testbed.facts()
+        assert facts["hosts"]["client"]["interface"]["offloads"]["generic-segmentation-offload"] is True
+        assert facts["hosts"]["server"]["interface"]["qdisc"].get("kind") != "tbf"
+        assert facts["hosts"]["server"]["interface"]["mtu"] == 1500
+    assert hosts.settle(before) == {}
+    assert not list(state_directory().glob("*.json"))
+
+
+def test_what_the_configuration_names_is_set_and_restored(hosts: SshHosts) -> None:
+    before = hosts.state()
+    settings = hosts.settings(
+        sysctl={"net.ipv4.tcp_slow_start_after_idle": "0"},
+        names={"measured-server": "10.115.0.2"},
+        record=["net.ipv4.tcp_fin_timeout"],
+    )
+    with SshTestbed("pair", settings) as testbed:
+        assert testbed.client.read("/proc/sys/net/ipv4/tcp_slow_start_after_idle") == "0\n"
+        found = testbed.client.run(["getent", "hosts", "measured-server"]).stdout.split()
+        assert found == ["10.115.0.2", "measured-server"]
+        assert testbed.facts()["hosts"]["server"]["settings"]["net.ipv4.tcp_fin_timeout"] is not None
+    assert hosts.settle(before) == {}
+
+
+def test_commands_reserve_boot_and_release(hosts: SshHosts, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    note = ["sh", "-c", 'echo "$2" >> "$1"', "sh", str(log)]
+    data = hosts.data()
+    data["commands"] = {"reserve": [[*note, "reserve"]], "boot": [[*note, "boot"]], "release": [[*note, "release"]]}
+    with SshTestbed("pair", parse(Settings, data, "t")):
+        assert log.read_text().split() == ["reserve", "boot"]
+    assert log.read_text().split() == ["reserve", "boot", "release"]
+    data["commands"]["reserve"] = [["sh", "-c", "echo taken by somebody >&2; exit 4"]]
+    _refused(parse(Settings, data, "t"), r"testbed pair: command sh -c .*: taken by somebody \(exit status 4\)")
+    data["commands"]["reserve"] = [["no-such-command"]]
+    _refused(parse(Settings, data, "t"), r"command no-such-command: No such file")
+
+
+def test_hosts_that_boot_are_awaited(hosts: SshHosts) -> None:
+    hosts.stop("server")
+    later = threading.Timer(1.0, hosts.start, ["server"])
+    later.start()
+    data = hosts.data()
+    data["commands"] = {"boot": [["true"]]}
+    with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
+        assert testbed.server.run(["true"]).returncode == 0
+    later.join()
+
+
+def test_a_second_controller_is_told_who_has_the_hosts(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SshTestbed("pair", hosts.settings()):
+        _refused(hosts.settings(), rf"testbed pair is in use by process {os.getpid()}")
+        # one of another machine does not see that lock
+        monkeypatch.setattr("quicbed.testbed.remote.host_id", lambda: "another")
+        with pytest.raises(TestbedError, match=rf"client .*: is in use by .*, process {os.getpid()}; wait for it"):
+            SshTestbed("other", hosts.settings()).__enter__()
+
+
+def test_no_key_and_no_data_stand_on_a_command_line(hosts: SshHosts) -> None:
+    settings = hosts.settings(names={"secret-name": "10.115.0.2"})
+    with SshTestbed("pair", settings) as testbed:
+        testbed.client.run(["true"])
+        shown = " ".join(hosts.programs("client"))
+    assert "agent" in shown
+    assert "secret-name" not in shown
+
+
+# ---- what is lost
+
+
+def test_a_lost_connection_fails_what_runs_and_is_made_again(hosts: SshHosts, tmp_path: Path) -> None:
+    with SshTestbed("pair", hosts.settings()) as testbed:
+        testbed.apply(WIRE)
+        place = testbed.server.workspace(tmp_path)
+        process = testbed.server.spawn(["sleep", "86399"], stdout=place / "out", stderr=place / "err")
+        assert hosts.kill("server", "sshd: root")
+        with pytest.raises(HostLostError, match=r"server \(10\.114\.0\.2\): the connection was lost"):
+            process.wait(PATIENCE_S)
+        testbed.apply(WIRE)
+        assert hosts.pids("server", "sleep 86399") == []
+        assert testbed.facts()["hosts"]["server"]["interface"]["mtu"] == 1400
+        with pytest.raises(HostLostError, match="ended with the connection that was lost"):
+            process.poll()
+
+
+def test_a_killed_agent_is_replaced_and_cleaned_up_after(hosts: SshHosts, tmp_path: Path) -> None:
+    with SshTestbed("pair", hosts.settings()) as testbed:
+        testbed.apply(WIRE)
+        place = testbed.client.workspace(tmp_path)
+        testbed.client.spawn(["setsid", "sleep", "86399"], stdout=place / "out", stderr=place / "err")
+        assert hosts.kill("client", "/agent/")
+        with pytest.raises(HostLostError):
+            testbed.client.run(["true"])
+        testbed.recover()
+        assert hosts.pids("client", "sleep 86399") == []
+        # the other host was not lost: its settings stay
+        assert "mtu 1400" in _shown_link(hosts, "server")
+        assert "mtu 1500" in _shown_link(hosts, "client")
+        testbed.apply(WIRE)
+        assert "mtu 1400" in _shown_link(hosts, "client")
+
+
+def _shown_link(hosts: SshHosts, role: str) -> str:
+    argv = ["ip", "-n", hosts.namespaces[role], "link", "show", "dev", "link0"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+class Controller:
+    """A controller in a process of its own, see sshcontroller.py."""
+
+    def __init__(self, hosts: SshHosts, directory: Path, number: int = 0) -> None:
+        self.out = directory / f"out{number}"
+        self.out.mkdir()
+        config = directory / "pair.json"
+        data = hosts.data(names={"measured-server": "10.115.0.2"}, sysctl={"net.ipv4.tcp_slow_start_after_idle": "0"})
+        config.write_text(json.dumps(data))
+        repository = Path(__file__).parents[1]
+        self.said: list[str] = []
+        self.popen = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("sshcontroller.py")), "pair", str(config), str(self.out)],
+            stdout=subprocess.PIPE,
+            stderr=(directory / f"err{number}").open("wb"),
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(repository / "workflow")},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            self.said.append(line.strip())
+
+    def runs(self) -> list[str]:
+        return [line for line in list(self.said) if line.startswith("run ")]
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 3 * PATIENCE_S
+        while not condition():
+            assert self.popen.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.005)
+
+    def end(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+        self.popen.wait(3 * PATIENCE_S)
+        self._reader.join()
+
+
+def test_a_later_start_restores_what_a_killed_controller_left(hosts: SshHosts, tmp_path: Path) -> None:
+    before = hosts.state()
+    controller = Controller(hosts, tmp_path)
+    controller.wait_for(lambda: len(controller.runs()) >= 2)
+    # the agents first, or they would put everything back when their controller is gone
+    controller.popen.send_signal(signal.SIGSTOP)
+    for role in ROLES:
+        assert hosts.kill(role, "/agent/")
+    controller.end(signal.SIGKILL)
+    assert hosts.state() != before
+    assert len(list(state_directory().glob("*.json"))) == 1
+    with SshTestbed("pair", hosts.settings()):
+        pass
+    assert hosts.settle(before) == {}
+    assert not list(state_directory().glob("*.json"))
+
+
+def test_the_controllers_record_does_where_the_hosts_is_lost(hosts: SshHosts, tmp_path: Path) -> None:
+    before = hosts.state()
+    controller = Controller(hosts, tmp_path)
+    controller.wait_for(lambda: len(controller.runs()) >= 2)
+    controller.popen.send_signal(signal.SIGSTOP)
+    for role in ROLES:
+        assert hosts.kill(role, "/agent/")
+        (Path(hosts.settings().hosts[role].directory) / "journal.json").unlink()
+    controller.end(signal.SIGKILL)
+    assert hosts.state() != before
+    other = hosts.data()
+    other["hosts"]["client"]["address"] = "the-server"
+    _refused(parse(Settings, other, "t"), r"testbed pair: 10\.114\.0\.1 was left changed and is not among its hosts")
+    with SshTestbed("pair", hosts.settings()):
+        pass
+    assert hosts.settle(before) == {}
+
+
+def test_hosts_restore_themselves_when_their_controller_is_gone(hosts: SshHosts, tmp_path: Path) -> None:
+    before = hosts.state()
+    controller = Controller(hosts, tmp_path)
+    controller.wait_for(lambda: len(controller.runs()) >= 1)
+    controller.end(signal.SIGKILL)
+    assert hosts.settle(before) == {}
+
+
+@pytest.mark.slow
+def test_whatever_is_killed_nothing_stays_changed_and_no_run_is_lost(hosts: SshHosts, tmp_path: Path) -> None:
+    before = hosts.state()
+    random_ = random.Random(KILLS)
+    killed = 0
+    for number in itertools.count():
+        controller = Controller(hosts, tmp_path, number)
+        controller.wait_for(lambda c=controller: "ready" in c.said)
+        story = []
+        for victim in random_.sample(sorted(VICTIMS), len(VICTIMS)):
+            time.sleep(random_.uniform(0, 0.4))
+            role = random_.choice(ROLES)
+            controller.wait_for(lambda r=role, v=victim: hosts.kill(r, VICTIMS[v]))
+            story.append(f"{victim} of {role}")
+            # it goes on by itself
+            done = len(controller.runs())
+            controller.wait_for(lambda c=controller, n=done: len(c.runs()) > n + 1)
+        time.sleep(random_.uniform(0, 0.4))
+        how = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[number % 3]
+        controller.end(how)
+        story.append(f"controller by {how.name}")
+        if number % 2:
+            with SshTestbed("pair", hosts.settings()):
+                pass
+        assert hosts.settle(before) == {}, f"{number}: {story}: {controller.said}"
+        assert controller.runs()
+        for name in controller.runs():
+            files = {file.name: file.read_text() for file in (controller.out / name).iterdir()}
+            assert files["client.out"] == "begin\nend\n"
+            assert files["server.out"] == "begin\n"
+        killed += len(story)
+        if killed >= KILLS:
+            return
+
+
+# ---- the whole
+
+
+EXPERIMENT = """
+title: Test
+source: none
+question: none
+workload: {kind: bulk, congestion_control: any}
+link: {mode: throughput}
+libraries: [quinn]
+variants:
+  - {label: AES-128-GCM, cipher: aes-128-gcm}
+  - {label: NOOP, cipher: aes-128-gcm, aead: noop, header_protection: false}
+baseline: AES-128-GCM
+scales:
+  tiny: {bytes: 1000, blocks: 2, timeout_s: 5}
+"""
+
+
+class _Proven:
+    def model_dump(self, mode: str) -> dict[str, str]:
+        return {"mode": mode}
+
+
+def test_an_experiment_is_measured_over_ssh(
+    hosts: SshHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: _Proven())
+    monkeypatch.setattr(proof, "check", lambda *_args: [])
+    project = fakeproject.make(tmp_path / "project", EXPERIMENT, monkeypatch)
+    (project.root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(hosts.data()), encoding="utf-8")
+    for role in ROLES:  # where the fake endpoint looks for the table of algorithms
+        shutil.copytree(project.root / "workflow", Path(hosts.settings().hosts[role].directory) / "workflow")
+    certificates = project.build / "certificates"
+    shutil.copytree(certificates / "local", certificates / "pair")
+    project = Project(project.root, {"testbed": "pair", "gate": {"retries": 3}})
+    monkeypatch.setattr(driver, "READY_TIMEOUT", 10.0)
+    executed = 0
+    execute = driver.Driver._execute
+
+    def killing(self: driver.Driver, *arguments: Any) -> driver.Attempt:
+        nonlocal executed
+        executed += 1
+        if executed == 6:
+            assert hosts.kill("server", "/agent/")
+        return execute(self, *arguments)
+
+    monkeypatch.setattr(driver.Driver, "_execute", killing)
+    measure.measure(project, "test", project.root / "marker.json")
+    stored = [json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/test/*/b*/*/run.json")]
+    good = [one for one in stored if one["status"] == "ok"]
+    assert len(good) >= 6
+    assert {one["testbed"]["kind"] for one in stored} == {"ssh"}
+    lost = [one for one in stored if one["status"] == "failed"]
+    assert ["the connection was lost" in one["reason"] for one in lost] == [True]
+    assert all(one["metrics"]["bytes"] == 1000 for one in good)
+    capsys.readouterr()
+    assert doctor(project) == 0
+    shown = capsys.readouterr().out
+    assert "client (10.114.0.1)" in shown
+    assert "interface" in shown
+
+
+REAL = """
+title: Test
+source: none
+question: none
+workload: {kind: KIND, congestion_control: any}
+link: {mode: throughput}
+flavour: FLAVOUR
+libraries: [quinn]
+variants:
+  - {label: AES-128-GCM, cipher: aes-128-gcm}
+baseline: AES-128-GCM
+aa: false
+scales:
+  tiny: {bytes: BYTES, connections: 3, blocks: 2, timeout_s: 20}
+"""
+
+
+@pytest.mark.slow
+def test_builds_are_deployed_proven_and_measured_over_ssh(
+    hosts: SshHosts, build_of: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    root, repository = tmp_path / "project", Path(__file__).parents[1]
+    shutil.copytree(repository / "config", root / "config")
+    (root / "workflow").symlink_to(repository / "workflow")
+    (root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(hosts.data()), encoding="utf-8")
+    (root / "build").mkdir()
+    for kind, flavour, size in (("bulk", "stock", 200_000), ("handshake", "pq", 1)):
+        build = build_of("quinn", flavour)
+        (root / "build" / build.name).symlink_to(build)
+        text = REAL.replace("KIND", kind).replace("FLAVOUR", flavour).replace("BYTES", str(size))
+        if kind == "bulk":
+            text = text.replace("connections: 3, ", "")
+        (root / "config" / "experiments" / f"{kind}.yaml").write_text(text, encoding="utf-8")
+    chosen = {"testbed": "pair", "scale": "tiny", "experiments": ["bulk", "handshake"], "gate": {"retries": 0}}
+    project = Project(root, chosen)
+    certificates.make(certificates.directory(project))
+    for name in ("bulk", "handshake"):
+        measure.measure(project, name, root / f"{name}.json")
+    stored = [json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/*/*/b*/*/run.json")]
+    assert sorted(one["experiment"] for one in stored) == ["bulk"] * 2 + ["handshake"] * 2
+    proofs = [json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/proofs/*/*/run.json")]
+    assert {one["workload"]["kind"] for one in proofs} == {"bulk", "handshake"}
+    for one in stored + proofs:
+        assert (one["status"], one["reason"]) == ("ok", None)
+    for one in stored:
+        # the certificates alone are over 1000 bytes a handshake
+        sent = one["host"]["delta"]["server.link0.tx_bytes"]
+        assert sent > (200_000 if one["experiment"] == "bulk" else 3 * 1000)
+        assert one["metrics"]["goodput_mbps" if one["experiment"] == "bulk" else "ttfb_ms"] > 0
+    assert not list(root.rglob("*.partial"))
+
+
+def test_a_server_that_never_answers_is_an_error_after_a_time(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quicbed.testbed.ssh.CONNECT_TIMEOUT_S", 1.0)
+    with socket.create_server(("10.114.0.254", 0)) as silent:
+        settings = hosts.settings(port=silent.getsockname()[1], address="10.114.0.254")
+        loop = Loop("test")
+        try:
+            with pytest.raises(TestbedError, match=r"client: 10\.114\.0\.254:\d+ cannot be reached: "):
+                loop.call(connect("client", settings.hosts["client"], settings.ssh_config))
+        finally:
+            loop.close()
