@@ -16,12 +16,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from quicbed import build as builds
 from quicbed import certificates, examples
 from quicbed.analysis import paired_ratio
 from quicbed.campaign import Campaign
 from quicbed.config import Link, Project, Scale, Workload
+from quicbed.config import Testbed as TestbedSettings
 from quicbed.driver import PORT, Attempt, Driver
 from quicbed.importers import samples
 from quicbed.measure import testbed_of
@@ -54,6 +56,7 @@ def bench(project: Project, only: Sequence[str]) -> int:
         "workflow": workflow,
         "interval": interval,
         "imports": imports,
+        "ssh": ssh,
     }
     for name in only:
         if name not in known:
@@ -428,3 +431,66 @@ def interval(project: Project) -> None:
             span = f"[{ratio.low:.3f}, {ratio.high:.3f}]"
             label = f"{cell.slug} / AES-128-GCM = {ratio.ratio:.3f} {span}, {ratio.n} blocks, half width"
             _verdict(label, ratio.half_width * 100, 5, at_least=False, unit=" %")
+
+
+# A run whose programs do nothing takes what preparing a run and cleaning up after it cost.
+_EMPTY_SERVER = ["sh", "-c", "echo ready; exec sleep 1000"]
+_EMPTY_CLIENT = ["true"]
+
+
+def ssh(project: Project) -> None:
+    """Preparing and cleaning up a run on the configured hosts, beside the same with one ssh process per command."""
+    if project.testbed.kind != "ssh":
+        print("  unsupported: the testbed is not of kind `ssh`; set `testbed` in config/config.yaml")
+        return
+    with testbed_of(project) as testbed, tempfile.TemporaryDirectory() as directory:
+        testbed.apply(LinkSettings(mode="throughput"))
+        _empty_run(testbed, Path(directory))  # what is done once
+        kept, single = [], []
+        for _ in range(ROUNDS):
+            begin = time.monotonic()
+            _empty_run(testbed, Path(directory))
+            kept.append((time.monotonic() - begin) * 1e3)
+            begin = time.monotonic()
+            _empty_run_by_processes(project.testbed)
+            single.append((time.monotonic() - begin) * 1e3)
+    print(f"  kept connections: {_spread(kept)} ms; one ssh process per command: {_spread(single)} ms")
+    _verdict("preparing and cleaning up a run", statistics.median(kept), 150, at_least=False, unit=" ms")
+
+
+def _empty_run(testbed: Testbed, directory: Path) -> None:
+    """Everything the driver does for a run, with programs that do nothing."""
+    testbed.counters()
+    server, client = testbed.server, testbed.client
+    place = server.workspace(directory)
+    serving = server.spawn(_EMPTY_SERVER, stdout=place / "server.out", stderr=place / "server.err")
+    server.await_text(place / "server.out", "ready", serving, 10)
+    place = client.workspace(directory)
+    asking = client.spawn(_EMPTY_CLIENT, stdout=place / "client.out", stderr=place / "client.err")
+    asking.wait(10)
+    serving.terminate()
+    serving.wait(10)
+    testbed.counters()
+    for host in (client, server):
+        host.collect(directory)
+
+
+def _empty_run_by_processes(settings: TestbedSettings) -> None:
+    """The same steps, each by an ssh process that connects anew."""
+    counters = "cat /proc/net/dev /proc/net/snmp /proc/net/softnet_stat /proc/stat /proc/loadavg"
+    steps: list[tuple[Literal["client", "server"], str]] = [
+        ("client", counters),
+        ("server", counters),
+        ("server", "mktemp -d"),
+        ("server", "echo ready"),
+    ]
+    steps += [("client", "mktemp -d"), ("client", "true"), ("server", "true")]
+    steps += [("client", counters), ("server", counters), ("client", "true"), ("server", "true")]
+    for role, command in steps:
+        host = settings.hosts[role]
+        argv = ["ssh", "-o", "BatchMode=yes"]
+        for option, value in (("-p", host.port), ("-l", host.user), ("-i", host.key)):
+            argv += [option, str(value)] if value is not None else []
+        for file in settings.ssh_config or []:
+            argv += ["-F", file]
+        subprocess.run([*argv, host.address, command], stdout=subprocess.DEVNULL, check=True, timeout=60)
