@@ -361,6 +361,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
 
 
 def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: int, log: Path) -> None:
+    from quicbed import compiled
     from quicbed.build import components
 
     project = project.of_flavour(name, flavour)
@@ -378,6 +379,9 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
         component: components.provide(project, component, jobs=jobs, log=log)
         for component in library.flavours[flavour].components
     }
+    if library.recipe == compiled.RECIPE and (source := compiled.take_over(project, name, flavour)):
+        with log.open("a", encoding="utf-8") as out:
+            out.write(f"starting from what {source} has compiled\n")
     details = recipe_of(library).build(Job(project, name, flavour, vendor, shared, partial.absolute(), jobs, log))
     described = {role: describe(partial / "bin" / role) for role in ("client", "server")}
     patched = {patch.crate for patch in library.flavours[flavour].patches}
