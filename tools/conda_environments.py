@@ -33,7 +33,7 @@ ANALYSIS = (*CONFIGURATION, "jinja2", "kaleido", "numpy", "plotly", "polars", "s
 # One environment for each group of rules, used by `snakemake --sdm conda`.
 RULE_GROUPS: dict[str, tuple[str, ...]] = {
     "build": (*CONFIGURATION, *FROM_PYPI, *PROGRAMS),
-    "measure": (*CONFIGURATION, "asyncssh", "cryptography", "numpy", "polars", "scipy"),
+    "measure": (*CONFIGURATION, "asyncssh", "cryptography", "numpy", "polars", "pyzmq", "scipy"),
     "analysis": ANALYSIS,
     "notebooks": (*ANALYSIS, "ipykernel", "nbclient", "nbconvert", "nbformat", "pyshark"),
 }

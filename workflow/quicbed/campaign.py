@@ -185,6 +185,7 @@ class Campaign:
                         f"{self.name}: block {block + 1} of at most {self.scale.blocks}, {position + 1}/{len(order)} "
                         f"{cell.slug}: {_summary(run)}; at most {_minutes(pace * remaining)} left"
                     )
+            self.driver.unload()
 
     def next_work(self, by_id: Mapping[str, Cell]) -> tuple[int, list[str]] | None:
         """The block to measure next and its order, or None when the experiment is complete."""
@@ -201,11 +202,13 @@ class Campaign:
         shuffled = random.Random(f"{self.driver.project.config.seed}/{self.id}/{block}")
         order = sorted(wanted)
         shuffled.shuffle(order)
-        # changing the delay of the link takes seconds: cells of one follow each other, the delays in random order
-        delays = sorted({by_id[cell].variant.get("rtt_ms") or 0 for cell in order})
-        if len(delays) > 1:
-            shuffled.shuffle(delays)
-            order.sort(key=lambda cell: delays.index(by_id[cell].variant.get("rtt_ms") or 0))
+        # changing the delay of the link or competing traffic takes seconds: cells of one follow each other, in random
+        # order of the delays and loads
+        conditions = {cell: _condition(by_id[cell]) for cell in order}
+        found = sorted(set(conditions.values()))
+        if len(found) > 1:
+            shuffled.shuffle(found)
+            order.sort(key=lambda cell: found.index(conditions[cell]))
         builds.write_json(
             self.directory / f"b{block:04d}" / "block.json",
             {
@@ -430,6 +433,11 @@ def _summary(run: Mapping[str, Any]) -> str:
 
 def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _condition(cell: Cell) -> tuple[float, str]:
+    """What a cell needs of the link that takes long to change."""
+    return cell.variant.get("rtt_ms") or 0, json.dumps(cell.variant.get("background"), sort_keys=True)
 
 
 def _revision(root: Path) -> str | None:

@@ -222,6 +222,57 @@ class Commands(Model):
     timeout_s: float = Field(900, gt=0, description="Longest time of one command, and of the hosts to answer, in s.")
 
 
+class TrafficAddress(Model):
+    """One end of the packets that TRex generates."""
+
+    ip: str = Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}$", description="IPv4 address.")
+    port: int = Field(9, ge=1, le=65535, description="UDP port; 9 is that of the discard protocol.")
+    mac: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$",
+        description="Hardware address; null: that of TRex's own configuration.",
+    )
+
+
+class Generator(Model):
+    """What generates competing traffic on a testbed."""
+
+    kind: Literal["iperf3", "trex"] = Field(
+        description="`iperf3`: UDP from the server to the client host; `trex`: a Cisco TRex server in stateless mode, "
+        "reached over JSON-RPC (docs/background-traffic.md)."
+    )
+    host: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9_.:-]+$", description="Name or address of the TRex server (kind `trex`)."
+    )
+    rpc_port: int = Field(4501, ge=1, le=65535, description="TCP port of its request socket.")
+    port: int = Field(0, ge=0, le=255, description="Its port that sends.")
+    receiver: int | None = Field(
+        None,
+        ge=0,
+        le=255,
+        description="Its port that the traffic comes back to, which counts what arrived; null: none.",
+    )
+    user: Name = Field("quicbed", description="Name under which the port is acquired.")
+    force: bool = Field(False, description="Take the port from another user.")
+    source: TrafficAddress = Field(
+        default_factory=lambda: TrafficAddress(ip="198.18.0.1"),
+        description="Source of the packets; by default of the network for benchmarks (RFC 2544, C.2.2).",
+    )
+    destination: TrafficAddress = Field(
+        default_factory=lambda: TrafficAddress(ip="198.18.0.2"), description="Destination of the packets."
+    )
+    timeout_s: float = Field(3, gt=0, le=60, description="Longest time of one answer of the TRex server, in seconds.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Generator:
+        if self.kind == "trex" and self.host is None:
+            raise ValueError("host: kind `trex` needs the name or address of its server")
+        given = self.model_fields_set - {"kind"}
+        if self.kind == "iperf3" and given:
+            raise ValueError(f"{', '.join(sorted(given))}: only for kind `trex`")
+        return self
+
+
 class Testbed(Model):
     """config/testbeds/<name>.yaml: the hosts and links measured on."""
 
@@ -237,13 +288,16 @@ class Testbed(Model):
         None, description="OpenSSH configuration files that are honoured; null: `~/.ssh/config`."
     )
     commands: Commands = Field(default_factory=Commands, description="Commands around a campaign (kind `ssh`).")
+    generator: Generator | None = Field(
+        None, description="What generates the traffic of variants with `background`; null: they are unsupported."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Testbed:
         if self.kind == "local":
             for key in ("hosts", "ssh_config", "commands"):
                 if key in self.model_fields_set:
-                    raise ValueError(f"{key}: belongs to kind `ssh`; a testbed of kind `local` has no settings")
+                    raise ValueError(f"{key}: belongs to kind `ssh`; a testbed of kind `local` has no such settings")
             return self
         missing = {"client", "server"} - set(self.hosts)
         if missing:
@@ -476,6 +530,45 @@ class Library(Model):
         return (self.transport, self.alpn) == (other.transport, other.alpn)
 
 
+class Frame(Model):
+    """A frame size of competing traffic."""
+
+    bytes: int = Field(ge=64, le=9018, description="Size of the frame with its check sequence.")
+    share: float = Field(1, gt=0, description="Part of the packets, relative to the other sizes.")
+
+
+IMIX = (Frame(bytes=64, share=7), Frame(bytes=594, share=4), Frame(bytes=1518, share=1))
+"""The "simple IMIX": 7 : 4 : 1 packets of these sizes."""
+
+
+class Load(Model):
+    """Traffic towards the client that competes with the measured one, at a rate in one of three units."""
+
+    percent: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description="Rate as a part of that of the link: `link.rate_mbit` (kind `iperf3`) or the port's (`trex`).",
+    )
+    bps: float | None = Field(None, gt=0, description="Rate in bit/s of frames with their check sequence.")
+    pps: float | None = Field(None, gt=0, description="Rate in packets/s.")
+    frames: list[Frame] | Literal["imix"] = Field(
+        default_factory=lambda: [Frame(bytes=1518)],
+        min_length=1,
+        description="Frame sizes; `imix`: 64, 594 and 1518 bytes in 7 : 4 : 1 packets.",
+    )
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Load:
+        if sum(rate is not None for rate in (self.percent, self.bps, self.pps)) != 1:
+            raise ValueError("needs one of `percent`, `bps` and `pps`")
+        return self
+
+    def sizes(self) -> list[Frame]:
+        """The frame sizes in their order."""
+        return list(IMIX) if self.frames == "imix" else list(self.frames)
+
+
 class Variant(Model):
     """The cryptography of one connection."""
 
@@ -525,6 +618,9 @@ class Variant(Model):
         description="Whether the endpoints use the AES instructions of the processor, which both must tell themselves; "
         "`false`: they are started with the environment `supports.aes_hardware_off`; null: as they are, whatever they "
         "tell.",
+    )
+    background: Load | None = Field(
+        None, description="Competing traffic, which the testbed's `generator` sends; null: none."
     )
     slow: bool = Field(False, description="The scale's `slow_connections` are made instead of its `connections`.")
     flavour: Name | None = Field(

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed import certificates, events, handshake, perf, ping, proof, tshark
+from quicbed import certificates, events, generator, handshake, perf, ping, proof, tshark
 from quicbed.capture import CaptureError
-from quicbed.config import Library, Link, Perf, Project, Scale, Workload
+from quicbed.config import Library, Link, Load, Perf, Project, Scale, Workload
 from quicbed.cpu_samples import CpuSamples
 from quicbed.details import OPENINGS
-from quicbed.plan import UDP_OVERHEAD, Cell, as_proven, congestion_control_of, digest, link_of, workload_of
+from quicbed.plan import UDP_OVERHEAD, Cell, as_proven, congestion_control_of, digest, link_of, load_of, workload_of
 from quicbed.testbed import Exit, Host, HostLostError, LinkSettings, Process, Testbed, TestbedError
 
 FORMAT = 2
@@ -117,6 +117,40 @@ class Settled:
     """Why it is not what the cell asks for."""
 
 
+class _Competing:
+    """Competing traffic during one run: its rates become metrics of the attempt."""
+
+    def __init__(self, attempt: Attempt, source: generator.Generator | None, load: Load | None) -> None:
+        self._attempt = attempt
+        self._source = source
+        self.cpu_s = 0.0
+        """Processor time that it took on the machine of the endpoints, in seconds; known at the end."""
+        self._before: generator.Sample | None = None
+        if source is None or load is None:
+            return
+        attempt.host["background"] = {"load": load.model_dump(exclude_none=True), "generator": source.facts()}
+        self._cpu_before = source.cpu_s()
+        try:
+            self._before = source.sample()
+        except TestbedError as error:
+            attempt.fail(f"competing traffic: {error}")
+
+    def ended(self) -> bool:
+        """Take the rates; whether it was sent all the time. The attempt has failed if not."""
+        if self._source is None:
+            return True
+        if self._before is not None:
+            try:
+                after = self._source.sample()
+            except TestbedError as error:
+                self._attempt.fail(f"competing traffic: {error}")
+                self._before = None
+            else:
+                self._attempt.metrics.update(generator.achieved(self._before, after))
+        self.cpu_s = self._source.cpu_s() - self._cpu_before
+        return self._before is not None
+
+
 @dataclass(frozen=True)
 class _Claims:
     """What a cell says about the bytes on the wire."""
@@ -150,6 +184,8 @@ class Driver:
         self.facts = facts
         self.raw = project.raw / project.config.testbed
         self.applied: LinkSettings | None = None
+        self.generator = generator.of(project.testbed.generator, testbed)
+        self._load: Load | None = None
         self._perf_problem: str | None = _NOT_TRIED
 
     # ---- one run -------------------------------------------------------------------------------------------------
@@ -174,13 +210,22 @@ class Driver:
             libraries = dict.fromkeys((cell.client.library, cell.server.library))
             problems = (perf.mapping_problem(self.project.root, library) for library in libraries)
             reason = self._perf_problem or next(filter(None, problems), None)
+        if reason is None and (load := load_of(cell)) is not None:
+            if self.generator is None:
+                return f"testbed {self.project.config.testbed} has no generator of competing traffic"
+            reason = self.generator.problem(load, link)
         return reason
 
     def prepare(self, cell: Cell, workload: Workload, link: Link) -> None:
-        """Give the link what a cell needs, unless it has it already; once more if that fails."""
-        settings = link_settings(link_of(cell, link), workload, cell.variant)
+        """Give the link what a cell needs, unless it has it already, and the traffic that the cell competes with.
+
+        What the link needs is tried once more if that fails.
+        """
+        link = link_of(cell, link)
+        settings = link_settings(link, workload, cell.variant)
         if settings != self.applied:
             self.applied = None
+            self.unload()
             try:
                 self.testbed.apply(settings)
             except TestbedError as error:
@@ -188,6 +233,35 @@ class Driver:
                 say(f"{error}; trying once more")
                 self.testbed.apply(settings)
             self.applied = settings
+        self.load(load_of(cell), link)
+
+    def load(self, load: Load | None, link: Link) -> None:
+        """Let the generator send this traffic, and no other."""
+        if self.generator is None or load == self._load:
+            return
+        self.unload()
+        if load is not None:
+            self.generator.start(load, link)
+            self._load = load
+
+    def unload(self) -> None:
+        """End competing traffic."""
+        self._load = None
+        if self.generator is not None:
+            self.generator.stop()
+
+    @contextlib.contextmanager
+    def unloaded(self) -> Iterator[None]:
+        """Competing traffic ends with the context; what goes wrong with that does not hide what ended it."""
+        try:
+            yield
+        except BaseException:
+            try:
+                self.unload()
+            except TestbedError as error:
+                say(str(error))
+            raise
+        self.unload()
 
     def settle(self, cell: Cell, where: str, *, pings: bool) -> Settled:
         """Begin the losses of a prepared link anew, with *pings* once those say that its round-trip time is right.
@@ -303,6 +377,7 @@ class Driver:
             host.provide(self.project.build / side.build)
         attempt = Attempt(started_at=now())
         begin = time.monotonic()
+        competing = _Competing(attempt, self.generator if self._load else None, self._load)
         before = self.testbed.counters()
         own_before = time.process_time()
         server: Process | None = None
@@ -339,6 +414,8 @@ class Driver:
         after = self.testbed.counters()
         own_cpu = time.process_time() - own_before
         wall = time.monotonic() - begin
+        if not competing.ended():
+            self._load = None
         for host in (self.testbed.client, self.testbed.server):
             host.collect(directory)
         logs = self._read_logs(attempt, directory, client_exit, server_exit)
@@ -362,7 +439,7 @@ class Driver:
             "before": {key: value for key, value in before.items() if not _DETAIL.match(key)},
             "delta": {key: value for key, value in sorted(delta.items()) if value or not _DETAIL.match(key)},
             "foreign_cpu_share": _foreign_share(
-                before, delta, used, own_cpu + perf_cpu + delta.get("link.cpu_s", 0.0), wall
+                before, delta, used, own_cpu + perf_cpu + competing.cpu_s + delta.get("link.cpu_s", 0.0), wall
             ),
             "driver_cpu_s": own_cpu,
         }

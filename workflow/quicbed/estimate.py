@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from quicbed import build as builds
 from quicbed.config import Project, Scale
 from quicbed.driver import PROOF_CONNECTIONS, PROOF_SLOW_CONNECTIONS
-from quicbed.plan import PRIMITIVES, Cell, as_proven, builds_needed, cells_of
+from quicbed.plan import PRIMITIVES, Cell, as_proven, builds_needed, cells_of, load_of
 
 # Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
 GOODPUT_BITS = 5e9
@@ -24,6 +24,8 @@ CHANGE_SECONDS = 0.4
 LINK_FACTORS = {"mtu", "loss_percent", "offloads"}
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000
+# Least part of a link that a download gets beside other traffic.
+LEAST_LEFT = 0.05
 # A connection of a handshake run, a mean over algorithms; one whose signature takes long to make; its events; what of
 # it a capture holds; and how often a round-trip time is waited for, request and close included.
 HANDSHAKE_SECONDS = 0.012
@@ -140,7 +142,10 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
 
     def run_s(cell: Cell) -> float:
         slow = any(project.libraries[side.library].max_bytes for side in (cell.client, cell.server))
-        rate = min(SLOW_GOODPUT_BITS if slow else GOODPUT_BITS, (experiment.link.rate_mbit or math.inf) * 1e6)
+        load = load_of(cell)
+        left = max(1 - (load.percent or 0) / 100, LEAST_LEFT) if load else 1
+        link_bits = (experiment.link.rate_mbit or math.inf) * 1e6
+        rate = min(SLOW_GOODPUT_BITS if slow else GOODPUT_BITS, left * link_bits)
         rtt_s, loss = float(cell.variant["rtt_ms"]) / 1000, (cell.variant.get("loss_percent") or 0.0) / 100
         if rtt_s and loss:
             rate = min(rate, PACKET_BITS * LOSS_CONSTANT / (rtt_s * math.sqrt(loss)))

@@ -82,7 +82,8 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
             campaign = Campaign(driver, name)
             campaign.open()
             campaign.prove()
-            campaign.measure()
+            with driver.unloaded():
+                campaign.measure()
     except TestbedError as error:
         raise MeasureError(str(error)) from error
     except OSError as error:

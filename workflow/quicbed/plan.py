@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quicbed.config import Experiment, Library, Link, Pair, Project, Scale, Variant, Workload
+from quicbed.config import Experiment, Library, Link, Load, Pair, Project, Scale, Variant, Workload
 
 SMALLEST_INITIAL = 1200
 """UDP payload in bytes that datagrams with Initial packets have at least (RFC 9000, 14.1)."""
@@ -151,6 +151,7 @@ def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
         "aes_hardware": variant.aes_hardware,
         "loss_percent": variant.loss_percent,
         "offloads": variant.offloads,
+        "background": variant.background and variant.background.model_dump(exclude_none=True),
     }
     return {
         "cipher": variant.cipher,
@@ -183,14 +184,21 @@ def workload_of(cell: Cell, workload: Workload) -> Workload:
 def as_proven(cell: Cell, kind: str) -> Cell:
     """A cell with the variant that is captured as a proof.
 
-    Without what is within the hosts, such as buffers, and for downloads what the link does to packets: what packets are
-    made of depends on neither. The exchange of packets that a captured handshake shows depends on the round-trip time.
+    Without what is within the hosts, such as buffers, without competing traffic, and for downloads what the link does
+    to packets: what packets are made of depends on none of these. The exchange of packets that a captured handshake
+    shows depends on the round-trip time.
     """
-    left_out = {"receive_buffer", "loss_percent", "offloads"}
+    left_out = {"receive_buffer", "loss_percent", "offloads", "background"}
     variant = {name: value for name, value in cell.variant.items() if name not in left_out}
     if kind == "bulk":
         variant["rtt_ms"] = 0
     return replace(cell, variant=variant)
+
+
+def load_of(cell: Cell) -> Load | None:
+    """The traffic that a cell competes with."""
+    load = cell.variant.get("background")
+    return Load.model_validate(load) if load else None
 
 
 def scale_of(cell: Cell, scale: Scale) -> Scale:

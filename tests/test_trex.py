@@ -1,0 +1,297 @@
+"""The client of TRex, against a server that speaks its protocol."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from faketestbed import FakeTestbed
+from quicbed import generator, trex
+from quicbed.config import Generator, Link, Load
+from trexserver import TrexServer
+
+FRAME = trex.udp_frame(60, trex.Address("198.18.0.1", 1024), trex.Address("198.18.0.2", 9))
+STREAMS = [trex.Stream(FRAME, 1)]
+
+
+@pytest.fixture
+def server() -> Iterator[TrexServer]:
+    with TrexServer() as started:
+        yield started
+
+
+def client(server: TrexServer, **limits: float) -> trex.Server:
+    return trex.Server("127.0.0.1", server.port, **({"timeout_s": 0.3, "patience_s": 1} | limits))
+
+
+def port_of(server: TrexServer, number: int = 0, **options: Any) -> trex.Port:
+    return trex.Port(client(server), number, **options)
+
+
+# ---- frames ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [42, 60, 1514])
+def test_a_frame_is_ethernet_ipv4_and_udp(size: int) -> None:
+    source = trex.Address("198.18.0.1", 1024, "02:00:00:00:00:01")
+    destination = trex.Address("198.18.0.2", 9, "02:00:00:00:00:02")
+    frame = trex.udp_frame(size, source, destination)
+    assert len(frame) == size
+    assert frame[:14].hex() == "0200000000020200000000010800"
+    header = struct.unpack("!10H", frame[14:34])
+    total = sum(header)
+    assert (total & 0xFFFF) + (total >> 16) == 0xFFFF  # RFC 1071: a header with its checksum sums up to all ones
+    assert (header[0], header[1]) == (0x4500, size - 14)
+    assert [str(ipaddress.IPv4Address(frame[i : i + 4])) for i in (26, 30)] == ["198.18.0.1", "198.18.0.2"]
+    assert struct.unpack("!HHHH", frame[34:42]) == (1024, 9, size - 34, 0)
+
+
+def test_a_frame_has_room_for_its_headers() -> None:
+    with pytest.raises(ValueError, match="no room"):
+        trex.udp_frame(41, trex.Address("198.18.0.1", 1), trex.Address("198.18.0.2", 9))
+
+
+# ---- traffic ---------------------------------------------------------------------------------------------------------
+
+
+def test_traffic_is_started_counted_and_stopped(server: TrexServer) -> None:
+    port = port_of(server)
+    port.start(STREAMS, "pps", 5000)
+    port.check_sending()
+    state = server.ports[0]
+    assert (state.owner, state.state, state.mul) == ("quicbed", "TX", {"type": "pps", "op": "abs", "value": 5000.0})
+    assert base64.b64decode(state.streams[1]["packet"]["binary"]) == FRAME
+    before = port.counters()
+    time.sleep(0.05)
+    after = port.counters()
+    sent = after.sent_packets - before.sent_packets
+    assert sent > 0
+    assert after.sent_bytes - before.sent_bytes == pytest.approx(64 * sent, abs=64)
+    port.stop()
+    assert (state.owner, state.state, state.streams) == ("", "IDLE", {})
+    port.stop()
+    assert server.methods.count("release") == 1
+
+
+@pytest.mark.parametrize(("mac", "flags"), [(None, 0), ("02:00:00:00:00:01", 3)])
+def test_addresses_of_a_packet_are_used_where_they_are_given(server: TrexServer, mac: str | None, flags: int) -> None:
+    frame = trex.udp_frame(60, trex.Address("198.18.0.1", 9, mac), trex.Address("198.18.0.2", 9, mac))
+    port_of(server).start([trex.Stream(frame, 1)], "pps", 1)
+    assert server.ports[0].streams[1]["flags"] == flags
+
+
+def test_what_was_left_on_a_port_is_stopped_and_removed(server: TrexServer) -> None:
+    port = port_of(server)
+    port.start([trex.Stream(FRAME, 1), trex.Stream(FRAME, 2)], "pps", 10)
+    port.start(STREAMS, "bps", 1e6)
+    assert (len(server.ports[0].streams), server.ports[0].mul["type"]) == (1, "bps")
+
+
+def test_a_rate_above_that_of_the_line_is_refused(server: TrexServer) -> None:
+    with pytest.raises(trex.TrexError, match="start_traffic: Expected L1 B/W: exceeds port line rate"):
+        port_of(server).start(STREAMS, "bps", 1e11)
+
+
+def test_a_port_that_is_not_there_is_named(server: TrexServer) -> None:
+    with pytest.raises(trex.TrexError, match="acquire: invalid port id - should be between 0 and 1"):
+        port_of(server, 7).start(STREAMS, "pps", 1)
+
+
+# ---- versions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [(5, 0), (5, 9)])
+def test_any_server_of_the_same_major_version_will_do(version: tuple[int, int]) -> None:
+    with TrexServer(version=version) as server:
+        assert client(server).version() == "v3.06"
+
+
+@pytest.mark.parametrize(
+    ("options", "missing", "message"),
+    [
+        ({"version": (4, 6)}, set(), "server: '4.6', client: '5.0'"),
+        ({"version": (6, 0)}, set(), "server: '6.0', client: '5.0'"),
+        ({"name": "ASTF"}, set(), "server RPC configuration: 'ASTF'"),
+        ({}, {"api_sync_v2"}, "it has no api_sync_v2"),
+    ],
+)
+def test_a_server_that_speaks_something_else_is_refused_in_one_line(
+    options: dict[str, Any], missing: set[str], message: str
+) -> None:
+    with TrexServer(**options) as server:
+        server.without = missing
+        with pytest.raises(trex.TrexError, match=message) as error:
+            port_of(server).start(STREAMS, "pps", 1)
+        assert "a server in stateless mode with API STL 5.x is needed" in str(error.value)
+        assert "\n" not in str(error.value)
+        assert set(server.methods) == {"api_sync_v2"}
+
+
+# ---- ownership -------------------------------------------------------------------------------------------------------
+
+
+def test_a_port_of_somebody_else_is_taken_by_force_only(server: TrexServer) -> None:
+    server.take(0, "somebody")
+    with pytest.raises(trex.TrexError, match="already taken by 'somebody'; wait until it is released, or set `force"):
+        port_of(server).start(STREAMS, "pps", 1)
+    assert "remove_all_streams" not in server.methods
+    port = port_of(server, force=True)
+    port.start(STREAMS, "pps", 1)
+    port.check_sending()
+
+
+def test_another_session_of_ours_is_somebody_else(server: TrexServer) -> None:
+    port_of(server).start(STREAMS, "pps", 1)
+    with pytest.raises(trex.TrexError, match="owned by another session of 'quicbed'"):
+        port_of(server).start(STREAMS, "pps", 1)
+
+
+def test_a_port_that_was_taken_from_us_is_told(server: TrexServer) -> None:
+    port = port_of(server)
+    port.start(STREAMS, "pps", 1)
+    server.take(0, "somebody")
+    with pytest.raises(trex.TrexError, match="is owned by somebody, not by us any more"):
+        port.check_sending()
+    with pytest.raises(trex.TrexError, match="not owned by you or your current executing session"):
+        port.stop()
+    assert server.ports[0].state == "TX"
+
+
+def test_traffic_that_ended_is_told(server: TrexServer) -> None:
+    port = port_of(server)
+    port.start(STREAMS, "pps", 1)
+    server.ports[0].sending_since = None
+    with pytest.raises(trex.TrexError, match="is STREAMS: its traffic has ended"):
+        port.check_sending()
+
+
+# ---- work in progress ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_done_in_the_background_is_waited_for(server: TrexServer) -> None:
+    server.background["acquire"] = 2
+    server.busy["get_port_status"] = 2
+    port_of(server).start(STREAMS, "pps", 1)
+    assert server.methods.count("get_async_results") == 3
+    assert server.ports[0].state == "TX"
+
+
+def test_what_is_not_done_in_time_is_cancelled(server: TrexServer) -> None:
+    server.background["acquire"] = 1000
+    with pytest.raises(trex.TrexError, match=r"acquire: not done after 0\.2 s, cancelled"):
+        trex.Port(client(server, patience_s=0.2), 0).start(STREAMS, "pps", 1)
+    assert server.cancelled == [1]
+
+
+def test_a_server_that_stays_busy_is_told(server: TrexServer) -> None:
+    server.busy["acquire"] = 1000
+    with pytest.raises(trex.TrexError, match=r"acquire: still busy after 0\.2 s"):
+        trex.Port(client(server, patience_s=0.2), 0).start(STREAMS, "pps", 1)
+
+
+# ---- servers that go -------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with TrexServer() as server:
+        pass
+    with pytest.raises(trex.NoAnswerError, match="check that TRex runs there"):
+        trex.Port(client(server, timeout_s=0.05), 0).start(STREAMS, "pps", 1)
+
+
+@pytest.mark.parametrize("method", ["get_port_status", "add_stream", "start_traffic"])
+def test_an_answer_that_is_lost_is_made_up_for(server: TrexServer, method: str) -> None:
+    server.swallow[method] = 1
+    port = port_of(server)
+    port.start(STREAMS, "pps", 1)
+    assert (server.ports[0].state, list(server.ports[0].streams)) == ("TX", [1])
+
+
+def test_a_server_that_was_started_anew_is_used_again(server: TrexServer) -> None:
+    port = port_of(server)
+    port.start(STREAMS, "pps", 1)
+    server.restart()
+    with pytest.raises(trex.TrexError, match="is owned by nobody"):
+        port.check_sending()
+    port.start(STREAMS, "pps", 1)
+    port.check_sending()
+
+
+@pytest.mark.parametrize("answer", [b"220 mail ready", b"[]", b'{"jsonrpc": "2.0", "id": "another", "result": {}}'])
+def test_what_is_no_trex_is_told(server: TrexServer, answer: bytes) -> None:
+    server.raw_answer = answer
+    with pytest.raises(trex.TrexError, match=r"the answer is no JSON-RPC 2\.0; is this the port of TRex"):
+        client(server).version()
+
+
+# ---- the generator ---------------------------------------------------------------------------------------------------
+
+LINK = Link(mode="wire", rate_mbit=None)
+
+
+def trex_generator(server: TrexServer, **settings: Any) -> generator.Generator:
+    given = {"kind": "trex", "host": "127.0.0.1", "rpc_port": server.port, "timeout_s": 0.3} | settings
+    source = generator.of(Generator.model_validate(given), FakeTestbed())
+    assert source is not None
+    return source
+
+
+@pytest.mark.parametrize(
+    ("load", "mul"),
+    [
+        ({"percent": 50}, ("percentage", 50)),
+        ({"bps": 2e9}, ("bps", 2e9)),
+        ({"pps": 1e5, "frames": "imix"}, ("pps", 1e5)),
+    ],
+)
+def test_a_load_is_what_trex_sends(server: TrexServer, load: dict[str, Any], mul: tuple[str, float]) -> None:
+    source = trex_generator(server, receiver=1)
+    assert source.problem(Load.model_validate(load), LINK) is None
+    source.start(Load.model_validate(load), LINK)
+    state = server.ports[0]
+    assert (state.mul["type"], state.mul["value"]) == mul
+    before = source.sample()
+    time.sleep(0.1)
+    rates = generator.achieved(before, source.sample())
+    assert set(rates) == {"background_sent_mbps", "background_received_mbps"}
+    assert min(rates.values()) > 0
+    source.stop()
+    assert state.owner == ""
+    assert source.facts()["version"] == "v3.06"
+
+
+def test_rates_are_those_between_two_samples() -> None:
+    before = generator.Sample(generator.Count(10.0, 100, 100_000), generator.Count(20.0, 90, 90_000))
+    after = generator.Sample(generator.Count(12.0, 300, 350_000), generator.Count(21.0, 190, 190_000))
+    assert generator.achieved(before, after) == {"background_sent_mbps": 1.0, "background_received_mbps": 0.8}
+    unrefreshed = generator.Sample(before.sent, None)
+    assert generator.achieved(before, unrefreshed) == {}
+
+
+def test_traffic_that_a_crash_left_is_ours(server: TrexServer) -> None:
+    trex_generator(server).start(Load.model_validate({"percent": 10}), LINK)
+    again = trex_generator(server)
+    again.start(Load.model_validate({"percent": 20}), LINK)
+    assert server.ports[0].mul["value"] == 20
+    again.stop()
+    assert server.ports[0].state == "IDLE"
+
+
+def test_imix_is_three_streams_in_proportion(server: TrexServer) -> None:
+    trex_generator(server).start(Load.model_validate({"percent": 10, "frames": "imix"}), LINK)
+    shown = [
+        (len(base64.b64decode(stream["packet"]["binary"])) + 4, stream["mode"]["rate"]["value"])
+        for stream in server.ports[0].streams.values()
+    ]
+    assert shown == [(64, 7), (594, 4), (1518, 1)]
+
+
+def test_frames_that_the_link_does_not_take_are_no_load(server: TrexServer) -> None:
+    large = Load.model_validate({"percent": 10, "frames": [{"bytes": 4000}]})
+    assert "do not fit an MTU of 1500" in (trex_generator(server).problem(large, LINK) or "")

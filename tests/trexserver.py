@@ -1,0 +1,279 @@
+"""A server that speaks the JSON-RPC of Cisco TRex's stateless mode, as far as the client of ours needs it. For tests.
+
+It keeps the state machine of ports that "The TRex RPC Server" describes, checks what requests must have, and can be
+told to misbehave.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import zmq
+
+LINE_RATE_BPS = 10e9
+STREAM_FIELDS = {
+    "enabled": bool,
+    "self_start": bool,
+    "flags": int,
+    "action_count": int,
+    "isg": float,
+    "next_stream_id": int,
+    "packet": dict,
+    "mode": dict,
+    "vm": dict,
+    "flow_stats": dict,
+}
+
+
+class RpcError(Exception):
+    def __init__(self, code: int, message: str, specific: str | None = None) -> None:
+        self.error = {"code": code, "message": message} | ({} if specific is None else {"specific_err": specific})
+
+
+def execute_error(text: str) -> RpcError:
+    return RpcError(-32000, "Failed To Execute Method", text)
+
+
+@dataclass
+class PortState:
+    owner: str = ""
+    session: int = 0
+    handler: str = ""
+    streams: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sending_since: float | None = None
+    bits_per_second: float = 0.0
+    packets_per_second: float = 0.0
+    mul: dict[str, Any] = field(default_factory=dict)
+    sent: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+    @property
+    def state(self) -> str:
+        return "TX" if self.sending_since is not None else "STREAMS" if self.streams else "IDLE"
+
+
+class TrexServer:
+    """A context manager; `methods` are the requests so far, `address` where it listens."""
+
+    def __init__(self, *, ports: int = 2, name: str = "STL", version: tuple[int, int] = (5, 1)) -> None:
+        self.name, self.version = name, version
+        self.ports = [PortState() for _ in range(ports)]
+        self.methods: list[str] = []
+        self.without: set[str] = set()
+        """Methods that are not there."""
+        self.swallow: dict[str, int] = {}
+        """So many requests of a method are carried out, but not answered."""
+        self.busy: dict[str, int] = {}
+        """So many requests of a method are answered with `Try again`."""
+        self.background: dict[str, int] = {}
+        """A method is worked on in the background, for so many questions after its results."""
+        self.raw_answer: bytes | None = None
+        """The answer to everything."""
+        self.cancelled: list[int] = []
+        self._tickets: dict[int, tuple[int, Callable[[], Any]]] = {}
+        self._api = secrets.token_urlsafe(6)
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._ending = threading.Event()
+
+    def __enter__(self) -> TrexServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._socket.close(linger=0)
+        self._context.term()
+
+    def restart(self) -> None:
+        """As a server that was ended and started anew."""
+        self._api = secrets.token_urlsafe(6)
+        self.ports = [PortState() for _ in self.ports]
+
+    def take(self, number: int, owner: str) -> None:
+        """Another user takes a port by force."""
+        port = self.ports[number]
+        port.owner, port.session, port.handler = owner, 1, secrets.token_urlsafe(6)
+
+    # ---- transport ---------------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        while not self._ending.is_set():
+            if not poller.poll(20):
+                continue
+            identity, empty, text = self._socket.recv_multipart()
+            request = json.loads(text)
+            method = request["method"]
+            self.methods.append(method)
+            answer = self.raw_answer or json.dumps(self._answer(request)).encode()
+            if self.swallow.get(method, 0) > 0:
+                self.swallow[method] -= 1
+                continue
+            self._socket.send_multipart([identity, empty, answer])
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        envelope = {"jsonrpc": "2.0", "id": request["id"]}
+        try:
+            if request["jsonrpc"] != "2.0":
+                raise RpcError(-32600, "Invalid JSONRPC Version")
+            return envelope | {"result": self._run(request["method"], request["params"])}
+        except RpcError as refused:
+            return envelope | {"error": refused.error}
+
+    def _run(self, method: str, params: dict[str, Any]) -> Any:
+        handler = getattr(self, f"do_{method}", None)
+        if handler is None or method in self.without:
+            raise RpcError(-32601, f"Method {method} not registered")
+        if method != "api_sync_v2" and params.get("api_h") != self._api:
+            raise execute_error("API verification failed - API handler provided mismatch for class: 'STL'")
+        if self.busy.get(method, 0) > 0:
+            self.busy[method] -= 1
+            raise RpcError(-32001, "Try again later")
+        if method in self.background:
+            ticket = len(self._tickets) + 1
+            self._tickets[ticket] = (self.background[method], lambda: handler(params))
+            raise RpcError(-32002, "Work in progress", str(ticket))
+        return handler(params)
+
+    def _port(self, params: dict[str, Any], *, owned: bool = False) -> PortState:
+        if not 0 <= params["port_id"] < len(self.ports):
+            raise execute_error(f"invalid port id - should be between 0 and {len(self.ports) - 1}")
+        port = self.ports[params["port_id"]]
+        if owned and not port.owner:
+            raise execute_error("please acquire the port before modifying port state")
+        if owned and params.get("handler") != port.handler:
+            raise execute_error("port is not owned by you or your current executing session")
+        return port
+
+    # ---- commands ----------------------------------------------------------------------------------------------------
+
+    def do_api_sync_v2(self, params: dict[str, Any]) -> Any:
+        if params["name"] != self.name:
+            raise execute_error(
+                f"RPC configuration mismatch - server RPC configuration: '{self.name}', "
+                f"client RPC configuration: '{params['name']}'"
+            )
+        asked = (params["major"], params["minor"])
+        if asked[0] != self.version[0] or asked[1] > self.version[1]:
+            server, client = (".".join(map(str, version)) for version in (self.version, asked))
+            what = "RPC version mismatch: a newer client version is required"
+            raise execute_error(f"{what}\n(API type 'STL' - server: '{server}', client: '{client}')")
+        return {"api_h": self._api}
+
+    def do_get_version(self, _: dict[str, Any]) -> Any:
+        return {"version": "v3.06", "build_date": "", "build_time": "", "built_by": "", "mode": "STL"}
+
+    def do_get_async_results(self, params: dict[str, Any]) -> Any:
+        left, task = self._tickets[params["ticket_id"]]
+        if left > 0:
+            self._tickets[params["ticket_id"]] = (left - 1, task)
+            raise RpcError(-32002, "Work in progress", str(params["ticket_id"]))
+        return task()
+
+    def do_cancel_async_task(self, params: dict[str, Any]) -> Any:
+        self.cancelled.append(params["ticket_id"])
+        return {}
+
+    def do_acquire(self, params: dict[str, Any]) -> Any:
+        port = self._port(params)
+        if port.owner and not params["force"]:
+            if port.owner != params["user"]:
+                raise execute_error(f"port is already taken by '{port.owner}'")
+            if port.session != params["session_id"]:
+                raise execute_error(f"port is already owned by another session of '{port.owner}'")
+            return port.handler
+        port.owner, port.session, port.handler = params["user"], params["session_id"], secrets.token_urlsafe(6)
+        return port.handler
+
+    def do_release(self, params: dict[str, Any]) -> Any:
+        port = self._port(params, owned=True)
+        port.owner, port.handler = "", ""
+        return {}
+
+    def do_remove_all_streams(self, params: dict[str, Any]) -> Any:
+        port = self._port(params, owned=True)
+        if port.state == "TX":
+            raise execute_error("command 'remove_and_delete_all_streams' cannot be executed on current state: 'TX'")
+        port.streams.clear()
+        return {}
+
+    def do_add_stream(self, params: dict[str, Any]) -> Any:
+        port = self._port(params, owned=True)
+        stream, number = params["stream"], params["stream_id"]
+        for name, kind in STREAM_FIELDS.items():
+            if not isinstance(stream.get(name), kind):
+                raise RpcError(-32602, "Bad paramters for method", f"field '{name}' is missing")
+        if number in port.streams:
+            raise execute_error(f"stream {number} already exists in profile_id(_)")
+        if stream["mode"]["type"] != "continuous" or not isinstance(stream["vm"]["instructions"], list):
+            raise RpcError(-32602, "Bad paramters for method", "bad stream type provided")
+        base64.b64decode(stream["packet"]["binary"], validate=True)
+        port.streams[number] = stream
+        return {}
+
+    def do_start_traffic(self, params: dict[str, Any]) -> Any:
+        port, mul = self._port(params, owned=True), params["mul"]
+        if port.state != "STREAMS":
+            raise execute_error(f"command 'start' cannot be executed on current state: '{port.state}'")
+        if mul["type"] not in ("raw", "bps", "bpsl1", "pps", "percentage") or mul["op"] != "abs" or mul["value"] <= 0:
+            raise RpcError(-32602, "Bad paramters for method", "multiplier")
+        sizes = [len(base64.b64decode(s["packet"]["binary"])) + 4 for s in port.streams.values()]
+        rates = [s["mode"]["rate"]["value"] for s in port.streams.values()]
+        bits, line_bits = (sum(r * (n + more) * 8 for r, n in zip(rates, sizes, strict=True)) for more in (0, 20))
+        units = {"bps": bits, "pps": sum(rates), "percentage": line_bits / LINE_RATE_BPS * 100}
+        factor = mul["value"] / units[mul["type"]]
+        if line_bits * factor > LINE_RATE_BPS * 1.0001:
+            raise execute_error("Expected L1 B/W: exceeds port line rate: '10.00 Gbps'")
+        port.mul, port.bits_per_second, port.packets_per_second = mul, bits * factor, sum(rates) * factor
+        port.sending_since = time.monotonic()
+        return {"multiplier": factor, "ts": 0.0}
+
+    def do_stop_traffic(self, params: dict[str, Any]) -> Any:
+        port = self._port(params, owned=True)
+        self._settle(port)
+        port.sending_since = None
+        return {}
+
+    def do_get_port_status(self, params: dict[str, Any]) -> Any:
+        port = self._port(params)
+        return {
+            "owner": port.owner,
+            "state": port.state,
+            "service": False,
+            "max_stream_id": max(port.streams, default=0),
+        }
+
+    def do_get_port_stats(self, params: dict[str, Any]) -> Any:
+        self._port(params)
+        for port in self.ports:
+            self._settle(port)
+        own, other = self.ports[params["port_id"]], self.ports[params["port_id"] ^ 1]
+        return {
+            "opackets": int(own.sent[0]),
+            "obytes": int(own.sent[1]),
+            "ipackets": int(other.sent[0]),
+            "ibytes": int(other.sent[1]),
+        }
+
+    def _settle(self, port: PortState) -> None:
+        """Count what was sent until now."""
+        if port.sending_since is not None:
+            now = time.monotonic()
+            seconds, port.sending_since = now - port.sending_since, now
+            port.sent[0] += seconds * port.packets_per_second
+            port.sent[1] += seconds * port.bits_per_second / 8

@@ -1,0 +1,313 @@
+"""Competing traffic on the measured link: what generates it, and the rates that were achieved.
+
+A generator starts before the runs of a block that compete with it and stops after them. What it sent and what arrived
+during a run is taken from its own counters, so that both have one clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+import uuid
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quicbed import config, trex
+from quicbed.config import Link, Load
+from quicbed.testbed import Exit, Process, Testbed, TestbedError
+
+FCS_BYTES = trex.FCS_BYTES
+HEADER_BYTES = trex.HEADER_BYTES
+PORT = 5201
+_START_S = 10.0
+_STOP_S = 5.0
+_POLL_S = 0.02
+_INTERVAL_S = 0.1
+# iperf3's longest
+_FOREVER_S = 86400
+
+
+class GeneratorError(TestbedError):
+    """Competing traffic that is not what it should be, in one line with the remedy."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """Packets counted until a time of the clock of what counts them; bytes of frames with check sequences."""
+
+    time_s: float
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Competing traffic so far."""
+
+    sent: Count
+    received: Count | None
+    """None where nothing counts what arrives."""
+
+
+def achieved(before: Sample, after: Sample) -> dict[str, float]:
+    """Mean rates between two samples: `background_sent_mbps` and, where known, `background_received_mbps`."""
+    rates = {"background_sent_mbps": _mbps(before.sent, after.sent)}
+    if before.received is not None and after.received is not None:
+        rates["background_received_mbps"] = _mbps(before.received, after.received)
+    return {name: rate for name, rate in rates.items() if rate is not None}
+
+
+def _mbps(before: Count, after: Count) -> float | None:
+    """None where the counters were not refreshed in between."""
+    seconds = after.time_s - before.time_s
+    return (after.bytes - before.bytes) * 8 / seconds / 1e6 if seconds > 0 else None
+
+
+class Generator(ABC):
+    """What sends competing traffic towards the client."""
+
+    @abstractmethod
+    def problem(self, load: Load, link: Link) -> str | None:
+        """Why it cannot send such traffic over such a link; None if nothing is known against it."""
+
+    @abstractmethod
+    def start(self, load: Load, link: Link) -> None:
+        """Send it until :meth:`stop`; TestbedError unless it is sent when this returns."""
+
+    @abstractmethod
+    def sample(self) -> Sample:
+        """The counters now; TestbedError if it is not sent any more."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop; nothing happens if nothing is sent."""
+
+    @abstractmethod
+    def facts(self) -> dict[str, Any]:
+        """What identifies it."""
+
+    def cpu_s(self) -> float:
+        """Processor time that it has used so far on the machine of the endpoints, in seconds."""
+        return 0.0
+
+
+def of(settings: config.Generator | None, testbed: Testbed) -> Generator | None:
+    """The generator that a testbed names; None if it names none."""
+    if settings is None:
+        return None
+    return Trex(settings, testbed.name) if settings.kind == "trex" else Iperf3(testbed)
+
+
+# ---- iperf3 ----------------------------------------------------------------------------------------------------------
+
+# `[  5]   0.20-0.30   sec  1.19 MBytes  50.0 Mbits/sec  849`, and with jitter and `0/850 (0%)` at the receiver
+_LINE = re.compile(r"^\[ *\d+\] +[\d.]+-([\d.]+) +sec .*?(?:(\d+)/)?(\d+)(?: \([^)]*\))? *$")
+
+
+class Iperf3(Generator):
+    """UDP datagrams of one size from the server host to the client host, sent by iperf3."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed = testbed
+        self._processes: dict[str, Process] = {}
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._frame_bytes = 0
+        self._cpu_s = 0.0
+        self._version: str | None = None
+
+    def problem(self, load: Load, link: Link) -> str | None:
+        sizes = load.sizes()
+        if self._testbed.kind != "local":
+            return "the generator iperf3 is for local testbeds only"
+        if len(sizes) != 1:
+            return "iperf3 sends datagrams of one size"
+        if sizes[0].bytes - FCS_BYTES - 14 > link.mtu:
+            return f"frames of {sizes[0].bytes} bytes do not fit an MTU of {link.mtu}"
+        if load.percent is not None and link.rate_mbit is None:
+            return "the link has no rate that a percentage is of: set link.rate_mbit"
+        try:
+            self._version = self._testbed.server.run(["iperf3", "--version"]).stdout.split("\n")[0]
+        except (TestbedError, OSError) as error:
+            return f"{error}; install with: apt-get install iperf3"
+        return None
+
+    def start(self, load: Load, link: Link) -> None:
+        self.stop()
+        (size,) = load.sizes()
+        payload = size.bytes - FCS_BYTES - HEADER_BYTES
+        bits = payload * 8 * packets_per_second(load, link.rate_mbit)
+        self._frame_bytes = size.bytes
+        self._directory = tempfile.TemporaryDirectory(prefix="quicbed-iperf3-")
+        common = ["--port", str(PORT), "--interval", f"{_INTERVAL_S:g}", "--forceflush"]
+        address = str(self._testbed.client.address)
+        try:
+            self._spawn("receiver", ["iperf3", "--server", "--one-off", "--bind", address, *common])
+            self._await("receiver", lambda: "Server listening" in self._output("receiver"))
+            sender = ["iperf3", "--client", address, "--udp", "--bitrate", f"{bits:.0f}", "--length", str(payload)]
+            self._spawn("sender", [*sender, "--time", str(_FOREVER_S), *common])
+            self._await("sender", lambda: self._count("sender")[0] > 0 and self._count("receiver")[0] > 0)
+        except BaseException:
+            self.stop()
+            raise
+
+    def sample(self) -> Sample:
+        for role in ("sender", "receiver"):
+            self._check(role)
+        sent_s, sent, _ = self._count("sender")
+        received_s, expected, lost = self._count("receiver")
+        arrived, size = expected - lost, self._frame_bytes
+        return Sample(Count(sent_s, sent, sent * size), Count(received_s, arrived, arrived * size))
+
+    def stop(self) -> None:
+        for role in ("sender", "receiver"):
+            process = self._processes.get(role)
+            if process is None:
+                continue
+            # the receiver ends by itself when the sender has told it to
+            if role == "sender":
+                process.terminate()
+            with contextlib.suppress(TimeoutError):
+                self._ended(process.wait(_STOP_S))
+            if process.poll() is None:
+                process.kill()
+                with contextlib.suppress(TimeoutError):
+                    self._ended(process.wait(_STOP_S))
+            del self._processes[role]
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+    def facts(self) -> dict[str, Any]:
+        return {"kind": "iperf3", "version": self._version}
+
+    def cpu_s(self) -> float:
+        return self._cpu_s + sum(_cpu_s(process.pid) for process in self._processes.values())
+
+    def _ended(self, how: Exit) -> None:
+        self._cpu_s += how.user_s + how.system_s
+
+    def _spawn(self, role: str, argv: list[str]) -> None:
+        host = self._testbed.client if role == "receiver" else self._testbed.server
+        out, err = self._files(role)
+        self._processes[role] = host.spawn(argv, stdout=out, stderr=err)
+
+    def _files(self, role: str) -> tuple[Path, Path]:
+        if self._directory is None:
+            raise GeneratorError("iperf3: is not running")
+        directory = Path(self._directory.name)
+        return directory / f"{role}.out", directory / f"{role}.err"
+
+    def _output(self, role: str) -> str:
+        return self._files(role)[0].read_text(encoding="utf-8", errors="replace")
+
+    def _await(self, role: str, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _START_S
+        while not done():
+            self._check(role)
+            if time.monotonic() > deadline:
+                raise GeneratorError(f"iperf3: the {role} has sent nothing for {_START_S:g} s")
+            time.sleep(_POLL_S)
+
+    def _check(self, role: str) -> None:
+        """GeneratorError with what it says if one of the two has ended."""
+        process = self._processes.get(role)
+        if process is None:
+            raise GeneratorError(f"iperf3: there is no {role}")
+        if (ended := process.poll()) is not None:
+            said = self._files(role)[1].read_text(encoding="utf-8", errors="replace").strip().replace("\n", "; ")
+            raise GeneratorError(f"iperf3: the {role} ended with {ended.returncode}: {said or 'it says nothing'}")
+
+    def _count(self, role: str) -> tuple[float, int, int]:
+        """End of the last interval in seconds, and datagrams sent (or expected) and lost until then."""
+        end_s, total, lost = 0.0, 0, 0
+        # the last line may be half written
+        for line in self._output(role).rpartition("\n")[0].splitlines():
+            if found := _LINE.match(line):
+                end_s, total, lost = float(found[1]), total + int(found[3]), lost + int(found[2] or 0)
+        return end_s, total, lost
+
+
+def packets_per_second(load: Load, rate_mbit: float | None) -> float:
+    """Packets per second of a load of one frame size; percentages are of *rate_mbit*, without check sequences."""
+    (size,) = load.sizes()
+    if load.pps is not None:
+        return load.pps
+    if load.bps is not None:
+        return load.bps / 8 / size.bytes
+    return (load.percent or 0) / 100 * (rate_mbit or 0) * 1e6 / 8 / (size.bytes - FCS_BYTES)
+
+
+def _cpu_s(pid: int) -> float:
+    """Processor time of a process of this machine (proc(5), /proc/pid/stat); 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- TRex ------------------------------------------------------------------------------------------------------------
+
+
+class Trex(Generator):
+    """UDP packets of any mix of sizes, sent by a port of a TRex server."""
+
+    def __init__(self, settings: config.Generator, testbed: str) -> None:
+        self._settings = settings
+        # the same after a crash, so that traffic that was left running is ours to stop
+        session = zlib.crc32(f"{uuid.getnode():x} {testbed}".encode()) >> 1
+        self._server = trex.Server(str(settings.host), settings.rpc_port, timeout_s=settings.timeout_s)
+        self._port = trex.Port(self._server, settings.port, user=settings.user, session=session, force=settings.force)
+        self._receiver = None if settings.receiver is None else trex.Port(self._server, settings.receiver)
+        self._version: str | None = None
+
+    def problem(self, load: Load, link: Link) -> str | None:
+        largest = max(size.bytes for size in load.sizes())
+        if largest - FCS_BYTES - 14 > link.mtu:
+            return f"frames of {largest} bytes do not fit an MTU of {link.mtu}"
+        # a server that does not answer is an error, not something that a cell does not support
+        self._version = self._server.version()
+        return None
+
+    def start(self, load: Load, link: Link) -> None:
+        del link  # percentages are of the port's line rate
+        self._port.start(self._streams(load), *_rate(load))
+
+    def sample(self) -> Sample:
+        self._port.check_sending()
+        sent = self._port.counters()
+        sent_s = time.monotonic()
+        received = None
+        if self._receiver is not None:
+            counted = self._receiver.counters()
+            received = Count(time.monotonic(), counted.received_packets, counted.received_bytes)
+        return Sample(Count(sent_s, sent.sent_packets, sent.sent_bytes), received)
+
+    def stop(self) -> None:
+        try:
+            self._port.stop()
+        finally:
+            self._server.close()
+
+    def facts(self) -> dict[str, Any]:
+        shown = self._settings.model_dump(include={"kind", "host", "rpc_port", "port", "receiver"})
+        return {**shown, "version": self._version}
+
+    def _streams(self, load: Load) -> list[trex.Stream]:
+        ends = [trex.Address(end.ip, end.port, end.mac) for end in (self._settings.source, self._settings.destination)]
+        return [trex.Stream(trex.udp_frame(size.bytes - FCS_BYTES, *ends), size.share) for size in load.sizes()]
+
+
+def _rate(load: Load) -> tuple[str, float]:
+    """Unit and value of a total rate as TRex has them."""
+    for unit, value in (("percentage", load.percent), ("bps", load.bps), ("pps", load.pps)):
+        if value is not None:
+            return unit, value
+    raise ValueError("a load without a rate")
