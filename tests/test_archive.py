@@ -237,7 +237,7 @@ def test_an_archive_has_the_commit_the_results_the_bill_and_checksums_of_all(clo
     top = tmp_path / "unpacked" / "quicbed-0.1.0"
     found = {path.relative_to(top).as_posix() for path in top.rglob("*") if not path.is_dir() or path.is_symlink()}
     committed = set(git(clone, "ls-files").splitlines())
-    added = {f"results/{name}" for name in RESULTS} | {"sbom.cdx.json", "SHA256SUMS"}
+    added = {f"results/reference/{name}" for name in RESULTS} | {"sbom.cdx.json", "SHA256SUMS"}
     assert found == committed | added
     for name in committed:
         if not (clone / name).is_symlink():
@@ -245,7 +245,10 @@ def test_an_archive_has_the_commit_the_results_the_bill_and_checksums_of_all(clo
             assert os.access(top / name, os.X_OK) == os.access(clone / name, os.X_OK), name
     assert (top / "link").readlink() == Path("run")
     for name, content in RESULTS.items():
-        assert (top / "results" / name).read_bytes() == content
+        assert (top / "results" / "reference" / name).read_bytes() == content
+    # the report of the archive links to the same files as the one that `make figures` writes
+    link = os.path.relpath(clone / "config" / "config.yaml", clone / "artifacts" / "reference" / "report")
+    assert (top / "results" / "reference" / "report" / link).resolve() == top.resolve() / "config" / "config.yaml"
     assert json.loads((top / "sbom.cdx.json").read_text()) == bom.bill(Project(clone), commit)
     links = {name for name in committed if (clone / name).is_symlink()}
     sums = dict(reversed(line.split("  ")) for line in (top / "SHA256SUMS").read_text().splitlines())

@@ -3,13 +3,14 @@
 Layout of ``quicbed-<version>-<commit>.tar.gz``::
 
     quicbed-<version>/            every file of the commit, the reference data in raw/reference/ among them
-        results/                  what `make figures` made of the reference data: report/, figures/, tables/, notebooks/
+        results/reference/        what `make figures` made of the reference data: report/, figures/, tables/, notebooks/
         sbom.cdx.json             every third-party source that is fetched (`quicbed.bom`)
         SHA256SUMS                of all these files; `sha256sum --check SHA256SUMS`
 
-Results are not where `make figures` writes, so that an unpacked archive makes them anew and they can be compared. The
-same commit with the same results gives the same bytes: the time of all members is that of the commit. The header of the
-archive names the commit as that of `git archive` does.
+Results are not where `make figures` writes, so that an unpacked archive makes them anew and they can be compared; they
+are as deep as there, so that links of the report to the configuration lead there too. The same commit with the same
+results gives the same bytes: the time of all members is that of the commit. The header of the archive names the commit
+as that of `git archive` does.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from quicbed import __version__, bom, tarball
 from quicbed.config import Project
 
-RESULTS = "results"
+RESULTS = "results/reference"
 BILL = "sbom.cdx.json"
 SUMS = "SHA256SUMS"
 
