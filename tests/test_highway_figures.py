@@ -391,6 +391,8 @@ def test_claims_are_judged_by_the_runs_behind_the_figures() -> None:
         *spread("offloading/goracle/off", "tcp-tls", 8000.0),
         *spread("offloading/goracle/default", "tcp-tls", 7000.0),
         row("offloading/goracle/default", "tcp-tls", 99, None),
+        *spread("hardware/optimized", "lsquic", 3000.0),
+        *spread("hardware/optimized", "lsquic", 3600.0, campaign="run2", client_flavour="goracle"),
     ]
     found = verdicts_on(published(rows))
     assert found["fig3-lsquic-quiche"].verdict == "holds"
@@ -402,6 +404,9 @@ def test_claims_are_judged_by_the_runs_behind_the_figures() -> None:
     assert found["fig10-range"].verdict == "not measured"
     assert found["fig7-order"].more_blocks is None
     assert "the published data have no runs" in found["fig7-order"].reason
+    # needs hardware that no local testbed has, but the published data are of it
+    assert found["fig9-native"].verdict == "holds"
+    assert [round(one.value, 1) for one in found["fig9-native"].measured] == [1.2]
 
 
 def test_claims_on_shares_are_of_the_endpoints_samples() -> None:
@@ -419,13 +424,19 @@ def test_claims_on_shares_are_of_the_endpoints_samples() -> None:
 
 def test_verdicts_of_both_sides_stand_together() -> None:
     rows = spread("offloading/goracle/off", "tcp-tls", 5000.0) + spread("offloading/goracle/default", "tcp-tls", 7000.0)
-    theirs = verdicts_on(published(rows))["fig8-tcp-gains"]
+    found = verdicts_on(published(rows))
+    theirs = found["fig8-tcp-gains"]
     ours = verdicts.Result(theirs.stated, reason="nothing here")
     both = claims_report.by_claim([theirs])
     lines = claims_report.text([ours], cells=True, tested={}, published=both).splitlines()
     assert lines[-3].split()[:2] == ["not", "measured"]
     assert lines[-1].strip().startswith("published data: holds: 1.4 [")
     assert "published data" not in claims_report.text([ours], cells=True, tested={})
+    for name in ("fig5-lsquic-gain", "fig9-native"):
+        assert (found[name].verdict, found[name].reason) == (
+            "not measured",
+            "the published data here have no runs that tell",
+        )
 
 
 def steps_copy(directory: Path) -> Path:

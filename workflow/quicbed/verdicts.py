@@ -60,6 +60,7 @@ class Tables:
     handshakes: pl.DataFrame
     primitives: pl.DataFrame
     shares: pl.DataFrame  # columns of `quicbed.cpu_shares.BLOCKS`
+    published: bool = False  # raw data of the authors, not what was measured here
 
 
 def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: details.Details | None = None) -> Tables:
@@ -372,6 +373,8 @@ class _Evaluation:
         """The campaign that is judged, or why none can be."""
         name = self.reading.experiment
         campaign = self.book.campaign(name)
+        if campaign.is_empty() and self.book.tables.published:
+            raise _MissingError("not measured", "the published data here have no runs that tell")
         elsewhere = not campaign.is_empty() and campaign["testbed_kind"][0] != LOCAL
         if self.claim.needs is not None and not elsewhere:
             raise _MissingError("not applicable", f"needs {self.claim.needs}")
