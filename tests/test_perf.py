@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fakeproject
-from faketestbed import FakeHost
+from faketestbed import FakeHost, FakeTestbed
 from quicbed import driver, perf
 from quicbed.config import ConfigError, Perf, Project
 from quicbed.testbed import Completed, Process, TestbedError
@@ -291,6 +291,23 @@ def test_perf_that_is_not_permitted_leaves_every_cell_with_that_reason(
     said = fakeproject.run(fakeproject.make(tmp_path, EXPERIMENT, monkeypatch))
     assert list(said["excluded"].values()) == ["perf is not permitted to sample programs"] * 2
     assert asked == ["client"]
+
+
+@pytest.mark.parametrize(
+    ("external", "reason"),
+    [
+        (False, "perf samples endpoints on a local testbed only"),
+        (True, "the program of an external endpoint is on the controller, which is no host of this testbed"),
+    ],
+)
+def test_hosts_of_their_own_have_neither_perf_nor_external_endpoints(
+    external: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver.Driver, "_external", lambda *_: external)
+    testbed = FakeTestbed()
+    testbed.kind = "ssh"
+    said = fakeproject.run(fakeproject.make(tmp_path, EXPERIMENT, monkeypatch), testbed)
+    assert list(said["excluded"].values()) == [reason] * 2
 
 
 def test_perf_that_fails_in_one_run_fails_that_run_and_the_rest_goes_on(

@@ -675,6 +675,7 @@ def test_hosts_restore_themselves_when_their_controller_is_gone(hosts: SshHosts,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300 + 10 * KILLS)
 def test_whatever_is_killed_nothing_stays_changed_and_no_run_is_lost(hosts: SshHosts, tmp_path: Path) -> None:
     before = hosts.state()
     random_ = random.Random(KILLS)
