@@ -28,18 +28,19 @@ def run(testbed: SshTestbed, link: LinkSettings, target: Path) -> None:
     testbed.apply(link)
     partial = target.with_name(f".{target.name}")
     partial.mkdir(exist_ok=True)
-    processes = {}
-    for role, script in (("server", SERVER), ("client", CLIENT)):
-        host = testbed.server if role == "server" else testbed.client
-        output = host.workspace(partial)
-        processes[role] = host.spawn(["sh", "-c", script], stdout=output / f"{role}.out", stderr=output / f"{role}.err")
-    processes["client"].wait(20)
-    processes["server"].kill()
-    processes["server"].wait(20)
+    output = testbed.server.workspace(partial)
+    server = testbed.server.spawn(["sh", "-c", SERVER], stdout=output / "server.out", stderr=output / "server.err")
+    if testbed.server.await_text(output / "server.out", "begin", server, 20):
+        output = testbed.client.workspace(partial)
+        client = testbed.client.spawn(["sh", "-c", CLIENT], stdout=output / "client.out", stderr=output / "client.err")
+        client.wait(20)
+    server.kill()
+    server.wait(20)
     for host in (testbed.client, testbed.server):
         host.collect(partial)
-    # a client that was killed has not finished a run
-    if (partial / "client.out").read_text() == "begin\nend\n":
+    # where an endpoint was killed no run has finished
+    log = partial / "client.out"
+    if log.is_file() and log.read_text() == "begin\nend\n":
         partial.rename(target)
         print(target.name, flush=True)
 
