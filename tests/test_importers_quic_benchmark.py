@@ -116,6 +116,17 @@ def test_a_repetition_without_a_result_has_no_values(
     assert run["ttfb_ms"] is None
 
 
+def test_files_that_are_missing_are_told_with_what_they_cost(tmp_path: Path) -> None:
+    bare = {"ping_json": None, "quic__benchmark__server_json": None, "quic__benchmark__client_json": b"{"}
+    files = sample(**bare) | sample(f"{FOLDER}/tcp/remote/1", tcp_pcap=b"") | {"nginx-measurements/1-run/tcp.pcap": b""}
+    told = imported(tmp_path, files).skipped
+    assert {reason: count for reason, count in told.items() if reason.startswith("sample without")} == {
+        "sample without ping.json: network conditions are null": 1,
+        "sample without quic-benchmark-server.json: the repetition has no times by events": 1,
+        "sample without quic.pcap: there are no times by the capture": 1,
+    }
+
+
 def test_repetitions_are_numbered_by_their_time_within_a_transport(tmp_path: Path) -> None:
     times = ["2021-03-11 00-36-41.021645", "2021-03-11 00-31-37.626624", "2021-03-12 00-00-00.000000"]
     files: dict[str, bytes] = {}

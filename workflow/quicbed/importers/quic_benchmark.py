@@ -40,6 +40,7 @@ from quicbed.importers.summary import Summary
 from quicbed.tshark import TsharkError
 
 SOURCE = "quic-benchmark"
+NGINX = "nginx-measurements"
 LAYOUT = "samples_threshold<T>_dev<D>_delay<ms>/<quic|tcp>/<host>/<time>/ or nginx-measurements/<n>-run/"
 BASES = ("events", "capture")
 
@@ -91,6 +92,7 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
     events: list[dict[str, Any]] = []
     counted: dict[tuple[str, str], int] = {}
     for origin, sample in sorted(samples.items(), key=lambda item: (item[1].experiment, item[1].order, item[0])):
+        _tell_missing(sample, origin, summary)
         key = (sample.experiment, sample.transport)
         number = counted[key] = counted.get(key, 0) + 1
         identity: dict[str, Any] = {"origin": origin, "experiment": sample.experiment, "transport": sample.transport}
@@ -150,6 +152,24 @@ def _take(entry: Entry, samples: dict[str, _Sample], summary: Summary) -> None:
             sample.ping = document
 
 
+def _tell_missing(sample: _Sample, origin: str, summary: Summary) -> None:
+    """Tell which files of a sample are not in the copy, and what is null without them."""
+    if sample.experiment == NGINX:
+        return  # captures are all there is of these
+    transport = sample.transport
+    costs = {
+        "ping.json": (sample.ping, "network conditions are null"),
+        f"{transport}-benchmark-server.json": (sample.events.get("server"), "the repetition has no times by events"),
+        f"{transport}-benchmark-client.json": (sample.events.get("client"), "whether the client failed is not known"),
+        f"{transport}.pcap": (sample.capture, "there are no times by the capture"),
+    }
+    if transport == "quic" and sample.capture is not None:
+        costs["ssl-keys.log"] = (sample.key_log, "the capture does not tell first byte and transfer")
+    for file, (found, cost) in costs.items():
+        if found is None and not any(told.startswith(f"{file}:") for told in sample.damaged):
+            summary.skip(f"sample without {file}: {cost}", origin)
+
+
 # ---- the row ---------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +182,7 @@ def _row(
         status, reason = runs.UNREADABLE, "; ".join(sample.damaged)
     elif client.get("error"):
         status, reason = "failed", str(client["error"])
-    elif sample.experiment != "nginx-measurements" and times is None:
+    elif sample.experiment != NGINX and times is None:
         status, reason = runs.UNREADABLE, "no events of the server"
     ok = status == "ok"
     ping = _ping(sample, origin, summary)
