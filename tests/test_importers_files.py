@@ -125,6 +125,19 @@ def test_the_command_prints_the_summary_and_writes_tables(tmp_path: Path, capsys
     assert json.loads((tmp_path / "out" / "import.json").read_text(encoding="utf-8"))["tables"]["runs"] == 2
 
 
+def test_a_reader_that_stops_early_is_no_error_to_print(tmp_path: Path) -> None:
+    copy = samples.write(highway_copy(), tmp_path / "copy")
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        argv = [sys.executable, "-m", "quicbed", "import", "highway", str(copy), "--out", str(tmp_path / "out")]
+        done = subprocess.run(argv, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert (tmp_path / "out" / "runs.parquet").is_file()
+
+
 @pytest.mark.parametrize("name", list(importers.FORMATS))
 def test_a_copy_of_something_else_is_one_clear_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,13 +25,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     command: Callable[[argparse.Namespace], int | None] = arguments.run
     try:
-        return command(arguments) or 0
+        code = command(arguments) or 0
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("quicbed: interrupted; finished runs are kept", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return 1
     except _expected_errors() as error:
         print(f"quicbed: {error}", file=sys.stderr)
         return 1
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of the output has gone, as with ``| head``; what is left to write is then dropped."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    if not any(event & select.POLLERR for _, event in output.poll(0)):
+        return False  # it was another pipe
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:
