@@ -745,6 +745,9 @@ def test_the_documentation_starts_with_figures_and_tables() -> None:
         assert one.claim.source.partition(",")[0] in row[1]
         libraries = row[3].partition("libraries=[")[2].partition("]")[0].split(",")
         assert {*command.libraries} <= {*libraries}
+    whole = page.split("All of them, with all libraries (")[1].split("```")[1]
+    experiments = whole.partition("experiments=[")[2].partition("]")[0].split(",")
+    assert sorted(experiments) == sorted({one.claim.reads.experiment for one in measured})
 
 
 def test_the_table_has_a_row_for_every_outcome_and_for_claims_without_one(tmp_path: Path) -> None:

@@ -486,7 +486,11 @@ def _overview(claims: Sequence[Stated], commands: Commands) -> list[str]:
         whole = commands.whole(experiment, libraries)
         sources = ", ".join(dict.fromkeys(source for source, _ in found))
         lines.append(_line([title, sources, str(len(found)), f"`{whole.text()}`", whole.cost.text()]))
-    return [*lines, ""]
+    experiments = list(dict.fromkeys(experiment for _, experiment in rows))
+    project = commands.project
+    needed = cost(project.restricted(experiments, list(project.libraries))).text()
+    lines += ["", f"All of them, with all libraries ({needed}):", ""]
+    return [*lines, "```sh", f'make all CONFIG="experiments=[{",".join(experiments)}]"', "```", ""]
 
 
 def _paper(name: str, paper: Paper, own: Sequence[Stated], commands: Commands) -> list[str]:
