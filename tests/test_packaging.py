@@ -20,6 +20,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rattler import MatchSpec
 
+from quicbed import cli
+
 LOCKS = ("build", "runtime", "test", "lab")
 SYSTEM_PYTHON = getattr(sys, "_base_executable", sys.executable)
 
@@ -464,3 +466,34 @@ def test_licence_and_package_agree(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in (repository / "LICENSE").read_text()
+
+
+def anchors(page: str) -> set[str]:
+    """What links can point to: headings as GitHub names them, and anchors of its own."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings} | set(
+        re.findall(r'<a id="([^"]+)"', page)
+    )
+
+
+def test_what_the_documentation_names_is_there(repository: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (repository / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    (commands,) = (action.choices for action in cli._parser()._actions if isinstance(action.choices, dict))
+    pages = [*repository.glob("*.md"), *(repository / "config").glob("*.md"), *(repository / "docs").glob("*.md")]
+    wrong = []
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL) + re.findall(r"`([^`\n]+)`", text))
+        names = [f"make {name}" for name in re.findall(r"\bmake ([a-z]+)", code) if name not in targets]
+        names += [f"quicbed {name}" for name in re.findall(r"\bquicbed ([a-z]+[a-z-]*)", code) if name not in commands]
+        names += [name for name in re.findall(r"tests/test_\w+\.py", text) if not (repository / name).is_file()]
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            file, _, anchor = link.partition("#")
+            target = page.parent / file if file else page
+            if "://" in link or target.is_dir():
+                continue
+            if not target.is_file() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
+                names.append(link)
+        wrong += [f"{page.relative_to(repository)}: {name}" for name in names]
+    assert len(pages) > 8
+    assert wrong == []
