@@ -207,6 +207,12 @@ def test_an_experiment_without_runs_is_one_clear_error(table: pl.DataFrame) -> N
         exported(table, "pairwise")
 
 
+def test_a_table_that_is_not_there_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["export", "qir", "pairwise", str(tmp_path / "out.json"), "--table", str(tmp_path / "runs.parquet")]
+    assert cli.main(argv) == 1
+    assert "runs.parquet: no such file; `make all` writes it; --table artifacts/reference" in capsys.readouterr().err
+
+
 def test_a_table_of_something_else_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     argv = ["export", "qir", "pairwise", str(tmp_path / "out.json"), "--table", str(tmp_path / "other.parquet")]

@@ -29,6 +29,9 @@ _WALL = pl.duration(microseconds=(pl.col("wall_s").fill_null(0) * 1e6).cast(pl.I
 
 def write(table: Path, out: Path, experiment: str) -> dict[str, Any]:
     """Write the newest campaign of an experiment; returns the document. A `CopyError` if there is nothing to write."""
+    if not table.is_file():
+        remedy = "`make all` writes it; --table artifacts/reference/tables/runs.parquet is what `make figures` writes"
+        raise CopyError(f"{table}: no such file; {remedy}")
     try:
         frame = pl.read_parquet(table)
     except (OSError, pl.exceptions.PolarsError) as error:
