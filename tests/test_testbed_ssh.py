@@ -35,7 +35,7 @@ PATIENCE_S = 20.0
 THROUGHPUT = LinkSettings(mode="throughput", congestion_control="reno")
 WIRE = LinkSettings(mode="wire", mtu=1400, rate_mbit=100, congestion_control="reno")
 # How often the test that kills at random does so; many times by hand: QUICBED_KILLS=200
-KILLS = int(os.environ.get("QUICBED_KILLS", "20"))
+KILLS = int(os.environ.get("QUICBED_KILLS", "16"))
 # What a controller outlives, by a word of its command line.
 VICTIMS = {"agent": "/agent/", "connection": "sshd: root", "endpoint": "sleep 8639"}
 
@@ -725,7 +725,7 @@ variants:
   - {label: NOOP, cipher: aes-128-gcm, aead: noop, header_protection: false}
 baseline: AES-128-GCM
 scales:
-  tiny: {bytes: 1000, blocks: 2, timeout_s: 5}
+  tiny: {bytes: 1000, blocks: 1, timeout_s: 5}
 """
 
 
@@ -761,7 +761,7 @@ def test_an_experiment_is_measured_over_ssh(
     measure.measure(project, "test", project.root / "marker.json")
     stored = [json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/test/*/b*/*/run.json")]
     good = [one for one in stored if one["status"] == "ok"]
-    assert len(good) >= 6
+    assert len(good) >= 3
     assert {one["testbed"]["kind"] for one in stored} == {"ssh"}
     lost = [one for one in stored if one["status"] == "failed"]
     assert ["the connection was lost" in one["reason"] for one in lost] == [True]
