@@ -214,6 +214,36 @@ def test_a_spread_is_that_of_the_pairs_within_a_block() -> None:
     assert result.verdict == "holds"
 
 
+@pytest.mark.parametrize(("wanted", "verdict"), [(1, "fails"), (12, "holds"), (120, "not measured")])
+def test_a_spread_over_some_of_the_pairs_is_the_least_over_all(wanted: float, verdict: str) -> None:
+    values = {("quiche", "208 KiB"): [1000.0, 1100.0, 990.0], ("quinn", "208 KiB"): [100.0, 110.0, 99.0]}
+    result = evaluate_one(
+        tables(make_rows(values, experiment="pairwise")),
+        libraries=["quiche", "quinn"],
+        reads={"experiment": "pairwise", "metric": "goodput_mbps"},
+        compare=[{"spread": {"label": "208 KiB"}}],
+        predicate={"kind": "magnitude", "value": wanted},
+    )
+    assert result.verdict == verdict
+    assert ("10 over 2 of 4 pairs is the least that it can be over all" in result.reason) is (verdict == "not measured")
+
+
+def test_pairs_that_never_ran_in_the_same_block_have_no_spread() -> None:
+    rows = make_rows(
+        {("quiche", "208 KiB"): [1000.0, 1100.0], ("quinn", "208 KiB"): [100.0, 110.0]}, experiment="pairwise"
+    )
+    for row in rows:
+        row["block"] += 10 if row["client_library"] == "quinn" else 0
+    result = evaluate_one(
+        tables(rows),
+        libraries=["quiche", "quinn"],
+        reads={"experiment": "pairwise", "metric": "goodput_mbps"},
+        compare=[{"spread": {"label": "208 KiB"}}],
+        predicate={"kind": "magnitude", "value": 12},
+    )
+    assert (result.verdict, result.reason) == ("not measured", "no block has all that is compared")
+
+
 def signatures(**ends: str) -> list[dict[str, Any]]:
     """Runs of table3-signature; an algorithm ends as `ok` or with the reason of its failure."""
     rows: list[dict[str, Any]] = []

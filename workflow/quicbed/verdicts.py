@@ -37,7 +37,7 @@ import polars as pl
 from scipy.special import stdtr
 
 from quicbed import analysis, details, published, runs, ttfb
-from quicbed.claims import SAMPLED, Claim, Comparison, Predicate, Reading, Stated, Term
+from quicbed.claims import SAMPLED, Claim, Comparison, Predicate, Reading, Stated, Term, digits
 from quicbed.config import Project
 
 Verdict = Literal["holds", "fails", "inconclusive", "not measured", "not applicable"]
@@ -487,10 +487,17 @@ class _Evaluation:
             return replace(outcome, missing="not measured", reason=reason)
         values = [measured.sampled.get((row["cell"], None, None), {}) for row in met]
         blocks = sorted(set.intersection(*(set(one) for one in values)))
+        if not blocks:
+            return replace(outcome, missing="not measured", reason="no block has all that is compared")
         ratios = [max(one[b] for one in values) / min(one[b] for one in values) for b in blocks]
+        found = _logarithmic(np.array(ratios), low, high)
+        if found["value"] < low and len(met) < len(pairs):
+            some = f"{len(met)} of {len(pairs)} pairs"
+            reason = f"{digits(found['value'])} over {some} is the least that it can be over all, and tells nothing"
+            return replace(outcome, missing="not measured", reason=reason)
         text += f", {len(met)} of {len(pairs)} pairs"
         cells = tuple(str(row["cell"]) for row in met)
-        return replace(outcome, text=text, cells=cells, **_logarithmic(np.array(ratios), low, high))
+        return replace(outcome, text=text, cells=cells, **found)
 
     def _failure(self, measured: _Measured, term: Term, library: str | None) -> Outcome:
         """Whether connections fail with one certificate; the value is 1 where it is as stated, else 0."""
