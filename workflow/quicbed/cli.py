@@ -280,13 +280,16 @@ def _claims(arguments: argparse.Namespace) -> None:
     from quicbed import claims, claims_report, notebooks, published_claims, verdicts
 
     project = _project(arguments)
-    known = claims.stated(project)
-    shown = {one.id for one in claims.chosen(known, arguments.claim or [one.id for one in known])}
+    every = claims.stated(project)
+    shown = claims.chosen(every, arguments.claim or [one.id for one in every])
     raw = arguments.raw or notebooks.place(ROOT).raw
     # all of a paper are judged together, whatever is shown of them
+    papers = {one.name for one in shown}
+    known = [one for one in every if one.name in papers]
     results = verdicts.evaluate(project, known, verdicts.tables(raw, ROOT))
-    tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in {o.name for o in known}}
-    wanted = [result for result in results if result.stated.id in shown]
+    tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in papers}
+    ids = {one.id for one in shown}
+    wanted = [result for result in results if result.stated.id in ids]
     print(f"Runs of {raw}\n")
     theirs = claims_report.by_claim(published_claims.evaluate(project, known))
     cells = arguments.all or bool(arguments.claim)

@@ -236,6 +236,7 @@ class _Book:
         self.project = project
         self.tables = found
         self._campaigns: dict[str, pl.DataFrame] = {}
+        self._figures: dict[tuple[str, str], pl.DataFrame] = {}
         self._done: dict[tuple[str, str, str], _Measured] = {}
 
     def campaign(self, experiment: str) -> pl.DataFrame:
@@ -255,7 +256,7 @@ class _Book:
         campaign = self.campaign(reading.experiment)
         handshakes = "handshake" in set(campaign["workload"].drop_nulls())
         metric = reading.metric if reading.table == "runs" else "ttfb_ms" if handshakes else "goodput_mbps"
-        table = analysis.figure_table(campaign, metric).filter(pl.col("arm") != "aa")
+        table = self._figure(reading.experiment, metric)
         rows = {(row["client_library"], row["server_library"], row["label"]): row for row in table.to_dicts()}
         sampled: dict[tuple[str, str | None, str | None], dict[int, float]] = {}
         counted: dict[str, tuple[float, float, float, int]] = {}
@@ -268,6 +269,13 @@ class _Book:
         else:
             counted = {cell: _quartiles(values) for cell, values in self._counts(reading, campaign, table)}
         return _Measured(campaign, rows, sampled, counted)
+
+    def _figure(self, experiment: str, metric: str) -> pl.DataFrame:
+        """The table that a figure of the experiment shows, without its A/A arm."""
+        if (experiment, metric) not in self._figures:
+            table = analysis.figure_table(self.campaign(experiment), metric)
+            self._figures[experiment, metric] = table.filter(pl.col("arm") != "aa")
+        return self._figures[experiment, metric]
 
     def _counts(
         self, reading: Reading, campaign: pl.DataFrame, table: pl.DataFrame
