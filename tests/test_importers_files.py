@@ -170,6 +170,16 @@ def test_a_new_import_leaves_no_table_of_the_old_one(tmp_path: Path) -> None:
     ]
 
 
+def test_a_copy_of_something_else_leaves_an_earlier_import(tmp_path: Path) -> None:
+    importers.read("highway", samples.write(highway_copy(), tmp_path / "copy"), tmp_path / "out")
+    earlier = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    other = samples.write({"holidays.txt": b"x"}, tmp_path / "other")
+    with pytest.raises(CopyError, match="nothing of"):
+        importers.read("highway", other, tmp_path / "out")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == earlier
+    assert not (tmp_path / "out.partial").exists()
+
+
 def test_folder_and_archive_give_the_same_bytes_in_any_order_of_files(tmp_path: Path) -> None:
     content = highway_copy()
     folder = samples.write(content, tmp_path / "copy")

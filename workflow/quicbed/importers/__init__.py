@@ -28,21 +28,34 @@ FORMATS: Mapping[str, str] = MappingProxyType(
 
 
 def read(name: str, copy: Path, out: Path) -> Summary:
-    """Import a local copy into the directory *out*, whose old tables are removed first.
+    """Import a local copy into the directory *out*, whose old tables are replaced when all has been read.
 
     Raises `CopyError` if there is no such copy, or nothing in it is of the format.
     """
     if not copy.exists():
         raise CopyError(f"{copy}: no such file or folder; name a local copy of the data")
     importer = importlib.import_module(f"quicbed.importers.{name.replace('-', '_')}")
+    partial = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    summary = Summary(name)
+    try:
+        importer.read(copy, partial, summary)
+        if not any(summary.tables.values()):
+            reasons = "; ".join(f"{count} x {reason}" for reason, count in summary.skipped.items())
+            found = f"among {summary.files} files ({reasons})" if reasons else f"among {summary.files} files"
+            raise CopyError(f"{copy}: nothing of {FORMATS[name]} found {found}; expected {importer.LAYOUT}")
+        summary.write(partial / SUMMARY_FILE)
+        _replace(partial, out)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return summary
+
+
+def _replace(new: Path, out: Path) -> None:
+    """Move an import to the place of an earlier one."""
     for file in (*out.glob("*.parquet"), out / SUMMARY_FILE):
         file.unlink(missing_ok=True)
     shutil.rmtree(out / "gaps", ignore_errors=True)
-    summary = Summary(name)
-    importer.read(copy, out, summary)
-    if not any(summary.tables.values()):
-        reasons = "; ".join(f"{count} x {reason}" for reason, count in summary.skipped.items())
-        found = f"among {summary.files} files ({reasons})" if reasons else f"among {summary.files} files"
-        raise CopyError(f"{copy}: nothing of {FORMATS[name]} found {found}; expected {importer.LAYOUT}")
-    summary.write(out / SUMMARY_FILE)
-    return summary
+    out.mkdir(parents=True, exist_ok=True)
+    for file in new.iterdir():
+        file.rename(out / file.name)
