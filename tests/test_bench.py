@@ -127,3 +127,11 @@ def test_what_disturbed_the_machine_is_told(project: Project, capsys: pytest.Cap
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("  disturbed by other work on the machine: 1, the first ")
     assert ", 3 handshakes: client waited for a processor " in last
+
+
+def test_runs_over_ssh_need_hosts_to_be_measured_on(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(project, ["ssh"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "== ssh",
+        "  unsupported: the testbed is not of kind `ssh`; set `testbed` in config/config.yaml",
+    ]

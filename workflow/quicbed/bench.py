@@ -436,6 +436,7 @@ def interval(project: Project) -> None:
 # A run whose programs do nothing takes what preparing a run and cleaning up after it cost.
 _EMPTY_SERVER = ["sh", "-c", "echo ready; exec sleep 1000"]
 _EMPTY_CLIENT = ["true"]
+_BLOCK_RUNS = 20
 
 
 def ssh(project: Project) -> None:
@@ -454,19 +455,24 @@ def ssh(project: Project) -> None:
             begin = time.monotonic()
             _empty_run_by_processes(project.testbed)
             single.append((time.monotonic() - begin) * 1e3)
+        begin = time.monotonic()
+        for _ in range(_BLOCK_RUNS):
+            _empty_run(testbed, Path(directory), ["sleep", "1"])
+        share = 100 * _BLOCK_RUNS / (time.monotonic() - begin)
     print(f"  kept connections: {_spread(kept)} ms; one ssh process per command: {_spread(single)} ms")
     _verdict("preparing and cleaning up a run", statistics.median(kept), 150, at_least=False, unit=" ms")
+    _verdict(f"part of {_BLOCK_RUNS} one-second runs in which is measured", share, 80, at_least=True, unit=" %")
 
 
-def _empty_run(testbed: Testbed, directory: Path) -> None:
-    """Everything the driver does for a run, with programs that do nothing."""
+def _empty_run(testbed: Testbed, directory: Path, program: Sequence[str] = _EMPTY_CLIENT) -> None:
+    """Everything the driver does for a run, with a server and a client *program* that do nothing."""
     testbed.counters()
     server, client = testbed.server, testbed.client
     place = server.workspace(directory)
     serving = server.spawn(_EMPTY_SERVER, stdout=place / "server.out", stderr=place / "server.err")
     server.await_text(place / "server.out", "ready", serving, 10)
     place = client.workspace(directory)
-    asking = client.spawn(_EMPTY_CLIENT, stdout=place / "client.out", stderr=place / "client.err")
+    asking = client.spawn(program, stdout=place / "client.out", stderr=place / "client.err")
     asking.wait(10)
     serving.terminate()
     serving.wait(10)
