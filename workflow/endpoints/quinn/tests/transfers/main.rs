@@ -378,12 +378,15 @@ fn cpu_ns(process: u32) -> u64 {
 #[test]
 fn a_stopped_server_tells_its_client() {
     let server = Server::start(&[]);
-    let mut command = client(&server.address(), &["--bytes", "1000000000000"]);
+    // noq ends a connection when many frames of a larger window wait behind a gap.
+    let options = ["--bytes", "1000000000000", "--window", "1048576"];
+    let mut command = client(&server.address(), &options);
     let mut running = command.stdout(Stdio::piped()).spawn().unwrap();
     // A handshake takes a few milliseconds of CPU time: with so many the transfer is on its way.
     let mut output = BufReader::new(running.stdout.take().unwrap());
     let mut text = String::new();
     while cpu_ns(running.id()) < 200_000_000 {
+        assert_eq!(running.try_wait().unwrap(), None);
         thread::sleep(Duration::from_millis(5));
     }
     let events = server.stop();
