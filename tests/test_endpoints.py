@@ -308,7 +308,8 @@ def test_a_client_without_a_server_gives_up(bench: Bench, library: str) -> None:
 @pytest.mark.parametrize("library", [*QUIC, *TCP])
 @pytest.mark.parametrize("role", ["client", "server"])
 @pytest.mark.parametrize(
-    "argv", [["--frobnicate", "1"], [], ["--cipher", "rot13"], ["--bytes", "-1"], ["--listen", "here"]]
+    "argv",
+    [["--frobnicate", "1"], [], ["--cipher", "rot13"], ["--bytes", "-1"], ["--listen", "here"], ["--save", ".."]],
 )
 def test_a_wrong_command_line_is_one_line_and_code_2(bench: Bench, library: str, role: str, argv: list[str]) -> None:
     done = subprocess.run(
@@ -316,6 +317,27 @@ def test_a_wrong_command_line_is_one_line_and_code_2(bench: Bench, library: str,
     )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("library", TCP)  # those over QUIC do the same in the runner's folders, see test_external
+def test_files_are_served_and_saved(bench: Bench, tmp_path: Path, library: str) -> None:
+    content = os.urandom(SIZE)
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "a file.bin").write_bytes(b"no name of a request")
+    (tmp_path / "www" / "a-file.bin").write_bytes(content)
+    running = bench.serve(library, www=str(tmp_path / "www"))
+    log = tmp_path / "client.jsonl"
+    argv = [bench.program(library, "stock", "client"), "--connect", running.address, "--server-name", "server"]
+    argv += ["--ca", str(certificates.directory(PROJECT) / "ca.pem"), "--events", str(log)]
+    argv += ["--save", str(tmp_path / "a-file.bin")]
+    assert subprocess.run(argv, stderr=subprocess.DEVNULL, timeout=60, check=False).returncode == 0, log.read_text()
+    assert (tmp_path / "a-file.bin").read_bytes() == content
+    saved = events.read(log, "client").connections[0]
+    assert (saved.bytes_requested, saved.bytes_received, saved.content_ok) == (SIZE, SIZE, True)
+    # and content by its size, as without files
+    code, log = bench.download(library, "stock", running.address)
+    assert code == 0, log.read_text()
+    assert running.stop().connections[0].bytes_sent == SIZE
 
 
 @pytest.mark.parametrize("library", [*QUIC, *TCP])

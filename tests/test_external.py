@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -348,14 +349,19 @@ def test_the_description_needs_the_folder() -> None:
         described()
 
 
+def generate(library: str, folder: Path) -> None:
+    """Make the runner's folder of a stock build."""
+    argv = [sys.executable, "-m", "quicbed", "runner-folder", library, "--out", str(folder)]
+    subprocess.run(argv, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "workflow")}, capture_output=True)
+
+
 @pytest.mark.workflow
 @pytest.mark.parametrize(("client", "server"), [("ext", "quinn"), ("quinn", "ext")])
 def test_a_generated_folder_plugs_in_again(
     client: str, server: str, make: Make, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path
 ) -> None:
     quinn = build_of("quinn", "stock")
-    argv = [sys.executable, "-m", "quicbed", "runner-folder", "quinn", "--out", str(tmp_path / "folder")]
-    subprocess.run(argv, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "workflow")}, capture_output=True)
+    generate("quinn", tmp_path / "folder")
     of = {"quinn": quinn, "ext": make(tmp_path / "folder")}
     with serving(of[server], identity, tmp_path) as port:
         code, seen = download(of[client], identity, tmp_path, port)
@@ -364,19 +370,96 @@ def test_a_generated_folder_plugs_in_again(
     assert (tmp_path / "folder" / "VERSION").read_text().splitlines()[0]
 
 
+QUIC = [name for name, library in Project(ROOT).libraries.items() if library.transport == "quic"]
+
+
+@dataclass
+class Runner:
+    """What the runner does for a pair of folders: directories, environment, one server, one client after the other."""
+
+    directory: Path
+    identity: Path
+    port: int
+
+    def environment(self, role: str, **more: str) -> dict[str, str]:
+        made = {name: self.directory / role / name.lower() for name in ("LOGS", "WWW", "DOWNLOADS", "CERTS")}
+        for path in made.values():
+            path.mkdir(parents=True, exist_ok=True)
+        for name, source in (("cert.pem", "server.pem"), ("priv.key", "server.key"), ("ca.pem", "ca.pem")):
+            shutil.copy(self.identity / source, made["CERTS"] / name)
+        told = {name: f"{path}/" for name, path in made.items() if name != "LOGS"} | {"LOGS": str(made["LOGS"])}
+        keys = {"SSLKEYLOGFILE": str(made["LOGS"] / "keys.log")}
+        return {**os.environ, "TESTCASE": "goodput", **told, **keys, **more}
+
+    @contextlib.contextmanager
+    def serving(self, folder: Path) -> Iterator[None]:
+        environment = self.environment("server", IP="127.0.0.1", PORT=str(self.port), SERVERNAME="server")
+        process = subprocess.Popen(["./run-server.sh"], cwd=folder, env=environment, stderr=subprocess.DEVNULL)
+        log = Path(environment["LOGS"]) / "server.jsonl"
+        try:
+            deadline = time.monotonic() + 30
+            while not (log.exists() and '"ready"' in log.read_text()):
+                assert process.poll() is None, log.read_text() if log.exists() else "no log"
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            yield
+        finally:
+            process.terminate()
+            process.wait(10)
+
+    def fetch(self, folder: Path, *names: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+        requests = " ".join(f"https://server:{self.port}/{name}" for name in names)
+        environment = self.environment("client", REQUESTS=requests, **more)
+        hosts = self.directory / "hosts"
+        hosts.write_text("127.0.0.1 server\n", encoding="utf-8")
+        argv = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec ./run-client.sh', str(hosts)]
+        return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, timeout=60, check=False)
+
+
 @pytest.mark.workflow
-def test_a_generated_folder_refuses_names_that_are_no_sizes(
-    build_of: Callable[[str, str], Path], tmp_path: Path
+@pytest.mark.parametrize("library", QUIC)
+def test_a_generated_folder_serves_and_fetches_files_of_any_content(
+    library: str, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path
+) -> None:
+    build_of(library, "stock")
+    folder = tmp_path / "folder"
+    generate(library, folder)
+    runner = Runner(tmp_path, identity, free_port())
+    environment = runner.environment("server")
+    files = {"AbcXyz": os.urandom(2_500_001), "tiny.bin": b"\0", "nothing": b"", "1000": os.urandom(17)}
+    for name, content in files.items():
+        (Path(environment["WWW"]) / name).write_bytes(content)
+    with runner.serving(folder):
+        done = runner.fetch(folder, *files)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert runner.fetch(folder, "missing").returncode == 1
+    downloads = Path(runner.environment("client")["DOWNLOADS"])
+    assert {name: (downloads / name).read_bytes() for name in files} == files
+    logs = tmp_path / "client" / "logs"
+    times = json.loads((logs / "time.json").read_text())
+    assert times["start"] < times["end"]
+    assert "CLIENT_TRAFFIC_SECRET_0" in (logs / "keys.log").read_text()
+    served = events.read(tmp_path / "server" / "logs" / "server.jsonl", "server")
+    assert [connection.bytes_sent for connection in served.connections][:4] == [len(data) for data in files.values()]
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize(
+    ("names", "test_case", "said"),
+    [
+        (["below/file"], "goodput", b"only https://<name>:<port>/<file> can be fetched"),
+        (["one", "two"], "transfer", b"test case transfer wants them on one"),
+        (["one"], "chacha20", b""),
+    ],
+)
+def test_a_generated_folder_refuses_what_it_cannot_do(
+    names: list[str], test_case: str, said: bytes, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path
 ) -> None:
     build_of("quinn", "stock")
-    argv = [sys.executable, "-m", "quicbed", "runner-folder", "quinn", "--out", str(tmp_path / "folder")]
-    subprocess.run(argv, check=True, env={**os.environ, "PYTHONPATH": str(ROOT / "workflow")}, capture_output=True)
-    environment = {**os.environ, "TESTCASE": "goodput", "REQUESTS": "https://server:4433/abc", "DOWNLOADS": "/"}
-    done = subprocess.run(
-        ["./run-client.sh"], cwd=tmp_path / "folder", env=environment, capture_output=True, check=False
-    )
+    generate("quinn", tmp_path / "folder")
+    done = Runner(tmp_path, identity, 4433).fetch(tmp_path / "folder", *names, TESTCASE=test_case)
     assert done.returncode == 127
-    assert b"only files named by their size" in done.stdout + done.stderr
+    assert said in done.stdout
 
 
 def test_a_stopped_client_leaves_nothing(make: Make, identity: Path, tmp_path: Path) -> None:

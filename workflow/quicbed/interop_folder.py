@@ -1,14 +1,8 @@
-"""Folders with which the QUIC Interop Runner on bare metal runs the endpoints built here (docs/external-endpoints.md).
-
-The contract endpoints make content by its size and check it; they neither read files nor keep what they receive. So a
-folder serves and fetches files that are named by their size and hold that content, as quicbed itself asks of external
-endpoints, and refuses everything else with exit code 127: it never reports success for a file it did not transfer.
-"""
+"""Folders with which the QUIC Interop Runner on bare metal runs builds of this project (docs/external-endpoints.md)."""
 
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 
 from quicbed import build as builds
@@ -23,7 +17,6 @@ goodput | transfer | handshake) ;;
 *) exit 127 ;;
 esac
 programs={programs}
-python={python}
 signature=${{SIGNATURE:-rsa-2048}}
 if ! test -x "$programs/{role}"; then
     echo "$programs/{role} is gone: build it again and generate this folder anew"
@@ -32,63 +25,42 @@ fi
 """
 
 _SERVER = """\
-sizes=()
-for file in "${WWW%/}"/*; do
-    name=${file##*/}
-    if ! [[ $name =~ ^[0-9]+$ ]] || ! "$python" -IS ./content.py check "$file" "$name"; then
-        echo "only files named by their size, with the content of quicbed, can be served, not $name"
-        exit 127
-    fi
-    sizes+=(--content "$name")
-done
 exec "$programs/server" --listen "$IP:$PORT" --certificate "${CERTS%/}/cert.pem" --private-key "${CERTS%/}/priv.key" \\
-    --signature "$signature" --events "$LOGS/server.jsonl" ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} "${sizes[@]}"
+    --signature "$signature" --events "$LOGS/server.jsonl" ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} --www "$WWW"
 """
 
 _CLIENT = """\
-for request in $REQUESTS; do
-    if ! [[ $request =~ ^https://([^/:]+):([0-9]+)/([0-9]+)$ ]]; then
-        echo "only files named by their size, with the content of quicbed, can be fetched, not $request"
+request='^https://([^/:]+):([0-9]+)/([^/?#]+)$'
+read -ra requests <<<"$REQUESTS"
+for one in "${requests[@]}"; do
+    if ! [[ $one =~ $request ]]; then
+        echo "only https://<name>:<port>/<file> can be fetched, not $one"
         exit 127
     fi
 done
-if ! test -f "${CERTS%/}/ca.pem"; then
-    echo "CERTS has no ca.pem; set CERTS to a directory with the certificate the server's is to be verified with"
+if test "$TESTCASE" = transfer && test "${#requests[@]}" -gt 1; then
+    echo "several files are fetched on connections of their own, and test case transfer wants them on one"
+    exit 127
+fi
+ca=${CERTS:+${CERTS%/}/}ca.pem
+test -f "$ca" || ca=ca.pem
+if ! test -f "$ca"; then
+    echo "there is no ca.pem, neither in CERTS nor in this folder: the certificate the server's is to be verified with"
     exit 1
 fi
 start=$(date +%s%N)
-for request in $REQUESTS; do
-    [[ $request =~ ^https://([^/:]+):([0-9]+)/([0-9]+)$ ]]
-    host=${BASH_REMATCH[1]} port=${BASH_REMATCH[2]} size=${BASH_REMATCH[3]}
+for index in "${!requests[@]}"; do
+    [[ ${requests[index]} =~ $request ]]
+    host=${BASH_REMATCH[1]} port=${BASH_REMATCH[2]} name=${BASH_REMATCH[3]}
     address=$(getent ahosts "$host" | awk '{ print $1; exit }')
     case $address in *:*) address="[$address]" ;; esac
-    "$programs/client" --connect "$address:$port" --server-name "$host" --ca "${CERTS%/}/ca.pem" --bytes "$size" \\
-        --signature "$signature" --events "$LOGS/client-$size.jsonl" ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} ||
-        exit
+    "$programs/client" --connect "$address:$port" --server-name "$host" --ca "$ca" --save "${DOWNLOADS%/}/$name" \\
+        --signature "$signature" --events "$LOGS/client-$index.jsonl" \\
+        ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} || exit
 done
 end=$(date +%s%N)
 printf '{"start": %s, "end": %s}\\n' "$start" "$end" >"$LOGS/time.json"
-# the client compared every byte it received with this content
-for request in $REQUESTS; do
-    "$python" -IS ./content.py write "${DOWNLOADS%/}/${request##*/}" "${request##*/}" || exit 1
-done
 """
-
-_CONTENT = '''\
-"""The content of quicbed: `content.py check|write FILE SIZE`."""
-
-import sys
-
-block = b"".join(b"quicbed%08x\\n" % record for record in range(4093))
-what, path, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
-parts = [block] * (size // len(block)) + [block[: size % len(block)]]
-with open(path, "rb" if what == "check" else "wb") as file:
-    if what == "write":
-        file.writelines(parts)
-    else:
-        same = all(file.read(len(part)) == part for part in parts)
-        sys.exit(0 if same and not file.read(1) else 1)
-'''
 
 _SET_UP = "#!/bin/sh\n# Nothing to set up: the programs are built.\nexit 0\n"
 
@@ -98,16 +70,15 @@ def write(project: Project, library: str, flavour: str, out: Path) -> None:
     if project.libraries[library].transport != "quic":
         raise BuildError(f"{library}: does not speak QUIC, which the runner measures")
     made = builds.read_build(project, library, flavour)
+    if not all(made["describe"][role].get("files") for role in ("client", "server")):
+        raise BuildError(
+            f"{library}: its programs do not both serve and save files, as the runner asks; `--describe` says so"
+        )
     programs = (builds.build_directory(project, library, flavour) / "bin").resolve()
     if out.exists() and any(out.iterdir()):
         raise BuildError(f"{out}: is not empty; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
-    values = {
-        "build": made["build"],
-        "library": library,
-        "programs": shlex.quote(str(programs)),
-        "python": shlex.quote(str(Path(sys.executable).resolve())),
-    }
+    values = {"build": made["build"], "library": library, "programs": shlex.quote(str(programs))}
     texts = {
         "setup-env.sh": _SET_UP,
         "run-server.sh": _HEAD.format(**values, role="server") + _SERVER,
@@ -116,5 +87,4 @@ def write(project: Project, library: str, flavour: str, out: Path) -> None:
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8")
         (out / name).chmod(0o755)
-    (out / "content.py").write_text(_CONTENT, encoding="utf-8")
     (out / "VERSION").write_text(f"{made['version']}\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import Any, cast
 from cryptography.hazmat.primitives.serialization import Encoding
 from quicbed_contract import FAILED, OK, request
 from quicbed_contract.clock import CpuTime, now_ns
-from quicbed_contract.content import Checker
+from quicbed_contract.content import Checker, Saver
 from quicbed_contract.events import Events, one_line
 from quicbed_contract.options import ClientOptions, from_command_line, in_force
 from quicbed_contract.options import unsupported as not_described
@@ -32,7 +32,7 @@ class Download:
         self.options = options
         self.socket = Socket.for_peer(options.connect, options)
         self.quic = library.Connection(options, configuration=configuration)
-        self.content = Checker(options.bytes or 0)
+        self.content = Saver(options.save) if options.save else Checker(options.bytes or 0)
         self.traffic = library.Traffic()
         self.stream: int | None = None
         self.finished = False
@@ -120,9 +120,14 @@ class Download:
                 self.quic.completed()
                 self.traffic.counting = False
                 self.stream = self.quic.get_next_available_stream_id()
-                self.quic.send_stream_data(self.stream, request.write(self.content.expected), end_stream=True)
+                self.quic.send_stream_data(self.stream, self._request(), end_stream=True)
             elif isinstance(event, quic_events.StreamReset):
                 self.refused = f"the server reset the stream with error 0x{event.error_code:x}"
+
+    def _request(self) -> bytes:
+        if self.options.save:
+            return b"GET /%s\r\n" % request.name_of(self.options.save).encode()
+        return request.write(self.content.expected)
 
     def _data(self, data: bytes, end: bool) -> None:
         now = now_ns()

@@ -91,6 +91,7 @@ def description() -> dict[str, Any]:
         "congestion_controls": ["cubic", "reno"],
         "gso": True,
         "gro": True,
+        "files": True,
     }
 
 

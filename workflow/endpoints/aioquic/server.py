@@ -1,4 +1,4 @@
-"""Serves content made in memory until it is stopped, and reports each connection."""
+"""Serves content made in memory, or files, until it is stopped, and reports each connection."""
 
 from __future__ import annotations
 
@@ -51,19 +51,28 @@ class Start(NamedTuple):
 
 
 class Answer:
-    """One stream: a request, and the content it asks for."""
+    """One stream: a request, and the body it asks for."""
 
     def __init__(self) -> None:
         self.request = b""
-        self.size: int | None = None
+        self.body: content.Body | None = None
         self.written = 0
 
 
 class Session:
     """One connection, from its first datagram to the end of its closing period."""
 
-    def __init__(self, index: int, quic: library.Connection, peer: Address, retried: bool, start: Start) -> None:
+    def __init__(
+        self,
+        index: int,
+        quic: library.Connection,
+        peer: Address,
+        retried: bool,
+        start: Start,
+        files: request.Files,
+    ) -> None:
         self.index = index
+        self.files = files
         self.quic = quic
         self.peer = peer
         self.retried = retried
@@ -92,7 +101,7 @@ class Session:
             if len(answer.request) > request.MAX_REQUEST:
                 raise request.BadRequestError("request is longer than `GET /<bytes>` can be")
             if end:
-                answer.size = request.parse(answer.request)
+                answer.body = self.files.parse(answer.request)
         except request.BadRequestError as error:
             self.refused = str(error)
             self.quic.close(error_code=FAILED, reason_phrase=self.refused)
@@ -100,11 +109,11 @@ class Session:
     def write(self) -> None:
         """Keep aioquic supplied with content."""
         for stream, answer in list(self.answers.items()):
-            while answer.size is not None and answer.written - self.quic.sent(stream) < BACKLOG:
-                part = content.at(answer.written, answer.size - answer.written)
+            while answer.body is not None and answer.written - self.quic.sent(stream) < BACKLOG:
+                part = answer.body.at(answer.written)
                 answer.written += len(part)
                 self.bytes_sent += len(part)
-                done = answer.written == answer.size
+                done = answer.written == answer.body.length
                 self.quic.send_stream_data(stream, part, end_stream=done)
                 if done:
                     del self.answers[stream]
@@ -143,8 +152,16 @@ class Session:
 class Server:
     """All connections of the one socket."""
 
-    def __init__(self, options: ServerOptions, configuration: QuicConfiguration, events: Events, sock: Socket) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        configuration: QuicConfiguration,
+        events: Events,
+        sock: Socket,
+        files: request.Files,
+    ) -> None:
         self.options = options
+        self.files = files
         self.configuration = configuration
         self.events = events
         self.socket = sock
@@ -256,7 +273,7 @@ class Server:
             original_destination_connection_id=original,
             retry_source_connection_id=header.destination_cid if retried else None,
         )
-        session = Session(self.accepted, quic, sender, retried, start)
+        session = Session(self.accepted, quic, sender, retried, start, self.files)
         self.accepted += 1
         self.sessions[session] = None
         for name in (header.destination_cid, quic.host_cid):
@@ -357,11 +374,15 @@ def main() -> int:
         return events.error(one_line(error))
     if not library.belongs(configuration.private_key, configuration.certificate):
         return events.error(f"--private-key {options.private_key}: does not match the certificate")
+    try:
+        files = request.Files(options.www)
+    except OSError as error:
+        return events.error(f"--www {options.www}: {error.strerror}")
     library.set_up(options)
     gc.collect()
     gc.freeze()
     address, port = sock.socket.getsockname()[:2]
     events.ready(address, port)
-    Server(options, configuration, events, sock).run(waiter)
+    Server(options, configuration, events, sock, files).run(waiter)
     events.end()
     return OK

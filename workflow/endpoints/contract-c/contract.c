@@ -13,7 +13,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -125,6 +127,65 @@ static void add_content(struct options *options, uint64_t bytes)
     options->content[options->content_count++] = bytes;
 }
 
+/* Takes a directory entry into the files served, if it is a regular file or a link to one. */
+static void add_file(struct options *options, const char *directory, const char *name)
+{
+    struct file file = {.name = strdup(name)};
+    struct stat about;
+    int fd;
+
+    options->files = realloc(options->files, (options->file_count + 1) * sizeof(*options->files));
+    if (asprintf(&file.path, "%s/%s", directory, name) < 0 || file.name == NULL || options->files == NULL)
+        usage_error("--www %s: out of memory", directory);
+    if (stat(file.path, &about) != 0 || !S_ISREG(about.st_mode)) {
+        free(file.name);
+        free(file.path);
+        return;
+    }
+    file.length = (uint64_t)about.st_size;
+    file.data = "";
+    fd = open(file.path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && file.length > 0) /* mmap(2) refuses nothing at all */
+        file.data = mmap(NULL, file.length, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (fd < 0 || file.data == MAP_FAILED)
+        usage_error("--www %s: %s: %s", directory, name, strerror(errno));
+    close(fd);
+    options->files[options->file_count++] = file;
+}
+
+static void add_files(struct options *options, const char *directory)
+{
+    const struct dirent *entry;
+    DIR *entries = opendir(directory);
+
+    if (entries == NULL)
+        usage_error("--www %s: %s", directory, strerror(errno));
+    while ((entry = readdir(entries)) != NULL)
+        add_file(options, directory, entry->d_name);
+    closedir(entries);
+}
+
+/* The last component of a path. */
+static const char *name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash == NULL ? path : slash + 1;
+}
+
+static const char *parse_save(const char *option, const char *value)
+{
+    const char *name = name_of(value);
+    const size_t length = strlen(name);
+    bool odd = length == 0 || length > NAME_MAX || strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
+
+    for (size_t i = 0; i < length; i++)
+        odd = odd || isspace((unsigned char)name[i]) || iscntrl((unsigned char)name[i]);
+    if (odd)
+        usage_error("%s %s: its name cannot be asked for", option, value);
+    return value;
+}
+
 static bool client_option(struct options *options, const char *option, const char *value)
 {
     if (strcmp(option, "--connect") == 0)
@@ -135,6 +196,8 @@ static bool client_option(struct options *options, const char *option, const cha
         options->ca = value;
     else if (strcmp(option, "--bytes") == 0)
         options->bytes = parse_number(option, value, 0, INT64_MAX);
+    else if (strcmp(option, "--save") == 0)
+        options->save = parse_save(option, value);
     else if (strcmp(option, "--connections") == 0)
         options->connections = parse_number(option, value, 1, INT64_MAX);
     else if (strcmp(option, "--timeout") == 0)
@@ -154,6 +217,8 @@ static bool server_option(struct options *options, const char *option, const cha
         options->private_key = value;
     else if (strcmp(option, "--content") == 0)
         add_content(options, parse_number(option, value, 0, INT64_MAX));
+    else if (strcmp(option, "--www") == 0)
+        add_files(options, value);
     else if (strcmp(option, "--retry") == 0)
         options->retry = parse_choice(option, value, "on", "off");
     else
@@ -257,7 +322,8 @@ static void describe(void)
         printf("%s\"%s\"", before, congestion_controls[i]);
         before = ", ";
     }
-    printf("], \"gso\": %s, \"gro\": %s}\n", library.gso ? "true" : "false", library.gro ? "true" : "false");
+    printf("], \"gso\": %s, \"gro\": %s, \"files\": true}\n", library.gso ? "true" : "false",
+           library.gro ? "true" : "false");
 }
 
 /* The first that the library has. */
@@ -321,7 +387,11 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
         require(options->address[0] != '\0' ? options : NULL, "--connect");
         require(options->server_name, "--server-name");
         require(options->ca, "--ca");
-        require(bytes_given ? options : NULL, "--bytes");
+        require(bytes_given || options->save != NULL ? options : NULL, "--bytes");
+        if (bytes_given && options->save != NULL)
+            usage_error("--bytes: not with --save, which asks for a file");
+        if (options->save != NULL)
+            options->bytes = INT64_MAX;
     } else {
         require(options->address[0] != '\0' ? options : NULL, "--listen");
         require(options->certificate, "--certificate");
@@ -757,11 +827,61 @@ const char *content_period(void)
     return period;
 }
 
+const char *requested(const struct options *options)
+{
+    static char number[24];
+
+    if (options->save != NULL)
+        return name_of(options->save);
+    snprintf(number, sizeof(number), "%" PRIu64, options->bytes);
+    return number;
+}
+
+static void save_content(struct content_check *check, const char *data, size_t length)
+{
+    if (check->save_error != 0)
+        return;
+    if (check->saved == NULL)
+        check->saved = fopen(check->options->save, "we");
+    if (check->saved == NULL || fwrite(data, 1, length, check->saved) != length)
+        check->save_error = errno;
+}
+
+uint64_t content_requested(const struct content_check *check)
+{
+    return check->options->save != NULL ? check->received : check->options->bytes;
+}
+
+const char *content_problem(struct content_check *check)
+{
+    static char problem[512];
+    const uint64_t wanted = content_requested(check);
+
+    if (check->options->save != NULL) {
+        save_content(check, "", 0); /* makes an empty file of nothing */
+        if (check->saved != NULL && fclose(check->saved) != 0 && check->save_error == 0)
+            check->save_error = errno;
+    }
+    if (check->save_error != 0)
+        snprintf(problem, sizeof(problem), "--save %s: %s", check->options->save, strerror(check->save_error));
+    else if (check->wrong)
+        snprintf(problem, sizeof(problem), "wrong content at byte %" PRIu64, check->first_wrong);
+    else if (check->received != wanted)
+        snprintf(problem, sizeof(problem), "%" PRIu64 " of %" PRIu64 " bytes received", check->received, wanted);
+    else
+        return NULL;
+    return problem;
+}
+
 void check_content(struct content_check *check, const char *data, size_t length)
 {
     const char *period = content_period();
     size_t done = 0;
 
+    if (check->options->save != NULL) {
+        save_content(check, data, length);
+        done = length;
+    }
     while (done < length && !check->wrong) {
         const size_t at = (check->received + done) % CONTENT_PERIOD;
         const size_t piece = length - done < CONTENT_PERIOD - at ? length - done : CONTENT_PERIOD - at;

@@ -50,6 +50,13 @@ struct cipher {
     const char *openssl; /* the AEAD, as EVP_CIPHER_fetch(3) knows it */
 };
 
+/* A regular file of --www, as it was at the start; it must not shrink while it is served (mmap(2)). */
+struct file {
+    char *name, *path;
+    const char *data;
+    uint64_t length;
+};
+
 struct options {
     enum role role;
 
@@ -71,7 +78,8 @@ struct options {
     /* client */
     const char *server_name;
     const char *ca;
-    uint64_t bytes;
+    uint64_t bytes; /* the most there can be where a file is saved */
+    const char *save; /* file to write what arrives to, named like the one asked for; NULL: none */
     uint64_t connections;
     double timeout_seconds;
 
@@ -80,6 +88,8 @@ struct options {
     const char *private_key;
     uint64_t *content;
     size_t content_count;
+    struct file *files;
+    size_t file_count;
     bool retry;
 };
 
@@ -156,12 +166,22 @@ enum { CONTENT_RECORD = 16, CONTENT_PERIOD = CONTENT_RECORD * 4093 };
 /* One period of the content. */
 const char *content_period(void);
 
-/* Compares content as it arrives. After a wrong byte only lengths are counted. */
+/* What a client asks for, behind the slash: a number of bytes, or the name of a file. Valid until the next call. */
+const char *requested(const struct options *options);
+
+/* Compares content as it arrives, or saves it. After a wrong byte only lengths are counted. */
 struct content_check {
+    const struct options *options;
     uint64_t received;
     bool wrong;
     uint64_t first_wrong; /* offset of the first wrong byte, if wrong */
+    FILE *saved;          /* the file of --save once something has arrived */
+    int save_error;       /* the errno that ended saving, or 0 */
 };
 void check_content(struct content_check *check, const char *data, size_t length);
+/* Bytes asked for; of a file that is saved, which has no size before its end, those received. */
+uint64_t content_requested(const struct content_check *check);
+/* To be called once, at the end. Why the content is not what was asked for or not saved, or NULL; static text. */
+const char *content_problem(struct content_check *check);
 
 #endif

@@ -70,11 +70,10 @@ static size_t on_content(char *data, size_t size, size_t count, void *argument)
 
 /* ---- one connection ---- */
 
-static void write_connection(const struct connection *connection, uint64_t index, const char *error)
+static void write_connection(const struct connection *connection, uint64_t index, const char *error, bool content_ok)
 {
     const struct options *options = connection->options;
     const bool complete = connection->t_handshake_complete != UNKNOWN;
-    const uint64_t received = connection->content.received;
     const bool cpu_known = connection->t_client_hello != UNKNOWN && connection->t_last_byte != UNKNOWN;
 
     event_begin("connection");
@@ -90,9 +89,9 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_integer("t_first_byte", connection->t_first_byte);
     event_integer("t_last_byte", connection->t_last_byte);
     event_integer("t_close", connection->t_close);
-    event_integer("bytes_requested", (int64_t)options->bytes);
-    event_integer("bytes_received", (int64_t)received);
-    event_boolean("content_ok", !connection->content.wrong && received == options->bytes);
+    event_integer("bytes_requested", (int64_t)content_requested(&connection->content));
+    event_integer("bytes_received", (int64_t)connection->content.received);
+    event_boolean("content_ok", content_ok);
     write_negotiated(&connection->negotiated);
     event_string("aead", !complete ? NULL : options->noop ? "noop" : "standard");
     event_string("header_protection", !complete || !library.quic ? NULL : options->header_protection ? "on" : "off");
@@ -152,6 +151,7 @@ static bool download(const struct options *options, uint64_t index, const char *
 {
     struct connection connection = {
         .options = options,
+        .content = {.options = options},
         .fd = -1,
         .t_client_hello = UNKNOWN,
         .t_handshake_complete = UNKNOWN,
@@ -169,7 +169,8 @@ static bool download(const struct options *options, uint64_t index, const char *
         .packets_received = UNKNOWN,
         .packets_lost = UNKNOWN,
     };
-    char curl_error[CURL_ERROR_SIZE] = "", error[CURL_ERROR_SIZE + 256] = "";
+    char curl_error[CURL_ERROR_SIZE] = "", error[CURL_ERROR_SIZE + 512] = "";
+    const char *problem;
     CURL *curl = curl_easy_init();
     CURLcode code = curl == NULL ? CURLE_OUT_OF_MEMORY : configure(curl, &connection, url, connect_to, curl_error);
 
@@ -179,19 +180,17 @@ static bool download(const struct options *options, uint64_t index, const char *
     /* The connection is closed with the handle at the latest, through on_close(). */
     curl_easy_cleanup(curl);
 
+    problem = content_problem(&connection.content);
     if (connection.socket_error != NULL)
         snprintf(error, sizeof(error), "%s", connection.socket_error);
     else if (code != CURLE_OK)
         snprintf(error, sizeof(error), "%s%s%s", curl_error[0] != '\0' ? curl_error : curl_easy_strerror(code),
                  connection.alert[0] != '\0' ? "; " : "", connection.alert);
-    else if (connection.content.wrong)
-        snprintf(error, sizeof(error), "wrong content at byte %" PRIu64, connection.content.first_wrong);
-    else if (connection.content.received != options->bytes)
-        snprintf(error, sizeof(error), "%" PRIu64 " of %" PRIu64 " bytes received", connection.content.received,
-                 options->bytes);
+    else if (problem != NULL)
+        snprintf(error, sizeof(error), "%s", problem);
     else
         contradiction(&connection.negotiated, options, error, sizeof(error));
-    write_connection(&connection, index, error[0] == '\0' ? NULL : error);
+    write_connection(&connection, index, error[0] == '\0' ? NULL : error, problem == NULL);
     return error[0] == '\0';
 }
 
@@ -203,7 +202,7 @@ int main(int argc, char **argv)
     struct curl_slist *connect_to;
     struct rusage usage;
     const char *reason;
-    char url[512], route[512], message[256];
+    char url[1280], route[512], message[256], *path;
     uint64_t failed = 0;
     bool ipv6;
     int probe;
@@ -230,9 +229,12 @@ int main(int argc, char **argv)
         return give_up("error", EXIT_FAILED, "libcurl cannot be initialised");
 
     ipv6 = strchr(options.address, ':') != NULL;
-    if (snprintf(url, sizeof(url), "https://%s:%d/%" PRIu64, options.server_name, options.port, options.bytes)
-        >= (int)sizeof(url))
+    path = curl_easy_escape(NULL, requested(&options), 0);
+    if (path == NULL)
+        return give_up("error", EXIT_FAILED, "out of memory");
+    if (snprintf(url, sizeof(url), "https://%s:%d/%s", options.server_name, options.port, path) >= (int)sizeof(url))
         return give_up("error", EXIT_FAILED, "--server-name is too long");
+    curl_free(path);
     /* An empty host and port in front match the URL's, so that its name is never looked up. */
     snprintf(route, sizeof(route), ipv6 ? "::[%s]:%d" : "::%s:%d", options.address, options.port);
     connect_to = curl_slist_append(NULL, route);

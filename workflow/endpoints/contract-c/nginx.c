@@ -248,6 +248,27 @@ static int open_removed_directory(void)
     return fd;
 }
 
+/* Whether a file's name is this size: files go before content made in memory. */
+static bool is_file(const struct options *options, uint64_t size)
+{
+    char name[24];
+
+    snprintf(name, sizeof(name), "%" PRIu64, size);
+    for (size_t i = 0; i < options->file_count; i++)
+        if (strcmp(options->files[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static void write_file(FILE *config, const struct file *file)
+{
+    if (strpbrk(file->name, "\"\\$\n") != NULL)
+        stop("error", EXIT_FAILED, "--www: nginx cannot take the name %s with any of \" \\ $", file->name);
+    fprintf(config, "        location = \"/%s\" {\n", file->name);
+    write_path(config, "        alias", "--www", file->path);
+    fprintf(config, "        }\n");
+}
+
 static void write_config(const struct options *options)
 {
     static const char over_tcp[] =
@@ -307,8 +328,11 @@ static void write_config(const struct options *options)
             options->address, server.port, library.quic ? "quic" : "ssl");
     fprintf(config, "        location / { internal; }\n"); /* 404 */
     for (size_t i = 0; i < options->content_count; i++)
-        fprintf(config, "        location = /%" PRIu64 " { alias /proc/self/fd/%d; }\n", options->content[i],
-                server.contents[i]);
+        if (!is_file(options, options->content[i]))
+            fprintf(config, "        location = /%" PRIu64 " { alias /proc/self/fd/%d; }\n", options->content[i],
+                    server.contents[i]);
+    for (size_t i = 0; i < options->file_count; i++)
+        write_file(config, &options->files[i]);
     fprintf(config, "    }\n}\n");
     if (fclose(config) != 0)
         fail("nginx configuration");

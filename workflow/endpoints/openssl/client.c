@@ -30,7 +30,7 @@ struct connection {
     int64_t t_request_sent, t_first_byte, t_last_byte;
     struct rusage usage_after;
     struct content_check content;
-    bool got_token;
+    bool content_ok, got_token;
     char error[512];
 };
 
@@ -134,8 +134,8 @@ static bool open_connection(struct connection *connection, SSL_CTX *context)
 
 static void request(struct connection *connection)
 {
-    char text[64];
-    const int length = snprintf(text, sizeof(text), "GET /%" PRIu64 "\r\n", connection->options->bytes);
+    char text[512];
+    const int length = snprintf(text, sizeof(text), "GET /%s\r\n", requested(connection->options));
     size_t written = 0;
 
     connection->stream = SSL_new_stream(connection->ssl, 0);
@@ -225,11 +225,11 @@ static void close_connection(struct connection *connection)
 
 static void check(struct connection *connection)
 {
-    if (connection->content.wrong)
-        fail(connection, "wrong content at byte %" PRIu64, connection->content.first_wrong);
-    else if (connection->content.received != connection->options->bytes)
-        fail(connection, "%" PRIu64 " of %" PRIu64 " bytes received", connection->content.received,
-             connection->options->bytes);
+    const char *problem = content_problem(&connection->content);
+
+    connection->content_ok = problem == NULL;
+    if (problem != NULL)
+        fail(connection, "%s", problem);
     else if (!has_failed(connection))
         contradiction(&connection->observed.negotiated, connection->options, connection->error,
                       sizeof(connection->error));
@@ -248,10 +248,9 @@ static void write_connection(struct connection *connection, uint64_t index)
     event_integer("t_request_sent", connection->t_request_sent);
     event_integer("t_first_byte", connection->t_first_byte);
     event_integer("t_last_byte", connection->t_last_byte);
-    event_integer("bytes_requested", (int64_t)connection->options->bytes);
+    event_integer("bytes_requested", (int64_t)content_requested(&connection->content));
     event_integer("bytes_received", (int64_t)connection->content.received);
-    event_boolean("content_ok",
-                  !connection->content.wrong && connection->content.received == connection->options->bytes);
+    event_boolean("content_ok", connection->content_ok);
     write_observed(&connection->observed, peer);
     event_integer("cpu_user_ns",
                   cpu_known ? user_ns(&connection->usage_after) - user_ns(&peer->usage_first) : UNKNOWN);
@@ -265,6 +264,7 @@ static bool download(const struct options *options, SSL_CTX **context, uint64_t 
 {
     struct connection connection = {
         .options = options,
+        .content = {.options = options},
         .observed = {.t_handshake_complete = UNKNOWN, .t_handshake_confirmed = UNKNOWN, .t_close = UNKNOWN},
         .t_request_sent = UNKNOWN,
         .t_first_byte = UNKNOWN,

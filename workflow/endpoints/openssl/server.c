@@ -11,6 +11,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,9 +33,10 @@ struct connection {
     int64_t t_accept;
     struct rusage usage_before;
     struct observed observed;
-    char request[64];
+    char request[NAME_MAX + 16];
     size_t request_length;
     bool asked;
+    const char *file; /* what is sent, NULL: content made in memory */
     uint64_t wanted, sent;
     bool concluded;
     bool held;     /* see on_client_hello() */
@@ -217,7 +219,22 @@ static void reset_stream(struct connection *connection)
     connection->concluded = true;
 }
 
-/* Reads "GET /<n>\r\n". */
+/* Answers with a file of --www if one has this name, else tells so. */
+static bool find_file(struct connection *connection, const char *name, size_t length)
+{
+    for (size_t i = 0; i < server.options->file_count; i++) {
+        const struct file *file = &server.options->files[i];
+
+        if (strlen(file->name) == length && memcmp(file->name, name, length) == 0) {
+            connection->file = file->data;
+            connection->wanted = file->length;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Reads "GET /<n>\r\n" or "GET /<name>\r\n". */
 static void read_request(struct connection *connection)
 {
     size_t length;
@@ -234,6 +251,9 @@ static void read_request(struct connection *connection)
         return;
     connection->asked = true;
     errno = 0;
+    if (end != NULL && end > number && end[-1] == '\r' && strncmp(connection->request, "GET /", strlen("GET /")) == 0
+        && find_file(connection, number, (size_t)(end - 1 - number)))
+        return;
     if (end != NULL && strncmp(connection->request, "GET /", strlen("GET /")) == 0 && isdigit((unsigned char)*number)) {
         connection->wanted = strtoull(number, &end, 10);
         if (errno == 0 && strncmp(end, "\r\n", 2) == 0)
@@ -253,6 +273,7 @@ static bool answer(struct connection *connection)
         const size_t at = connection->sent % CONTENT_PERIOD;
         const uint64_t left = connection->wanted - connection->sent;
         const size_t length = left < block - at ? (size_t)left : block - at;
+        const char *data = connection->file != NULL ? connection->file + connection->sent : server.block + at;
         const bool last = length == left;
         size_t written = 0;
 
@@ -260,8 +281,7 @@ static bool answer(struct connection *connection)
             connection->concluded = SSL_stream_conclude(connection->stream, 0) == 1;
             return true;
         }
-        if (SSL_write_ex2(connection->stream, server.block + at, length, last ? SSL_WRITE_FLAG_CONCLUDE : 0, &written)
-            != 1)
+        if (SSL_write_ex2(connection->stream, data, length, last ? SSL_WRITE_FLAG_CONCLUDE : 0, &written) != 1)
             break;
         progress = progress || written > 0;
         connection->sent += written;
@@ -281,7 +301,8 @@ static void report(struct connection *connection, const char *closed)
     else if (!connection->asked)
         snprintf(error, sizeof(error), "the client closed the connection without a request");
     else if (connection->request[0] == '\0')
-        snprintf(error, sizeof(error), "the request is not \"GET /<n>\"");
+        snprintf(error, sizeof(error), "the request is not \"GET /<n>\"%s",
+                 server.options->file_count > 0 ? " nor for a file of --www" : "");
     else if (connection->sent < connection->wanted)
         snprintf(error, sizeof(error), "the client closed the connection after %" PRIu64 " of %" PRIu64 " bytes",
                  connection->sent, connection->wanted);

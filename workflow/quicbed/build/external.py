@@ -155,6 +155,7 @@ def _description(job: Job) -> dict[str, Any]:
         "congestion_controls": supports.congestion_controls,
         "gso": supports.gso,
         "gro": supports.gro,
+        "files": False,
     }
 
 

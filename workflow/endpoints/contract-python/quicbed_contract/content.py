@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from mmap import mmap
+from typing import BinaryIO
+
 RECORDS = 4093
 PERIOD = 16 * RECORDS
 """Bytes after which the content repeats itself."""
@@ -13,6 +17,58 @@ def at(offset: int, length: int) -> bytes:
     """`length` bytes of content from `offset` on, but never more than a period."""
     start = offset % PERIOD
     return _TWICE[start : start + min(length, PERIOD)]
+
+
+class Body:
+    """What a request asks for: content made in memory, or a file."""
+
+    def __init__(self, length: int, file: mmap | bytes | None = None) -> None:
+        self.length = length
+        self._file = None if file is None else memoryview(file)
+
+    def at(self, offset: int) -> bytes:
+        """What is sent from `offset` on, at most a period."""
+        length = min(self.length - offset, PERIOD)
+        if self._file is not None:
+            return bytes(self._file[offset : offset + length])
+        return at(offset, length)
+
+
+class Saver:
+    """Writes what is received to a new file: a Checker that compares nothing and expects any number of bytes."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.received = 0
+        self.error: str | None = None
+        self._file: BinaryIO | None = None
+        try:
+            self._file = open(path, "wb")  # noqa: SIM115 (it is open for as long as bytes arrive)
+        except OSError as error:
+            self.error = f"--save {path}: {error.strerror}"
+
+    @property
+    def expected(self) -> int:
+        """Bytes asked for: a file has no size before its end, so those received so far."""
+        return self.received
+
+    def receive(self, data: bytes) -> None:
+        """Take the next bytes."""
+        self.received += len(data)
+        self._try(lambda file: file.write(data))
+
+    def verdict(self) -> str | None:
+        """Why not everything is in the file, or None."""
+        self._try(lambda file: file.flush())
+        return self.error
+
+    def _try(self, act: Callable[[BinaryIO], object]) -> None:
+        if self._file is None or self.error is not None:
+            return
+        try:
+            act(self._file)
+        except OSError as error:
+            self.error = f"--save {self.path}: {error.strerror}"
 
 
 class Checker:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quicbed_contract import USAGE
+from quicbed_contract.request import name_of
 
 CIPHERS = ("aes-128-gcm", "aes-256-gcm", "chacha20-poly1305")
 AEADS = ("standard", "noop", "noenc")
@@ -54,6 +55,9 @@ class ClientOptions(Options):
     server_name: str | None = None
     ca: str | None = None
     bytes: int | None = None
+    """Not where a file is saved."""
+    save: str | None = None
+    """File to write what arrives to; its name is that of the file asked for."""
     connections: int = 1
     timeout: float = 60.0
 
@@ -66,6 +70,8 @@ class ServerOptions(Options):
     certificate: str | None = None
     private_key: str | None = None
     content: list[int] = field(default_factory=list)
+    www: str | None = None
+    """Directory of files that are served too."""
     retry: bool = False
 
 
@@ -117,6 +123,11 @@ def _address(value: str) -> Address:
     return (str(ip), number) if ip.version == 4 else (str(ip), number, 0, 0)
 
 
+def _to_save(value: str) -> str:
+    name_of(value)
+    return value
+
+
 _BUFFER = _number(1, (1 << 30) - 1)  # Linux doubles a socket buffer, and keeps it in a C int
 _PAYLOAD = _number(1200, 65507)  # RFC 9000, section 14; the most that UDP over IPv4 carries
 _U64 = (1 << 64) - 1
@@ -143,6 +154,7 @@ _CLIENT: dict[str, Callable[[str], Any]] = {
     "server-name": _text,
     "ca": _text,
     "bytes": _number(0, _U64),
+    "save": _to_save,
     "connections": _number(1, _U64),
     "timeout": _seconds,
 }
@@ -151,6 +163,7 @@ _SERVER: dict[str, Callable[[str], Any]] = {
     "certificate": _text,
     "private-key": _text,
     "content": _number(0, _U64),
+    "www": _text,
     "retry": _switch,
 }
 _REQUIRED = {"client": ("connect", "server-name", "ca", "bytes"), "server": ("listen", "certificate", "private-key")}
@@ -180,8 +193,10 @@ def parse(role: str, arguments: Sequence[str]) -> Options | None:
             options.content.append(value)  # type: ignore[attr-defined]
         else:
             setattr(options, name.replace("-", "_"), value)
+    if {"bytes", "save"} <= seen:
+        raise UsageError("--bytes: not with --save, which asks for a file")
     for name in _REQUIRED[role]:
-        if name not in seen:
+        if name not in seen and not (name == "bytes" and "save" in seen):
             raise UsageError(f"--{name} is missing")
     if options.initial_size > options.udp_payload:
         raise UsageError(f"--initial-size: {options.initial_size} is more than --udp-payload {options.udp_payload}")
@@ -225,6 +240,8 @@ def unsupported(options: Options, description: Mapping[str, Any]) -> str | None:
         return f"{library} sends no Retry packets"
     if options.congestion_control not in description["congestion_controls"]:
         return f"{library} has no congestion control {options.congestion_control}"
+    if getattr(options, "www", None) or getattr(options, "save", None):
+        return None if description["files"] else f"{library} neither serves nor saves files"
     return None
 
 

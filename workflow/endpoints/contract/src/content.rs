@@ -2,6 +2,10 @@
 //! that a flipped, swapped, missing or repeated byte is noticed, and that can be recognised in a packet capture.
 
 use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 const RECORD: usize = 16;
@@ -28,6 +32,48 @@ pub fn slice_at(offset: u64, max: usize) -> &'static [u8] {
     &buffer()[start..start + max.min(PERIOD)]
 }
 
+/// What a request asks for: content made in memory, or a file of `--www`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Body {
+    length: u64,
+    file: Option<&'static [u8]>,
+}
+
+impl Body {
+    /// The first `length` bytes of content.
+    pub fn made(length: u64) -> Body {
+        Body { length, file: None }
+    }
+
+    pub fn of_file(file: &'static [u8]) -> Body {
+        Body {
+            length: file.len() as u64,
+            file: Some(file),
+        }
+    }
+
+    /// Bytes of it.
+    pub fn length(self) -> u64 {
+        self.length
+    }
+
+    /// All of it where it is a file.
+    pub fn file(self) -> Option<&'static [u8]> {
+        self.file
+    }
+
+    /// From `offset`, which is not behind the end, on: `max` bytes, but at most one [`PERIOD`].
+    pub fn slice_at(self, offset: u64, max: usize) -> &'static [u8] {
+        match self.file {
+            None => slice_at(offset, max),
+            Some(file) => {
+                let rest = &file[offset as usize..];
+                &rest[..rest.len().min(max).min(PERIOD)]
+            }
+        }
+    }
+}
+
 /// Why received bytes are not the content asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
@@ -35,6 +81,8 @@ pub enum Mismatch {
     Byte(u64),
     /// Fewer or more bytes than asked for.
     Length { expected: u64, received: u64 },
+    /// What was received could not be written to the file of `--save`.
+    NotSaved(String),
 }
 
 impl fmt::Display for Mismatch {
@@ -47,16 +95,18 @@ impl fmt::Display for Mismatch {
                     "received {received} bytes of content instead of {expected}"
                 )
             }
+            Mismatch::NotSaved(reason) => write!(f, "--save {reason}"),
         }
     }
 }
 
-/// Compares what a client receives, in order, with the content.
-#[derive(Clone, Debug)]
+/// Compares what a client receives, in order, with the content, or saves it.
+#[derive(Debug)]
 pub struct Checker {
     expected: u64,
     received: u64,
     differs_at: Option<u64>,
+    saved: Option<Saved>,
 }
 
 impl Checker {
@@ -66,6 +116,23 @@ impl Checker {
             expected,
             received: 0,
             differs_at: None,
+            saved: None,
+        }
+    }
+
+    /// Writes what is received to a new file, compares nothing, and expects any number of bytes.
+    pub fn saving(path: &Path) -> Checker {
+        Checker {
+            saved: Some(Saved::new(path)),
+            ..Checker::new(u64::MAX)
+        }
+    }
+
+    /// Bytes asked for; of a file that is saved, which has no size before its end, those received so far.
+    pub fn requested(&self) -> u64 {
+        match self.saved {
+            Some(_) => self.received,
+            None => self.expected,
         }
     }
 
@@ -76,6 +143,11 @@ impl Checker {
 
     /// Takes the next bytes of the stream.
     pub fn receive(&mut self, mut bytes: &[u8]) {
+        if let Some(saved) = &mut self.saved {
+            saved.take(bytes);
+            self.received += bytes.len() as u64;
+            return;
+        }
         while !bytes.is_empty() {
             let expected = slice_at(self.received, bytes.len());
             let (now, later) = bytes.split_at(expected.len());
@@ -90,6 +162,9 @@ impl Checker {
 
     /// The verdict when the stream has ended.
     pub fn verdict(&self) -> Result<(), Mismatch> {
+        if let Some(saved) = &self.saved {
+            return saved.finish().map_err(Mismatch::NotSaved);
+        }
         match self.differs_at {
             Some(offset) => Err(Mismatch::Byte(offset)),
             None if self.received != self.expected => Err(Mismatch::Length {
@@ -97,6 +172,58 @@ impl Checker {
                 received: self.received,
             }),
             None => Ok(()),
+        }
+    }
+}
+
+/// Bytes that are written to a saved file at once.
+const SAVED_AT_ONCE: usize = 1 << 20;
+
+/// A file that a download is written to.
+#[derive(Debug)]
+struct Saved {
+    path: PathBuf,
+    file: io::Result<File>,
+    /// Bytes in the file, and those that are still to be written behind them.
+    written: u64,
+    waiting: Vec<u8>,
+}
+
+impl Saved {
+    fn new(path: &Path) -> Saved {
+        Saved {
+            path: path.into(),
+            file: File::create(path),
+            written: 0,
+            waiting: Vec::with_capacity(2 * SAVED_AT_ONCE),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.waiting.extend_from_slice(bytes);
+        if self.waiting.len() < SAVED_AT_ONCE {
+            return;
+        }
+        if let Err(error) = self.write() {
+            self.file = Err(error);
+        }
+        self.written += self.waiting.len() as u64;
+        self.waiting.clear();
+    }
+
+    /// Writes the rest, once more where it was written already.
+    fn finish(&self) -> Result<(), String> {
+        let told = |error: &io::Error| format!("{}: {error}", self.path.display());
+        match &self.file {
+            Err(error) => Err(told(error)),
+            Ok(_) => self.write().map_err(|error| told(&error)),
+        }
+    }
+
+    fn write(&self) -> io::Result<()> {
+        match &self.file {
+            Ok(file) => file.write_all_at(&self.waiting, self.written),
+            Err(_) => Ok(()),
         }
     }
 }
@@ -165,6 +292,37 @@ mod tests {
             received(&swapped, 4_000, 1_000),
             Err(Mismatch::Byte(_))
         ));
+    }
+
+    #[test]
+    fn a_body_is_content_or_a_file() {
+        assert_eq!(Body::made(5).slice_at(1, 4), b"uicb");
+        let file: &'static [u8] = Box::leak(vec![7; PERIOD + 3].into_boxed_slice());
+        let body = Body::of_file(file);
+        assert_eq!(body.length(), PERIOD as u64 + 3);
+        assert_eq!(body.slice_at(0, 2 * PERIOD).len(), PERIOD);
+        assert_eq!(body.slice_at(PERIOD as u64, PERIOD), [7; 3]);
+        assert!(body.slice_at(body.length(), PERIOD).is_empty());
+    }
+
+    #[test]
+    fn what_is_saved_is_in_the_file() {
+        let path = std::env::temp_dir().join(format!("quicbed-saved-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..SAVED_AT_ONCE + 70_000)
+            .map(|i| (i % 251) as u8)
+            .collect();
+        let mut checker = Checker::saving(&path);
+        bytes.chunks(1_350).for_each(|c| checker.receive(c));
+        assert_eq!(checker.verdict(), Ok(()));
+        assert_eq!(checker.verdict(), Ok(()));
+        assert_eq!(checker.requested(), bytes.len() as u64);
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        std::fs::remove_file(&path).unwrap();
+
+        let mut nowhere = Checker::saving(&path.join("file"));
+        nowhere.receive(&bytes);
+        let reason = nowhere.verdict().unwrap_err().to_string();
+        assert!(reason.starts_with("--save "), "{reason}");
     }
 
     #[test]

@@ -3,14 +3,15 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::time::Duration;
 
 use lexopt::prelude::*;
 use serde::Serialize;
 
-use crate::{exit, CONTRACT};
+use crate::content::Checker;
+use crate::{exit, request, CONTRACT};
 
 /// Cipher suite of a connection, the only one offered or accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,8 +166,10 @@ pub struct ClientOptions {
     pub server_name: String,
     /// PEM trust anchor.
     pub ca: PathBuf,
-    /// Bytes to ask for on each connection.
+    /// Bytes to ask for on each connection; as many as there can be where a file is saved.
     pub bytes: u64,
+    /// File to write what arrives to; its name is that of the file asked for.
+    pub save: Option<PathBuf>,
     pub connections: u64,
     /// A connection not finished within this time has failed.
     pub timeout: Duration,
@@ -182,6 +185,8 @@ pub struct ServerOptions {
     pub private_key: PathBuf,
     /// Sizes that will be asked for.
     pub content: Vec<u64>,
+    /// Directory of files that are served too.
+    pub www: Option<PathBuf>,
     /// Whether the first Initial packet of every connection is answered with a Retry packet.
     pub retry: bool,
     pub common: CommonOptions,
@@ -240,6 +245,8 @@ pub struct Description {
     pub congestion_controls: Vec<CongestionControl>,
     pub gso: bool,
     pub gro: bool,
+    /// Whether `--www` and `--save` are known.
+    pub files: bool,
 }
 
 impl Description {
@@ -269,6 +276,7 @@ impl Description {
             congestion_controls: vec![],
             gso: true,
             gro: true,
+            files: true,
         };
         if noop {
             description.flavour_features.push("noop");
@@ -328,6 +336,7 @@ impl ClientOptions {
     ) -> Result<Command<ClientOptions>, UsageError> {
         let mut common = CommonOptions::default();
         let (mut connect, mut server_name, mut ca, mut bytes) = (None, None, None, None);
+        let mut save = None;
         let (mut connections, mut timeout) = (1, Duration::from_secs(60));
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
@@ -341,28 +350,73 @@ impl ClientOptions {
                 "server-name" => server_name = Some(text(&name, &mut parser)?),
                 "ca" => ca = Some(PathBuf::from(parser.value()?)),
                 "bytes" => bytes = Some(number(&name, &mut parser, 0..=u64::MAX)?),
+                "save" => save = Some(PathBuf::from(parser.value()?)),
                 "connections" => connections = number(&name, &mut parser, 1..=u64::MAX)?,
                 "timeout" => timeout = seconds(&name, &mut parser)?,
                 _ => common.take(&name, &mut parser)?,
             }
         }
         common.check()?;
+        if let Some(file) = &save {
+            requested_name(file)?;
+            if bytes.replace(u64::MAX).is_some() {
+                return Err(UsageError(
+                    "--bytes: not with --save, which asks for a file".into(),
+                ));
+            }
+        }
         Ok(Command::Run(ClientOptions {
             connect: required("connect", connect)?,
             server_name: required("server-name", server_name)?,
             ca: required("ca", ca)?,
             bytes: required("bytes", bytes)?,
+            save,
             connections,
             timeout,
             common,
         }))
     }
+
+    /// The request of every connection.
+    pub fn request(&self) -> String {
+        let name = self.save.as_deref().and_then(|f| requested_name(f).ok());
+        match name {
+            Some(name) => format!("GET /{name}\r\n"),
+            None => request::format(self.bytes),
+        }
+    }
+
+    /// What takes the content of one connection.
+    pub fn checker(&self) -> Checker {
+        match &self.save {
+            Some(file) => Checker::saving(file),
+            None => Checker::new(self.bytes),
+        }
+    }
+}
+
+/// Name by which a file that is to be saved is asked for.
+fn requested_name(file: &Path) -> Result<&str, UsageError> {
+    let name = file.file_name().and_then(|name| name.to_str());
+    name.filter(|name| name.len() <= request::MAX_NAME)
+        .filter(|name| !name.contains(|c: char| c.is_whitespace() || c.is_control()))
+        .ok_or_else(|| {
+            let path = file.display();
+            UsageError(format!("--save {path}: its name cannot be asked for"))
+        })
 }
 
 impl ServerOptions {
     /// Reads the command line of this process. Does not return for `--describe` and for a wrong command line.
     pub fn from_command_line(description: &Description) -> ServerOptions {
-        or_exit(ServerOptions::parse(arguments()), description)
+        let options = or_exit(ServerOptions::parse(arguments()), description);
+        if let Some(directory) = &options.www {
+            if let Err(error) = request::serve_files(directory) {
+                eprintln!("--www {}: {error}", directory.display());
+                process::exit(exit::USAGE);
+            }
+        }
+        options
     }
 
     /// Parses arguments without the name of the program.
@@ -371,7 +425,7 @@ impl ServerOptions {
     ) -> Result<Command<ServerOptions>, UsageError> {
         let mut common = CommonOptions::default();
         let (mut listen, mut certificate, mut private_key) = (None, None, None);
-        let (mut content, mut retry) = (Vec::new(), false);
+        let (mut content, mut www, mut retry) = (Vec::new(), None, false);
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
             let Long(name) = argument else {
@@ -384,6 +438,7 @@ impl ServerOptions {
                 "certificate" => certificate = Some(PathBuf::from(parser.value()?)),
                 "private-key" => private_key = Some(PathBuf::from(parser.value()?)),
                 "content" => content.push(number(&name, &mut parser, 0..=u64::MAX)?),
+                "www" => www = Some(PathBuf::from(parser.value()?)),
                 "retry" => retry = switch(&name, &mut parser)?,
                 _ => common.take(&name, &mut parser)?,
             }
@@ -394,6 +449,7 @@ impl ServerOptions {
             certificate: required("certificate", certificate)?,
             private_key: required("private-key", private_key)?,
             content,
+            www,
             retry,
             common,
         }))
@@ -625,6 +681,26 @@ mod tests {
         assert!(options.retry);
         assert_eq!(options.common.initial_size, 1_400);
         assert_eq!(options.listen, "[::1]:4433".parse().unwrap());
+        assert_eq!(options.www, None);
+        assert_eq!(server("--www files").unwrap().www, Some("files".into()));
+    }
+
+    #[test]
+    fn a_file_is_asked_for_by_its_name() {
+        assert_eq!(client("").unwrap().request(), "GET /10\r\n");
+        let saved = |file: &str| {
+            let line = CLIENT.replace("--bytes 10", &format!("--save {file}"));
+            match ClientOptions::parse(words(&line)) {
+                Ok(Command::Run(options)) => Ok(options.request()),
+                Ok(Command::Describe) => panic!("not a description"),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        assert_eq!(saved("to/a-file.bin"), Ok("GET /a-file.bin\r\n".into()));
+        for wrong in ["..", "to/\u{7f}"] {
+            assert!(saved(wrong).unwrap_err().starts_with("--save"), "{wrong}");
+        }
+        assert!(client("--save x").unwrap_err().starts_with("--bytes"));
     }
 
     #[test]

@@ -48,7 +48,7 @@ func download(options *contract.ClientOptions, about *contract.Description, even
 	}
 	buffer := make([]byte, chunk)
 	for index := range options.Connections {
-		transfer := &transfer{options: options, tls: config, content: contract.NewChecker(options.Bytes), buffer: buffer}
+		transfer := &transfer{options: options, tls: config, content: options.Checker(), buffer: buffer}
 		socket, err := endpoint.Listen(anyAddress(options.Connect), &options.Common, &transfer.meter)
 		if err != nil {
 			return fmt.Errorf("cannot make a UDP socket: %w", err)
@@ -126,7 +126,7 @@ func (t *transfer) run(index uint64, socket *endpoint.Socket) *contract.ClientCo
 	report.TClose = &tClose
 	report.TRequestSent = departed
 	report.TFirstByte = t.tFirstByte
-	report.BytesRequested = t.options.Bytes
+	report.BytesRequested = t.content.Requested()
 	report.BytesReceived = t.content.Received()
 	report.ContentOK = t.content.Verdict() == nil
 	if first := t.meter.First(); first != nil {
@@ -171,7 +171,7 @@ func (t *transfer) download(ctx context.Context, transport *quic.Transport) erro
 		}
 	}
 	t.meter.AwaitDeparture()
-	if _, err := stream.Write(contract.FormatRequest(t.options.Bytes)); err != nil {
+	if _, err := stream.Write(t.options.Request()); err != nil {
 		return err
 	}
 	if err := stream.Close(); err != nil {

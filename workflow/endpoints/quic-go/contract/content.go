@@ -1,8 +1,11 @@
 package contract
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"math"
+	"os"
 )
 
 const (
@@ -28,11 +31,33 @@ func Content(offset, limit uint64) []byte {
 	return twoPeriods[start : start+min(limit, Period)]
 }
 
-// Checker compares what a client receives, in order, with the content.
+// Body is what a request asks for: content made in memory, or a file of --www.
+type Body struct {
+	Length uint64
+	file   []byte
+	isFile bool
+}
+
+// At tells what is sent from an offset on, at most one period. It must not be changed.
+func (b Body) At(offset uint64) []byte {
+	left := min(b.Length-offset, Period)
+	if b.isFile {
+		return b.file[offset : offset+left]
+	}
+	return Content(offset, left)
+}
+
+// savedAtOnce is the number of bytes written to a saved file at once.
+const savedAtOnce = 1 << 20
+
+// Checker compares what a client receives, in order, with the content, or saves it.
 type Checker struct {
 	expected, received uint64
 	wrong              bool
 	wrongAt            uint64
+	saves              bool
+	saved              *bufio.Writer
+	saveError          error
 }
 
 // NewChecker makes a checker for a number of bytes.
@@ -40,11 +65,35 @@ func NewChecker(expected uint64) *Checker {
 	return &Checker{expected: expected}
 }
 
+// NewSaver makes a checker that writes what it receives to a new file, compares nothing and expects any number of bytes.
+func NewSaver(path string) *Checker {
+	file, err := os.Create(path)
+	return &Checker{
+		expected: math.MaxUint64, saves: true, saved: bufio.NewWriterSize(file, savedAtOnce), saveError: err,
+	}
+}
+
+// Requested tells the number of bytes asked for; of a file that is saved, which has no size before its end, that of
+// those received so far.
+func (c *Checker) Requested() uint64 {
+	if c.saves {
+		return c.received
+	}
+	return c.expected
+}
+
 // Received tells the number of bytes so far.
 func (c *Checker) Received() uint64 { return c.received }
 
 // Receive takes the next bytes.
 func (c *Checker) Receive(data []byte) {
+	if c.saves {
+		c.received += uint64(len(data))
+		if c.saveError == nil {
+			_, c.saveError = c.saved.Write(data)
+		}
+		return
+	}
 	for len(data) > 0 {
 		expected := Content(c.received, uint64(len(data)))
 		piece := data[:len(expected)]
@@ -64,6 +113,15 @@ func (c *Checker) Receive(data []byte) {
 
 // Verdict tells, when the stream has ended, what differs from the content; nil if nothing does.
 func (c *Checker) Verdict() error {
+	if c.saves {
+		if c.saveError == nil {
+			c.saveError = c.saved.Flush()
+		}
+		if c.saveError != nil {
+			return fmt.Errorf("--save: %w", c.saveError)
+		}
+		return nil
+	}
 	if c.wrong {
 		return fmt.Errorf("content differs at byte %d", c.wrongAt)
 	}

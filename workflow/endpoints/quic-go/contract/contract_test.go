@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,14 +74,14 @@ func TestWrongContentIsFound(t *testing.T) {
 
 func TestRequests(t *testing.T) {
 	for _, text := range []string{"GET /1024", "GET /1024\n", "GET /1024\r\n", "GET /1024\r"} {
-		if bytes, err := ParseRequest([]byte(text)); bytes != 1024 || err != nil {
-			t.Errorf("%q: %d, %v", text, bytes, err)
+		if body, err := ParseRequest([]byte(text)); body.Length != 1024 || body.isFile || err != nil {
+			t.Errorf("%q: %d, %v", text, body.Length, err)
 		}
 	}
 	for _, bytes := range []uint64{0, 1, 1 << 33, 1<<64 - 1} {
 		request := FormatRequest(bytes)
-		if parsed, err := ParseRequest(request); parsed != bytes || err != nil || len(request) > MaxRequest {
-			t.Errorf("%q: %d, %v", request, parsed, err)
+		if body, err := ParseRequest(request); body.Length != bytes || err != nil || len(request) > MaxRequest {
+			t.Errorf("%q: %d, %v", request, body.Length, err)
 		}
 	}
 	for _, text := range []string{
@@ -90,6 +91,68 @@ func TestRequests(t *testing.T) {
 		if _, err := ParseRequest([]byte(text)); err == nil {
 			t.Errorf("%q was taken", text)
 		}
+	}
+}
+
+func TestFilesAreFoundByNameAndBeforeSizes(t *testing.T) {
+	directory := t.TempDir()
+	large := bytes.Repeat([]byte{7}, Period+3)
+	for name, content := range map[string][]byte{"a-file.bin": large, "31337": []byte("elite"), "empty": nil} {
+		if err := os.WriteFile(filepath.Join(directory, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(directory, "below"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := serveFiles(directory); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { files = nil }()
+	body, err := ParseRequest([]byte("GET /a-file.bin\r\n"))
+	if err != nil || !bytes.Equal(append(slices.Clone(body.At(0)), body.At(Period)...), large) {
+		t.Errorf("a file: %d bytes, %v", body.Length, err)
+	}
+	if body, err := ParseRequest([]byte("GET /31337")); err != nil || string(body.At(0)) != "elite" {
+		t.Errorf("a file whose name is a size: %v", err)
+	}
+	if body, err := ParseRequest([]byte("GET /empty")); err != nil || body.Length != 0 {
+		t.Errorf("an empty file: %d, %v", body.Length, err)
+	}
+	for _, missing := range []string{"GET /below", "GET /no-file", "GET /below/../a-file.bin"} {
+		if _, err := ParseRequest([]byte(missing)); err == nil || !strings.Contains(err.Error(), "--www") {
+			t.Errorf("%q: %v", missing, err)
+		}
+	}
+}
+
+func TestWhatIsSavedIsInTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a-file.bin")
+	options, err := ParseClient(append(slices.Clone(client[:6]), "--save", path), about())
+	if err != nil || string(options.Request()) != "GET /a-file.bin\r\n" {
+		t.Fatalf("%q, %v", options.Request(), err)
+	}
+	data := bytes.Repeat([]byte("any\x00thing"), savedAtOnce/4)
+	checker := options.Checker()
+	for piece := range slices.Chunk(data, 1350) {
+		checker.Receive(piece)
+	}
+	if err := checker.Verdict(); err != nil || checker.Requested() != uint64(len(data)) {
+		t.Errorf("%d bytes, %v", checker.Requested(), err)
+	}
+	if saved, err := os.ReadFile(path); err != nil || !bytes.Equal(saved, data) {
+		t.Errorf("%d bytes in the file, %v", len(saved), err)
+	}
+	if err := NewSaver(filepath.Join(path, "file")).Verdict(); err == nil {
+		t.Error("a file that cannot be made was saved")
+	}
+	for _, wrong := range []string{"..", "a b"} {
+		if _, err := ParseClient(append(slices.Clone(client[:6]), "--save", wrong), about()); err == nil {
+			t.Errorf("--save %q was taken", wrong)
+		}
+	}
+	if _, err := ParseClient(append(slices.Clone(client), "--save", path), about()); err == nil {
+		t.Error("--bytes was taken with --save")
 	}
 }
 

@@ -42,15 +42,35 @@ type Common struct {
 // ClientOptions are the options of a client.
 type ClientOptions struct {
 	Common
-	Connect     netip.AddrPort
-	ServerName  string
-	CA          string
-	Bytes       uint64
+	Connect    netip.AddrPort
+	ServerName string
+	CA         string
+	// Bytes is the number to ask for; the largest there is where a file is saved.
+	Bytes uint64
+	// Save is the file to write what arrives to; its name is that of the file asked for.
+	Save        string
 	Connections uint64
 	Timeout     time.Duration
 }
 
-// ServerOptions are the options of a server. Sizes given with --content are not kept: content is made on the fly.
+// Request is that of every connection.
+func (o *ClientOptions) Request() []byte {
+	if name, err := requestedName(o.Save); err == nil && o.Save != "" {
+		return fmt.Appendf(nil, "GET /%s\r\n", name)
+	}
+	return FormatRequest(o.Bytes)
+}
+
+// Checker takes the content of one connection.
+func (o *ClientOptions) Checker() *Checker {
+	if o.Save != "" {
+		return NewSaver(o.Save)
+	}
+	return NewChecker(o.Bytes)
+}
+
+// ServerOptions are the options of a server. Sizes given with --content are not kept: content is made on the fly. Those
+// who ask for files of --www get them.
 type ServerOptions struct {
 	Common
 	Listen      netip.AddrPort
@@ -104,6 +124,10 @@ func ParseClient(arguments []string, about *Description) (*ClientOptions, error)
 			options.CA = value
 		case "bytes":
 			return number(value, 0, math.MaxUint64, &options.Bytes)
+		case "save":
+			options.Save = value
+			_, err := requestedName(value)
+			return err
 		case "connections":
 			return number(value, 1, math.MaxUint64, &options.Connections)
 		case "timeout":
@@ -118,7 +142,15 @@ func ParseClient(arguments []string, about *Description) (*ClientOptions, error)
 		return nil
 	})
 	if err == nil {
-		err = options.check(given, "connect", "server-name", "ca", "bytes")
+		wanted := "bytes"
+		if slices.Contains(given, "save") {
+			wanted = "save"
+			if slices.Contains(given, "bytes") {
+				return options, errors.New("--bytes: not with --save, which asks for a file")
+			}
+			options.Bytes = math.MaxUint64
+		}
+		err = options.check(given, "connect", "server-name", "ca", wanted)
 	}
 	return options, err
 }
@@ -137,6 +169,8 @@ func ParseServer(arguments []string, about *Description) (*ServerOptions, error)
 		case "content":
 			var ignored uint64
 			return number(value, 0, math.MaxUint64, &ignored)
+		case "www":
+			return serveFiles(value)
 		case "retry":
 			return toggle(value, &options.Retry)
 		default:
@@ -297,6 +331,8 @@ type Description struct {
 	CongestionControls []string `json:"congestion_controls"`
 	GSO                bool     `json:"gso"`
 	GRO                bool     `json:"gro"`
+	// Files tells whether --www and --save are known.
+	Files bool `json:"files"`
 }
 
 // Describe starts the description of a QUIC endpoint on crypto/tls, with the switches of a noop flavour where it is one.
@@ -313,6 +349,7 @@ func Describe(library, version, tlsLibrary string, noop bool) *Description {
 		HeaderProtection: []string{"on"},
 		Groups:           names(Groups),
 		Signatures:       names(Signatures),
+		Files:            true,
 	}
 	for _, cipher := range Ciphers {
 		about.Ciphers = append(about.Ciphers, cipher.Name)

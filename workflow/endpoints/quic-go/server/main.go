@@ -240,20 +240,20 @@ func (c *connection) serve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		bytes, err := contract.ParseRequest(request)
+		body, err := contract.ParseRequest(request)
 		if err != nil {
 			return err
 		}
-		if err := c.send(stream, bytes); err != nil {
+		if err := c.send(stream, body); err != nil {
 			return err
 		}
 	}
 }
 
-// send sends content from where it lies; quic-go copies it into packets.
-func (c *connection) send(stream *quic.Stream, bytes uint64) error {
-	for offset := uint64(0); offset < bytes; {
-		n, err := stream.Write(contract.Content(offset, bytes-offset))
+// send sends a body from where it lies; quic-go copies it into packets.
+func (c *connection) send(stream *quic.Stream, body contract.Body) error {
+	for offset := uint64(0); offset < body.Length; {
+		n, err := stream.Write(body.At(offset))
 		offset += uint64(n)
 		c.report.BytesSent += uint64(n)
 		if err != nil {

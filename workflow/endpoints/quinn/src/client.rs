@@ -7,9 +7,9 @@ use bytes::Bytes;
 use quicbed_contract::clock::now_ns;
 use quicbed_contract::content::Checker;
 use quicbed_contract::events::{ClientConnection, Events, Role};
+use quicbed_contract::exit;
 use quicbed_contract::options::ClientOptions;
 use quicbed_contract::udp::Socket;
-use quicbed_contract::{exit, request};
 use quinn::{ClientConfig, Connection, Endpoint, NoneTokenStore, TransportConfig, VarInt};
 use tokio::time::timeout;
 
@@ -95,7 +95,7 @@ impl Client<'_> {
 
         let observation = Arc::new(Observation::new(traffic.clone()));
         let config = self.config(observation.clone());
-        let mut transfer = Transfer::new(self.options.bytes);
+        let mut transfer = Transfer::new(self.options);
         let work = transfer.run(self.options, &endpoint, config, &traffic);
         let outcome = match timeout(self.options.timeout, work).await {
             Ok(outcome) => outcome,
@@ -112,7 +112,7 @@ impl Client<'_> {
             t_request_sent: transfer.request_sent.map(|stamp| stamp.t),
             t_first_byte: transfer.t_first_byte,
             t_last_byte: transfer.last_byte.map(|stamp| stamp.t),
-            bytes_requested: self.options.bytes,
+            bytes_requested: transfer.content.requested(),
             bytes_received: transfer.content.received(),
             content_ok: transfer.content.verdict().is_ok(),
             ..ClientConnection::default()
@@ -151,11 +151,11 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn new(bytes: u64) -> Self {
+    fn new(options: &ClientOptions) -> Self {
         Self {
             connection: None,
             refused: false,
-            content: Checker::new(bytes),
+            content: options.checker(),
             request_sent: None,
             t_first_byte: None,
             last_byte: None,
@@ -184,7 +184,7 @@ impl Transfer {
             .await
             .map_err(|error| one_line(&error))?;
         traffic.watch_departure();
-        send.write_all(request::format(options.bytes).as_bytes())
+        send.write_all(options.request().as_bytes())
             .await
             .map_err(|error| one_line(&error))?;
         send.finish().map_err(|error| one_line(&error))?;

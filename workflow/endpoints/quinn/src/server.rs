@@ -1,10 +1,10 @@
-//! Serves content made in memory until it is stopped, and reports each connection.
+//! Serves content made in memory, or files, until it is stopped, and reports each connection.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quicbed_contract::content::{slice_at, PERIOD};
+use quicbed_contract::content::{Body, PERIOD};
 use quicbed_contract::events::{Events, Role, ServerConnection};
 use quicbed_contract::options::ServerOptions;
 use quicbed_contract::udp::Socket;
@@ -231,7 +231,7 @@ impl Service {
             let asked = receive.read_to_end(request::MAX_REQUEST).await;
             let answered = match asked.map_err(|error| one_line(&error)) {
                 Ok(asked) => match request::parse(&asked).map_err(|error| one_line(&error)) {
-                    Ok(bytes) => self.send(send, bytes).await,
+                    Ok(body) => self.send(send, body).await,
                     Err(error) => Err(error),
                 },
                 Err(error) => Err(error),
@@ -243,12 +243,12 @@ impl Service {
         }
     }
 
-    /// Sends `bytes` bytes of content, borrowed and not copied on their way to the packets.
-    async fn send(&mut self, mut stream: SendStream, bytes: u64) -> Result<(), String> {
+    /// Sends what was asked for, borrowed and not copied on its way to the packets.
+    async fn send(&mut self, mut stream: SendStream, body: Body) -> Result<(), String> {
         let mut offset = 0;
-        while offset < bytes {
-            let length = (bytes - offset).min(PERIOD as u64);
-            let content = slice_at(offset, length as usize);
+        while offset < body.length() {
+            let length = (body.length() - offset).min(PERIOD as u64);
+            let content = body.slice_at(offset, length as usize);
             stream
                 .write_chunk(Bytes::from_static(content))
                 .await
@@ -313,6 +313,7 @@ mod tests {
             certificate: data("server.pem"),
             private_key: data("server.key"),
             content: vec![],
+            www: None,
             retry: false,
             common: options.clone(),
         })

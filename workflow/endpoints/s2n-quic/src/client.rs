@@ -9,9 +9,9 @@ use bytes::Bytes;
 use quicbed_contract::clock::now_ns;
 use quicbed_contract::content::Checker;
 use quicbed_contract::events::{ClientConnection, Events, Role};
+use quicbed_contract::exit;
 use quicbed_contract::options::{Aead, ClientOptions, CongestionControl, HeaderProtection};
 use quicbed_contract::udp::Socket;
-use quicbed_contract::{exit, request};
 use s2n_quic::application;
 use s2n_quic::client::Connect;
 use s2n_quic::connection::Handle;
@@ -106,7 +106,7 @@ impl Downloads<'_> {
         }
         drop(socket);
 
-        let mut transfer = Transfer::new(self.options.bytes);
+        let mut transfer = Transfer::new(self.options);
         let work = transfer.run(self.options, &client, &observation);
         let outcome = match timeout(self.options.timeout, work).await {
             Ok(outcome) => outcome,
@@ -123,7 +123,7 @@ impl Downloads<'_> {
             t_request_sent: observation.request_sent(),
             t_first_byte: transfer.t_first_byte,
             t_last_byte: transfer.last_byte.map(|stamp| stamp.t),
-            bytes_requested: self.options.bytes,
+            bytes_requested: transfer.content.requested(),
             bytes_received: transfer.content.received(),
             content_ok: transfer.content.verdict().is_ok(),
             ..ClientConnection::default()
@@ -180,10 +180,10 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn new(bytes: u64) -> Self {
+    fn new(options: &ClientOptions) -> Self {
         Self {
             connection: None,
-            content: Checker::new(bytes),
+            content: options.checker(),
             t_first_byte: None,
             last_byte: None,
         }
@@ -203,7 +203,7 @@ impl Transfer {
         let (mut connection, _streams) = client.connect(connect).await.map_err(said)?.split();
         self.connection = Some(connection.clone());
         let stream = connection.open_bidirectional_stream().await.map_err(said)?;
-        let transferred = self.download(stream, options.bytes).await;
+        let transferred = self.download(stream, options).await;
         transferred.map_err(|error| match error {
             s2n_quic::stream::Error::ConnectionError { error, .. } => said(error),
             other => other.to_string(),
@@ -216,15 +216,15 @@ impl Transfer {
     async fn download(
         &mut self,
         mut stream: BidirectionalStream,
-        bytes: u64,
+        options: &ClientOptions,
     ) -> Result<(), s2n_quic::stream::Error> {
-        stream.send(Bytes::from(request::format(bytes))).await?;
+        stream.send(Bytes::from(options.request())).await?;
         stream.finish()?;
         let mut chunks = [const { Bytes::new() }; CHUNKS];
         loop {
             let (count, is_open) = stream.receive_vectored(&mut chunks).await?;
-            self.receive(&mut chunks[..count], bytes);
-            if !is_open || self.content.received() > bytes {
+            self.receive(&mut chunks[..count], options.bytes);
+            if !is_open || self.content.received() > options.bytes {
                 return Ok(());
             }
         }

@@ -1,4 +1,4 @@
-//! Serves content made in memory until it is stopped, and reports each connection.
+//! Serves content made in memory, or files, until it is stopped, and reports each connection.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use bytes::Bytes;
-use quicbed_contract::content::{slice_at, PERIOD};
+use quicbed_contract::content::{Body, PERIOD};
 use quicbed_contract::events::{Events, Role, ServerConnection};
 use quicbed_contract::options::{Aead, CongestionControl, HeaderProtection, ServerOptions};
 use quicbed_contract::udp::Socket;
@@ -252,8 +252,8 @@ async fn attend(mut connection: Connection, mut stopped: watch::Receiver<bool>) 
 async fn answer(connection: &mut Connection, observation: &Observation) -> Result<(), String> {
     while let Ok(Some(mut stream)) = connection.accept_bidirectional_stream().await {
         let asked = read(&mut stream).await.map_err(|error| error.to_string())?;
-        let bytes = request::parse(&asked).map_err(|error| error.to_string())?;
-        let sent = send(stream, bytes, observation).await;
+        let body = request::parse(&asked).map_err(|error| error.to_string())?;
+        let sent = send(stream, body, observation).await;
         sent.map_err(|error| error.to_string())?;
     }
     Ok(())
@@ -271,16 +271,16 @@ async fn read(stream: &mut BidirectionalStream) -> Result<Vec<u8>, s2n_quic::str
     Ok(asked)
 }
 
-/// Sends `bytes` bytes of content, borrowed and not copied on their way to the packets.
+/// Sends what was asked for, borrowed and not copied on its way to the packets.
 async fn send(
     mut stream: BidirectionalStream,
-    bytes: u64,
+    body: Body,
     observation: &Observation,
 ) -> Result<(), s2n_quic::stream::Error> {
     let mut offset = 0;
-    while offset < bytes {
-        let length = (bytes - offset).min(PERIOD as u64);
-        let content = slice_at(offset, length as usize);
+    while offset < body.length() {
+        let length = (body.length() - offset).min(PERIOD as u64);
+        let content = body.slice_at(offset, length as usize);
         stream.send(Bytes::from_static(content)).await?;
         offset += length;
         observation.bytes_sent.fetch_add(length, Relaxed);

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use quicbed_contract::clock::{now_ns, CpuTime};
 use quicbed_contract::content::Checker;
 use quicbed_contract::events::{ClientConnection, Events, Role};
+use quicbed_contract::exit;
 use quicbed_contract::options::{Aead, ClientOptions, HeaderProtection};
 use quicbed_contract::udp::Socket;
-use quicbed_contract::{exit, request};
 use quicbed_endpoint_msquic::library::{
     context, describe, on_stop, transport_error, Credentials, Library,
 };
@@ -112,7 +112,7 @@ fn download(
     let over = over.or_else(|| messages.try_iter().find_map(into_download));
     let mut download = over.ok_or("MsQuic closed a connection without a word")?;
     download.error = error.or(download.error);
-    Ok((download.report(options), stopped))
+    Ok((download.report(), stopped))
 }
 
 fn into_download(message: Message) -> Option<Box<Download>> {
@@ -231,7 +231,7 @@ unsafe impl Send for Download {}
 
 impl Download {
     fn new(library: &Library, options: &ClientOptions, messages: &Sender<Message>) -> Download {
-        let request = request::format(options.bytes);
+        let request = options.request();
         let buffer = QUIC_BUFFER {
             Length: request.len() as u32,
             Buffer: request.as_ptr().cast_mut(),
@@ -242,7 +242,7 @@ impl Download {
             messages: messages.clone(),
             request,
             buffer,
-            checker: Checker::new(options.bytes),
+            checker: options.checker(),
             finished: false,
             error: None,
             cpu_at_hello: None,
@@ -346,7 +346,7 @@ impl Download {
         }
     }
 
-    fn report(mut self: Box<Self>, options: &ClientOptions) -> ClientConnection {
+    fn report(mut self: Box<Self>) -> ClientConnection {
         self.note_start();
         let content = self.checker.verdict();
         let error = self
@@ -360,7 +360,7 @@ impl Download {
         let mut record = self.record;
         let sent = REQUEST_SENT.load(Ordering::Acquire);
         record.t_request_sent = Some(sent).filter(|t| *t != 0);
-        record.bytes_requested = options.bytes;
+        record.bytes_requested = self.checker.requested();
         record.bytes_received = self.checker.received();
         record.content_ok = content.is_ok();
         record.common.ok = error.is_none();

@@ -35,6 +35,9 @@ const STOPPED_WITHIN: Duration = Duration::from_millis(500);
 const PERIODS: usize = 16;
 const SENDS: usize = 16;
 
+/// Bytes of a whole send.
+const WHOLE: u64 = (PERIODS * PERIOD) as u64;
+
 static SERVER: OnceLock<Server> = OnceLock::new();
 static STOPPING: AtomicBool = AtomicBool::new(false);
 static OPEN: AtomicUsize = AtomicUsize::new(0);
@@ -113,9 +116,14 @@ fn run(options: ServerOptions, events: &mut Events) -> Result<(), String> {
 
 /// The beginning of the content.
 fn piece(length: usize) -> QUIC_BUFFER {
+    buffer_of(content::slice_at(0, length))
+}
+
+/// Bytes as MsQuic takes them, which it only reads.
+fn buffer_of(bytes: &'static [u8]) -> QUIC_BUFFER {
     QUIC_BUFFER {
-        Length: length as u32,
-        Buffer: content::slice_at(0, length).as_ptr().cast_mut(),
+        Length: bytes.len() as u32,
+        Buffer: bytes.as_ptr().cast_mut(),
     }
 }
 
@@ -215,8 +223,9 @@ struct Answer {
     request: Vec<u8>,
     left: u64,
     sends: usize,
-    /// The last send.
+    /// The last send, or all of them where a file is sent.
     last: Vec<QUIC_BUFFER>,
+    is_file: bool,
 }
 
 impl Serving {
@@ -336,11 +345,14 @@ fn report(mut record: ServerConnection, events: &mut Events) -> Result<(), Strin
 impl Answer {
     /// Gives MsQuic as much as it may have at once.
     unsafe fn pump(&mut self, stream: HQUIC) {
-        const WHOLE: u64 = (PERIODS * PERIOD) as u64;
         let serving = &mut *self.serving;
         while self.sends < SENDS && self.left > 0 {
             let length = self.left.min(WHOLE);
-            let (buffers, count) = if length == WHOLE {
+            let (buffers, count) = if self.is_file {
+                // From the end, because the last may be shorter.
+                let left = self.left.div_ceil(WHOLE) as usize;
+                (self.last[self.last.len() - left..].as_ptr(), 1)
+            } else if length == WHOLE {
                 (serving.server.periods.0.as_ptr(), PERIODS)
             } else {
                 let (periods, rest) = (length as usize / PERIOD, length as usize % PERIOD);
@@ -377,7 +389,7 @@ impl Answer {
     unsafe fn answer(&mut self, stream: HQUIC) {
         let serving = &mut *self.serving;
         match request::parse(&self.request) {
-            Ok(0) => {
+            Ok(body) if body.length() == 0 => {
                 serving.given += 1;
                 let library = &serving.server.library;
                 call!(
@@ -388,8 +400,12 @@ impl Answer {
                     0
                 );
             }
-            Ok(length) => {
-                self.left = length;
+            Ok(body) => {
+                if let Some(file) = body.file() {
+                    self.last = file.chunks(WHOLE as usize).map(buffer_of).collect();
+                    self.is_file = true;
+                }
+                self.left = body.length();
                 self.pump(stream);
             }
             Err(error) => {
@@ -467,6 +483,7 @@ unsafe extern "C" fn on_connection(
                 left: 0,
                 sends: 0,
                 last: Vec::new(),
+                is_file: false,
             };
             let stream = event.__bindgen_anon_1.PEER_STREAM_STARTED.Stream;
             let handler: unsafe extern "C" fn(HQUIC, *mut c_void, *mut QUIC_STREAM_EVENT) -> u32 =

@@ -8,9 +8,9 @@ use boring::ssl::SslContext;
 use quicbed_contract::clock::{now_ns, CpuTime};
 use quicbed_contract::content::Checker;
 use quicbed_contract::events::{ClientConnection, Events, Role};
+use quicbed_contract::exit;
 use quicbed_contract::options::ClientOptions;
 use quicbed_contract::udp::{wait, Socket, StopSignals, RECEIVE_BUFFER};
-use quicbed_contract::{exit, request};
 use quicbed_endpoint_ngtcp2::connection::{configure, Application, Connection, Failed, Outgoing};
 use quicbed_endpoint_ngtcp2::outbox::{
     Outbox, Traffic, RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN, SENT_BYTES_PER_TURN,
@@ -37,7 +37,7 @@ fn run(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
     let stop = StopSignals::install().map_err(|error| format!("cannot take signals: {error}"))?;
     let context = configure(quicbed_boringssl::client(options)?, &options.common, false)?;
     // ngtcp2 refers to it until it is acknowledged; it is the same on every connection.
-    let request: &'static str = Box::leak(request::format(options.bytes).into_boxed_str());
+    let request: &'static str = Box::leak(options.request().into_boxed_str());
     let mut buffer = vec![0; RECEIVE_BUFFER];
     for index in 0..options.connections {
         let socket = Socket::bind_for(options.connect, &options.common).map_err(about_socket)?;
@@ -168,7 +168,7 @@ impl<'a> Download<'a> {
             asked: 0,
             asked_for_all: false,
             stream: None,
-            checker: Checker::new(options.bytes),
+            checker: options.checker(),
             finished: false,
             reset: None,
             t_first_byte: None,
@@ -331,7 +331,7 @@ impl<'a> Download<'a> {
         let mut record = self.record;
         record.t_first_byte = transfer.t_first_byte;
         record.t_last_byte = transfer.t_last_byte;
-        record.bytes_requested = self.options.bytes;
+        record.bytes_requested = transfer.checker.requested();
         record.bytes_received = transfer.checker.received();
         record.content_ok = content.is_ok();
         let common = &mut record.common;

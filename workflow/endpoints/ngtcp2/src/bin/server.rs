@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use boring::ssl::SslContext;
 use quicbed_contract::clock::{now_ns, CpuTime};
-use quicbed_contract::content::{self, PERIOD};
+use quicbed_contract::content::{Body, PERIOD};
 use quicbed_contract::events::{Events, Role, ServerConnection};
 use quicbed_contract::exit;
 use quicbed_contract::options::ServerOptions;
@@ -144,7 +144,7 @@ struct Stream {
 
 enum StreamState {
     Request(Vec<u8>),
-    Answer { length: u64, sent: u64 },
+    Answer { body: Body, sent: u64 },
 }
 
 impl Application for Answers {
@@ -163,7 +163,7 @@ impl Application for Answers {
         text.extend_from_slice(&bytes[..bytes.len().min(MAX_REQUEST + 1)]);
         if last || text.len() > MAX_REQUEST {
             match request::parse(text) {
-                Ok(length) => self.streams[at].state = StreamState::Answer { length, sent: 0 },
+                Ok(body) => self.streams[at].state = StreamState::Answer { body, sent: 0 },
                 Err(error) => {
                     self.bad_request.get_or_insert(error.to_string());
                 }
@@ -179,9 +179,10 @@ impl Application for Answers {
         let mut free = self.streams.iter().filter(|s| !blocked.contains(&s.id));
         free.find_map(|stream| match stream.state {
             StreamState::Request(_) => None,
-            StreamState::Answer { length, sent } => {
-                let bytes = content::slice_at(sent, (length - sent).min(PERIOD as u64) as usize);
-                let last = bytes.len() as u64 == length - sent;
+            StreamState::Answer { body, sent } => {
+                let left = body.length() - sent;
+                let bytes = body.slice_at(sent, left.min(PERIOD as u64) as usize);
+                let last = bytes.len() as u64 == left;
                 Some(Outgoing {
                     stream: stream.id,
                     bytes,
@@ -195,10 +196,10 @@ impl Application for Answers {
         let Some(at) = self.streams.iter().position(|stream| stream.id == id) else {
             return;
         };
-        if let StreamState::Answer { length, sent } = &mut self.streams[at].state {
+        if let StreamState::Answer { body, sent } = &mut self.streams[at].state {
             *sent += taken as u64;
             self.bytes_sent += taken as u64;
-            if sent == length {
+            if *sent == body.length() {
                 self.answered = true;
                 self.streams.remove(at);
             }

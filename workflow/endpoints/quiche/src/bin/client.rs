@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use quicbed_contract::clock::{now_ns, CpuTime};
 use quicbed_contract::content::Checker;
 use quicbed_contract::events::{ClientConnection, Events, Role};
+use quicbed_contract::exit;
 use quicbed_contract::options::ClientOptions;
 use quicbed_contract::udp::{wait, Socket, StopSignals, RECEIVE_BUFFER};
-use quicbed_contract::{exit, request};
 use quicbed_endpoint_quiche::transport::{
     new_connection_id, Connection, Outbox, Traffic, RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN,
     SENT_BYTES_PER_TURN,
@@ -149,7 +149,7 @@ impl<'a> Download<'a> {
             local,
             connection,
             outbox: Outbox::new(socket, options.common.udp_payload),
-            checker: Checker::new(options.bytes),
+            checker: options.checker(),
             sent: Traffic::default(),
             received: Traffic::default(),
             request_queued: false,
@@ -268,7 +268,7 @@ impl<'a> Download<'a> {
     /// Asks for the content, and takes what has arrived of it.
     fn exchange(&mut self, chunk: &mut [u8]) -> Result<(), Failure> {
         if !self.request_queued {
-            let request = request::format(self.options.bytes);
+            let request = self.options.request();
             self.connection
                 .stream_send(STREAM, request.as_bytes(), true)?;
             self.request_queued = true;
@@ -312,7 +312,7 @@ impl<'a> Download<'a> {
 
         let stats = self.connection.stats();
         let mut record = self.record;
-        record.bytes_requested = self.options.bytes;
+        record.bytes_requested = self.checker.requested();
         record.bytes_received = self.checker.received();
         record.content_ok = content.is_ok();
         let common = &mut record.common;

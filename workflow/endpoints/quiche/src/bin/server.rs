@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use quicbed_contract::clock::{now_ns, CpuTime};
-use quicbed_contract::content::{self, PERIOD};
+use quicbed_contract::content::{Body, PERIOD};
 use quicbed_contract::events::{Events, Role, ServerConnection};
 use quicbed_contract::exit;
 use quicbed_contract::options::ServerOptions;
@@ -140,7 +140,7 @@ struct Serving {
 /// What a stream of the client is about.
 enum Stream {
     Request(Vec<u8>),
-    Answer { length: u64, sent: u64 },
+    Answer { body: Body, sent: u64 },
 }
 
 impl Server<'_> {
@@ -510,7 +510,7 @@ impl Serving {
             }
             if over {
                 match request::parse(text) {
-                    Ok(length) => *stream = Stream::Answer { length, sent: 0 },
+                    Ok(body) => *stream = Stream::Answer { body, sent: 0 },
                     Err(error) => {
                         let error = error.to_string();
                         let _ = self.connection.close(true, BAD_REQUEST, error.as_bytes());
@@ -529,14 +529,14 @@ impl Serving {
         let record = &mut self.record;
         let (answered, error) = (&mut self.answered, &mut self.error);
         self.streams.retain(|id, stream| {
-            let Stream::Answer { length, sent } = stream else {
+            let Stream::Answer { body, sent } = stream else {
                 return true;
             };
             loop {
-                let left = *length - *sent;
+                let left = body.length() - *sent;
                 let written = connection.stream_capacity(*id).and_then(|capacity| {
                     let most = left.min(PERIOD as u64) as usize;
-                    let slice = content::slice_at(*sent, most.min(capacity));
+                    let slice = body.slice_at(*sent, most.min(capacity));
                     if slice.is_empty() && left > 0 {
                         return Err(quiche::Error::Done);
                     }
