@@ -202,11 +202,12 @@ scales:
 
 @pytest.fixture(scope="module")
 def handshakes(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project with a small experiment of handshakes, measured on the builds of this clone."""
+    """A project with a small experiment of handshakes, measured on the builds here that know its algorithms."""
     root = tmp_path_factory.mktemp("handshakes")
     shutil.copytree(ROOT / "config", root / "config")
     (root / "workflow").symlink_to(ROOT / "workflow")
-    capable = [name for name, library in Project(ROOT).libraries.items() if "pq" in library.flavours]
+    flavours = {name: library.flavours.get("pq") for name, library in Project(ROOT).libraries.items()}
+    capable = [name for name, flavour in flavours.items() if flavour and "dilithium3" not in flavour.unsupported]
     experiment = root / "config" / "experiments" / "handshakes.yaml"
     experiment.write_text(HANDSHAKES % ", ".join(capable), encoding="utf-8")
     chosen = {
