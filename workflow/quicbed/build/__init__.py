@@ -76,8 +76,8 @@ class Job:
 def recipe_of(library: Library) -> ModuleType:
     """The module of this package that builds a library.
 
-    It has ``build(job: Job) -> dict`` with what build.json records, and may have ``FILES``, further files of this package
-    that decide the result; ``version(project, name) -> str``, where packages of Cargo.lock do not tell it; and
+    It has ``build(job: Job) -> dict`` with what build.json records, and may have ``FILES``, further files of this
+    package that decide the result; ``version(project, name) -> str``, where packages of Cargo.lock do not tell it; and
     ``sources(project, name)``, the third-party packages (name, version, checksum) that it takes from elsewhere.
     """
     directory = Path(__file__).parent
@@ -198,7 +198,7 @@ def crates_of(root: Path, library: Library) -> list[dict[str, str]]:
 
 
 def sources_of(project: Project, name: str) -> list[dict[str, str]]:
-    """Third-party packages a library is made of: name, version, checksum; those of Cargo.lock, then the recipe's own."""
+    """Third-party packages a library is made of (name, version, checksum): of Cargo.lock, then the recipe's own."""
     library = project.libraries[name]
     elsewhere = getattr(recipe_of(library), "sources", None)
     return [*crates_of(project.root, library), *(elsewhere(project, name) if elsewhere else [])]

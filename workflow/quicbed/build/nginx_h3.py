@@ -130,7 +130,10 @@ def _build_nginx(job: Job, steps: Steps) -> None:
     shutil.copytree(source_of(job.vendor, "nginx-src", "nginx"), nginx, symlinks=True)
     (steps.directory / "openssl").symlink_to(job.shared["openssl"])
     # Relative paths, because nginx keeps its options in the binary.
-    options = [f"--with-cc-opt={' '.join(FLAGS)} {FRAME_POINTERS} -I../openssl/include", "--with-ld-opt=-L../openssl/lib"]
+    options = [
+        f"--with-cc-opt={' '.join(FLAGS)} {FRAME_POINTERS} -I../openssl/include",
+        "--with-ld-opt=-L../openssl/lib",
+    ]
     steps.run("nginx-configure", ["sh", "auto/configure", *NGINX_OPTIONS, *options], nginx)
     steps.run("nginx", ["make", f"-j{job.jobs}"], nginx)
     shutil.copy2(nginx / "objs" / "nginx", job.out / "sbin")

@@ -264,7 +264,10 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int,
     make = ["make", f"-j{jobs}"]
 
     # Relative paths, because nginx keeps its options in the binary.
-    nginx_options = [f"--with-cc-opt={' '.join(FLAGS)} {FRAME_POINTERS} -I../openssl/include", "--with-ld-opt=-L../openssl/lib"]
+    nginx_options = [
+        f"--with-cc-opt={' '.join(FLAGS)} {FRAME_POINTERS} -I../openssl/include",
+        "--with-ld-opt=-L../openssl/lib",
+    ]
     steps.run("nginx-configure", ["sh", "auto/configure", *NGINX_OPTIONS, *nginx_options], nginx)
     steps.run("nginx", make, nginx)
 
