@@ -330,7 +330,8 @@ class LocalTestbed(Testbed):
             self._no_loss = found["loss"].reason
             with self._signals.held():
                 self._remove_leftovers()
-            self._create()
+                # a signal between the start of a program and the wait for it would let it make a namespace later
+                self._create()
             self._probe_path(udp_segment=None)
         except BaseException:
             self._close()
