@@ -495,7 +495,7 @@ variants: [{label: AES-128-GCM, cipher: aes-128-gcm}]
 baseline: AES-128-GCM
 aa: false
 scales:
-  tiny: {bytes: 1000, blocks: 1, timeout_s: 5}
+  tiny: {bytes: 1000, blocks: 1, timeout_s: 60}
 """
 
 
