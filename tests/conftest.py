@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,15 @@ def flavours(project: Project) -> list[tuple[str, str]]:
     return [(name, flavour) for name, library in project.libraries.items() for flavour in library.flavours]
 
 
+def yield_to_others() -> None:
+    """Let this process and what it starts have only the time of the processors that nobody else wants."""
+    os.setsid()
+    os.nice(19)
+    # Where the kernel shares the processors out among sessions (sched(7), autogroup), niceness counts within one only.
+    with contextlib.suppress(OSError):  # this kernel does not
+        Path("/proc/self/autogroup").write_text("19", encoding="ascii")
+
+
 class Builder:
     """Makes every build of this clone in the background while tests run that need none.
 
@@ -30,14 +40,15 @@ class Builder:
     """
 
     def __init__(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self._fetched = context.Event()
         # a process of its own: tests change environment and working directory of theirs
-        self._process = multiprocessing.get_context("fork").Process(target=self._run)
+        self._process = context.Process(target=self._run)
         self._process.start()
+        self.waited_s = 0.0
 
-    @staticmethod
-    def _run() -> None:
-        os.setsid()
-        os.nice(10)
+    def _run(self) -> None:
+        yield_to_others()
         project = Project(ROOT)
         logs = ROOT / "logs"
 
@@ -48,15 +59,24 @@ class Builder:
 
         with contextlib.suppress(builds.BuildError):
             builds.fetch_sources(project, logs / "sources.log")
+        self._fetched.set()
         # other flavours are made from the stock ones
         keys = sorted(flavours(project), key=lambda key: key[1] != "stock")
-        # two at once, because every build has parts that keep one processor busy only
-        with ThreadPoolExecutor(2) as pool:
+        # several at once: every build has parts that keep one processor busy only, and some wait for a component
+        # that another one is making
+        with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
             list(pool.map(build, keys))
+
+    def wait_for_sources(self) -> None:
+        """Return when the third-party sources are there or cannot be fetched."""
+        while self._process.is_alive() and not self._fetched.wait(1):
+            pass
 
     def wait(self) -> None:
         """Return when everything is built or has failed."""
+        began = time.monotonic()
         self._process.join()
+        self.waited_s += time.monotonic() - began
 
     def stop(self) -> None:
         """End what is being built; nothing happens when all is done."""
@@ -71,13 +91,11 @@ class Builder:
 BUILDER = pytest.StashKey[Builder]()
 
 
-def needs_machine(item: pytest.Item) -> bool:
-    """Whether a test has the machine to itself: it builds, measures or starts endpoints, which have little time."""
-    if any(item.get_closest_marker(name) for name in ("root", "workflow")):
+def needs_builds(item: pytest.Item) -> bool:
+    """Whether a test runs endpoints or measures them, with the machine to itself."""
+    if isinstance(item, pytest.Function) and "build_of" in item.fixturenames:
         return True
-    return isinstance(item, pytest.Function) and (
-        "build_of" in item.fixturenames or hasattr(item.module, "fakeproject")
-    )
+    return all(item.get_closest_marker(name) for name in ("root", "workflow"))
 
 
 @pytest.fixture(scope="session")
@@ -121,13 +139,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `root` for other users, with the reason; sort: needs nothing, needs the machine, is slow."""
+    """Skip tests marked `root` for other users, with the reason; sort: needs no builds, needs some, is slow."""
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(needs_root)
-    items.sort(key=lambda item: (needs_machine(item), item.get_closest_marker("slow") is not None))
+    items.sort(key=lambda item: (needs_builds(item), item.get_closest_marker("slow") is not None))
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:
@@ -135,14 +153,23 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly or not session.items or session.testsfailed:
         return
     wanted = any(isinstance(item, pytest.Function) and "every_build" in item.fixturenames for item in session.items)
-    if wanted and not needs_machine(session.items[0]):
+    if wanted and not needs_builds(session.items[0]):
         session.config.stash[BUILDER] = Builder()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Nothing else keeps the processors busy in a test that needs the machine."""
-    if needs_machine(item) and (builder := item.config.stash.get(BUILDER, None)):
-        builder.wait()
+    """Nothing else keeps the processors busy in a test that needs builds; one of components needs their sources."""
+    if builder := item.config.stash.get(BUILDER, None):
+        if needs_builds(item):
+            builder.wait()
+        elif item.get_closest_marker("workflow"):
+            builder.wait_for_sources()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Tell how much longer the builds took than the tests beside them."""
+    if builder := config.stash.get(BUILDER, None):
+        terminalreporter.write_line(f"tests waited {builder.waited_s:.0f} s for builds made in the background")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
