@@ -20,8 +20,10 @@ HAS_CHROMIUM = Chromium.find_browser(skip_local=False) is not None
 def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> figures.Drawn:
     raw = tmp_path / "raw"
     fakeruns.write_campaign(raw, experiment, **options)
-    draw = figures.goodput_by_aead if experiment == "aead-goodput" else figures.header_protection
-    return draw(*figures.experiment_table(runs.table(raw), experiment), TITLES)
+    campaign, table = figures.experiment_table(runs.table(raw), experiment)
+    if experiment == "aead-goodput":
+        return figures.goodput_by_aead(campaign, table, TITLES)
+    return figures.header_protection(campaign, figures.within_builds(campaign, table), TITLES)
 
 
 def texts(figure: figures.Drawn) -> str:
@@ -119,13 +121,37 @@ def test_cells_without_a_finished_run_are_labelled(tmp_path: Path) -> None:
 def test_header_protection_is_compared_within_pairs(tmp_path: Path) -> None:
     figure = drawn(tmp_path, "header-protection", incidents=False)
     gains = figure.table.filter((pl.col("arm") == "main") & pl.col("header_protection").not_())
-    assert set(gains["baseline_label"]) == {"AES-128-GCM", "ChaCha20-Poly1305", "NOOP with HP"}
+    aes, chacha = (f"{cipher} in the noop build" for cipher in ("AES-128-GCM", "ChaCha20-Poly1305"))
+    assert set(gains["baseline_label"]) == {aes, chacha, "NOOP with HP"}
     shown = [t.y[0] for t in traces(figure, "scatter") if t.error_y.array is not None]
     assert sorted(shown) == pytest.approx(sorted(100 * (gains["ratio"] - 1)))
+    assert "Both boxes of a pair are of one build" in texts(figure)
     # the control arm is tabulated, not drawn
-    control = figure.table.filter(pl.col("arm") == "control")["cell"]
+    control = figure.table.filter(pl.col("arm") == "control")
     assert len(control) == 2
-    assert not any("noop-build" in origin for origin in figure.origins)
+    assert not any(f"-{cell}." in origin for cell in control["cell"] for origin in figure.origins)
+
+
+def test_header_protection_is_never_compared_between_builds(tmp_path: Path) -> None:
+    """ChaCha20 has header protection on the stock build only; AES on both, and was planned to be compared with that."""
+    planned = drawn(tmp_path / "planned", "header-protection", incidents=False, blocks=4).table
+    for run in fakeruns.campaign("header-protection", incidents=False, blocks=4):
+        cell = run["cell"]
+        if cell["label"] == "ChaCha20-Poly1305 in the noop build":
+            run["client"] = run["server"] = run["client"] | {"flavour": "stock", "build": "a-stock-0123456789ab"}
+        if cell["label"] == "AES-128-GCM without HP":
+            cell["baseline"] = f"{cell['id'][0]}0000006"  # AES-128-GCM of the stock build
+        fakeruns.write_run(tmp_path / "raw", run)
+    campaign, table = figures.experiment_table(runs.table(tmp_path / "raw"), "header-protection")
+    within = figures.within_builds(campaign, table)
+    lost = pl.col("label") == "ChaCha20-Poly1305 without HP"
+    builds = ["client_build", "server_build"]
+    assert within.filter(~lost).drop(builds).equals(planned.filter(~lost).drop(builds))
+    assert not within.filter(~lost).equals(table.filter(~lost))
+    assert within.filter(lost)["ratio"].null_count() == within.filter(lost)["baseline"].null_count() == 2
+    figure = figures.header_protection(campaign, within)
+    assert texts(figure).count("not measured") == 2
+    assert len([t for t in traces(figure, "scatter") if t.error_y.array is not None]) == 2 * 2
 
 
 def test_one_block_has_no_interval_and_still_draws(tmp_path: Path) -> None:

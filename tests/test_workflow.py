@@ -121,13 +121,13 @@ def test_captures_show_payload_and_headers_in_the_clear_exactly_where_the_varian
             assert proof["initial_standard"], file
         assert (file.parent / "capture.pcap").stat().st_size > 262144
         seen += 1
-    # quiche and quinn: three stock ciphers, and on the noop build five; TCP+TLS: three and one
-    assert seen == 2 * 8 + 4
+    # quiche and quinn: three stock ciphers, and on the noop build six; TCP+TLS: three and one
+    assert seen == 2 * 9 + 4
 
 
 def test_library_kernel_and_capture_agree_on_what_a_client_sends(finished: Path, table: pl.DataFrame) -> None:
     proofs = table.filter((pl.col("experiment") == "proofs") & (pl.col("client_library") != "tcp-tls"))
-    assert proofs.height == 2 * 8
+    assert proofs.height == 2 * 9
     for row in proofs.rows(named=True):
         run = json.loads((finished / row["origin"] / "run.json").read_text(encoding="utf-8"))
         seen = run["evidence"]["seen"]["client_to_server"]

@@ -266,16 +266,40 @@ def _figure_row(campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: s
             "max": float(values[-1]),
         }
     if newest["baseline"] is not None:
-        own, other = _values(used, cell, metric), _values(used, newest["baseline"], metric)
-        if any(value == 0 for _, value in [*own, *other]):
-            own, other = [], []  # a count may be zero, of which there is no ratio
-        interval = paired_ratio(own, other)
-        row["ratio_n"] = interval.n
-        if interval.n:
-            row["ratio"] = interval.ratio
-        if interval.n > 1:
-            row |= {"ratio_low": interval.low, "ratio_high": interval.high}
+        row |= _compared(used, cell, newest["baseline"], metric)
     return row
+
+
+def _compared(used: pl.DataFrame, cell: str, baseline: str, metric: str) -> dict[str, Any]:
+    """Columns of a figure's table on the ratio of a cell to another one."""
+    own, other = _values(used, cell, metric), _values(used, baseline, metric)
+    if any(value == 0 for _, value in [*own, *other]):
+        own, other = [], []  # a count may be zero, of which there is no ratio
+    interval = paired_ratio(own, other)
+    row: dict[str, Any] = {"ratio_n": interval.n}
+    if interval.n:
+        row["ratio"] = interval.ratio
+    if interval.n > 1:
+        row |= {"ratio_low": interval.low, "ratio_high": interval.high}
+    return row
+
+
+def compared(
+    campaign: pl.DataFrame, table: pl.DataFrame, baselines: Mapping[str, str | None], metric: str = "goodput_mbps"
+) -> pl.DataFrame:
+    """*table* of `figure_table` with *baselines*, by cell, in place of those that were planned; None: with none."""
+    used = counted(campaign)
+    labels = dict(table.select("cell", "label").rows())
+    nothing = dict.fromkeys(["baseline", "baseline_label", "ratio", "ratio_low", "ratio_high", "ratio_n"])
+    rows = table.to_dicts()
+    for row in rows:
+        cell, target = row["cell"], baselines.get(row["cell"])
+        if cell not in baselines or target == row["baseline"]:
+            continue
+        row |= nothing
+        if target is not None:
+            row |= {"baseline": target, "baseline_label": labels[target], **_compared(used, cell, target, metric)}
+    return pl.DataFrame(rows, schema=table.schema, orient="row")
 
 
 def pair_title(pair: tuple[str, str], titles: Mapping[str, str]) -> str:

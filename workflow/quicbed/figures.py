@@ -159,19 +159,36 @@ def aes_instructions(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mappin
     return Drawn("aes-instructions", figure, table, origins, "QUIC on the Highway, Fig. 7")
 
 
+def within_builds(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """*table* in which every cell without header protection is compared with the one that differs in nothing else.
+
+    That one is measured with the same builds, so that the ratio is free of what their patch costs. Where it was not
+    measured there is no ratio.
+    """
+    keys = ("client_library", "server_library", "client_build", "server_build", "cipher", "aead")
+    with_protection = table.filter((pl.col("arm") != "aa") & pl.col("header_protection"))
+    by_key = {tuple(cell[key] for key in keys): cell["cell"] for cell in with_protection.to_dicts()}
+    without = table.filter((pl.col("arm") == "main") & ~pl.col("header_protection"))
+    baselines = {cell["cell"]: by_key.get(tuple(cell[key] for key in keys)) for cell in without.to_dicts()}
+    return analysis.compared(campaign, table, baselines)
+
+
 def header_protection(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
-    """A Quantum of QUIC, Fig. 4: goodput with and without QUIC header protection."""
+    """A Quantum of QUIC, Fig. 4: goodput with and without QUIC header protection, both with one build.
+
+    *table* is that of `within_builds`.
+    """
     groups, left = [], 0.0
     aeads = ("aes-128-gcm", "chacha20-poly1305", "noop")
+    by_id = {cell["cell"]: cell for cell in table.to_dicts()}
     for pair in _pairs(table):
         cells = _cells(table, pair)
         slots = []
         for position, aead in enumerate(aeads):
             x = left + 2.5 * position
-            slots += [
-                Slot(x, _find(cells, aead, False), aead),
-                Slot(x + 1, _find(cells, aead, True), aead, hollow=True),
-            ]
+            without = _find(cells, aead, True)
+            compared_with = by_id.get(without["baseline"]) if without else None
+            slots += [Slot(x, compared_with, aead), Slot(x + 1, without, aead, hollow=True)]
         groups.append(_group(analysis.pair_title(pair, titles or {}), slots, cells))
         left += 2.5 * len(aeads) + 0.7
     figure = _draw(
@@ -233,7 +250,7 @@ def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFra
     paired = any(slot.hollow for group in groups for slot in group.slots)
     lines = [groups[first : first + ROW_GROUPS] for first in range(0, len(groups), ROW_GROUPS)]
     height = HEIGHT_PX + (len(lines) - 1) * ROW_PX
-    margin = {"l": 70, "r": 10, "t": 74, "b": 84 if paired else 66}
+    margin = {"l": 70, "r": 10, "t": 74, "b": 98 if paired else 66}
     inside = height - margin["t"] - margin["b"]
     # in pixels from the bottom: below each line of libraries stand their names
     gap, between = 18.0, 52.0 if paired else 34.0
@@ -514,7 +531,7 @@ def _size(count: int) -> str:
     return f"{count} B"
 
 
-def _caption(table: pl.DataFrame, campaign: pl.DataFrame) -> str:
+def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
     blocks = campaign["block"].drop_nulls().n_unique()
     failed, contaminated, repeated = (int(table[name].sum()) for name in ("failed", "contaminated", "repeated"))
     return (
@@ -527,6 +544,7 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame) -> str:
             if table["unproven"].is_not_null().any()
             else ""
         )
+        + ("<br>Both boxes of a pair are of one build, the one that can leave header protection out." if paired else "")
     )
 
 
@@ -614,7 +632,7 @@ def _layout(figure: go.Figure, title: str, campaign: pl.DataFrame, table: pl.Dat
         yanchor="top",
         xshift=-58,
         yshift=-46 if paired else -26,
-        text=_caption(table, campaign),
+        text=_caption(table, campaign, paired),
         align="left",
         showarrow=False,
         font={"size": 9.5, "color": SOFT},
