@@ -106,6 +106,7 @@ def test_counts_and_messages_of_a_handshake(data: Path) -> None:
     sizes = one.messages
     assert (sizes.client_hello, sizes.server_hello, sizes.signature) == (236, 90, 256)
     assert (sizes.client_key_share, sizes.server_key_share) == (32, 32)
+    assert sizes.public_key == 256  # the modulus of RSA-2048
     # EncryptedExtensions to Finished are what the server's Handshake packets carry.
     assert sizes.encrypted_extensions is not None
     assert sizes.certificate
@@ -139,7 +140,7 @@ def test_a_server_that_waits_for_address_validation(data: Path) -> None:
     # An early 1-RTT packet is listed, not counted.
     assert one.server.levels["1rtt"].packets == 1
     assert one.messages.certificate == 5519
-    assert one.messages.signature == 3293
+    assert (one.messages.public_key, one.messages.signature) == (1952, 3293)
     assert one.amplification is not None
     assert one.amplification.bytes_before_validation == one.amplification.limit_bytes == 3600
     assert one.amplification.limit_hits == 1

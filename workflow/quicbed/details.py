@@ -63,6 +63,7 @@ _MESSAGES = (
     "certificate",
     "certificate_verify",
     "signature",
+    "public_key",
     "client_key_share",
     "server_key_share",
 )
@@ -300,6 +301,7 @@ def _handshakes(origin: str, run: Mapping[str, Any], files: Mapping[str, bytes])
             if run["link"].get("rtt_ms")
             else row.get("round_trips_blocked", 0) + one["retry"] + one["hello_retry_request"]
         )
-        row |= {f"tls_{name}_bytes": one["messages"][name] for name in _MESSAGES}
+        # captures that were read before public keys were looked at do not tell theirs
+        row |= {f"tls_{name}_bytes": ({"public_key": None} | one["messages"])[name] for name in _MESSAGES}
         rows.append(row)
     return rows

@@ -125,6 +125,7 @@ class Messages(_Model):
     certificate: int | None = Field(None, description="Certificate: the whole message.")
     certificate_verify: int | None = Field(None, description="CertificateVerify.")
     signature: int | None = Field(None, description="The signature in CertificateVerify.")
+    public_key: int | None = Field(None, description="Public key in the server's certificate; of RSA the modulus.")
     client_key_share: int | None = Field(None, description="KeyShareEntry.key_exchange of the last ClientHello.")
     server_key_share: int | None = Field(None, description="KeyShareEntry.key_exchange of the ServerHello.")
 
@@ -476,7 +477,7 @@ class _Examiner:
         before, last = self._span(finished[0] if finished else None)
         hellos = [(unit, message) for unit, message in self.messages if message.type == tshark.CLIENT_HELLO]
         server_hello = self._first("server", tshark.SERVER_HELLO)
-        verify = self._first("server", tshark.CERTIFICATE_VERIFY)
+        certificate, verify = (self._first("server", kind) for kind in (tshark.CERTIFICATE, tshark.CERTIFICATE_VERIFY))
         first = hellos[0][0] if hellos and self.transport == "tcp" else self.connection.units[0]
         done = self._done()
         shares = server_hello[1].key_shares if server_hello else ()
@@ -503,9 +504,10 @@ class _Examiner:
                 client_hello=hellos[-1][1].bytes if hellos else None,
                 server_hello=server_hello[1].bytes if server_hello else None,
                 encrypted_extensions=self._bytes(tshark.ENCRYPTED_EXTENSIONS),
-                certificate=self._bytes(tshark.CERTIFICATE),
+                certificate=certificate[1].bytes if certificate else None,
                 certificate_verify=verify[1].bytes if verify else None,
                 signature=verify[1].signature_bytes if verify else None,
+                public_key=certificate[1].public_key_bytes if certificate else None,
                 client_key_share=offered.get(group) if group is not None else next(iter(offered.values()), None),
                 server_key_share=shares[0][1] if shares else None,
             ),

@@ -21,7 +21,7 @@ PUBLISHED_TITLES = {"lsquic": "LSQUIC", "quiche": "quiche"}
 SIZES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "group": ({"client_share_bytes": "public key", "server_share_bytes": "ciphertext"}, {}),
     "signature": (
-        {"signature_bytes": "signature", "certificate_bytes": "certificate"},
+        {"tls_public_key_bytes": "public key", "signature_bytes": "signature", "certificate_bytes": "certificate"},
         {"public_key_bytes": "public key", "signature_bytes": "signature", "certificate_bytes": "certificate"},
     ),
 }

@@ -56,6 +56,8 @@ class Message:
     signature: int | None = None
     """Signature scheme of a CertificateVerify."""
     signature_bytes: int | None = None
+    public_key_bytes: int | None = None
+    """Public key in the first certificate of a Certificate: contents of its BIT STRING, of RSA the modulus."""
 
     @property
     def hello_retry_request(self) -> bool:
@@ -231,7 +233,23 @@ def _message(tree: dict[str, Any]) -> Message:
         key_shares=tuple(_key_shares(tree)) if hello else (),
         signature=number(CERTIFICATE_VERIFY, "tls.handshake.sig_hash_alg"),
         signature_bytes=number(CERTIFICATE_VERIFY, "tls.handshake.client_cert_vrfy.sig_len"),
+        public_key_bytes=next(_public_keys(tree), None) if kind == CERTIFICATE else None,
     )
+
+
+def _public_keys(tree: Any) -> Iterator[int]:
+    """Sizes of the public keys of the certificates in a tree, in their order."""
+    if isinstance(tree, list):
+        for one in tree:
+            yield from _public_keys(one)
+    elif isinstance(tree, dict):
+        if isinstance(key := tree.get("x509af.subjectPublicKey"), str):
+            modulus = tree.get("x509af.subjectPublicKey_tree", {}).get("pkcs1.modulus")
+            content = bytes.fromhex((modulus or key).replace(":", ""))
+            yield len(content.lstrip(b"\0") if modulus else content)
+            return
+        for value in tree.values():
+            yield from _public_keys(value)
 
 
 def _key_shares(tree: Any) -> Iterator[tuple[int, int]]:
