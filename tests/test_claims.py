@@ -109,6 +109,7 @@ def make_claim(**changes: Any) -> dict[str, Any]:
         "reads": {"experiment": "aead-goodput", "metric": "goodput_mbps"},
         "compare": [RATIO],
         "predicate": {"kind": "at-least", "value": 1.1},
+        "figure": "goodput-by-aead",
     } | changes
 
 
@@ -669,6 +670,7 @@ CELLS = {
     "column": "ttfb_ms_{library}",
     "libraries": ["quiche"],
     "reads": {"experiment": "table2-kem", "metric": "ttfb_ms"},
+    "figure": "ttfb-by-kem",
 }
 
 
@@ -708,6 +710,8 @@ CELLS = {
             "`one`: label: `NOP` is unknown; did you mean `NOOP`",
         ),
         ({"claims": [make_claim(), make_claim()]}, "`one`: the id is given twice"),
+        ({"claims": [make_claim(figure=None)]}, "`one`: figure: name the figure that shows it, or else say why none"),
+        ({"claims": [make_claim(no_figure="?")]}, "`one`: figure: name the figure that shows it, or else say why none"),
         (
             {"claims": [make_claim(locally={"over": [{"label": "NOOP"}], "predicate": {"kind": "order"}})]},
             "locally: a ratio is judged everywhere",

@@ -503,13 +503,13 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.measured(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
-    assert list(beside.saved) == ["highway-fig8"]
+    assert list(beside.saved) == ["highway-fig8", "highway-fig8-cpu"]
     assert isinstance(beside.sheet("highway-fig8"), report.Sheet)
     assert (here.tables / "highway-fig8.csv").is_file()
     assert "no published results of this figure" in html_of(beside.show("highway-fig3"))
     manifest = json.loads((here.figures / "highway-fig8.json").read_text(encoding="utf-8"))
     assert manifest["table"] == "tables/highway-fig8.parquet"
-    assert [figure["figure"] for figure in report._figures(here.artifacts, empty)] == ["highway-fig8"]
+    assert [figure["figure"] for figure in report._figures(here.artifacts, empty)] == list(beside.saved)
 
     changed = highway_figures.changed_sheet(found, here.tables)
     assert isinstance(changed, report.Sheet)

@@ -124,6 +124,20 @@ def test_claims_have_a_page_with_verdicts_evidence_and_commands(tmp_path: Path) 
     row = page.partition('<tr id="quantum-of-quic-fig3-noop-gain-quic">')[2].partition("</tr>")[0]
     assert '<td class="verdict holds">holds</td>' in row
     assert "NOOP / AES-128-GCM = 1.1" in row
+    assert Links(row).targets[1:] == [
+        "../figures/goodput-by-aead.html",
+        "../tables/aead-goodput.csv",
+        "runs.html#aead-goodput+c0ffee00",
+    ]
+    # every claim leads to its figure, or says why to none
+    for claim in page.split('<tr id="')[1:]:
+        assert ("../figures/" in claim) != ("no figure: " in claim), claim.partition('"')[0]
+    for claim, reason in (
+        ("quantum-of-quic-fig4-aes-small", "header-protection shows it once it is measured"),
+        ("quantum-of-quic-table3-public-key-falcon-512", "a number of our Table III"),
+        ("quic-steps-trains-short", "there is no experiment pacing-baseline"),
+    ):
+        assert f"no figure: {reason}</p>" in page.partition(f'<tr id="{claim}">')[2].partition("</tr>")[0]
     overview = index.read_text(encoding="utf-8")
     assert 'href="claims.html#quantum-of-quic"' in overview
     assert "../tables/claims.csv" in Links(overview).targets

@@ -39,7 +39,7 @@ METRICS: Mapping[Table, frozenset[str]] = {
     "frames": frozenset({"client_mean_frame_bytes", "server_mean_frame_bytes"}),
 }
 
-UNITS = {"goodput_mbps": "Mbit/s", "ttfb_ms": "ms", "share": "%"}
+UNITS = {"goodput_mbps": "Mbit/s", "ttfb_ms": "ms", "share": "%", "cpu_percent": "%", "client_cpu_percent": "%"}
 """Units of metrics that claims state as values; a share is stored as a fraction."""
 
 SAME_MAGNITUDE = math.sqrt(10)
@@ -219,7 +219,8 @@ class Claim(Model):
     hardware: bool = Field(True, description="Whether its values depend on the paper's `hardware`.")
     needs: str | None = Field(None, description="What it needs that no local testbed has.")
     beyond: bool = Field(True, description="Whether it is shown for our other libraries too, which decide nothing.")
-    figure: str | None = Field(None, description="Our figure that shows it: name of a file, without ending.")
+    figure: Name | None = Field(None, description="Our figure that shows it: name of a file, without ending.")
+    no_figure: str | None = Field(None, description="Why no figure shows it, although its experiment is there.")
     note: str = Field("", description="How our measurement differs from the paper's.")
 
     @model_validator(mode="after")
@@ -262,7 +263,8 @@ class Cells(Model):
     )
     tolerance: float = Field(0, ge=0, lt=10, description="Bounds are widened by this fraction.")
     slack: float = Field(0, ge=0, description="Bounds are widened by this much, in the unit of the numbers.")
-    figure: str | None = Field(None, description="Our figure that shows it: name of a file, without ending.")
+    figure: Name | None = Field(None, description="Our figure that shows it: name of a file, without ending.")
+    no_figure: str | None = Field(None, description="Why no figure shows it, although its experiment is there.")
     note: str = Field("", description="How our measurement differs from the paper's.")
 
 
@@ -359,6 +361,8 @@ def _check(project: Project, file: Path, paper: Paper, own: list[Stated]) -> Non
             remedy = "name one of config/experiments/, or declare it under `awaited`"
             _known(f"{where}: reads.experiment", claim.reads.experiment, project.experiments, remedy)
             continue
+        if (claim.figure is None) == (claim.no_figure is None):
+            raise ConfigError(f"{where}: figure: name the figure that shows it, or else say why none does: `no_figure`")
         labels = {variant.label for variant in experiment.variants}
         local = claim.locally.over if claim.locally else []
         for term in [*local, *(term for comparison in claim.compare for term in comparison.terms())]:
@@ -432,5 +436,6 @@ def _cell_claim(
         locally=locally,
         beyond=False,
         figure=cells.figure,
+        no_figure=cells.no_figure,
         note=cells.note,
     )

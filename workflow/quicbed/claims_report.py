@@ -313,8 +313,7 @@ def page(
         for group in dict.fromkeys(result.stated.group for result in own):
             part = [result for result in own if result.stated.group == group]
             shown = [
-                _entry(result, links, commands, titles)
-                | {"theirs": _theirs((published or {}).get((name, result.stated.claim.id)), titles)}
+                _entry(result, (published or {}).get((name, result.stated.claim.id)), links, commands, titles)
                 for result in part
             ]
             source = part[0].stated.claim.source.partition(",")[0]
@@ -359,34 +358,48 @@ class _Links:
         """A file of the repository."""
         return os.path.relpath(self.root / path, self.directory)
 
-    def of(self, result: Result) -> list[tuple[str, str]]:
-        """Names and targets: figure, table and runs where there are any, and the configuration."""
+    def of(self, result: Result) -> tuple[list[tuple[str, str]], str]:
+        """Names and targets: figure, table and runs where there are any, and the configuration; and why no figure."""
         found = []
         experiment = Path("config") / "experiments" / f"{result.experiment}.yaml"
         if (self.root / experiment).is_file():
             found.append(("config", self.config(experiment)))
-        if result.campaign is None:
-            return found
-        figure = result.stated.claim.figure
-        manifest = self.artifacts / "figures" / f"{figure}.json"
-        if figure and manifest.is_file():
-            known = json.loads(manifest.read_text(encoding="utf-8"))
-            if known["campaign"] == result.campaign and f"{figure}.html" in known["files"]:
-                found.append(("figure", f"../figures/{figure}.html"))
-        for suffix in ("html", "csv"):
-            if (self.artifacts / "tables" / f"{result.experiment}.{suffix}").is_file():
-                found.append(("table", f"../tables/{result.experiment}.{suffix}"))
+        figure, why = self._figure(result)
+        if figure:
+            found.append(("figure", f"../figures/{figure['figure']}.html"))
+        # a figure of published results has a table of its own
+        stem = Path(figure["table"]).stem if figure else result.experiment if result.campaign else None
+        for suffix in ("html", "csv") if stem else ():
+            if (self.artifacts / "tables" / f"{stem}.{suffix}").is_file():
+                found.append(("table", f"../tables/{stem}.{suffix}"))
                 break
-        found.append(("runs", f"runs.html#{result.experiment}+{result.campaign}"))
-        return found
+        if result.campaign is not None:
+            found.append(("runs", f"runs.html#{result.experiment}+{result.campaign}"))
+        return found, why
+
+    def _figure(self, result: Result) -> tuple[dict[str, Any] | None, str]:
+        """Manifest of the figure that shows a claim; without one why."""
+        name = result.stated.claim.figure
+        if name is None:
+            return None, result.stated.claim.no_figure or f"there is no experiment {result.experiment}"
+        file = self.artifacts / "figures" / f"{name}.json"
+        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        # one that was drawn of published results alone is of no campaign
+        shows = manifest and (manifest["campaign"] == result.campaign or manifest["scale"] == "published")
+        if shows and f"{name}.html" in manifest["files"]:
+            return manifest, ""
+        return None, f"{name} shows it once it is {'measured' if result.campaign is None else 'drawn of these runs'}"
 
 
-def _entry(result: Result, links: _Links, commands: Commands, titles: Mapping[str, str]) -> dict[str, Any]:
-    """One claim as the template shows it."""
+def _entry(
+    result: Result, theirs: Result | None, links: _Links, commands: Commands, titles: Mapping[str, str]
+) -> dict[str, Any]:
+    """One claim as the template shows it; *theirs* is the verdict by the published data."""
     claim = result.stated.claim
     factor, unit = _scale(claim, result.basis)
     command = commands.of(claim)
     names = {**titles, **result.stated.paper.libraries}
+    found, no_figure = links.of(result)
     return {
         "id": claim.id,
         "anchor": f"{result.stated.name}-{claim.id}",
@@ -404,7 +417,9 @@ def _entry(result: Result, links: _Links, commands: Commands, titles: Mapping[st
         "adjusted": _probability(result.adjusted),
         "outcomes": [_row(one, names, factor, unit) for one in result.measured],
         "beyond": [_row(one, names, factor, unit) for one in result.beyond],
-        "links": links.of(result),
+        "theirs": _theirs(theirs, titles),
+        "links": found,
+        "no_figure": no_figure,
         "command": command.text() if command else "",
         "cost": command.cost.text() if command else "",
     }

@@ -169,10 +169,8 @@ def _sides(figure: Figure, both: bool) -> str:
         native = f"builds for the processor at hand ({highway.NATIVE})"
         parts.append(f"Above: change of the mean in %, {native} compared with the others.")
     parts.append("Vertical axes differ")
-    if both and figure.metric == "goodput_mbps":
-        parts[-1] += "; goodputs of both sides are not defined alike: compare changes"
-    elif both and not figure.counts:
-        parts[-1] += "; published are UDP packets of the host, ours packets after the handshake"
+    if both and figure.sides:
+        parts[-1] += f"; {figure.sides}"
     return " ".join(parts) + "."
 
 
