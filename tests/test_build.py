@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -113,6 +116,20 @@ def test_every_patch_says_what_and_why() -> None:
     for patch in (ROOT / builds.PATCHES).rglob("*.patch"):
         header = patch.read_text(encoding="utf-8").split("--- ")[0]
         assert len(header.split()) > 20, f"{patch} has no explanation before the first file"
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(
+            BuildError, match=r"quinn-stock\.lock: cannot be locked \(No locks available\); let paths\.build"
+        ),
+        builds.locked(tmp_path / "work" / "quinn-stock.lock"),
+    ):
+        pytest.fail("entered without the lock")
 
 
 def test_a_library_that_is_not_locked_is_named(copy: Path) -> None:

@@ -337,10 +337,19 @@ def write_json(file: Path, data: Any) -> None:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file; it ends with the process whatever happens."""
+    """Hold an exclusive lock on a file; it ends with the process whatever happens.
+
+    On a shared file system it holds for all machines. Raises BuildError where files cannot be locked.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise BuildError(
+                f"{file}: cannot be locked ({error.strerror}); let paths.build be on a file system with locks, such as "
+                "NFS 4 or Lustre mounted with `flock`"
+            ) from None
         yield
 
 
