@@ -116,6 +116,13 @@ SSH_TOOLS = (
     Tool("openssh-server", "tests of testbeds over SSH", lambda: Path("/usr/sbin/sshd").exists()),
     Tool("openssh-client", "tests of testbeds over SSH", command("ssh-keygen")),
 )
+# The cluster of one node that the tests start.
+SLURM_TOOLS = (
+    Tool("slurmctld", "tests on a Slurm cluster", command("slurmctld")),
+    Tool("slurmd", "tests on a Slurm cluster", command("slurmd")),
+    Tool("slurm-client", "tests on a Slurm cluster", command("sbatch")),
+    Tool("munge", "tests on a Slurm cluster", command("munged")),
+)
 SSH_SERVER_OFF = Path("/etc/ssh/sshd_not_to_be_run")
 
 
@@ -409,7 +416,7 @@ def set_up(target: str) -> None:
     measures = target in MEASURING_TARGETS
     tools = list(MEASURING_TOOLS) if measures else [PYTHON_VENV]
     if target == "test":
-        tools += SSH_TOOLS
+        tools += (*SSH_TOOLS, *SLURM_TOOLS)
     if measures and os.geteuid() != 0:
         missing = missing_tools(tools)
         raise SetUpError(root_needed(target, missing if CHROMIUM.present() else [*missing, CHROMIUM]))

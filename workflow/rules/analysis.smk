@@ -16,6 +16,9 @@ for KIND in RESULTS:
             f"logs/runs-{KIND}.log",
         conda:
             "../../envs/analysis.yaml"
+        resources:
+            mem_mb=8000,
+            runtime=60,
         params:
             raw=lambda wildcards, output: raw_of(output.table),
         message:
@@ -37,6 +40,9 @@ for KIND in RESULTS:
             f"logs/notebook-{KIND}-{{notebook}}.log",
         conda:
             "../../envs/notebooks.yaml"
+        resources:
+            mem_mb=4000,
+            runtime=60,
         params:
             raw=lambda wildcards, output: raw_of(output[0]),
             results=lambda wildcards, input: results_of(input.table),
@@ -60,6 +66,9 @@ for KIND in RESULTS:
             f"logs/report-{KIND}.log",
         conda:
             "../../envs/analysis.yaml"
+        resources:
+            mem_mb=4000,
+            runtime=60,
         params:
             raw=lambda wildcards, output: raw_of(output[0]),
             results=lambda wildcards, input: results_of(input.table),

@@ -5,6 +5,8 @@ rule sources:
         listing=str(SOURCES),
     log:
         "logs/sources.log",
+    # nodes of a cluster often have no way to the package registries
+    localrule: True
     conda:
         "../../envs/build.yaml"
     message:
@@ -27,6 +29,9 @@ rule build:
     conda:
         "../../envs/build.yaml"
     threads: workflow.cores or 1
+    resources:
+        mem_mb=8000,
+        runtime=120,
     message:
         "Building {wildcards.library}, flavour {wildcards.flavour}"
     shell:

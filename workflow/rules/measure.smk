@@ -8,6 +8,9 @@ rule component:
     conda:
         "../../envs/build.yaml"
     threads: workflow.cores or 1
+    resources:
+        mem_mb=8000,
+        runtime=60,
     message:
         "Building {wildcards.component}"
     shell:
@@ -22,6 +25,7 @@ rule certificates:
         ca=str(CERTIFICATES / "{signature}" / "ca.pem"),
     log:
         f"logs/certificates-{TESTBED}-{{signature}}.log",
+    localrule: True
     conda:
         "../../envs/measure.yaml"
     message:
@@ -39,6 +43,8 @@ rule measure:
         marker=str(RESULTS["own"] / "measured" / TESTBED / "{experiment}.json"),
     log:
         f"logs/measure-{TESTBED}-{{experiment}}.log",
+    # the testbed is this machine's, or reached from it, whatever executes the other rules
+    localrule: True
     conda:
         "../../envs/measure.yaml"
     threads: workflow.cores or 1

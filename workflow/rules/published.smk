@@ -15,6 +15,9 @@ rule import_published:
         "logs/import-{published}.log",
     conda:
         "../../envs/analysis.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
     params:
         out=lambda wildcards, output: str(Path(output.summary).parent),
     message:
