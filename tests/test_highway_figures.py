@@ -192,6 +192,31 @@ def test_our_testbeds_stand_for_hosts(tmp_path: Path) -> None:
     assert list(drawn.figure.layout.xaxis.ticktext) == ["lab", "local"]
 
 
+def test_our_builds_for_a_processor_have_a_star_beside_the_same_hosts(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    endpoint = {"library": "quiche", "flavour": "stock", "version": "1", "build": "quiche"}
+    for testbed, label, level, goodput in (
+        ("lab", "default", None, 1000.0),
+        ("lab", "march=native", "native", 1200.0),
+        ("far", "default", "x86-64-v3", 900.0),
+    ):
+        made = endpoint | ({"march": level} if level else {})
+        where = fakeruns.make_run()["testbed"] | {"name": testbed}
+        cell = {"id": f"quiche-{label}", "slug": "x", "label": label, "arm": "main", "baseline": "quiche-default"}
+        own(raw, "hardware", {label: goodput}, testbed=where, cell=cell, client=made, server=made)
+    table = runs.table(raw)
+    found = highway.own_summary(highway.FIG9, highway.own_campaigns(highway.FIG9, table))
+    assert values_of(found, "baseline") == {
+        ("quiche", "far x86-64-v3"): None,
+        ("quiche", "lab"): None,
+        ("quiche", "lab*"): "lab",
+    }
+    assert values_of(found, "ratio")["quiche", "lab*"] == pytest.approx(1.2)
+    drawn = highway_figures.by_setting(highway.FIG9, NOTHING, table)
+    assert drawn is not None
+    assert list(drawn.figure.layout.xaxis.ticktext) == ["far x86-64-v3", "lab", "*"]
+
+
 def test_pairs_that_were_measured_otherwise_are_marked_and_do_not_count_beside_others() -> None:
     both = {"server_library": "lsquic"}
     rows = [

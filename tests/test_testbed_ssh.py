@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 import fakeproject
-from quicbed import certificates, driver, measure, proof
+from quicbed import certificates, driver, march, measure, proof
 from quicbed.config import ConfigError, Project, SshHost, parse
 from quicbed.config import Testbed as Settings
 from quicbed.doctor import doctor
@@ -426,6 +426,19 @@ def test_a_build_for_a_newer_c_library_is_refused(
     monkeypatch.setitem(testbed.client.hello, "libc", "glibc 2.1")
     with pytest.raises(TestbedError, match=r"client .*: cannot run .*: client needs glibc 2\.\d+, the host has 2\.1;"):
         testbed.client.provide(tmp_path)
+
+
+def test_a_build_for_another_processor_is_refused(testbed: SshTestbed, tmp_path: Path) -> None:
+    known = march.identity("native")
+    file = tmp_path / "build.json"
+    file.write_text(json.dumps({"march": known}), encoding="utf-8")
+    testbed.client.provide(tmp_path)
+    known["processor"] |= {"model": "another"}
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "build.json").write_text(json.dumps({"march": known}), encoding="utf-8")
+    with pytest.raises(TestbedError, match=r"client .*: cannot run other: it is made for .*; give `build\.march` of"):
+        testbed.client.provide(other)
 
 
 def test_a_capture_at_the_server(testbed: SshTestbed, tmp_path: Path) -> None:

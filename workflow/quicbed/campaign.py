@@ -37,8 +37,8 @@ class Campaign:
         self.id, self.identity = campaign_of(project, name, driver.facts)
         self.directory = driver.raw / name / self.id
         self.builds = {
-            (library, flavour): builds.read_build(project, library, flavour)
-            for library, flavour in builds_needed(project, [name])
+            (library, build): builds.read_build(project, library, build)
+            for library, build in builds_needed(project, [name])
         }
         self.cells = cells_of(project, name, self.id, self.builds)
         self.failures_are_findings = self.experiment.failures == "findings"

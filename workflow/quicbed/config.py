@@ -31,6 +31,7 @@ Component = Literal[
     "boringssl", "boringssl-pq", "liboqs", "msquic", "msquic-noop", "openssl", "openssl-provider", "quictls"
 ]
 Offloads = Literal["off", "gso-gro", "default"]
+March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
@@ -273,6 +274,17 @@ class Generator(Model):
         return self
 
 
+class Builds(Model):
+    """How the endpoints are built that are measured on a testbed."""
+
+    march: March | None = Field(
+        None,
+        description="Instruction set that compilers may use: a level of x86-64, or `native`, all that the processor "
+        "has which builds, and tuned for it; null: what every processor has. A library that cannot be built for one is "
+        "as without, and is not marked in figures.",
+    )
+
+
 class Testbed(Model):
     """config/testbeds/<name>.yaml: the hosts and links measured on."""
 
@@ -288,6 +300,7 @@ class Testbed(Model):
         None, description="OpenSSH configuration files that are honoured; null: `~/.ssh/config`."
     )
     commands: Commands = Field(default_factory=Commands, description="Commands around a campaign (kind `ssh`).")
+    build: Builds = Field(default_factory=Builds, description="How endpoints are built.")
     generator: Generator | None = Field(
         None, description="What generates the traffic of variants with `background`; null: they are unsupported."
     )
@@ -604,6 +617,9 @@ class Variant(Model):
         "the kernel does itself, only; `default`: all that their interfaces have. With `off`, QUIC endpoints use no "
         "UDP GSO and GRO either. null: as `link.mode` says.",
     )
+    march: March | None = Field(
+        None, description="Instruction set that the endpoints are built for; null: that of the testbed's `build`."
+    )
     mtu: int | None = Field(
         None,
         ge=1500,
@@ -884,6 +900,9 @@ class Experiment(Model):
 
 class Project:
     """Everything under config/, read and checked against each other."""
+
+    march: March | None = None
+    """Instruction set that is built for (`quicbed.march.applied`), where it is not that of every processor."""
 
     def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.root = root

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quicbed import build as builds
-from quicbed.config import Project, Scale
+from quicbed import march
+from quicbed.config import Estimate, Project, Scale
 from quicbed.driver import PROOF_CONNECTIONS, PROOF_SLOW_CONNECTIONS
 from quicbed.plan import PRIMITIVES, Cell, as_proven, builds_needed, cells_of, load_of
 
@@ -49,6 +50,12 @@ def _duration(minutes: float) -> str:
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
+def _estimate(project: Project, name: str, build: str) -> Estimate:
+    """Time and disk of a build, which are those of its flavour for every instruction set."""
+    flavour, _ = march.split(build)
+    return project.libraries[name].flavours[flavour].estimate
+
+
 def describe(project: Project) -> str:
     """A few lines for the person who starts the workflow."""
     config = project.config
@@ -65,7 +72,7 @@ def describe(project: Project) -> str:
         if not (builds.build_directory(project, *key) / "build.json").exists()
     ]
     for name, flavour in missing:
-        estimate = project.libraries[name].flavours[flavour].estimate
+        estimate = _estimate(project, name, flavour)
         lines.append(
             f"  build {name}, flavour {flavour}: about {_duration(estimate.minutes)} on two cores, "
             f"{estimate.disk_mb:.0f} MB"
@@ -98,7 +105,7 @@ class Cost:
 def cost(project: Project) -> Cost:
     """Time and disk of the project's experiments when nothing is built or measured yet."""
     names = project.config.experiments
-    builds_of = [project.libraries[name].flavours[flavour].estimate for name, flavour in builds_needed(project, names)]
+    builds_of = [_estimate(project, *key) for key in builds_needed(project, names)]
     measured = [_measuring(project, name) for name in names]
     return Cost(
         SOURCES_MINUTES + sum(build.minutes for build in builds_of),

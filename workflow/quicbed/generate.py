@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from quicbed import algorithms, claims_report
+from quicbed import algorithms, claims_report, march
 from quicbed import build as builds
 from quicbed.claims import Paper
 from quicbed.config import Cipher, Config, Experiment, Library, Project, Testbed
@@ -261,6 +261,8 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
             found.append(("UDP GRO", "it receives every datagram by itself, see above"))
     if isinstance(supports.aes_hardware_off, str):
         found.append(("AES without the instructions of the processor", supports.aes_hardware_off))
+    if (reason := march.unsupported_reason(library)) is not None:
+        found.append(("builds for an instruction set (`march`)", reason))
     return [(what, why.rstrip(".")) for what, why in found]
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from quicbed import analysis, runs
+from quicbed import analysis, march, runs
 from quicbed.importers import tables
 from quicbed.importers.processed import MISSING, NOT_THERE
 from quicbed.importers.summary import SUMMARY_FILE
@@ -388,16 +388,24 @@ def _own_rows(figure: Figure, campaign: pl.DataFrame) -> list[dict[str, Any]]:
     table = analysis.figure_table(shown, "_shown")
     main = table.filter((pl.col("arm") == "main") & (pl.col("client_library") == pl.col("server_library")))
     source = dict(campaign.select("cell", "source").unique("cell", keep="last").rows())
+    machines = {cell["cell"]: _machine(cell) for cell in main.to_dicts()}
     rows = []
     for cell in main.to_dicts():
         row = {name: cell.get(name) for name in SUMMARY}
         row |= {"source": source.get(cell["cell"]), "library": cell["client_library"]}
         row["baseline"] = cell["baseline_label"] if cell["baseline_label"] != cell["label"] else None
         if figure.labels == _MACHINES:
-            row |= {"label": cell["testbed"], "baseline": None}
+            label, base = machines[cell["cell"]], machines.get(cell["baseline"])
+            row |= {"label": label, "baseline": base if base != label else None}
         row["problem"] = None if cell["n"] else cell["unsupported"] or cell["failure"] or "no run has finished"
         rows.append(row)
     return rows
+
+
+def _machine(cell: Mapping[str, Any]) -> str:
+    """Testbed and, where it is not for every processor, build of a cell: `lab`, `lab*`, `lab x86-64-v3`."""
+    level = cell["client_march"]
+    return str(cell["testbed"]) + (NATIVE if level == march.NATIVE else f" {level}" if level else "")
 
 
 def _summary(rows: Sequence[Mapping[str, Any]], figure: Figure) -> pl.DataFrame:

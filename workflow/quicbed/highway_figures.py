@@ -234,7 +234,7 @@ def _setting_panel(
         )
     drawing.update_xaxes(
         tickvals=list(range(len(labels))),
-        ticktext=[_tick(label) for label in labels],
+        ticktext=[_tick(label, labels) for label in labels],
         range=[(len(labels) - 1) / 2 - half, (len(labels) - 1) / 2 + half],
         tickangle=0,
         title={
@@ -257,8 +257,9 @@ _TICKS: Mapping[str, str] = {
 }
 
 
-def _tick(label: str) -> str:
-    if label.endswith(highway.NATIVE):
+def _tick(label: str, labels: Sequence[str]) -> str:
+    # beside the same hosts with other builds
+    if label.endswith(highway.NATIVE) and label.removesuffix(highway.NATIVE) in labels:
         return highway.NATIVE
     return _TICKS.get(label, html.escape(label))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from quicbed import build as builds
-from quicbed import certificates, tshark
+from quicbed import certificates, march, tshark
 from quicbed.build import components
 from quicbed.campaign import Campaign
 from quicbed.config import Project
@@ -47,12 +47,15 @@ def _check_tools(project: Project, name: str) -> None:
     """
     if project.experiments[name].workload.kind == "handshake" and (problem := tshark.problem()) is not None:
         raise MeasureError(f"{name}: {problem}")
-    needed = builds_needed(project, [name])
-    if any(
-        "openssl-provider" in project.libraries[library].flavours[flavour].components for library, flavour in needed
-    ):
-        openssl = components.directory(project, "openssl") / "bin" / "openssl"
-        provider = components.directory(project, "openssl-provider") / "lib" / "quicbed-pq.so"
+    levels = set()
+    for library, build in builds_needed(project, [name]):
+        flavour, level = march.split(build)
+        if "openssl-provider" in project.libraries[library].flavours[flavour].components:
+            levels.add(level)
+    for level in levels:
+        made = march.applied(project, level)
+        openssl = components.directory(made, "openssl") / "bin" / "openssl"
+        provider = components.directory(made, "openssl-provider") / "lib" / "quicbed-pq.so"
         if (problem := certificates.provider_problem(openssl, provider)) is not None:
             raise MeasureError(problem)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quicbed import march
 from quicbed.config import Experiment, Library, Link, Load, Pair, Project, Scale, Variant, Workload
 
 SMALLEST_INITIAL = 1200
@@ -25,12 +26,19 @@ def digest(value: Any, length: int = 8) -> str:
 
 
 def flavour_of(variant: Variant, transport: str) -> str:
-    """The build that a variant is measured on."""
+    """The flavour that a variant is measured on."""
     if variant.flavour is not None:
         return variant.flavour
     # without packet protection there is no header protection either, which takes no other build
     unprotected = transport == "quic" and not variant.header_protection and variant.aead != "noenc"
     return "noop" if variant.aead == "noop" or unprotected else "stock"
+
+
+def build_of(project: Project, name: str, variant: Variant) -> str:
+    """The build of a library that a variant is measured on: flavour and instruction set (`quicbed.march.named`)."""
+    library = project.libraries[name]
+    level = variant.march or (None if march.unsupported_reason(library) else project.testbed.build.march)
+    return march.named(flavour_of(variant, library.transport), level)
 
 
 def congestion_control_of(library: Library, asked: str) -> str:
@@ -75,6 +83,8 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title}: the kernel sizes the buffers of TCP"
     if variant.aes_hardware is False and isinstance(supports.aes_hardware_off, str):
         return f"{title}: {supports.aes_hardware_off}"
+    if variant.march is not None and (reason := march.unsupported_reason(library)) is not None:
+        return f"{title}: {reason}"
     return _datagram_reason(title, supports.udp_payload_max, variant.mtu)
 
 
@@ -97,6 +107,7 @@ class Endpoint:
     flavour: str
     version: str
     build: str
+    march: str | None = None
 
     def as_dict(self) -> dict[str, str]:
         """The fields of run.json."""
@@ -105,7 +116,7 @@ class Endpoint:
             "flavour": self.flavour,
             "version": self.version,
             "build": self.build,
-        }
+        } | ({"march": self.march} if self.march else {})
 
 
 @dataclass(frozen=True)
@@ -149,6 +160,7 @@ def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
         "mtu": variant.mtu,
         "receive_buffer": variant.receive_buffer,
         "aes_hardware": variant.aes_hardware,
+        "march": variant.march,
         "loss_percent": variant.loss_percent,
         "offloads": variant.offloads,
         "background": variant.background and variant.background.model_dump(exclude_none=True),
@@ -238,7 +250,7 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
 def cells_of(
     project: Project, name: str, campaign: str, builds: Mapping[tuple[str, str], Mapping[str, Any]]
 ) -> list[Cell]:
-    """Cells of an experiment in the order of its file; `builds` maps (library, flavour) to its build.json."""
+    """Cells of an experiment in the order of its file; `builds` maps what `builds_needed` names to its build.json."""
     experiment = project.experiments[name]
     cells: list[Cell] = []
     for pair in experiment.pairs():
@@ -268,10 +280,11 @@ def _primitives(
     """One cell for every build of a library: its primitives of all algorithms of the experiment."""
     described = project.libraries[library]
     cells = []
-    for flavour in dict.fromkeys(flavour_of(variant, described.transport) for variant in experiment.variants):
-        if (library, flavour) not in builds:
+    for named in dict.fromkeys(build_of(project, library, variant) for variant in experiment.variants):
+        if (library, named) not in builds:
             continue
-        own = [v for v in experiment.variants if flavour_of(v, described.transport) == flavour]
+        own = [v for v in experiment.variants if build_of(project, library, v) == named]
+        flavour, _ = march.split(named)
         names = {
             kind: [
                 name
@@ -280,8 +293,7 @@ def _primitives(
             ]
             for kind in ("group", "signature")
         }
-        build = builds[library, flavour]
-        side = Endpoint(library, flavour, str(build.get("version", "")), str(build.get("build", "")))
+        side = _endpoint(library, named, builds[library, named])
         settings = {f"{kind}s": found for kind, found in names.items()}
         identity = {
             "campaign": campaign,
@@ -293,7 +305,7 @@ def _primitives(
         cells.append(
             Cell(
                 id=digest(identity),
-                slug=f"{library}-{PRIMITIVES}" if flavour == "pq" else f"{library}-{flavour}-{PRIMITIVES}",
+                slug=f"{library}-{PRIMITIVES}" if named == "pq" else f"{library}-{_slug(named)}-{PRIMITIVES}",
                 label=PRIMITIVES,
                 arm=PRIMITIVES,
                 baseline=None,
@@ -340,13 +352,12 @@ def _cell(
     for name in (pair.client, pair.server):
         library = project.libraries[name]
         reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
-        flavour = flavour_of(variant, library.transport)
-        build = builds.get((name, flavour), {})
-        sides.append(Endpoint(name, flavour, str(build.get("version", "")), str(build.get("build", ""))))
+        named = build_of(project, name, variant)
+        sides.append(_endpoint(name, named, builds.get((name, named), {})))
     transport = project.libraries[pair.client].transport
     settings = variant_dict(variant, transport)
     name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
-    slug = re.sub(r"[^a-z0-9]+", "-", f"{name}-{variant.label}-{'' if arm == 'main' else arm}".lower()).strip("-")
+    slug = _slug(f"{name}-{variant.label}-{'' if arm == 'main' else arm}")
     identity: dict[str, Any] = {
         "campaign": campaign,
         "client": sides[0].build,
@@ -377,8 +388,17 @@ def _cell(
     )
 
 
+def _endpoint(library: str, named: str, build: Mapping[str, Any]) -> Endpoint:
+    flavour, level = march.split(named)
+    return Endpoint(library, flavour, str(build.get("version", "")), str(build.get("build", "")), level)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
 def builds_needed(project: Project, names: list[str]) -> list[tuple[str, str]]:
-    """(library, flavour) of every build that the experiments measure, sorted."""
+    """Library and name (`build_of`) of every build that the experiments measure, sorted."""
     needed: set[tuple[str, str]] = set()
     for name in names:
         experiment = project.experiments[name]
@@ -386,10 +406,9 @@ def builds_needed(project: Project, names: list[str]) -> list[tuple[str, str]]:
             for variant in experiment.variants:
                 for library in (pair.client, pair.server):
                     described = project.libraries[library]
-                    flavour = flavour_of(variant, described.transport)
                     reason = unsupported_reason(
                         described.title, described, variant, experiment.workload.congestion_control
                     )
                     if reason is None:
-                        needed.add((library, flavour))
+                        needed.add((library, build_of(project, library, variant)))
     return sorted(needed)

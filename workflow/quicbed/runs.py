@@ -156,6 +156,9 @@ COLUMNS: list[Column] = [
     *_packets("server"),
     # of a download, those after the client's handshake, which but for the request acknowledge
     Column("client_ack_packets", pl.Int64(), "metrics.client_ack_packets"),
+    # instruction set of a build that is not for every processor
+    Column("client_march", pl.String(), "client.march"),
+    Column("server_march", pl.String(), "server.march"),
 ]
 """Columns taken from run.json as they are; units are in the names."""
 

@@ -4,8 +4,9 @@
 def stock_build(wildcards):
     """nginx, curl and OpenSSL are built once; the other flavours add a provider to that build."""
     library = project.libraries[wildcards.library]
-    if library.recipe == "tcp-tls" and wildcards.flavour != "stock":
-        return [str(builds.listing(project, wildcards.library, "stock"))]
+    flavour, level = march.split(wildcards.flavour)
+    if library.recipe == "tcp-tls" and flavour != "stock":
+        return [str(builds.listing(project, wildcards.library, march.named("stock", level)))]
     return []
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from quicbed import march
 from quicbed.config import Flavour, Library, Project
 from quicbed.plan import digest
 
@@ -204,10 +205,25 @@ def sources_of(project: Project, name: str) -> list[dict[str, str]]:
     return [*crates_of(project.root, library), *(elsewhere(project, name) if elsewhere else [])]
 
 
+def _chosen(project: Project, name: str, named: str) -> tuple[Project, str]:
+    """The project that builds for the instruction set of a build's name, and the flavour.
+
+    A name without one has that of the project, so that a build within another is for the same.
+    """
+    try:
+        flavour, level = march.split(named)
+    except ValueError as error:
+        raise BuildError(f"{name}: {error}") from None
+    if level and (reason := march.unsupported_reason(project.libraries[name])) is not None:
+        raise BuildError(f"{project.libraries[name].title} cannot be built for an instruction set: {reason}")
+    return march.applied(project, level or project.march), flavour
+
+
 def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
     """Everything a build is a function of."""
     from quicbed.build import components
 
+    project, flavour = _chosen(project, name, flavour)
     project = project.of_flavour(name, flavour)
     root = project.root
     library = project.libraries[name]
@@ -233,12 +249,13 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
         "components": {component: components.component_id(project, component) for component in chosen.components},
         "files": hash_files(root, own),
         "profile": profile,
-    }
+    } | ({"march": march.identity(project.march)} if project.march else {})
 
 
 def build_id(project: Project, name: str, flavour: str) -> str:
-    """Directory name of a build: `<library>-<flavour>-<12 hex digits>`."""
-    return f"{name}-{flavour}-{digest(identity(project, name, flavour), 12)}"
+    """Directory name of a build: `<library>-<name>-<12 hex digits>`, its name being that of `quicbed.march.named`."""
+    chosen, plain = _chosen(project, name, flavour)
+    return f"{name}-{march.named(plain, chosen.march)}-{digest(identity(project, name, flavour), 12)}"
 
 
 def version_of(project: Project, name: str) -> str:
@@ -354,7 +371,11 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) -> Path:
-    """Build a flavour unless its directory is there already; returns the copy of its build.json beside it."""
+    """Build a flavour unless its directory is there already; returns the copy of its build.json beside it.
+
+    `flavour` may name an instruction set too (`quicbed.march.named`).
+    """
+    project, flavour = _chosen(project, name, flavour)
     library = project.libraries[name]
     if flavour not in library.flavours:
         raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")
@@ -363,7 +384,10 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
         with locked(project.build / "work" / f"{name}-{flavour}.lock"):
             # another process may have built it meanwhile
             if not (directory / "build.json").is_file():
-                _build(project, name, flavour, directory, jobs=jobs, log=log)
+                if project.march and (problem := march.builder_problem(project.march)) is not None:
+                    raise BuildError(f"{directory.name} cannot be built here: march: {problem}")
+                with march.compilers(project):
+                    _build(project, name, flavour, directory, jobs=jobs, log=log)
     copy = listing(project, name, flavour)
     write_json(copy, json.loads((directory / "build.json").read_text(encoding="utf-8")))
     return copy
@@ -414,6 +438,7 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
             "components": {component: components.read(project, component) for component in shared},
             "files": known["files"],
             "describe": described,
+            **march.recorded(project, name),
             **details,
         },
     )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
+from quicbed import march
 from quicbed.build import BuildError
 from quicbed.config import Project
 from quicbed.plan import digest
@@ -365,7 +366,7 @@ def identity(project: Project, name: str) -> dict[str, Any]:
         "options": component.options,
         "files": builds.hash_files(project.root, component.files),
         "needs": [component_id(project, needed) for needed in component.needs],
-    }
+    } | ({"march": march.identity(project.march)} if project.march else {})
 
 
 def component_id(project: Project, name: str) -> str:
@@ -408,7 +409,8 @@ def provide(project: Project, name: str, *, jobs: int, log: Path) -> Path:
             fresh.mkdir(parents=True)
         source = (vendor / f"{package['name']}-{package['version']}").absolute()
         began = time.monotonic()
-        component.build(Place(project, name, source, work, out, needs, jobs, log))
+        with march.compilers(project):
+            component.build(Place(project, name, source, work, out, needs, jobs, log))
         seconds = round(time.monotonic() - began, 1)
         builds.write_json(out / "component.json", {**identity(project, name), "seconds": seconds})
         out.rename(final)

@@ -821,6 +821,7 @@ class Agent:
             "libc": libc,
             "cpu_model": fields.get("model name") or fields.get("CPU part") or platform.machine(),
             "cpu_flags": sorted(set(flags) & wanted),
+            "cpuinfo": cpuinfo,
             "virtual_machine": "hypervisor" in flags,
             "cpus": os.cpu_count() or 1,
             "cpus_allowed": sorted(os.sched_getaffinity(0)),

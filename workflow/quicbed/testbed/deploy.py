@@ -1,12 +1,15 @@
-"""Whether the programs of a directory can run on another host: the C library that they need."""
+"""Whether the programs of a directory can run on another host: the C library and the processor that they need."""
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from quicbed import march
 
 # elf.h: types of program headers and tags of the dynamic section
 _PT_LOAD = 1
@@ -97,3 +100,10 @@ def libc_problem(directory: Path, libc: str) -> str | None:
         if needed > _version(found[1]):
             return f"{path.name} needs glibc {wanted}, the host has {found[1]}"
     return None
+
+
+def march_problem(directory: Path, cpuinfo: str) -> str | None:
+    """Why a host with this processor (/proc/cpuinfo) cannot run a build, or None; for other directories None."""
+    file = directory / "build.json"
+    known = json.loads(file.read_text(encoding="utf-8")).get("march") if file.is_file() else None
+    return known and march.processor_problem(known, march.processor(cpuinfo))

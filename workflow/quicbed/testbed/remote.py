@@ -50,7 +50,7 @@ from .base import (
     TestbedError,
 )
 from .capture import read_counts, tcpdump_arguments
-from .deploy import libc_problem
+from .deploy import libc_problem, march_problem
 from .facts import host_id
 from .features import Feature
 from .lock import Lock
@@ -326,6 +326,11 @@ class RemoteHost(Host):
                 digest = tree_digest(directory)
             except AgentError as error:
                 raise TestbedError(str(error)) from None
+            if (problem := march_problem(directory, self.hello["cpuinfo"])) is not None:
+                raise TestbedError(
+                    f"{self.where}: cannot run {directory.name}: {problem}; give `build.march` of the testbed a level "
+                    "that the host has, or leave it out"
+                )
             if not self.request("has", digest=digest, time_limit=10 * REQUEST_TIMEOUT_S):
                 problem = libc_problem(directory, self.hello["libc"])
                 if problem is not None:
@@ -563,7 +568,7 @@ class RemoteHost(Host):
         values = self.request("read_settings", settings=[["sysctl", name] for name in names])
         features: dict[str, dict[str, bool]] = self.request("features", interface=self.interface)
         row = self.find_interface()
-        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing")}
+        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing", "cpuinfo")}
         return {
             **hello,
             "address": self.address,
