@@ -190,6 +190,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             daemons.enter_context(running([program, "-D"], directory / f"{program}.log", environment))
         wait_until(idle, directory)
         yield environment
+        # of a test that failed
+        subprocess.run(["scancel", "--user=root"], env=environment, check=True)
+        wait_until(idle, directory)
 
 
 def jobs(environment: dict[str, str]) -> dict[str, str]:
