@@ -22,7 +22,8 @@ from pydantic import ValidationError
 from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, open_testbed
 from quicbed.testbed import local as module
 from quicbed.testbed.base import ROLES
-from quicbed.testbed.local import burst_bytes, namespace_name
+from quicbed.testbed.local import namespace_name
+from quicbed.testbed.shaping import burst_bytes
 from quicbed.testbed.lock import HostSetting, State
 
 PATIENCE_S = 60.0

@@ -100,6 +100,11 @@ class LinkSettings(BaseModel):
         description="Maximum of net.ipv4.tcp_rmem and tcp_wmem on client and server.",
     )
 
+    @property
+    def segmentation(self) -> Literal["off", "gso-gro", "default"]:
+        """The offloads of client and server, of the mode where none are named."""
+        return self.offloads or ("default" if self.mode == "throughput" else "off")
+
     @model_validator(mode="after")
     def _delay_in_wire_mode(self) -> Self:
         if self.rtt_ms and self.mode != "wire":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -22,6 +22,9 @@ TCP_COUNTERS = ("InSegs", "OutSegs", "RetransSegs", "InErrs")
 _NO_COUNTERS = {
     *("IpForwarding", "IpDefaultTTL", "TcpRtoAlgorithm", "TcpRtoMin", "TcpRtoMax", "TcpMaxConn", "TcpCurrEstab"),
 }
+
+PRESSURES = ("cpu", "io", "memory")
+"""Resources whose pressure the kernel tells, by the names of their files."""
 
 # Columns of /proc/net/dev after the interface's name.
 _DEVICE_COLUMNS = {
@@ -91,3 +94,36 @@ def parse_pressure_seconds(text: str) -> float:
 def parse_softnet_dropped(text: str) -> int:
     """``/proc/net/softnet_stat``: frames dropped because a processor's backlog was full."""
     return sum(int(line.split()[1], 16) for line in text.splitlines())
+
+
+def interface_counters(role: str, interfaces: Iterable[str], devices: str) -> dict[str, float]:
+    """Counters of interfaces of a host from its ``/proc/net/dev``, as ``<role>.<interface>.<counter>``."""
+    found = parse_devices(devices)
+    return {f"{role}.{name}.{counter}": value for name in interfaces for counter, value in found[name].items()}
+
+
+def protocol_counters(role: str, snmp: str, extended: str, statistics: Mapping[str, int]) -> dict[str, float]:
+    """Counters of a host's protocols and of its interface's driver.
+
+    *snmp* and *extended* are its ``/proc/net/snmp`` and ``/proc/net/netstat``, *statistics* what ``ethtool -S`` shows.
+    """
+    tables = parse_snmp(snmp)
+    values: dict[str, float] = {}
+    for name, value in netstat(tables, parse_snmp(extended)).items():
+        values[f"{role}.netstat.{name}"] = value
+    for name, value in statistics.items():
+        values[f"{role}.ethtool.{name}"] = value
+    for protocol, names in (("Udp", UDP_COUNTERS), ("Tcp", TCP_COUNTERS)):
+        for name in names:
+            values[f"{role}.{protocol.lower()}.{name}"] = tables[protocol][name]
+    return values
+
+
+def machine_counters(machine: str, stat: str, softnet: str, pressures: Mapping[str, str | None]) -> dict[str, float]:
+    """Counters of a machine of this name: ``/proc/stat``, ``/proc/net/softnet_stat``, ``/proc/pressure/*``."""
+    values: dict[str, float] = {f"{machine}.cpu.{name}_s": value for name, value in parse_cpu_seconds(stat).items()}
+    values[f"{machine}.softnet_dropped"] = parse_softnet_dropped(softnet)
+    for resource, text in pressures.items():
+        if text is not None:
+            values[f"{machine}.psi.{resource}_some_s"] = parse_pressure_seconds(text)
+    return values

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from . import counters as parse
@@ -37,7 +36,6 @@ from .base import (
     Host,
     LinkSettings,
     Role,
-    Testbed,
     TestbedError,
 )
 from .capture import Tcpdump
@@ -45,7 +43,8 @@ from .delay import CLIENT_END, SERVER_END, DelayLine, open_line
 from .ethtool import Statistics
 from .facts import sysctl_path
 from .features import LOCAL_TESTBED_NEEDS, UDP_SEGMENT, features, has_capabilities, require
-from .lock import HostSetting, Lock, State, host_settings_lock, runtime_directory
+from .lifecycle import Attempts, LockedTestbed
+from .lock import HostSetting, State, host_settings_lock, runtime_directory
 from .loss import LinkLoss
 from .namespace import (
     RUN_NETNS,
@@ -55,7 +54,7 @@ from .namespace import (
     setns,
 )
 from .process import LocalProcess, finish, require_tools, start
-from .signals import Signals
+from .shaping import burst_bytes, root_qdisc, tcp_settings, token_bucket, verify_token_bucket
 
 _PREFIX = "quicbed-"
 _PREFIX_LENGTH = 24
@@ -102,30 +101,17 @@ _RECORDED_SETTINGS = (
 )
 _ALLOWED_CONGESTION_CONTROL = sysctl_path("net.ipv4.tcp_allowed_congestion_control")
 _PROBE_TIMEOUT_S = 10.0
-_BURST_S = 0.004
 # A round-trip time is right if the fastest of some echoes is not shorter and not much longer.
 _RTT_ECHOES = 5
 _RTT_ATTEMPTS = 4
 _RTT_SHORTER = 0.98
 _RTT_LONGER = 1.1
 _RTT_LONGER_MS = 2.0
-_SUPER_FRAME_BYTES = 2**17  # a GSO frame of 64 kB and the headers of its segments, with room
 
 
 def namespace_name(testbed: str, role: Role) -> str:
     """Name of the network namespace of a host of a local testbed."""
     return f"{_PREFIX}{testbed}-{role}"
-
-
-def burst_bytes(link: LinkSettings) -> int:
-    """Size of the token bucket in bytes: what the rate sends in 4 ms.
-
-    A timer that is late by less than that costs no throughput: with 4 ms a bulk transfer gets its
-    rate to 0.1 %, with 1 ms to 1 %. There is room for one frame as large as they come in this mode.
-    """
-    assert link.rate_mbit is not None  # noqa: S101 (callers check)
-    frame = _SUPER_FRAME_BYTES if link.mode == "throughput" else 4 * (link.mtu + 14)
-    return max(frame, round(link.rate_mbit * 1e6 / 8 * _BURST_S))
 
 
 class LocalHost(Host):
@@ -262,8 +248,7 @@ class LocalHost(Host):
     def qdisc(self, interface: str) -> dict[str, Any]:
         """The queueing discipline at an interface, with its statistics."""
         shown = self.run(["tc", "-s", "-j", "qdisc", "show", "dev", interface])
-        rows: list[dict[str, Any]] = json.loads(shown.stdout or "[]")
-        return next((row for row in rows if row.get("root")), {})
+        return root_qdisc(shown.stdout)
 
     def statistics(self) -> dict[str, int]:
         """What the driver of the measured interface counts (``ethtool -S``)."""
@@ -278,7 +263,7 @@ class LocalHost(Host):
         return [row for row in rows if row["ifname"] != "lo"]
 
 
-class LocalTestbed(Testbed):
+class LocalTestbed(LockedTestbed):
     """Client, middle and server as network namespaces of this machine; needs root."""
 
     kind = "local"
@@ -288,15 +273,12 @@ class LocalTestbed(Testbed):
             raise TestbedError(
                 f"testbed {name!r}: a name is at most {_PREFIX_LENGTH} lower-case letters, digits and hyphens"
             )
-        self.name = name
+        super().__init__(name)
         self._local = {role: LocalHost(role, name) for role in ROLES}
         self.hosts = dict(self._local)
-        self._link: LinkSettings | None = None
-        self._signals = Signals()
         self._state = State(testbed=name)
         self._state_path = Path()
         self._checksums_in_captures: bool | None = None
-        self._lock: Lock | None = None
         self._tools: dict[str, str] | None = None
         self._has_netem = False
         self._no_delay = ""
@@ -304,11 +286,10 @@ class LocalTestbed(Testbed):
         self._loss: LinkLoss | None = None
         self._delay: DelayLine | None = None
         self._delayed = False
-        self._measured_rtt_ms: float | None = None
 
     # -- set-up and removal
 
-    def __enter__(self) -> LocalTestbed:
+    def _lock_directory(self) -> Path:
         if not has_capabilities():
             raise TestbedError(
                 f"testbed {self.name}: making network namespaces needs root; run the command again "
@@ -316,56 +297,22 @@ class LocalTestbed(Testbed):
                 "example: sudo make all"
             )
         require_tools(["ip", "tc", "ethtool", "tcpdump", "setpriv"])
-        directory = runtime_directory()
+        return runtime_directory()
+
+    def _set_up(self, directory: Path) -> None:
         self._state_path = directory / f"{self.name}.json"
-        lock = Lock(directory / f"{self.name}.lock", self.name)
-        lock.acquire()
-        self._lock = lock
-        self._signals.watch()
-        try:
-            found = features()
-            require(found, LOCAL_TESTBED_NEEDS)
-            self._has_netem = found["netem"].available
-            self._no_delay = found["delay"].reason
-            self._no_loss = found["loss"].reason
-            with self._signals.held():
-                self._remove_leftovers()
-                # a signal between the start of a program and the wait for it would let it make a namespace later
-                self._create()
-            self._probe_path(udp_segment=None)
-        except BaseException:
-            self._close()
-            raise
-        return self
+        found = features()
+        require(found, LOCAL_TESTBED_NEEDS)
+        self._has_netem = found["netem"].available
+        self._no_delay = found["delay"].reason
+        self._no_loss = found["loss"].reason
+        with self._signals.held():
+            self._remove_leftovers()
+            # a signal between the start of a program and the wait for it would let it make a namespace later
+            self._create()
+        self._probe_path(udp_segment=None)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        """Remove everything; a step that fails does not keep the others from being done."""
-        if self._lock is None:
-            return
-        try:
-            with self._signals.held():
-                self._remove()
-        finally:
-            self._signals.unwatch()
-
-    def _remove(self) -> None:
-        errors: list[Exception] = []
-
-        def attempt(step: Callable[[], None]) -> None:
-            try:
-                step()
-            except (TestbedError, OSError, TimeoutError) as error:
-                errors.append(error)
-
-        self._link = None
+    def _put_back(self, attempt: Attempts) -> None:
         if self._delay is not None:
             attempt(self._delay.close)
         self._delay, self._delayed = None, False
@@ -378,15 +325,10 @@ class LocalTestbed(Testbed):
             attempt(setting.restore)
         for name in self._state.namespaces:
             attempt(partial(self._delete_namespace, name))
-        if self._state.namespaces and not errors:
+        if self._state.namespaces and not attempt.errors:
             # With errors the state stays, so that the next start tries again.
             attempt(partial(self._state_path.unlink, missing_ok=True))
         self._state = State(testbed=self.name)
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-        if errors:
-            raise TestbedError(f"testbed {self.name} is not removed completely: {errors[0]}") from errors[0]
 
     def _delete_namespace(self, name: str) -> None:
         path = RUN_NETNS / name
@@ -476,9 +418,7 @@ class LocalTestbed(Testbed):
             return f"no round-trip time: {self._no_delay}"
         return f"no losses: {self._no_loss}" if link.loss_percent and self._no_loss else None
 
-    def apply(self, link: LinkSettings) -> None:
-        if link == self._link:
-            return
+    def _set_link(self, link: LinkSettings) -> None:
         try:
             self._change(link)
         except TestbedError:
@@ -487,11 +427,9 @@ class LocalTestbed(Testbed):
             raise
 
     def _change(self, link: LinkSettings) -> None:
-        self._link = None
-        self._measured_rtt_ms = None
         if self._loss is not None:
             self._loss.set(0)  # for what is sent below
-        offloads = link.offloads or ("default" if link.mode == "throughput" else "off")
+        offloads = link.segmentation
         checksums = offloads != "off"
         self._join(delayed=link.rtt_ms > 0)
         for host in self._local.values():
@@ -506,11 +444,8 @@ class LocalTestbed(Testbed):
         self._set_congestion_control(link.congestion_control)
         for role in _ENDS:
             host = self._local[role]
-            # Minimum and initial size are the kernel's defaults.
-            host.set("net.ipv4.tcp_rmem", f"4096 131072 {link.tcp_buffer_bytes}")
-            host.set("net.ipv4.tcp_wmem", f"4096 16384 {link.tcp_buffer_bytes}")
-            # A connection must not start from what an earlier one learned about the path.
-            host.set("net.ipv4.tcp_no_metrics_save", "1")
+            for name, value in tcp_settings(link).items():
+                host.set(name, value)
         if not self._probe_path(udp_segment=1200, congestion_control=link.congestion_control):
             # Before Linux 6.11, UDP GSO needs an interface that completes checksums, which veth
             # leaves undone.
@@ -527,7 +462,6 @@ class LocalTestbed(Testbed):
             if self._loss is None:
                 self._loss = LinkLoss(self._local["middle"], from_client=_SHAPED, from_server=_TAP)
             self._loss.set(link.loss_percent)
-        self._link = link
 
     def seed_losses(self, seed: int) -> None:
         if self._loss is not None:
@@ -635,29 +569,13 @@ class LocalTestbed(Testbed):
             if kind != "noqueue":
                 raise TestbedError(f"middle: {_SHAPED} still has the queueing discipline {kind}")
             return
-        rate = round(link.rate_mbit * 1e6 / 8)
-        burst = burst_bytes(link)
-        argv = ["tc", "qdisc", "replace", "dev", _SHAPED, "root", "tbf", "rate", f"{rate * 8}bit"]
-        argv += ["burst", str(burst), "latency", f"{link.queue_ms * 1000:.0f}us"]
-        done = middle.run(argv, check=False)
+        done = middle.run(["tc", "qdisc", "replace", "dev", _SHAPED, "root", *token_bucket(link)], check=False)
         if done.returncode != 0:
             reason = "kernel has no tbf" if "kind is unknown" in done.stderr else done.stderr.strip()
             raise TestbedError(
                 f"middle: cannot limit the rate to {link.rate_mbit:g} Mbit/s: {reason}; set rate_mbit to null"
             )
-        shown = middle.qdisc(_SHAPED)
-        options = shown.get("options", {})
-        # tc keeps the burst as a time in clock ticks, so it comes back slightly rounded.
-        if (
-            shown.get("kind") != "tbf"
-            or options.get("rate") != rate
-            or abs(options.get("burst", 0) - burst) > 0.01 * burst
-        ):
-            raise TestbedError(
-                f"middle: {_SHAPED} has {shown.get('kind')} {options} after tbf with {rate} B/s "
-                "and a burst of "
-                f"{burst} B was set"
-            )
+        verify_token_bucket("middle", _SHAPED, link, middle.qdisc(_SHAPED))
 
     def _set_congestion_control(self, name: str) -> None:
         setting = "net.ipv4.tcp_congestion_control"
@@ -759,19 +677,16 @@ class LocalTestbed(Testbed):
                 )
                 for done in [self._tool(tool, option)]
             }
-        link: dict[str, Any] | None = None
-        if self._link is not None:
-            link = self._link.model_dump()
-            link["burst_bytes"] = burst_bytes(self._link) if self._link.rate_mbit else None
-            link["checksums_valid_in_captures"] = self._checksums_in_captures
-            link["measured_rtt_ms"] = self._measured_rtt_ms
-            link["delay"] = self._delay.description if self._delay is not None and self._delayed else None
         return {
             "name": self.name,
             "kind": self.kind,
             **machine_facts.machine(),
             "tools": self._tools,
-            "link": link,
+            "link": self._link_facts(
+                burst_bytes=burst_bytes(self._link) if self._link is not None and self._link.rate_mbit else None,
+                checksums_valid_in_captures=self._checksums_in_captures,
+                delay=self._delay.description if self._delay is not None and self._delayed else None,
+            ),
             "hosts": {role: self._host_facts(host) for role, host in self._local.items()},
         }
 
@@ -796,22 +711,10 @@ class LocalTestbed(Testbed):
     def counters(self) -> dict[str, float]:
         values: dict[str, float] = {"time_s": time.monotonic()}
         for role, host in self._local.items():
-            devices = parse.parse_devices(host.read_again("/proc/net/dev"))
-            for interface in _INTERFACES[role]:
-                for name, value in devices[interface].items():
-                    values[f"{role}.{interface}.{name}"] = value
-            if role == "middle":
-                continue
-            snmp = parse.parse_snmp(host.read_again("/proc/net/snmp"))
-            extended = parse.parse_snmp(host.read_again("/proc/net/netstat"))
-            for name, value in parse.netstat(snmp, extended).items():
-                values[f"{role}.netstat.{name}"] = value
-            for name, value in host.statistics().items():
-                values[f"{role}.ethtool.{name}"] = value
-            for name in parse.UDP_COUNTERS:
-                values[f"{role}.udp.{name}"] = snmp["Udp"][name]
-            for name in parse.TCP_COUNTERS:
-                values[f"{role}.tcp.{name}"] = snmp["Tcp"][name]
+            values |= parse.interface_counters(role, _INTERFACES[role], host.read_again("/proc/net/dev"))
+            if role != "middle":
+                snmp, extended = host.read_again("/proc/net/snmp"), host.read_again("/proc/net/netstat")
+                values |= parse.protocol_counters(role, snmp, extended, host.statistics())
         shaped = self._link is not None and self._link.rate_mbit is not None
         # Without a rate limit the port has no queue and nothing to drop.
         values[f"middle.{_SHAPED}.qdisc_drops"] = self._local["middle"].qdisc(_SHAPED)["drops"] if shaped else 0
@@ -819,13 +722,12 @@ class LocalTestbed(Testbed):
         values |= {"link.lost_to_client": 0, "link.lost_to_server": 0}
         if self._loss is not None:
             values |= self._loss.counters()
-        for name, seconds in parse.parse_cpu_seconds(Path("/proc/stat").read_text()).items():
-            values[f"machine.cpu.{name}_s"] = seconds
-        values["machine.softnet_dropped"] = parse.parse_softnet_dropped(Path("/proc/net/softnet_stat").read_text())
-        for resource in ("cpu", "io", "memory"):
-            text = machine_facts.read_optional(f"/proc/pressure/{resource}")
-            if text is not None:
-                values[f"machine.psi.{resource}_some_s"] = parse.parse_pressure_seconds(text)
+        values |= parse.machine_counters(
+            "machine",
+            Path("/proc/stat").read_text(),
+            Path("/proc/net/softnet_stat").read_text(),
+            {name: machine_facts.read_optional(f"/proc/pressure/{name}") for name in parse.PRESSURES},
+        )
         for minutes, load in zip((1, 5, 15), os.getloadavg(), strict=True):
             values[f"machine.load_{minutes}m"] = load
         return values

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from .agent import start_ticks
 from .base import TestbedError
 
 STATE_FORMAT = 1
@@ -42,17 +43,6 @@ def runtime_directory() -> Path:
     )
 
 
-def _start_ticks(pid: int) -> int | None:
-    """When a living process was started, in clock ticks since boot (proc_pid_stat(5), field 22)."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The second field is the program's name and may contain anything.
-    fields = text.rpartition(")")[2].split()
-    return int(fields[19]) if fields[0] not in ("Z", "X") else None  # not a zombie
-
-
 @dataclass(frozen=True)
 class _Holder:
     """The process that has a lock, as it says in the lock file."""
@@ -64,7 +54,7 @@ class _Holder:
     @classmethod
     def this_process(cls) -> _Holder:
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(os.getpid(), _start_ticks(os.getpid()), since)
+        return cls(os.getpid(), start_ticks(os.getpid()), since)
 
     @classmethod
     def parse(cls, content: bytes) -> _Holder | None:
@@ -78,7 +68,7 @@ class _Holder:
         return json.dumps(vars(self)).encode()
 
     def is_alive(self) -> bool:
-        return self.start_ticks is not None and _start_ticks(self.pid) == self.start_ticks
+        return self.start_ticks is not None and start_ticks(self.pid) == self.start_ticks
 
     def __str__(self) -> str:
         return f"process {self.pid} since {self.since}"

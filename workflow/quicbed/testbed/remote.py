@@ -25,10 +25,9 @@ import statistics
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from quicbed.config import SshHost, cpus_of
@@ -46,15 +45,14 @@ from .base import (
     LinkSettings,
     Process,
     Role,
-    Testbed,
     TestbedError,
 )
 from .capture import read_counts, tcpdump_arguments
 from .deploy import libc_problem, march_problem
 from .facts import host_id
 from .features import Feature
-from .lock import Lock
-from .signals import Signals
+from .lifecycle import Attempts, LockedTestbed
+from .shaping import root_qdisc, tcp_settings, token_bucket, verify_token_bucket
 from .ssh import REQUEST_TIMEOUT_S, Connection, Loop, UnreachableError
 
 RECORD_FORMAT = 1
@@ -65,7 +63,6 @@ _RETRY_S = 0.5
 _CARRIER_TIMEOUT_S = 20.0
 _ECHOES = 3
 _UDP_OVERHEAD = 28  # IPv4 and UDP headers
-_BURST_S = 0.004
 _CAPTURE_TIMEOUT_S = 20.0
 _FREE_BYTES = 200 * 2**20
 # Intel's count since boot; other processors have no such file.
@@ -531,7 +528,7 @@ class RemoteHost(Host):
     def link_changes(self, link: LinkSettings) -> list[dict[str, Any]]:
         """What a link needs on this host."""
         features: dict[str, dict[str, bool]] = self.request("features", interface=self.interface)
-        offloads = link.offloads or ("default" if link.mode == "throughput" else "off")
+        offloads = link.segmentation
         wanted = dict.fromkeys(_SEGMENTATION, offloads == "default")
         if offloads == "gso-gro":
             wanted |= dict.fromkeys(_NEEDED, True)
@@ -551,15 +548,9 @@ class RemoteHost(Host):
             changes.append({"kind": "feature", "name": f"{self.interface} {name}", "value": "on" if on else "off"})
         changes.append({"kind": "mtu", "name": self.interface, "value": str(link.mtu)})
         if self.name == "server":
-            changes.append({"kind": "qdisc", "name": self.interface, "value": shaping(link)})
-        sysctl = {
-            "net.ipv4.tcp_congestion_control": link.congestion_control,
-            # minimum and initial size are the kernel's defaults
-            "net.ipv4.tcp_rmem": f"4096 131072 {link.tcp_buffer_bytes}",
-            "net.ipv4.tcp_wmem": f"4096 16384 {link.tcp_buffer_bytes}",
-            # a connection must not start from what an earlier one learned about the path
-            "net.ipv4.tcp_no_metrics_save": "1",
-        }
+            shaped = ["default"] if link.rate_mbit is None else token_bucket(link)
+            changes.append({"kind": "qdisc", "name": self.interface, "value": shaped})
+        sysctl = {"net.ipv4.tcp_congestion_control": link.congestion_control, **tcp_settings(link)}
         return changes + [{"kind": "sysctl", "name": name, "value": value} for name, value in sysctl.items()]
 
     def facts(self) -> dict[str, Any]:
@@ -590,19 +581,7 @@ class RemoteHost(Host):
 
     def qdisc(self) -> dict[str, Any]:
         """The root queueing discipline of the interface."""
-        shown = self.run(["tc", "-s", "-j", "qdisc", "show", "dev", self.interface]).stdout
-        rows: list[dict[str, Any]] = json.loads(shown or "[]")
-        return next((row for row in rows if row.get("root")), {})
-
-
-def shaping(link: LinkSettings) -> list[str]:
-    """The queueing discipline of the server's interface, as words for tc(8)."""
-    if link.rate_mbit is None:
-        return ["default"]
-    frame = 2**17 if link.mode == "throughput" else 4 * (link.mtu + 14)
-    burst = max(frame, round(link.rate_mbit * 1e6 / 8 * _BURST_S))
-    rate = round(link.rate_mbit * 1e6 / 8) * 8
-    return ["tbf", "rate", f"{rate}bit", "burst", str(burst), "latency", f"{link.queue_ms * 1000:.0f}us"]
+        return root_qdisc(self.run(["tc", "-s", "-j", "qdisc", "show", "dev", self.interface]).stdout)
 
 
 def _fields(text: str, names: Sequence[str]) -> dict[str, str]:
@@ -611,23 +590,19 @@ def _fields(text: str, names: Sequence[str]) -> dict[str, str]:
     return {name: value.strip() for name, _, value in rows if name in names}
 
 
-class SshTestbed(Testbed):
+class SshTestbed(LockedTestbed):
     """Client and server as hosts reached over SSH."""
 
     kind = "ssh"
 
     def __init__(self, name: str, settings: Settings) -> None:
-        self.name = name
+        super().__init__(name)
         self.settings = settings
         self.session = uuid.uuid4().hex
         self._loop: Loop | None = None
         self._remote: dict[Role, RemoteHost] = {}
         self.hosts = {}
-        self._lock: Lock | None = None
         self._record: Record | None = None
-        self._signals = Signals()
-        self._link: LinkSettings | None = None
-        self._measured_rtt_ms: float | None = None
         self._reserved = False
 
     @property
@@ -636,37 +611,22 @@ class SshTestbed(Testbed):
 
     # -- set-up and removal
 
-    def __enter__(self) -> SshTestbed:
-        directory = state_directory()
-        lock = Lock(directory / f"{self.name}.lock", self.name)
-        lock.acquire()
-        self._lock = lock
-        self._signals.watch()
-        try:
-            self._record = Record(directory / f"{self.name}.json")
-            self._record.load()
-            self._check_record()
-            self._reserve()
-            self.connect()
-            for host in self._remote.values():
-                host.check(self.settings.hosts["server" if host.name == "client" else "client"].ip)
-            with self._signals.held():
-                for host in self._remote.values():
-                    self._take(host)
-            self._change({host.name: host.standing_changes() for host in self._remote.values()})
-            self._probe(None)
-        except BaseException:
-            self._close()
-            raise
-        return self
+    def _lock_directory(self) -> Path:
+        return state_directory()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._close()
+    def _set_up(self, directory: Path) -> None:
+        self._record = Record(directory / f"{self.name}.json")
+        self._record.load()
+        self._check_record()
+        self._reserve()
+        self.connect()
+        for host in self._remote.values():
+            host.check(self.settings.hosts["server" if host.name == "client" else "client"].ip)
+        with self._signals.held():
+            for host in self._remote.values():
+                self._take(host)
+        self._change({host.name: host.standing_changes() for host in self._remote.values()})
+        self._probe(None)
 
     def inspect(self) -> dict[str, dict[str, Feature]]:
         """What each host has and is; nothing changes. Raises TestbedError if one is not reached."""
@@ -797,42 +757,18 @@ class SshTestbed(Testbed):
         pid, ticks = holder.get("pid"), holder.get("pid_ticks")
         return holder.get("controller") == host_id() and isinstance(pid, int) and start_ticks(pid) != ticks
 
-    def _close(self) -> None:
-        """Put everything back; a step that fails does not keep the others from being done."""
-        if self._lock is None:
-            return
-        try:
-            with self._signals.held():
-                self._remove()
-        finally:
-            self._signals.unwatch()
-
-    def _remove(self) -> None:
-        errors: list[Exception] = []
-
-        def attempt(step: Callable[[], object]) -> None:
-            try:
-                step()
-            except (TestbedError, OSError) as error:
-                errors.append(error)
-
-        self._link = None
+    def _put_back(self, attempt: Attempts) -> None:
         if self._loop is not None:
             for host in self._remote.values():
                 if host.taken:
-                    attempt(partial(self._put_back, host))
+                    attempt(partial(self._release, host))
             attempt(self.disconnect)
         if self._reserved:
             for argv in self.settings.commands.release:
                 attempt(partial(self._command, argv))
             self._reserved = False
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-        if errors:
-            raise TestbedError(f"testbed {self.name} is not put back completely: {errors[0]}") from errors[0]
 
-    def _put_back(self, host: RemoteHost) -> None:
+    def _release(self, host: RemoteHost) -> None:
         if host.is_lost:
             self._connect([host], _RECONNECT_S)
             self._take(host)
@@ -863,18 +799,15 @@ class SshTestbed(Testbed):
                 self._take(host)
         self._change({host.name: host.standing_changes() for host in lost})
 
-    def apply(self, link: LinkSettings) -> None:
+    def _set_link(self, link: LinkSettings) -> None:
         reason = self.unsupported(link)
         if reason is not None:
             raise TestbedError(f"testbed {self.name}: {reason}")
-        self.recover()
-        if link == self._link:
-            return
-        self._link = None
         self._change({host.name: host.link_changes(link) for host in self._remote.values()})
-        self._verify_shaping(link)
+        if link.rate_mbit is not None:
+            server = self._remote["server"]
+            verify_token_bucket(server.where, server.interface, link, server.qdisc())
         self._measured_rtt_ms = self._probe(link.mtu)
-        self._link = link
 
     def _change(self, changes: Mapping[Role, Sequence[Mapping[str, Any]]]) -> None:
         """Record what is going to change, then change it, on all hosts at the same time."""
@@ -893,15 +826,6 @@ class SshTestbed(Testbed):
                 self._record.add(host.key, host.settings.directory, host.hello["boot_id"], planned)
         self._record.save()
         loop.together(host.ask("apply", changes=list(changes[host.name])) for host in hosts)
-
-    def _verify_shaping(self, link: LinkSettings) -> None:
-        if link.rate_mbit is None:
-            return
-        server = self._remote["server"]
-        options = server.qdisc().get("options", {})
-        rate = round(link.rate_mbit * 1e6 / 8)
-        if options.get("rate") != rate:
-            raise TestbedError(f"{server.where}: {server.interface} has {options} after tbf with {rate} B/s was set")
 
     def _await_carriers(self) -> None:
         """Return when both interfaces have a carrier, which many lose for seconds as their MTU or rings change."""
@@ -947,12 +871,6 @@ class SshTestbed(Testbed):
     def facts(self) -> dict[str, Any]:
         hosts = {role: host.facts() for role, host in self._remote.items()}
         both = [hosts[role] for role in ENDS]
-        link: dict[str, Any] | None = None
-        if self._link is not None:
-            link = self._link.model_dump()
-            link["measured_rtt_ms"] = self._measured_rtt_ms
-            # the server's interface completes them after the tap
-            link["checksums_valid_in_captures"] = False
         return {
             "name": self.name,
             "kind": self.kind,
@@ -960,14 +878,15 @@ class SshTestbed(Testbed):
             "cpu_model": _joined(host["cpu_model"] for host in both),
             "cpus": min(host["cpus"] for host in both),
             "kernel": _joined(host["kernel"] for host in both),
-            "link": link,
+            # the server's interface completes checksums after the tap
+            "link": self._link_facts(checksums_valid_in_captures=False),
             "hosts": hosts,
         }
 
     def counters(self) -> dict[str, float]:
         files = ("net/dev", "net/snmp", "net/netstat", "net/softnet_stat", "stat", "loadavg")
-        pressures = ("cpu", "io", "memory")
-        common = [f"/proc/{name}" for name in files] + [f"/proc/pressure/{name}" for name in pressures] + [_THROTTLED]
+        pressures = {name: f"/proc/pressure/{name}" for name in parse.PRESSURES}
+        common = [*(f"/proc/{name}" for name in files), *pressures.values(), _THROTTLED]
         hosts = list(self._remote.values())
         carriers = [f"/sys/class/net/{host.interface}/carrier_changes" for host in hosts]
         values: dict[str, float] = {"time_s": time.monotonic(), "machine.load_1m": 0.0}
@@ -985,24 +904,13 @@ class SshTestbed(Testbed):
             values[f"{role}.machine.clock_s"] = answer["clock_s"]
             if content[_THROTTLED] is not None:
                 values[f"{role}.machine.throttled"] = int(content[_THROTTLED])
-            devices = parse.parse_devices(content["/proc/net/dev"])
-            for name, value in devices[host.interface].items():
-                values[f"{role}.{host.interface}.{name}"] = value
-            snmp = parse.parse_snmp(content["/proc/net/snmp"])
-            for name, value in parse.netstat(snmp, parse.parse_snmp(content["/proc/net/netstat"])).items():
-                values[f"{role}.netstat.{name}"] = value
-            for name, value in answer["statistics"].items():
-                values[f"{role}.ethtool.{name}"] = value
-            for protocol, names in (("Udp", parse.UDP_COUNTERS), ("Tcp", parse.TCP_COUNTERS)):
-                for name in names:
-                    values[f"{role}.{protocol.lower()}.{name}"] = snmp[protocol][name]
-            for name, seconds in parse.parse_cpu_seconds(content["/proc/stat"]).items():
-                values[f"{role}.machine.cpu.{name}_s"] = seconds
+            values |= parse.interface_counters(role, [host.interface], content["/proc/net/dev"])
+            snmp, extended = content["/proc/net/snmp"], content["/proc/net/netstat"]
+            values |= parse.protocol_counters(role, snmp, extended, answer["statistics"])
             values[f"{role}.machine.cpus"] = host.hello["cpus"]
-            values[f"{role}.machine.softnet_dropped"] = parse.parse_softnet_dropped(content["/proc/net/softnet_stat"])
-            for name in pressures:
-                if (text := content[f"/proc/pressure/{name}"]) is not None:
-                    values[f"{role}.machine.psi.{name}_some_s"] = parse.parse_pressure_seconds(text)
+            softnet = content["/proc/net/softnet_stat"]
+            texts = {name: content[path] for name, path in pressures.items()}
+            values |= parse.machine_counters(f"{role}.machine", content["/proc/stat"], softnet, texts)
             load = float(content["/proc/loadavg"].split()[0])
             values[f"{role}.machine.load_1m"] = load
             values["machine.load_1m"] = max(values["machine.load_1m"], load)
