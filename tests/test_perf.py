@@ -293,21 +293,11 @@ def test_perf_that_is_not_permitted_leaves_every_cell_with_that_reason(
     assert asked == ["client"]
 
 
-@pytest.mark.parametrize(
-    ("external", "reason"),
-    [
-        (False, "perf samples endpoints on a local testbed only"),
-        (True, "the program of an external endpoint is on the controller, which is no host of this testbed"),
-    ],
-)
-def test_hosts_of_their_own_have_neither_perf_nor_external_endpoints(
-    external: bool, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver.Driver, "_external", lambda *_: external)
+def test_hosts_of_their_own_have_no_perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     testbed = FakeTestbed()
     testbed.kind = "ssh"
     said = fakeproject.run(fakeproject.make(tmp_path, EXPERIMENT, monkeypatch), testbed)
-    assert list(said["excluded"].values()) == [reason] * 2
+    assert list(said["excluded"].values()) == ["perf samples endpoints on a local testbed only"] * 2
 
 
 def test_perf_that_fails_in_one_run_fails_that_run_and_the_rest_goes_on(

@@ -217,6 +217,10 @@ def test_the_digest_of_a_tree_is_that_of_names_contents_links_and_permissions(tm
     seen.add(agent.tree_digest(tree))
     assert len(seen) == 5
     assert agent.tree_digest(tree) in seen
+    (tree / "bin" / "venv").mkdir()
+    (tree / "bin" / "venv" / "python").symlink_to(sys.executable)
+    assert agent.tree_digest(tree) not in seen
+    assert agent.tree_digest(tree, {"venv"}) in seen
 
 
 def test_the_c_library_that_a_program_needs_is_read_from_it(tmp_path: Path) -> None:
@@ -435,7 +439,7 @@ def test_files_outside_of_its_directory_are_not_removed(host: Callable[[], Clien
     assert (tmp_path / "mine").is_dir()
 
 
-def test_a_tree_that_arrives_damaged_is_refused(host: Callable[[], Client], tmp_path: Path) -> None:
+def test_a_tree_that_arrives_damaged_is_refused_and_a_copy_of_it_can_be_changed(host: Callable[[], Client], tmp_path: Path) -> None:
     client = _taken(host)
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -450,6 +454,10 @@ def test_a_tree_that_arrives_damaged_is_refused(host: Callable[[], Client], tmp_
     client.ask("store_begin", digest=digest, size=7)
     client.ask("store_entry", b"content", digest=digest, name="file", kind="file")
     assert Path(client.ask("store_end", digest=digest), "file").read_text() == "content"
+    assert client.ask("has", digest=digest) is True
+    copy = Path(client.ask("working_copy", digest=digest))
+    (copy / "made").mkdir()
+    assert [file.name for file in sorted(Path(client.ask("working_copy", digest=digest)).iterdir())] == ["file", "made"]
     assert client.ask("has", digest=digest) is True
     (tmp_path / "host" / "store" / digest / "file").write_text("tampered")
     assert client.ask("has", digest=digest) is False

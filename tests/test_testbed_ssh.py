@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 import fakeproject
+from quicbed import build as builds
 from quicbed import certificates, driver, march, measure, proof
 from quicbed.config import ConfigError, Project, SshHost, parse
 from quicbed.config import Testbed as Settings
@@ -836,6 +837,64 @@ def test_builds_are_deployed_proven_and_measured_over_ssh(
         assert sent > (200_000 if one["experiment"] == "bulk" else 3 * 1000)
         assert one["metrics"]["goodput_mbps" if one["experiment"] == "bulk" else "ttfb_ms"] > 0
     assert not list(root.rglob("*.partial"))
+
+
+EXTERNAL = """
+title: wrapped
+transport: quic
+tls_library: unknown
+licence: MIT
+recipe: external
+endpoint: external
+external: {path: PATH, parameters: {PROGRAMS: BINARIES}}
+flavours: {stock: {estimate: {minutes: 0.1, disk_mb: 1}}}
+supports:
+  ciphers: [aes-128-gcm]
+  groups: [x25519]
+  congestion_controls: [cubic]
+  noop: false
+  header_protection_off: false
+  gso: null
+  gro: null
+notes: {noop: none, initial: none, header_protection: none, io: its own}
+"""
+
+
+@pytest.mark.slow
+def test_external_endpoints_are_deployed_and_measured_over_ssh(
+    hosts: SshHosts, build_of: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    folder, quinn = tmp_path / "folder", build_of("quinn", "stock")
+    repository = Path(__file__).parents[1]
+    shutil.copytree(repository / "tests" / "external" / "wrapping", folder)
+    (folder / "setup-env.sh").write_text('#!/bin/sh\nmkdir -p venv\npwd >"$LOGS/where"\n')
+    (folder / "venv").mkdir()
+    (folder / "venv" / "activate").write_text("of the controller")
+    root = tmp_path / "project"
+    shutil.copytree(repository / "config", root / "config")
+    (root / "workflow").symlink_to(repository / "workflow")
+    (root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(hosts.data()), encoding="utf-8")
+    library = EXTERNAL.replace("PATH", str(folder)).replace("BINARIES", str(quinn / "bin"))
+    (root / "config" / "libraries" / "wrapped.yaml").write_text(library, encoding="utf-8")
+    text = REAL.replace("KIND", "bulk").replace("FLAVOUR", "stock").replace("BYTES", "200_000")
+    text = text.replace("connections: 3, blocks: 2", "blocks: 1")
+    text = text.replace("[quinn]", "[{client: wrapped, server: quinn}, {client: quinn, server: wrapped}]")
+    (root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    project = Project(root, {"testbed": "pair", "scale": "tiny", "experiments": ["test"], "gate": {"retries": 0}})
+    builds.build(project, "wrapped", "stock", jobs=1, log=tmp_path / "build.log")
+    (project.build / quinn.name).symlink_to(quinn)
+    certificates.make(certificates.directory(project))
+    measure.measure(project, "test", root / "marker.json")
+    files = list(project.raw.glob("pair/test/*/b*/*/run.json"))
+    assert len(files) == 2
+    for file in files:
+        run = json.loads(file.read_text(encoding="utf-8"))
+        assert (run["status"], run["reason"]) == ("ok", None)
+        role = "client" if run["client"]["library"] == "wrapped" else "server"
+        # its scripts ran in a copy of the folder on the host, without what is made there
+        place = Path((file.parent / f"{role}.logs" / "where").read_text().strip())
+        assert place.parent == Path(hosts.settings().hosts[role].directory) / "copies"
+        assert not list((place / "venv").iterdir())
 
 
 def test_a_server_that_never_answers_is_an_error_after_a_time(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,11 +20,22 @@ from typing import Any
 
 from quicbed import build as builds
 from quicbed import certificates, events, generator, handshake, perf, ping, proof, tshark
+from quicbed.build import external
 from quicbed.capture import CaptureError
-from quicbed.config import Library, Link, Load, Perf, Project, Scale, Workload
+from quicbed.config import Link, Load, Perf, Project, Scale, Workload
 from quicbed.cpu_samples import CpuSamples
 from quicbed.details import OPENINGS
-from quicbed.plan import UDP_OVERHEAD, Cell, as_proven, congestion_control_of, digest, link_of, load_of, workload_of
+from quicbed.plan import (
+    UDP_OVERHEAD,
+    Cell,
+    Endpoint,
+    as_proven,
+    congestion_control_of,
+    digest,
+    link_of,
+    load_of,
+    workload_of,
+)
 from quicbed.testbed import Exit, Host, HostLostError, LinkSettings, Process, Testbed, TestbedError
 
 FORMAT = 2
@@ -199,11 +210,8 @@ class Driver:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         link = link_of(cell, link)
         reason = self.testbed.unsupported(link_settings(link, workload, cell.variant))
-        if reason is None and self.testbed.kind != "local":
-            if self._external(cell.client.library) or self._external(cell.server.library):
-                return "the program of an external endpoint is on the controller, which is no host of this testbed"
-            if profile is not None:
-                return "perf samples endpoints on a local testbed only"
+        if reason is None and profile is not None and self.testbed.kind != "local":
+            return "perf samples endpoints on a local testbed only"
         if reason is None and profile is not None:
             if self._perf_problem is _NOT_TRIED:
                 self._perf_problem = perf.problem(self.testbed.client) or perf.problem(self.testbed.server)
@@ -373,8 +381,8 @@ class Driver:
             role = _key_logger(self._external(cell.client.library), self._external(cell.server.library))
             place = self._host(role).workspace(key_log.parent)
             more[role] += ["--key-log", str(place / key_log.name)]
-        for side, host in ((cell.client, self.testbed.client), (cell.server, self.testbed.server)):
-            host.provide(self.project.build / side.build)
+        for role, side in (("client", cell.client), ("server", cell.server)):
+            self._provide(role, side)
         attempt = Attempt(started_at=now())
         begin = time.monotonic()
         competing = _Competing(attempt, self.generator if self._load else None, self._load)
@@ -518,7 +526,7 @@ class Driver:
             argv,
             stdout=output / f"{role}.out",
             stderr=output / f"{role}.err",
-            env=_environment(library, cell.variant, workload),
+            env=self._environment(role, side, cell.variant, workload),
         )
         if profiled is not None:
             try:
@@ -527,6 +535,30 @@ class Driver:
                 _kill(process)
                 raise
         return process
+
+    def _provide(self, role: str, side: Endpoint) -> None:
+        """Have all that an endpoint is made of on its host."""
+        host = self._host(role)
+        host.provide(self.project.build / side.build)
+        if self._external(side.library):
+            self._folder(role, side)
+
+    def _folder(self, role: str, side: Endpoint) -> Path:
+        """Where the folder of an external endpoint is on its host."""
+        folder = external.folder_of_build(self.project.build / side.build, role)
+        return self._host(role).provide_copy(folder, external.MADE_ON_HOST)
+
+    def _environment(
+        self, role: str, side: Endpoint, variant: Mapping[str, Any], workload: Workload
+    ) -> dict[str, str] | None:
+        """What the environment of an endpoint has besides that of its host."""
+        if self._external(side.library):
+            # the command line does not tell which of the runner's test cases it is, nor where the folder is
+            return {"QUICBED_WORKLOAD": workload.kind, "QUICBED_FOLDER": str(self._folder(role, side))}
+        off = self.project.libraries[side.library].supports.aes_hardware_off
+        if variant.get("aes_hardware") is not False or isinstance(off, str):
+            return None
+        return dict(off)
 
     def _fold(self, attempt: Attempt, profiled: perf.Profile, connection: events.ClientConnection) -> None:
         """Keep the samples of the transfer as folded stacks."""
@@ -1300,17 +1332,6 @@ def _complaint(log: Path) -> str:
 
 def _failures(failed: int, connections: int, first: str) -> str:
     return first if connections == 1 else f"{failed} of {connections} connections failed, the first because: {first}"
-
-
-def _environment(library: Library, variant: Mapping[str, Any], workload: Workload) -> dict[str, str] | None:
-    """What the environment of an endpoint has besides that of its host."""
-    if library.external is not None:
-        # which of the runner's test cases it is; the command line does not tell
-        return {"QUICBED_WORKLOAD": workload.kind}
-    off = library.supports.aes_hardware_off
-    if variant.get("aes_hardware") is not False or isinstance(off, str):
-        return None
-    return dict(off)
 
 
 def link_settings(link: Link, workload: Workload, variant: Mapping[str, Any]) -> LinkSettings:

@@ -87,7 +87,8 @@ class Folder:
 
     def __init__(self, role: str, events: str) -> None:
         self.role = role
-        self.path = Path(SETTINGS["folders"][role])
+        # on a host other than that of the build the folder is elsewhere
+        self.path = Path(os.environ.get("QUICBED_FOLDER") or SETTINGS["folders"][role])
         self.scratch = Path(tempfile.mkdtemp(prefix="quicbed-external-"))
         self.logs = self.scratch / "logs" if events == "-" else Path(events).absolute().with_suffix(".logs")
         self.logs.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ import functools
 import hashlib
 import json
 import platform
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,17 @@ CONTRACT_PACKAGE = Path("workflow/endpoints/contract-python")
 SCRIPTS = {"client": "run-client.sh", "server": "run-server.sh"}
 LEFT_OUT = {"venv", ".git", "__pycache__", "target"}
 """Directories of a folder that do not decide what it does, or that setup-env.sh makes."""
+MADE_ON_HOST = {"venv", ".git", "__pycache__"}
+"""Directories of a folder that other hosts are not given: paths of this one are in them, and setup-env.sh makes them."""
 CHECK_TIMEOUT = 660.0
+
+LAUNCHER = """\
+#!/bin/sh
+# Runs a program of this build; where its interpreter is not, as on another host, with the Python there.
+python={interpreter}
+test -x "$python" || python=python3
+exec "$python" -IBS "${{0%/*}}/../lib" endpoint.{role} "$@"
+"""
 
 
 def build(job: Job) -> dict[str, Any]:
@@ -55,9 +66,12 @@ def build(job: Job) -> dict[str, Any]:
         "describe": _description(job),
     }
     (lib / "settings.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
-    interpreter = Path(sys.executable).resolve()
+    (job.out / "bin").mkdir(exist_ok=True)
     for role in ROLES:
-        python._launcher(job.out / "bin" / role, interpreter, f"endpoint.{role}")
+        program = job.out / "bin" / role
+        interpreter = shlex.quote(str(Path(sys.executable).resolve()))
+        program.write_text(LAUNCHER.format(interpreter=interpreter, role=role), encoding="utf-8")
+        program.chmod(0o755)
     for role in ROLES:
         try:
             asked = [str(job.out / "bin" / role), "--check"]
@@ -123,6 +137,12 @@ def folders_of(project: Project, name: str) -> dict[str, Path]:
                 raise BuildError(f"{config}.{key}: {folder} has no {script}, which the contract of the runner asks for")
         folders[role] = folder
     return folders
+
+
+def folder_of_build(build: Path, role: str) -> Path:
+    """The folder that a build was made of."""
+    settings = json.loads((build / "lib" / "settings.json").read_text(encoding="utf-8"))
+    return Path(settings["folders"][role])
 
 
 def _external(project: Project, name: str) -> External:

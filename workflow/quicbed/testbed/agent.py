@@ -35,7 +35,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +121,19 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def tree_digest(directory: Path) -> str:
+def tree(directory: Path, leave: Container[str] = ()) -> list[tuple[str, Path]]:
+    """Relative names and paths of what is in a directory tree, sorted by name; without directories of names *leave*."""
+    found = []
+    for top, directories, files in os.walk(directory):
+        directories[:] = [name for name in directories if name not in leave]
+        found += [Path(top) / name for name in (*directories, *files)]
+    return sorted((path.relative_to(directory).as_posix(), path) for path in found)
+
+
+def tree_digest(directory: Path, leave: Container[str] = ()) -> str:
     """SHA-256 of a directory tree: names, kinds, whether files can be executed, contents, targets of links."""
     total = hashlib.sha256()
-    for path in sorted(directory.rglob("*"), key=lambda path: path.relative_to(directory).as_posix()):
-        name = path.relative_to(directory).as_posix()
+    for name, path in tree(directory, leave):
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
             row = ["link", name, str(path.readlink())]
@@ -1056,8 +1064,9 @@ class Agent:
         self._inside(path).mkdir(parents=True)
 
     async def op_list(self, path: str) -> list[list[Any]]:
-        """Names and sizes of the files in a directory."""
-        return [[file.name, file.stat().st_size] for file in sorted(self._inside(path).iterdir()) if file.is_file()]
+        """Relative names and sizes of the files in a directory tree."""
+        found = tree(self._inside(path))
+        return [[name, file.stat().st_size] for name, file in found if stat.S_ISREG(file.lstat().st_mode)]
 
     async def op_remove(self, path: str) -> None:
         """Remove a file or directory, below this agent's own."""
@@ -1125,6 +1134,18 @@ class Agent:
         target.parent.mkdir(exist_ok=True)
         os.sync()
         part.rename(target)
+        return str(target)
+
+    async def op_working_copy(self, digest: str) -> str:
+        """Path of a copy of a stored tree that programs may write to, made once; whatever is in it by now stays."""
+        self._locked()
+        target = self._inside(str(self.directory / "copies" / digest))
+        if not target.is_dir():
+            part = self._inside(str(self.directory / "partial" / f"{digest}.copy"))
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(self._store(digest), part, symlinks=True)
+            target.parent.mkdir(exist_ok=True)
+            part.rename(target)
         return str(target)
 
     # -- operations: the measured link

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,6 +250,14 @@ class Host(ABC):
 
         Another machine is given a copy; :class:`TestbedError` if it cannot run what is in it.
         """
+        return directory
+
+    def provide_copy(self, directory: Path, leave: Collection[str]) -> Path:
+        """As :meth:`provide`, where programs may change what is in the directory.
+
+        What is in directories of names *leave* is not copied to another machine: programs make it anew there.
+        """
+        del leave
         return directory
 
     def workspace(self, directory: Path) -> Path:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from quicbed import march
+
+from .agent import tree
 
 # elf.h: types of program headers and tags of the dynamic section
 _PT_LOAD = 1
@@ -85,10 +87,13 @@ def _needed_versions(content: bytes) -> Iterator[str]:
         at += following
 
 
-def libc_problem(directory: Path, libc: str) -> str | None:
-    """Why a host with this C library (confstr(3), `glibc 2.36`) cannot run the programs of a directory, or None."""
+def libc_problem(directory: Path, libc: str, leave: Collection[str] = ()) -> str | None:
+    """Why a host with this C library (confstr(3), `glibc 2.36`) cannot run the programs of a directory, or None.
+
+    Directories of names *leave* are not looked at.
+    """
     found = re.fullmatch(r"glibc (\d+(?:\.\d+)+)", libc)
-    for path in sorted(directory.rglob("*")):
+    for _, path in tree(directory, leave):
         if path.is_symlink() or not path.is_file():
             continue
         needed = needed_glibc(path.read_bytes())

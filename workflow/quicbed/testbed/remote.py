@@ -34,7 +34,7 @@ from quicbed.config import SshHost, cpus_of
 from quicbed.config import Testbed as Settings
 
 from . import counters as parse
-from .agent import AgentError, shown, start_ticks, tree_digest, write_durably
+from .agent import AgentError, shown, start_ticks, tree, tree_digest, write_durably
 from .base import (
     PACKAGES,
     Capture,
@@ -58,6 +58,8 @@ from .ssh import REQUEST_TIMEOUT_S, Connection, Loop, UnreachableError
 RECORD_FORMAT = 1
 ENDS: tuple[Literal["client"], Literal["server"]] = ("client", "server")
 _PIECE = 2**20
+_COPY_LIMIT_S = 10 * REQUEST_TIMEOUT_S
+"""For what reads or writes a whole directory tree on a host."""
 _RECONNECT_S = 60.0
 _RETRY_S = 0.5
 _CARRIER_TIMEOUT_S = 20.0
@@ -319,33 +321,43 @@ class RemoteHost(Host):
 
     def provide(self, directory: Path) -> Path:
         if directory not in self._provided:
-            try:
-                digest = tree_digest(directory)
-            except AgentError as error:
-                raise TestbedError(str(error)) from None
             if (problem := march_problem(directory, self.hello["cpuinfo"])) is not None:
                 raise TestbedError(
                     f"{self.where}: cannot run {directory.name}: {problem}; give `build.march` of the testbed a level "
                     "that the host has, or leave it out"
                 )
-            if not self.request("has", digest=digest, time_limit=10 * REQUEST_TIMEOUT_S):
-                problem = libc_problem(directory, self.hello["libc"])
-                if problem is not None:
-                    raise TestbedError(
-                        f"{self.where}: cannot run {directory.name}: {problem}; build on a system as old as the "
-                        "host's, or install a newer one there"
-                    )
-                self._loop.call(self._store(directory, digest))
+            digest = self._deploy(directory)
             self._provided[directory] = Path(self.settings.directory) / "store" / digest
         return self._provided[directory]
 
-    async def _store(self, directory: Path, digest: str) -> None:
+    def provide_copy(self, directory: Path, leave: Collection[str]) -> Path:
+        if directory not in self._provided:
+            digest = self._deploy(directory, leave)
+            self._provided[directory] = Path(self.request("working_copy", digest=digest, time_limit=_COPY_LIMIT_S))
+        return self._provided[directory]
+
+    def _deploy(self, directory: Path, leave: Collection[str] = ()) -> str:
+        """Have a directory tree of this content in the host's store; returns its digest."""
+        try:
+            digest = tree_digest(directory, leave)
+        except AgentError as error:
+            raise TestbedError(str(error)) from None
+        if not self.request("has", digest=digest, time_limit=_COPY_LIMIT_S):
+            problem = libc_problem(directory, self.hello["libc"], leave)
+            if problem is not None:
+                raise TestbedError(
+                    f"{self.where}: cannot run {directory.name}: {problem}; build on a system as old as the "
+                    "host's, or install a newer one there"
+                )
+            self._loop.call(self._store(directory, digest, leave))
+        return digest
+
+    async def _store(self, directory: Path, digest: str, leave: Collection[str]) -> None:
         """Copy a directory tree to the host; links are copied as links."""
-        paths = sorted(directory.rglob("*"))
-        size = sum(path.lstat().st_size for path in paths if path.is_file() and not path.is_symlink())
+        found = tree(directory, leave)
+        size = sum(path.lstat().st_size for _, path in found if path.is_file() and not path.is_symlink())
         await self.ask("store_begin", digest=digest, size=size)
-        for path in paths:
-            name = path.relative_to(directory).as_posix()
+        for name, path in found:
             entry: dict[str, Any] = {"digest": digest, "name": name}
             if path.is_symlink():
                 await self.ask("store_entry", kind="link", target=str(path.readlink()), **entry)
@@ -360,7 +372,7 @@ class RemoteHost(Host):
                         piece = file.read(_PIECE)
                         if not piece:
                             break
-        await self.ask("store_end", digest=digest, time_limit=10 * REQUEST_TIMEOUT_S)
+        await self.ask("store_end", digest=digest, time_limit=_COPY_LIMIT_S)
 
     def workspace(self, directory: Path) -> Path:
         if directory not in self._workspaces:
@@ -390,6 +402,7 @@ class RemoteHost(Host):
 
     async def fetch(self, source: Path, target: Path, size: int) -> None:
         """Copy a file of this host."""
+        target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
             for offset in range(0, size, _PIECE):
                 file.write(await self.ask("read", path=str(source), offset=offset, size=min(_PIECE, size - offset)))
