@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -43,6 +42,24 @@ def test_fold_keeps_the_samples_of_the_interval_and_counts_lost_ones() -> None:
     }
     assert lost == 7
     assert perf.fold(SCRIPT, 10_000_000_601, 12 * 10**9)[1] == 0
+
+
+def test_samples_of_another_host_are_those_of_the_same_time(tmp_path: Path) -> None:
+    class Ahead(FakeHost):
+        def monotonic_ahead_ns(self) -> int:
+            return 10**9
+
+    profile = perf.Profile(Perf(), tmp_path)
+    for role, host in (("client", FakeHost("client")), ("server", Ahead("server"))):
+        profile.held(role, host, ["true"])
+        (tmp_path / f"{role}.perf.script").write_text(SCRIPT)
+        recorder = profile._recorders[role]
+        recorder.ahead_ns = host.monotonic_ahead_ns()
+    facts = profile.fold(10_000_000_000, 10_000_000_600)
+    client, server = (perf.read_folded((tmp_path / perf.folded_name(role)).read_bytes()) for role in ("client", "server"))
+    assert [stack[0] for stack in client] == ["kernel`udp_sendmsg"]
+    assert [stack[0] for stack in server] == ["client`main"]
+    assert (facts["server"]["ahead_of_client_ns"], facts["client"]["ahead_of_client_ns"]) == (10**9, 0)
 
 
 def test_folded_stacks_are_read_back_innermost_frame_first(tmp_path: Path) -> None:
@@ -293,24 +310,19 @@ def test_perf_that_is_not_permitted_leaves_every_cell_with_that_reason(
     assert asked == ["client"]
 
 
-def test_hosts_of_their_own_have_no_perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    testbed = FakeTestbed()
-    testbed.kind = "ssh"
-    said = fakeproject.run(fakeproject.make(tmp_path, EXPERIMENT, monkeypatch), testbed)
-    assert list(said["excluded"].values()) == ["perf samples endpoints on a local testbed only"] * 2
-
-
 def test_perf_that_fails_in_one_run_fails_that_run_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attach(self: perf.Profile, role: str, host: FakeHost, _: Process) -> None:
-        if any("quinn" in word for word in host.spawned[-1]):
+    def attach(self: perf.Profile, role: str, _: Process) -> None:
+        recorder = self._recorders[role]
+        if any("quinn" in word for word in recorder.host.spawned[-1]):  # type: ignore[attr-defined]
             raise perf.PerfError(f"perf does not record the {role}: no space left on device")
-        os.write(self._descriptors[self._pipe(f".{role}.gate")], b"\n")
+        Path(recorder.pipe("gate")).write_bytes(b"\n")
 
     monkeypatch.setattr(driver.Driver, "prove", lambda *_: driver.Verdict("proof", "ok", None, True))
     monkeypatch.setattr(perf, "problem", lambda _host: None)
     monkeypatch.setattr(perf.Profile, "attach", attach)
+    monkeypatch.setattr(perf.Profile, "resolve", lambda *_: None)
     monkeypatch.setattr(perf.Profile, "fold", lambda *_: {"samples": 1})
     project = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
     with pytest.raises(
@@ -335,12 +347,14 @@ def test_a_held_program_is_sampled_with_its_children(tmp_path: Path) -> None:
     host = FakeHost("client")
     profile = perf.Profile(Perf(), tmp_path)
     busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
-    argv = profile.held("client", ["/bin/sh", "-c", f"({busy}) & {busy}; wait; exit 3"])
+    argv = profile.held("client", host, ["/bin/sh", "-c", f"({busy}) & {busy}; wait; exit 3"])
     process = host.spawn(argv, stdout=tmp_path / "out", stderr=tmp_path / "err")
-    profile.attach("client", host, process)
+    profile.attach("client", process)
     assert process.wait(30).returncode == 3
-    profile.stop()
-    facts = profile.fold({"client": host}, 0, 2**62)
+    assert profile.stop()["client"] > 0
+    profile.resolve()
+    profile.clear()
+    facts = profile.fold(0, 2**62)
     profile.discard()
     stacks = perf.read_folded((tmp_path / perf.folded_name("client")).read_bytes())
     assert facts["client"]["samples"] == stacks.total() > 10
@@ -355,9 +369,10 @@ def test_perf_that_ends_at_once_is_a_reason(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
     host = FakeHost("client")
     profile = perf.Profile(Perf(), tmp_path)
-    process = host.spawn(profile.held("client", ["/bin/true"]), stdout=tmp_path / "out", stderr=tmp_path / "err")
+    held = profile.held("client", host, ["/bin/true"])
+    process = host.spawn(held, stdout=tmp_path / "out", stderr=tmp_path / "err")
     with pytest.raises(perf.PerfError, match="does not record the client: no such event"):
-        profile.attach("client", host, process)
+        profile.attach("client", process)
     process.kill()
     profile.stop()
 

@@ -22,12 +22,14 @@ import pytest
 import yaml
 
 import fakeproject
+from faketestbed import FakeHost
 from quicbed import build as builds
-from quicbed import certificates, driver, march, measure, proof
+from quicbed import certificates, driver, march, measure, perf, proof
 from quicbed.config import ConfigError, Project, SshHost, parse
 from quicbed.config import Testbed as Settings
 from quicbed.doctor import doctor
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError
+from quicbed.testbed.base import PACKAGES
 from quicbed.testbed.remote import SshTestbed, state_directory
 from quicbed.testbed.ssh import Loop, connect
 from sshhosts import MANAGEMENT, MEASURED, ROLES, SSHD, SshHosts
@@ -366,6 +368,11 @@ def test_programs_have_exit_codes_times_and_limits(testbed: SshTestbed, tmp_path
         client.run(["sh", "-c", "exit 3"])
     with pytest.raises(TestbedError, match=r"sleep 1000: still running after 0.2 s"):
         client.run(["sleep", "1000"], timeout=0.2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PACKAGES, "no-such-tool", "some-package")
+        with pytest.raises(TestbedError, match="cannot run no-such-tool: .*; install there with: apt-get install some-"):
+            client.run(["no-such-tool"])
+    assert abs(client.monotonic_ahead_ns()) < PATIENCE_S * 1e9  # it has this machine's clock
     target = tmp_path / "run"
     target.mkdir()
     place = client.workspace(target)
@@ -813,12 +820,13 @@ def test_builds_are_deployed_proven_and_measured_over_ssh(
     (root / "workflow").symlink_to(repository / "workflow")
     (root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(hosts.data()), encoding="utf-8")
     (root / "build").mkdir()
-    for kind, flavour, size in (("bulk", "stock", 200_000), ("handshake", "pq", 1)):
+    sampled = perf.problem(FakeHost("client")) is None
+    for kind, flavour, size in (("bulk", "stock", 30_000_000), ("handshake", "pq", 1)):
         build = build_of("quinn", flavour)
         (root / "build" / build.name).symlink_to(build)
         text = REAL.replace("KIND", kind).replace("FLAVOUR", flavour).replace("BYTES", str(size))
         if kind == "bulk":
-            text = text.replace("connections: 3, ", "")
+            text = text.replace("connections: 3, ", "") + ("perf: {}\n" if sampled else "")
         (root / "config" / "experiments" / f"{kind}.yaml").write_text(text, encoding="utf-8")
     chosen = {"testbed": "pair", "scale": "tiny", "experiments": ["bulk", "handshake"], "gate": {"retries": 0}}
     project = Project(root, chosen)
@@ -834,9 +842,18 @@ def test_builds_are_deployed_proven_and_measured_over_ssh(
     for one in stored:
         # the certificates alone are over 1000 bytes a handshake
         sent = one["host"]["delta"]["server.link0.tx_bytes"]
-        assert sent > (200_000 if one["experiment"] == "bulk" else 3 * 1000)
+        assert sent > (30_000_000 if one["experiment"] == "bulk" else 3 * 1000)
         assert one["metrics"]["goodput_mbps" if one["experiment"] == "bulk" else "ttfb_ms"] > 0
     assert not list(root.rglob("*.partial"))
+    for role in ROLES if sampled else ():
+        # symbols of the program and of the kernel, found on the host
+        for file in project.raw.glob(f"pair/bulk/*/b*/*/{role}.folded.gz"):
+            frames = {frame for stack in perf.read_folded(file.read_bytes()) for frame in stack}
+            assert any(frame.startswith(f"{role}`quinn") for frame in frames)
+            assert any(frame.startswith("kernel`") for frame in frames)
+        kept = {file.name for file in project.raw.glob("pair/bulk/*/b*/*/*")}
+        assert {f"{role}.folded.gz", f"{role}.jsonl"} <= kept
+        assert not [name for name in kept if ".perf." in name]
 
 
 EXTERNAL = """

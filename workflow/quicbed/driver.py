@@ -210,8 +210,6 @@ class Driver:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         link = link_of(cell, link)
         reason = self.testbed.unsupported(link_settings(link, workload, cell.variant))
-        if reason is None and profile is not None and self.testbed.kind != "local":
-            return "perf samples endpoints on a local testbed only"
         if reason is None and profile is not None:
             if self._perf_problem is _NOT_TRIED:
                 self._perf_problem = perf.problem(self.testbed.client) or perf.problem(self.testbed.server)
@@ -392,7 +390,7 @@ class Driver:
         client: Process | None = None
         server_exit = client_exit = None
         profiled = perf.Profile(profile, directory) if profile else None
-        perf_cpu = 0.0
+        perf_cpu: dict[str, float] = {}
         try:
             server = self._spawn("server", cell, workload, scale, link, directory, more["server"], profiled)
             log = self.testbed.server.workspace(directory) / "server.jsonl"
@@ -424,6 +422,8 @@ class Driver:
         wall = time.monotonic() - begin
         if not competing.ended():
             self._load = None
+        if profiled is not None:
+            self._resolve(attempt, profiled)
         for host in (self.testbed.client, self.testbed.server):
             host.collect(directory)
         logs = self._read_logs(attempt, directory, client_exit, server_exit)
@@ -438,7 +438,7 @@ class Driver:
             profiled.discard()
         delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
         used = {
-            role: 0.0 if ended is None else ended.user_s + ended.system_s
+            role: perf_cpu.get(role, 0.0) + (0.0 if ended is None else ended.user_s + ended.system_s)
             for role, ended in (("client", client_exit), ("server", server_exit))
         }
         attempt.host |= {
@@ -447,7 +447,7 @@ class Driver:
             "before": {key: value for key, value in before.items() if not _DETAIL.match(key)},
             "delta": {key: value for key, value in sorted(delta.items()) if value or not _DETAIL.match(key)},
             "foreign_cpu_share": _foreign_share(
-                before, delta, used, own_cpu + perf_cpu + competing.cpu_s + delta.get("link.cpu_s", 0.0), wall
+                before, delta, used, own_cpu + competing.cpu_s + delta.get("link.cpu_s", 0.0), wall
             ),
             "driver_cpu_s": own_cpu,
         }
@@ -521,7 +521,7 @@ class Driver:
             ]
             argv += ["--window", str(workload.window)]
         if profiled is not None:
-            argv = profiled.held(role, argv)
+            argv = profiled.held(role, host, argv)
         process = host.spawn(
             argv,
             stdout=output / f"{role}.out",
@@ -530,7 +530,7 @@ class Driver:
         )
         if profiled is not None:
             try:
-                profiled.attach(role, host, process)
+                profiled.attach(role, process)
             except BaseException:
                 _kill(process)
                 raise
@@ -560,14 +560,23 @@ class Driver:
             return None
         return dict(off)
 
+    @staticmethod
+    def _resolve(attempt: Attempt, profiled: perf.Profile) -> None:
+        """Leave of the recordings on the hosts what folding needs."""
+        if attempt.status == "ok":
+            try:
+                profiled.resolve()
+            except perf.PerfError as error:
+                attempt.fail(str(error))
+        profiled.clear()
+
     def _fold(self, attempt: Attempt, profiled: perf.Profile, connection: events.ClientConnection) -> None:
         """Keep the samples of the transfer as folded stacks."""
         if connection.t_client_hello is None or connection.t_last_byte is None:
             attempt.fail("the client reported a transfer without its times")
             return
-        hosts = {"client": self.testbed.client, "server": self.testbed.server}
         try:
-            attempt.host["perf"] = profiled.fold(hosts, connection.t_client_hello, connection.t_last_byte)
+            attempt.host["perf"] = profiled.fold(connection.t_client_hello, connection.t_last_byte)
         except perf.PerfError as error:
             attempt.fail(str(error))
 
@@ -1279,7 +1288,7 @@ def _foreign_share(
 ) -> float | None:
     """Share of all processor time in `wall_s` that neither the endpoints nor the driver used; the larger of two hosts'.
 
-    `used` are the seconds of client and server, `own_s` those of the driver and of a link made of programs, which are
+    `used` are the seconds of client and server and of what watches them, `own_s` those of the driver and of a link made of programs, which are
     on their machine or on another.
     Interrupt time counts as used, because the kernel charges it to whichever program it interrupts: mostly the
     endpoints, for their own packets. The counters advance by ticks, so a tick of every processor is nobody's.

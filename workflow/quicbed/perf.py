@@ -4,9 +4,11 @@
 which needs no hardware counters). A program is held until perf has answered, so that no thread is missed. Samples are
 stamped with CLOCK_MONOTONIC, as the endpoints' events are, and only those between the client sending its ClientHello
 and its last byte of content are kept: start and end of the programs, which weigh more in a short download than in the
-8 GiB of the papers, are left out. Both endpoints have to run on this host for that.
+8 GiB of the papers, are left out. Where the endpoints run on two hosts, the server's clock is compared with the
+client's right after the run, to half of the time that a question to each takes (below 1 ms in a local network).
 
-**Folding.** perf.data is reduced to folded stacks, one line a stack with the number of its samples::
+**Folding.** perf.data is read on the host where it was recorded, because that has the programs and the kernel it is of,
+and reduced to folded stacks, one line a stack with the number of its samples::
 
     comm;outermost frame;...;innermost frame 17
 
@@ -22,15 +24,12 @@ evaluated: runs that were measured before a mapping was mended need not be measu
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gzip
 import io
 import itertools
 import json
-import os
 import re
-import select
 import time
 import zlib
 from collections import Counter
@@ -42,7 +41,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field
 
 from quicbed.config import ConfigError, Model, Name, Perf, parse, read_yaml
-from quicbed.testbed import Host, Process, TestbedError
+from quicbed.testbed import Host, HostLostError, Process, TestbedError
 
 EVENT = "cpu-clock"
 KERNEL_OBJECT = "kernel"
@@ -50,6 +49,7 @@ KERNEL_ADDRESSES = 1 << 63
 """The upper half of the address space is the kernel's."""
 UNKNOWN = "[unknown]"
 ANSWER_TIMEOUT = 10.0
+POLL_S = 0.005
 STOP_TIMEOUT = 10.0
 SCRIPT_TIMEOUT = 120.0
 
@@ -82,6 +82,8 @@ def problem(host: Host) -> str | None:
     argv = ["perf", "record", "--quiet", "--event", EVENT, "--output", "/dev/null", "--", "true"]
     try:
         done = host.run(argv, check=False)
+    except HostLostError:
+        raise
     except TestbedError as error:
         return f"perf: {error}"
     if done.returncode == 0:
@@ -95,75 +97,139 @@ def problem(host: Host) -> str | None:
     return f"perf cannot sample {EVENT}: {said[0] if said else f'exit status {done.returncode}'}"
 
 
+# Runs a program under the same process id once a line is in the pipe that is the first argument.
+_HELD = 'read -r _ <"$1"; shift; exec "$@"'
+# perf has both ends of its pipes open from its beginning on: asks it whether it records, and lets the program go.
+_LET_GO = 'echo ping >"$1" && read -r _ <"$2" && echo >"$3"'
+
+
 @dataclass
 class _Recorder:
-    """perf at work on one endpoint."""
+    """perf at work on one endpoint, with its files in a directory of that endpoint's host."""
 
-    process: Process
-    data: Path
+    host: Host
+    place: Path
+    role: str
+    process: Process | None = None
     cpu_s: float = 0.0
+    data_bytes: int = 0
+    ahead_ns: int = 0
+    """How far the host's clock is ahead of the driver's machine's."""
+
+    def pipe(self, name: str) -> str:
+        return str(self.place / f".{self.role}.{name}")
+
+    @property
+    def pipes(self) -> list[str]:
+        return [self.pipe(name) for name in ("control", "answer", "gate")]
+
+    def file(self, name: str) -> Path:
+        return self.place / f"{self.role}.perf.{name}"
 
 
 class Profile:
-    """perf attached to both endpoints of one run; files go to the run's directory."""
+    """perf attached to both endpoints of one run; what is kept goes to the run's directory."""
 
     def __init__(self, settings: Perf, directory: Path) -> None:
         self.settings = settings
         self.directory = directory
         self._recorders: dict[str, _Recorder] = {}
-        self._descriptors: dict[Path, int] = {}
 
-    def held(self, role: str, argv: Sequence[str]) -> list[str]:
-        """The command that starts `argv`, under the same process id, once `attach` has let it go."""
-        gate = self._pipe(f".{role}.gate")
-        return ["/bin/sh", "-c", 'read -r _ < "$1"; shift; exec "$@"', "sh", str(gate), *argv]
+    def held(self, role: str, host: Host, argv: Sequence[str]) -> list[str]:
+        """The command that starts `argv` on a host, under the same process id, once `attach` has let it go."""
+        recorder = _Recorder(host, host.workspace(self.directory), role)
+        self._recorders[role] = recorder
+        host.run(["mkfifo", *recorder.pipes])
+        return ["/bin/sh", "-c", _HELD, "sh", recorder.pipe("gate"), *argv]
 
-    def attach(self, role: str, host: Host, process: Process) -> None:
+    def attach(self, role: str, process: Process) -> None:
         """Record a program that is held, and let it go; raises PerfError if perf does not answer."""
-        control, answer = self._pipe(f".{role}.control"), self._pipe(f".{role}.answer")
-        data = self.directory / f"{role}.perf.data"
-        said = self.directory / f"{role}.perf.err"
+        recorder = self._recorders[role]
         argv = ["perf", "record", "--quiet", "--event", EVENT, "--freq", str(self.settings.frequency)]
         argv += ["--call-graph", self.settings.call_graph, "--clockid", "CLOCK_MONOTONIC"]
         # otherwise perf copies every program into a cache in the home directory
-        argv += ["--no-buildid", "--no-buildid-cache"]
-        argv += ["--pid", str(process.pid), "--control", f"fifo:{control},{answer}", "--output", str(data)]
-        recorder = host.spawn(argv, stdout=self.directory / f"{role}.perf.out", stderr=said)
-        self._recorders[role] = _Recorder(recorder, data)
-        os.write(self._descriptors[control], b"ping\n")
+        argv += ["--no-buildid", "--no-buildid-cache", "--pid", str(process.pid)]
+        argv += ["--control", f"fifo:{recorder.pipe('control')},{recorder.pipe('answer')}"]
+        argv += ["--output", str(recorder.file("data"))]
+        said = recorder.file("err")
+        recording = recorder.host.spawn(argv, stdout=recorder.file("out"), stderr=said)
+        recorder.process = recording
+        nowhere = Path("/dev/null")
+        ask = ["/bin/sh", "-c", _LET_GO, "sh", *recorder.pipes]
+        asking = recorder.host.spawn(ask, stdout=nowhere, stderr=nowhere)
         deadline = time.monotonic() + ANSWER_TIMEOUT
-        while not select.select([self._descriptors[answer]], [], [], 0.01)[0]:
-            if recorder.poll() is not None or time.monotonic() > deadline:
-                text = said.read_text(encoding="utf-8", errors="replace").strip().partition("\n")[0]
-                raise PerfError(f"perf does not record the {role}: {text or 'it does not answer'}")
-        os.write(self._descriptors[self._pipe(f".{role}.gate")], b"\n")
+        try:
+            while (answered := asking.poll()) is None:
+                if recording.poll() is not None or time.monotonic() > deadline:
+                    break
+                time.sleep(POLL_S)
+        finally:
+            asking.kill()
+        if answered is None or answered.returncode != 0:
+            text = recorder.host.read(str(said)).strip().partition("\n")[0]
+            raise PerfError(f"perf does not record the {role}: {text or 'it does not answer'}")
 
-    def stop(self) -> float:
-        """End perf, which ends by itself with the program it records; returns the CPU time it took in seconds."""
-        for role, recorder in self._recorders.items():
-            with contextlib.suppress(OSError):
-                os.write(self._descriptors[self._pipe(f".{role}.control")], b"stop\n")
+    def stop(self) -> dict[str, float]:
+        """End perf, which ends by itself with the program it records; the processor time it took in seconds by role."""
+        for recorder in self._recorders.values():
+            if recorder.process is None:
+                continue
+            # it writes what it still has
+            recorder.process.terminate()
             try:
                 ended = recorder.process.wait(STOP_TIMEOUT)
             except TimeoutError:
                 recorder.process.kill()
                 ended = recorder.process.wait(STOP_TIMEOUT)
             recorder.cpu_s = ended.user_s + ended.system_s
-        for path, descriptor in self._descriptors.items():
-            os.close(descriptor)
-            path.unlink(missing_ok=True)
-        self._descriptors.clear()
-        return sum(recorder.cpu_s for recorder in self._recorders.values())
+        return {role: recorder.cpu_s for role, recorder in self._recorders.items()}
 
-    def fold(self, hosts: Mapping[str, Host], begin: int, end: int) -> dict[str, Any]:
-        """Write ``<role>.folded.gz`` of the samples between two times (CLOCK_MONOTONIC, ns); returns what was recorded.
+    def resolve(self) -> None:
+        """Have the recordings in text, with names of symbols, as files of the hosts; raises PerfError if one is damaged.
 
-        Raises PerfError if a recording cannot be read or holds no sample of that time.
+        Programs, libraries and kernel modules are looked for on the host where they ran.
+        """
+        running: list[tuple[_Recorder, Process]] = []
+        try:
+            for recorder in self._recorders.values():
+                argv = ["perf", "script", "--input", str(recorder.file("data")), "--no-inline", "--ns"]
+                argv += ["--show-lost-events", "--fields", "comm,tid,time,ip,sym,dso"]
+                process = recorder.host.spawn(argv, stdout=recorder.file("script"), stderr=recorder.file("err"))
+                running.append((recorder, process))
+            for recorder, process in running:
+                self._resolved(recorder, process)
+        finally:
+            for _, process in running:
+                process.kill()
+
+    def _resolved(self, recorder: _Recorder, process: Process) -> None:
+        try:
+            ended = process.wait(SCRIPT_TIMEOUT)
+        except TimeoutError:
+            raise PerfError(f"perf script of the {recorder.role} took longer than {SCRIPT_TIMEOUT:g} s") from None
+        if ended.returncode != 0:
+            lines = recorder.host.read(str(recorder.file("err"))).strip().splitlines()
+            said = lines[-1] if lines else f"exit code {ended.returncode}"
+            raise PerfError(f"perf script of the {recorder.role}: {said}")
+        recorder.data_bytes = int(recorder.host.run(["stat", "-c", "%s", str(recorder.file("data"))]).stdout)
+        recorder.ahead_ns = recorder.host.monotonic_ahead_ns()
+
+    def clear(self) -> None:
+        """Remove the recordings, which are of no use elsewhere, and the pipes from the hosts."""
+        for recorder in self._recorders.values():
+            recorder.host.run(["rm", "-f", *recorder.pipes, str(recorder.file("data"))])
+
+    def fold(self, begin: int, end: int) -> dict[str, Any]:
+        """Write ``<role>.folded.gz`` of the samples between two times of the client's clock; returns what was recorded.
+
+        The times are those of CLOCK_MONOTONIC in ns; the text of the recordings is in the run's directory by now.
+        Raises PerfError if there is no sample of that time.
         """
         facts: dict[str, Any] = {"event": EVENT, **self.settings.model_dump(), "begin_ns": begin, "end_ns": end}
         for role, recorder in self._recorders.items():
-            script = self._script(hosts[role], role, recorder.data)
-            stacks, lost = fold(script, begin, end)
+            ahead = recorder.ahead_ns - self._recorders["client"].ahead_ns
+            script = (self.directory / f"{role}.perf.script").read_text(encoding="utf-8", errors="replace")
+            stacks, lost = fold(script, begin + ahead, end + ahead)
             if not stacks:
                 raise PerfError(f"perf recorded no sample of the {role} during the transfer")
             write_folded(self.directory / folded_name(role), stacks)
@@ -171,40 +237,17 @@ class Profile:
                 "samples": sum(stacks.values()),
                 "lost": lost,
                 "stacks": len(stacks),
-                "data_bytes": recorder.data.stat().st_size,
+                "data_bytes": recorder.data_bytes,
                 "perf_cpu_s": recorder.cpu_s,
+                "ahead_of_client_ns": ahead,
             }
         return facts
 
     def discard(self) -> None:
-        """Remove perf.data and what perf printed."""
-        for role, recorder in self._recorders.items():
-            for path in (recorder.data, *(self.directory / f"{role}.perf.{kind}" for kind in ("out", "err", "script"))):
-                path.unlink(missing_ok=True)
-
-    def _script(self, host: Host, role: str, data: Path) -> str:
-        argv = ["perf", "script", "--input", str(data), "--no-inline", "--ns", "--show-lost-events"]
-        argv += ["--fields", "comm,tid,time,ip,sym,dso"]
-        out, said = self.directory / f"{role}.perf.script", self.directory / f"{role}.perf.err"
-        process = host.spawn(argv, stdout=out, stderr=said)
-        try:
-            ended = process.wait(SCRIPT_TIMEOUT)
-        except TimeoutError:
-            process.kill()
-            process.wait(STOP_TIMEOUT)
-            raise PerfError(f"perf script of the {role} took longer than {SCRIPT_TIMEOUT:g} s") from None
-        if ended.returncode != 0:
-            lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise PerfError(f"perf script of the {role}: {lines[-1] if lines else f'exit code {ended.returncode}'}")
-        return out.read_text(encoding="utf-8", errors="replace")
-
-    def _pipe(self, name: str) -> Path:
-        """A named pipe in the run's directory, held open for both directions so that nobody waits for the other end."""
-        path = self.directory / name
-        if path not in self._descriptors:
-            os.mkfifo(path)
-            self._descriptors[path] = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        return path
+        """Remove what perf printed from the run's directory."""
+        for role in self._recorders:
+            for kind in ("out", "err", "script"):
+                (self.directory / f"{role}.perf.{kind}").unlink(missing_ok=True)
 
 
 # ---- folding ---------------------------------------------------------------------------------------------------------

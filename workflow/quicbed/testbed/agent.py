@@ -899,6 +899,10 @@ class Agent:
         """Hear that the controller is alive; returns the host's time, in s since the epoch."""
         return time.time()
 
+    async def op_monotonic(self) -> int:
+        """CLOCK_MONOTONIC of the host in ns, which is the clock of the endpoints' events."""
+        return time.monotonic_ns()
+
     # -- operations: settings
 
     async def op_read_settings(self, settings: list[list[str]]) -> list[str | None]:

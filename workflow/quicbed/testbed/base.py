@@ -268,6 +268,10 @@ class Host(ABC):
         """Bring the files of a workspace to *directory*; the workspace is gone afterwards."""
         del directory
 
+    def monotonic_ahead_ns(self) -> int:
+        """How far CLOCK_MONOTONIC of this host is ahead of the driver's machine's, in ns."""
+        return 0
+
     def await_text(self, path: Path, text: str, process: Process, timeout: float) -> bool:
         """Wait until a file that a program writes has *text* in a complete line; ``False`` if the program has ended.
 

@@ -285,7 +285,15 @@ class RemoteHost(Host):
         input: str | None = None,  # noqa: A002
     ) -> Completed:
         limit = timeout + REQUEST_TIMEOUT_S
-        found = self.request("run", argv=list(argv), timeout=timeout, text=input, time_limit=limit)
+        try:
+            found = self.request("run", argv=list(argv), timeout=timeout, text=input, time_limit=limit)
+        except HostLostError:
+            raise
+        except TestbedError as error:
+            package = PACKAGES.get(argv[0])
+            if package is None or "no such program" not in str(error):
+                raise
+            raise TestbedError(f"{error}; install there with: apt-get install {package}") from None
         done = Completed(tuple(argv), found["returncode"], found["stdout"], found["stderr"])
         if check and done.returncode != 0:
             lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
@@ -421,6 +429,16 @@ class RemoteHost(Host):
         return bool(found == "found")
 
     # -- what it is
+
+    def monotonic_ahead_ns(self) -> int:
+        readings = []
+        for _ in range(_CLOCK_READINGS):
+            begin = time.monotonic_ns()
+            there: int = self.request("monotonic")
+            end = time.monotonic_ns()
+            readings.append((end - begin, there - (begin + end) // 2))
+        # the quickest answer tells best, to half of its time
+        return min(readings)[1]
 
     def find_interface(self) -> dict[str, Any]:
         """The measured interface as `ip -j addr` shows it; raises TestbedError unless it can carry the link."""
