@@ -17,7 +17,7 @@ from quicbed.testbed.remote import SshTestbed
 
 LINKS = (
     LinkSettings(mode="throughput", congestion_control="reno"),
-    LinkSettings(mode="wire", mtu=1400, rate_mbit=100, congestion_control="reno"),
+    LinkSettings(mode="wire", mtu=1400, rate_mbit=100, loss_percent=1, congestion_control="reno"),
 )
 # Each leaves a program of its own behind, which has to end too.
 SERVER = "sleep 86399 & echo begin; exec sleep 86398"

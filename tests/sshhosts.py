@@ -95,6 +95,10 @@ class SshHosts:
                 raise RuntimeError("the links do not come up")
             time.sleep(0.02)
         self.write_known_hosts()
+        self._write_client()
+
+    def _write_client(self) -> None:
+        """The configuration of who reaches the hosts."""
         self.config.write_text(
             f"Host *\n  UserKnownHostsFile {self.known_hosts}\n  IdentityFile {self.key}\n  User root\n"
             f"Host the-server\n  HostName {MANAGEMENT['server']}\n"
@@ -118,6 +122,18 @@ class SshHosts:
 
     def start(self, role: str) -> None:
         """Start a host's SSH server."""
+        config = self._write_server(role)
+        argv = ["ip", "netns", "exec", self.namespaces[role], SSHD, "-D", "-e", "-f", str(config)]
+        with (self.directory / f"{role}.log").open("ab") as log:
+            self.servers[role] = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + PATIENCE_S
+        while f"{MANAGEMENT[role]}:22" not in _tool("ip", "netns", "exec", self.namespaces[role], "ss", "-Htln"):
+            if time.monotonic() > deadline or self.servers[role].poll() is not None:
+                raise RuntimeError((self.directory / f"{role}.log").read_text())
+            time.sleep(0.02)
+
+    def _write_server(self, role: str) -> Path:
+        """The configuration of a host's SSH server."""
         locked = subprocess.run(["getent", "shadow", "root"], capture_output=True, text=True).stdout
         config = self.directory / f"{role}.sshd"
         config.write_text(
@@ -127,14 +143,7 @@ class SshHosts:
             # without PAM the server refuses an account whose password is locked
             f"UsePAM {'yes' if locked.split(':')[1:2] == ['!'] else 'no'}\n"
         )
-        argv = ["ip", "netns", "exec", self.namespaces[role], SSHD, "-D", "-e", "-f", str(config)]
-        with (self.directory / f"{role}.log").open("ab") as log:
-            self.servers[role] = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
-        deadline = time.monotonic() + PATIENCE_S
-        while f"{MANAGEMENT[role]}:22" not in _tool("ip", "netns", "exec", self.namespaces[role], "ss", "-Htln"):
-            if time.monotonic() > deadline or self.servers[role].poll() is not None:
-                raise RuntimeError((self.directory / f"{role}.log").read_text())
-            time.sleep(0.02)
+        return config
 
     def stop(self, role: str) -> None:
         """End a host's SSH server; connections stay."""

@@ -13,8 +13,9 @@ import pytest
 from pydantic import ValidationError
 
 from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError
-from quicbed.testbed import loss as module
-from quicbed.testbed.loss import is_lost, threshold
+from quicbed.testbed import agent
+from quicbed.testbed.agent import loss_threshold
+from quicbed.testbed.loss import is_lost
 
 FRAMES = 1000
 PATIENCE_S = 60.0
@@ -64,8 +65,8 @@ def test_the_numbers_are_those_of_splitmix64() -> None:
 
 
 def test_shares() -> None:
-    assert threshold(0) == 0
-    assert threshold(100) == 2**32
+    assert loss_threshold(0) == 0
+    assert loss_threshold(100) == 2**32
     assert not any(is_lost(SEED, index, 0) for index in range(FRAMES))
     assert all(is_lost(SEED, index, 100) for index in range(FRAMES))
     lost = sum(is_lost(SEED, index, PERCENT) for index in range(FRAMES))
@@ -105,7 +106,7 @@ def test_a_kernel_that_cannot_lose_frames_says_so(testbed: LocalTestbed, monkeyp
     assert testbed.unsupported(WIRE) is None
     reason = testbed.unsupported(LinkSettings(mode="wire", loss_percent=1))
     assert reason == "no losses: kernel has no tc with extended BPF: Operation not permitted"
-    monkeypatch.setattr(module, "_BPF_SYSCALL", {})
+    monkeypatch.setattr(agent, "_BPF_SYSCALL", {})
     monkeypatch.setattr(testbed, "_loss", None)
     with pytest.raises(TestbedError, match=r"middle: cannot lose frames by a seed: bpf: bpf\(2\) is not known for"):
         testbed.apply(LinkSettings(mode="wire", loss_percent=1))

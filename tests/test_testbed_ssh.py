@@ -30,6 +30,7 @@ from quicbed.config import Testbed as Settings
 from quicbed.doctor import doctor
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError
 from quicbed.testbed.base import PACKAGES
+from quicbed.testbed.loss import is_lost
 from quicbed.testbed.remote import SshTestbed, state_directory
 from quicbed.testbed.ssh import Loop, connect
 from sshhosts import MANAGEMENT, MEASURED, ROLES, SSHD, SshHosts
@@ -257,6 +258,19 @@ def test_a_queueing_discipline_of_somebody_else_is_not_touched(hosts: SshHosts) 
         subprocess.run([*argv, "del", "dev", "link0", "root"], check=True)
 
 
+def test_what_somebody_else_does_to_frames_is_not_touched(hosts: SshHosts) -> None:
+    argv = ["tc", "-n", hosts.namespaces["client"], "qdisc"]
+    subprocess.run([*argv, "add", "dev", "link0", "clsact"], check=True)
+    try:
+        with SshTestbed("pair", hosts.settings()) as testbed:
+            testbed.apply(WIRE)  # which needs nothing of it
+            with pytest.raises(TestbedError, match=r"client .*: clsact link0: somebody has set it, .*tc qdisc del dev"):
+                testbed.apply(LinkSettings(mode="wire", congestion_control="reno", loss_percent=1))
+        assert "clsact" in subprocess.run([*argv, "show"], capture_output=True, text=True).stdout
+    finally:
+        subprocess.run([*argv, "del", "dev", "link0", "clsact"], check=True)
+
+
 # ---- one testbed, used by several tests
 
 
@@ -339,12 +353,77 @@ def test_a_link_that_is_not_the_one_between_the_hosts(
         testbed.client.check(MEASURED["server"])
 
 
-def test_a_round_trip_time_and_losses_are_unsupported(testbed: SshTestbed) -> None:
-    assert "loses no frames" in (testbed.unsupported(LinkSettings(mode="wire", loss_percent=1)) or "")
-    link = LinkSettings(mode="wire", rtt_ms=10)
-    assert "adds no round-trip time" in (testbed.unsupported(link) or "")
-    with pytest.raises(TestbedError, match="adds no round-trip time"):
-        testbed.apply(link)
+def test_what_a_kernel_cannot_do_to_a_link_is_unsupported(
+    testbed: SshTestbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks = {"delay": "kernel has no netem", "loss": "kernel has no tc with extended BPF: not permitted"}
+    monkeypatch.setattr(testbed.server, "_abilities", lacks)
+    assert testbed.unsupported(WIRE) is None
+    delayed = LinkSettings(mode="wire", rtt_ms=10)
+    if testbed.client.lacks("delay") == "":
+        assert testbed.unsupported(delayed) == "no round-trip time: server (10.114.0.2): kernel has no netem"
+    # the client loses frames of both directions
+    assert testbed.unsupported(LinkSettings(mode="wire", loss_percent=1)) is None
+    monkeypatch.setattr(testbed.client, "_abilities", lacks)
+    assert testbed.unsupported(delayed) == "no round-trip time: client (10.114.0.1): kernel has no netem"
+    with pytest.raises(TestbedError, match=r"testbed shared: no losses: client \(10\.114\.0\.1\): kernel has no tc with"):
+        testbed.apply(LinkSettings(mode="wire", loss_percent=1))
+
+
+FRAMES, LOST_PERCENT, SEED = 1000, 5.0, 42
+# Prints the port, then the numbers of the datagrams that arrive until there are no more.
+RECEIVE = """
+import socket, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+    near.setsockopt(socket.SOL_SOCKET, 33, 2**24)  # SO_RCVBUFFORCE
+    near.bind((sys.argv[1], 0))
+    print("port", near.getsockname()[1], flush=True)
+    near.settimeout(20)
+    try:
+        while True:
+            print(int.from_bytes(near.recv(100), "big"))
+            near.settimeout(1)
+    except TimeoutError:
+        pass
+"""
+SEND_NUMBERS = """
+import socket, sys
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+    for number in range(int(sys.argv[3])):
+        near.sendto(number.to_bytes(4, "big"), (sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def _arrived(testbed: SshTestbed, receiving: str, directory: Path) -> set[int]:
+    """Which of so many datagrams arrive at a host."""
+    directory.mkdir()
+    far, near = (testbed.client, testbed.server) if receiving == "client" else (testbed.server, testbed.client)
+    place = far.workspace(directory)
+    argv = [sys.executable, "-c", RECEIVE, str(far.address)]
+    receiver = far.spawn(argv, stdout=place / "out", stderr=place / "err")
+    assert far.await_text(place / "out", "port", receiver, PATIENCE_S)
+    port = far.read(str(place / "out")).split()[1]
+    near.run([sys.executable, "-c", SEND_NUMBERS, str(far.address), port, str(FRAMES)])
+    assert receiver.wait(3 * PATIENCE_S).returncode == 0
+    far.collect(directory)
+    return set(map(int, (directory / "out").read_text().split()[2:]))
+
+
+def test_the_frames_that_the_seed_says_are_lost_and_counted(testbed: SshTestbed, tmp_path: Path) -> None:
+    testbed.apply(LinkSettings(mode="wire", congestion_control="reno", loss_percent=LOST_PERCENT))
+    before = testbed.counters()
+    for receiving, seed in (("client", SEED), ("server", ~SEED)):
+        testbed.seed_losses(SEED)
+        found = _arrived(testbed, receiving, tmp_path / receiving)
+        assert found == {number for number in range(FRAMES) if not is_lost(seed, number, LOST_PERCENT)}
+    after = testbed.counters()
+    for receiving in ROLES:
+        lost = after[f"link.lost_to_{receiving}"] - before[f"link.lost_to_{receiving}"]
+        # what answers in the other direction may be lost too
+        assert lost >= FRAMES - len((tmp_path / receiving / "out").read_text().split()[2:]) > 0
+    testbed.apply(WIRE)
+    assert len(_arrived(testbed, "client", tmp_path / "again")) == FRAMES
+    assert testbed.counters()["link.lost_to_client"] == 0
 
 
 def test_an_mtu_that_the_way_does_not_carry(testbed: SshTestbed, network: SshHosts) -> None:

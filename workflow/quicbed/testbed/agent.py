@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import fcntl
 import hashlib
 import json
@@ -327,10 +328,214 @@ def _all_processes() -> Iterator[int]:
         yield from [int(entry.name) for entry in entries if entry.name.isdigit()]
 
 
+# ---- frames lost on purpose ------------------------------------------------------------------------------------------
+
+# linux/bpf.h
+_BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
+_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD = 0, 1, 2, 5
+_MAP_TYPE_ARRAY = 2
+_PROG_TYPE_SCHED_CLS = 3
+_ATTRIBUTES_SIZE = 128
+
+# linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h
+_RTM_NEWTFILTER = 44
+_REQUEST_ACK_CREATE_EXCL = 0x1 | 0x4 | 0x400 | 0x200
+INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
+_TCA_KIND, _TCA_OPTIONS = 1, 2
+_TCA_BPF_FD, _TCA_BPF_NAME, _TCA_BPF_FLAGS = 6, 7, 8
+_DIRECT_ACTION = 1
+_TC_ACT_STOLEN = 4
+_ETH_P_ALL, _ETH_P_IP = 0x0003, 0x0800
+_SKB_PROTOCOL = 16  # offset in struct __sk_buff (linux/bpf.h)
+LOSS_NAME = "quicbed-loss"
+_NLMSG_ERROR = 2
+
+SPLITMIX_GAMMA = 0x9E3779B97F4A7C15
+SPLITMIX_1 = 0xBF58476D1CE4E5B9
+SPLITMIX_2 = 0x94D049BB133111EB
+SPLITMIX_MASK = 2**64 - 1
+
+# What the program keeps: frames seen since the seed was set, seed, threshold, frames lost since the beginning.
+_STATE = struct.Struct("=4Q")
+_SEEN, _SEED, _THRESHOLD, _LOST = 0, 8, 16, 24
+
+
+def loss_threshold(percent: float) -> int:
+    """What the upper half of a drawn number is below when its frame is lost."""
+    return round(percent / 100 * 2**32)
+
+
+def _bpf(command: int, attributes: bytes) -> int:
+    number = _BPF_SYSCALL.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, f"bpf(2) is not known for {platform.machine()}")
+    buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTES_SIZE)
+    result: int = _libc.syscall(number, command, buffer, _ATTRIBUTES_SIZE)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def _instruction(code: int, target: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
+    return struct.pack("=BBhi", code, source << 4 | target, offset, value)
+
+
+def _load(target: int, value: int, source: int = 0) -> bytes:
+    """A constant of 64 bits, which takes two instructions; source 1: the file descriptor of a map."""
+    low, high = struct.unpack("=ii", struct.pack("=Q", value))
+    return _instruction(0x18, target, source, 0, low) + _instruction(0, value=high)
+
+
+def _program(map_descriptor: int) -> bytes:
+    """The instructions: r6 is the state, r1 the number of the packet, then the number drawn for it.
+
+    What is not IPv4, as questions for addresses, passes without a number: hosts send it when they like.
+    """
+
+    def xor_shifted(bits: int) -> bytes:
+        # r2 = r1; r2 >>= bits; r1 ^= r2
+        return _instruction(0xBF, 2, 1) + _instruction(0x77, 2, value=bits) + _instruction(0xAF, 1, 2)
+
+    lost = (
+        _instruction(0xB7, 1, value=1)
+        + _instruction(0xDB, 6, 1, _LOST)  # atomic add
+        # as if it had been sent or received: programs must not be told, as they are of queues that are full
+        + _instruction(0xB7, 0, value=_TC_ACT_STOLEN)
+        + _instruction(0x95)
+    )
+    draw = (
+        _instruction(0xBF, 6, 0)
+        + _instruction(0xB7, 1, value=1)
+        + _instruction(0xDB, 6, 1, _SEEN, 1)  # atomic add, and r1 is what it was
+        + _instruction(0x07, 1, value=1)
+        + _load(2, SPLITMIX_GAMMA)
+        + _instruction(0x2F, 1, 2)
+        + _instruction(0x79, 2, 6, _SEED)
+        + _instruction(0x0F, 1, 2)
+        + xor_shifted(30)
+        + _load(2, SPLITMIX_1)
+        + _instruction(0x2F, 1, 2)
+        + xor_shifted(27)
+        + _load(2, SPLITMIX_2)
+        + _instruction(0x2F, 1, 2)
+        + xor_shifted(31)
+        + _instruction(0x77, 1, value=32)
+        + _instruction(0x79, 2, 6, _THRESHOLD)
+        + _instruction(0x3D, 1, 2, len(lost) // 8)  # r1 >= r2: not lost
+    )
+    look_up = (
+        _instruction(0x62, 10, 0, -4, 0)  # key 0, on the stack
+        + _instruction(0xBF, 2, 10)
+        + _instruction(0x07, 2, value=-4)
+        + _load(1, map_descriptor, source=1)
+        + _instruction(0x85, value=1)  # bpf_map_lookup_elem
+        + _instruction(0x15, 0, 0, (len(draw) + len(lost)) // 8, 0)
+    )
+    is_ip = _instruction(0x61, 7, 1, _SKB_PROTOCOL) + _instruction(
+        0x55, 7, 0, (len(look_up) + len(draw) + len(lost)) // 8, socket.htons(_ETH_P_IP)
+    )
+    passed = _instruction(0xB7, 0, value=0) + _instruction(0x95)  # TC_ACT_OK
+    return is_ip + look_up + draw + lost + passed
+
+
+class FrameLoss:
+    """Loses frames at one place of the traffic of one interface, as a seed says; none until it is told to.
+
+    A program of some 30 instructions (extended BPF) draws a number for every IPv4 packet and drops it if the number is
+    below a threshold. The numbers are those of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+    Generators, OOPSLA 2014), so that the n-th frame after the seed was set is lost or not whatever it is, and the same
+    frames are lost again with the same seed. The kernel forgets it with the queueing discipline that it is attached to.
+    """
+
+    def __init__(self) -> None:
+        """OSError where the kernel cannot do it."""
+        self._map = _bpf(_MAP_CREATE, struct.pack("=4I", _MAP_TYPE_ARRAY, 4, _STATE.size, 1))
+
+    def attach(self, interface: str, parent: int) -> None:
+        """Lose frames that arrive at an interface (INGRESS) or leave it (EGRESS), which has the discipline clsact.
+
+        It has to be called in the network namespace of the interface.
+        """
+        program = self._load_program()
+        try:
+            _attach(interface, parent, program)
+        finally:
+            os.close(program)
+
+    def _load_program(self) -> int:
+        code = ctypes.create_string_buffer(_program(self._map))
+        licence = ctypes.create_string_buffer(b"Apache-2.0")
+        attributes = struct.pack(
+            "=IIQQ", _PROG_TYPE_SCHED_CLS, (len(code) - 1) // 8, ctypes.addressof(code), ctypes.addressof(licence)
+        )
+        return _bpf(_PROG_LOAD, attributes)
+
+    def _state(self) -> tuple[int, int, int, int]:
+        state = self._reach(_MAP_LOOKUP, _STATE.pack(0, 0, 0, 0))
+        seen, seed, below, lost = _STATE.unpack(state)
+        return seen, seed, below, lost
+
+    def _reach(self, command: int, content: bytes) -> bytes:
+        key = ctypes.create_string_buffer(4)
+        value = ctypes.create_string_buffer(content, _STATE.size)
+        _bpf(command, struct.pack("=I4xQQQ", self._map, ctypes.addressof(key), ctypes.addressof(value), 0))
+        return value.raw
+
+    def set(self, percent: float, seed: int) -> None:
+        """Lose this share of frames from now on, beginning with the first number of *seed*."""
+        lost = self._state()[3]
+        self._reach(_MAP_UPDATE, _STATE.pack(0, seed & SPLITMIX_MASK, loss_threshold(percent), lost))
+
+    @property
+    def lost(self) -> int:
+        """Frames lost so far."""
+        return self._state()[3]
+
+    def close(self) -> None:
+        """Let go of the kernel's objects."""
+        os.close(self._map)
+
+
+def _attribute(kind: int, content: bytes) -> bytes:
+    """A netlink attribute, padded to four bytes."""
+    length = 4 + len(content)
+    return struct.pack("=HH", length, kind) + content + bytes(-length % 4)
+
+
+def _attach(interface: str, parent: int, program: int) -> None:
+    """Put a program at the ingress or egress of an interface, which has clsact (netlink, RTM_NEWTFILTER)."""
+    options = (
+        _attribute(_TCA_BPF_FD, struct.pack("=I", program))
+        + _attribute(_TCA_BPF_NAME, LOSS_NAME.encode() + b"\0")
+        + _attribute(_TCA_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION))
+    )
+    protocol = 1 << 16 | socket.htons(_ETH_P_ALL)
+    body = struct.pack("=BxHiIII", 0, 0, socket.if_nametoindex(interface), 0, parent, protocol)
+    body += _attribute(_TCA_KIND, b"bpf\0") + _attribute(_TCA_OPTIONS, options)
+    header = struct.pack("=IHHII", 16 + len(body), _RTM_NEWTFILTER, _REQUEST_ACK_CREATE_EXCL, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as control:
+        control.bind((0, 0))
+        control.send(header + body)
+        answer = control.recv(65536)
+    kind = struct.unpack_from("=H", answer, 4)[0]
+    code = struct.unpack_from("=i", answer, 16)[0]
+    if kind != _NLMSG_ERROR or code:
+        raise OSError(-code, os.strerror(-code))
+
+
 # ---- settings of the host --------------------------------------------------------------------------------------------
 
 Change = dict[str, Any]
-"""A setting and its wanted value: `kind`, `name`, `value` (a string; a list of words for kind `qdisc`)."""
+"""A setting and its wanted value: `kind`, `name`, `value`.
+
+Values are strings, but for the kinds `qdisc` and `clsact`: lists of words, `["default"]` where there is to be none.
+`qdisc` is the root queueing discipline of an interface as tc(8) has it; words after `child` are those of a discipline
+in it. `clsact` is what is done to frames as they arrive or leave, with the queueing discipline of this name: `loss`.
+"""
+
+DISCIPLINES = ("qdisc", "clsact")
+"""Kinds of settings that are made and removed, and cannot be put back to what somebody else has made."""
 
 
 def _words(text: str) -> str:
@@ -403,6 +608,8 @@ def shown(change: Mapping[str, Any]) -> str:
     value = change["value"]
     if change["kind"] == "qdisc":
         return str(value[0])
+    if change["kind"] == "clsact":
+        return " ".join(value)
     return _words(value) if change["kind"] in _FILES else str(value)
 
 
@@ -462,6 +669,8 @@ class Settings:
         self.programs = programs
         self.entries: list[dict[str, Any]] = []
         self.identity: dict[str, Any] = {}
+        self.losses: dict[str, tuple[FrameLoss, ...]] = {}
+        """By interface: frames lost as they arrive, and as they leave."""
         self._features: dict[str, dict[str, dict[str, bool]]] = {}
         # restoring waits until a change that is under way has ended
         self._turn = asyncio.Lock()
@@ -490,6 +699,8 @@ class Settings:
             return str(rings[what])
         if kind == "qdisc":
             return await self._qdisc(interface)
+        if kind == "clsact":
+            return await self._clsact(interface)
         raise AgentError(f"{kind}: no such kind of setting")
 
     async def features(self, interface: str, *, again: bool = False) -> dict[str, dict[str, bool]]:
@@ -505,6 +716,19 @@ class Settings:
         # the kernel's own choice has the handle 0:
         root = next((row for row in rows if row.get("root") and row.get("handle", "0:") != "0:"), None)
         return "default" if root is None else str(root["kind"])
+
+    async def _clsact(self, interface: str) -> str:
+        """What is attached to clsact: `loss`, `other` if it is not ours, or `default` if there is no clsact."""
+        rows = json.loads(await self.programs.tool("tc", "-j", "qdisc", "show", "dev", interface) or "[]")
+        kinds = [row["kind"] for row in rows]
+        if "clsact" not in kinds:
+            return "other" if "ingress" in kinds else "default"
+        for place in ("ingress", "egress"):
+            shown = await self.programs.tool("tc", "filter", "show", "dev", interface, place)
+            # the lines of a filter without a handle are those of its list
+            if any(LOSS_NAME not in line for line in shown.splitlines() if " handle " in line):
+                return "other"
+        return "loss"
 
     # -- changing
 
@@ -525,13 +749,39 @@ class Settings:
                 features.setdefault(interface, []).extend([_FEATURE_OPTIONS.get(what, what), value])
             elif kind == "ring":
                 await self.programs.tool("ethtool", "-G", interface, what, value)
-            elif value[0] == "default":
-                await self.programs.tool("tc", "qdisc", "del", "dev", interface, "root")
+            elif kind == "clsact":
+                await self._write_clsact(interface, value)
             else:
-                await self.programs.tool("tc", "qdisc", "replace", "dev", interface, "root", *value)
+                await self._write_qdisc(interface, value)
         for interface, options in features.items():
             self._features.pop(interface, None)
             await self.programs.tool("ethtool", "-K", interface, *options)
+
+    async def _write_qdisc(self, interface: str, words: Sequence[str]) -> None:
+        # anew: what is replaced by one of its kind would keep the disciplines in it
+        if await self._qdisc(interface) != "default":
+            await self.programs.tool("tc", "qdisc", "del", "dev", interface, "root")
+        if words[0] == "default":
+            return
+        place = words.index("child") if "child" in words else len(words)
+        await self.programs.tool("tc", "qdisc", "add", "dev", interface, "root", "handle", "1:", *words[:place])
+        if child := words[place + 1 :]:
+            await self.programs.tool("tc", "qdisc", "add", "dev", interface, "parent", "1:1", "handle", "2:", *child)
+
+    async def _write_clsact(self, interface: str, words: Sequence[str]) -> None:
+        for loss in self.losses.pop(interface, ()):
+            loss.close()
+        if await self._clsact(interface) != "default":
+            await self.programs.tool("tc", "qdisc", "del", "dev", interface, "clsact")
+        if words[0] == "default":
+            return
+        await self.programs.tool("tc", "qdisc", "add", "dev", interface, "clsact")
+        try:
+            self.losses[interface] = (FrameLoss(), FrameLoss())
+            for loss, parent in zip(self.losses[interface], (INGRESS, EGRESS)):
+                loss.attach(interface, parent)
+        except OSError as error:
+            raise AgentError(f"clsact {interface}: cannot lose frames by a seed: bpf: {error.strerror}") from None
 
     async def apply(self, changes: Sequence[Change]) -> list[dict[str, str]]:
         """Make settings as wanted and verify it by reading back; returns those changed, with their values before."""
@@ -546,14 +796,15 @@ class Settings:
             before = await self.read(change["kind"], change["name"])
             after = shown(change)
             entry = self._entry(change["kind"], change["name"])
+            if change["kind"] in DISCIPLINES and before != "default" and entry is None:
+                what, where = (before, "root") if change["kind"] == "qdisc" else ("it", "clsact")
+                raise AgentError(
+                    f"{change['kind']} {change['name']}: somebody has set {what}, which could not be put back; remove "
+                    f"it with: tc qdisc del dev {change['name']} {where}"
+                )
             # parameters of a queueing discipline are not compared: it is set again
             if before == after and (change["kind"] != "qdisc" or after == "default"):
                 continue
-            if change["kind"] == "qdisc" and before != "default" and entry is None:
-                raise AgentError(
-                    f"qdisc {change['name']}: somebody has set {before}, which could not be put back; remove it with: "
-                    f"tc qdisc del dev {change['name']} root"
-                )
             if entry is None:
                 entry = {"kind": change["kind"], "name": change["name"], "before": before, "after": []}
                 self.entries.append(entry)
@@ -626,7 +877,7 @@ class Settings:
                 if found not in entry["after"] and not (entry["kind"] == "hosts" and found.endswith("(incomplete)")):
                     foreign.append(label)
                     continue
-                value = [entry["before"]] if entry["kind"] == "qdisc" else entry["before"]
+                value = [entry["before"]] if entry["kind"] in DISCIPLINES else entry["before"]
                 change = {"kind": entry["kind"], "name": entry["name"], "value": value}
                 if entry["kind"] == "feature":
                     features.append((entry, change))
@@ -799,8 +1050,8 @@ class Agent:
 
     # -- operations: the host
 
-    async def op_hello(self) -> dict[str, Any]:
-        """What identifies the host and what it has."""
+    async def op_hello(self, optional: list[str]) -> dict[str, Any]:
+        """What identifies the host and what it has, of the programs *optional* too."""
         usage = shutil.disk_usage(self.directory)
         memory = {
             key: int(value.split()[0])
@@ -840,6 +1091,7 @@ class Agent:
             "congestion_controls": (read_text("/proc/sys/net/ipv4/tcp_available_congestion_control") or "").split(),
             "disk_free_bytes": usage.free,
             "missing": [name for name in ("ip", "tc", "ethtool", "tcpdump", "ping") if not _has(name)],
+            "optional": [name for name in optional if _has(name)],
         }
 
     async def op_acquire(self, holder: dict[str, Any], replace: dict[str, Any] | None = None) -> dict[str, Any] | None:
@@ -929,6 +1181,33 @@ class Agent:
         self._locked()
         restored, foreign = await self.settings.restore(None if entries is None else living(entries, boot))
         return {"restored": restored, "foreign": foreign}
+
+    async def op_lose(self, interface: str, percent: float, seed: int) -> None:
+        """Lose this share of the frames of each direction from now on, each with numbers of its own."""
+        arriving, leaving = self._losses(interface)
+        arriving.set(percent, seed)
+        leaving.set(percent, ~seed)
+
+    async def op_lost(self, interface: str) -> list[int]:
+        """Frames lost so far, as they arrived and as they left."""
+        return [loss.lost for loss in self._losses(interface)]
+
+    def _losses(self, interface: str) -> tuple[FrameLoss, ...]:
+        if interface not in self.settings.losses:
+            raise AgentError(f"clsact {interface}: loses no frames")
+        return self.settings.losses[interface]
+
+    async def op_abilities(self) -> dict[str, str]:
+        """Why the kernel cannot do what a link may ask for, empty if it can: `delay`, `loss`.
+
+        Tried in a network namespace of its own.
+        """
+        argv = ["unshare", "--net", sys.executable, "-I", str(Path(__file__)), "probe", str(self.directory)]
+        try:
+            found: dict[str, str] = json.loads(await self.programs.tool(*argv))
+        except AgentError as error:
+            return dict.fromkeys(("delay", "loss"), f"cannot try it in a network namespace: {error}")
+        return found
 
     async def op_end_programs(self) -> int:
         """End every program, and forget their files; settings stay."""
@@ -1211,6 +1490,24 @@ def _has(name: str) -> bool:
     return True
 
 
+def probe() -> dict[str, str]:
+    """What :meth:`Agent.op_abilities` returns, tried on the loopback interface of this network namespace."""
+    tc = [find_program("tc"), "qdisc", "add", "dev", "lo"]
+    found = {"delay": "", "loss": ""}
+    done = subprocess.run([*tc, "root", "netem", "delay", "1ms"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        unknown = "kind is unknown" in done.stderr or "No such file" in done.stderr
+        found["delay"] = "kernel has no netem" if unknown else done.stderr.strip().splitlines()[-1]
+    try:
+        done = subprocess.run([*tc, "clsact"], capture_output=True, text=True, check=False)
+        loss = FrameLoss()
+        loss.attach("lo", INGRESS)
+        loss.close()
+    except OSError as error:
+        found["loss"] = f"kernel has no tc with extended BPF: {done.stderr.strip() or error.strerror}"
+    return found
+
+
 # ---- main ------------------------------------------------------------------------------------------------------------
 
 
@@ -1250,10 +1547,16 @@ async def _restore(directory: Path) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`serve DIRECTORY`: work for the controller at the other end of the pipes; `restore DIRECTORY`: by hand."""
-    if len(arguments) != 2 or arguments[0] not in ("serve", "restore"):
-        print("usage: agent.py serve|restore DIRECTORY", file=sys.stderr)
+    """`serve DIRECTORY`: work for the controller at the other end of the pipes; `restore DIRECTORY`: by hand.
+
+    `probe DIRECTORY`: print what the kernel cannot do.
+    """
+    if len(arguments) != 2 or arguments[0] not in ("serve", "restore", "probe"):
+        print("usage: agent.py serve|restore|probe DIRECTORY", file=sys.stderr)
         return 2
+    if arguments[0] == "probe":
+        print(json.dumps(probe()))
+        return 0
     directory = Path(arguments[1])
     os.umask(0o022)
     if arguments[0] == "restore":

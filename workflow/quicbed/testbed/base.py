@@ -32,6 +32,7 @@ PACKAGES = {
     "setpriv": "util-linux",
     "perf": "linux-perf",
     "ping": "iputils-ping",
+    "iperf3": "iperf3",
 }
 
 
@@ -74,15 +75,16 @@ class LinkSettings(BaseModel):
         0,
         ge=0,
         le=1000,
-        description="Round-trip time added to the link in ms, half of it in each direction; in mode `wire` only. The "
-        "tap is at the server: all of it lies between the tap and the client.",
+        description="Round-trip time added to the link in ms, half of it in each direction; in mode `wire` only. On the "
+        "local testbed all of it lies between the tap, which is at the server, and the client; hosts over SSH delay what "
+        "they send.",
     )
     loss_percent: float = Field(
         0,
         ge=0,
         le=50,
-        description="Share of frames in percent that are lost in each direction; in mode `wire` only. The tap is at "
-        "the server: frames to the client are lost after it, frames to the server before it.",
+        description="Share of IPv4 packets in percent that are lost in each direction; in mode `wire` only. They are lost "
+        "between the tap, which is at the server, and the client.",
     )
     offloads: Literal["off", "gso-gro", "default"] | None = Field(
         None,

@@ -13,7 +13,6 @@ Mbit/s (two shared cores): enough for handshakes, not for bulk transfers.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shlex
@@ -24,10 +23,11 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .base import TestbedError
 from .process import cpu_seconds, find_program
+from .shaping import constant_delay, root_qdisc, verify_delay
 
 if TYPE_CHECKING:
     from .local import LocalHost
@@ -40,8 +40,6 @@ UML = "linux.uml"
 UML_MODULES = Path("/usr/lib/uml/modules")
 UML_PACKAGES = "user-mode-linux kmod"
 
-# More frames than 100 ms at 1 Gbit/s hold, so that netem itself drops nothing.
-_QUEUE_FRAMES = 20_000
 _UML_MEMORY = "128M"
 # Largest MTU of LinkSettings; the guest's ports forward every frame up to it.
 _UML_MTU = 9000
@@ -119,22 +117,16 @@ def open_line(middle: LocalHost, directory: Path, *, netem: bool) -> DelayLine:
 
 
 def _netem(port: str, milliseconds: float) -> list[str]:
-    return [
-        *("tc", "qdisc", "replace", "dev", port, "root", "netem"),
-        *("delay", f"{milliseconds * 1000:.0f}us", "limit", str(_QUEUE_FRAMES)),
-    ]
+    return ["tc", "qdisc", "replace", "dev", port, "root", *constant_delay(milliseconds)]
 
 
 def _verify(where: str, port: str, shown: str, milliseconds: float) -> None:
     """:class:`TestbedError` unless ``tc -j qdisc show`` tells of this delay."""
     try:
-        rows: list[dict[str, Any]] = json.loads(shown or "[]")
+        root = root_qdisc(shown)
     except ValueError:
-        rows = []
-    root = next((row for row in rows if row.get("root")), {})
-    found = root.get("options", {}).get("delay", {}).get("delay")
-    if root.get("kind") != "netem" or found is None or abs(found * 1000 - milliseconds) > 0.01:
-        raise TestbedError(f"{where}: {port} has {root or shown!r} after netem with {milliseconds:g} ms was set")
+        raise TestbedError(f"{where}: {port} has {shown!r} after netem with {milliseconds:g} ms was set") from None
+    verify_delay(where, port, milliseconds, root)
 
 
 class _Netem(DelayLine):

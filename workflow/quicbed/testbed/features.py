@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .base import Completed, TestbedError
 from .delay import uml_problem
-from .loss import PortLoss
+from .loss import port_loss
 from .namespace import NamespaceThread, unshare
 from .process import find_program, finish, require_tools, start
 
@@ -151,7 +151,7 @@ class _Here:
 def _loss() -> Feature:
     """Losses by a seed, tried on the loopback interface."""
     try:
-        PortLoss(_Here(), "lo").close()
+        port_loss(_Here(), "lo").close()
     except (OSError, TestbedError) as error:
         return Feature(False, f"kernel has no tc with extended BPF: {getattr(error, 'strerror', None) or error}")
     return _YES

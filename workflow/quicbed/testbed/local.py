@@ -54,7 +54,7 @@ from .namespace import (
     setns,
 )
 from .process import LocalProcess, finish, require_tools, start
-from .shaping import burst_bytes, root_qdisc, tcp_settings, token_bucket, verify_token_bucket
+from .shaping import burst_bytes, root_qdisc, rtt_problem, tcp_settings, token_bucket, verify_token_bucket
 
 _PREFIX = "quicbed-"
 _PREFIX_LENGTH = 24
@@ -101,12 +101,8 @@ _RECORDED_SETTINGS = (
 )
 _ALLOWED_CONGESTION_CONTROL = sysctl_path("net.ipv4.tcp_allowed_congestion_control")
 _PROBE_TIMEOUT_S = 10.0
-# A round-trip time is right if the fastest of some echoes is not shorter and not much longer.
 _RTT_ECHOES = 5
 _RTT_ATTEMPTS = 4
-_RTT_SHORTER = 0.98
-_RTT_LONGER = 1.1
-_RTT_LONGER_MS = 2.0
 
 
 def namespace_name(testbed: str, role: Role) -> str:
@@ -503,7 +499,6 @@ class LocalTestbed(LockedTestbed):
 
     def _measure_rtt(self, wanted_ms: float) -> float:
         """Median time of UDP echoes in ms, once the fastest of them says that the delay is right."""
-        longest = max(_RTT_LONGER * wanted_ms, wanted_ms + _RTT_LONGER_MS)
         client, server = self._local["client"], self._local["server"]
         near: socket.socket = client.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         far: socket.socket = server.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
@@ -521,14 +516,12 @@ class LocalTestbed(LockedTestbed):
                         far.sendto(content, address)
                         near.recv(65536)
                         times.append((time.monotonic() - begin) * 1e3)
-                    if min(times) <= longest:
+                    if rtt_problem(wanted_ms, times) is None:
                         break
             except OSError as error:
                 raise TestbedError(f"testbed {self.name}: no UDP echo over the delayed link: {error}") from error
-        if not _RTT_SHORTER * wanted_ms <= min(times) <= longest:
-            raise TestbedError(
-                f"testbed {self.name}: round-trip time is at least {min(times):.2f} ms after {wanted_ms:g} ms was set"
-            )
+        if (problem := rtt_problem(wanted_ms, times)) is not None:
+            raise TestbedError(f"testbed {self.name}: {problem}")
         return statistics.median(times)
 
     def _set_mtu(self, host: LocalHost, mtu: int) -> None:

@@ -52,7 +52,7 @@ from .deploy import libc_problem, march_problem
 from .facts import host_id
 from .features import Feature
 from .lifecycle import Attempts, LockedTestbed
-from .shaping import root_qdisc, tcp_settings, token_bucket, verify_token_bucket
+from .shaping import egress, root_qdisc, rtt_problem, tcp_settings, verify_egress
 from .ssh import REQUEST_TIMEOUT_S, Connection, Loop, UnreachableError
 
 RECORD_FORMAT = 1
@@ -64,9 +64,12 @@ _RECONNECT_S = 60.0
 _RETRY_S = 0.5
 _CARRIER_TIMEOUT_S = 20.0
 _ECHOES = 3
+_RTT_ATTEMPTS = 4
 _UDP_OVERHEAD = 28  # IPv4 and UDP headers
 _CAPTURE_TIMEOUT_S = 20.0
 _FREE_BYTES = 200 * 2**20
+_OPTIONAL = ("perf", "iperf3")
+"""Programs that some experiments need."""
 # Intel's count since boot; other processors have no such file.
 _THROTTLED = "/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count"
 _CLOCK_READINGS = 3
@@ -228,6 +231,13 @@ class RemoteHost(Host):
         self._numbers = itertools.count()
         self._workspaces: dict[Path, Path] = {}
         self._provided: dict[Path, Path] = {}
+        self._abilities: dict[str, str] | None = None
+        self._shapes = self._loses = False
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether the rate of the link is limited where this host sends."""
+        return self.name == "server"
 
     @property
     def where(self) -> str:
@@ -249,7 +259,7 @@ class RemoteHost(Host):
         if self.connection is not None:
             await self.connection.discard()
         self.connection = await Connection.open(self.where, self.settings, self._config)
-        self.hello = await self.connection.request("hello")
+        self.hello = await self.connection.request("hello", optional=list(_OPTIONAL))
         offsets = []
         for _ in range(_CLOCK_READINGS):
             begin = time.time()
@@ -259,6 +269,7 @@ class RemoteHost(Host):
         # the quickest answer tells best, to half of its time
         self.clock_offset_s = min(offsets)[1]
         self._workspaces.clear()
+        self._abilities = None
 
     async def close(self) -> None:
         """End the connection; the agent puts everything back that it has not yet."""
@@ -519,6 +530,9 @@ class RemoteHost(Host):
             "governor": Feature(True, hello["cpu_governor"] or "none"),
             "congestion": Feature(True, ", ".join(hello["congestion_controls"]) or "none"),
             "hugepages": Feature(True, str(hello["hugepages"])),
+            "delay": Feature(True, _ability(self.lacks("delay"))),
+            "loss": Feature(True, _ability(self.lacks("loss"))),
+            **{name: Feature(True, self._installed(name)) for name in _OPTIONAL},
             "free disk": Feature(True, f"{hello['disk_free_bytes'] >> 20} MiB in {self.settings.directory}"),
             "clock": Feature(True, f"{hello['clock_source']}, {self.clock_offset_s:+.3f} s from the controller's"),
         }
@@ -532,6 +546,21 @@ class RemoteHost(Host):
             )
             rows["offloads"] = Feature(True, ", ".join(offloads) or "none")
         return rows
+
+    def _installed(self, program: str) -> str:
+        if program in self.hello["optional"]:
+            return "yes"
+        return _ability(f"{program} is missing; install there with: apt-get install {PACKAGES[program]}")
+
+    def lacks(self, ability: str) -> str:
+        """Why the host's kernel cannot do something, `delay` or `loss`; empty if it can."""
+        if self._abilities is None:
+            self._abilities = self.request("abilities")
+        return self._abilities[ability]
+
+    def lose(self, percent: float, seed: int = 0) -> None:
+        """Lose this share of the frames of each direction, beginning with the first numbers of *seed*."""
+        self.request("lose", interface=self.interface, percent=percent, seed=seed)
 
     def standing_changes(self) -> list[dict[str, Any]]:
         """What the configuration changes for as long as the testbed is in use."""
@@ -578,9 +607,15 @@ class RemoteHost(Host):
                 continue  # segmentation in software takes its place
             changes.append({"kind": "feature", "name": f"{self.interface} {name}", "value": "on" if on else "off"})
         changes.append({"kind": "mtu", "name": self.interface, "value": str(link.mtu)})
-        if self.name == "server":
-            shaped = ["default"] if link.rate_mbit is None else token_bucket(link)
-            changes.append({"kind": "qdisc", "name": self.interface, "value": shaped})
+        # at the client nothing is touched before something is asked for
+        self._shapes |= self.name == "server" or link.rtt_ms > 0
+        if self._shapes:
+            words = egress(link, limited=self._is_limited)
+            changes.append({"kind": "qdisc", "name": self.interface, "value": words})
+        self._loses |= self.name == "client" and link.loss_percent > 0
+        if self._loses:
+            words = ["loss"] if link.loss_percent else ["default"]
+            changes.append({"kind": "clsact", "name": self.interface, "value": words})
         sysctl = {"net.ipv4.tcp_congestion_control": link.congestion_control, **tcp_settings(link)}
         return changes + [{"kind": "sysctl", "name": name, "value": value} for name, value in sysctl.items()]
 
@@ -610,9 +645,19 @@ class RemoteHost(Host):
             "settings": dict(zip(names, values, strict=True)),
         }
 
+    def verify_egress(self, link: LinkSettings) -> None:
+        """TestbedError unless what the host sends is delayed and limited as the link says."""
+        shown = self.run(["tc", "-j", "qdisc", "show", "dev", self.interface]).stdout
+        verify_egress(self.where, self.interface, link, shown, limited=self._is_limited)
+
     def qdisc(self) -> dict[str, Any]:
         """The root queueing discipline of the interface."""
         return root_qdisc(self.run(["tc", "-s", "-j", "qdisc", "show", "dev", self.interface]).stdout)
+
+
+def _ability(lack: str) -> str:
+    """What a host can do or why not, for people."""
+    return f"unsupported: {lack}" if lack else "yes"
 
 
 def _fields(text: str, names: Sequence[str]) -> dict[str, str]:
@@ -812,9 +857,13 @@ class SshTestbed(LockedTestbed):
     # -- the link
 
     def unsupported(self, link: LinkSettings) -> str | None:
-        if link.rtt_ms:
-            return "a testbed of kind `ssh` adds no round-trip time to its link"
-        return "a testbed of kind `ssh` loses no frames on purpose" if link.loss_percent else None
+        for host in self._remote.values():
+            if link.rtt_ms and (lack := host.lacks("delay")):
+                return f"no round-trip time: {host.where}: {lack}"
+        client = self._remote["client"]
+        if link.loss_percent and (lack := client.lacks("loss")):
+            return f"no losses: {client.where}: {lack}"
+        return None
 
     def recover(self) -> None:
         lost = [host for host in self._remote.values() if host.is_lost]
@@ -835,10 +884,18 @@ class SshTestbed(LockedTestbed):
         if reason is not None:
             raise TestbedError(f"testbed {self.name}: {reason}")
         self._change({host.name: host.link_changes(link) for host in self._remote.values()})
-        if link.rate_mbit is not None:
-            server = self._remote["server"]
-            verify_token_bucket(server.where, server.interface, link, server.qdisc())
-        self._measured_rtt_ms = self._probe(link.mtu)
+        for host in self._remote.values():
+            host.verify_egress(link)
+        client = self._remote["client"]
+        if link.loss_percent:
+            client.lose(0)  # of what is sent below
+        self._measured_rtt_ms = self._probe(link.mtu, link.rtt_ms)
+        if link.loss_percent:
+            client.lose(link.loss_percent)
+
+    def seed_losses(self, seed: int) -> None:
+        if self._link is not None and self._link.loss_percent:
+            self._remote["client"].lose(self._link.loss_percent, seed)
 
     def _change(self, changes: Mapping[Role, Sequence[Mapping[str, Any]]]) -> None:
         """Record what is going to change, then change it, on all hosts at the same time."""
@@ -875,16 +932,23 @@ class SshTestbed(LockedTestbed):
                 )
             time.sleep(0.05)
 
-    def _probe(self, mtu: int | None) -> float:
-        """Median round-trip time in ms of datagrams as long as the MTU, which proves the way there and back."""
+    def _probe(self, mtu: int | None, rtt_ms: float = 0) -> float:
+        """Median round-trip time in ms of datagrams as long as the MTU, which proves the way there and back.
+
+        TestbedError if they do not come back, or in another time than *rtt_ms* asks for.
+        """
         client, server = self._remote["client"], self._remote["server"]
         self._await_carriers()
         size = 1200 if mtu is None else mtu - _UDP_OVERHEAD
         try:
             port = server.request("echo_open", address=server.address)
-            times = client.request(
-                "echo", source=client.address, address=server.address, port=port, size=size, count=_ECHOES
-            )
+            times: list[float] = []
+            for _ in range(_RTT_ATTEMPTS):
+                asked = {"source": client.address, "address": server.address, "port": port, "size": size}
+                times += [1e3 * second for second in client.request("echo", **asked, count=_ECHOES)]
+                problem = rtt_problem(rtt_ms, times) if rtt_ms else None
+                if problem is None:
+                    break
             server.request("echo_close")
         except HostLostError:
             raise
@@ -895,7 +959,9 @@ class SshTestbed(LockedTestbed):
             raise TestbedError(
                 f"{error}; check the cable, the switch's MTU and firewalls on the measured link"
             ) from None
-        return float(statistics.median(times)) * 1e3
+        if problem is not None:
+            raise TestbedError(f"testbed {self.name}: {problem}")
+        return float(statistics.median(times))
 
     # -- observation
 
@@ -910,7 +976,10 @@ class SshTestbed(LockedTestbed):
             "cpus": min(host["cpus"] for host in both),
             "kernel": _joined(host["kernel"] for host in both),
             # the server's interface completes checksums after the tap
-            "link": self._link_facts(checksums_valid_in_captures=False),
+            "link": self._link_facts(
+                checksums_valid_in_captures=False,
+                delay="netem" if self._link is not None and self._link.rtt_ms else None,
+            ),
             "hosts": hosts,
         }
 
@@ -921,6 +990,11 @@ class SshTestbed(LockedTestbed):
         hosts = list(self._remote.values())
         carriers = [f"/sys/class/net/{host.interface}/carrier_changes" for host in hosts]
         values: dict[str, float] = {"time_s": time.monotonic(), "machine.load_1m": 0.0}
+        to_client, to_server = 0, 0
+        if self._link is not None and self._link.loss_percent:
+            client = self._remote["client"]
+            to_client, to_server = client.request("lost", interface=client.interface)
+        values |= {"link.lost_to_client": to_client, "link.lost_to_server": to_server}
         answers = self._background.together(
             host.ask("counters", paths=[*common, carrier], interface=host.interface)
             for host, carrier in zip(hosts, carriers, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .base import LinkSettings, TestbedError
@@ -12,6 +12,13 @@ _BURST_S = 0.004
 _SUPER_FRAME_BYTES = 2**17  # a GSO frame of 64 kB and the headers of its segments, with room
 # tc keeps the burst as a time in clock ticks, so it comes back slightly rounded.
 _BURST_TOLERANCE = 0.01
+# More frames than 100 ms at 1 Gbit/s hold, so that netem itself drops nothing.
+_DELAYED_FRAMES = 20_000
+_DELAY_TOLERANCE_MS = 0.01
+# A round-trip time is right if the fastest of some echoes is not shorter and not much longer.
+_RTT_SHORTER = 0.98
+_RTT_LONGER = 1.1
+_RTT_LONGER_MS = 2.0
 
 
 def burst_bytes(link: LinkSettings) -> int:
@@ -50,6 +57,48 @@ def verify_token_bucket(where: str, interface: str, link: LinkSettings, shown: M
             f"{where}: {interface} has {shown.get('kind')} {options} after tbf with {rate} B/s and a burst of "
             f"{burst} B was set"
         )
+
+
+def constant_delay(milliseconds: float) -> list[str]:
+    """The queueing discipline that delays every frame by this time, tc-netem(8)."""
+    return ["netem", "delay", f"{milliseconds * 1000:.0f}us", "limit", str(_DELAYED_FRAMES)]
+
+
+def verify_delay(where: str, interface: str, milliseconds: float, shown: Mapping[str, Any]) -> None:
+    """:class:`TestbedError` unless what tc shows of a queueing discipline delays by this time."""
+    found = shown.get("options", {}).get("delay", {}).get("delay")
+    if shown.get("kind") != "netem" or found is None or abs(found * 1000 - milliseconds) > _DELAY_TOLERANCE_MS:
+        raise TestbedError(f"{where}: {interface} has {dict(shown)} after netem with {milliseconds:g} ms was set")
+
+
+def egress(link: LinkSettings, *, limited: bool) -> list[str]:
+    """The root queueing discipline of an end of a link, as words of :mod:`.agent`.
+
+    It delays what the end sends by half of the round-trip time, and then limits its rate if it is the *limited* end.
+    """
+    delay = constant_delay(link.rtt_ms / 2) if link.rtt_ms else []
+    bucket = token_bucket(link) if limited and link.rate_mbit is not None else []
+    if delay and bucket:
+        return [*delay, "child", *bucket]
+    return delay or bucket or ["default"]
+
+
+def verify_egress(where: str, interface: str, link: LinkSettings, shown: str, *, limited: bool) -> None:
+    """:class:`TestbedError` unless what ``tc -j qdisc show dev`` prints is what :func:`egress` asks for."""
+    rows: list[dict[str, Any]] = json.loads(shown or "[]")
+    inner = next((row for row in rows if not row.get("root") and row.get("kind") == "tbf"), {})
+    if link.rtt_ms:
+        verify_delay(where, interface, link.rtt_ms / 2, root_qdisc(shown))
+    if limited and link.rate_mbit is not None:
+        verify_token_bucket(where, interface, link, inner if link.rtt_ms else root_qdisc(shown))
+
+
+def rtt_problem(wanted_ms: float, times_ms: Sequence[float]) -> str | None:
+    """Why echoes over a link with this round-trip time took the wrong time, judged by the fastest; None if not."""
+    fastest = min(times_ms)
+    if _RTT_SHORTER * wanted_ms <= fastest <= max(_RTT_LONGER * wanted_ms, wanted_ms + _RTT_LONGER_MS):
+        return None
+    return f"round-trip time is at least {fastest:.2f} ms after {wanted_ms:g} ms was set"
 
 
 def root_qdisc(shown: str) -> dict[str, Any]:
