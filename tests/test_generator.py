@@ -52,7 +52,8 @@ def test_iperf3_sends_until_it_is_stopped(iperf3: Iperf3) -> None:
     processes = list(iperf3._processes.values())
     iperf3.stop()
     assert all(process.poll() is not None for process in processes)
-    assert iperf3.cpu_s() > 0
+    used = iperf3.cpu_s()
+    assert min(used["client"], used["server"]) > 0
     assert "iperf 3" in iperf3.facts()["version"]
     with pytest.raises(GeneratorError, match="there is no sender"):
         iperf3.sample()

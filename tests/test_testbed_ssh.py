@@ -25,9 +25,10 @@ import fakeproject
 from faketestbed import FakeHost
 from quicbed import build as builds
 from quicbed import certificates, driver, march, measure, perf, proof
-from quicbed.config import ConfigError, Project, SshHost, parse
+from quicbed.config import ConfigError, Link, Load, Project, SshHost, parse
 from quicbed.config import Testbed as Settings
 from quicbed.doctor import doctor
+from quicbed.generator import Iperf3
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError
 from quicbed.testbed.base import PACKAGES
 from quicbed.testbed.loss import is_lost
@@ -682,6 +683,31 @@ def test_a_killed_agent_is_replaced_and_cleaned_up_after(hosts: SshHosts, tmp_pa
         assert "mtu 1500" in _shown_link(hosts, "client")
         testbed.apply(WIRE)
         assert "mtu 1400" in _shown_link(hosts, "client")
+
+
+def test_competing_traffic_of_iperf3_outlives_a_lost_connection(hosts: SshHosts) -> None:
+    if shutil.which("iperf3") is None:
+        pytest.skip("iperf3 is not installed")
+    load = parse(Load, {"pps": 500, "frames": [{"bytes": 500}]}, "load")
+    link = parse(Link, {"mode": "throughput"}, "link")
+    with SshTestbed("pair", hosts.settings()) as testbed:
+        testbed.apply(THROUGHPUT)
+        source = Iperf3(testbed)
+        assert source.problem(load, link) is None
+        source.start(load, link)
+        assert hosts.pids("client", "iperf3 --server")
+        assert hosts.pids("server", "iperf3 --client")
+        assert hosts.kill("server", "/agent/")
+        with pytest.raises(HostLostError):
+            source.sample()
+        testbed.apply(THROUGHPUT)
+        source.start(load, link)
+        sample = source.sample()
+        assert sample.received is not None
+        assert min(sample.sent.packets, sample.received.packets) > 0
+        assert set(source.cpu_s()) == set(ROLES)
+        source.stop()
+        assert [hosts.pids(role, "iperf3") for role in ROLES] == [[], []]
 
 
 def _shown_link(hosts: SshHosts, role: str) -> str:

@@ -134,8 +134,8 @@ class _Competing:
     def __init__(self, attempt: Attempt, source: generator.Generator | None, load: Load | None) -> None:
         self._attempt = attempt
         self._source = source
-        self.cpu_s = 0.0
-        """Processor time that it took on the machine of the endpoints, in seconds; known at the end."""
+        self.cpu_s: dict[str, float] = {}
+        """Processor time that it took on the hosts of the endpoints, in seconds by role; known at the end."""
         self._before: generator.Sample | None = None
         if source is None or load is None:
             return
@@ -143,6 +143,8 @@ class _Competing:
         self._cpu_before = source.cpu_s()
         try:
             self._before = source.sample()
+        except HostLostError:
+            raise
         except TestbedError as error:
             attempt.fail(f"competing traffic: {error}")
 
@@ -153,12 +155,14 @@ class _Competing:
         if self._before is not None:
             try:
                 after = self._source.sample()
+            except HostLostError:
+                raise
             except TestbedError as error:
                 self._attempt.fail(f"competing traffic: {error}")
                 self._before = None
             else:
                 self._attempt.metrics.update(generator.achieved(self._before, after))
-        self.cpu_s = self._source.cpu_s() - self._cpu_before
+        self.cpu_s = {role: used - self._cpu_before[role] for role, used in self._source.cpu_s().items()}
         return self._before is not None
 
 
@@ -329,6 +333,7 @@ class Driver:
         """The attempt in which a host was lost, once it is there again."""
         say(f"{error}; connecting again")
         self.applied = None
+        self._load = None  # its programs end with those of the run
         self.testbed.recover()
         attempt = Attempt(started_at=begin)
         attempt.fail(str(error))
@@ -438,7 +443,9 @@ class Driver:
             profiled.discard()
         delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
         used = {
-            role: perf_cpu.get(role, 0.0) + (0.0 if ended is None else ended.user_s + ended.system_s)
+            role: perf_cpu.get(role, 0.0)
+            + competing.cpu_s.get(role, 0.0)
+            + (0.0 if ended is None else ended.user_s + ended.system_s)
             for role, ended in (("client", client_exit), ("server", server_exit))
         }
         attempt.host |= {
@@ -447,7 +454,7 @@ class Driver:
             "before": {key: value for key, value in before.items() if not _DETAIL.match(key)},
             "delta": {key: value for key, value in sorted(delta.items()) if value or not _DETAIL.match(key)},
             "foreign_cpu_share": _foreign_share(
-                before, delta, used, own_cpu + competing.cpu_s + delta.get("link.cpu_s", 0.0), wall
+                before, delta, used, own_cpu + delta.get("link.cpu_s", 0.0), wall
             ),
             "driver_cpu_s": own_cpu,
         }
@@ -1288,7 +1295,7 @@ def _foreign_share(
 ) -> float | None:
     """Share of all processor time in `wall_s` that neither the endpoints nor the driver used; the larger of two hosts'.
 
-    `used` are the seconds of client and server and of what watches them, `own_s` those of the driver and of a link made of programs, which are
+    `used` are the seconds of client and server, of what samples them and of competing traffic there, `own_s` those of the driver and of a link made of programs, which are
     on their machine or on another.
     Interrupt time counts as used, because the kernel charges it to whichever program it interrupts: mostly the
     endpoints, for their own packets. The counters advance by ticks, so a tick of every processor is nobody's.

@@ -7,7 +7,6 @@ during a run is taken from its own counters, so that both have one clock.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import tempfile
 import time
@@ -21,7 +20,7 @@ from typing import Any
 
 from quicbed import config, trex
 from quicbed.config import Link, Load
-from quicbed.testbed import Exit, Process, Testbed, TestbedError
+from quicbed.testbed import HostLostError, Process, Testbed, TestbedError
 
 FCS_BYTES = trex.FCS_BYTES
 HEADER_BYTES = trex.HEADER_BYTES
@@ -93,9 +92,9 @@ class Generator(ABC):
     def facts(self) -> dict[str, Any]:
         """What identifies it."""
 
-    def cpu_s(self) -> float:
-        """Processor time that it has used so far on the machine of the endpoints, in seconds."""
-        return 0.0
+    def cpu_s(self) -> dict[str, float]:
+        """Processor time in seconds that it has used so far on the hosts of the endpoints, by role."""
+        return {}
 
 
 def of(settings: config.Generator | None, testbed: Testbed) -> Generator | None:
@@ -116,16 +115,15 @@ class Iperf3(Generator):
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
+        self._hosts = {"sender": testbed.server, "receiver": testbed.client}
         self._processes: dict[str, Process] = {}
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._frame_bytes = 0
-        self._cpu_s = 0.0
+        self._cpu_s = {"client": 0.0, "server": 0.0}
         self._version: str | None = None
 
     def problem(self, load: Load, link: Link) -> str | None:
         sizes = load.sizes()
-        if self._testbed.kind != "local":
-            return "the generator iperf3 is for local testbeds only"
         if len(sizes) != 1:
             return "iperf3 sends datagrams of one size"
         if sizes[0].bytes - FCS_BYTES - 14 > link.mtu:
@@ -133,9 +131,12 @@ class Iperf3(Generator):
         if load.percent is not None and link.rate_mbit is None:
             return "the link has no rate that a percentage is of: set link.rate_mbit"
         try:
-            self._version = self._testbed.server.run(["iperf3", "--version"]).stdout.split("\n")[0]
+            versions = [host.run(["iperf3", "--version"]).stdout.split("\n")[0] for host in self._hosts.values()]
+        except HostLostError:
+            raise
         except (TestbedError, OSError) as error:
-            return f"{error}; install with: apt-get install iperf3"
+            return str(error)
+        self._version = ", ".join(dict.fromkeys(versions))
         return None
 
     def start(self, load: Load, link: Link) -> None:
@@ -173,39 +174,49 @@ class Iperf3(Generator):
             # the receiver ends by itself when the sender has told it to
             if role == "sender":
                 process.terminate()
-            with contextlib.suppress(TimeoutError):
-                self._ended(process.wait(_STOP_S))
-            if process.poll() is None:
-                process.kill()
-                with contextlib.suppress(TimeoutError):
-                    self._ended(process.wait(_STOP_S))
+            # it ended with a host that was lost
+            with contextlib.suppress(HostLostError):
+                self._cpu_s[self._hosts[role].name] += self._end(process)
             del self._processes[role]
         if self._directory is not None:
+            for host in self._hosts.values():
+                with contextlib.suppress(HostLostError):
+                    host.collect(Path(self._directory.name))
             self._directory.cleanup()
             self._directory = None
 
     def facts(self) -> dict[str, Any]:
         return {"kind": "iperf3", "version": self._version}
 
-    def cpu_s(self) -> float:
-        return self._cpu_s + sum(_cpu_s(process.pid) for process in self._processes.values())
+    def cpu_s(self) -> dict[str, float]:
+        used = dict(self._cpu_s)
+        for role, process in self._processes.items():
+            used[self._hosts[role].name] += process.sample_cpu() or 0.0
+        return used
 
-    def _ended(self, how: Exit) -> None:
-        self._cpu_s += how.user_s + how.system_s
+    @staticmethod
+    def _end(process: Process) -> float:
+        """Processor time of a process that is ending, or is made to."""
+        try:
+            ended = process.wait(_STOP_S)
+        except TimeoutError:
+            process.kill()
+            ended = process.wait(_STOP_S)
+        return ended.user_s + ended.system_s
 
     def _spawn(self, role: str, argv: list[str]) -> None:
-        host = self._testbed.client if role == "receiver" else self._testbed.server
         out, err = self._files(role)
-        self._processes[role] = host.spawn(argv, stdout=out, stderr=err)
+        self._processes[role] = self._hosts[role].spawn(argv, stdout=out, stderr=err)
 
     def _files(self, role: str) -> tuple[Path, Path]:
+        """Where a role's host has its output and its complaints."""
         if self._directory is None:
             raise GeneratorError("iperf3: is not running")
-        directory = Path(self._directory.name)
-        return directory / f"{role}.out", directory / f"{role}.err"
+        place = self._hosts[role].workspace(Path(self._directory.name))
+        return place / f"{role}.out", place / f"{role}.err"
 
     def _output(self, role: str) -> str:
-        return self._files(role)[0].read_text(encoding="utf-8", errors="replace")
+        return self._hosts[role].read(str(self._files(role)[0]))
 
     def _await(self, role: str, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S
@@ -221,7 +232,7 @@ class Iperf3(Generator):
         if process is None:
             raise GeneratorError(f"iperf3: there is no {role}")
         if (ended := process.poll()) is not None:
-            said = self._files(role)[1].read_text(encoding="utf-8", errors="replace").strip().replace("\n", "; ")
+            said = self._hosts[role].read(str(self._files(role)[1])).strip().replace("\n", "; ")
             raise GeneratorError(f"iperf3: the {role} ended with {ended.returncode}: {said or 'it says nothing'}")
 
     def _count(self, role: str) -> tuple[float, int, int]:
@@ -242,15 +253,6 @@ def packets_per_second(load: Load, rate_mbit: float | None) -> float:
     if load.bps is not None:
         return load.bps / 8 / size.bytes
     return (load.percent or 0) / 100 * (rate_mbit or 0) * 1e6 / 8 / (size.bytes - FCS_BYTES)
-
-
-def _cpu_s(pid: int) -> float:
-    """Processor time of a process of this machine (proc(5), /proc/pid/stat); 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 # ---- TRex ------------------------------------------------------------------------------------------------------------
