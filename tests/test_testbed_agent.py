@@ -439,7 +439,9 @@ def test_files_outside_of_its_directory_are_not_removed(host: Callable[[], Clien
     assert (tmp_path / "mine").is_dir()
 
 
-def test_a_tree_that_arrives_damaged_is_refused_and_a_copy_of_it_can_be_changed(host: Callable[[], Client], tmp_path: Path) -> None:
+def test_a_tree_that_arrives_damaged_is_refused_and_copies_can_be_changed(
+    host: Callable[[], Client], tmp_path: Path
+) -> None:
     client = _taken(host)
     tree = tmp_path / "tree"
     tree.mkdir()

@@ -23,8 +23,8 @@ from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, open_testb
 from quicbed.testbed import local as module
 from quicbed.testbed.base import ROLES
 from quicbed.testbed.local import namespace_name
-from quicbed.testbed.shaping import burst_bytes
 from quicbed.testbed.lock import HostSetting, State
+from quicbed.testbed.shaping import burst_bytes
 
 PATIENCE_S = 60.0
 THROUGHPUT = LinkSettings(mode="throughput")

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 import pytest
 from pydantic import ValidationError
 
-from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError
-from quicbed.testbed import agent
+from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, agent
 from quicbed.testbed.agent import loss_threshold
 from quicbed.testbed.loss import is_lost
 

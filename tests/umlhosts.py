@@ -1,4 +1,4 @@
-"""Two hosts with a kernel of their own and an SSH server each: user-mode Linux with what this kernel may lack. For tests.
+"""Two hosts with an SSH server and a kernel of their own each: user-mode Linux with what this one may lack. For tests.
 
 ::
 

@@ -453,9 +453,7 @@ class Driver:
             "psi_cpu_some_s": delta.get("machine.psi.cpu_some_s"),
             "before": {key: value for key, value in before.items() if not _DETAIL.match(key)},
             "delta": {key: value for key, value in sorted(delta.items()) if value or not _DETAIL.match(key)},
-            "foreign_cpu_share": _foreign_share(
-                before, delta, used, own_cpu + delta.get("link.cpu_s", 0.0), wall
-            ),
+            "foreign_cpu_share": _foreign_share(before, delta, used, own_cpu + delta.get("link.cpu_s", 0.0), wall),
             "driver_cpu_s": own_cpu,
         }
         if client_exit is not None:
@@ -1295,8 +1293,8 @@ def _foreign_share(
 ) -> float | None:
     """Share of all processor time in `wall_s` that neither the endpoints nor the driver used; the larger of two hosts'.
 
-    `used` are the seconds of client and server, of what samples them and of competing traffic there, `own_s` those of the driver and of a link made of programs, which are
-    on their machine or on another.
+    `used` are the seconds of client and server, of what samples them and of competing traffic there; `own_s` those of
+    the driver and of a link made of programs, which are on their machine or on another.
     Interrupt time counts as used, because the kernel charges it to whichever program it interrupts: mostly the
     endpoints, for their own packets. The counters advance by ticks, so a tick of every processor is nobody's.
     """

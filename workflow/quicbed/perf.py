@@ -185,9 +185,10 @@ class Profile:
         return {role: recorder.cpu_s for role, recorder in self._recorders.items()}
 
     def resolve(self) -> None:
-        """Have the recordings in text, with names of symbols, as files of the hosts; raises PerfError if one is damaged.
+        """Have the recordings in text, with names of symbols, as files of the hosts.
 
-        Programs, libraries and kernel modules are looked for on the host where they ran.
+        Programs, libraries and kernel modules are looked for on the host where they ran. Raises PerfError if a
+        recording is damaged.
         """
         running: list[tuple[_Recorder, Process]] = []
         try:

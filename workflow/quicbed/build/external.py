@@ -36,7 +36,7 @@ SCRIPTS = {"client": "run-client.sh", "server": "run-server.sh"}
 LEFT_OUT = {"venv", ".git", "__pycache__", "target"}
 """Directories of a folder that do not decide what it does, or that setup-env.sh makes."""
 MADE_ON_HOST = {"venv", ".git", "__pycache__"}
-"""Directories of a folder that other hosts are not given: paths of this one are in them, and setup-env.sh makes them."""
+"""Directories of a folder that other hosts are not given: they hold paths of this one, and setup-env.sh makes them."""
 CHECK_TIMEOUT = 660.0
 
 LAUNCHER = """\

@@ -778,7 +778,7 @@ class Settings:
         await self.programs.tool("tc", "qdisc", "add", "dev", interface, "clsact")
         try:
             self.losses[interface] = (FrameLoss(), FrameLoss())
-            for loss, parent in zip(self.losses[interface], (INGRESS, EGRESS)):
+            for loss, parent in zip(self.losses[interface], (INGRESS, EGRESS)):  # noqa: B905 (Python 3.9)
                 loss.attach(interface, parent)
         except OSError as error:
             raise AgentError(f"clsact {interface}: cannot lose frames by a seed: bpf: {error.strerror}") from None

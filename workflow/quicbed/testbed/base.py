@@ -75,16 +75,16 @@ class LinkSettings(BaseModel):
         0,
         ge=0,
         le=1000,
-        description="Round-trip time added to the link in ms, half of it in each direction; in mode `wire` only. On the "
-        "local testbed all of it lies between the tap, which is at the server, and the client; hosts over SSH delay what "
-        "they send.",
+        description="Round-trip time added to the link in ms, half of it in each direction; in mode `wire` only. On "
+        "the local testbed all of it lies between the tap, which is at the server, and the client; hosts over SSH "
+        "delay what they send.",
     )
     loss_percent: float = Field(
         0,
         ge=0,
         le=50,
-        description="Share of IPv4 packets in percent that are lost in each direction; in mode `wire` only. They are lost "
-        "between the tap, which is at the server, and the client.",
+        description="Share of IPv4 packets in percent that are lost in each direction, between the tap, which is at "
+        "the server, and the client; in mode `wire` only.",
     )
     offloads: Literal["off", "gso-gro", "default"] | None = Field(
         None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .agent import SPLITMIX_GAMMA, INGRESS, SPLITMIX_MASK, SPLITMIX_1, SPLITMIX_2, FrameLoss, loss_threshold
+from .agent import INGRESS, SPLITMIX_1, SPLITMIX_2, SPLITMIX_GAMMA, SPLITMIX_MASK, FrameLoss, loss_threshold
 from .base import TestbedError
 
 
