@@ -20,12 +20,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from quicbed.config import Testbed, parse
 from quicbed.testbed.namespace import RUN_NETNS, kill_processes, processes, setns
 
-ROLES = ("client", "server")
+ROLES: tuple[Literal["client"], Literal["server"]] = ("client", "server")
 MANAGEMENT = {"client": "10.114.0.1", "server": "10.114.0.2"}
 MEASURED = {"client": "10.115.0.1", "server": "10.115.0.2"}
 # sshd starts itself again for every connection and needs its whole path; empty if there is none.

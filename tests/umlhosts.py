@@ -30,7 +30,7 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /run
-mount -t tmpfs tmpfs /srv
+mount -t tmpfs -o size=1G tmpfs /srv
 modprobe -d {directory} ipv6 disable_ipv6=1
 modprobe -d {directory} -a {modules}
 ip link set lo up
