@@ -15,10 +15,11 @@ import pytest
 import fakeproject
 from fakeproject import orders, run, runs
 from faketestbed import FakeTestbed
-from quicbed import config, estimate, generator, proof
+from quicbed import config, doctor, estimate, generator, proof
 from quicbed.config import ConfigError, Link, Load, Project, parse
 from quicbed.driver import MeasureError
 from quicbed.generator import Count, Generator, GeneratorError, Iperf3, Sample
+from quicbed.testbed import Feature
 
 LINK = Link(mode="wire", rate_mbit=100)
 
@@ -263,6 +264,25 @@ def test_a_testbed_without_a_generator_has_no_competing_traffic(
     monkeypatch.setattr(generator, "of", lambda *_: None)
     run(project)
     assert {label for order in labels(project) for label in order} == {"none"}
+
+
+@pytest.mark.parametrize("competing", [True, False])
+def test_doctor_asks_for_the_generator_where_traffic_competes(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], competing: bool
+) -> None:
+    needed = ("root", "namespaces", "veth", "bridge")
+    monkeypatch.setattr(doctor, "features", lambda: dict.fromkeys(needed, Feature(True)))
+    monkeypatch.setattr(generator, "find_program", lambda _name: None)
+    if not competing:
+        text = EXPERIMENT.replace(", background: {percent: 50}", "").replace(", background: {percent: 90}", "")
+        (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    local = project.root / "config" / "testbeds" / "local.yaml"
+    local.write_text("kind: local\ngenerator: {kind: iperf3}\n", encoding="utf-8")
+    chosen = Project(project.root, project.config.model_dump())
+    assert doctor.doctor(chosen) == int(competing)
+    state = "MISSING" if competing else "unsupported"
+    said = f"generator iperf3\n  iperf3       {state}: iperf3 is missing; install with: apt-get install iperf3\n"
+    assert said in capsys.readouterr().out
 
 
 # ---- configuration ---------------------------------------------------------------------------------------------------

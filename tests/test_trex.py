@@ -14,6 +14,7 @@ import pytest
 from faketestbed import FakeTestbed
 from quicbed import generator, trex
 from quicbed.config import Generator, Link, Load
+from quicbed.testbed import Feature
 from trexserver import TrexServer
 
 FRAME = trex.udp_frame(60, trex.Address("198.18.0.1", 1024), trex.Address("198.18.0.2", 9))
@@ -295,3 +296,45 @@ def test_imix_is_three_streams_in_proportion(server: TrexServer) -> None:
 def test_frames_that_the_link_does_not_take_are_no_load(server: TrexServer) -> None:
     large = Load.model_validate({"percent": 10, "frames": [{"bytes": 4000}]})
     assert "do not fit an MTU of 1500" in (trex_generator(server).problem(large, LINK) or "")
+
+
+# ---- what `quicbed doctor` says --------------------------------------------------------------------------------------
+
+
+def inspected(server: TrexServer, **settings: Any) -> dict[str, Feature]:
+    given = {"kind": "trex", "host": "127.0.0.1", "rpc_port": server.port, "receiver": 1, "timeout_s": 0.3} | settings
+    return generator.inspect(Generator.model_validate(given))
+
+
+def test_the_server_and_its_ports_are_told_in_a_line_each(server: TrexServer) -> None:
+    free = Feature(True, "IDLE, link up, 10 Gbit/s")
+    name = f"TRex at 127.0.0.1:{server.port}, version v3.06"
+    assert inspected(server) == {"server": Feature(True, name), "port 0": free, "port 1": free}
+    # nobody else's port is acquired or touched
+    assert set(server.methods) == {"api_sync_v2", "get_version", "get_port_status"}
+
+
+def test_a_port_that_cannot_be_had_says_why(server: TrexServer) -> None:
+    server.take(0, "bob")
+    server.ports[1].link_up = False
+    rows = inspected(server)
+    assert not rows["port 0"].available
+    assert rows["port 0"].reason.startswith("is owned by bob; wait until it is released, or set `force: true`")
+    assert rows["port 1"] == Feature(False, "its link is down; check the cable and the interface at its other end")
+    assert inspected(server, force=True)["port 0"] == Feature(True, "IDLE, link up, 10 Gbit/s, owned by bob")
+    # the port that only counts may be anybody's
+    server.ports[1].link_up = True
+    server.take(1, "bob")
+    assert inspected(server)["port 1"].available
+    rows = inspected(server, port=7)
+    assert "invalid port id - should be between 0 and 1" in rows["port 7"].reason
+
+
+def test_a_server_that_cannot_be_used_is_one_line() -> None:
+    with TrexServer() as server:
+        server.without.add("api_sync_v2")
+        assert list(inspected(server)) == ["server"]
+        assert "came with version 2.31" in inspected(server)["server"].reason
+    rows = inspected(server)
+    assert not rows["server"].available
+    assert "check that TRex runs there" in rows["server"].reason

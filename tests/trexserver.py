@@ -51,6 +51,7 @@ class PortState:
     bits_per_second: float = 0.0
     packets_per_second: float = 0.0
     mul: dict[str, Any] = field(default_factory=dict)
+    link_up: bool = True
     sent: list[float] = field(default_factory=lambda: [0.0, 0.0])
 
     @property
@@ -256,6 +257,8 @@ class TrexServer:
             "state": port.state,
             "service": False,
             "max_stream_id": max(port.streams, default=0),
+            # in Gbit/s
+            "attr": {"link": {"up": port.link_up}, "speed": LINE_RATE_BPS / 1e9, "promiscuous": {"enabled": False}},
         }
 
     def do_get_port_stats(self, params: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quicbed import tshark
+from quicbed import generator, tshark
 from quicbed.config import Project
 from quicbed.testbed import features
 from quicbed.testbed.features import Feature
@@ -17,13 +17,34 @@ def doctor(project: Project) -> int:
     print(f"testbed {project.config.testbed} ({project.testbed.kind})")
     problem = tshark.problem()
     if project.testbed.kind == "ssh":
-        return _inspect(project, Feature(problem is None, problem or ""), needs_tshark="tshark" in needed)
+        unusable = _inspect(project, Feature(problem is None, problem or ""), needs_tshark="tshark" in needed)
+        return max(unusable, _inspect_generator(project))
     for name, feature in {**features(), "tshark": Feature(problem is None, problem or "")}.items():
         required = name in needed
         missing += required and not feature.available
         state = "yes" if feature.available else f"{'MISSING' if required else 'unsupported'}: {feature.reason}"
         print(f"  {name:12} {state}")
-    return 1 if missing else 0
+    return max(int(missing > 0), _inspect_generator(project))
+
+
+def _inspect_generator(project: Project) -> int:
+    """Print what the testbed's generator of competing traffic is.
+
+    Returns 1 if it cannot be used and an experiment that is to be measured needs it.
+    """
+    settings = project.testbed.generator
+    # iperf3 runs on the hosts, which tell themselves
+    if settings is None or (settings.kind == "iperf3" and project.testbed.kind == "ssh"):
+        return 0
+    print(f"generator {settings.kind}")
+    chosen = [project.experiments[name] for name in project.config.experiments]
+    required = any(variant.background is not None for experiment in chosen for variant in experiment.variants)
+    missing = 0
+    for name, feature in generator.inspect(settings).items():
+        missing |= required and not feature.available
+        word = "" if feature.available else f"{'MISSING' if required else 'unsupported'}: "
+        print(f"  {name:12} {word}{feature.reason}")
+    return int(missing)
 
 
 def _inspect(project: Project, controller_tshark: Feature, *, needs_tshark: bool) -> int:

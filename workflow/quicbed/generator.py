@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import re
+import subprocess
 import tempfile
 import time
 import uuid
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from quicbed import config, trex
 from quicbed.config import Link, Load
-from quicbed.testbed import HostLostError, Process, Testbed, TestbedError
+from quicbed.testbed import Feature, HostLostError, Process, Testbed, TestbedError
+from quicbed.testbed.process import find_program
 
 FCS_BYTES = trex.FCS_BYTES
 HEADER_BYTES = trex.HEADER_BYTES
@@ -102,6 +104,11 @@ def of(settings: config.Generator | None, testbed: Testbed) -> Generator | None:
     if settings is None:
         return None
     return Trex(settings, testbed.name) if settings.kind == "trex" else Iperf3(testbed)
+
+
+def inspect(settings: config.Generator) -> dict[str, Feature]:
+    """What a generator that this machine starts or reaches is, in rows by name; nothing is started or acquired."""
+    return _inspect_trex(settings) if settings.kind == "trex" else {"iperf3": _inspect_iperf3()}
 
 
 # ---- iperf3 ----------------------------------------------------------------------------------------------------------
@@ -245,6 +252,18 @@ class Iperf3(Generator):
         return end_s, total, lost
 
 
+def _inspect_iperf3() -> Feature:
+    """Whether this machine has iperf3, and its version."""
+    program = find_program("iperf3")
+    if program is None:
+        return Feature(False, "iperf3 is missing; install with: apt-get install iperf3")
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=_START_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Feature(False, f"{program} does not work: {error}")
+    return Feature(True, done.stdout.partition("\n")[0])
+
+
 def packets_per_second(load: Load, rate_mbit: float | None) -> float:
     """Packets per second of a load of one frame size; percentages are of *rate_mbit*, without check sequences."""
     (size,) = load.sizes()
@@ -313,3 +332,41 @@ def _rate(load: Load) -> tuple[str, float]:
         if value is not None:
             return unit, value
     raise ValueError("a load without a rate")
+
+
+def _inspect_trex(settings: config.Generator) -> dict[str, Feature]:
+    """Whether the server answers, and each port of it that is used is free and has a link."""
+    server = trex.Server(str(settings.host), settings.rpc_port, timeout_s=settings.timeout_s)
+    with server:
+        try:
+            rows = {"server": Feature(True, f"{server.name}, version {server.version()}")}
+        except trex.TrexError as error:
+            return {"server": Feature(False, str(error))}
+        for number in dict.fromkeys((settings.port, settings.receiver)):
+            if number is None:
+                continue
+            try:
+                status = trex.Port(server, number).status()
+            except trex.TrexError as error:
+                rows[f"port {number}"] = Feature(False, str(error))
+                continue
+            owner = status.get("owner") if number == settings.port else None
+            rows[f"port {number}"] = _port(status, owner, settings)
+    return rows
+
+
+def _port(status: Mapping[str, Any], owner: str | None, settings: config.Generator) -> Feature:
+    """A port by what get_port_status says of it; *owner* is who has it, if it is to be acquired."""
+    if owner and owner != settings.user and not settings.force:
+        return Feature(False, f"is owned by {owner}; wait until it is released, or set `force: true` to take it")
+    attributes = status.get("attr")
+    attributes = attributes if isinstance(attributes, dict) else {}
+    link = attributes.get("link")
+    up = link.get("up") if isinstance(link, dict) else None
+    if up is False or status.get("state") == "DOWN":
+        return Feature(False, "its link is down; check the cable and the interface at its other end")
+    # Gbit/s
+    speed = attributes.get("speed")
+    text = f"{status.get('state')}, link {'up' if up else 'unknown'}"
+    text += f", {speed:g} Gbit/s" if isinstance(speed, int | float) and speed else ", speed unknown"
+    return Feature(True, text + (f", owned by {owner}" if owner else ""))
