@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,103 @@ def test_unknown_settings_are_refused_before_anything_changes(kernel: Path, tmp_
         asyncio.run(settings.apply([_change("a.one", "2"), _change("a.none", "1")]))
     assert (kernel / "a.one").read_text() == "1"
     assert not (tmp_path / "journal.json").exists()
+
+
+# Stands for ip(8) and tc(8): what is there is a file each in $STATE. A kernel without ifb knows no such device.
+TOOLS = """#!/bin/sh
+cd "$STATE"
+echo "$(basename "$0") $*" >> log
+case "$(basename "$0") $*" in
+"ip link show dev ifb-link0") test -e ifb ;;
+"ip link add ifb-link0 type ifb") test ! -e without || { echo "Error: Unknown device type." >&2; exit 2; }; touch ifb ;;
+"ip link del ifb-link0") rm ifb; rm -f queue ;;
+"tc -j qdisc show dev ifb-link0") cat queue 2>/dev/null || echo '[{"kind":"pfifo_fast","handle":"0:","root":true}]' ;;
+"tc qdisc replace dev ifb-link0 root "*)
+    printf '[{"kind":"%s","handle":"8001:","root":true}]\\n' "$6" > queue ;;
+"tc -j qdisc show dev link0") test ! -e clsact || echo '[{"kind":"clsact","handle":"ffff:"}]' ;;
+"tc qdisc add dev link0 clsact") touch clsact ;;
+"tc qdisc del dev link0 clsact") rm clsact; rm -f filter ;;
+"tc filter add dev link0 ingress "*)
+    { echo "filter protocol all pref 49152 u32 chain 0 "
+      echo "filter protocol all pref 49152 u32 chain 0 fh 800: ht divisor 1 "
+      echo "filter protocol all pref 49152 u32 chain 0 fh 800::800 order 2048 key ht 800 bkt 0 not_in_hw "
+      echo "\taction order 1: mirred (Egress Redirect to device $(echo "$*" | sed 's/.* //')) stolen"; } > filter ;;
+"tc filter show dev link0 ingress") cat filter 2>/dev/null || true ;;
+esac
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the tools keep; nothing is there."""
+    state, programs = tmp_path / "state", tmp_path / "programs"
+    state.mkdir()
+    programs.mkdir()
+    for name in ("ip", "tc"):
+        (programs / name).write_text(TOOLS, encoding="utf-8")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("STATE", str(state))
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    return state
+
+
+def _reaping(directory: Path, work: Callable[[agent.Settings], Awaitable[Any]]) -> Any:
+    """The result of work with settings whose programs are waited for, as an agent does."""
+
+    async def whole() -> Any:
+        settings = _settings(directory)
+        settings.load()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, settings.programs.reap)
+        return await work(settings)
+
+    return asyncio.run(whole())
+
+
+QUEUE = [
+    {"kind": "ifb", "name": "ifb-link0", "value": ["netem", "delay", "10ms"]},
+    {"kind": "clsact", "name": "link0", "value": ["redirect", "ifb-link0"]},
+]
+
+
+def _left(state: Path) -> set[str]:
+    return {file.name for file in state.iterdir()} - {"log"}
+
+
+def test_arriving_frames_are_queued_and_all_of_it_is_removed(tools: Path, tmp_path: Path) -> None:
+    done = _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
+    assert [(one["before"], one["after"]) for one in done] == [("default", "netem"), ("default", "redirect ifb-link0")]
+    assert _left(tools) == {"ifb", "queue", "clsact", "filter"}
+    assert "ip link set ifb-link0 up" in (tools / "log").read_text()
+    # another queue takes the place of the first, at the same device
+    _reaping(tmp_path, lambda settings: settings.apply([{**QUEUE[0], "value": ["fq"]}]))
+    assert '"fq"' in (tools / "queue").read_text()
+    restored, foreign = _reaping(tmp_path, lambda settings: settings.restore())
+    assert (restored, foreign) == (["clsact link0", "ifb ifb-link0"], [])
+    assert _left(tools) == set()
+
+
+@pytest.mark.parametrize("left", [{"ifb"}, {"ifb", "queue"}, {"ifb", "queue", "clsact"}])
+def test_a_queue_that_was_being_made_is_removed(tools: Path, tmp_path: Path, left: set[str]) -> None:
+    _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
+    for name in _left(tools) - left:
+        (tools / name).unlink()
+    _reaping(tmp_path, lambda settings: settings.restore())
+    assert _left(tools) == set()
+
+
+def test_a_kernel_without_ifb_and_filters_of_somebody_else(tools: Path, tmp_path: Path) -> None:
+    (tools / "without").touch()
+    with pytest.raises(agent.AgentError, match=r"ip link add ifb-link0 type ifb: Error: Unknown device type\."):
+        _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
+    _reaping(tmp_path, lambda settings: settings.restore())
+    assert _left(tools) == {"without"}
+    (tools / "without").unlink()
+    (tools / "clsact").touch()
+    (tools / "filter").write_text("filter protocol all pref 1 flower chain 0 handle 0x1 \n")
+    reason = r"clsact link0: somebody has set it, .*remove it with: tc qdisc del dev link0 clsact"
+    with pytest.raises(agent.AgentError, match=reason):
+        _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
+    assert _left(tools) == {"clsact", "filter"}
 
 
 def test_a_damaged_journal_is_an_error_that_names_it(tmp_path: Path) -> None:

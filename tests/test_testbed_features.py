@@ -18,6 +18,7 @@ NAMES = {
     "namespaces",
     "veth",
     "bridge",
+    "ifb",
     "udp-gso",
     "udp-gro",
     "loss",

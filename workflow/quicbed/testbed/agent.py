@@ -28,6 +28,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import socket
@@ -435,7 +436,8 @@ def _program(map_descriptor: int) -> bytes:
     is_ip = _instruction(0x61, 7, 1, _SKB_PROTOCOL) + _instruction(
         0x55, 7, 0, (len(look_up) + len(draw) + len(lost)) // 8, socket.htons(_ETH_P_IP)
     )
-    passed = _instruction(0xB7, 0, value=0) + _instruction(0x95)  # TC_ACT_OK
+    # TC_ACT_UNSPEC: to other filters, which may queue what arrives
+    passed = _instruction(0xB7, 0, value=-1) + _instruction(0x95)
     return is_ip + look_up + draw + lost + passed
 
 
@@ -529,13 +531,24 @@ def _attach(interface: str, parent: int, program: int) -> None:
 Change = dict[str, Any]
 """A setting and its wanted value: `kind`, `name`, `value`.
 
-Values are strings, but for the kinds `qdisc` and `clsact`: lists of words, `["default"]` where there is to be none.
+Values are strings, but for kinds that are made of words (`REMEDIES`): lists, `["default"]` where there is to be none.
 `qdisc` is the root queueing discipline of an interface as tc(8) has it; words after `child` are those of a discipline
-in it. `clsact` is what is done to frames as they arrive or leave, with the queueing discipline of this name: `loss`.
+in it. `clsact` is what is done to frames as they arrive or leave, with the queueing discipline of this name: `redirect
+DEVICE` where they arrive, `loss`, or both. `ifb` is a device of this name, with the words of its queueing discipline:
+what is redirected to it goes through that, and on as if it had just arrived.
 """
 
-DISCIPLINES = ("qdisc", "clsact")
-"""Kinds of settings that are made and removed, and cannot be put back to what somebody else has made."""
+REMEDIES = {
+    "qdisc": "tc qdisc del dev {} root",
+    "clsact": "tc qdisc del dev {} clsact",
+    "ifb": "ip link del {}",
+}
+"""Kinds of settings that are made and removed, and what removes one by hand that somebody else has made: it could not
+be put back.
+"""
+
+INCOMPLETE = "(incomplete)"
+"""What a setting reads as that was being made when the agent was killed."""
 
 
 def _words(text: str) -> str:
@@ -603,10 +616,41 @@ _FEATURE_OPTIONS = {
 }
 
 
+def ifb_name(interface: str) -> str:
+    """The device that frames arriving at an interface are queued at; names have at most 15 bytes (IFNAMSIZ)."""
+    return f"ifb-{interface}"[:15]
+
+
+def redirection(interface: str, device: str) -> list[str]:
+    """What tc(8) is told for frames that arrive at an interface, which has clsact, to leave at a device."""
+    every = ["protocol", "all", "u32", "match", "u32", "0", "0"]
+    return [
+        "filter",
+        "add",
+        "dev",
+        interface,
+        "ingress",
+        *every,
+        "action",
+        "mirred",
+        "egress",
+        "redirect",
+        "dev",
+        device,
+    ]
+
+
+# One line a filter: those without a handle are of its list, and a hash table of u32 has one that ends with a colon.
+_FILTER = re.compile(r"^filter .* (?:handle|fh \w+::\w+) .*$", re.MULTILINE)
+_REDIRECTED = re.compile(r"mirred \(Egress Redirect to device (\S+)\)")
+
+
 def shown(change: Mapping[str, Any]) -> str:
     """How a wanted value reads back."""
     value = change["value"]
-    if change["kind"] == "qdisc":
+    if change["kind"] == "clsact":
+        return " ".join(value)
+    if change["kind"] in REMEDIES:
         return str(value[0])
     if change["kind"] == "clsact":
         return " ".join(value)
@@ -638,7 +682,7 @@ class HostsBlock:
         if block is None:
             return ""
         lines = block.decode(errors="replace").strip("\n").splitlines()
-        return "\n".join(lines[1:-1] if lines[-1] == HOSTS_END else [*lines[1:], "(incomplete)"])
+        return "\n".join(lines[1:-1] if lines[-1] == HOSTS_END else [*lines[1:], INCOMPLETE])
 
     def write(self, lines: str) -> None:
         """Replace our lines."""
@@ -701,6 +745,8 @@ class Settings:
             return await self._qdisc(interface)
         if kind == "clsact":
             return await self._clsact(interface)
+        if kind == "ifb":
+            return await self._ifb(interface)
         raise AgentError(f"{kind}: no such kind of setting")
 
     async def features(self, interface: str, *, again: bool = False) -> dict[str, dict[str, bool]]:
@@ -718,19 +764,43 @@ class Settings:
         return "default" if root is None else str(root["kind"])
 
     async def _clsact(self, interface: str) -> str:
-        """What is attached to clsact: `loss`, `other` if it is not ours, or `default` if there is no clsact."""
+        """What is attached to clsact, in the words of `Change`; `other` if it is not ours."""
         rows = json.loads(await self.programs.tool("tc", "-j", "qdisc", "show", "dev", interface) or "[]")
         kinds = [row["kind"] for row in rows]
         if "clsact" not in kinds:
             return "other" if "ingress" in kinds else "default"
+        shown = ""
         for place in ("ingress", "egress"):
-            shown = await self.programs.tool("tc", "filter", "show", "dev", interface, place)
-            # the lines of a filter without a handle are those of its list
-            if any(LOSS_NAME not in line for line in shown.splitlines() if " handle " in line):
-                return "other"
-        return "loss"
+            shown += await self.programs.tool("tc", "filter", "show", "dev", interface, place)
+        filters = _FILTER.findall(shown)
+        losses = sum(LOSS_NAME in line for line in filters)
+        targets = _REDIRECTED.findall(shown)
+        if len(filters) != losses + len(targets) or len(targets) > 1:
+            return "other"
+        words = [word for target in targets for word in ("redirect", target)] + (["loss"] if losses else [])
+        return " ".join(words) or INCOMPLETE
+
+    async def _ifb(self, device: str) -> str:
+        """Kind of the queueing discipline of a device, or `default` if there is no such device."""
+        status, _, _ = await self.programs.run(["ip", "link", "show", "dev", device])
+        if status != 0:
+            return "default"
+        kind = await self._qdisc(device)
+        return INCOMPLETE if kind == "default" else kind
 
     # -- changing
+
+    async def _write_ifb(self, device: str, words: Sequence[str]) -> None:
+        there = await self._ifb(device) != "default"
+        if words[0] == "default":
+            if there:
+                await self.programs.tool("ip", "link", "del", device)
+            return
+        # one that is there stays: frames are redirected to it
+        if not there:
+            await self.programs.tool("ip", "link", "add", device, "type", "ifb")
+        await self.programs.tool("tc", "qdisc", "replace", "dev", device, "root", *words)
+        await self.programs.tool("ip", "link", "set", device, "up")
 
     async def _write(self, changes: Sequence[Change]) -> None:
         """Write values; features of one interface at once, as they depend on each other."""
@@ -751,6 +821,8 @@ class Settings:
                 await self.programs.tool("ethtool", "-G", interface, what, value)
             elif kind == "clsact":
                 await self._write_clsact(interface, value)
+            elif kind == "ifb":
+                await self._write_ifb(interface, value)
             else:
                 await self._write_qdisc(interface, value)
         for interface, options in features.items():
@@ -776,6 +848,10 @@ class Settings:
         if words[0] == "default":
             return
         await self.programs.tool("tc", "qdisc", "add", "dev", interface, "clsact")
+        if words[0] == "redirect":
+            await self.programs.tool("tc", *redirection(interface, words[1]))
+        if "loss" not in words:
+            return
         try:
             self.losses[interface] = (FrameLoss(), FrameLoss())
             for loss, parent in zip(self.losses[interface], (INGRESS, EGRESS)):  # noqa: B905 (Python 3.9)
@@ -796,14 +872,14 @@ class Settings:
             before = await self.read(change["kind"], change["name"])
             after = shown(change)
             entry = self._entry(change["kind"], change["name"])
-            if change["kind"] in DISCIPLINES and before != "default" and entry is None:
-                what, where = (before, "root") if change["kind"] == "qdisc" else ("it", "clsact")
+            if change["kind"] in REMEDIES and before != "default" and entry is None:
+                what = before if change["kind"] == "qdisc" else "it"
                 raise AgentError(
                     f"{change['kind']} {change['name']}: somebody has set {what}, which could not be put back; remove "
-                    f"it with: tc qdisc del dev {change['name']} {where}"
+                    f"it with: {REMEDIES[change['kind']].format(change['name'])}"
                 )
             # parameters of a queueing discipline are not compared: it is set again
-            if before == after and (change["kind"] != "qdisc" or after == "default"):
+            if before == after and (change["kind"] not in ("qdisc", "ifb") or after == "default"):
                 continue
             if entry is None:
                 entry = {"kind": change["kind"], "name": change["name"], "before": before, "after": []}
@@ -874,10 +950,10 @@ class Settings:
                 found = await self.read(entry["kind"], entry["name"])
                 if found == entry["before"]:
                     continue
-                if found not in entry["after"] and not (entry["kind"] == "hosts" and found.endswith("(incomplete)")):
+                if found not in entry["after"] and not found.endswith(INCOMPLETE):
                     foreign.append(label)
                     continue
-                value = [entry["before"]] if entry["kind"] in DISCIPLINES else entry["before"]
+                value = [entry["before"]] if entry["kind"] in REMEDIES else entry["before"]
                 change = {"kind": entry["kind"], "name": entry["name"], "value": value}
                 if entry["kind"] == "feature":
                     features.append((entry, change))
@@ -1090,7 +1166,7 @@ class Agent:
             "cpu_governor": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
             "congestion_controls": (read_text("/proc/sys/net/ipv4/tcp_available_congestion_control") or "").split(),
             "disk_free_bytes": usage.free,
-            "missing": [name for name in ("ip", "tc", "ethtool", "tcpdump", "ping") if not _has(name)],
+            "missing": [name for name in ("ip", "tc", "ethtool", "ping") if not _has(name)],
             "optional": [name for name in optional if _has(name)],
         }
 
@@ -1198,7 +1274,7 @@ class Agent:
         return self.settings.losses[interface]
 
     async def op_abilities(self) -> dict[str, str]:
-        """Why the kernel cannot do what a link may ask for, empty if it can: `delay`, `loss`.
+        """Why the kernel cannot do what a link may ask for, empty if it can: `delay`, `loss`, `ifb`.
 
         Tried in a network namespace of its own.
         """
@@ -1206,7 +1282,7 @@ class Agent:
         try:
             found: dict[str, str] = json.loads(await self.programs.tool(*argv))
         except AgentError as error:
-            return dict.fromkeys(("delay", "loss"), f"cannot try it in a network namespace: {error}")
+            return dict.fromkeys(("delay", "loss", "ifb"), f"cannot try it in a network namespace: {error}")
         return found
 
     async def op_end_programs(self) -> int:
@@ -1493,7 +1569,7 @@ def _has(name: str) -> bool:
 def probe() -> dict[str, str]:
     """What :meth:`Agent.op_abilities` returns, tried on the loopback interface of this network namespace."""
     tc = [find_program("tc"), "qdisc", "add", "dev", "lo"]
-    found = {"delay": "", "loss": ""}
+    found = {"delay": "", "loss": "", "ifb": ""}
     done = subprocess.run([*tc, "root", "netem", "delay", "1ms"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         unknown = "kind is unknown" in done.stderr or "No such file" in done.stderr
@@ -1505,6 +1581,12 @@ def probe() -> dict[str, str]:
         loss.close()
     except OSError as error:
         found["loss"] = f"kernel has no tc with extended BPF: {done.stderr.strip() or error.strerror}"
+    queue = [find_program("ip"), "link", "add", "ifb0", "type", "ifb"]
+    for argv, lack in ((queue, "ifb"), ([tc[0], *redirection("lo", "ifb0")], "clsact, u32 or mirred")):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            found["ifb"] = f"kernel has no {lack}: {(done.stderr.strip() or 'no message').splitlines()[0]}"
+            break
     return found
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from .agent import redirection
 from .base import Completed, TestbedError
 from .delay import uml_problem
 from .loss import port_loss
@@ -95,6 +96,18 @@ def _qdisc(kind: str) -> Feature:
     if done.returncode == 0:
         _run("tc", "qdisc", "del", "dev", "lo", "root")
     return _tool_result(done, f"kernel has no {kind}")
+
+
+def _ifb() -> Feature:
+    """Whether frames that arrive can be queued: redirected to a device that has a queueing discipline."""
+    device = _link("ifb")
+    if not device.available:
+        return device
+    done = [_run("tc", "qdisc", "add", "dev", "lo", "clsact"), _run("tc", *redirection("lo", "ifb0"))]
+    _run("tc", "qdisc", "del", "dev", "lo", "clsact")
+    _run("ip", "link", "del", "ifb0")
+    first = next((one for one in done if one.returncode != 0), done[-1])
+    return _tool_result(first, "kernel has no clsact, u32 or mirred")
 
 
 def _udp_pair() -> tuple[socket.socket, socket.socket]:
@@ -213,6 +226,7 @@ def _in_namespace() -> dict[str, Feature]:
     probes: dict[str, Callable[[], Feature]] = {
         "veth": lambda: _link("veth", "peer", "name", "veth1"),
         "bridge": lambda: _link("bridge"),
+        "ifb": _ifb,
         "udp-gso": _udp_gso,
         "udp-gro": _udp_gro,
         "loss": _loss,
@@ -235,11 +249,11 @@ def _delay(netem: Feature) -> Feature:
 def features() -> dict[str, Feature]:
     """Every feature a testbed or an experiment may need; nothing on the machine changes.
 
-    Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``udp-gso``, ``udp-gro``, ``loss``, ``tbf``,
+    Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``ifb``, ``udp-gso``, ``udp-gro``, ``loss``, ``tbf``,
     ``netem``, ``fq``, ``etf``, ``delay``, ``psi``, ``schedstat``, ``perf``, ``perf-hardware``.
     """
     found = _anywhere()
-    needs_namespace = ("namespaces", "veth", "bridge", "udp-gso", "udp-gro", "loss", *_QDISCS, "delay")
+    needs_namespace = ("namespaces", "veth", "bridge", "ifb", "udp-gso", "udp-gro", "loss", *_QDISCS, "delay")
     if not has_capabilities():
         no = Feature(False, "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")
         return {"root": no, **dict.fromkeys(needs_namespace, no), **found}
