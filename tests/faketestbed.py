@@ -37,9 +37,12 @@ class FakeProcess(Process):
             time.sleep(0.002)
         return ended
 
-    def terminate(self) -> None:
+    def signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
         if self.poll() is None:
@@ -103,6 +106,8 @@ class FakeTestbed(Testbed):
         self.no_loss: str | None = None
         self.seeds: list[int] = []
         self.refusals = 0
+        self.lost = 0
+        """Packets that captures lack."""
 
     def __enter__(self) -> Testbed:
         return self
@@ -140,4 +145,4 @@ class FakeTestbed(Testbed):
         del count
         self.snaplens.append(snaplen)
         path.write_bytes(b"")
-        yield Capture(path, packets_captured=0, packets_dropped=0)
+        yield Capture(path, packets_captured=7, packets_dropped=self.lost)

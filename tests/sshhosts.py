@@ -4,9 +4,13 @@
 
     manage  bridge0 10.114.0.254 ---- mgmt0 10.114.0.1  client  link0 10.115.0.1 ---+
                                  ---- mgmt0 10.114.0.2  server  link0 10.115.0.2 ---+
+                                                                mirror0 ------------+
+                                 ---- mgmt0 10.114.0.3  tap     tap0 ---------------+
 
-A test works in the namespace of the management network (:meth:`SshHosts.inside`), as a controller does. The hosts share
-file system, processes and kernel with it; each has its own directory and hosts file.
+The tap is there once a test has asked for it (:meth:`SshHosts.open_tap`): what passes at the server's end of the link
+is copied to it, as a switch with a mirror port would do. A test works in the namespace of the management network
+(:meth:`SshHosts.inside`), as a controller does. The hosts share file system, processes and kernel with it; each has its
+own directory and hosts file.
 """
 
 from __future__ import annotations
@@ -27,6 +31,8 @@ from quicbed.testbed.namespace import RUN_NETNS, kill_processes, processes, setn
 
 ROLES: tuple[Literal["client"], Literal["server"]] = ("client", "server")
 MANAGEMENT = {"client": "10.114.0.1", "server": "10.114.0.2"}
+TAP = "10.114.0.3"
+ADDRESSES = {**MANAGEMENT, "tap": TAP}
 MEASURED = {"client": "10.115.0.1", "server": "10.115.0.2"}
 # sshd starts itself again for every connection and needs its whole path; empty if there is none.
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin") or ""
@@ -52,27 +58,42 @@ class SshHosts:
         self.directory = directory
         self.prefix = f"qbt{os.getpid()}"
         self.namespaces = {name: f"{self.prefix}-{name}" for name in ("manage", *ROLES)}
+        self.has_tap = False
         self.key = directory / "key"
         self.known_hosts = directory / "known_hosts"
         self.config = directory / "config"
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
         self.hosts_files = {role: Path("/etc/netns") / self.namespaces[role] / "hosts" for role in ROLES}
 
+    @staticmethod
+    def _add(name: str) -> None:
+        _tool("ip", "netns", "add", name)
+        for scope in ("all", "default"):
+            path = f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"
+            subprocess.run(["ip", "netns", "exec", name, "sh", "-c", f"test ! -e {path} || echo 1 > {path}"])
+
+    def _manage(self, role: str) -> None:
+        """Join a host to the management network."""
+        self._ip("manage", f"link add {role}0 type veth peer name mgmt0 netns {self.namespaces[role]}")
+        self._ip("manage", f"link set {role}0 master bridge0 up")
+        self._ip(role, f"addr add {ADDRESSES[role]}/24 dev mgmt0")
+        self._ip(role, "link set mgmt0 up")
+
+    def _await_links(self) -> None:
+        """Return when all links are up: the kernel tells of a carrier a moment after there is one."""
+        deadline = time.monotonic() + PATIENCE_S
+        while any("DOWN" in _tool("ip", "-n", space, "link") for space in self.namespaces.values()):
+            if time.monotonic() > deadline:
+                raise RuntimeError("the links do not come up")
+            time.sleep(0.02)
+
     def open(self) -> None:
         for name in self.namespaces.values():
-            _tool("ip", "netns", "add", name)
-        for scope in ("all", "default"):
-            for name in self.namespaces.values():
-                path = f"/proc/sys/net/ipv6/conf/{scope}/disable_ipv6"
-                subprocess.run(["ip", "netns", "exec", name, "sh", "-c", f"test ! -e {path} || echo 1 > {path}"])
+            self._add(name)
         self._ip("manage", "link add bridge0 type bridge stp_state 0 mcast_snooping 0")
         self._ip("manage", "addr add 10.114.0.254/24 dev bridge0")
         for role in ROLES:
-            space = self.namespaces[role]
-            self._ip("manage", f"link add {role}0 type veth peer name mgmt0 netns {space}")
-            self._ip("manage", f"link set {role}0 master bridge0 up")
-            self._ip(role, f"addr add {MANAGEMENT[role]}/24 dev mgmt0")
-            self._ip(role, "link set mgmt0 up")
+            self._manage(role)
         self._ip("client", f"link add link0 type veth peer name link0 netns {self.namespaces['server']}")
         for role in ROLES:
             self._ip(role, f"addr add {MEASURED[role]}/24 dev link0")
@@ -88,12 +109,7 @@ class SshHosts:
             hosts_file.write_text("127.0.0.1 localhost\n# no newline at the end")
             self._keygen(self.directory / f"{role}.hostkey")
             self.start(role)
-        deadline = time.monotonic() + PATIENCE_S
-        # the kernel tells of a carrier a moment after there is one
-        while any("DOWN" in _tool("ip", "-n", space, "link") for space in self.namespaces.values()):
-            if time.monotonic() > deadline:
-                raise RuntimeError("the links do not come up")
-            time.sleep(0.02)
+        self._await_links()
         self.write_known_hosts()
         self._write_client()
 
@@ -103,6 +119,38 @@ class SshHosts:
             f"Host *\n  UserKnownHostsFile {self.known_hosts}\n  IdentityFile {self.key}\n  User root\n"
             f"Host the-server\n  HostName {MANAGEMENT['server']}\n"
         )
+
+    def open_tap(self) -> None:
+        """Have the third host, which gets a copy of every frame from now on."""
+        if self.has_tap:
+            return
+        self.namespaces["tap"] = f"{self.prefix}-tap"
+        self._add(self.namespaces["tap"])
+        self._manage("tap")
+        self._ip("server", f"link add mirror0 type veth peer name tap0 netns {self.namespaces['tap']}")
+        for name, command in (
+            ("server", "link set mirror0 up"),
+            ("tap", "link set tap0 up"),
+            ("tap", "link set lo up"),
+        ):
+            self._ip(name, command)
+        _tool("tc", "-n", self.namespaces["server"], "qdisc", "add", "dev", "link0", "clsact")
+        for way in ("ingress", "egress"):
+            self.mirror(way)
+        self._await_links()
+        self._keygen(self.directory / "tap.hostkey")
+        self.start("tap")
+        self.has_tap = True
+        self.write_known_hosts()
+
+    def mirror(self, way: str) -> None:
+        """Copy to the tap what arrives at the server (`ingress`) or what it sends (`egress`)."""
+        words = f"filter add dev link0 {way} protocol all u32 match u32 0 0 action mirred egress mirror dev mirror0"
+        _tool("tc", "-n", self.namespaces["server"], *words.split())
+
+    def unmirror(self, way: str) -> None:
+        """Copy it no more."""
+        _tool("tc", "-n", self.namespaces["server"], "filter", "del", "dev", "link0", way)
 
     def _ip(self, name: str, command: str) -> None:
         _tool("ip", "-n", self.namespaces[name], *command.split())
@@ -117,7 +165,8 @@ class SshHosts:
         return (self.directory / f"{role}.hostkey.pub").read_text().strip()
 
     def write_known_hosts(self) -> None:
-        lines = [f"{MANAGEMENT[role]} {self.host_key(role)}" for role in ROLES]
+        roles = (*ROLES, "tap") if self.has_tap else ROLES
+        lines = [f"{ADDRESSES[role]} {self.host_key(role)}" for role in roles]
         self.known_hosts.write_text("\n".join(lines) + "\n")
 
     def start(self, role: str) -> None:
@@ -127,7 +176,7 @@ class SshHosts:
         with (self.directory / f"{role}.log").open("ab") as log:
             self.servers[role] = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + PATIENCE_S
-        while f"{MANAGEMENT[role]}:22" not in _tool("ip", "netns", "exec", self.namespaces[role], "ss", "-Htln"):
+        while f"{ADDRESSES[role]}:22" not in _tool("ip", "netns", "exec", self.namespaces[role], "ss", "-Htln"):
             if time.monotonic() > deadline or self.servers[role].poll() is not None:
                 raise RuntimeError((self.directory / f"{role}.log").read_text())
             time.sleep(0.02)
@@ -137,7 +186,7 @@ class SshHosts:
         locked = subprocess.run(["getent", "shadow", "root"], capture_output=True, text=True).stdout
         config = self.directory / f"{role}.sshd"
         config.write_text(
-            f"ListenAddress {MANAGEMENT[role]}\nHostKey {self.directory}/{role}.hostkey\nPidFile none\n"
+            f"ListenAddress {ADDRESSES[role]}\nHostKey {self.directory}/{role}.hostkey\nPidFile none\n"
             f"AuthorizedKeysFile {self.key}.pub\nStrictModes no\nPermitRootLogin prohibit-password\n"
             f"PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nMaxStartups 100\n"
             # without PAM the server refuses an account whose password is locked
@@ -157,7 +206,7 @@ class SshHosts:
         for role, name in self.namespaces.items():
             path = RUN_NETNS / name
             if path.exists():
-                if role in ROLES:
+                if role != "manage":
                     kill_processes(path)
                 _tool("ip", "netns", "delete", name)
         for file in self.hosts_files.values():
@@ -190,6 +239,15 @@ class SshHosts:
         }
         return {"kind": "ssh", "hosts": hosts, "ssh_config": [str(self.config)]}
 
+    def tap(self, **changes: Any) -> dict[str, Any]:
+        """Configuration of the tap."""
+        return {
+            "address": TAP,
+            "interfaces": [{"name": "tap0"}],
+            "directory": str(self.directory / "tap-host"),
+            **changes,
+        }
+
     def settings(self, **changes: Any) -> Testbed:
         return parse(Testbed, self.data(**changes), "testbed")
 
@@ -198,11 +256,12 @@ class SshHosts:
     def state(self) -> dict[str, str]:
         """Every setting of the hosts that could have been changed, and the programs that run there."""
         found: dict[str, str] = {}
-        for role in ROLES:
+        interfaces = dict.fromkeys(ROLES, "link0") | ({"tap": "tap0"} if self.has_tap else {})
+        for role, interface in interfaces.items():
             for what, argv in {
                 "links": ["ip", "-j", "-d", "addr", "show"],
                 "queues": ["tc", "-j", "qdisc", "show"],
-                "features": ["ethtool", "-k", "link0"],
+                "features": ["ethtool", "-k", interface],
                 "hosts": ["cat", "/etc/hosts"],
                 "sysctl": ["sh", "-c", "grep -rs . /proc/sys/net || true"],
             }.items():

@@ -42,8 +42,8 @@ scales:
 class Proven:
     """What an examined capture says, where the capture itself is not the subject of a test."""
 
-    def model_dump(self, mode: str) -> dict[str, str]:
-        return {"mode": mode}
+    def model_dump(self, mode: str) -> dict[str, Any]:
+        return {"mode": mode, "client_to_server": {"mean_frame_bytes": 80.0}}
 
 
 @pytest.fixture
@@ -219,6 +219,25 @@ def test_a_proof_is_looked_at_again_when_it_is_used_again(project: Project, monk
     )
     with pytest.raises(MeasureError, match="quiche-noop: not measured: capture: it is not clear any more"):
         run(project)
+
+
+def test_a_capture_with_gaps_is_marked_and_gives_no_packet_metrics(project: Project) -> None:
+    testbed = FakeTestbed()
+    run(project, testbed)
+    proofs = runs(project, "proofs/*")
+    assert {entry["metrics"]["client_mean_frame_bytes"] for entry in proofs} == {80.0}
+    assert {entry["host"]["capture"]["lost"] for entry in proofs} == {0}
+    shutil.rmtree(project.raw)
+    testbed.lost = 3
+    with pytest.raises(MeasureError, match="not measured: capture: the capture lost 3 packets"):
+        run(project, testbed)
+    proofs = runs(project, "proofs/*")
+    assert {entry["reason"] for entry in proofs} == {"capture: the capture lost 3 packets"}
+    # it is in view, with what it shows
+    assert all((entry["host"]["capture"]["packets"], entry["host"]["capture"]["lost"]) == (7, 3) for entry in proofs)
+    assert all("client_mean_frame_bytes" not in entry["metrics"] for entry in proofs)
+    assert all(entry["evidence"]["seen"]["client_to_server"]["mean_frame_bytes"] == 80 for entry in proofs)
+    assert len(list(project.raw.glob("local/proofs/*/*/capture.pcap"))) == len(proofs)
 
 
 def test_a_variant_whose_proof_fails_is_not_measured_and_fails_loudly(

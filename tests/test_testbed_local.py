@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -22,6 +23,7 @@ from pydantic import ValidationError
 from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, open_testbed
 from quicbed.testbed import local as module
 from quicbed.testbed.base import ROLES
+from quicbed.testbed.capture import Dumpcap
 from quicbed.testbed.local import namespace_name
 from quicbed.testbed.lock import HostSetting, State
 from quicbed.testbed.shaping import burst_bytes
@@ -703,4 +705,42 @@ def test_a_capture_ends_with_an_error_in_its_context(testbed: LocalTestbed, tmp_
     path = tmp_path / "error.pcap"
     with pytest.raises(RuntimeError, match="inside"), testbed.capture(path):
         raise RuntimeError("inside")
-    assert not list(_programs(str(path)))
+    # the file that is written has a directory of its own
+    assert not list(_programs(f"{path}.parts"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.root
+def test_frames_that_the_tap_does_not_see_are_missing(
+    testbed: LocalTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quicbed.testbed.capture._IN_FLIGHT_S", 0.1)
+    testbed.apply(WIRE)
+    with testbed.capture(tmp_path / "whole.pcap") as capture:
+        testbed.server.run([sys.executable, "-c", SENDER, str(testbed.client.address)])
+    assert (capture.packets_dropped, capture.packets_missing, capture.packets_lost) == (0, 0, 0)
+    assert (capture.packets_captured or 0) >= 50 * SEGMENTS
+    port = ["ip", "link", "set", "server0"]
+    with testbed.capture(tmp_path / "gaps.pcap") as capture:
+        testbed.tap.run([*port, "nomaster"])
+        testbed.client.run([sys.executable, "-c", SENDER, str(testbed.server.address)])
+        testbed.tap.run([*port, "master", "bridge0"])
+    assert capture.packets_dropped == 0
+    assert (capture.packets_lost or 0) == (capture.packets_missing or 0) >= 50 * SEGMENTS
+    # a super-frame is many packets
+    testbed.apply(THROUGHPUT)
+    with testbed.capture(tmp_path / "super.pcap") as capture:
+        testbed.server.run([sys.executable, "-c", SENDER, str(testbed.client.address)])
+    assert capture.packets_missing is None
+
+
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("dumpcap") is None, reason="needs dumpcap (apt-get install wireshark-common)")
+def test_dumpcap_captures_the_same(testbed: LocalTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(testbed, "_capture", Dumpcap())
+    testbed.apply(WIRE)
+    path = tmp_path / "dumpcap.pcap"
+    with testbed.capture(path, snaplen=49, filter="udp port 4433") as capture:
+        testbed.server.run([sys.executable, "-c", SENDER, str(testbed.client.address)])
+    assert [len(frame) for _, frame in _frames(path)] == [64] * (50 * SEGMENTS)
+    assert (capture.packets_captured, capture.packets_dropped, capture.tool) == (50 * SEGMENTS, 0, "dumpcap")

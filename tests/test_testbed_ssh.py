@@ -29,12 +29,12 @@ from quicbed.config import ConfigError, Link, Load, Project, SshHost, parse
 from quicbed.config import Testbed as Settings
 from quicbed.doctor import doctor
 from quicbed.generator import Iperf3
-from quicbed.testbed import HostLostError, LinkSettings, TestbedError
+from quicbed.testbed import HostLostError, LinkSettings, TestbedError, features
 from quicbed.testbed.base import PACKAGES
 from quicbed.testbed.loss import is_lost
 from quicbed.testbed.remote import SshTestbed, state_directory
 from quicbed.testbed.ssh import Loop, connect
-from sshhosts import MANAGEMENT, MEASURED, ROLES, SSHD, SshHosts
+from sshhosts import MANAGEMENT, MEASURED, ROLES, SSHD, TAP, SshHosts
 
 PATIENCE_S = 20.0
 THROUGHPUT = LinkSettings(mode="throughput", congestion_control="reno")
@@ -146,11 +146,22 @@ def _parsed(**changes: Any) -> Settings:
         ({"sysctl": {"net/x": "1"}}, "sysctl"),
         ({"host_key": "SHA256:abc"}, "host_key"),
         ({"sysctl": {"net.core.rmem_max": [1]}}, "net.core.rmem_max"),
+        ({"ingress": []}, "ingress"),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         _parsed(**changes)
+
+
+def test_a_tap_is_a_third_host() -> None:
+    host = {"address": "a", "interface": {"name": "eth1"}, "ip": "10.0.0.1"}
+    hosts = {"client": host, "server": {**host, "address": "b", "ip": "10.0.0.2"}}
+    tap = {"address": "b", "interfaces": [{"name": "eth2"}]}
+    with pytest.raises(ConfigError, match="tap: is the server; leave it out"):
+        parse(Settings, {"kind": "ssh", "hosts": hosts, "tap": tap}, "pair.yaml")
+    with pytest.raises(ConfigError, match="tap: belongs to kind `ssh`"):
+        parse(Settings, {"kind": "local", "tap": tap}, "local.yaml")
 
 
 def test_hosts_belong_to_kind_ssh_alone() -> None:
@@ -166,6 +177,9 @@ def test_the_documented_testbed_is_a_valid_one(repository: Path) -> None:
     found = parse(Settings, yaml.safe_load(block), "docs/dedicated-testbed.md")
     assert found.hosts["server"].cpus == "2-5"
     assert found.commands.release
+    assert found.tap is not None
+    own = yaml.safe_load(page.split("```yaml\n")[2].split("```")[0])
+    assert parse(Settings, {"kind": "local", **own}, "docs/dedicated-testbed.md").capture_command is not None
 
 
 # ---- connecting
@@ -647,6 +661,105 @@ def test_no_key_and_no_data_stand_on_a_command_line(hosts: SshHosts) -> None:
         shown = " ".join(hosts.programs("client"))
     assert "agent" in shown
     assert "secret-name" not in shown
+
+
+# ---- a third host as the tap
+
+
+@pytest.fixture
+def tap(network: SshHosts, shared: Shared) -> dict[str, Any]:
+    """Its configuration; from now on it is there."""
+    shared.close()
+    network.open_tap()
+    return network.tap()
+
+
+def test_a_third_host_captures_what_passes(
+    tap: dict[str, Any], hosts: SshHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quicbed.testbed.capture._IN_FLIGHT_S", 0.2)
+    with SshTestbed("pair", parse(Settings, {**hosts.data(), "tap": tap}, "t")) as testbed:
+        testbed.apply(WIRE)
+        facts = testbed.facts()
+        assert facts["hosts"]["tap"]["interfaces"]["tap0"]["mtu"] == 1400
+        assert facts["link"]["checksums_valid_in_captures"] is True
+        path = tmp_path / "capture.pcap"
+        with testbed.capture(path) as capture:
+            testbed.client.run([sys.executable, "-c", SEND])
+        assert capture.where == "tap"
+        assert (capture.packets_dropped, capture.packets_missing) == (0, 0)
+        shown = subprocess.run(["tcpdump", "-n", "-r", str(path)], capture_output=True, text=True, check=True).stdout
+        assert shown.count("UDP, length 100") >= 5
+        # what the tap does not see is known from what the ends count
+        hosts.unmirror("ingress")
+        with testbed.capture(path) as capture:
+            testbed.client.run([sys.executable, "-c", SEND])
+        assert (capture.packets_dropped, capture.packets_lost) == (0, capture.packets_missing)
+        assert (capture.packets_missing or 0) >= 5
+        hosts.mirror("ingress")
+        assert hosts.kill("tap", "/agent/")
+        with pytest.raises(HostLostError):
+            testbed.tap.run(["true"])
+        testbed.apply(WIRE)
+        assert testbed.facts()["hosts"]["tap"]["interfaces"]["tap0"]["mtu"] == 1400
+
+
+def test_a_tap_that_cannot_be_used_is_refused(tap: dict[str, Any], hosts: SshHosts) -> None:
+    for changes, reason in (
+        ({"interfaces": [{"name": "tap7"}]}, rf"tap \({TAP}\): no interface tap7; it has .*tap0"),
+        ({"address": MANAGEMENT["server"] + "9"}, r"tap .*: 10\.114\.0\.29 cannot be reached"),
+    ):
+        _refused(parse(Settings, {**hosts.data(), "tap": {**tap, **changes}}, "t"), reason)
+    own = {"command": ["no-such-capture", "{file}"], "begins": "ready"}
+    settings = parse(Settings, {**hosts.data(), "tap": tap, "capture_command": own}, "t")
+    _refused(settings, rf"tap \({TAP}\): missing: no-such-capture; install it there, or name its path")
+
+
+# ---- queueing of arriving frames
+
+
+def test_arriving_frames_go_through_a_queue_that_is_gone_afterwards(hosts: SshHosts) -> None:
+    if not (ifb := features()["ifb"]).available:
+        pytest.skip(ifb.reason)
+    data = hosts.data()
+    data["hosts"]["client"]["ingress"] = ["tbf", "rate", "50mbit", "burst", "20kb", "latency", "50ms"]
+    lossy = LinkSettings(mode="wire", loss_percent=30, congestion_control="reno")
+    tc = ["tc", "-n", hosts.namespaces["client"], "-s", "-j", "qdisc", "show", "dev", "ifb-link0"]
+    with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
+        testbed.apply(WIRE)
+        for lost in (False, True):
+            if lost:  # the next agent removes what this one has made, and makes it again
+                assert hosts.kill("client", "/agent/")
+                with pytest.raises(HostLostError):
+                    testbed.client.run(["true"])
+                testbed.apply(WIRE)
+            (queue,) = json.loads(subprocess.run(tc, capture_output=True, check=True).stdout)
+            assert queue["kind"] == "tbf"
+            # the echoes that prove a link come through it
+            assert queue["packets"] >= 3
+        # what is lost on purpose is lost before it
+        testbed.apply(lossy)
+        testbed.client.request("lose", interface="link0", percent=50, seed=1)
+        before = testbed.counters()
+        testbed.server.run([sys.executable, "-c", SEND.replace(MEASURED["server"], MEASURED["client"])])
+        after = testbed.counters()
+        lost = after["link.lost_to_client"] - before["link.lost_to_client"]
+        assert 0 < lost < 5
+        (after_loss,) = json.loads(subprocess.run(tc, capture_output=True, check=True).stdout)
+        assert after_loss["packets"] > queue["packets"]
+    assert subprocess.run(tc, capture_output=True, text=True).returncode != 0
+
+
+def test_a_kernel_that_cannot_queue_arriving_frames_says_so(
+    testbed: SshTestbed, network: SshHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = testbed.client
+    monkeypatch.setattr(client, "settings", _changed(network, "ingress", ["fq"]))
+    lacking = {"delay": "", "loss": "", "ifb": "kernel has no ifb: Error: Unknown device type."}
+    monkeypatch.setattr(client, "_abilities", lacking)
+    with pytest.raises(TestbedError, match=r"client .*: ingress: unsupported: kernel has no ifb: .*; load the module"):
+        client.standing_changes()
+    assert client.inspect(MEASURED["server"])["ifb"].reason.startswith("unsupported: kernel has no ifb")
 
 
 # ---- what is lost

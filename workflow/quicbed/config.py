@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -146,6 +147,20 @@ HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:%-]+$")]
 Argv = Annotated[list[str], Field(min_length=1)]
 
 
+def _one_group(text: str) -> str:
+    """Check a regular expression with one group."""
+    try:
+        groups = re.compile(text).groups
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    if groups != 1:
+        raise ValueError("needs one group, around the number")
+    return text
+
+
+Regex = Annotated[str, AfterValidator(_one_group)]
+
+
 def cpus_of(text: str) -> list[int]:
     """`0,2-3` to [0, 2, 3]."""
     parts = (part.partition("-") for part in text.split(","))
@@ -187,8 +202,8 @@ class Interface(Model):
         return self
 
 
-class SshHost(SshAddress):
-    """A host of a testbed of kind `ssh`. What is not named here is not touched on it."""
+class SshMachine(SshAddress):
+    """A machine that is reached with SSH and works for the controller."""
 
     jump: SshAddress | None = Field(None, description="Host through which it is reached; null: none, or `ProxyJump`.")
     sudo: bool = Field(False, description="The user is not root and may run everything with `sudo -n`.")
@@ -197,6 +212,11 @@ class SshHost(SshAddress):
         pattern=r"^(/[A-Za-z0-9_.+-]+){2,}$",
         description="Directory of ours on the host: what is deployed, and the record of what is changed.",
     )
+
+
+class SshHost(SshMachine):
+    """A host of a testbed of kind `ssh`. What is not named here is not touched on it."""
+
     interface: Interface = Field(description="The interface on the measured link.")
     ip: Ipv4 = Field(description="Its IPv4 address, which the host has already.")
     cpus: CpuList | None = Field(None, description="Processors the endpoint runs on; null: any.")
@@ -212,6 +232,49 @@ class SshHost(SshAddress):
     )
     names: dict[HostName, Ipv4] = Field(default_factory=dict, description="Names to add to /etc/hosts.")
     record: list[Sysctl] = Field(default_factory=list, description="Further kernel settings to record.")
+    ingress: Argv | None = Field(
+        None,
+        description="Queueing discipline that arriving frames go through, in the words of tc(8), as `[netem, delay, "
+        "10ms]`: at an `ifb` interface that the kernel must have; null: none.",
+    )
+
+
+class TapHost(SshMachine):
+    """A host that captures what passes on the measured link of a testbed of kind `ssh`, and sends nothing there."""
+
+    interfaces: list[Interface] = Field(
+        min_length=1,
+        max_length=2,
+        description="What the frames of both directions arrive at: one interface at a mirror port, or two at the "
+        "outputs of an optical tap.",
+    )
+
+
+class CaptureCommand(Model):
+    """A program of one's own that captures; one for each interface of the tap."""
+
+    command: Argv = Field(
+        description="Words of its command line; `{interface}`, `{file}` and `{snaplen}` stand for the interface, the "
+        "pcap file with nanoseconds that it writes, and the least number of bytes of a frame to keep.",
+    )
+    begins: str = Field(min_length=1, description="What it prints once frames are being captured.")
+    signal: Literal["INT", "TERM"] = Field("INT", description="Signal that ends it with its file whole.")
+    captured: Regex | None = Field(
+        None,
+        description="Regular expression of what it prints about the frames it has captured, with the number as its "
+        "group; null: they are counted in the file.",
+    )
+    dropped: Regex | None = Field(
+        None,
+        description="The same for frames it has lost; null: unknown, and only what the interfaces of client and server "
+        "count as sent tells of losses.",
+    )
+
+    @model_validator(mode="after")
+    def _writes(self) -> CaptureCommand:
+        if not any("{file}" in word for word in self.command):
+            raise ValueError("command: `{file}` is missing, which stands for the file to write")
+        return self
 
 
 class Commands(Model):
@@ -304,11 +367,19 @@ class Testbed(Model):
     generator: Generator | None = Field(
         None, description="What generates the traffic of variants with `background`; null: they are unsupported."
     )
+    tap: TapHost | None = Field(
+        None,
+        description="A third host that captures (kind `ssh`); null: captures are made at the server's own interface.",
+    )
+    capture: Literal["tcpdump", "dumpcap"] = Field("tcpdump", description="What captures at the tap.")
+    capture_command: CaptureCommand | None = Field(
+        None, description="A program of one's own that captures in its place, as MoonGen; null: none."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Testbed:
         if self.kind == "local":
-            for key in ("hosts", "ssh_config", "commands"):
+            for key in ("hosts", "ssh_config", "commands", "tap"):
                 if key in self.model_fields_set:
                     raise ValueError(f"{key}: belongs to kind `ssh`; a testbed of kind `local` has no such settings")
             return self
@@ -318,6 +389,9 @@ class Testbed(Model):
         client, server = self.hosts["client"], self.hosts["server"]
         if client.ip == server.ip:
             raise ValueError(f"hosts: client and server have the same ip {client.ip}")
+        for role, host in self.hosts.items():
+            if self.tap is not None and (self.tap.address, self.tap.port) == (host.address, host.port):
+                raise ValueError(f"tap: is the {role}; leave it out: captures are made at the server then")
         return self
 
 

@@ -36,7 +36,7 @@ from quicbed.plan import (
     load_of,
     workload_of,
 )
-from quicbed.testbed import Exit, Host, HostLostError, LinkSettings, Process, Testbed, TestbedError
+from quicbed.testbed import Capture, Exit, Host, HostLostError, LinkSettings, Process, Testbed, TestbedError
 
 FORMAT = 2
 PORT = 4433
@@ -357,8 +357,9 @@ class Driver:
         capture = directory / "capture.pcap"
         with self.testbed.capture(capture, snaplen=_snaplen(link_of(cell, link))) as captured:
             attempt = self._run(cell, workload, scale, link, directory, count, key_log, profile)
-        if attempt.status == "ok" and captured.packets_dropped:
-            attempt.fail(f"the capture lost {captured.packets_dropped} packets")
+        attempt.host["capture"] = captured.facts()
+        if attempt.status == "ok" and captured.packets_lost:
+            attempt.fail(_lost_packets(captured))
         if attempt.status == "ok":
             self._observe(attempt, directory, count)
         if attempt.status == "ok" and key_log is None:
@@ -1041,13 +1042,13 @@ class Driver:
         with self.stored(target) as directory:
             capture = directory / "capture.pcap"
             key_log = directory / "keys.log" if secrets else None
-            dropped: int | None = None
+            captured: Capture | None = None
             if self._observed(cell, workload):  # which captures by itself
                 attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
             else:
                 with self.testbed.capture(capture, snaplen=_snaplen(link)) as captured:
                     attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
-                dropped = captured.packets_dropped
+                attempt.host["capture"] = captured.facts()
             attempt.contamination = []
             transferred = attempt.status == "ok"
             if transferred:
@@ -1058,11 +1059,13 @@ class Driver:
                     attempt.evidence["seen"], problems = self._examine(cell, capture, link.mtu)
                     if secrets:
                         problems += self._examine_secrets(attempt, cell, directory)
+                    complete = captured is None or not captured.packets_lost
                     for role, direction in (("client", "client_to_server"), ("server", "server_to_client")):
-                        if mean := attempt.evidence["seen"].get(direction, {}).get("mean_frame_bytes"):
+                        # what a capture with gaps shows is kept as evidence, and is no metric
+                        if complete and (mean := attempt.evidence["seen"].get(direction, {}).get("mean_frame_bytes")):
                             attempt.metrics[f"{role}_mean_frame_bytes"] = mean
-                if dropped:
-                    problems.append(f"the capture lost {dropped} packets")
+                if captured is not None and captured.packets_lost:
+                    problems.append(_lost_packets(captured))
                 for problem in problems:
                     attempt.fail(f"capture: {problem}")
             run = self.record(
@@ -1223,6 +1226,12 @@ _UNKNOWN = {
 def _key_logger(external_client: bool, external_server: bool) -> str:
     """The role that writes the TLS secrets: the client, unless it alone is external."""
     return "server" if external_client and not external_server else "client"
+
+
+def _lost_packets(captured: Capture) -> str:
+    """What a capture lacks."""
+    by = "" if captured.packets_dropped else ", as client and server have sent more"
+    return f"the capture lost {captured.packets_lost} packets{by}"
 
 
 def _snaplen(link: Link) -> int:

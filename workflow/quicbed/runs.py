@@ -145,6 +145,9 @@ COLUMNS: list[Column] = [
     Column("server_gso", pl.Boolean(), "host.options.server.gso"),
     Column("loss_percent", pl.Float64(), "link.loss_percent"),
     Column("loss_seed", pl.Int64(), "host.loss_seed"),
+    # of the run's own capture, if it has one: frames in it, and those that are not
+    Column("capture_packets", pl.Int64(), "host.capture.packets"),
+    Column("capture_lost", pl.Int64(), "host.capture.lost"),
     # pings before the run: mean and standard deviation
     Column("rtt_mean_ms", pl.Float64(), "host.ping.mean_ms"),
     Column("rtt_deviation_ms", pl.Float64(), "host.ping.deviation_ms"),

@@ -20,6 +20,7 @@ from .base import (
     Testbed,
     TestbedError,
 )
+from .capture import tool_of
 from .features import Feature, features, require
 from .local import LocalTestbed
 
@@ -48,7 +49,7 @@ __all__ = [
 def open_testbed(name: str, kind: str, settings: Settings | None = None) -> Testbed:
     """The testbed of this name and kind, to be used as a context manager; kind `ssh` needs its settings."""
     if kind == "local":
-        return LocalTestbed(name)
+        return LocalTestbed(name, None if settings is None else tool_of(settings))
     if kind == "ssh":
         if settings is None:
             raise TestbedError(f"testbed {name}: kind `ssh` needs what config/testbeds/{name}.yaml says")

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Role = Literal["client", "middle", "server"]
+Role = Literal["client", "middle", "server", "tap"]
 ROLES: tuple[Role, ...] = ("client", "middle", "server")
 
 _POLL_S = 0.002
@@ -29,6 +29,8 @@ PACKAGES = {
     "tc": "iproute2",
     "ethtool": "ethtool",
     "tcpdump": "tcpdump",
+    "dumpcap": "wireshark-common",
+    "editcap": "wireshark-common",
     "setpriv": "util-linux",
     "perf": "linux-perf",
     "ping": "iputils-ping",
@@ -149,19 +151,32 @@ class Capture:
 
     path: Path
     packets_captured: int | None = None
-    packets_received: int | None = None
-    """Packets the filter let through, including the dropped ones."""
     packets_dropped: int | None = None
-    """Packets lost in the capture for want of buffer space."""
+    """Packets lost for want of buffer space or by the tap's interface; ``None`` if the program does not tell."""
+    packets_missing: int | None = None
+    """Packets that client and server have sent and that are not in the file; ``None`` where frames cannot be compared
+    with what the interfaces count: with a filter, and where offloads make one frame of many packets.
+    """
+    tool: str = "tcpdump"
+    where: str = ""
+    """Host of the tap."""
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every packet that the filter let through has been written or dropped."""
-        counts = (self.packets_captured, self.packets_received, self.packets_dropped)
-        if None in counts:
-            return False
-        captured, received, dropped = (count or 0 for count in counts)
-        return captured + dropped >= received
+    def packets_lost(self) -> int | None:
+        """Packets that are not in the file, as the program or the interfaces tell; ``None`` if neither does."""
+        known = [count for count in (self.packets_dropped, self.packets_missing) if count is not None]
+        return max(known, default=None)
+
+    def facts(self) -> dict[str, Any]:
+        """What a run keeps of its capture."""
+        return {
+            "tool": self.tool,
+            "where": self.where,
+            "packets": self.packets_captured,
+            "dropped": self.packets_dropped,
+            "missing": self.packets_missing,
+            "lost": self.packets_lost,
+        }
 
 
 class Process(ABC):
@@ -179,6 +194,10 @@ class Process(ABC):
     @abstractmethod
     def wait(self, timeout: float) -> Exit:
         """How it ended; :class:`TimeoutError` if it still runs after *timeout* seconds."""
+
+    @abstractmethod
+    def signal(self, number: int) -> None:
+        """Send a signal to the program alone; nothing happens if it has ended."""
 
     @abstractmethod
     def terminate(self) -> None:
@@ -212,6 +231,11 @@ class Host(ABC):
     """IPv4 address on the measured link; ``None`` for the middle, which only forwards frames."""
     interface: str
     """Interface on the measured link; on the middle the tap, its port towards the server."""
+
+    @property
+    def where(self) -> str:
+        """Name in messages."""
+        return self.name
 
     @abstractmethod
     def run(
@@ -273,6 +297,10 @@ class Host(ABC):
     def monotonic_ahead_ns(self) -> int:
         """How far CLOCK_MONOTONIC of this host is ahead of the driver's machine's, in ns."""
         return 0
+
+    def forget(self, directory: Path) -> None:
+        """Remove a workspace with what is in it; nothing happens if there is none."""
+        del directory
 
     def await_text(self, path: Path, text: str, process: Process, timeout: float) -> bool:
         """Wait until a file that a program writes has *text* in a complete line; ``False`` if the program has ended.
@@ -379,5 +407,5 @@ class Testbed(ABC):
         Of every frame at least *snaplen* bytes are kept, and at most 15 more. *count* is the number
         of frames after which the capture ends, *filter* a pcap filter. The context begins when
         frames are being captured, and ends with everything written. Frames can be lost when the
-        machine is busy: the capture's ``packets_dropped`` says how many.
+        machine is busy: the capture's ``packets_lost`` says how many.
         """

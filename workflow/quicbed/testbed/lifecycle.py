@@ -98,6 +98,19 @@ class LockedTestbed(Testbed):
             return None
         return {**self._link.model_dump(), "measured_rtt_ms": self._measured_rtt_ms, **more}
 
+    def _sent(self, count: int | None, expression: str) -> Callable[[], float] | None:
+        """What tells how many frames have been sent that a capture of *count* frames and of a filter has to hold.
+
+        ``None`` where it holds others: not all of them, or such that offloads make of many packets.
+        """
+        comparable = count is None and not expression and self._link is not None and self._link.mode == "wire"
+        return self._frames_sent if comparable else None
+
+    def _frames_sent(self) -> float:
+        """Frames that client and server have sent so far and that come past the tap."""
+        values = self.counters()
+        return sum(values[f"{host.name}.{host.interface}.tx_packets"] for host in (self.client, self.server))
+
     @abstractmethod
     def _lock_directory(self) -> Path:
         """Where the lock and the state of this testbed are kept; TestbedError if it cannot be used at all."""

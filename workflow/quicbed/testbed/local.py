@@ -38,7 +38,7 @@ from .base import (
     Role,
     TestbedError,
 )
-from .capture import Tcpdump
+from .capture import Command, Tcpdump, Tool, capturing
 from .delay import CLIENT_END, SERVER_END, DelayLine, open_line
 from .ethtool import Statistics
 from .facts import sysctl_path
@@ -264,7 +264,8 @@ class LocalTestbed(LockedTestbed):
 
     kind = "local"
 
-    def __init__(self, name: str = "local") -> None:
+    def __init__(self, name: str = "local", capture: Tool | None = None) -> None:
+        """*capture* is the program that captures, by default tcpdump."""
         if not re.fullmatch(rf"[a-z0-9][a-z0-9-]{{0,{_PREFIX_LENGTH - 1}}}", name):
             raise TestbedError(
                 f"testbed {name!r}: a name is at most {_PREFIX_LENGTH} lower-case letters, digits and hyphens"
@@ -275,6 +276,7 @@ class LocalTestbed(LockedTestbed):
         self._state = State(testbed=name)
         self._state_path = Path()
         self._checksums_in_captures: bool | None = None
+        self._capture = capture or Tcpdump()
         self._tools: dict[str, str] | None = None
         self._has_netem = False
         self._no_delay = ""
@@ -292,7 +294,7 @@ class LocalTestbed(LockedTestbed):
                 "as root, for "
                 "example: sudo make all"
             )
-        require_tools(["ip", "tc", "ethtool", "tcpdump", "setpriv"])
+        require_tools(["ip", "tc", "ethtool", *self._capture.programs, "setpriv"])
         return runtime_directory()
 
     def _set_up(self, directory: Path) -> None:
@@ -660,14 +662,12 @@ class LocalTestbed(LockedTestbed):
 
     def facts(self) -> dict[str, Any]:
         if self._tools is None:
+            options = {"ip": "-V", "tc": "-V", "ethtool": "--version"}
+            if not isinstance(self._capture, Command):
+                options[self._capture.name] = "--version"
             self._tools = {
                 tool: (done.stdout or done.stderr).strip().splitlines()[0]
-                for tool, option in (
-                    ("ip", "-V"),
-                    ("tc", "-V"),
-                    ("ethtool", "--version"),
-                    ("tcpdump", "--version"),
-                )
+                for tool, option in options.items()
                 for done in [self._tool(tool, option)]
             }
         return {
@@ -735,21 +735,15 @@ class LocalTestbed(LockedTestbed):
         filter: str = "",  # noqa: A002
     ) -> Iterator[Capture]:
         middle = self._local["middle"]
-        running = Tcpdump(
-            middle.start,
-            "middle",
-            middle.interface,
-            path,
-            snaplen=snaplen,
-            count=count,
-            expression=filter,
-        )
-        try:
-            yield running.capture
-        except BaseException:
-            running.kill()
-            raise
-        running.stop()
+        sent = self._sent(count, filter)
+        with capturing(
+            middle, [middle.interface], self._capture, path, snaplen=snaplen, count=count, expression=filter, sent=sent
+        ) as capture:
+            yield capture
+
+    def _frames_sent(self) -> float:
+        # losses act where frames arrive in the middle: those of the client are lost before the tap
+        return super()._frames_sent() - (self._loss.counters()["link.lost_to_server"] if self._loss is not None else 0)
 
 
 def _congestion_control(connection: socket.socket) -> str:

@@ -31,8 +31,13 @@ def require_tools(names: Sequence[str]) -> None:
     """:class:`TestbedError` naming the Debian packages of the tools that are missing."""
     missing = [name for name in names if find_program(name) is None]
     if missing:
-        packages = " ".join(sorted({PACKAGES[name] for name in missing}))
-        raise TestbedError(f"missing: {', '.join(missing)}; install with: apt-get install {packages}")
+        raise TestbedError(f"missing: {', '.join(missing)}; {installation(missing)}")
+
+
+def installation(names: Sequence[str], place: str = "") -> str:
+    """How missing programs are installed, as far as they are known in Debian; *place* is empty or ` there`."""
+    packages = " ".join(sorted({PACKAGES[name] for name in names if name in PACKAGES}))
+    return f"install{place} with: apt-get install {packages}" if packages else f"install it{place}, or name its path"
 
 
 def _program(where: str, name: str, cwd: Path | None) -> str:
@@ -177,19 +182,19 @@ class LocalProcess(Process):
             raise TimeoutError(f"process {self.pid} still running after {timeout:g} s")
         return done
 
-    def _signal(self, send: int) -> None:
+    def signal(self, number: int) -> None:
         with self._lock:
             if self._exit is None:
-                if send == signal.SIGKILL:
+                if number == signal.SIGKILL:
                     _kill_group(self.pid)
                 else:
-                    signal.pidfd_send_signal(self._pidfd, send)
+                    signal.pidfd_send_signal(self._pidfd, number)
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
 
     def sample_run_delay(self) -> float | None:
         total = 0

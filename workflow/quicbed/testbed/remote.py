@@ -2,13 +2,16 @@
 
 ::
 
-    controller ---- management network ---- client, server
+    controller ---- management network ---- client, server, tap
     client  interface ======== measured link ======== interface  server
+                                     |
+                                    tap
 
-The tap is the server's own interface: captures show its frames as they are handed to it. What the hosts have, addresses
-and routes, is checked, never changed; what the configuration names and the link needs is changed by the agent on the
-host (:mod:`.agent`), and put back. Before anything is changed it is recorded, with its value before, in two places: by
-the agent on the host, and by the controller in `$XDG_STATE_HOME/quicbed/` (`~/.local/state/quicbed/`).
+The tap is a third host, to which what passes on the link is copied; without one it is the server's own interface, and
+captures show its frames as they are handed to it. What the hosts have, addresses and routes, is checked, never changed;
+what the configuration names and the link needs is changed by the agent on the host (:mod:`.agent`), and put back.
+Before anything is changed it is recorded, with its value before, in two places: by the agent on the host, and by the
+controller in `$XDG_STATE_HOME/quicbed/` (`~/.local/state/quicbed/`).
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from quicbed.config import SshHost, cpus_of
+from quicbed.config import Interface, SshHost, SshMachine, TapHost, cpus_of
 from quicbed.config import Testbed as Settings
 
 from . import counters as parse
-from .agent import AgentError, shown, start_ticks, tree, tree_digest, write_durably
+from .agent import AgentError, ifb_name, shown, start_ticks, tree, tree_digest, write_durably
 from .base import (
     PACKAGES,
     Capture,
@@ -47,11 +50,12 @@ from .base import (
     Role,
     TestbedError,
 )
-from .capture import read_counts, tcpdump_arguments
+from .capture import Command, Tool, capturing, tool_of
 from .deploy import libc_problem, march_problem
 from .facts import host_id
 from .features import Feature
 from .lifecycle import Attempts, LockedTestbed
+from .process import installation
 from .shaping import egress, root_qdisc, rtt_problem, tcp_settings, verify_egress
 from .ssh import REQUEST_TIMEOUT_S, Connection, Loop, UnreachableError
 
@@ -66,7 +70,6 @@ _CARRIER_TIMEOUT_S = 20.0
 _ECHOES = 3
 _RTT_ATTEMPTS = 4
 _UDP_OVERHEAD = 28  # IPv4 and UDP headers
-_CAPTURE_TIMEOUT_S = 20.0
 _FREE_BYTES = 200 * 2**20
 _OPTIONAL = ("perf", "iperf3")
 """Programs that some experiments need."""
@@ -93,6 +96,8 @@ _MERGING = (
     "rx-gro-list",
 )
 _NEEDED = ("generic-segmentation-offload", "generic-receive-offload")
+# What makes one frame of several where they arrive, and would change what a tap sees.
+_JOINING = ("generic-receive-offload", "large-receive-offload", "rx-gro-hw", "rx-gro-list", "rx-udp-gro-forwarding")
 
 _RECORDED = (
     "net.core.rmem_max",
@@ -166,7 +171,7 @@ class Record:
 class RemoteProcess(Process):
     """A program started by the agent of a host."""
 
-    def __init__(self, host: RemoteHost, pid: int) -> None:
+    def __init__(self, host: RemoteMachine, pid: int) -> None:
         self._host = host
         self._connection = host.connection
         self.pid = pid
@@ -191,7 +196,7 @@ class RemoteProcess(Process):
         return done
 
     def signal(self, number: int) -> None:
-        """Send a signal; nothing happens if it has ended or the connection has, which ends it."""
+        # a connection that has ended has ended its programs
         if self._exit is None and self._connection is self._host.connection:
             with contextlib.suppress(HostLostError):
                 self._host.request("signal", pid=self.pid, number=int(number))
@@ -213,14 +218,18 @@ class RemoteProcess(Process):
         return used
 
 
-class RemoteHost(Host):
-    """A host reached over SSH."""
+class RemoteMachine(Host):
+    """A machine reached over SSH, with an agent of ours at work."""
 
-    def __init__(self, name: Role, settings: SshHost, loop: Loop, config: Sequence[str] | None) -> None:
+    def __init__(
+        self, name: Role, settings: SshMachine, loop: Loop, config: Sequence[str] | None, tools: Sequence[str] = ()
+    ) -> None:
+        """*tools* are programs that it needs besides those that every machine does."""
         self.name = name
         self.settings = settings
-        self.address = settings.ip
+        self.address = None
         self.interface = ""
+        self.tools = tools
         self.hello: dict[str, Any] = {}
         self.connection: Connection | None = None
         self.clock_offset_s = 0.0
@@ -232,12 +241,6 @@ class RemoteHost(Host):
         self._workspaces: dict[Path, Path] = {}
         self._provided: dict[Path, Path] = {}
         self._abilities: dict[str, str] | None = None
-        self._shapes = self._loses = False
-
-    @property
-    def _is_limited(self) -> bool:
-        """Whether the rate of the link is limited where this host sends."""
-        return self.name == "server"
 
     @property
     def where(self) -> str:
@@ -259,7 +262,7 @@ class RemoteHost(Host):
         if self.connection is not None:
             await self.connection.discard()
         self.connection = await Connection.open(self.where, self.settings, self._config)
-        self.hello = await self.connection.request("hello", optional=list(_OPTIONAL))
+        self.hello = await self.connection.request("hello", optional=[*_OPTIONAL, *self.tools])
         offsets = []
         for _ in range(_CLOCK_READINGS):
             begin = time.time()
@@ -332,9 +335,14 @@ class RemoteHost(Host):
             stderr=str(stderr),
             env=dict(env or {}),
             cwd=None if cwd is None else str(cwd),
-            cpus=cpus_of(self.settings.cpus) if self.settings.cpus else None,
+            cpus=self._cpus,
         )
         return RemoteProcess(self, pid)
+
+    @property
+    def _cpus(self) -> list[int] | None:
+        """Processors that programs are held to."""
+        return None
 
     # -- files
 
@@ -416,8 +424,10 @@ class RemoteHost(Host):
         self._workspaces.clear()
 
     def forget(self, directory: Path) -> None:
-        """Use no workspace any more that was for *directory*."""
-        self._workspaces.pop(directory, None)
+        place = self._workspaces.pop(directory, None)
+        if place is not None:
+            with contextlib.suppress(TestbedError):  # a host that is lost is cleaned up when it is there again
+                self.request("remove", path=str(place))
 
     async def fetch(self, source: Path, target: Path, size: int) -> None:
         """Copy a file of this host."""
@@ -451,66 +461,143 @@ class RemoteHost(Host):
         # the quickest answer tells best, to half of its time
         return min(readings)[1]
 
-    def find_interface(self) -> dict[str, Any]:
-        """The measured interface as `ip -j addr` shows it; raises TestbedError unless it can carry the link."""
-        wanted = self.settings.interface
-        rows = json.loads(self.run(["ip", "-j", "addr", "show"]).stdout)
-        if wanted.pci is not None:
-            listed = self.run(["ls", f"/sys/bus/pci/devices/{wanted.pci}/net"], check=False)
-            names = listed.stdout.split()
-            row = next((row for row in rows if row["ifname"] in names), None)
-        elif wanted.mac is not None:
-            row = next((row for row in rows if row.get("address") == wanted.mac), None)
-        else:
-            row = next((row for row in rows if row["ifname"] == wanted.name), None)
-        label = wanted.name or wanted.pci or wanted.mac
-        if row is None:
-            have = ", ".join(row["ifname"] for row in rows if row["ifname"] != "lo")
-            raise TestbedError(f"{self.where}: no interface {label}; it has {have or 'none'}; check `interface`")
-        name = str(row["ifname"])
-        if "UP" not in row["flags"] or "LOWER_UP" not in row["flags"]:
-            raise TestbedError(
-                f"{self.where}: interface {name} is down; connect the cable, then: ip link set {name} up"
-            )
-        if self.settings.ip not in [info.get("local") for info in row["addr_info"]]:
-            raise TestbedError(
-                f"{self.where}: interface {name} does not have the address {self.settings.ip}; check `ip`, or: "
-                f"ip addr add {self.settings.ip}/24 dev {name}"
-            )
-        self.interface = name
-        found: dict[str, Any] = row
-        return found
-
-    def check(self, peer: str) -> None:
-        """Raise TestbedError unless the host can be used; changes nothing."""
+    def check_machine(self) -> None:
+        """Raise TestbedError unless the machine can be used; changes nothing."""
         if self.hello["uid"] != 0:
             raise TestbedError(f"{self.where}: the agent is not root; log in as root or set `sudo: true`")
-        if missing := self.hello["missing"]:
-            packages = " ".join(sorted({PACKAGES[name] for name in missing}))
-            raise TestbedError(
-                f"{self.where}: missing: {', '.join(missing)}; install there with: apt-get install {packages}"
-            )
-        if self.hello["architecture"] != platform.machine():
-            raise TestbedError(
-                f"{self.where}: has processors of kind {self.hello['architecture']}, and what is built here is for "
-                f"{platform.machine()}; use a controller of the same kind"
-            )
+        lacking = [name for name in self.tools if name not in self.hello["optional"]]
+        if missing := [*self.hello["missing"], *lacking]:
+            raise TestbedError(f"{self.where}: missing: {', '.join(missing)}; {installation(missing, ' there')}")
         if self.hello["disk_free_bytes"] < _FREE_BYTES:
             raise TestbedError(
                 f"{self.where}: {self.hello['disk_free_bytes'] >> 20} MiB free in {self.settings.directory}, "
                 f"{_FREE_BYTES >> 20} MiB are needed; make room"
             )
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """The interfaces as `ip -j addr` shows them."""
+        rows: list[dict[str, Any]] = json.loads(self.run(["ip", "-j", "-d", "addr", "show"]).stdout)
+        return rows
+
+    def _look_up(self, wanted: Interface, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+        """One of *rows*; None if the kernel has no such interface."""
+        if wanted.pci is not None:
+            names = self.run(["ls", f"/sys/bus/pci/devices/{wanted.pci}/net"], check=False).stdout.split()
+            return next((row for row in rows if row["ifname"] in names), None)
+        if wanted.mac is not None:
+            return next((row for row in rows if row.get("address") == wanted.mac), None)
+        return next((row for row in rows if row["ifname"] == wanted.name), None)
+
+    def _find(self, wanted: Interface, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """One of *rows*; raises TestbedError unless it is there and up."""
+        row = self._look_up(wanted, rows)
+        if row is None:
+            have = ", ".join(row["ifname"] for row in rows if row["ifname"] != "lo")
+            raise TestbedError(
+                f"{self.where}: no interface {_label(wanted)}; it has {have or 'none'}; check `interface`"
+            )
+        name = str(row["ifname"])
+        if "UP" not in row["flags"] or "LOWER_UP" not in row["flags"]:
+            raise TestbedError(
+                f"{self.where}: interface {name} is down; connect the cable, then: ip link set {name} up"
+            )
+        return row
+
+    def _described(self) -> dict[str, Feature]:
+        """What the machine is, in rows of any testbed."""
+        hello = self.hello
+        return {
+            "kernel": Feature(True, f"{hello['kernel']}, {hello['libc'] or 'no GNU C library'}"),
+            "free disk": Feature(True, f"{hello['disk_free_bytes'] >> 20} MiB in {self.settings.directory}"),
+            "clock": Feature(True, f"{hello['clock_source']}, {self.clock_offset_s:+.3f} s from the controller's"),
+        }
+
+    def _interface_row(self, name: str) -> str:
+        """An interface in one line: speed, MTU, driver."""
+        link = _fields(self.run(["ethtool", name], check=False).stdout, ("Speed",))
+        driver = _fields(self.run(["ethtool", "-i", name], check=False).stdout, ("driver",))
+        mtu = next(row["mtu"] for row in self._rows() if row["ifname"] == name)
+        speed = link.get("Speed", "speed unknown")
+        return f"{name}, {speed}, MTU {mtu}, driver {driver.get('driver', 'unknown')}"
+
+    def _feature_changes(self, interface: str, wanted: Mapping[str, bool]) -> list[dict[str, Any]]:
+        """Features of an interface as they are to be; those that it does not have are left out."""
+        features: dict[str, dict[str, bool]] = self.request("features", interface=interface)
+        changes: list[dict[str, Any]] = []
+        for name, on in wanted.items():
+            feature = features.get(name)
+            if feature is None or (feature["fixed"] and feature["active"] == on):
+                continue
+            if feature["fixed"]:
+                if name in _NEEDED or not on:
+                    raise TestbedError(
+                        f"{self.where}: {name} of {interface} cannot be switched {'on' if on else 'off'}"
+                    )
+                continue  # segmentation in software takes its place
+            changes.append({"kind": "feature", "name": f"{interface} {name}", "value": "on" if on else "off"})
+        return changes
+
+
+class RemoteHost(RemoteMachine):
+    """An end of the measured link."""
+
+    settings: SshHost
+
+    def __init__(
+        self, name: Role, settings: SshHost, loop: Loop, config: Sequence[str] | None, tools: Sequence[str] = ()
+    ) -> None:
+        super().__init__(name, settings, loop, config, tools)
+        self.address = settings.ip
+        self._shapes = self._loses = False
+
+    @property
+    def _is_limited(self) -> bool:
+        """Whether the rate of the link is limited where this host sends."""
+        return self.name == "server"
+
+    @property
+    def _cpus(self) -> list[int] | None:
+        return cpus_of(self.settings.cpus) if self.settings.cpus else None
+
+    def find_interface(self) -> dict[str, Any]:
+        """The measured interface as `ip -j addr` shows it; raises TestbedError unless it can carry the link."""
+        row = self._find(self.settings.interface, self._rows())
+        name = str(row["ifname"])
+        if self.settings.ip not in [info.get("local") for info in row["addr_info"]]:
+            raise TestbedError(
+                f"{self.where}: interface {name} does not have the address {self.settings.ip}; check `ip`, or: "
+                f"ip addr add {self.settings.ip}/24 dev {name}"
+            )
+        return row
+
+    def check(self, peer: str) -> None:
+        """Raise TestbedError unless the host can be used; changes nothing."""
+        self.check_machine()
+        if self.hello["architecture"] != platform.machine():
+            raise TestbedError(
+                f"{self.where}: has processors of kind {self.hello['architecture']}, and what is built here is for "
+                f"{platform.machine()}; use a controller of the same kind"
+            )
         allowed = set(self.hello["cpus_allowed"])
         for key, cpus in (("cpus", self.settings.cpus), ("irq_cpus", self.settings.irq_cpus)):
             if cpus is not None and (unknown := set(cpus_of(cpus)) - allowed):
                 raise TestbedError(f"{self.where}: {key}: the host has no processor {min(unknown)}")
-        self.find_interface()
+        name = str(self.find_interface()["ifname"])
+        self._check_route(peer, name)
+        self.interface = name
+
+    @property
+    def measured(self) -> list[str]:
+        """Its interfaces on the measured link."""
+        return [self.interface]
+
+    def _check_route(self, peer: str, interface: str) -> None:
         route = json.loads(self.run(["ip", "-j", "route", "get", peer, "from", self.settings.ip]).stdout)
-        if not route or route[0].get("dev") != self.interface:
+        if not route or route[0].get("dev") != interface:
             by = route[0].get("dev") if route else "nothing"
             raise TestbedError(
-                f"{self.where}: the way to {peer} is through {by}, not through {self.interface}; check `ip` of both "
-                "hosts and the routes"
+                f"{self.where}: the way to {peer} is through {by}, not through {interface}; check `ip` of both hosts "
+                "and the routes"
             )
 
     def inspect(self, peer: str) -> dict[str, Feature]:
@@ -525,25 +612,20 @@ class RemoteHost(Host):
             problem = str(error).removeprefix(f"{self.where}: ")
         rows = {
             "ready": Feature(not problem, problem),
-            "kernel": Feature(True, f"{hello['kernel']}, {hello['libc'] or 'no GNU C library'}"),
+            **self._described(),
             "processors": Feature(True, f"{hello['cpus']} x {hello['cpu_model']}"),
             "governor": Feature(True, hello["cpu_governor"] or "none"),
             "congestion": Feature(True, ", ".join(hello["congestion_controls"]) or "none"),
             "hugepages": Feature(True, str(hello["hugepages"])),
             "delay": Feature(True, _ability(self.lacks("delay"))),
             "loss": Feature(True, _ability(self.lacks("loss"))),
+            "ifb": Feature(True, _ability(self.lacks("ifb"))),
             **{name: Feature(True, self._installed(name)) for name in _OPTIONAL},
-            "free disk": Feature(True, f"{hello['disk_free_bytes'] >> 20} MiB in {self.settings.directory}"),
-            "clock": Feature(True, f"{hello['clock_source']}, {self.clock_offset_s:+.3f} s from the controller's"),
         }
         if self.interface:
             interface = self.facts()["interface"]
             offloads = [name for name in (*_SEGMENTATION, *_MERGING) if interface["offloads"].get(name)]
-            rows["interface"] = Feature(
-                True,
-                f"{self.interface}, {interface['link'].get('Speed', 'speed unknown')}, MTU {interface['mtu']}, "
-                f"driver {interface['driver'].get('driver', 'unknown')}",
-            )
+            rows["interface"] = Feature(True, self._interface_row(self.interface))
             rows["offloads"] = Feature(True, ", ".join(offloads) or "none")
         return rows
 
@@ -553,7 +635,7 @@ class RemoteHost(Host):
         return _ability(f"{program} is missing; install there with: apt-get install {PACKAGES[program]}")
 
     def lacks(self, ability: str) -> str:
-        """Why the host's kernel cannot do something, `delay` or `loss`; empty if it can."""
+        """Why the host's kernel cannot do something, `delay`, `loss` or `ifb`; empty if it can."""
         if self._abilities is None:
             self._abilities = self.request("abilities")
         return self._abilities[ability]
@@ -565,7 +647,9 @@ class RemoteHost(Host):
     def standing_changes(self) -> list[dict[str, Any]]:
         """What the configuration changes for as long as the testbed is in use."""
         settings = self.settings
-        changes = [{"kind": "sysctl", "name": name, "value": str(value)} for name, value in settings.sysctl.items()]
+        changes: list[dict[str, Any]] = [
+            {"kind": "sysctl", "name": name, "value": str(value)} for name, value in settings.sysctl.items()
+        ]
         changes += [
             {"kind": "ring", "name": f"{self.interface} {which}", "value": str(entries)}
             for which, entries in settings.rings.items()
@@ -580,6 +664,14 @@ class RemoteHost(Host):
                     f"{self.where}: irq_cpus: {self.interface} does not tell its interrupts; leave out `irq_cpus`"
                 )
             changes += [{"kind": "irq", "name": number, "value": settings.irq_cpus} for number in listed.stdout.split()]
+        if settings.ingress is not None:
+            if lack := self.lacks("ifb"):
+                raise TestbedError(
+                    f"{self.where}: ingress: unsupported: {lack}; load the module there with: modprobe ifb, or leave "
+                    "out `ingress`"
+                )
+            changes.append({"kind": "ifb", "name": ifb_name(self.interface), "value": settings.ingress})
+            changes.append({"kind": "clsact", "name": self.interface, "value": self._at_arrival(losses=False)})
         if settings.names:
             lines = "\n".join(f"{address} {name}" for name, address in settings.names.items())
             changes.append({"kind": "hosts", "name": "/etc/hosts", "value": lines})
@@ -587,25 +679,13 @@ class RemoteHost(Host):
 
     def link_changes(self, link: LinkSettings) -> list[dict[str, Any]]:
         """What a link needs on this host."""
-        features: dict[str, dict[str, bool]] = self.request("features", interface=self.interface)
         offloads = link.segmentation
         wanted = dict.fromkeys(_SEGMENTATION, offloads == "default")
         if offloads == "gso-gro":
             wanted |= dict.fromkeys(_NEEDED, True)
         if offloads != "default":
             wanted |= dict.fromkeys(_MERGING, False)
-        changes: list[dict[str, Any]] = []
-        for name, on in wanted.items():
-            feature = features.get(name)
-            if feature is None or (feature["fixed"] and feature["active"] == on):
-                continue
-            if feature["fixed"]:
-                if name in _NEEDED or not on:
-                    raise TestbedError(
-                        f"{self.where}: {name} of {self.interface} cannot be switched {'on' if on else 'off'}"
-                    )
-                continue  # segmentation in software takes its place
-            changes.append({"kind": "feature", "name": f"{self.interface} {name}", "value": "on" if on else "off"})
+        changes = self._feature_changes(self.interface, wanted)
         changes.append({"kind": "mtu", "name": self.interface, "value": str(link.mtu)})
         # at the client nothing is touched before something is asked for
         self._shapes |= self.name == "server" or link.rtt_ms > 0
@@ -614,7 +694,7 @@ class RemoteHost(Host):
             changes.append({"kind": "qdisc", "name": self.interface, "value": words})
         self._loses |= self.name == "client" and link.loss_percent > 0
         if self._loses:
-            words = ["loss"] if link.loss_percent else ["default"]
+            words = self._at_arrival(losses=link.loss_percent > 0)
             changes.append({"kind": "clsact", "name": self.interface, "value": words})
         sysctl = {"net.ipv4.tcp_congestion_control": link.congestion_control, **tcp_settings(link)}
         return changes + [{"kind": "sysctl", "name": name, "value": value} for name, value in sysctl.items()]
@@ -636,6 +716,7 @@ class RemoteHost(Host):
                 "mtu": row["mtu"],
                 "offloads": {name: feature["active"] for name, feature in features.items()},
                 "qdisc": self.qdisc(),
+                "ingress": self.settings.ingress,
                 "link": _fields(self.run(["ethtool", self.interface], check=False).stdout, ("Speed", "Duplex")),
                 "driver": _fields(
                     self.run(["ethtool", "-i", self.interface], check=False).stdout,
@@ -644,6 +725,11 @@ class RemoteHost(Host):
             },
             "settings": dict(zip(names, values, strict=True)),
         }
+
+    def _at_arrival(self, *, losses: bool) -> list[str]:
+        """What is done to frames that arrive, as words of :mod:`.agent`."""
+        queued = [] if self.settings.ingress is None else ["redirect", ifb_name(self.interface)]
+        return queued + (["loss"] if losses else []) or ["default"]
 
     def verify_egress(self, link: LinkSettings) -> None:
         """TestbedError unless what the host sends is delayed and limited as the link says."""
@@ -660,6 +746,89 @@ def _ability(lack: str) -> str:
     return f"unsupported: {lack}" if lack else "yes"
 
 
+class RemoteTap(RemoteMachine):
+    """A host that what passes on the link is copied to."""
+
+    settings: TapHost
+
+    def __init__(self, settings: TapHost, loop: Loop, config: Sequence[str] | None, tool: Tool) -> None:
+        super().__init__("tap", settings, loop, config, tool.programs)
+        self.interfaces: list[str] = []
+        self._own_driver = isinstance(tool, Command)
+        self._of_kernel: list[str] = []
+
+    def check(self) -> None:
+        """Raise TestbedError unless the host can capture; changes nothing."""
+        self.check_machine()
+        self.find_interfaces()
+
+    def find_interfaces(self) -> None:
+        """Look for the interfaces; raises TestbedError unless all are there and up.
+
+        A program of one's own may have drivers of its own (DPDK), whose interfaces the kernel does not know: it is
+        given what the configuration names.
+        """
+        rows = self._rows()
+        found, known = [], []
+        for wanted in self.settings.interfaces:
+            if self._own_driver and self._look_up(wanted, rows) is None:
+                found.append(_label(wanted))
+            else:
+                found.append(str(self._find(wanted, rows)["ifname"]))
+                known.append(found[-1])
+        self.interfaces, self._of_kernel = found, known
+
+    def standing_changes(self) -> list[dict[str, Any]]:
+        """What keeps frames as they arrive, for as long as the testbed is in use."""
+        return [
+            change for name in self._of_kernel for change in self._feature_changes(name, dict.fromkeys(_JOINING, False))
+        ]
+
+    def link_changes(self, link: LinkSettings) -> list[dict[str, Any]]:
+        """What a link needs here: longer frames may not be taken otherwise."""
+        return [{"kind": "mtu", "name": name, "value": str(link.mtu)} for name in self._of_kernel]
+
+    @property
+    def measured(self) -> list[str]:
+        """Its interfaces at the measured link that the kernel knows."""
+        return self._of_kernel
+
+    def check_promiscuous(self) -> None:
+        """Raise TestbedError unless an interface that is captured takes frames for others."""
+        for row in self._rows():
+            if row["ifname"] in self._of_kernel and not row.get("promiscuity"):
+                raise TestbedError(
+                    f"{self.where}: interface {row['ifname']} takes no frames for others while it is captured; check "
+                    f"its driver, or: ip link set {row['ifname']} promisc on"
+                )
+
+    def inspect(self) -> dict[str, Feature]:
+        """What the host is; `ready` says whether it can be used."""
+        problem = ""
+        try:
+            self.check()
+        except HostLostError:
+            raise
+        except TestbedError as error:
+            problem = str(error).removeprefix(f"{self.where}: ")
+        rows = {"ready": Feature(not problem, problem), **self._described()}
+        for name in self.interfaces:
+            rows[f"tap {name}"] = Feature(True, self._interface_row(name) if name in self._of_kernel else name)
+        return rows
+
+    def facts(self) -> dict[str, Any]:
+        """What the host and its interfaces are."""
+        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing")}
+        rows = {row["ifname"]: row for row in self._rows()}
+        interfaces = {name: {"mtu": rows[name]["mtu"], "mac": rows[name].get("address")} for name in self._of_kernel}
+        return {**hello, "clock_offset_s": self.clock_offset_s, "interfaces": interfaces}
+
+
+def _label(interface: Interface) -> str:
+    """What the configuration calls an interface."""
+    return str(interface.name or interface.pci or interface.mac)
+
+
 def _fields(text: str, names: Sequence[str]) -> dict[str, str]:
     """Fields of what ethtool prints."""
     rows = (line.strip().partition(":") for line in text.splitlines())
@@ -667,7 +836,7 @@ def _fields(text: str, names: Sequence[str]) -> dict[str, str]:
 
 
 class SshTestbed(LockedTestbed):
-    """Client and server as hosts reached over SSH."""
+    """Client and server, and perhaps a tap, as hosts reached over SSH."""
 
     kind = "ssh"
 
@@ -677,13 +846,20 @@ class SshTestbed(LockedTestbed):
         self.session = uuid.uuid4().hex
         self._loop: Loop | None = None
         self._remote: dict[Role, RemoteHost] = {}
+        self._tap: RemoteTap | None = None
+        self._capture = tool_of(settings)
         self.hosts = {}
         self._record: Record | None = None
         self._reserved = False
 
     @property
     def tap(self) -> Host:
-        return self.hosts["server"]
+        return self._tap or self.hosts["server"]
+
+    @property
+    def _machines(self) -> list[RemoteHost | RemoteTap]:
+        """Client and server, and the tap if it is a host of its own."""
+        return [*self._remote.values(), *([self._tap] if self._tap is not None else [])]
 
     # -- set-up and removal
 
@@ -697,21 +873,26 @@ class SshTestbed(LockedTestbed):
         self._reserve()
         self.connect()
         for host in self._remote.values():
-            host.check(self.settings.hosts["server" if host.name == "client" else "client"].ip)
+            host.check(self._peer(host))
+        if self._tap is not None:
+            self._tap.check()
         with self._signals.held():
-            for host in self._remote.values():
-                self._take(host)
-        self._change({host.name: host.standing_changes() for host in self._remote.values()})
+            for machine in self._machines:
+                self._take(machine)
+        self._change({machine.name: machine.standing_changes() for machine in self._machines})
         self._probe(None)
+
+    def _peer(self, host: RemoteHost) -> str:
+        """Address of the other end of the link."""
+        return self.settings.hosts["server" if host.name == "client" else "client"].ip
 
     def inspect(self) -> dict[str, dict[str, Feature]]:
         """What each host has and is; nothing changes. Raises TestbedError if one is not reached."""
         self.connect()
         try:
-            found = {}
-            for host in self._remote.values():
-                peer = self.settings.hosts["server" if host.name == "client" else "client"].ip
-                found[host.where] = host.inspect(peer)
+            found = {host.where: host.inspect(self._peer(host)) for host in self._remote.values()}
+            if self._tap is not None:
+                found[self._tap.where] = self._tap.inspect()
             return found
         finally:
             self.disconnect()
@@ -719,7 +900,8 @@ class SshTestbed(LockedTestbed):
     def _check_record(self) -> None:
         """Raise TestbedError if a host was left changed that the configuration does not name any more."""
         assert self._record is not None  # noqa: S101 (made before)
-        known = {host.address + (f":{host.port}" if host.port else "") for host in self.settings.hosts.values()}
+        machines = [*self.settings.hosts.values(), *([self.settings.tap] if self.settings.tap is not None else [])]
+        known = {host.address + (f":{host.port}" if host.port else "") for host in machines}
         for key, left in self._record.hosts.items():
             if key not in known:
                 raise TestbedError(
@@ -731,13 +913,18 @@ class SshTestbed(LockedTestbed):
     def connect(self) -> None:
         """Connect to the hosts, which may still be booting if there are commands that boot them."""
         self._loop = Loop(f"quicbed-{self.name}")
+        config = self.settings.ssh_config
+        if self.settings.tap is not None:
+            self._tap = RemoteTap(self.settings.tap, self._loop, config, self._capture)
+        # without a tap captures are made at the server
+        tools = {"client": (), "server": () if self._tap is not None else self._capture.programs}
         self._remote = {
-            role: RemoteHost(role, self.settings.hosts[role], self._loop, self.settings.ssh_config) for role in ENDS
+            role: RemoteHost(role, self.settings.hosts[role], self._loop, config, tools[role]) for role in ENDS
         }
         self.hosts = dict(self._remote)
-        self._connect(self._remote.values(), self.settings.commands.timeout_s if self.settings.commands.boot else 0)
+        self._connect(self._machines, self.settings.commands.timeout_s if self.settings.commands.boot else 0)
 
-    def _connect(self, hosts: Collection[RemoteHost], patience_s: float) -> None:
+    def _connect(self, hosts: Collection[RemoteMachine], patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
         while True:
             closed = [host for host in hosts if host.is_lost]
@@ -760,7 +947,7 @@ class SshTestbed(LockedTestbed):
         if self._loop is None:
             return
         try:
-            self._loop.together([host.close() for host in self._remote.values()])
+            self._loop.together([machine.close() for machine in self._machines])
         finally:
             self._loop.close()
             self._loop = None
@@ -799,7 +986,7 @@ class SshTestbed(LockedTestbed):
         for argv in self.settings.commands.boot:
             self._command(argv)
 
-    def _take(self, host: RemoteHost) -> None:
+    def _take(self, host: RemoteMachine) -> None:
         """Take a host for this controller, and clean up after whoever had it before."""
         holder = {
             "session": self.session,
@@ -835,16 +1022,16 @@ class SshTestbed(LockedTestbed):
 
     def _put_back(self, attempt: Attempts) -> None:
         if self._loop is not None:
-            for host in self._remote.values():
-                if host.taken:
-                    attempt(partial(self._release, host))
+            for machine in self._machines:
+                if machine.taken:
+                    attempt(partial(self._release, machine))
             attempt(self.disconnect)
         if self._reserved:
             for argv in self.settings.commands.release:
                 attempt(partial(self._command, argv))
             self._reserved = False
 
-    def _release(self, host: RemoteHost) -> None:
+    def _release(self, host: RemoteMachine) -> None:
         if host.is_lost:
             self._connect([host], _RECONNECT_S)
             self._take(host)
@@ -866,24 +1053,24 @@ class SshTestbed(LockedTestbed):
         return None
 
     def recover(self) -> None:
-        lost = [host for host in self._remote.values() if host.is_lost]
+        lost = [machine for machine in self._machines if machine.is_lost]
         if not lost:
             return
         self._link = None
-        for host in self._remote.values():
-            if host not in lost:
-                host.end_programs()
+        for machine in self._machines:
+            if machine not in lost:
+                machine.end_programs()
         self._connect(lost, _RECONNECT_S)
         with self._signals.held():
-            for host in lost:
-                self._take(host)
-        self._change({host.name: host.standing_changes() for host in lost})
+            for machine in lost:
+                self._take(machine)
+        self._change({machine.name: machine.standing_changes() for machine in lost})
 
     def _set_link(self, link: LinkSettings) -> None:
         reason = self.unsupported(link)
         if reason is not None:
             raise TestbedError(f"testbed {self.name}: {reason}")
-        self._change({host.name: host.link_changes(link) for host in self._remote.values()})
+        self._change({machine.name: machine.link_changes(link) for machine in self._machines})
         for host in self._remote.values():
             host.verify_egress(link)
         client = self._remote["client"]
@@ -901,7 +1088,7 @@ class SshTestbed(LockedTestbed):
         """Record what is going to change, then change it, on all hosts at the same time."""
         assert self._record is not None  # noqa: S101 (made before)
         loop = self._background
-        hosts = [self._remote[role] for role in changes]
+        hosts = [machine for machine in self._machines if machine.name in changes]
         before = loop.together(
             host.ask("read_settings", settings=[[c["kind"], c["name"]] for c in changes[host.name]]) for host in hosts
         )
@@ -916,20 +1103,23 @@ class SshTestbed(LockedTestbed):
         loop.together(host.ask("apply", changes=list(changes[host.name])) for host in hosts)
 
     def _await_carriers(self) -> None:
-        """Return when both interfaces have a carrier, which many lose for seconds as their MTU or rings change."""
-        hosts = list(self._remote.values())
+        """Return when every interface has a carrier, which many lose for seconds as their MTU or rings change."""
         deadline = time.monotonic() + _CARRIER_TIMEOUT_S
         while True:
             answers = self._background.together(
-                host.ask("read_all", paths=[f"/sys/class/net/{host.interface}/carrier"]) for host in hosts
+                machine.ask("read_all", paths=[f"/sys/class/net/{name}/carrier" for name in machine.measured])
+                for machine in self._machines
             )
-            down = [host for host, answer in zip(hosts, answers, strict=True) if answer != ["1"]]
+            down = [
+                f"{machine.where}: {name}"
+                for machine, carriers in zip(self._machines, answers, strict=True)
+                for name, carrier in zip(machine.measured, carriers, strict=True)
+                if carrier != "1"
+            ]
             if not down:
                 return
             if time.monotonic() > deadline:
-                raise TestbedError(
-                    f"{down[0].where}: {down[0].interface} has no carrier for {_CARRIER_TIMEOUT_S:g} s; check the cable"
-                )
+                raise TestbedError(f"{down[0]} has no carrier for {_CARRIER_TIMEOUT_S:g} s; check the cable")
             time.sleep(0.05)
 
     def _probe(self, mtu: int | None, rtt_ms: float = 0) -> float:
@@ -966,7 +1156,7 @@ class SshTestbed(LockedTestbed):
     # -- observation
 
     def facts(self) -> dict[str, Any]:
-        hosts = {role: host.facts() for role, host in self._remote.items()}
+        hosts: dict[str, dict[str, Any]] = {machine.name: machine.facts() for machine in self._machines}
         both = [hosts[role] for role in ENDS]
         return {
             "name": self.name,
@@ -975,9 +1165,9 @@ class SshTestbed(LockedTestbed):
             "cpu_model": _joined(host["cpu_model"] for host in both),
             "cpus": min(host["cpus"] for host in both),
             "kernel": _joined(host["kernel"] for host in both),
-            # the server's interface completes checksums after the tap
+            # the server's interface completes checksums after it was captured
             "link": self._link_facts(
-                checksums_valid_in_captures=False,
+                checksums_valid_in_captures=self._tap is not None,
                 delay="netem" if self._link is not None and self._link.rtt_ms else None,
             ),
             "hosts": hosts,
@@ -1042,76 +1232,21 @@ class SshTestbed(LockedTestbed):
         count: int | None = None,
         filter: str = "",  # noqa: A002
     ) -> Iterator[Capture]:
-        host = self._remote["server"]
-        place = host.workspace(path)
-        remote = place / "capture.pcap"
-        messages = place / "messages"
-        argv = tcpdump_arguments(host.interface, remote, snaplen=snaplen, count=count, expression=filter)
-        process = host.spawn(argv, stdout=place / "out", stderr=messages)
-        capture = Capture(path)
-        running = _RemoteTcpdump(host, process, messages, capture)
-        try:
-            running.await_begin()
+        host: RemoteHost | RemoteTap = self._tap or self._remote["server"]
+        interfaces = [host.interface] if self._tap is None else self._tap.interfaces
+        with capturing(
+            host,
+            interfaces,
+            self._capture,
+            path,
+            snaplen=snaplen,
+            count=count,
+            expression=filter,
+            sent=self._sent(count, filter),
+        ) as capture:
+            if self._tap is not None:
+                self._tap.check_promiscuous()
             yield capture
-            running.stop()
-            size = dict(host.request("list", path=str(place)))["capture.pcap"]
-            self._background.call(host.fetch(remote, path, size))
-            host.request("remove", path=str(place))
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            host.forget(path)
-
-
-class _RemoteTcpdump:
-    """A tcpdump at work on a host."""
-
-    def __init__(self, host: RemoteHost, process: RemoteProcess, messages: Path, capture: Capture) -> None:
-        self._host = host
-        self._process = process
-        self._messages = messages
-        self.capture = capture
-
-    def _error(self, what: str) -> TestbedError:
-        lines = self._host.read(str(self._messages)).strip().splitlines()
-        return TestbedError(f"{self._host.where}: tcpdump {what}: {lines[-1] if lines else 'no message'}")
-
-    def await_begin(self) -> None:
-        """Return when frames are being captured."""
-        try:
-            if self._host.await_text(self._messages, "listening on", self._process, _CAPTURE_TIMEOUT_S):
-                return
-        except TimeoutError:
-            pass
-        raise self._error("does not begin to capture")
-
-    def _answers(self) -> int:
-        """Take the counts that tcpdump has told; returns how often it has."""
-        return read_counts(self._host.read(str(self._messages)), self.capture)
-
-    def stop(self) -> None:
-        """End with every frame written: tcpdump drops what the kernel still holds when it is told to end."""
-        deadline = time.monotonic() + _CAPTURE_TIMEOUT_S
-        while self._process.poll() is None:
-            answers = self._answers()
-            self._process.signal(signal.SIGUSR1)  # print the counts and go on
-            while self._answers() == answers and self._process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.005)
-            if self.capture.is_complete:
-                break
-            if time.monotonic() > deadline:
-                raise self._error(f"has not written every frame after {_CAPTURE_TIMEOUT_S:g} s")
-        self._process.terminate()
-        try:
-            status = self._process.wait(_CAPTURE_TIMEOUT_S).returncode
-        except TimeoutError:
-            raise self._error("does not end") from None
-        if status != 0:
-            raise self._error(f"ended with status {status}")
-        self._answers()
-        if self.capture.packets_captured is None:
-            raise self._error("did not report what it captured")
 
 
 def _joined(values: Iterable[str]) -> str:

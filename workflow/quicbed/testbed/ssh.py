@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import asyncssh
 
-from quicbed.config import SshAddress, SshHost
+from quicbed.config import SshAddress, SshMachine
 
 from .agent import LENGTHS
 from .base import HostLostError, TestbedError
@@ -231,7 +231,7 @@ class Connection:
         self._said: deque[str] = deque(maxlen=20)
 
     @classmethod
-    async def open(cls, where: str, host: SshHost, config: Sequence[str] | None) -> Connection:
+    async def open(cls, where: str, host: SshMachine, config: Sequence[str] | None) -> Connection:
         """Connect, and start the agent; raises TestbedError naming the host and the remedy."""
         self = cls(where)
         try:
@@ -253,7 +253,7 @@ class Connection:
             raise
         return self
 
-    async def _start(self, host: SshHost) -> None:
+    async def _start(self, host: SshMachine) -> None:
         argv = [*(("sudo", "-n", "--") if host.sudo else ()), "python3", "-I", "-c", _BOOTSTRAP]
         self._process = await self._connections[-1].create_process(shlex.join(argv), encoding=None)
         self._tasks.append(asyncio.ensure_future(self._listen_to_errors()))
@@ -270,7 +270,7 @@ class Connection:
         self._tasks.append(asyncio.ensure_future(self._ping()))
 
     @staticmethod
-    def _remedy(host: SshHost, said: dict[str, Any]) -> str:
+    def _remedy(host: SshMachine, said: dict[str, Any]) -> str:
         text = str(said.get("error"))
         if "sudo" in text and host.sudo:
             return "; `sudo: true` needs sudo without a password for this user"
