@@ -10,7 +10,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from faketestbed import FakeTestbed
 from quicbed import certificates, driver, proof
 from quicbed.config import Project
 from quicbed.driver import MeasureError
+from quicbed.testbed import HostLostError
 
 EXPERIMENT = """
 title: Test
@@ -238,6 +239,58 @@ def test_a_capture_with_gaps_is_marked_and_gives_no_packet_metrics(project: Proj
     assert all("client_mean_frame_bytes" not in entry["metrics"] for entry in proofs)
     assert all(entry["evidence"]["seen"]["client_to_server"]["mean_frame_bytes"] == 80 for entry in proofs)
     assert len(list(project.raw.glob("local/proofs/*/*/capture.pcap"))) == len(proofs)
+
+
+class Broken(FakeTestbed):
+    """Its link breaks when the second block is about to begin."""
+
+    def __init__(self, problems: Sequence[str | Exception]) -> None:
+        super().__init__()
+        self.looks = 0
+        self.problems = list(problems)
+        self.recovered = 0
+
+    def link_problem(self) -> str | None:
+        self.looks += 1
+        if self.looks == 1 or not self.problems:
+            return None
+        problem = self.problems.pop(0)
+        if isinstance(problem, Exception):
+            raise problem
+        return problem
+
+    def recover(self) -> None:
+        self.recovered += 1
+
+
+DOWN = "server: interface link0 is down; connect the cable"
+
+
+def test_a_block_waits_for_a_link_that_is_broken(
+    project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driver, "LINK_POLL", 0.01)
+    testbed = Broken([DOWN, DOWN, HostLostError("server: the connection was lost")])
+    run(project, testbed)
+    assert len(orders(project)) == 3
+    assert (testbed.looks, testbed.recovered) == (6, 1)
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count(f"{DOWN}; waiting for it for at most 60 s") == 1
+    assert "server: the connection was lost; connecting again" in said
+
+
+def test_a_link_that_stays_broken_ends_measuring_and_keeps_what_is_finished(project: Project) -> None:
+    impatient = Project(project.root, {"gate": {"link_wait_s": 0}})
+    with pytest.raises(MeasureError) as error:
+        run(impatient, Broken([DOWN] * 9))
+    expected = f"{DOWN} (waited 0 s, gate.link_wait_s); finished runs are kept, start again when it is mended"
+    assert str(error.value) == expected
+    before = runs(project)
+    assert {entry["block"] for entry in before} == {0}
+    run(project)
+    done = runs(project)
+    assert {entry["block"] for entry in done} == {0, 1, 2}
+    assert [entry for entry in done if entry["block"] == 0] == before
 
 
 def test_a_variant_whose_proof_fails_is_not_measured_and_fails_loudly(

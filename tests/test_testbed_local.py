@@ -744,3 +744,29 @@ def test_dumpcap_captures_the_same(testbed: LocalTestbed, tmp_path: Path, monkey
         testbed.server.run([sys.executable, "-c", SENDER, str(testbed.client.address)])
     assert [len(frame) for _, frame in _frames(path)] == [64] * (50 * SEGMENTS)
     assert (capture.packets_captured, capture.packets_dropped, capture.tool) == (50 * SEGMENTS, 0, "dumpcap")
+
+
+@pytest.mark.root
+def test_what_has_become_of_the_link_is_told(testbed: LocalTestbed) -> None:
+    testbed.apply(WIRE)
+    assert testbed.link_problem() is None
+    for host, broken, mended, reason in (
+        (
+            testbed.client,
+            "link set link0 mtu 1400",
+            "link set link0 mtu 1500",
+            "client: the MTU of link0 is 1400, not 15",
+        ),
+        (
+            testbed.server,
+            "addr del 10.113.0.2/24 dev link0",
+            "addr add 10.113.0.2/24 dev link0",
+            "not have the address",
+        ),
+        (testbed.tap, "link set server0 down", "link set server0 up", "server: link0 is down; somebody has changed it"),
+    ):
+        host.run(["ip", *broken.split()])
+        found = testbed.link_problem()
+        host.run(["ip", *mended.split()])
+        assert reason in (found or ""), found
+    assert testbed.link_problem() is None

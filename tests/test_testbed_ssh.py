@@ -561,6 +561,40 @@ def test_offloads_are_those_asked_for(testbed: SshTestbed) -> None:
             assert shown["tx-tcp-segmentation"] is shown["tx-udp-segmentation"] is hardware
 
 
+def test_what_has_become_of_a_link_is_told(testbed: SshTestbed, network: SshHosts) -> None:
+    testbed.apply(THROUGHPUT)
+    assert testbed.link_problem() is None
+    for role, broken, mended, reason in (
+        (
+            "client",
+            "link set link0 down",
+            "link set link0 up",
+            r"client .*: interface link0 is down; connect the cable",
+        ),
+        (
+            "server",
+            "link set link0 mtu 1400",
+            "link set link0 mtu 1500",
+            r"server .*: the MTU of link0 is 1400, not 1500",
+        ),
+        ("server", "addr del 10.115.0.2/24 dev link0", "addr add 10.115.0.2/24 dev link0", "not have the address"),
+        (
+            "client",
+            "route add 10.115.0.2 dev mgmt0",
+            "route del 10.115.0.2 dev mgmt0",
+            r"is through mgmt0, not through",
+        ),
+    ):
+        argv = ["ip", "-n", network.namespaces[role]]
+        subprocess.run([*argv, *broken.split()], check=True)
+        try:
+            found = testbed.link_problem()
+        finally:
+            subprocess.run([*argv, *mended.split()], check=True)
+        assert re.search(reason, found or ""), found
+    assert testbed.link_problem() is None
+
+
 def test_what_disturbs_a_host_marks_the_run(testbed: SshTestbed, network: SshHosts) -> None:
     testbed.apply(THROUGHPUT)
     before = testbed.counters()
@@ -697,10 +731,16 @@ def test_a_third_host_captures_what_passes(
         assert (capture.packets_dropped, capture.packets_lost) == (0, capture.packets_missing)
         assert (capture.packets_missing or 0) >= 5
         hosts.mirror("ingress")
+        # it is looked at between blocks, and is there again after it was lost
+        argv = ["ip", "-n", hosts.namespaces["tap"], "link", "set", "tap0"]
+        subprocess.run([*argv, "down"], check=True)
+        assert re.match(rf"tap \({TAP}\): interface tap0 is down; .*ip link set tap0 up", testbed.link_problem() or "")
+        subprocess.run([*argv, "up"], check=True)
         assert hosts.kill("tap", "/agent/")
         with pytest.raises(HostLostError):
             testbed.tap.run(["true"])
         testbed.apply(WIRE)
+        assert testbed.link_problem() is None
         assert testbed.facts()["hosts"]["tap"]["interfaces"]["tap0"]["mtu"] == 1400
 
 

@@ -169,6 +169,7 @@ class Campaign:
         begin, measured = time.monotonic(), 0
         while (work := self.next_work(by_id)) is not None:
             block, order = work
+            self.driver.await_link()
             if not warm:
                 self.warm_up(active)
                 warm = True

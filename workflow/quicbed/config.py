@@ -93,6 +93,13 @@ class Gate(Model):
         le=10,
         description="How often a contaminated run is measured again within its block.",
     )
+    link_wait_s: float = Field(
+        60,
+        ge=0,
+        le=3600,
+        description="How long a block waits, in s, for a link that is down or not as it was set up; then measuring "
+        "ends, with finished runs kept.",
+    )
     ping: PingLimits = Field(default_factory=PingLimits, description="Pings before runs.")
 
 

@@ -64,6 +64,8 @@ PROOF_SLOW_CONNECTIONS = 3
 # A handshake that takes longer has failed, in seconds; the whole run has the scale's limit.
 CONNECTION_TIMEOUT = 20.0
 PRIMITIVES_TIMEOUT = 900.0
+# Between two looks at a link that is not as it was set up.
+LINK_POLL = 0.5
 # Time to spend on one operation of one primitive in a run.
 PRIMITIVES_MS = 20
 FREE_BYTES = 500 * 2**20
@@ -272,6 +274,31 @@ class Driver:
                 say(str(error))
             raise
         self.unload()
+
+    def await_link(self) -> None:
+        """Return when the link is as it was set up; raises MeasureError if it is not within `gate.link_wait_s`."""
+        patience_s = self.project.config.gate.link_wait_s
+        deadline = time.monotonic() + patience_s
+        said = None
+        while (problem := self._link_problem()) is not None:
+            if time.monotonic() >= deadline:
+                raise MeasureError(
+                    f"{problem} (waited {patience_s:g} s, gate.link_wait_s); finished runs are kept, start again when "
+                    "it is mended"
+                )
+            if problem != said:
+                say(f"{problem}; waiting for it for at most {patience_s:g} s")
+                said = problem
+            time.sleep(LINK_POLL)
+
+    def _link_problem(self) -> str | None:
+        try:
+            return self.testbed.link_problem()
+        except HostLostError as error:
+            say(f"{error}; connecting again")
+            self.applied = None
+            self.testbed.recover()
+            return self.testbed.link_problem()
 
     def settle(self, cell: Cell, where: str, *, pings: bool) -> Settled:
         """Begin the losses of a prepared link anew, with *pings* once those say that its round-trip time is right.

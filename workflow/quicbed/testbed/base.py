@@ -366,6 +366,10 @@ class Testbed(ABC):
         del delta
         return []
 
+    def link_problem(self) -> str | None:
+        """What keeps the link from being measured on, with host and remedy; ``None`` if it is as it was set up."""
+        return None
+
     def recover(self) -> None:
         """Connect again to hosts that were lost, end what runs on the others, and put back what was changed.
 

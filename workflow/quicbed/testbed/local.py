@@ -461,6 +461,32 @@ class LocalTestbed(LockedTestbed):
                 self._loss = LinkLoss(self._local["middle"], from_client=_SHAPED, from_server=_TAP)
             self._loss.set(link.loss_percent)
 
+    def link_problem(self) -> str | None:
+        for role, peer in (_ENDS, _ENDS[::-1]):
+            host = self._local[role]
+            row = json.loads(host.run(["ip", "-j", "addr", "show", "dev", host.interface]).stdout)[0]
+            if not {"UP", "LOWER_UP"} <= set(row["flags"]):
+                return f"{role}: {host.interface} is down; {self._remedy(host, 'link set', host.interface, 'up')}"
+            if host.address not in [info.get("local") for info in row["addr_info"]]:
+                add = self._remedy(host, "addr add", f"{host.address}/24", "dev", host.interface)
+                return f"{role}: {host.interface} does not have the address {host.address}; {add}"
+            if self._link is not None and row["mtu"] != self._link.mtu:
+                set_ = self._remedy(host, "link set", host.interface, "mtu", str(self._link.mtu))
+                return f"{role}: the MTU of {host.interface} is {row['mtu']}, not {self._link.mtu}; {set_}"
+            done = host.run(["ip", "-j", "route", "get", str(_ADDRESSES[peer])], check=False)
+            if done.returncode != 0 or json.loads(done.stdout)[0].get("dev") != host.interface:
+                return f"{role}: the way to {_ADDRESSES[peer]} is not through {host.interface}; start again"
+        down = [row["ifname"] for row in self._local["middle"].links() if "LOWER_UP" not in row["flags"]]
+        for name in _INTERFACES["middle"]:
+            if name in down:
+                return f"middle: {name} is down; {self._remedy(self._local['middle'], 'link set', name, 'up')}"
+        return None
+
+    @staticmethod
+    def _remedy(host: LocalHost, command: str, *words: str) -> str:
+        """What mends a host by hand."""
+        return f"somebody has changed it, start again or: ip -n {host.namespace} {command} {' '.join(words)}"
+
     def seed_losses(self, seed: int) -> None:
         if self._loss is not None:
             self._loss.seed(seed)

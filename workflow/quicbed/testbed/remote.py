@@ -591,6 +591,16 @@ class RemoteHost(RemoteMachine):
         """Its interfaces on the measured link."""
         return [self.interface]
 
+    def check_link(self, peer: str, mtu: int | None) -> None:
+        """Raise TestbedError unless the link is up and as it was set up, with this MTU if one was set."""
+        row = self.find_interface()
+        self._check_route(peer, self.interface)
+        if mtu is not None and row["mtu"] != mtu:
+            raise TestbedError(
+                f"{self.where}: the MTU of {self.interface} is {row['mtu']}, not {mtu} as it was set; somebody has "
+                f"changed it: ip link set {self.interface} mtu {mtu}"
+            )
+
     def _check_route(self, peer: str, interface: str) -> None:
         route = json.loads(self.run(["ip", "-j", "route", "get", peer, "from", self.settings.ip]).stdout)
         if not route or route[0].get("dev") != interface:
@@ -1065,6 +1075,19 @@ class SshTestbed(LockedTestbed):
             for machine in lost:
                 self._take(machine)
         self._change({machine.name: machine.standing_changes() for machine in lost})
+
+    def link_problem(self) -> str | None:
+        mtu = None if self._link is None else self._link.mtu
+        try:
+            for host in self._remote.values():
+                host.check_link(self._peer(host), mtu)
+            if self._tap is not None:
+                self._tap.find_interfaces()
+        except HostLostError:
+            raise
+        except TestbedError as error:
+            return str(error)
+        return None
 
     def _set_link(self, link: LinkSettings) -> None:
         reason = self.unsupported(link)
