@@ -1,15 +1,44 @@
 /*
- * A handshake with OpenSSL's QUIC that offers several groups, which the endpoint's client does not do, and has a key
- * share of the first one: openssl_quic_client IP PORT GROUPS. Prints the negotiated group.
+ * What the endpoint's client does not do with OpenSSL's QUIC: openssl_quic_client IP PORT GROUPS [BYTES]
+ *
+ * A handshake that offers several groups and has a key share of the first one. Prints the negotiated group. With BYTES it
+ * then updates its keys (RFC 9001, section 6), downloads so many and prints how many came.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <openssl/quic.h>
 #include <openssl/ssl.h>
+
+/* OpenSSL takes the update once the handshake is confirmed. */
+static int update_keys(SSL *ssl)
+{
+    for (int tries = 0; tries < 1000; tries++) {
+        if (SSL_key_update(ssl, SSL_KEY_UPDATE_REQUESTED) == 1)
+            return 1;
+        usleep(10000);
+        SSL_handle_events(ssl);
+    }
+    return 0;
+}
+
+static size_t download(SSL *ssl, const char *bytes)
+{
+    char request[64], buffer[16384];
+    size_t length, received = 0;
+
+    snprintf(request, sizeof(request), "GET /%s\r\n", bytes);
+    if (SSL_write_ex2(ssl, request, strlen(request), SSL_WRITE_FLAG_CONCLUDE, &length) != 1)
+        return 0;
+    while (SSL_read_ex(ssl, buffer, sizeof(buffer), &length) == 1)
+        received += length;
+    return received;
+}
 
 int main(int argc, char **argv)
 {
@@ -20,7 +49,7 @@ int main(int argc, char **argv)
     const int fd = socket(AF_INET, SOCK_DGRAM, 0);
     SSL *ssl;
 
-    if (argc != 4 || inet_pton(AF_INET, argv[1], &ip) != 1 || address == NULL || context == NULL || fd < 0
+    if (argc < 4 || argc > 5 || inet_pton(AF_INET, argv[1], &ip) != 1 || address == NULL || context == NULL || fd < 0
         || SSL_CTX_set1_groups_list(context, argv[3]) != 1)
         return 2;
     BIO_ADDR_rawmake(address, AF_INET, &ip, sizeof(ip), htons((unsigned short)atoi(argv[2])));
@@ -32,6 +61,11 @@ int main(int argc, char **argv)
     if (SSL_connect(ssl) != 1)
         return 1;
     puts(SSL_get0_group_name(ssl));
+    if (argc == 5) {
+        if (!update_keys(ssl))
+            return 1;
+        printf("%zu\n", download(ssl, argv[4]));
+    }
     SSL_shutdown_ex(ssl, SSL_SHUTDOWN_FLAG_RAPID, NULL, 0);
     return 0;
 }

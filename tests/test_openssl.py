@@ -1,8 +1,9 @@
-"""OpenSSL's own QUIC: what its endpoints do beyond the tests for all libraries, and handshakes with the provider."""
+"""OpenSSL's own QUIC: what its endpoints do beyond the tests for all libraries, and what they do with the providers."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -17,11 +18,16 @@ from quicbed import algorithms, certificates, events
 from quicbed import build as builds
 from quicbed.build import components
 from quicbed.config import Project
+from quicbed.proof import check, examine
+from relayed import Claim, Relay
+from wirefixtures import SERVER, pcap
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
 TABLE = algorithms.read(ROOT)
 HANDSHAKE_FAILURE = "TLS alert 40 (handshake failure)"
+NOOP = ("--aead", "noop", "--header-protection", "off")
+NOOP_TAG = b"\x2a" * 16
 
 pytestmark = pytest.mark.workflow
 
@@ -34,6 +40,12 @@ def build(build_of: Callable[[str, str], Path], tmp_path_factory: pytest.TempPat
     log = tmp_path_factory.mktemp("certificates") / "log"
     certificates.make_all(PROJECT, [signature.name for signature in TABLE.signatures], jobs=2, log=log)
     return directory
+
+
+@pytest.fixture(scope="session")
+def noop(build: Path, build_of: Callable[[str, str], Path]) -> Path:
+    """The build of flavour noop."""
+    return build_of("openssl", "noop")
 
 
 def made(signature: str) -> Path:
@@ -56,11 +68,14 @@ class Server:
             assert time.monotonic() < deadline, "the server is not ready"
             time.sleep(0.01)
         ready = next(event for event in map(json.loads, log.read_text().splitlines()) if event["event"] == "ready")
-        self.address = f"127.0.0.1:{ready['port']}"
+        self.port: int = ready["port"]
 
-    def download(self, *options: str, ca: str | None = None, name: str = "localhost", size: int = 1) -> list[Any]:
+    def download(
+        self, *options: str, ca: str | None = None, name: str = "localhost", size: int = 1, port: int | None = None
+    ) -> list[Any]:
         """Connection events of a client, which inherits the server's signature algorithm unless told another."""
-        argv = [str(self.build / "bin" / "client"), "--connect", self.address, "--server-name", name]
+        argv = [str(self.build / "bin" / "client"), "--connect", f"127.0.0.1:{port or self.port}"]
+        argv += ["--server-name", name]
         argv += ["--ca", str(made(ca or self.signature) / "ca.pem"), "--bytes", str(size), "--timeout", "20"]
         if "--signature" not in options:
             argv += ["--signature", self.signature]
@@ -83,11 +98,12 @@ Serve = Callable[..., Server]
 
 
 @pytest.fixture
-def serve(build: Path, tmp_path: Path) -> Iterator[Serve]:
+def serve(build: Path, build_of: Callable[[str, str], Path], tmp_path: Path) -> Iterator[Serve]:
     servers: list[Server] = []
 
-    def start(*options: str, signature: str = "ecdsa-p-256") -> Server:
-        servers.append(Server(build, tmp_path / f"server-{len(servers)}.jsonl", signature, *options))
+    def start(*options: str, signature: str = "ecdsa-p-256", flavour: str = "pq") -> Server:
+        chosen = build if flavour == "pq" else build_of("openssl", flavour)
+        servers.append(Server(chosen, tmp_path / f"server-{len(servers)}.jsonl", signature, *options))
         return servers[-1]
 
     yield start
@@ -129,15 +145,21 @@ def test_a_server_with_retry_sends_one_to_every_connection(serve: Serve) -> None
     assert [connection["retry"] for connection in server.connections()] == [True] * 3
 
 
-def test_a_hello_retry_request_is_noticed(serve: Serve, tmp_path: Path) -> None:
-    server = serve("--group", "p-256")
+@pytest.fixture(scope="session")
+def other_client(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A client that does what that of the endpoint does not."""
     openssl = components.directory(PROJECT, "openssl")
-    program = tmp_path / "client"
+    program = tmp_path_factory.mktemp("program") / "client"
     argv = ["gcc", "-Wall", "-Werror", f"-I{openssl / 'include'}", "-o", str(program)]
     libraries = [str(openssl / "lib" / name) for name in ("libssl.a", "libcrypto.a")]
     subprocess.run([*argv, str(ROOT / "tests" / "openssl_quic_client.c"), *libraries], check=True)
-    ip, _, port = server.address.partition(":")
-    done = subprocess.run([str(program), ip, port, "x25519:secp256r1"], capture_output=True, timeout=20, check=False)
+    return program
+
+
+def test_a_hello_retry_request_is_noticed(serve: Serve, other_client: Path) -> None:
+    server = serve("--group", "p-256")
+    argv = [str(other_client), "127.0.0.1", str(server.port), "x25519:secp256r1"]
+    done = subprocess.run(argv, capture_output=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (0, b"secp256r1\n")
     server.stop()
     (connection,) = server.connections()
@@ -189,8 +211,8 @@ def test_memory_of_a_server_does_not_grow_with_connections(serve: Serve) -> None
     [
         (("--congestion-control", "cubic"), "NewReno"),
         (("--initial-size", "1300"), "1200"),
-        (("--header-protection", "off"), "header protection"),
-        (("--aead", "noop"), "noop"),
+        (("--header-protection", "off"), "--header-protection off, it is no noop flavour"),
+        (("--aead", "noop"), "--aead noop, it is no noop flavour"),
     ],
 )
 def test_what_openssl_cannot_do_is_unsupported(build: Path, options: tuple[str, ...], reason: str) -> None:
@@ -292,3 +314,116 @@ def test_primitives_have_the_sizes_of_the_standards(build: Path) -> None:
     assert (sizes["dilithium3", "sign"], sizes["falcon-512", "sign"]) == (3293, 666)
     assert {operation for name, operation in sizes if name == "kyber768"} == {"keygen", "encapsulate", "decapsulate"}
     assert {operation for name, operation in sizes if name == "ed25519"} == {"sign", "verify", "verify-chain"}
+
+
+CLAIMS = [
+    Claim("noop", "standard", True),
+    Claim("noop", "standard", False),
+    Claim("noop", "noop", True),
+    Claim("noop", "noop", False),
+    Claim("noop", "standard", False, "aes-256-gcm"),
+    Claim("noop", "noop", False, "aes-256-gcm"),
+    Claim("noop", "standard", False, "chacha20-poly1305"),
+    Claim("noop", "noop", True, "chacha20-poly1305"),
+]
+
+
+@pytest.mark.parametrize("retry", ["off", "on"])
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: "-".join(map(str, vars(claim).values())))
+def test_packets_prove_the_variant_and_initial_packets_stay_standard(
+    serve: Serve, tmp_path: Path, claim: Claim, retry: str
+) -> None:
+    # one datagram at a time, for the relay
+    offloads = ["--gso", "off", "--gro", "off"]
+    server = serve(*claim.options(), *offloads, "--retry", retry, flavour=claim.flavour)
+    relay = Relay(server.port)
+    try:
+        (seen,) = server.download(*claim.options(), *offloads, size=1 << 18, port=relay.port)
+    finally:
+        frames = relay.close()
+    assert (seen["ok"], seen["content_ok"]) == (True, True)
+    (accepted,) = server.stop().connections
+    shown = (claim.aead, "on" if claim.header_protection else "off")
+    assert (seen["aead"], seen["header_protection"]) == (accepted.aead, accepted.header_protection) == shown
+    capture = pcap(tmp_path / "proof.pcap", frames)
+    proof = examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="quic", mtu=1500)
+    assert check(proof, claim) == []
+    assert proof.initial_standard is True
+
+
+def test_the_noop_flavour_is_the_stock_build_and_the_provider(noop: Path) -> None:
+    stock = builds.build_directory(PROJECT, "openssl", "stock")
+    own = {path.relative_to(noop) for path in noop.rglob("*") if path.is_file()}
+    reused = {path.relative_to(stock) for path in stock.rglob("*") if path.is_file()}
+    assert own - reused == {Path("lib/quicbed-noop.so"), Path("etc/openssl-noop.cnf")}
+    assert reused <= own
+    for path in reused - {Path("build.json")}:
+        assert (noop / path).read_bytes() == (stock / path).read_bytes(), path
+
+
+def test_noop_holds_for_more_connections_than_the_provider_remembers(serve: Serve) -> None:
+    server = serve(*NOOP, flavour="noop")
+    # a connection has nine secrets of Initial packets or more; the provider remembers 256
+    seen = server.download(*NOOP, "--connections", "60", size=10_000)
+    assert [connection["error"] for connection in seen] == [None] * 60
+    assert len(server.stop().connections) == 60
+
+
+def test_noop_holds_after_a_key_update(serve: Serve, noop: Path, other_client: Path) -> None:
+    server = serve(*NOOP, "--gso", "off", "--gro", "off", flavour="noop")
+    relay = Relay(server.port)
+    switches = {"QUICBED_AEAD": "noop", "QUICBED_HEADER_PROTECTION": "off"}
+    files = {"OPENSSL_CONF": str(noop / "etc" / "openssl-noop.cnf"), "OPENSSL_MODULES": str(noop / "lib")}
+    argv = [str(other_client), "127.0.0.1", str(relay.port), "x25519", "200000"]
+    try:
+        done = subprocess.run(argv, env=os.environ | files | switches, capture_output=True, timeout=30, check=False)
+    finally:
+        frames = relay.close()
+    assert (done.returncode, done.stdout) == (0, b"x25519\n200000\n")
+    assert server.stop().connections[0].bytes_sent == 200_000
+    # headers of Ethernet, IPv4 and UDP
+    content = [frame[42:] for frame in frames if b"quicbed00000" in frame]
+    assert content
+    # short headers with key phase 1 (RFC 9000, section 17.3.1)
+    assert {datagram[0] & 0x84 for datagram in content} == {0x04}
+    assert {datagram[-16:] for datagram in content} == {NOOP_TAG}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--aead", "noop"), "OpenSSL's AES-128-GCM is standard, but --aead is noop"),
+        (("--header-protection", "off"), "AES-128-ECB is on, but --header-protection is off"),
+    ],
+)
+def test_a_configuration_that_does_something_else_is_noticed(
+    noop: Path, tmp_path: Path, options: tuple[str, ...], reason: str
+) -> None:
+    copy = tmp_path / "build"
+    shutil.copytree(noop, copy)
+    config = copy / "etc" / "openssl-noop.cnf"
+    switched_off = {"$ENV::QUICBED_AEAD": "standard", "$ENV::QUICBED_HEADER_PROTECTION": "on"}
+    text = config.read_text(encoding="utf-8")
+    for variable, value in switched_off.items():
+        assert variable in text
+        text = text.replace(variable, value)
+    config.write_text(text, encoding="utf-8")
+    argv = [str(copy / "bin" / "client"), "--connect", "127.0.0.1:1", "--server-name", "localhost"]
+    argv += ["--ca", str(made("rsa-2048") / "ca.pem"), "--bytes", "1", *options]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert reason in json.loads(done.stdout.splitlines()[1])["reason"]
+
+
+def test_a_noop_provider_that_cannot_be_loaded_is_one_clear_error(noop: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "build"
+    shutil.copytree(noop, copy)
+    (copy / "lib" / "quicbed-noop.so").write_bytes(b"not a library")
+    argv = [str(copy / "bin" / "client"), "--connect", "127.0.0.1:1", "--server-name", "localhost"]
+    argv += ["--ca", str(made("rsa-2048") / "ca.pem"), "--bytes", "1"]
+    for options in (NOOP[:2], NOOP[2:]):
+        done = subprocess.run([*argv, *options], capture_output=True, text=True, timeout=20, check=False)
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert "cannot load quicbed-noop.so" in line
+        assert "build this flavour again" in line

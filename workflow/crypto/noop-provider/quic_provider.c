@@ -1,20 +1,23 @@
 /*
  * OpenSSL 3 provider "quicbed-noop" for programs whose QUIC uses EVP: no protection of Handshake and 1-RTT packets.
  *
- * Such a program, nginx being one, protects Initial packets, TLS records and other packets with the same ciphers. They
- * differ in their keys only, so this provider follows the keys. It takes over HKDF (RFC 5869) and the ciphers; both are
- * computed by a libcrypto of its own, linked into it, but
+ * Such a program, nginx or one on OpenSSL's own QUIC, protects Initial packets, TLS records and other packets with the
+ * same ciphers. They differ in their keys only, so this provider follows the keys. It takes over HKDF (RFC 5869), its
+ * form TLS13-KDF (HKDF-Expand-Label of RFC 8446, section 7.1) and the ciphers; all are computed by a libcrypto of its
+ * own, linked into it, but
  *
  *   - a secret extracted with the salt of Initial packets (RFC 9001, section 5.2), and what is expanded from it, is known
  *     to be of Initial packets, which stay as they are, and so does the tag of Retry packets, whose key is fixed;
  *   - any other output for the label "quic key" (RFC 9001, section 5.1) is a key of Handshake and 1-RTT packets. With
  *     `aead = noop` the ciphers AES-128-GCM, AES-256-GCM and ChaCha20-Poly1305 with such a key copy their input and give
  *     the constant tag 16 x 0x2a, which is not verified;
- *   - likewise for the label "quic hp". With `header-protection = off` the ciphers AES-128-CTR, AES-256-CTR and ChaCha20
- *     with such a key give zero bytes, so that the mask (RFC 9001, section 5.4) changes nothing.
+ *   - likewise for the label "quic hp". With `header-protection = off` the ciphers AES-128-CTR and AES-256-CTR (nginx),
+ *     AES-128-ECB and AES-256-ECB (OpenSSL's QUIC) and ChaCha20 with such a key give zero bytes, so that the mask
+ *     (RFC 9001, section 5.4) changes nothing.
  *
  * Both switches are read from the provider's section of the OpenSSL configuration file. Ciphers are created just after
- * their keys are derived, so that only the last keys need to be remembered: REMEMBERED of each kind.
+ * their keys are derived, those of a key update too, so that only the last keys need to be remembered: REMEMBERED of
+ * each kind.
  *
  * For programs with one thread.
  */
@@ -79,7 +82,7 @@ static bool is_known(enum kind kind, const unsigned char *secret, size_t bytes)
     return false;
 }
 
-/* ---- HKDF ---- */
+/* ---- key derivation ---- */
 
 struct derivation {
     EVP_KDF_CTX *real;
@@ -89,12 +92,11 @@ struct derivation {
     enum kind label; /* KINDS: none of those of interest */
 };
 
-static void *hkdf_new(void *provider)
+static void *derivation_new(const char *name)
 {
     struct derivation *derivation = OPENSSL_zalloc(sizeof(*derivation));
-    EVP_KDF *kdf = EVP_KDF_fetch(real, "HKDF", NULL);
+    EVP_KDF *kdf = EVP_KDF_fetch(real, name, NULL);
 
-    (void)provider;
     if (derivation != NULL && kdf != NULL)
         derivation->real = EVP_KDF_CTX_new(kdf);
     EVP_KDF_free(kdf);
@@ -107,7 +109,7 @@ static void *hkdf_new(void *provider)
     return derivation;
 }
 
-static void hkdf_free(void *context)
+static void derivation_free(void *context)
 {
     struct derivation *derivation = context;
 
@@ -116,7 +118,7 @@ static void hkdf_free(void *context)
     OPENSSL_clear_free(derivation, sizeof(*derivation));
 }
 
-static void *hkdf_copy(void *context)
+static void *derivation_copy(void *context)
 {
     const struct derivation *original = context;
     struct derivation *copy = OPENSSL_memdup(original, sizeof(*original));
@@ -131,7 +133,7 @@ static void *hkdf_copy(void *context)
     return copy;
 }
 
-static void hkdf_reset(void *context)
+static void derivation_reset(void *context)
 {
     struct derivation *derivation = context;
     EVP_KDF_CTX *kept = derivation->real;
@@ -140,24 +142,33 @@ static void hkdf_reset(void *context)
     *derivation = (struct derivation){.real = kept, .label = KINDS};
 }
 
-/* What an HkdfLabel (RFC 8446, section 7.1: length, label, context) derives. */
-static enum kind label_of(const unsigned char *info, size_t bytes)
+/* What a label (RFC 9001, section 5.1) derives. */
+static enum kind kind_of(const unsigned char *label, size_t bytes)
 {
     static const struct {
         const char *label;
         enum kind kind;
-    } labels[] = {{"tls13 quic key", PACKET_KEY}, {"tls13 quic hp", MASK_KEY}};
+    } labels[] = {{"quic key", PACKET_KEY}, {"quic hp", MASK_KEY}};
 
-    for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]); i++) {
-        const size_t length = strlen(labels[i].label);
-
-        if (bytes >= 3 + length && info[2] == length && memcmp(info + 3, labels[i].label, length) == 0)
+    for (size_t i = 0; i < sizeof(labels) / sizeof(labels[0]); i++)
+        if (bytes == strlen(labels[i].label) && memcmp(label, labels[i].label, bytes) == 0)
             return labels[i].kind;
-    }
     return KINDS;
 }
 
-static int hkdf_set(void *context, const OSSL_PARAM params[])
+/* What an HkdfLabel (RFC 8446, section 7.1: length, label behind a prefix, context) derives. */
+static enum kind kind_of_info(const unsigned char *info, size_t bytes)
+{
+    static const char prefix[] = "tls13 ";
+    enum { BEFORE_LABEL = 3, PREFIX_BYTES = sizeof(prefix) - 1 };
+
+    if (bytes < BEFORE_LABEL || info[2] < PREFIX_BYTES || info[2] > bytes - BEFORE_LABEL
+        || memcmp(info + BEFORE_LABEL, prefix, PREFIX_BYTES) != 0)
+        return KINDS;
+    return kind_of(info + BEFORE_LABEL + PREFIX_BYTES, info[2] - (size_t)PREFIX_BYTES);
+}
+
+static int derivation_set(void *context, const OSSL_PARAM params[])
 {
     /* RFC 9001, section 5.2 */
     static const unsigned char salt_of_initial[] = {
@@ -177,17 +188,21 @@ static int hkdf_set(void *context, const OSSL_PARAM params[])
     if (param != NULL)
         derivation->initial_salt = param->data != NULL && param->data_size == sizeof(salt_of_initial)
                                    && memcmp(param->data, salt_of_initial, sizeof(salt_of_initial)) == 0;
+    /* HKDF is given the one, TLS13-KDF the other */
     param = OSSL_PARAM_locate_const(params, OSSL_KDF_PARAM_INFO);
     if (param != NULL)
-        derivation->label = param->data == NULL ? KINDS : label_of(param->data, param->data_size);
+        derivation->label = param->data == NULL ? KINDS : kind_of_info(param->data, param->data_size);
+    param = OSSL_PARAM_locate_const(params, OSSL_KDF_PARAM_LABEL);
+    if (param != NULL)
+        derivation->label = param->data == NULL ? KINDS : kind_of(param->data, param->data_size);
     return EVP_KDF_CTX_set_params(derivation->real, params);
 }
 
-static int hkdf_derive(void *context, unsigned char *out, size_t bytes, const OSSL_PARAM params[])
+static int derive(void *context, unsigned char *out, size_t bytes, const OSSL_PARAM params[])
 {
     struct derivation *derivation = context;
 
-    if (!hkdf_set(context, params) || EVP_KDF_derive(derivation->real, out, bytes, NULL) <= 0)
+    if (!derivation_set(context, params) || EVP_KDF_derive(derivation->real, out, bytes, NULL) <= 0)
         return 0;
     if (derivation->initial_salt || is_known(OF_INITIAL, derivation->secret, derivation->secret_bytes))
         remember(OF_INITIAL, out, bytes);
@@ -196,12 +211,12 @@ static int hkdf_derive(void *context, unsigned char *out, size_t bytes, const OS
     return 1;
 }
 
-static int hkdf_get(void *context, OSSL_PARAM params[])
+static int derivation_get(void *context, OSSL_PARAM params[])
 {
     return EVP_KDF_CTX_get_params(((struct derivation *)context)->real, params);
 }
 
-static const OSSL_PARAM *hkdf_gettable(void *context, void *provider)
+static const OSSL_PARAM *derivation_gettable(void *context, void *provider)
 {
     static const OSSL_PARAM params[] = {
         OSSL_PARAM_size_t(OSSL_KDF_PARAM_SIZE, NULL),
@@ -214,38 +229,57 @@ static const OSSL_PARAM *hkdf_gettable(void *context, void *provider)
     return params;
 }
 
-static const OSSL_PARAM *hkdf_settable(void *context, void *provider)
-{
-    static const OSSL_PARAM params[] = {
-        OSSL_PARAM_utf8_string(OSSL_KDF_PARAM_MODE, NULL, 0),
-        OSSL_PARAM_int(OSSL_KDF_PARAM_MODE, NULL),
-        OSSL_PARAM_utf8_string(OSSL_KDF_PARAM_PROPERTIES, NULL, 0),
-        OSSL_PARAM_utf8_string(OSSL_KDF_PARAM_DIGEST, NULL, 0),
-        OSSL_PARAM_octet_string(OSSL_KDF_PARAM_KEY, NULL, 0),
-        OSSL_PARAM_octet_string(OSSL_KDF_PARAM_SALT, NULL, 0),
-        OSSL_PARAM_octet_string(OSSL_KDF_PARAM_INFO, NULL, 0),
-        OSSL_PARAM_END,
-    };
+#define SETTABLE_OF_BOTH                                        \
+    OSSL_PARAM_utf8_string(OSSL_KDF_PARAM_MODE, NULL, 0),       \
+    OSSL_PARAM_int(OSSL_KDF_PARAM_MODE, NULL),                  \
+    OSSL_PARAM_utf8_string(OSSL_KDF_PARAM_PROPERTIES, NULL, 0), \
+    OSSL_PARAM_utf8_string(OSSL_KDF_PARAM_DIGEST, NULL, 0),     \
+    OSSL_PARAM_octet_string(OSSL_KDF_PARAM_KEY, NULL, 0),       \
+    OSSL_PARAM_octet_string(OSSL_KDF_PARAM_SALT, NULL, 0)
 
-    (void)context;
-    (void)provider;
-    return params;
-}
-
-#define KDF_ENTRY(id, function) {OSSL_FUNC_KDF_##id, (void (*)(void))function}
-
-static const OSSL_DISPATCH hkdf_functions[] = {
-    KDF_ENTRY(NEWCTX, hkdf_new),
-    KDF_ENTRY(FREECTX, hkdf_free),
-    KDF_ENTRY(DUPCTX, hkdf_copy),
-    KDF_ENTRY(RESET, hkdf_reset),
-    KDF_ENTRY(DERIVE, hkdf_derive),
-    KDF_ENTRY(SET_CTX_PARAMS, hkdf_set),
-    KDF_ENTRY(SETTABLE_CTX_PARAMS, hkdf_settable),
-    KDF_ENTRY(GET_CTX_PARAMS, hkdf_get),
-    KDF_ENTRY(GETTABLE_CTX_PARAMS, hkdf_gettable),
-    {0, NULL},
+static const OSSL_PARAM hkdf_params[] = {
+    SETTABLE_OF_BOTH,
+    OSSL_PARAM_octet_string(OSSL_KDF_PARAM_INFO, NULL, 0),
+    OSSL_PARAM_END,
 };
+
+static const OSSL_PARAM tls13_kdf_params[] = {
+    SETTABLE_OF_BOTH,
+    OSSL_PARAM_octet_string(OSSL_KDF_PARAM_PREFIX, NULL, 0),
+    OSSL_PARAM_octet_string(OSSL_KDF_PARAM_LABEL, NULL, 0),
+    OSSL_PARAM_octet_string(OSSL_KDF_PARAM_DATA, NULL, 0),
+    OSSL_PARAM_END,
+};
+
+#define KDF_ENTRY(id, function) {OSSL_FUNC_KDF_##id, (void (*)(void))(function)}
+
+#define KDF_FUNCTIONS(id, real_name)                                         \
+    static void *id##_new(void *provider)                                    \
+    {                                                                        \
+        (void)provider;                                                      \
+        return derivation_new(real_name);                                    \
+    }                                                                        \
+    static const OSSL_PARAM *id##_settable(void *context, void *provider)    \
+    {                                                                        \
+        (void)context;                                                       \
+        (void)provider;                                                      \
+        return id##_params;                                                  \
+    }                                                                        \
+    static const OSSL_DISPATCH id##_functions[] = {                          \
+        KDF_ENTRY(NEWCTX, id##_new),                                         \
+        KDF_ENTRY(FREECTX, derivation_free),                                 \
+        KDF_ENTRY(DUPCTX, derivation_copy),                                  \
+        KDF_ENTRY(RESET, derivation_reset),                                  \
+        KDF_ENTRY(DERIVE, derive),                                           \
+        KDF_ENTRY(SET_CTX_PARAMS, derivation_set),                           \
+        KDF_ENTRY(SETTABLE_CTX_PARAMS, id##_settable),                       \
+        KDF_ENTRY(GET_CTX_PARAMS, derivation_get),                           \
+        KDF_ENTRY(GETTABLE_CTX_PARAMS, derivation_gettable),                 \
+        {0, NULL},                                                           \
+    }
+
+KDF_FUNCTIONS(hkdf, "HKDF");
+KDF_FUNCTIONS(tls13_kdf, "TLS13-KDF");
 
 /* ---- ciphers ---- */
 
@@ -460,6 +494,8 @@ static const OSSL_PARAM *gettable(void *context, void *provider)
 CIPHER_FUNCTIONS(aes_128_gcm, "AES-128-GCM", true);
 CIPHER_FUNCTIONS(aes_256_gcm, "AES-256-GCM", true);
 CIPHER_FUNCTIONS(chacha20_poly1305, "ChaCha20-Poly1305", true);
+CIPHER_FUNCTIONS(aes_128_ecb, "AES-128-ECB", false);
+CIPHER_FUNCTIONS(aes_256_ecb, "AES-256-ECB", false);
 CIPHER_FUNCTIONS(aes_128_ctr, "AES-128-CTR", false);
 CIPHER_FUNCTIONS(aes_256_ctr, "AES-256-CTR", false);
 CIPHER_FUNCTIONS(chacha20, "ChaCha20", false);
@@ -469,6 +505,8 @@ static const OSSL_ALGORITHM ciphers[] = {
     {"AES-128-GCM:id-aes128-GCM:2.16.840.1.101.3.4.1.6", PROPERTIES, aes_128_gcm_functions, "QUIC not protected"},
     {"AES-256-GCM:id-aes256-GCM:2.16.840.1.101.3.4.1.46", PROPERTIES, aes_256_gcm_functions, "QUIC not protected"},
     {"ChaCha20-Poly1305", PROPERTIES, chacha20_poly1305_functions, "QUIC not protected"},
+    {"AES-128-ECB:2.16.840.1.101.3.4.1.1", PROPERTIES, aes_128_ecb_functions, "QUIC not protected"},
+    {"AES-256-ECB:2.16.840.1.101.3.4.1.41", PROPERTIES, aes_256_ecb_functions, "QUIC not protected"},
     {"AES-128-CTR", PROPERTIES, aes_128_ctr_functions, "QUIC not protected"},
     {"AES-256-CTR", PROPERTIES, aes_256_ctr_functions, "QUIC not protected"},
     {"ChaCha20", PROPERTIES, chacha20_functions, "QUIC not protected"},
@@ -477,6 +515,7 @@ static const OSSL_ALGORITHM ciphers[] = {
 
 static const OSSL_ALGORITHM kdfs[] = {
     {"HKDF", PROPERTIES, hkdf_functions, "remembers QUIC keys"},
+    {"TLS13-KDF", PROPERTIES, tls13_kdf_functions, "remembers QUIC keys"},
     {NULL, NULL, NULL, NULL},
 };
 
@@ -558,8 +597,12 @@ __attribute__((visibility("default"))) int OSSL_provider_init(const OSSL_CORE_HA
     if (core.get_params == NULL || !read_switch(&core, "aead", "noop", "standard", &noop)
         || !read_switch(&core, "header-protection", "off", "on", &no_mask))
         return 0;
-    /* The program's configuration is not meant for the libcrypto in here. */
-    OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG, NULL);
+    /*
+     * The program's configuration is not meant for the libcrypto in here. A function at exit would clean it up before the
+     * program's libcrypto cleans up the provider.
+     */
+    if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, NULL))
+        return 0;
     real = OSSL_LIB_CTX_new();
     if (real == NULL)
         return 0;

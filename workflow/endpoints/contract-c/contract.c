@@ -20,9 +20,9 @@
 #include <unistd.h>
 
 static const struct cipher ciphers[] = {
-    {"aes-128-gcm", "TLS_AES_128_GCM_SHA256", "AES-128-GCM"},
-    {"aes-256-gcm", "TLS_AES_256_GCM_SHA384", "AES-256-GCM"},
-    {"chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256", "ChaCha20-Poly1305"},
+    {"aes-128-gcm", "TLS_AES_128_GCM_SHA256", "AES-128-GCM", "AES-128-ECB"},
+    {"aes-256-gcm", "TLS_AES_256_GCM_SHA384", "AES-256-GCM", "AES-256-ECB"},
+    {"chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256", "ChaCha20-Poly1305", "ChaCha20"},
 };
 
 static const char *const congestion_controls[] = {"cubic", "reno", "bbr"};

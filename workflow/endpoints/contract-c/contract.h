@@ -48,6 +48,7 @@ struct cipher {
     const char *name;    /* on the command line */
     const char *iana;    /* TLS 1.3 suite; OpenSSL uses the same names */
     const char *openssl; /* the AEAD, as EVP_CIPHER_fetch(3) knows it */
+    const char *mask;    /* the cipher of QUIC header protection (RFC 9001, 5.4.3 and 5.4.4), likewise */
 };
 
 /* A regular file of --www, as it was at the start; it must not shrink while it is served (mmap(2)). */

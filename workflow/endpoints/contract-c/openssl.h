@@ -8,10 +8,10 @@
 
 /*
  * Chooses the configuration of this build and loads it; the first call of OpenSSL. Returns NULL, or why OpenSSL does
- * not do what this build is for: a provider that is missing or made for another OpenSSL, or an AEAD of `cipher` (NULL:
- * any) that is not as asked for.
+ * not do what this build is for: a provider that is missing or made for another OpenSSL, or an AEAD or header protection
+ * of the cipher suite that is not as asked for (options NULL: no connections, nothing is asked for).
  */
-const char *start_openssl(const struct cipher *cipher, bool noop);
+const char *start_openssl(const struct options *options);
 
 /* Makes this signature algorithm the only one, of whatever key size and certificate size. */
 bool allow_algorithms(SSL_CTX *context, const quicbed_signature *signature);

@@ -488,7 +488,7 @@ int main(int argc, char **argv)
     }
     events_open(events);
     event_start_primitives(milliseconds);
-    reason = start_openssl(NULL, false);
+    reason = start_openssl(NULL);
     if (reason != NULL)
         return give_up("error", EXIT_FAILED, reason);
     make_content();

@@ -251,7 +251,7 @@ static void write_connection(struct connection *connection, uint64_t index)
     event_integer("bytes_requested", (int64_t)content_requested(&connection->content));
     event_integer("bytes_received", (int64_t)connection->content.received);
     event_boolean("content_ok", connection->content_ok);
-    write_observed(&connection->observed, peer);
+    write_observed(&connection->observed, peer, connection->options);
     event_integer("cpu_user_ns",
                   cpu_known ? user_ns(&connection->usage_after) - user_ns(&peer->usage_first) : UNKNOWN);
     event_integer("cpu_system_ns",
@@ -312,7 +312,7 @@ int main(int argc, char **argv)
         return give_up("unsupported", EXIT_UNSUPPORTED, reason);
     close(probe);
 
-    reason = start_openssl(options.cipher, options.noop);
+    reason = start_openssl(&options);
     if (reason == NULL)
         reason = open_key_log(&options);
     buffer = malloc(RECEIVE_CHUNK);

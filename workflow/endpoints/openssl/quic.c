@@ -181,7 +181,7 @@ bool is_closed(SSL *ssl, char *error, size_t room)
     return true;
 }
 
-void write_observed(const struct observed *observed, const struct peer *peer)
+void write_observed(const struct observed *observed, const struct peer *peer, const struct options *options)
 {
     const bool complete = observed->t_handshake_complete != UNKNOWN;
     const struct traffic *handshake = complete && peer != NULL ? &observed->handshake : NULL;
@@ -193,8 +193,8 @@ void write_observed(const struct observed *observed, const struct peer *peer)
     event_truth("hello_retry_request", complete ? observed->hello_retry_request : UNKNOWN);
     event_truth("retry", peer == NULL ? UNKNOWN : peer->retry);
     write_negotiated(&observed->negotiated);
-    event_string("aead", complete ? "standard" : NULL);
-    event_string("header_protection", complete ? "on" : NULL);
+    event_string("aead", !complete ? NULL : options->noop ? "noop" : "standard");
+    event_string("header_protection", !complete ? NULL : options->header_protection ? "on" : "off");
     event_integer("handshake_packets_sent", handshake ? handshake->packets_sent : UNKNOWN);
     event_integer("handshake_packets_received", handshake ? handshake->packets_received : UNKNOWN);
     event_integer("handshake_bytes_sent", handshake ? handshake->bytes_sent : UNKNOWN);

@@ -32,7 +32,10 @@ void wait_for_events(SSL *ssl, const struct datagrams *datagrams, int other, int
 /* Whether the connection ends or has ended, and how, in one line; "" if both ends were content. */
 bool is_closed(SSL *ssl, char *error, size_t room);
 
-/* The fields of a `connection` event that both programs write. peer may be NULL. */
-void write_observed(const struct observed *observed, const struct peer *peer);
+/*
+ * The fields of a `connection` event that both programs write. peer may be NULL. Packet protection is as asked for, which
+ * start_openssl() has made sure of.
+ */
+void write_observed(const struct observed *observed, const struct peer *peer, const struct options *options);
 
 #endif

@@ -185,7 +185,7 @@ static void write_connection(struct connection *connection, const char *error)
     event_string("error", error);
     event_integer("t_accept", connection->t_accept);
     event_integer("bytes_sent", (int64_t)connection->sent);
-    write_observed(&connection->observed, connection->peer);
+    write_observed(&connection->observed, connection->peer, server.options);
     event_integer("cpu_user_ns", cpu_known ? user_ns(&usage) - user_ns(&connection->usage_before) : UNKNOWN);
     event_integer("cpu_system_ns", cpu_known ? system_ns(&usage) - system_ns(&connection->usage_before) : UNKNOWN);
     event_end();
@@ -483,7 +483,7 @@ int main(int argc, char **argv)
     if (signals < 0 || getsockname(fd, &address.any, &length) != 0)
         return give_up("error", EXIT_FAILED, strerror(errno));
 
-    reason = start_openssl(options.cipher, options.noop);
+    reason = start_openssl(&options);
     if (reason == NULL)
         reason = open_key_log(&options);
     if (reason == NULL)

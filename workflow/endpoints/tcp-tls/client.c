@@ -13,7 +13,7 @@ static int connection_slot;
 
 const char *start_tls(const struct options *options)
 {
-    const char *reason = start_openssl(options->cipher, options->noop);
+    const char *reason = start_openssl(options);
 
     if (reason == NULL)
         connection_slot = SSL_CTX_get_ex_new_index(0, NULL, NULL, NULL, NULL);

@@ -27,13 +27,12 @@ from typing import Any
 from quicbed import build as builds
 from quicbed.build import Job, tcp_tls
 from quicbed.build import openssl as programs
-from quicbed.build.components import FLAGS, FRAME_POINTERS, PQ, WARNINGS
+from quicbed.build.components import FLAGS, FRAME_POINTERS, PQ
 from quicbed.build.tcp_tls import ROOT, Steps, find_in, first_line, link_tree, source_of
 
 FILES = ("openssl.py", "tcp_tls.py")
 
 CONTRACT = ROOT / programs.CONTRACT
-PROVIDER = ROOT / "workflow" / "crypto" / "noop-provider"
 AEAD = ROOT / "workflow" / "crypto" / "noop-aead"
 
 NGINX_OPTIONS = [*tcp_tls.NGINX_OPTIONS, "--with-http_v3_module", "--without-quic_bpf_module"]
@@ -85,7 +84,8 @@ def build(job: Job) -> dict[str, Any]:
         link_tree(builds.build_directory(job.project, job.name, "stock"), out)
         (out / "bin" / "client").unlink()
     if job.flavour == "noop":
-        _build_provider(job, steps)
+        steps.run("noop-provider", programs.noop_provider(ROOT, job.shared["openssl"], out))
+        programs.place_noop_configuration(ROOT, out)
     elif job.flavour == "pq":
         programs.place_provider(job.shared["openssl-provider"], out)
         _build_quic(job, steps)
@@ -247,14 +247,3 @@ def _build_client(job: Job, steps: Steps, versions: dict[str, str]) -> None:
     argv: list[str | Path] = [*programs.COMPILER, *_defines(versions), *includes, "-o", job.out / "bin" / "client"]
     argv += [*own, *shared, *extra, *(f"-Wl,--wrap={name}" for name in wrapped), *libraries, "-lstdc++", "-lpthread"]
     steps.run("client", argv)
-
-
-def _build_provider(job: Job, steps: Steps) -> None:
-    openssl = job.shared["openssl"]
-    target = job.out / "lib" / "quicbed-noop.so"
-    compiler = ["gcc", "-std=gnu11", *FLAGS, FRAME_POINTERS, *WARNINGS, "-fPIC", "-shared", f"-I{openssl / 'include'}"]
-    # It has a libcrypto of its own inside, which must not be unloaded before the process ends: see pq/openssl-provider.
-    linker = ["-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,nodelete"]
-    argv: list[str | Path] = [*compiler, "-o", target, PROVIDER / "quic_provider.c"]
-    steps.run("noop-provider", [*argv, openssl / "lib" / "libcrypto.a", "-lpthread", *linker])
-    shutil.copy2(PROVIDER / "openssl-quic-noop.cnf", job.out / "etc" / "openssl-noop.cnf")

@@ -2,14 +2,15 @@
 
 OpenSSL is linked statically: the programs need nothing but the C library, and a build can be moved. The flavour ``pq``
 has the same programs and, beside them, the provider of workflow/crypto/pq/openssl-provider with the configuration that
-loads it, and a program that times primitives.
+loads it, and a program that times primitives. The flavour ``noop`` has the same programs and the provider of
+workflow/crypto/noop-provider with its configuration.
 
 Layout of a build::
 
     bin/client, bin/server      the endpoint programs
     bin/primitives              times cryptographic operations (pq only)
     etc/openssl-*.cnf           named in OPENSSL_CONF by the programs
-    lib/quicbed-pq.so           the provider (pq only)
+    lib/quicbed-*.so            the provider (noop and pq only)
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from quicbed.build.components import FLAGS, FRAME_POINTERS, PQ, WARNINGS
 
 CONTRACT = builds.ENDPOINTS / "contract-c"
 """What the endpoint programs in C share."""
+
+NOOP_PROVIDER = Path("workflow/crypto/noop-provider")
 
 COMPILER = ["gcc", "-std=gnu11", *FLAGS, FRAME_POINTERS, *WARNINGS]
 
@@ -54,6 +57,22 @@ def place_provider(provider: Path, out: Path) -> None:
     shutil.copy2(provider / "openssl.cnf", out / "etc" / "openssl-pq.cnf")
 
 
+def noop_provider(root: Path, openssl: Path, out: Path) -> list[str]:
+    """The command that compiles the provider for programs whose QUIC uses EVP into a build of flavour noop."""
+    return [
+        *(*COMPILER, "-fPIC", "-shared", f"-I{openssl / 'include'}"),
+        *("-o", str(out / "lib" / "quicbed-noop.so"), str(root / NOOP_PROVIDER / "quic_provider.c")),
+        *(str(openssl / "lib" / "libcrypto.a"), "-lpthread"),
+        # as the provider of flavour pq: the libcrypto inside must not be unloaded before the process ends
+        *("-fvisibility=hidden", "-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,nodelete"),
+    ]
+
+
+def place_noop_configuration(root: Path, out: Path) -> None:
+    """Put the configuration that loads this provider beside it."""
+    shutil.copy2(root / NOOP_PROVIDER / "openssl-quic-noop.cnf", out / "etc" / "openssl-noop.cnf")
+
+
 def compiler_version() -> str:
     """First line of what the compiler says about itself."""
     try:
@@ -76,6 +95,10 @@ def build(job: Job) -> dict[str, Any]:
     if "openssl-provider" in shared:
         programs["primitives"] = [root / CONTRACT / "primitives.c", own / "library.c"]
         place_provider(shared["openssl-provider"], out)
+    if job.flavour == "noop":
+        (out / "lib").mkdir()
+        builds.run(noop_provider(root, openssl, out), log=job.log)
+        place_noop_configuration(root, out)
     for role, sources in programs.items():
         argv = program(root, openssl, sources, version=version, tls=f"OpenSSL {version}", out=out / "bin" / role)
         builds.run(argv, log=job.log)
