@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,9 +13,13 @@ from wirefixtures import CLIENT, SERVER, udp
 
 
 class Relay:
-    """Stands between a client and a server and keeps what they send as frames of a capture."""
+    """Stands between a client and a server and keeps what they send as frames of a capture.
 
-    def __init__(self, port: int) -> None:
+    The client gets what `passes` makes of every datagram of the server.
+    """
+
+    def __init__(self, port: int, passes: Callable[[bytes], list[bytes]] = lambda datagram: [datagram]) -> None:
+        self.passes = passes
         self.frames: list[bytes] = []
         self.front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -39,9 +44,9 @@ class Relay:
                         self.frames.append(udp(CLIENT, SERVER, data))
                         self.back.send(data)
                     elif client is not None:
-                        data = self.back.recv(65535)
-                        self.frames.append(udp(SERVER, CLIENT, data))
-                        self.front.sendto(data, client)
+                        for data in self.passes(self.back.recv(65535)):
+                            self.frames.append(udp(SERVER, CLIENT, data))
+                            self.front.sendto(data, client)
 
     def close(self) -> list[bytes]:
         self.ended.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -387,6 +388,56 @@ def test_noop_holds_after_a_key_update(serve: Serve, noop: Path, other_client: P
     # short headers with key phase 1 (RFC 9000, section 17.3.1)
     assert {datagram[0] & 0x84 for datagram in content} == {0x04}
     assert {datagram[-16:] for datagram in content} == {NOOP_TAG}
+
+
+class Withheld:
+    """Holds the first bytes of a download back until the server has nothing else to send for lack of credit.
+
+    Then the client gets them, and nothing more until the server has new credit.
+    """
+
+    # a STREAM frame without an offset (RFC 9000, section 19.8) on stream 0, with or without a length
+    beginning = re.compile(rb"[\x08\x0a]\x00.{0,2}quicbed00000000\n", re.DOTALL)
+
+    def __init__(self) -> None:
+        self.held: list[bytes] = []
+        self.released = self.credited = False
+
+    def __call__(self, datagram: bytes) -> list[bytes]:
+        begins = self.beginning.search(datagram) is not None
+        if b"quicbed" in datagram and not begins:
+            self.credited = self.released
+            self.held.clear()
+        if self.credited or not (begins or self.released):
+            return [datagram]
+        if self.released:
+            return []
+        self.held.append(datagram)
+        self.released = len(self.held) == 3
+        # one that the client has noticed to be missing, so that it acknowledges it at once
+        return [self.held[1]] if self.released else []
+
+
+def test_a_server_is_told_at_once_of_the_credit_it_gets(serve: Serve) -> None:
+    plain = [*NOOP, "--gso", "off", "--gro", "off"]
+    server = serve(*plain, flavour="noop")
+    withheld = Withheld()
+    relay = Relay(server.port, withheld)
+    try:
+        # half of OpenSSL's idle timeout is 15 s, when a PING would bring the credit with it
+        (seen,) = server.download(*plain, "--timeout", "10", size=1 << 20, port=relay.port)
+    finally:
+        relay.close()
+    assert withheld.credited
+    assert (seen["error"], seen["content_ok"]) == (None, True)
+
+
+def test_a_server_sends_at_once_what_openssl_has_taken_of_an_answer(serve: Serve, other_client: Path) -> None:
+    server = serve()
+    # larger than what OpenSSL keeps of a stream, asked for when all the server has sent is acknowledged
+    argv = [str(other_client), "127.0.0.1", str(server.port), "x25519", str(1 << 20)]
+    done = subprocess.run(argv, capture_output=True, timeout=10, check=False)
+    assert (done.returncode, done.stdout) == (0, b"x25519\n%d\n" % (1 << 20))
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,8 @@ static void exchange(struct connection *connection, char *buffer)
     /* Starts the connection; what it returns says no more than that the handshake is not complete. */
     SSL_do_handshake(connection->ssl);
     while (!done) {
+        const uint64_t received = connection->content.received;
+
         ERR_clear_error();
         SSL_handle_events(connection->ssl);
         if (connection->stream == NULL && connection->observed.t_handshake_complete != UNKNOWN
@@ -203,7 +205,11 @@ static void exchange(struct connection *connection, char *buffer)
                                                                       : "the answer is not complete");
             done = true;
         }
-        if (!done)
+        /*
+         * What was read is credit for the server (RFC 9000, 4.1), of which OpenSSL tells it in the next turn only. A server
+         * that has used up the credit it had sends nothing that would end the wait.
+         */
+        if (!done && connection->content.received == received)
             wait_for_events(connection->ssl, &connection->datagrams, -1, deadline);
     }
 }

@@ -107,7 +107,6 @@ SSL_CTX *make_context(const struct options *options, const char **reason)
     /* No connection knows anything of an earlier one. */
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_num_tickets(context, 0);
-    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     if (client) {
         SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
         SSL_CTX_set_alpn_protos(context, alpn, ALPN_LENGTH);

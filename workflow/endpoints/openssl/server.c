@@ -197,11 +197,14 @@ static void write_connection(struct connection *connection, const char *error)
 /* Begins to serve a connection; it is forgotten if there is no memory for it. */
 static void adopt(SSL *ssl)
 {
+    /* Without it a write says only that it has to be repeated, not that OpenSSL has taken a part and wants to send it. */
+    const long mode = SSL_MODE_ENABLE_PARTIAL_WRITE;
     struct connection *connection = connection_of(ssl);
 
     if (connection == NULL || SSL_set_event_handling_mode(ssl, SSL_VALUE_EVENT_HANDLING_MODE_EXPLICIT) != 1
         || SSL_set_default_stream_mode(ssl, SSL_DEFAULT_STREAM_MODE_NONE) != 1
-        || SSL_set_incoming_stream_policy(ssl, SSL_INCOMING_STREAM_POLICY_ACCEPT, 0) != 1) {
+        || SSL_set_incoming_stream_policy(ssl, SSL_INCOMING_STREAM_POLICY_ACCEPT, 0) != 1
+        || (SSL_set_mode(ssl, mode) & mode) == 0) { /* accepted connections do not have the mode of the SSL_CTX */
         event_reason("error", "a connection cannot be accepted: %s", openssl_error("out of memory"));
         free(connection);
         SSL_free(ssl);
