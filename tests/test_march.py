@@ -42,11 +42,18 @@ ARM = "processor	: 0\nFeatures	: fp asimd aes sha2\nCPU implementer	: 0x41\nCPU 
 
 
 def test_a_build_is_named_by_flavour_and_instruction_set() -> None:
-    for name, parts in (("stock", ("stock", None)), ("noop@x86-64-v3", ("noop", "x86-64-v3"))):
-        assert march.split(name) == parts
+    for name, parts in (
+        ("stock", march.Parts("stock", None, None)),
+        ("noop@x86-64-v3", march.Parts("noop", "x86-64-v3", None)),
+        ("pq@native+server", march.Parts("pq", "native", "server")),
+        ("stock+client", march.Parts("stock", None, "client")),
+    ):
+        assert march.parts(name) == parts
         assert march.named(*parts) == name
+    with pytest.raises(ValueError, match="`stock\\+middle`: `middle` is no host; known are client, server"):
+        march.parts("stock+middle")
     with pytest.raises(ValueError, match="`stock@v3`: `v3` is no instruction set; known are native, x86-64-v2"):
-        march.split("stock@v3")
+        march.parts("stock@v3")
     with pytest.raises(BuildError, match="quinn: `stock@`: `` is no instruction set"):
         builds.build_id(PROJECT, "quinn", "stock@")
 
@@ -213,8 +220,11 @@ def test_a_host_that_cannot_run_a_build_is_told_why(tmp_path: Path) -> None:
 def test_a_testbed_has_an_instruction_set_and_a_variant_another(tmp_path: Path) -> None:
     project = on(tmp_path, "x86-64-v2")
     first, second = project.experiments["hardware"].variants
-    assert [build_of(project, "quinn", variant) for variant in (first, second)] == ["stock@x86-64-v2", "stock@native"]
-    assert [build_of(project, "aioquic", variant) for variant in (first, second)] == ["stock", "stock@native"]
+    assert [build_of(project, "quinn", variant, "client") for variant in (first, second)] == [
+        "stock@x86-64-v2",
+        "stock@native",
+    ]
+    assert [build_of(project, "aioquic", variant, "client") for variant in (first, second)] == ["stock", "stock@native"]
     needed = builds_needed(project, ["hardware"])
     assert {("quinn", "stock@native"), ("quinn", "stock@x86-64-v2"), ("aioquic", "stock")} < set(needed)
     assert ("aioquic", "stock@native") not in needed  # which cannot be

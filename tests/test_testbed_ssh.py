@@ -28,6 +28,7 @@ from quicbed import certificates, driver, march, measure, perf, proof
 from quicbed.config import ConfigError, Link, Load, Project, SshHost, parse
 from quicbed.config import Testbed as Settings
 from quicbed.doctor import doctor
+from quicbed.events import CONTRACT
 from quicbed.generator import Iperf3
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError, features
 from quicbed.testbed.base import PACKAGES
@@ -1181,3 +1182,94 @@ def test_a_server_that_never_answers_is_an_error_after_a_time(hosts: SshHosts, m
                 loop.call(connect("client", settings.hosts["client"], settings.ssh_config))
         finally:
             loop.close()
+
+
+QUICK = """
+from quicbed import build as builds
+
+def build(job):
+    (job.out / "bin").mkdir()
+    for role in ("client", "server"):
+        argv = ["gcc", "-o", str(job.out / "bin" / role), str(job.endpoint / "endpoint.c")]
+        builds.run(argv, log=job.log)
+    return {"compiler": "gcc", "flags": []}
+"""
+ENDPOINT = f"""
+#include <stdio.h>
+int main(void) {{
+#ifdef __SSE4_2__
+    puts("{{\\"contract\\": {CONTRACT}, \\"sse4_2\\": true}}");
+#else
+    puts("{{\\"contract\\": {CONTRACT}, \\"sse4_2\\": false}}");
+#endif
+}}
+"""
+
+
+def _quick_project(root: Path, hosts: SshHosts, **build: str) -> None:
+    """A repository with one library, whose programs are compiled in a moment, on a testbed with builds on its hosts."""
+    repository = Path(__file__).parents[1]
+    for name in ("config", "workflow"):
+        ignored = shutil.ignore_patterns("target", "__pycache__", "endpoints")
+        shutil.copytree(repository / name, root / name, ignore=ignored)
+    (root / "workflow" / "quicbed" / "build" / "quick.py").write_text(QUICK, encoding="utf-8")
+    endpoint = root / "workflow" / "endpoints" / "quick" / "endpoint.c"
+    endpoint.parent.mkdir(parents=True)
+    endpoint.write_text(ENDPOINT, encoding="utf-8")
+    (root / "build" / "sources").mkdir(parents=True)
+    (root / "build" / "sources" / "sources.json").write_text("{}", encoding="utf-8")
+    config = root / "config"
+    library = yaml.safe_load((config / "libraries" / "openssl.yaml").read_text(encoding="utf-8"))
+    estimate = {"minutes": 0.1, "disk_mb": 1}
+    own = {"recipe": "quick", "endpoint": "quick", "crates": [], "version": "1", "title": "Quick"}
+    library |= own | {"flavours": {"stock": {"estimate": estimate}}}
+    for directory in ("libraries", "experiments"):
+        shutil.rmtree(config / directory)
+        (config / directory).mkdir()
+    (config / "libraries" / "quick.yaml").write_text(yaml.safe_dump(library), encoding="utf-8")
+    text = REAL.replace("KIND", "bulk").replace("flavour: FLAVOUR\n", "").replace("quinn", "quick")
+    text = text.replace("BYTES, connections: 3", "1000")
+    (config / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    data = hosts.data() | {"build": {"where": "hosts", **build}}
+    (config / "testbeds" / "pair.yaml").write_text(json.dumps(data), encoding="utf-8")
+    (config / "config.yaml").write_text("testbed: pair\nscale: tiny\nexperiments: [test]\n", encoding="utf-8")
+
+
+def _host_builds(root: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "quicbed", "host-builds", "--log", str(root / "log")]
+    environment = os.environ | {"PYTHONPATH": str(root / "workflow")}
+    return subprocess.run(argv, cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_hosts_build_what_runs_there(hosts: SshHosts, tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    _quick_project(root, hosts, march="x86-64-v2")
+    done = _host_builds(root)
+    assert (done.returncode, done.stderr) == (0, "")
+    files = [Path(line) for line in done.stdout.splitlines()]
+    assert [file.name.rpartition("-")[0] for file in files] == [f"quick-stock@x86-64-v2+{role}" for role in ROLES]
+    for file, role in zip(files, ROLES, strict=True):
+        info = json.loads(file.read_text(encoding="utf-8"))
+        directory = file.with_suffix("")
+        assert json.loads((directory / "build.json").read_text(encoding="utf-8")) == info
+        assert (info["build"], info["march"]["level"]) == (directory.name, "x86-64-v2")
+        on = info["built_on"]
+        assert (on["role"], on["address"]) == (role, MANAGEMENT[role])
+        assert on["build"].startswith("quick-stock@x86-64-v2-")
+        assert on["libc"].startswith("glibc ")
+        shown = subprocess.run([str(directory / "bin" / role)], capture_output=True, text=True, check=True)
+        assert json.loads(shown.stdout)["sse4_2"] is True
+    # nothing but what is kept for the next build, and that is made of the same files
+    builder = Path(hosts.data()["hosts"]["client"]["directory"]) / "builder"
+    assert {path.name.partition("-")[0] for path in builder.iterdir()} == {"project", "python", "sources", "quick"}
+    assert not list(root.rglob("*.tar"))
+    (root / "log").unlink()
+    again = _host_builds(root)  # although the hosts are not asked
+    assert (again.returncode, again.stdout, (root / "log").read_text()) == (0, done.stdout, "")
+    # what goes wrong there is told here
+    endpoint = root / "workflow" / "endpoints" / "quick" / "endpoint.c"
+    endpoint.write_text("int main(void) { return missing; }\n", encoding="utf-8")
+    failed = _host_builds(root)
+    assert failed.returncode == 1
+    assert re.match(r"quicbed: client \(10\.114\.0\.1\): `gcc -o` failed with exit code 1", failed.stderr)
+    assert "missing" in failed.stderr

@@ -94,8 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path)
     command = add("build", _build, "build one flavour of a library")
     command.add_argument("library")
-    command.add_argument("flavour")
+    command.add_argument("flavour", help="flavour, or build as `quicbed plan` names it: stock@native")
     command.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    command.add_argument("--log", type=Path)
+    command.add_argument("--id", help="hexadecimal digits that its id has to end with")
+    command = add("host-builds", _host_builds, "build on the testbed's hosts what the experiments need of them")
     command.add_argument("--log", type=Path)
     command = add("component", _component, "build a library that several builds share")
     command.add_argument("name")
@@ -205,7 +208,23 @@ def _build(arguments: argparse.Namespace) -> None:
     if arguments.library not in project.libraries:
         raise ConfigError(f"library `{arguments.library}` is unknown; known are {', '.join(project.libraries)}")
     log = _log(arguments, f"build-{arguments.library}-{arguments.flavour}")
+    wanted = build.build_id(project, arguments.library, arguments.flavour)
+    if arguments.id and not wanted.endswith(f"-{arguments.id}"):
+        raise build.BuildError(
+            f"{wanted}: a build with the id {arguments.id} was asked for, and here it is another one: `native` is for "
+            "the processor that the workflow was started on; build there, or give `march` a level"
+        )
     print(build.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log))
+
+
+def _host_builds(arguments: argparse.Namespace) -> None:
+    from quicbed import hosted, march
+    from quicbed.plan import builds_needed
+
+    project = _project(arguments)
+    needed = [key for key in builds_needed(project, project.config.experiments) if march.parts(key[1]).host]
+    for file in hosted.make(project, needed, _log(arguments, f"host-builds-{project.config.testbed}")):
+        print(file)
 
 
 def _runner_folder(arguments: argparse.Namespace) -> None:

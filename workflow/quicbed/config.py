@@ -33,6 +33,7 @@ Component = Literal[
 ]
 Offloads = Literal["off", "gso-gro", "default"]
 March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
+Side = Literal["client", "server"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 
@@ -347,6 +348,11 @@ class Generator(Model):
 class Builds(Model):
     """How the endpoints are built that are measured on a testbed."""
 
+    where: Literal["controller", "hosts"] = Field(
+        "controller",
+        description="`controller`: once, here; `hosts`: each host builds what runs there (kind `ssh`), but for "
+        "libraries that are not compiled, which are made here.",
+    )
     march: March | None = Field(
         None,
         description="Instruction set that compilers may use: a level of x86-64, or `native`, all that the processor "
@@ -386,6 +392,8 @@ class Testbed(Model):
     @model_validator(mode="after")
     def _consistent(self) -> Testbed:
         if self.kind == "local":
+            if self.build.where == "hosts":
+                raise ValueError("build.where: `hosts` needs kind `ssh`; a testbed of kind `local` is built here")
             for key in ("hosts", "ssh_config", "commands", "tap"):
                 if key in self.model_fields_set:
                     raise ValueError(f"{key}: belongs to kind `ssh`; a testbed of kind `local` has no such settings")
@@ -984,6 +992,8 @@ class Project:
 
     march: March | None = None
     """Instruction set that is built for (`quicbed.march.applied`), where it is not that of every processor."""
+    host: Side | None = None
+    """Host of the testbed that builds, where it is not the controller."""
 
     def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.root = root

@@ -52,8 +52,7 @@ def _duration(minutes: float) -> str:
 
 def _estimate(project: Project, name: str, build: str) -> Estimate:
     """Time and disk of a build, which are those of its flavour for every instruction set."""
-    flavour, _ = march.split(build)
-    return project.libraries[name].flavours[flavour].estimate
+    return project.libraries[name].flavours[march.parts(build).flavour].estimate
 
 
 def describe(project: Project) -> str:

@@ -17,9 +17,9 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, NamedTuple, cast, get_args
 
-from quicbed.config import Library, March, Project
+from quicbed.config import Library, March, Project, Side
 
 NATIVE: March = "native"
 
@@ -56,17 +56,29 @@ compiles in a directory of its own (`quicbed.build.cargo`)."""
 _COMPILERS = ("cc", "c++", "gcc", "g++")
 
 
-def split(build: str) -> tuple[str, March | None]:
-    """Flavour and instruction set of a build's name; ValueError with those there are, where it names another one."""
-    flavour, separator, level = build.partition("@")
-    if separator and level not in get_args(March):
+class Parts(NamedTuple):
+    """What a build's name tells."""
+
+    flavour: str
+    march: March | None
+    host: Side | None
+    """Host of the testbed that it is made on; None: the controller."""
+
+
+def parts(build: str) -> Parts:
+    """Parts of a build's name; ValueError with those there are, where it names others."""
+    before, plus, host = build.partition("+")
+    flavour, at, level = before.partition("@")
+    if at and level not in get_args(March):
         raise ValueError(f"`{build}`: `{level}` is no instruction set; known are {', '.join(get_args(March))}")
-    return flavour, cast(March, level) if separator else None
+    if plus and host not in get_args(Side):
+        raise ValueError(f"`{build}`: `{host}` is no host; known are {', '.join(get_args(Side))}")
+    return Parts(flavour, cast(March, level) if at else None, cast(Side, host) if plus else None)
 
 
-def named(flavour: str, level: March | None) -> str:
-    """Name of the build of a flavour for an instruction set."""
-    return f"{flavour}@{level}" if level else flavour
+def named(flavour: str, level: March | None, host: Side | None = None) -> str:
+    """Name of the build of a flavour for an instruction set, made on a host of the testbed."""
+    return flavour + (f"@{level}" if level else "") + (f"+{host}" if host else "")
 
 
 def unsupported_reason(library: Library) -> str | None:
@@ -74,12 +86,14 @@ def unsupported_reason(library: Library) -> str | None:
     return _NOT_COMPILED.get(library.recipe)
 
 
-def applied(project: Project, level: March | None) -> Project:
-    """The project with builds for an instruction set instead of those for every processor."""
-    if level is None or level == project.march:
+def applied(project: Project, level: March | None, host: Side | None = None) -> Project:
+    """The project with builds for an instruction set instead of those for every processor, made on a host."""
+    if (level is None or level == project.march) and host == project.host:
         return project
     other = copy.copy(project)
-    other.march = level
+    other.march, other.host = level, host
+    if host or not level:
+        return other  # the host knows what its compilers are to be told
     # of all libraries: what one has compiled is of use to others (quicbed.compiled)
     other.libraries = {
         name: library.model_copy(update={"environment": library.environment | _environment(library.recipe, level)})
@@ -104,6 +118,19 @@ def _environment(recipe: str, level: March) -> dict[str, str]:
 def highest_level(flags: list[str]) -> str | None:
     """The highest level that a processor with these flags has; None for the least, and for other architectures."""
     return max((level for level, needed in LEVELS.items() if needed <= set(flags)), default=None)
+
+
+def identified(project: Project) -> dict[str, Any]:
+    """What builds of a project are a function of beside sources and recipes; nothing for those of every processor.
+
+    A host's processor and compilers are known only when it is asked: its address stands for them.
+    """
+    if project.host:
+        settings = project.testbed.hosts[project.host]
+        jump = settings.jump and settings.jump.address
+        level = {"march": project.march} if project.march else {}
+        return {"host": {"address": settings.address, "port": settings.port, "jump": jump, **level}}
+    return {"march": identity(project.march)} if project.march else {}
 
 
 def identity(level: March) -> dict[str, Any]:

@@ -49,8 +49,9 @@ def _check_tools(project: Project, name: str) -> None:
         raise MeasureError(f"{name}: {problem}")
     levels = set()
     for library, build in builds_needed(project, [name]):
-        flavour, level = march.split(build)
-        if "openssl-provider" in project.libraries[library].flavours[flavour].components:
+        flavour, level, host = march.parts(build)
+        # a host's own are not here to be looked at
+        if host is None and "openssl-provider" in project.libraries[library].flavours[flavour].components:
             levels.add(level)
     for level in levels:
         made = march.applied(project, level)

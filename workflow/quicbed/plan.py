@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quicbed import march
-from quicbed.config import Experiment, Library, Link, Load, Pair, Project, Scale, Variant, Workload
+from quicbed.config import Experiment, Library, Link, Load, Pair, Project, Scale, Side, Variant, Workload
 
 SMALLEST_INITIAL = 1200
 """UDP payload in bytes that datagrams with Initial packets have at least (RFC 9000, 14.1)."""
@@ -34,11 +34,13 @@ def flavour_of(variant: Variant, transport: str) -> str:
     return "noop" if variant.aead == "noop" or unprotected else "stock"
 
 
-def build_of(project: Project, name: str, variant: Variant) -> str:
-    """The build of a library that a variant is measured on: flavour and instruction set (`quicbed.march.named`)."""
-    library = project.libraries[name]
-    level = variant.march or (None if march.unsupported_reason(library) else project.testbed.build.march)
-    return march.named(flavour_of(variant, library.transport), level)
+def build_of(project: Project, name: str, variant: Variant, role: Side) -> str:
+    """The build of a library, as client or server, that a variant is measured on (`quicbed.march.named`)."""
+    library, settings = project.libraries[name], project.testbed.build
+    compiled = march.unsupported_reason(library) is None
+    level = variant.march or (settings.march if compiled else None)
+    host = role if compiled and settings.where == "hosts" else None
+    return march.named(flavour_of(variant, library.transport), level, host)
 
 
 def congestion_control_of(library: Library, asked: str) -> str:
@@ -280,11 +282,11 @@ def _primitives(
     """One cell for every build of a library: its primitives of all algorithms of the experiment."""
     described = project.libraries[library]
     cells = []
-    for named in dict.fromkeys(build_of(project, library, variant) for variant in experiment.variants):
+    for named in dict.fromkeys(build_of(project, library, variant, "client") for variant in experiment.variants):
         if (library, named) not in builds:
             continue
-        own = [v for v in experiment.variants if build_of(project, library, v) == named]
-        flavour, _ = march.split(named)
+        own = [v for v in experiment.variants if build_of(project, library, v, "client") == named]
+        flavour = march.parts(named).flavour
         names = {
             kind: [
                 name
@@ -349,10 +351,10 @@ def _cell(
 ) -> Cell:
     sides: list[Endpoint] = []
     reason: str | None = None
-    for name in (pair.client, pair.server):
+    for role, name in _sides(pair):
         library = project.libraries[name]
         reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
-        named = build_of(project, name, variant)
+        named = build_of(project, name, variant, role)
         sides.append(_endpoint(name, named, builds.get((name, named), {})))
     transport = project.libraries[pair.client].transport
     settings = variant_dict(variant, transport)
@@ -389,8 +391,12 @@ def _cell(
 
 
 def _endpoint(library: str, named: str, build: Mapping[str, Any]) -> Endpoint:
-    flavour, level = march.split(named)
+    flavour, level, _ = march.parts(named)
     return Endpoint(library, flavour, str(build.get("version", "")), str(build.get("build", "")), level)
+
+
+def _sides(pair: Pair) -> tuple[tuple[Side, str], tuple[Side, str]]:
+    return ("client", pair.client), ("server", pair.server)
 
 
 def _slug(text: str) -> str:
@@ -404,11 +410,13 @@ def builds_needed(project: Project, names: list[str]) -> list[tuple[str, str]]:
         experiment = project.experiments[name]
         for pair in experiment.pairs():
             for variant in experiment.variants:
-                for library in (pair.client, pair.server):
+                for role, library in _sides(pair):
                     described = project.libraries[library]
                     reason = unsupported_reason(
                         described.title, described, variant, experiment.workload.congestion_control
                     )
                     if reason is None:
-                        needed.add((library, build_of(project, library, variant)))
+                        needed.add((library, build_of(project, library, variant, role)))
+                        if experiment.primitives:  # which are timed on the client's host
+                            needed.add((library, build_of(project, library, variant, "client")))
     return sorted(needed)

@@ -36,3 +36,25 @@ rule build:
         "Building {wildcards.library}, flavour {wildcards.flavour}"
     shell:
         "python -m quicbed build {wildcards.library} {wildcards.flavour} --jobs {threads} --log {log}"
+        " --id {wildcards.hash}"
+
+
+if HOSTED:
+
+    rule host_builds:
+        input:
+            sources=ancient(str(SOURCES)),
+        output:
+            info=HOSTED,
+        log:
+            f"logs/host-builds-{TESTBED}.log",
+        localrule: True
+        conda:
+            "../../envs/measure.yaml"
+        threads: workflow.cores or 1
+        resources:
+            testbed=1,
+        message:
+            "Building on the hosts of testbed {TESTBED}"
+        shell:
+            "python -m quicbed host-builds --log {log}"

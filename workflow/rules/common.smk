@@ -4,7 +4,7 @@
 def stock_build(wildcards):
     """nginx, curl and OpenSSL are built once; the other flavours add a provider to that build."""
     library = project.libraries[wildcards.library]
-    flavour, level = march.split(wildcards.flavour)
+    flavour, level, _ = march.parts(wildcards.flavour)
     if library.recipe == "tcp-tls" and flavour != "stock":
         return [str(builds.listing(project, wildcards.library, march.named("stock", level)))]
     return []

@@ -206,17 +206,20 @@ def sources_of(project: Project, name: str) -> list[dict[str, str]]:
 
 
 def _chosen(project: Project, name: str, named: str) -> tuple[Project, str]:
-    """The project that builds for the instruction set of a build's name, and the flavour.
+    """The project that builds for the instruction set and on the host of a build's name, and the flavour.
 
-    A name without one has that of the project, so that a build within another is for the same.
+    A name without them has those of the project, so that a build within another is for the same.
     """
     try:
-        flavour, level = march.split(named)
+        flavour, level, host = march.parts(named)
     except ValueError as error:
         raise BuildError(f"{name}: {error}") from None
-    if level and (reason := march.unsupported_reason(project.libraries[name])) is not None:
-        raise BuildError(f"{project.libraries[name].title} cannot be built for an instruction set: {reason}")
-    return march.applied(project, level or project.march), flavour
+    if (level or host) and (reason := march.unsupported_reason(project.libraries[name])) is not None:
+        what = "for an instruction set" if level else "on a host"
+        raise BuildError(f"{project.libraries[name].title} cannot be built {what}: {reason}")
+    if host and host not in project.testbed.hosts:
+        raise BuildError(f"{name}: `{named}`: testbed {project.config.testbed} has no host {host}")
+    return march.applied(project, level or project.march, host or project.host), flavour
 
 
 def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
@@ -249,13 +252,13 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
         "components": {component: components.component_id(project, component) for component in chosen.components},
         "files": hash_files(root, own),
         "profile": profile,
-    } | ({"march": march.identity(project.march)} if project.march else {})
+    } | march.identified(project)
 
 
 def build_id(project: Project, name: str, flavour: str) -> str:
     """Directory name of a build: `<library>-<name>-<12 hex digits>`, its name being that of `quicbed.march.named`."""
     chosen, plain = _chosen(project, name, flavour)
-    return f"{name}-{march.named(plain, chosen.march)}-{digest(identity(project, name, flavour), 12)}"
+    return f"{name}-{march.named(plain, chosen.march, chosen.host)}-{digest(identity(project, name, flavour), 12)}"
 
 
 def version_of(project: Project, name: str) -> str:
@@ -376,6 +379,8 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
     `flavour` may name an instruction set too (`quicbed.march.named`).
     """
     project, flavour = _chosen(project, name, flavour)
+    if project.host:
+        raise BuildError(f"{name}: builds of the host {project.host} are made there; run `quicbed host-builds`")
     library = project.libraries[name]
     if flavour not in library.flavours:
         raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")

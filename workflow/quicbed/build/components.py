@@ -366,7 +366,7 @@ def identity(project: Project, name: str) -> dict[str, Any]:
         "options": component.options,
         "files": builds.hash_files(project.root, component.files),
         "needs": [component_id(project, needed) for needed in component.needs],
-    } | ({"march": march.identity(project.march)} if project.march else {})
+    } | march.identified(project)
 
 
 def component_id(project: Project, name: str) -> str:
