@@ -464,10 +464,6 @@ def test_two_blocks_are_not_taken_for_many() -> None:
             {"reads": {"experiment": "satellite", "metric": "goodput_mbps"}},
             "there is no experiment `satellite` yet: delay",
         ),
-        (
-            {"reads": {"experiment": "aead-goodput", "metric": "goodput_mbps", "missing": "nobody looked"}},
-            "nobody looked",
-        ),
         ({"compare": [{"of": [{"label": "NOENC"}], "over": [{"label": "NOOP"}]}]}, "failed: timed out"),
     ],
 )

@@ -60,7 +60,7 @@ class Commands:
     def of(self, claim: Claim) -> Command | None:
         """The command that measures what a claim is about; None where there is no experiment or library for it."""
         experiment = self.project.experiments.get(claim.reads.experiment)
-        if experiment is None or claim.reads.missing is not None:
+        if experiment is None:
             return None
         measured = {name for pair in experiment.pairs() for name in (pair.client, pair.server)}
         named = {name for c in claim.compare for t in c.terms() for name in (t.library, t.server) if name}
@@ -542,8 +542,6 @@ def _how(claim: Claim, paper: Paper, commands: Commands) -> tuple[str, str]:
     """The command that measures a claim, and its time and disk; else why there is none."""
     if claim.needs:
         return f"not on a local testbed: needs {claim.needs}", ""
-    if claim.reads.missing:
-        return f"not yet: {claim.reads.missing}", ""
     command = commands.of(claim)
     if command:
         return f"`{command.text()}`", command.cost.text()
