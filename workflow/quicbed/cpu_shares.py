@@ -23,7 +23,7 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed import analysis, figures, perf, runs
+from quicbed import analysis, figures, layout, perf, runs
 from quicbed.config import ConfigError
 from quicbed.figures import Drawn
 from quicbed.handshake_tables import Printed
@@ -273,48 +273,19 @@ def stacked(found: Measured, titles: Mapping[str, str] | None = None, label: str
             )
         figure.update_xaxes(title_text=f"{role.capitalize()}: share of samples [%]", row=1, col=column)
     title = "Where processor time goes" + (f", {label}" if label else "")
-    subtitle = html.escape(figures.conditions(found.campaign))
-    left = 96 if label is not None else 236
-    height = 176 + 19 * len(keys)
-    figure.add_annotation(
-        x=0,
-        y=0,
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="top",
-        xshift=12 - left,
-        yshift=-42,
-        text="<br>".join(_caption(chosen, titles)),
-        align="left",
-        showarrow=False,
-        font={"size": 9.5, "color": figures.SOFT},
+    layout.finish(
+        figure,
+        title,
+        figures.conditions(found.campaign),
+        "<br>".join(_caption(chosen, titles)),
+        height=176 + 19 * len(keys),
+        left=96 if label is not None else 236,
+        bottom=92,
     )
-    figure.update_layout(
-        template="none",
-        barmode="stack",
-        bargap=0.22,
-        width=figures.WIDTH_PX,
-        height=height,
-        margin={"l": left, "r": 14, "t": 84, "b": 92},
-        font={"family": figures.FONT, "size": 11, "color": figures.INK},
-        title={
-            "text": f"<b>{html.escape(title)}</b><br>"
-            f"<span style='font-size:11px;color:{figures.SOFT}'>{subtitle}</span><br>"
-            f"<span style='font-size:11px'>{_legend(perf.CATEGORIES)}</span>",
-            "x": 0,
-            "xref": "container",
-            "y": 1 - 16 / height,
-            "yanchor": "top",
-            "pad": {"l": 12},
-            "font": {"size": 13},
-        },
-        showlegend=False,
-    )
-    figure.update_xaxes(range=[0, 100], title_font_size=11, title_standoff=6, gridcolor="#ececec", zeroline=False)
-    figure.update_yaxes(autorange="reversed", ticks="", tickfont_size=11, dividercolor="#ececec")
-    for number, trace in enumerate(figure.data):
-        trace.uid = f"t{number}"
+    figure.layout.title.text += f"<br><span style='font-size:11px'>{_legend(perf.CATEGORIES)}</span>"
+    figure.update_layout(barmode="stack", bargap=0.22, showlegend=False)
+    figure.update_xaxes(range=[0, 100], title_font_size=11, title_standoff=6, gridcolor=layout.GRID, zeroline=False)
+    figure.update_yaxes(autorange="reversed", ticks="", tickfont_size=11, dividercolor=layout.GRID)
     name = "cpu-shares" if label is None else "cpu-shares-by-library"
     return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
 
@@ -400,7 +371,7 @@ def flame(found: Measured, root: Path, library: str, label: str, titles: Mapping
         width=FLAME_PX,
         height=height,
         margin={"l": 10, "r": 10, "t": top, "b": bottom},
-        font={"family": figures.FONT, "size": 11, "color": figures.INK},
+        font={"family": layout.FONT, "size": 11, "color": layout.INK},
         uniformtext={"minsize": 9, "mode": "hide"},
         title={
             "text": f"<b>{html.escape(title)}</b><br><span style='font-size:12px'>{legend}</span>",

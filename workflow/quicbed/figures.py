@@ -25,11 +25,11 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed import analysis, runs
+from quicbed import analysis, layout, runs
+from quicbed.layout import INK
 
-WIDTH_PX, HEIGHT_PX = 688, 460  # 7.16 in at 96 px/in: the text width of a two-column page
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-INK, SOFT, FLOOR = "#222222", "#6b6b6b", "#d9d9d9"
+HEIGHT_PX = 460
+FLOOR = "#d9d9d9"
 RENDER_TIMEOUT_S = 120
 STATIC_FORMATS = ("svg", "pdf", "png")
 
@@ -250,29 +250,37 @@ def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFra
     paired = any(slot.hollow for group in groups for slot in group.slots)
     lines = [groups[first : first + ROW_GROUPS] for first in range(0, len(groups), ROW_GROUPS)]
     height = HEIGHT_PX + (len(lines) - 1) * ROW_PX
-    margin = {"l": 70, "r": 10, "t": 74, "b": 98 if paired else 66}
-    inside = height - margin["t"] - margin["b"]
+    caption = _caption(table, campaign, paired)
+    bottom = (60 if paired else 42) + 13 * (1 + caption.count("<br>"))  # names of libraries, and the caption
+    inside = height - 74 - bottom
     # in pixels from the bottom: below each line of libraries stand their names
     gap, between = 18.0, 52.0 if paired else 34.0
     each = (inside - between * (len(lines) - 1)) / len(lines)
     figure = make_subplots(rows=2 * len(lines), cols=1)
     for number, line in enumerate(lines):
-        bottom = inside - each * (number + 1) - between * number
-        split = bottom + 0.42 * (each - gap)
+        lower = inside - each * (number + 1) - between * number
+        split = lower + 0.42 * (each - gap)
         row = 2 * number + 1
-        figure.update_yaxes(domain=[(split + gap) / inside, min(1.0, (bottom + each) / inside)], row=row, col=1)
-        figure.update_yaxes(domain=[max(0.0, bottom / inside), split / inside], row=row + 1, col=1)
+        figure.update_yaxes(domain=[(split + gap) / inside, min(1.0, (lower + each) / inside)], row=row, col=1)
+        figure.update_yaxes(domain=[max(0.0, lower / inside), split / inside], row=row + 1, col=1)
         _floor_band(figure, line, row + 1)
         _points(figure, campaign, line, row)
         _boxes(figure, line, row)
         _differences(figure, line, paired, row + 1)
         _missing(figure, line, row)
         _axes(figure, difference, line, paired, row, _extent(lines))
-    margin["t"] += 20 * (_legend(figure, groups, paired) > LEGEND_ENTRIES)
-    figure.update_layout(height=height, margin=margin)
-    _layout(figure, title, campaign, table, paired)
-    for number, trace in enumerate(figure.data):
-        trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG
+    rows_of_legend = 1 + (_legend(figure, groups, paired) > LEGEND_ENTRIES)
+    layout.finish(
+        figure,
+        title,
+        conditions(campaign),
+        caption,
+        height=height,
+        top=40 + 20 * rows_of_legend,
+        bottom=bottom,
+        size=12,
+    )
+    figure.update_layout(boxmode="overlay")
     return figure
 
 
@@ -480,39 +488,22 @@ def _missing(figure: go.Figure, groups: list[Group], row: int) -> None:
     for group in groups:
         for slot in group.slots:
             cell = slot.cell
-            if cell and cell["n"]:
-                continue
-            if cell is None:
-                text, reason = "not measured", "not part of this campaign"
-            elif cell["unsupported"]:
-                text, reason = "unsupported", cell["unsupported"]
-            else:
-                text, reason = "failed", cell["failure"] or "no run has finished"
-            figure.add_annotation(
-                x=slot.x,
-                y=0,
-                text=text,
-                hovertext=html.escape(reason),
-                textangle=-90,
-                yanchor="bottom",
-                showarrow=False,
-                font={"size": 10, "color": SOFT},
-                row=row,
-                col=1,
-            )
+            if not cell or not cell["n"]:
+                layout.in_place(figure, slot.x, *layout.absent(cell), {"row": row, "col": 1}, size=10)
 
 
 def conditions(campaign: pl.DataFrame) -> str:
     """What the runs were made under, for titles: testbed, link, scale, size."""
     run = campaign.row(0, named=True)
     rate = run["rate_mbit"]
-    if run["testbed_kind"] == "local" and rate is None:
+    if run["testbed_kind"] == "local" and rate is None and run["workload"] == "bulk":
         where = "CPU-bound, local"
     elif rate is not None:
         where = f"{run['testbed_kind']}, {rate:g} Mbit/s"
     else:
         where = run["testbed_kind"]
-    parts = [where, f"testbed {run['testbed']}", f"scale {run['scale']}"]
+    named = [where] if where != run["testbed"] else []
+    parts = [*named, f"testbed {run['testbed']}", f"scale {run['scale']}"]
     if run["workload"] == "handshake":
         parts.append("fresh connections")
     elif run["workload_bytes"]:
@@ -551,20 +542,13 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
 def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, row: int, extent: float) -> None:
     """Axes of one line of libraries, and their names."""
     axis = {
-        "showgrid": False,
-        "zeroline": False,
-        "showline": True,
-        "linecolor": INK,
+        **layout.AXIS,
         "linewidth": 1,
-        "ticks": "",
         "range": [line[0].low - 0.15, line[0].low - 0.15 + extent],
         "fixedrange": True,
     }
     vertical = {
-        "gridcolor": "#ececec",
-        "zeroline": False,
-        "showline": True,
-        "linecolor": INK,
+        **layout.VALUES,
         "ticks": "outside",
         "ticklen": 4,
         "title_standoff": 6,
@@ -620,55 +604,6 @@ def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> int:
             col=1,
         )
     return len(entries)
-
-
-def _layout(figure: go.Figure, title: str, campaign: pl.DataFrame, table: pl.DataFrame, paired: bool) -> None:
-    figure.add_annotation(
-        x=0,
-        y=0,
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="top",
-        xshift=-58,
-        yshift=-46 if paired else -26,
-        text=_caption(table, campaign, paired),
-        align="left",
-        showarrow=False,
-        font={"size": 9.5, "color": SOFT},
-    )
-    figure.update_layout(
-        template="none",
-        width=WIDTH_PX,
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-        font={"family": FONT, "size": 12, "color": INK},
-        hoverlabel={"font": {"family": FONT, "size": 12}, "align": "left"},
-        title={
-            "text": f"<b>{html.escape(title)}</b><br>"
-            f"<span style='font-size:11px;color:{SOFT}'>{html.escape(conditions(campaign))}</span>",
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "y": 1 - 25 / figure.layout.height,
-            "yanchor": "top",
-            "pad": {"l": 12},
-            "font": {"size": 13},
-        },
-        legend={
-            "orientation": "h",
-            "x": 1,
-            "xanchor": "right",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "font": {"size": 11},
-            "itemwidth": 30,
-            "itemclick": False,
-            "itemdoubleclick": False,
-        },
-        boxmode="overlay",
-        hovermode="closest",
-    )
 
 
 def _difference_range(groups: list[Group], paired: bool) -> list[float]:

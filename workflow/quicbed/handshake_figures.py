@@ -15,16 +15,18 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed import algorithms, analysis, figures
-from quicbed.figures import FONT, INK, SOFT, WIDTH_PX, Drawn
+from quicbed import algorithms, analysis, figures, layout
+from quicbed.figures import Drawn
+from quicbed.layout import GRID, INK, SOFT
 from quicbed.ttfb import Transport
 
-GRID = "#ececec"
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8c6d31", "#6b6b6b")
 """Okabe and Ito's colours: told apart with any colour vision; libraries take them in order of their names."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star")
 PUBLISHED = {"lsquic": ("LSQUIC, published", "triangle-left-open"), "quiche": ("quiche, published", "circle-open")}
 ROW_PX = 17
+LEGEND_ENTRIES = 6
+"""As many stand beside each other."""
 PHASES = (
     ("keygen_ms", "client: key generation (before TTFB)", "#bdbdbd"),
     ("server_crypto_ms", "server: encapsulation, signature", "#D55E00"),
@@ -349,11 +351,12 @@ def phases(campaign: pl.DataFrame, cells: pl.DataFrame, library: str, titles: Ma
         figure,
         f"What the handshake's time goes into: {title}",
         campaign,
-        height=170 + ROW_PX * len(rows),
+        height=184 + ROW_PX * len(rows),
         caption="Shares of key generation plus TTFB. Cryptography from the primitives timed on the same host,"
         " transport is"
         " the rest<br>of the measured TTFB, and 0 where the primitives took longer alone than the handshake.",
         left=150,
+        top=84,  # names of two lines
     )
     figure.update_layout(barmode="stack")
     figure.update_xaxes(**_linear("share [%]"), range=[0, 112], tickvals=[0, 20, 40, 60, 80, 100])
@@ -436,15 +439,26 @@ def amplification(
         caption="The slope is the number of round trips before the request. Retry validates the address for one"
         " round trip;"
         " larger<br>Initial datagrams give the server more to send before it must wait.",
-        top=112,
+        top=98,
     )
     figure.update_annotations(selector={"textangle": 90}, font={"size": 11})
     for title in figure.layout.annotations[: len(names)]:
         title.font = {"size": 12}
     figure.update_layout(legend={"y": 1.06})
     ticks = sorted(set(shown["rtt_ms"].drop_nulls()))
+    named: list[float] = []
+    for tick in ticks:  # where there is room for its name
+        if not named or tick - named[-1] > 0.2 * ticks[-1]:
+            named.append(tick)
     figure.update_xaxes(
-        tickvals=ticks, tickangle=0, gridcolor=GRID, zeroline=False, showline=True, linecolor=INK, tickfont={"size": 10}
+        tickvals=ticks,
+        ticktext=[f"{tick:g}" if tick in named else "" for tick in ticks],
+        tickangle=0,
+        gridcolor=GRID,
+        zeroline=False,
+        showline=True,
+        linecolor=INK,
+        tickfont={"size": 10},
     )
     figure.update_yaxes(
         gridcolor=GRID, zeroline=False, showline=True, linecolor=INK, rangemode="tozero", tickfont={"size": 10}
@@ -458,7 +472,7 @@ def amplification(
 def hybrid_cost(
     campaign: pl.DataFrame, cells: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
 ) -> Drawn:
-    """TTFB of hybrids against the sum of their parts (*table* of `quicbed.ttfb.hybrids`)."""
+    """TTFB of hybrids against the sum of their parts (*table* of `quicbed.ttfb.hybrids`), in per cent of the former."""
     titles = titles or {}
     figure = go.Figure()
     rows: dict[str, int] = {}
@@ -467,15 +481,18 @@ def hybrid_cost(
     names = [name for name in libraries(cells) if name in set(table["client_library"])]
     step = 0.8 / max(len(names), 1)
     figure.add_vline(x=0, line={"color": INK, "width": 1})
+    ends = [0.0]
     for number, library in enumerate(names):
         own = table.filter(pl.col("client_library") == library)
+        mean, low, high = ((100 * own[f"excess_{end}"] / own["ttfb_ms"]).to_list() for end in ("ms", "low", "high"))
         dodge = step * (number - (len(names) - 1) / 2)
+        ends += [end for end in (*mean, *low, *high) if end is not None]
         _markers(
             figure,
-            x=own["excess_ms"].to_list(),
+            x=mean,
             y=[rows[name] + dodge for name in own["algorithm"]],
-            low=own["excess_low"].to_list(),
-            high=own["excess_high"].to_list(),
+            low=low,
+            high=high,
             name=titles.get(library, library),
             number=number,
             text=[
@@ -495,7 +512,11 @@ def hybrid_cost(
         "<br>Zero: the parts add up to what the hybrid takes beyond X25519.",
         left=150,
     )
-    figure.update_xaxes(**_linear("beyond the sum of the parts [ms]"))
+    _levels(figure, cells.filter(pl.col("algorithm").is_in(list(rows))), rows)
+    room = 0.15 * (max(ends) - min(ends))  # for the names of levels
+    figure.update_xaxes(
+        **_linear("beyond the sum of the parts [% of the TTFB]"), range=[min(ends) - 0.2 * room, max(ends) + room]
+    )
     figure.update_yaxes(
         tickvals=list(rows.values()), ticktext=list(rows), range=[len(rows) - 0.4, -0.6], showgrid=False, zeroline=False
     )
@@ -605,55 +626,18 @@ def _log_axis(
 
 
 def _frame(
-    figure: go.Figure, title: str, campaign: pl.DataFrame, *, height: float, caption: str, left: int = 66, top: int = 84
+    figure: go.Figure, title: str, campaign: pl.DataFrame, *, height: float, caption: str, left: int = 66, top: int = 70
 ) -> None:
-    """Title with the conditions of measuring, legend, caption and size; and what makes the output reproducible."""
-    figure.add_annotation(
-        x=0,
-        xref="paper",
-        xanchor="left",
-        xshift=10 - left,
-        y=0,
-        yref="paper",
-        yanchor="top",
-        yshift=-38,
-        text=caption,
-        align="left",
-        showarrow=False,
-        font={"size": 9.5, "color": SOFT},
+    two_lines = sum(trace.showlegend is not False and bool(trace.name) for trace in figure.data) > LEGEND_ENTRIES
+    layout.finish(
+        figure,
+        title,
+        figures.conditions(campaign),
+        caption,
+        height=height + 24 * two_lines,
+        left=left,
+        top=top + 24 * two_lines,
+        bottom=76,
+        size=11.5,
+        legend={"font": {"size": 10}},
     )
-    subtitle = html.escape(figures.conditions(campaign))
-    figure.update_layout(
-        template="none",
-        width=WIDTH_PX,
-        height=round(height),
-        margin={"l": left, "r": 16, "t": top, "b": 74},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-        font={"family": FONT, "size": 11.5, "color": INK},
-        hoverlabel={"font": {"family": FONT, "size": 12}, "align": "left"},
-        title={
-            "text": f"<b>{html.escape(title)}</b><br><span style='font-size:11px;color:{SOFT}'>{subtitle}</span>",
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "y": 1,
-            "yanchor": "top",
-            "pad": {"l": 12, "t": 14},
-            "font": {"size": 13},
-        },
-        legend={
-            "orientation": "h",
-            "x": 1,
-            "xanchor": "right",
-            "y": 1.0,
-            "yanchor": "bottom",
-            "font": {"size": 10},
-            "itemwidth": 30,
-            "itemclick": False,
-            "itemdoubleclick": False,
-        },
-        hovermode="closest",
-    )
-    for number, trace in enumerate(figure.data):
-        trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG

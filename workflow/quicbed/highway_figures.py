@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed import analysis, cpu_shares, figures, highway
+from quicbed import analysis, cpu_shares, figures, highway, layout
 from quicbed.figures import Drawn
 from quicbed.highway import Figure, Published
 from quicbed.notebooks import Place
@@ -30,6 +30,7 @@ WIDE = 5
 """Settings with which two panels stand beside each other instead of four."""
 FACET_PX = 168
 CAPTION_WIDTH = 140  # characters
+MARGINS: dict[str, Any] = {"left": 60, "top": 56, "bottom": 86, "size": 10.5}
 PAPER = "QUIC on the Highway"
 
 
@@ -111,24 +112,23 @@ def by_setting(
         return None
     panels = _panels(theirs, ours, names)
     columns = min(len(panels), 2 if len(figure.labels) >= WIDE else 4)
-    rows = -(-len(panels) // columns)
-    drawing = make_subplots(
-        rows=rows, cols=columns, vertical_spacing=0.36 / max(rows, 2), horizontal_spacing=0.055 + 0.02 * (columns == 2)
-    )
-    for number, (library, source, cells) in enumerate(panels):
-        place = {"row": number // columns + 1, "col": number % columns + 1}
-        _setting_panel(drawing, figure, cells, source, names.get(library, library), place)
-    _hide(drawing, len(panels), rows, columns)
-    _frame(
+    drawing, places = layout.panels(len(panels), columns, below=0.36, beside=0.055 + 0.02 * (columns == 2))
+    for (library, source, cells), place in zip(panels, places, strict=True):
+        _setting_panel(drawing, figure, cells, source, names.get(library, library), not theirs.is_empty(), place)
+    _axes(drawing)
+    layout.finish(
         drawing,
         f"{figure.title} ({PAPER}, {figure.number})",
-        [_theirs(theirs, published), *(_ours(campaigns, figure.experiment))],
-        textwrap.wrap(
-            "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
-            + _sides(figure, bool(len(theirs) and len(ours))),
-            CAPTION_WIDTH,
+        _sources(theirs, published, campaigns, figure.experiment),
+        "<br>".join(
+            textwrap.wrap(
+                "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
+                + _sides(figure, bool(len(theirs) and len(ours))),
+                CAPTION_WIDTH,
+            )
         ),
-        120 + rows * FACET_PX,
+        height=120 + places[-1]["row"] * FACET_PX,
+        **MARGINS,
     )
     used = [one for own in campaigns for one in analysis.used_origins(own, own["cell"].unique().to_list())]
     origins = used + sorted(highway.settings(figure, published.runs).drop_nulls("value")["origin"])
@@ -149,14 +149,6 @@ def _panels(
         if not ours.is_empty():
             found.append((library, OWN, None if mine.is_empty() else mine))
     return found + [(library, OWN, ours.filter(pl.col("library") == library)) for library in others]
-
-
-def _hide(drawing: go.Figure, panels: int, rows: int, columns: int) -> None:
-    """No axes where no panel is."""
-    for number in range(panels, rows * columns):
-        place = {"row": number // columns + 1, "col": number % columns + 1}
-        drawing.update_xaxes(visible=False, **place)
-        drawing.update_yaxes(visible=False, **place)
 
 
 def _sides(figure: Figure, both: bool) -> str:
@@ -180,8 +172,10 @@ def _setting_panel(
     cells: pl.DataFrame | None,
     source: str,
     title: str,
+    of_two: bool,
     place: Mapping[str, int],
 ) -> None:
+    """Boxes of one library and source; *of_two*: the source is named, because there is another one."""
     colour = COLOURS[source]
     by_label = {row["label"]: row for row in cells.to_dicts()} if cells is not None else {}
     # ours may have settings of their own: other hosts
@@ -189,7 +183,7 @@ def _setting_panel(
     half = max(len(labels) / 2, len(figure.labels) / 4) + 0.1
     shown = [(position, by_label[label]) for position, label in enumerate(labels) if label in by_label]
     drawn = [(position, cell) for position, cell in shown if cell["n"]]
-    top = max((cell["max"] for _, cell in drawn), default=1.0)
+    top = max((cell["max"] for _, cell in drawn), default=0.0) or 1.0
     drawing.add_box(
         x=[position for position, _ in drawn],
         q1=[cell["q1"] for _, cell in drawn],
@@ -209,7 +203,7 @@ def _setting_panel(
         x=[position for position, _ in drawn],
         y=[cell["mean"] for _, cell in drawn],
         mode="markers",
-        marker={"symbol": "diamond", "size": 5, "color": "white", "line": {"color": figures.INK, "width": 1}},
+        marker={"symbol": "diamond", "size": 5, "color": "white", "line": {"color": layout.INK, "width": 1}},
         hovertext=[_hover(cell, title, figure) for _, cell in drawn],
         hoverinfo="text",
         showlegend=False,
@@ -217,19 +211,26 @@ def _setting_panel(
     )
     for position, cell in drawn:
         if cell["ratio"] is not None and cell["baseline"]:
-            text = figures._signed(100 * (cell["ratio"] - 1))
-            _note(drawing, position, cell["max"], text, place, size=8.5, yanchor="bottom")
+            drawing.add_annotation(
+                x=position,
+                y=cell["max"],
+                text=figures._signed(100 * (cell["ratio"] - 1)),
+                yanchor="bottom",
+                showarrow=False,
+                font={"size": 8.5, "color": layout.SOFT},
+                **place,
+            )
     for position, cell in shown:
         if not cell["n"]:
             text = "failed" if cell["failed"] else "unsupported" if source == OWN else "no value"
-            _note(drawing, position, 0, text, place, hover=cell["problem"], textangle=-90, yanchor="bottom")
+            layout.in_place(drawing, position, text, cell["problem"] or "", place)
     if not shown:
         drawing.add_annotation(
             x=(len(labels) - 1) / 2,
             y=0.5,
             text="not among our libraries,<br>or not measured",
             showarrow=False,
-            font={"size": 10, "color": figures.SOFT},
+            font={"size": 10, "color": layout.SOFT},
             **place,
         )
     drawing.update_xaxes(
@@ -238,7 +239,7 @@ def _setting_panel(
         range=[(len(labels) - 1) / 2 - half, (len(labels) - 1) / 2 + half],
         tickangle=0,
         title={
-            "text": f"<b>{html.escape(title)}</b>, <span style='color:{colour}'>{source}</span>",
+            "text": f"<b>{html.escape(title)}</b>" + f", <span style='color:{colour}'>{source}</span>" * of_two,
             "font": {"size": 11},
             "standoff": 3,
         },
@@ -274,29 +275,6 @@ def _hover(cell: Mapping[str, Any], title: str, figure: Figure) -> str:
     if cell["ratio"] is not None and cell["baseline"]:
         lines.append(f"{figures._interval_text(cell['ratio'], cell['ratio_low'], cell['ratio_high'])}")
     return "<br>".join(lines)
-
-
-def _note(
-    drawing: go.Figure,
-    x: float,
-    y: float,
-    text: str,
-    place: Mapping[str, int],
-    *,
-    hover: str | None = None,
-    size: float = 9,
-    **more: Any,
-) -> None:
-    drawing.add_annotation(
-        x=x,
-        y=y,
-        text=text,
-        hovertext=html.escape(hover or ""),
-        showarrow=False,
-        font={"size": size, "color": figures.SOFT},
-        **more,
-        **place,
-    )
 
 
 def setting_sheet(drawn: Drawn, titles: Mapping[str, str] | None = None) -> Sheet:
@@ -360,6 +338,7 @@ def all_pairs(
         horizontal_spacing=0.13,
         subplot_titles=[f"<b>{side}</b>" for side, _ in sides],
     )
+    drawing.update_annotations(font_size=12)
     for number, ((side, cells), order) in enumerate(zip(sides, libraries, strict=True), 1):
         _heat_map(drawing, cells, order, side, names, {"row": 1, "col": number})
     number_of = highway.NUMBERS[directory]
@@ -371,13 +350,14 @@ def all_pairs(
         different = sorted(set(deviating["deviation"]))
         caption.append("\N{DAGGER} not measured as the figure says: " + ", or ".join(different) + ".")
     rows = max(len(found) for found in libraries)
-    _frame(
+    _axes(drawing)
+    layout.finish(
         drawing,
         f"Goodput of every client with every server, receive buffers of {label} ({PAPER}, {number_of})",
-        [_theirs(theirs, published), *_ours([campaign], "pairwise")],
-        caption,
-        150 + 30 * rows,
-        {"l": 74, "b": 108 + 12 * (len(caption) - 1)},
+        _sources(theirs, published, [campaign], "pairwise"),
+        "<br>".join(caption),
+        height=150 + 30 * rows,
+        **MARGINS | {"left": 74, "bottom": 108 + 12 * (len(caption) - 1)},
     )
     shown = pl.concat([_as_pairs(ours, campaign), theirs]) if len(sides) > 1 else theirs
     origins = analysis.used_origins(campaign, ours["cell"].to_list()) if len(sides) > 1 else []
@@ -471,30 +451,24 @@ def samples(
     names = dict(highway.TITLES) | dict(titles or {})
     ours = highway.own_shares(measured.shares, measured.blocks, label)
     panels = [(library, source, cells) for library, source, cells in _panels(theirs, ours, names) if cells is not None]
-    rows = -(-len(panels) // 3)
-    drawing = make_subplots(rows=rows, cols=3, vertical_spacing=0.36 / max(rows, 2), horizontal_spacing=0.05)
-    for number, (library, source, cells) in enumerate(panels):
-        place = {"row": number // 3 + 1, "col": number % 3 + 1}
+    drawing, places = layout.panels(len(panels), below=0.36, beside=0.05)
+    for number, ((library, source, cells), place) in enumerate(zip(panels, places, strict=True)):
         _share_panel(drawing, cells, source, names.get(library, library), number == 0, place)
-    _hide(drawing, len(panels), rows, 3)
     highest = max(part["mean"].max() or 0.0 for part in (theirs, ours))
     drawing.update_yaxes(range=[0, 100 if highest > 75 else 80], nticks=5)  # type: ignore[operator]
-    _frame(
+    _axes(drawing)
+    layout.finish(
         drawing,
         f"Where processor time goes ({PAPER}, Fig. 4)",
-        [_theirs(theirs, published), *_ours([measured.campaign], cpu_shares.EXPERIMENT)],
-        [
-            "Mean share of samples with its 95 % interval. Published: of all samples of the host; ours, "
-            f"{html.escape(label)}: of those of the endpoint.",
-            "Ours: I/O is what the application does; Kernel, which the paper has not, what it does besides packet I/O.",
-        ],
-        134 + rows * FACET_PX,
+        _sources(theirs, published, [measured.campaign], cpu_shares.EXPERIMENT),
+        "Mean share of samples with its 95 % interval. Published: of all samples of the host; ours, "
+        f"{html.escape(label)}: of those of the endpoint.<br>"
+        "Ours: I/O is what the application does; Kernel, which the paper has not, what it does besides packet I/O.",
+        height=134 + places[-1]["row"] * FACET_PX,
+        **MARGINS,
+        legend=layout.IN_CORNER,
     )
-    drawing.update_layout(
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "yref": "container", "y": 0.99, "yanchor": "top"},
-        barmode="group",
-        bargap=0.25,
-    )
+    drawing.update_layout(barmode="group", bargap=0.25)
     origins = sorted(set(published.shares["origin"]))
     name = "highway-fig4"
     return Drawn(name, drawing, pl.concat([ours, theirs]), measured.origins + origins, f"{PAPER}, Fig. 4", name)
@@ -635,70 +609,22 @@ def deviations(published: Published) -> Sheet | Absent:
 # ---- what all figures look like --------------------------------------------------------------------------------------
 
 
-def _theirs(theirs: pl.DataFrame, published: Published) -> str:
-    if theirs.is_empty():
-        return "published: no local copy" if published.empty else "published: nothing in the local copy"
+def _sources(
+    theirs: pl.DataFrame, published: Published, campaigns: Sequence[pl.DataFrame], experiment: str
+) -> list[str]:
+    """What both sides were measured under; ours alone where there is no local copy of the published results."""
+    ours = [figures.conditions(one) for one in campaigns if not one.is_empty()]
+    if published.empty:
+        return ours
     hosts = sorted({pair for text in theirs["testbed"].drop_nulls() for pair in text.split(", ") if pair})
-    return f"published: {int(theirs['n'].max() or 0)} repetitions at most, hosts {', '.join(hosts)}"  # type: ignore[arg-type]
+    most = int(theirs["n"].max() or 0)  # type: ignore[arg-type]
+    shown = f"{most} repetitions at most, hosts {', '.join(hosts)}" if len(theirs) else "nothing in the local copy"
+    return [
+        f"published: {shown}",
+        *(f"measured here: {one}" for one in ours or [f"nothing yet, see experiment {experiment}"]),
+    ]
 
 
-def _ours(campaigns: Sequence[pl.DataFrame], experiment: str) -> list[str]:
-    found = [f"measured here: {figures.conditions(one)}" for one in campaigns if not one.is_empty()]
-    return found or [f"measured here: nothing yet, see experiment {experiment}"]
-
-
-def _frame(
-    drawing: go.Figure,
-    title: str,
-    conditions: Sequence[str],
-    caption: Sequence[str],
-    height: int,
-    margin: Mapping[str, int] | None = None,
-) -> None:
-    """Title, caption and what all figures look like."""
-    margins = {"l": 60, "r": 14, "t": 54 + 16 * len(conditions), "b": 86} | dict(margin or {})
-    for annotation in drawing.layout.annotations:
-        if annotation.yref == "paper" and annotation.text and annotation.text.startswith("<b>"):  # titles of panels
-            annotation.font = {"size": 12}
-    drawing.add_annotation(
-        x=0,
-        y=0,
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="bottom",
-        xshift=12 - margins["l"],
-        yshift=10 - margins["b"],
-        text="<br>".join(caption),
-        align="left",
-        showarrow=False,
-        font={"size": 9.5, "color": figures.SOFT},
-    )
-    subtitle = "<br>".join(html.escape(line) for line in conditions)
-    drawing.update_layout(
-        template="none",
-        width=figures.WIDTH_PX,
-        height=height,
-        margin=margins,
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-        font={"family": figures.FONT, "size": 10.5, "color": figures.INK},
-        title={
-            "text": f"<b>{html.escape(title)}</b><br>"
-            f"<span style='font-size:10px;color:{figures.SOFT}'>{subtitle}</span>",
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"l": 12, "t": 18},
-            "font": {"size": 13},
-        },
-        hovermode="closest",
-        boxmode="overlay",
-    )
-    drawing.update_xaxes(showgrid=False, zeroline=False, showline=True, linecolor=figures.INK, ticks="")
-    drawing.update_yaxes(gridcolor="#ececec", zeroline=False, showline=True, linecolor=figures.INK)
-    for number, trace in enumerate(drawing.data):
-        trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG
+def _axes(drawing: go.Figure) -> None:
+    drawing.update_xaxes(**layout.AXIS)
+    drawing.update_yaxes(**layout.VALUES)

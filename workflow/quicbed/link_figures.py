@@ -9,10 +9,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 import polars as pl
-from plotly.subplots import make_subplots
 
-from quicbed import analysis, figures
-from quicbed.pair_figures import FACET_COLUMNS, FACET_PX, finish
+from quicbed import analysis, figures, layout
+from quicbed.pair_figures import FACET_PX
 
 COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7")
 SYMBOLS = ("circle", "square", "diamond", "cross")
@@ -37,17 +36,10 @@ def goodput_by_delay(
     """
     main = table.filter(pl.col("arm") == "main")
     libraries = sorted(set(main["client_library"]), key=lambda name: (titles or {}).get(name, name).lower())
-    rows = -(-len(libraries) // FACET_COLUMNS)
-    figure = make_subplots(
-        rows=rows,
-        cols=FACET_COLUMNS,
-        vertical_spacing=0.3 / max(rows, 2),
-        horizontal_spacing=0.09,
-        subplot_titles=[f"<b>{html.escape((titles or {}).get(name, name))}</b>" for name in libraries],
-    )
+    names = [(titles or {}).get(name, name) for name in libraries]
+    figure, places = layout.panels(len(names), below=0.3, titles=names)
     delays, losses = (sorted(set(main[name].drop_nulls())) for name in ("rtt_ms", "loss_percent"))
-    for number, library in enumerate(libraries):
-        place = {"row": number // FACET_COLUMNS + 1, "col": number % FACET_COLUMNS + 1}
+    for number, (library, place) in enumerate(zip(libraries, places, strict=True)):
         cells = main.filter(pl.col("client_library") == library).to_dicts()
         for kind, loss in enumerate(losses):
             at = [cell for rtt in delays for cell in cells if (cell["rtt_ms"], cell["loss_percent"]) == (rtt, loss)]
@@ -62,25 +54,24 @@ def goodput_by_delay(
         )
         if place["col"] == 1:
             figure.update_yaxes(title_text="Mbit/s", title_standoff=4, title_font={"size": 11}, **place)
-        if number + FACET_COLUMNS >= len(libraries):
+        if number + layout.COLUMNS >= len(libraries):
             figure.update_xaxes(title_text="round-trip time [ms]", title_standoff=4, title_font={"size": 11}, **place)
     values = [cell[end] for cell in main.to_dicts() if cell["n"] for end in ("min", "max")]
-    figure.update_xaxes(showgrid=False, zeroline=False, showline=True, linecolor=figures.INK, ticks="")
-    figure.update_yaxes(
-        type="log",
-        range=_range(values),
-        dtick=1,
-        tickfont={"size": 10},
-        gridcolor="#ececec",
-        zeroline=False,
-        showline=True,
-        linecolor=figures.INK,
-    )
+    figure.update_xaxes(**layout.AXIS)
+    figure.update_yaxes(**layout.VALUES, type="log", range=_range(values), dtick=1, tickfont={"size": 10})
     caption = (
         "Mean goodput, bars from the smallest to the largest run. Within a block the same frames are lost for every "
         "library. Congestion control is CUBIC,<br>else Reno."
     )
-    finish(figure, "Goodput by round-trip time and loss", figures.conditions(campaign), caption, 150 + rows * FACET_PX)
+    layout.finish(
+        figure,
+        "Goodput by round-trip time and loss",
+        figures.conditions(campaign),
+        caption,
+        height=126 + places[-1]["row"] * FACET_PX,
+        bottom=94,
+        legend=layout.IN_CORNER,
+    )
     origins = analysis.used_origins(campaign, main["cell"].to_list())
     return figures.Drawn("goodput-by-delay", figure, table, origins, "beyond QUIC on the Highway")
 
@@ -105,14 +96,7 @@ def _line(
         # beside each other where values are alike
         x=[delays.index(cell["rtt_ms"]) + 0.07 * (kind - 1) for cell in shown],
         y=[cell["mean"] for cell in shown],
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [cell["max"] - cell["mean"] for cell in shown],
-            "arrayminus": [cell["mean"] - cell["min"] for cell in shown],
-            "thickness": 1.2,
-            "width": 3,
-        },
+        error_y=layout.to_extremes(shown),
         mode="lines+markers",
         name=f"{loss:g} % lost",
         line={"color": colour, "width": 1.4},
@@ -140,16 +124,6 @@ def _missing(
         lacking = [cell for cell in cells if cell["rtt_ms"] == rtt and not cell["n"]]
         if not lacking:
             continue
-        reasons = dict.fromkeys(cell["unsupported"] or cell["failure"] or "no run has finished" for cell in lacking)
-        figure.add_annotation(
-            x=position,
-            y=0,
-            yref="y domain",
-            text=f"{len(lacking)} " + ("unsupported" if all(cell["unsupported"] for cell in lacking) else "failed"),
-            hovertext=html.escape("; ".join(reasons)),
-            textangle=-90,
-            yanchor="bottom",
-            showarrow=False,
-            font={"size": 9, "color": figures.SOFT},
-            **place,
-        )
+        reasons = dict.fromkeys(layout.absent(cell)[1] for cell in lacking)
+        text = f"{len(lacking)} " + ("unsupported" if all(cell["unsupported"] for cell in lacking) else "failed")
+        layout.in_place(figure, position, text, "; ".join(reasons), place)

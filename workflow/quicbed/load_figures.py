@@ -10,10 +10,10 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed import analysis, figures
+from quicbed import analysis, figures, layout
 
-METRICS = {"goodput_mbps": "Goodput, Mbit/s", "ttfb_ms": "Time to first byte, ms"}
-COLOURS = ("#4477aa", "#ccbb44", "#cc6677", "#aa3377", "#228833")
+METRICS = {"goodput_mbps": "Goodput [Mbit/s]", "ttfb_ms": "Time to first byte [ms]"}
+COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73")
 PANEL_PX = 230
 
 
@@ -64,46 +64,17 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         tickvals=list(range(len(libraries))),
         ticktext=[html.escape(names.get(name, name)) for name in libraries],
         range=[-0.6, len(libraries) - 0.4],
-        showgrid=False,
-        zeroline=False,
-        showline=True,
-        linecolor=figures.INK,
+        **layout.AXIS,
     )
-    figure.update_yaxes(gridcolor="#ececec", zeroline=False, showline=True, linecolor=figures.INK)
-    figure.update_layout(
-        template="none",
-        width=figures.WIDTH_PX,
-        height=150 + PANEL_PX * len(METRICS),
-        margin={"l": 70, "r": 14, "t": 84, "b": 100},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-        font={"family": figures.FONT, "size": 11, "color": figures.INK},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"},
-        title={
-            "text": "<b>Downloads beside competing traffic</b><br>"
-            f"<span style='font-size:11px;color:{figures.SOFT}'>{html.escape(figures.conditions(campaign))}</span>",
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "y": 0.98,
-            "yref": "container",
-            "yanchor": "top",
-        },
-    )
-    figure.add_annotation(
-        x=0,
-        y=0,
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="top",
-        xshift=-58,
-        yshift=-48,
-        text="Means, bars from the smallest to the largest run. Dotted: what the competing UDP traffic would leave of "
-        "the link.<br>It does not give way; what it lost is in the table and where the pointer rests on a mark.",
-        align="left",
-        showarrow=False,
-        font={"size": 9.5, "color": figures.SOFT},
+    figure.update_yaxes(**layout.VALUES)
+    layout.finish(
+        figure,
+        "Downloads beside competing traffic",
+        figures.conditions(campaign),
+        "Means, bars from the smallest to the largest run. Dotted: what the competing UDP traffic would leave of the "
+        "link.<br>It does not give way; what it lost is in the table and where the pointer rests on a mark.",
+        height=124 + PANEL_PX * len(METRICS),
+        bottom=74,
     )
     origins = analysis.used_origins(campaign, main["cell"].unique().sort().to_list())
     return figures.Drawn("background-load", figure, table, origins, "")
@@ -116,14 +87,7 @@ def _points(
     figure.add_scatter(
         x=[x for x, _ in shown],
         y=[cell["mean"] for _, cell in shown],
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [cell["max"] - cell["mean"] for _, cell in shown],
-            "arrayminus": [cell["mean"] - cell["min"] for _, cell in shown],
-            "thickness": 1.2,
-            "width": 3,
-        },
+        error_y=layout.to_extremes([cell for _, cell in shown]),
         mode="markers",
         name=f"{load:g} % load" if load else "no load",
         legendgroup=f"{load:g}",
@@ -151,17 +115,5 @@ def _hover(cell: Mapping[str, Any]) -> str:
 def _missing(figure: go.Figure, places: list[tuple[float, dict[str, Any] | None]], row: int) -> None:
     """Say in place where a library has no value, and why."""
     for x, cell in places:
-        if cell is None or cell["n"]:
-            continue
-        figure.add_annotation(
-            x=x,
-            y=0,
-            text="unsupported" if cell["unsupported"] else "failed",
-            hovertext=html.escape(cell["unsupported"] or cell["failure"] or "no run has finished"),
-            textangle=-90,
-            yanchor="bottom",
-            showarrow=False,
-            font={"size": 9, "color": figures.SOFT},
-            row=row,
-            col=1,
-        )
+        if cell is not None and not cell["n"]:
+            layout.in_place(figure, x, *layout.absent(cell), {"row": row, "col": 1})

@@ -11,10 +11,10 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed import analysis, figures
+from quicbed import analysis, figures, layout
 
 PANEL_PX = 46  # height of a row of a heat map
-FACET_COLUMNS, FACET_PX = 3, 200
+FACET_PX = 200
 MTU_AEADS = ("aes-128-gcm", "noop")
 
 
@@ -81,6 +81,7 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
             row=number,
             col=1,
         )
+    figure.update_annotations(font_size=12)
     figure.update_yaxes(autorange="reversed", title_text="Server", title_standoff=4, showgrid=False, ticks="")
     figure.update_xaxes(showgrid=False, ticks="", tickangle=-30)
     figure.update_xaxes(title_text="Client", row=len(panels), col=1)
@@ -92,9 +93,14 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
         f"{int(tried['failed'].sum())} of {int(tried['runs'].sum())} runs failed, {int(main['contaminated'].sum())} "
         f"counted although contaminated; {unproven} cells could not be proven. Empty: different application protocols."
     )
-    finish(figure, "Goodput of every client with every server", figures.conditions(campaign), caption, height)
-    # names of servers and the title of their axis beside them
-    figure.update_layout(margin={"l": 112})
+    layout.finish(
+        figure,
+        "Goodput of every client with every server",
+        figures.conditions(campaign),
+        caption,
+        height=height,
+        left=112,  # names of servers and the title of their axis
+    )
     origins = analysis.used_origins(campaign, main["cell"].to_list())
     return figures.Drawn("pairwise", figure, table, origins, "QUIC on the Highway, Fig. 3 and 10")
 
@@ -153,17 +159,10 @@ def goodput_by_mtu(
     """
     main = table.filter(pl.col("arm") == "main")
     libraries = sorted(set(main["client_library"]), key=lambda name: (titles or {}).get(name, name).lower())
-    rows = -(-len(libraries) // FACET_COLUMNS)
-    figure = make_subplots(
-        rows=rows,
-        cols=FACET_COLUMNS,
-        vertical_spacing=0.42 / max(rows, 2),
-        horizontal_spacing=0.09,
-        subplot_titles=[f"<b>{html.escape((titles or {}).get(name, name))}</b>" for name in libraries],
-    )
+    names = [(titles or {}).get(name, name) for name in libraries]
+    figure, places = layout.panels(len(names), below=0.42, titles=names)
     mtus = sorted(set(main["mtu"].drop_nulls()))
-    for number, library in enumerate(libraries):
-        place = {"row": number // FACET_COLUMNS + 1, "col": number % FACET_COLUMNS + 1}
+    for number, (library, place) in enumerate(zip(libraries, places, strict=True)):
         cells = main.filter(pl.col("client_library") == library).to_dicts()
         for offset, aead in zip((-0.08, 0.08), MTU_AEADS, strict=True):
             _mtu_line(figure, [_at(cells, mtu, aead) for mtu in mtus], offset, aead, number == 0, place)
@@ -180,14 +179,22 @@ def goodput_by_mtu(
         figure.update_yaxes(range=[0, 1.1 * max(tops, default=1.0)], tickfont={"size": 10}, nticks=5, **place)
         if place["col"] == 1:
             figure.update_yaxes(title_text="Gbit/s", title_standoff=4, title_font={"size": 11}, **place)
-    figure.update_xaxes(showgrid=False, zeroline=False, showline=True, linecolor=figures.INK, ticks="")
-    figure.update_yaxes(gridcolor="#ececec", zeroline=False, showline=True, linecolor=figures.INK)
+    figure.update_xaxes(**layout.AXIS)
+    figure.update_yaxes(**layout.VALUES)
     caption = (
         "Mean goodput, bars from the smallest to the largest run. Below each MTU: mean size in bytes of the frames "
         "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, from a capture of "
         "a download of 4 MiB that is not timed. Vertical axes differ."
     )
-    finish(figure, "Goodput by MTU", _without_mtu(figures.conditions(campaign)), caption, 130 + rows * FACET_PX)
+    layout.finish(
+        figure,
+        "Goodput by MTU",
+        _without_mtu(figures.conditions(campaign)),
+        caption,
+        height=112 + places[-1]["row"] * FACET_PX,
+        bottom=100,
+        legend=layout.IN_CORNER,
+    )
     origins = analysis.used_origins(campaign, main["cell"].to_list())
     return figures.Drawn("goodput-by-mtu", figure, table, origins, "A Quantum of QUIC, Fig. 5")
 
@@ -225,14 +232,7 @@ def _mtu_line(
     figure.add_scatter(
         x=[x for x, _ in shown],
         y=[cell["mean"] / 1000 for _, cell in shown],
-        error_y={
-            "type": "data",
-            "symmetric": False,
-            "array": [(cell["max"] - cell["mean"]) / 1000 for _, cell in shown],
-            "arrayminus": [(cell["mean"] - cell["min"]) / 1000 for _, cell in shown],
-            "thickness": 1.2,
-            "width": 3,
-        },
+        error_y=layout.to_extremes([cell for _, cell in shown], 1e-3),
         mode="lines+markers",
         name=name,
         line={"color": colour, "width": 1.4},
@@ -255,64 +255,5 @@ def _mtu_missing(figure: go.Figure, cells: list[list[dict[str, Any] | None]], pl
     """Say in place where a library has no value, and why."""
     for position, both in enumerate(cells):
         for offset, cell in zip((-0.16, 0.16), both, strict=True):
-            if cell and cell["n"]:
-                continue
-            reason = "not measured" if cell is None else cell["unsupported"] or cell["failure"] or "no run has finished"
-            text = "not measured" if cell is None else "unsupported" if cell["unsupported"] else "failed"
-            figure.add_annotation(
-                x=position + offset,
-                y=0,
-                text=text,
-                hovertext=html.escape(reason),
-                textangle=-90,
-                yanchor="bottom",
-                showarrow=False,
-                font={"size": 9, "color": figures.SOFT},
-                **place,
-            )
-
-
-def finish(figure: go.Figure, title: str, conditions: str, caption: str, height: int) -> None:
-    """Title, caption and what all figures look like."""
-    for annotation in figure.layout.annotations:
-        if annotation.yref == "paper":  # titles of panels
-            annotation.font = {"size": 12}
-    figure.add_annotation(
-        x=0,
-        y=0,
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="bottom",
-        xshift=-58,
-        yshift=-112,
-        text=caption,
-        align="left",
-        showarrow=False,
-        font={"size": 9.5, "color": figures.SOFT},
-    )
-    figure.update_layout(
-        template="none",
-        width=figures.WIDTH_PX,
-        height=height,
-        margin={"l": 70, "r": 14, "t": 84, "b": 118},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-        font={"family": figures.FONT, "size": 11, "color": figures.INK},
-        title={
-            "text": f"<b>{html.escape(title)}</b><br>"
-            f"<span style='font-size:11px;color:{figures.SOFT}'>{html.escape(conditions)}</span>",
-            "x": 0,
-            "xref": "container",
-            "xanchor": "left",
-            "y": 1,
-            "yref": "container",
-            "yanchor": "top",
-            "pad": {"l": 12, "t": 14},
-            "font": {"size": 13},
-        },
-        legend={"orientation": "h", "x": 1, "xanchor": "right", "yref": "container", "y": 0.99, "yanchor": "top"},
-        hovermode="closest",
-    )
-    for number, trace in enumerate(figure.data):
-        trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG
+            if cell is None or not cell["n"]:
+                layout.in_place(figure, position + offset, *layout.absent(cell), place)
