@@ -13,6 +13,10 @@ pub const VERSION: &str = "1.4.0";
 /// Whether datagrams with Initial packets can have more than 1200 bytes: noq fills them to that size only.
 pub const INITIAL_SIZE: bool = false;
 
+/// Largest flow-control window in bytes. noq-proto 1.4.0 ends a connection when more than 2048 frames of a stream wait to be
+/// read (`COMPACT_THRESHOLD` in its assembler.rs). Frames of at least 1 KiB are no more than that in this window.
+pub const MAX_WINDOW: u64 = 2048 << 10;
+
 /// How noq passes the destination connection id of the first Initial packet.
 pub type DestinationId<'a> = ConnectionId;
 

@@ -13,6 +13,9 @@ pub const VERSION: &str = "0.11.12";
 /// Whether datagrams with Initial packets can have more than 1200 bytes.
 pub const INITIAL_SIZE: bool = true;
 
+/// Largest flow-control window in bytes: the largest integer of a transport parameter (RFC 9000, section 16).
+pub const MAX_WINDOW: u64 = (1 << 62) - 1;
+
 /// How quinn passes the destination connection id of the first Initial packet.
 pub type DestinationId<'a> = &'a ConnectionId;
 

@@ -110,7 +110,7 @@ fn packet_protection(
 /// Transport parameters and behaviour of a connection. `large` tells whether it is worth while to send datagrams larger than
 /// `--initial-size` after the handshake.
 pub fn transport(options: &CommonOptions, large: bool) -> TransportConfig {
-    let window = VarInt::from_u64(options.window).expect("the command line checks the window");
+    let window = VarInt::from_u64(window(options)).expect("the command line checks the window");
     // The contract's ranges of both end below 2^16.
     let (initial, payload) = (options.initial_size as u16, options.udp_payload as u16);
     let mut transport = TransportConfig::default();
@@ -125,6 +125,11 @@ pub fn transport(options: &CommonOptions, large: bool) -> TransportConfig {
         .crypto_buffer_size(CRYPTO_BUFFER)
         .enable_segmentation_offload(options.gso);
     transport
+}
+
+/// The flow-control window in force, of a stream and of a connection, in bytes.
+fn window(options: &CommonOptions) -> u64 {
+    options.window.min(library::MAX_WINDOW)
 }
 
 /// Datagrams of `payload` bytes after the handshake, `initial` before. quinn changes their size only by probing: a single
@@ -187,6 +192,7 @@ pub fn endpoint(
     socket.restore_gro()?;
     let mut in_force = socket.in_force(options)?;
     in_force.gso &= socket::has_gso(&quinn_socket);
+    in_force.window = window(options);
     let metered = socket::metered(
         quinn_socket,
         meter,
