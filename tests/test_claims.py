@@ -347,6 +347,33 @@ def test_nothing_may_be_left_of_what_is_divided(bound: float, verdict: str) -> N
     assert result.verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("many", "few", "verdict", "value"),
+    [
+        ([90, 110, 100, 0, 105], [0, 2, 1, 0, 2], "holds", 5 / 405),
+        ([0, 2, 1, 0, 2], [90, 110, 100, 60, 105], "fails", 93),
+        ([0, 2, 1, 0, 2], [1, 0, 1, 2, 0], "inconclusive", 4 / 5),
+        ([0, 0, 0], [1, 0, 1], "not measured", None),
+    ],
+)
+def test_counts_that_are_zero_at_times_are_compared_by_their_sums(
+    many: list[float], few: list[float], verdict: str, value: float | None
+) -> None:
+    metric = "client_udp_receive_buffer_errors"
+    result = evaluate_one(
+        tables(make_rows({("quiche", "AES-128-GCM"): many, ("quiche", "NOOP"): few}, metric)),
+        reads={"experiment": "aead-goodput", "metric": metric},
+        predicate={"kind": "at-most", "value": 1},
+    )
+    assert result.verdict == verdict
+    if value is None:
+        assert "all counts are zero" in result.reason
+        return
+    (outcome,) = result.outcomes
+    assert outcome.value == pytest.approx(value)
+    assert outcome.low <= value <= outcome.high
+
+
 def test_shares_of_blocks_are_read_beside_the_runs(tmp_path: Path) -> None:
     for block, packets in enumerate((1, 3)):
         run = fakeruns.make_run(experiment="cpu-shares", block=block)

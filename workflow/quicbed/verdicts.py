@@ -4,6 +4,10 @@
 is an outcome. A ratio is formed within blocks and has the interval that figures show (`quicbed.analysis`); a share of
 processor time, a ratio itself, is a mean over blocks. Packets and sizes are what protocol and build decide: their
 value is the median of the captured connections, their interval the quartiles, and no error of sampling is assumed.
+Counts of events, such as lost datagrams, are zero in some blocks, of which there is no ratio: their ratio is that of
+the sums over all blocks, and whether it is on one side of a bound is told by what one count is above the other times
+the bound (E. C. Fieller, "Some Problems in Interval Estimation", Journal of the Royal Statistical Society B 16(2),
+1954).
 
 **Decision.** An outcome is clear when its 95 % interval lies within or outside the bounds and straddles neither. The
 p-value asks how surely the mean lies on that side of the nearest bound: Student's t of the blocks' values (of their
@@ -476,7 +480,8 @@ class _Evaluation:
                 [self._blocks(measured, row, place) for row, place in zip(rows, group, strict=True)]
                 for rows, group in zip(cells, places, strict=True)
             ]
-            return replace(outcome, cells=flat, **_sample(series, low, high))
+            counts = self.reading.table == "runs" and measured.campaign.schema[self.reading.metric].is_integer()
+            return replace(outcome, cells=flat, **_sample(series, low, high, counts=counts))
         except _MissingError as missing:
             return replace(outcome, missing=missing.verdict, reason=missing.reason)
 
@@ -611,7 +616,9 @@ def _sum_text(terms: Sequence[Term]) -> str:
     return f"({text})" if len(terms) > 1 else text
 
 
-def _sample(series: Sequence[Sequence[Mapping[int, float]]], low: float, high: float) -> dict[str, Any]:
+def _sample(
+    series: Sequence[Sequence[Mapping[int, float]]], low: float, high: float, *, counts: bool = False
+) -> dict[str, Any]:
     """Value, interval and p-value of a value (one group), a ratio (two), or a ratio of ratios (four)."""
     blocks = sorted(set.intersection(*(set(values) for group in series for values in group)))
     if not blocks:
@@ -619,6 +626,8 @@ def _sample(series: Sequence[Sequence[Mapping[int, float]]], low: float, high: f
     sums = [np.array([sum(values[block] for values in group) for block in blocks]) for group in series if group]
     if len(sums) == 1:
         return _linear(sums[0], low, high)
+    if counts and len(sums) == 2 and (np.array(sums) == 0).any():
+        return _of_sums(sums[0], sums[1], low, high)
     if any((values <= 0).any() for values in sums[1:]):
         empty = sum(bool((values <= 0).any()) for values in np.array(sums[1:]).T)
         reason = f"in {empty} of {len(blocks)} blocks a value is zero, by which nothing can be divided"
@@ -635,6 +644,27 @@ def _linear(values: np.ndarray[Any, np.dtype[np.float64]], low: float, high: flo
     ends = analysis.mean_interval(np.sort(values)) if len(values) > 1 else (math.nan, math.nan)
     mean = float(values.mean())
     return {"value": mean, "low": ends[0], "high": ends[1], "n": len(values), "p": p, "margin": margin}
+
+
+def _of_sums(
+    values: np.ndarray[Any, np.dtype[np.float64]], over: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float
+) -> dict[str, Any]:
+    """Of counts: the ratio of their sums over all blocks; its interval resamples blocks."""
+    if not over.any():
+        raise _MissingError("not measured", "all counts are zero, by which nothing can be divided")
+    value, n = float(values.sum() / over.sum()), len(values)
+    inside = low <= value <= high
+    above = value - low > high - value if inside else value > high  # which bound matters
+    bound = high if above else low
+    p, margin = side(values - bound * over, -math.inf, 0.0) if math.isfinite(bound) else (0.0, math.inf)
+    ends = (math.nan, math.nan)
+    if n > 1:
+        picks = np.random.default_rng(analysis.SEED).integers(0, n, size=(analysis.RESAMPLES, n))
+        sums = over[picks].sum(axis=1)
+        tail = analysis.expanded_tail(n)
+        low_end, high_end = np.quantile(values[picks].sum(axis=1)[sums > 0] / sums[sums > 0], [tail, 1 - tail])
+        ends = (float(low_end), float(high_end))
+    return {"value": value, "low": ends[0], "high": ends[1], "n": n, "p": p, "margin": margin}
 
 
 def _logarithmic(ratios: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float) -> dict[str, Any]:
