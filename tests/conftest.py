@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import multiprocessing
 import os
 import signal
@@ -91,11 +92,26 @@ class Builder:
 BUILDER = pytest.StashKey[Builder]()
 
 
-def needs_builds(item: pytest.Item) -> bool:
-    """Whether a test runs endpoints or measures them, with the machine to itself."""
-    if isinstance(item, pytest.Function) and "build_of" in item.fixturenames:
-        return True
-    return all(item.get_closest_marker(name) for name in ("root", "workflow"))
+class Stage(enum.IntEnum):
+    """When a test runs."""
+
+    BESIDE_BUILDS = 1
+    """It needs no build, and works where all processors are busy."""
+    SOME_BUILDS = 2
+    """The same, and the builds it asks for are made first where they are missing."""
+    AFTER_BUILDS = 3
+    """It has the machine to itself: it needs every build, or measures what has been built."""
+
+
+def stage_of(item: pytest.Item) -> Stage:
+    """When a test runs, from the fixtures it uses and its markers."""
+    fixtures = item.fixturenames if isinstance(item, pytest.Function) else []
+    if "every_build" in fixtures:
+        return Stage.AFTER_BUILDS
+    builds_or_workflow = "build_of" in fixtures or item.get_closest_marker("workflow")
+    if item.get_closest_marker("root") and builds_or_workflow:
+        return Stage.AFTER_BUILDS
+    return Stage.SOME_BUILDS if "build_of" in fixtures else Stage.BESIDE_BUILDS
 
 
 @pytest.fixture(scope="session")
@@ -139,13 +155,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `root` for other users, with the reason; sort: needs no builds, needs some, is slow."""
+    """Skip tests marked `root` for other users, with the reason; sort by stage, the slow ones of each last."""
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(needs_root)
-    items.sort(key=lambda item: (needs_builds(item), item.get_closest_marker("slow") is not None))
+    items.sort(key=lambda item: (stage_of(item), item.get_closest_marker("slow") is not None))
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:
@@ -153,16 +169,17 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly or not session.items or session.testsfailed:
         return
     wanted = any(isinstance(item, pytest.Function) and "every_build" in item.fixturenames for item in session.items)
-    if wanted and not needs_builds(session.items[0]):
+    if wanted and stage_of(session.items[0]) is Stage.BESIDE_BUILDS:
         session.config.stash[BUILDER] = Builder()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Nothing else keeps the processors busy in a test that needs builds; one of components needs their sources."""
+    """Wait for what a test needs of what is built in the background."""
     if builder := item.config.stash.get(BUILDER, None):
-        if needs_builds(item):
+        stage = stage_of(item)
+        if stage is Stage.AFTER_BUILDS:
             builder.wait()
-        elif item.get_closest_marker("workflow"):
+        elif stage is Stage.SOME_BUILDS or item.get_closest_marker("workflow"):
             builder.wait_for_sources()
 
 
