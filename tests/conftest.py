@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from quicbed import build as builds
+from quicbed import certificates
 from quicbed.config import Project
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,6 +145,24 @@ def every_build(build_of: Callable[[str, str], Path]) -> None:
     """Every flavour of every library is built."""
     for key in flavours(Project(ROOT)):
         build_of(*key)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Certificates of a signature algorithm, made once for each `word`, all with keys of their own; to be read only."""
+    directory = tmp_path_factory.mktemp("certificates")
+    project = Project(ROOT)
+
+    def make(name: str, word: str = "usual") -> Path:
+        target = directory / name / word
+        if not target.is_dir():
+            signature = project.algorithms.signature(name)
+            jobs, log = os.cpu_count() or 1, directory / "build.log"
+            tools = certificates.Tools.provide(project, jobs=jobs, log=log) if signature.quantum_safe else None
+            certificates.make(target, signature, tools)
+        return target
+
+    return make
 
 
 def pytest_configure(config: pytest.Config) -> None:

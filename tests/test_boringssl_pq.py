@@ -67,23 +67,6 @@ def probe(vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Probe:
     return run
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Certificates of a signature algorithm, made once; those of liboqs by OpenSSL with the provider."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def make(name: str) -> Path:
-        target = directory / name
-        if not target.is_dir():
-            signature = SIGNATURES[name]
-            log = directory / "build.log"
-            tools = Tools.provide(PROJECT, jobs=os.cpu_count() or 1, log=log) if signature.liboqs else None
-            certificates.make(target, signature, tools)
-        return target
-
-    return make
-
-
 def code_point(algorithm: algorithms.Group | algorithms.Signature) -> str:
     return f"{algorithm.code_point:04x}"
 

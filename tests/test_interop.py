@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-import os
 import re
 import shutil
 import signal
@@ -19,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from quicbed import certificates, events
-from quicbed.certificates import Tools
 from quicbed.config import Project
 from quicbed.driver import SUITES
 from quicbed.plan import algorithm_reason
@@ -93,23 +91,6 @@ def failing(*signatures: str) -> list[tuple[str, str, str]]:
 def programs(build_of: Callable[[str, str], Path]) -> Programs:
     """The programs of a library's flavour pq, built unless they are there."""
     return lambda library: build_of(library, "pq") / "bin"
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Certificates of a signature algorithm, made once for each `word`, all with keys of their own."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def make(name: str, word: str = "usual") -> Path:
-        target = directory / name / word
-        if not target.is_dir():
-            signature = TABLE.signature(name)
-            jobs, log = os.cpu_count() or 1, directory / "build.log"
-            tools = Tools.provide(PROJECT, jobs=jobs, log=log) if signature.quantum_safe else None
-            certificates.make(target, signature, tools)
-        return target
-
-    return make
 
 
 class Server:

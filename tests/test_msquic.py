@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quicbed import algorithms, certificates
+from quicbed import algorithms
 from quicbed.config import Project
 from quicbed.plan import unsupported_reason
 from quicbed.proof import check, examine
@@ -37,20 +37,6 @@ Events = list[dict[str, Any]]
 def programs(build_of: Callable[[str, str], Path]) -> Callable[[str], Path]:
     """The programs of a flavour, built unless they are there."""
     return lambda flavour: build_of("msquic", flavour) / "bin"
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Certificates of a signature algorithm, made once."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def make(name: str) -> Path:
-        target = directory / name
-        if not target.is_dir():
-            certificates.make(target, TABLE.signature(name))
-        return target
-
-    return make
 
 
 def read(log: Path) -> Events:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import select
 import signal
 import socket
@@ -21,9 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from quicbed import algorithms, certificates
+from quicbed import algorithms
 from quicbed import build as builds
-from quicbed.certificates import Tools
 from quicbed.config import Project
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,23 +49,6 @@ Events = list[dict[str, Any]]
 def programs(build_of: Callable[[str, str], Path]) -> Callable[[str], Path]:
     """The programs of a flavour, built unless they are there."""
     return lambda flavour: build_of("ngtcp2", flavour) / "bin"
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Certificates of a signature algorithm, made once."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def make(name: str) -> Path:
-        target = directory / name
-        if not target.is_dir():
-            signature = SIGNATURES[name]
-            jobs, log = os.cpu_count() or 1, directory / "build.log"
-            tools = Tools.provide(PROJECT, jobs=jobs, log=log) if signature.liboqs else None
-            certificates.make(target, signature, tools)
-        return target
-
-    return make
 
 
 def read(log: Path) -> Events:

@@ -52,20 +52,6 @@ def programs(build_of: Callable[[str, str], Path]) -> Programs:
     return lambda flavour: build_of("quiche", flavour) / "bin"
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """Certificates of a signature algorithm, made once."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def make(name: str) -> Path:
-        target = directory / name
-        if not target.is_dir():
-            make_certificates(target, name, directory / "build.log")
-        return target
-
-    return make
-
-
 def make_certificates(target: Path, name: str, log: Path) -> None:
     signature = SIGNATURES[name]
     tools = Tools.provide(PROJECT, jobs=os.cpu_count() or 1, log=log) if signature.liboqs else None

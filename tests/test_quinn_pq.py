@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import shutil
 import signal
 import socket
@@ -42,23 +41,6 @@ Events = list[dict[str, Any]]
 def programs(build_of: Callable[[str, str], Path]) -> Path:
     """The build's programs, built unless they are there."""
     return build_of("quinn", "pq") / "bin"
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Certificates of a signature algorithm, made once."""
-    directory = tmp_path_factory.mktemp("certificates")
-    log = directory / "build.log"
-
-    def make(name: str) -> Path:
-        target = directory / name
-        if not target.is_dir():
-            signature = SIGNATURES[name]
-            tools = Tools.provide(PROJECT, jobs=os.cpu_count() or 1, log=log) if signature.liboqs else None
-            certificates.make(target, signature, tools)
-        return target
-
-    return make
 
 
 def read(log: Path) -> Events:

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from quicbed import algorithms, certificates
+from quicbed import algorithms
 from quicbed import build as builds
-from quicbed.certificates import Tools
 from quicbed.config import Project
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,23 +36,6 @@ Events = list[dict[str, Any]]
 def programs(build_of: Callable[[str, str], Path]) -> Callable[[str], Path]:
     """The programs of a flavour, built unless they are there."""
     return lambda flavour: build_of("s2n-quic", flavour) / "bin"
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Certificates of a signature algorithm, made once."""
-    directory = tmp_path_factory.mktemp("certificates")
-
-    def make(name: str) -> Path:
-        target = directory / name
-        if not target.is_dir():
-            signature = TABLE.signature(name)
-            jobs, log = os.cpu_count() or 1, directory / "build.log"
-            tools = Tools.provide(PROJECT, jobs=jobs, log=log) if signature.liboqs else None
-            certificates.make(target, signature, tools)
-        return target
-
-    return make
 
 
 def read(log: Path) -> Events:
