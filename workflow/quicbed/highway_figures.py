@@ -216,6 +216,7 @@ def _setting_panel(
                 y=cell["max"],
                 text=figures._signed(100 * (cell["ratio"] - 1)),
                 yanchor="bottom",
+                yshift=2,  # clear of the mean where all runs are alike
                 showarrow=False,
                 font={"size": 8.5, "color": layout.SOFT},
                 **place,
