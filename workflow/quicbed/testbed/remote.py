@@ -916,8 +916,8 @@ class SshTestbed(LockedTestbed):
             if key not in known:
                 raise TestbedError(
                     f"testbed {self.name}: {key} was left changed and is not among its hosts any more; name it again "
-                    f"and start once, or put it back there by hand (python3 {left['directory']}/agent/*.py restore "
-                    f"{left['directory']}) and remove {self._record.path}"
+                    f"and start once, or put it back there by hand (python3 $(ls -t {left['directory']}/agent/*.py | "
+                    f"head -n 1) restore {left['directory']}) and remove {self._record.path}"
                 )
 
     def connect(self) -> None:
