@@ -223,6 +223,7 @@ def test_a_proof_is_looked_at_again_when_it_is_used_again(project: Project, monk
 
 
 def test_a_capture_with_gaps_is_marked_and_gives_no_packet_metrics(project: Project) -> None:
+    project = Project(project.root, {"libraries": ["quinn"]})
     testbed = FakeTestbed()
     run(project, testbed)
     proofs = runs(project, "proofs/*")
@@ -270,6 +271,7 @@ def test_a_block_waits_for_a_link_that_is_broken(
     project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(driver, "LINK_POLL", 0.01)
+    project = Project(project.root, {"libraries": ["quinn"]})
     testbed = Broken([DOWN, DOWN, HostLostError("server: the connection was lost")])
     run(project, testbed)
     assert len(orders(project)) == 3
@@ -280,7 +282,8 @@ def test_a_block_waits_for_a_link_that_is_broken(
 
 
 def test_a_link_that_stays_broken_ends_measuring_and_keeps_what_is_finished(project: Project) -> None:
-    impatient = Project(project.root, {"gate": {"link_wait_s": 0}})
+    project = Project(project.root, {"libraries": ["quinn"]})
+    impatient = Project(project.root, {"libraries": ["quinn"], "gate": {"link_wait_s": 0}})
     with pytest.raises(MeasureError) as error:
         run(impatient, Broken([DOWN] * 9))
     expected = f"{DOWN} (waited 0 s, gate.link_wait_s); finished runs are kept, start again when it is mended"

@@ -64,7 +64,10 @@ def captured(tool: Command, path: Path, *interfaces: str, sent: int | None = Non
 PATTERNS = {"captured": r"saw (\d+) frames", "dropped": r"lost (\d+) of"}
 
 
-def test_frames_of_two_interfaces_are_one_capture_in_the_order_of_their_times(make: Make, tmp_path: Path) -> None:
+def test_frames_of_two_interfaces_are_one_capture_in_the_order_of_their_times(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "_QUIET_S", 0.05)
     path = tmp_path / "both.pcap"
     found = captured(make(**PATTERNS), path, "if-3-4", "if-500-2", sent=10)
     assert (found.packets_captured, found.packets_dropped, found.packets_missing, found.packets_lost) == (
