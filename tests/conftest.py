@@ -174,13 +174,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `root` for other users, with the reason; sort by stage, the slow ones of each last."""
+    """Skip tests marked `root` for other users, with the reason; sort by stage, in each the slow ones last."""
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
         for item in items:
             if item.get_closest_marker("root"):
                 item.add_marker(needs_root)
-    items.sort(key=lambda item: (stage_of(item), item.get_closest_marker("slow") is not None))
+    # components are among the first things that are built, so those who need some find them at the end of their stage
+    last = ("workflow", "slow")
+    items.sort(key=lambda item: (stage_of(item), [item.get_closest_marker(name) is not None for name in last]))
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:

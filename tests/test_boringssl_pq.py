@@ -25,7 +25,7 @@ GROUPS = {group.name: group for group in TABLE.groups if group.name != "x448"}
 SIGNATURES = {signature.name: signature for signature in TABLE.signatures}
 UNHASHED = [name for name, signature in SIGNATURES.items() if signature.liboqs or name == "ed25519"]
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
 Probe = Callable[..., "subprocess.CompletedProcess[str]"]
 Made = Callable[[str], Path]

@@ -29,6 +29,8 @@ TABLE = algorithms.read(ROOT)
 CLASSICAL = [signature for signature in TABLE.signatures if not signature.quantum_safe]
 PUBLISHED = published.DIRECTORY / "quantum-of-quic-table3.csv"
 
+pytestmark = pytest.mark.timeout(1800)  # components may have to be built
+
 all_signatures = pytest.mark.parametrize(
     "signature",
     [pytest.param(s, marks=[pytest.mark.workflow] if s.quantum_safe else []) for s in TABLE.signatures],

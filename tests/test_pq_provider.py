@@ -39,7 +39,7 @@ MESSAGE = b"A Quantum of QUIC"
 REFUSED = 3
 """Exit code of the probe when the provider refuses."""
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 all_groups = pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
 all_signatures = pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.name)
 
