@@ -250,6 +250,16 @@ def test_no_function_is_claimed_by_two_categories(build_of: Callable[[str, str],
 
 
 @pytest.mark.parametrize("library", [name for name in QUIC if "noop" in FLAVOURS[name]])
+def test_padding_behind_a_packet_is_no_packet_without_protection(bench: Bench, library: str) -> None:
+    """Small certificates leave room for padding behind the Handshake packets of a datagram."""
+    options = {"aead": "noop", "header_protection": "off", "signature": "ecdsa-p-256"}
+    running = bench.serve(library, "noop", size=1, **options)
+    code, log = bench.download(library, "noop", running.address, size=1, **options)
+    assert code == 0, log.read_text()
+    assert running.stop().connections[0].ok
+
+
+@pytest.mark.parametrize("library", [name for name in QUIC if "noop" in FLAVOURS[name]])
 def test_noop_is_not_understood_by_a_peer_that_encrypts(bench: Bench, library: str) -> None:
     running = bench.serve(library, "noop", aead="noop", header_protection="off")
     code, log = bench.download(library, "noop", running.address, timeout="2")
