@@ -10,7 +10,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ import pytest
 
 import fakeproject
 from fakeproject import behave, orders, run, runs
-from faketestbed import FakeTestbed
+from faketestbed import FakeHost, FakeTestbed
 from quicbed import certificates, driver, proof
 from quicbed.config import Project
 from quicbed.driver import MeasureError
-from quicbed.testbed import HostLostError
+from quicbed.testbed import Capture, HostLostError, Process, Role
 
 EXPERIMENT = """
 title: Test
@@ -240,6 +240,54 @@ def test_a_capture_with_gaps_is_marked_and_gives_no_packet_metrics(project: Proj
     assert all("client_mean_frame_bytes" not in entry["metrics"] for entry in proofs)
     assert all(entry["evidence"]["seen"]["client_to_server"]["mean_frame_bytes"] == 80 for entry in proofs)
     assert len(list(project.raw.glob("local/proofs/*/*/capture.pcap"))) == len(proofs)
+
+
+class Losing(FakeTestbed):
+    """Its client is lost at its first program while something is captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.capturing = False
+        self.recovered: list[bool] = []
+        """Whether something was being captured, each time that hosts were connected to again."""
+        self.hosts["client"] = LosingHost("client", self)
+
+    @contextlib.contextmanager
+    def capture(self, path: Path, **options: Any) -> Iterator[Capture]:
+        self.capturing = True
+        try:
+            with super().capture(path, **options) as captured:
+                yield captured
+        finally:
+            self.capturing = False
+
+    def recover(self) -> None:
+        self.recovered.append(self.capturing)
+
+
+class LosingHost(FakeHost):
+    def __init__(self, name: Role, testbed: Losing) -> None:
+        super().__init__(name)
+        self.testbed = testbed
+
+    def spawn(self, argv: Sequence[str], **options: Any) -> Process:
+        if self.testbed.capturing and not self.testbed.recovered:
+            raise HostLostError("client: the connection was lost")
+        return super().spawn(argv, **options)
+
+
+def test_a_proof_whose_host_is_lost_is_tried_again_and_overwrites_nothing(project: Project) -> None:
+    project = Project(project.root, {"libraries": ["quinn"]})
+    testbed = Losing()
+    testbed.lost = 3  # packets, so that what is tried again fails
+    with pytest.raises(MeasureError, match="not measured: capture: the capture lost 3 packets"):
+        run(project, testbed)
+    assert testbed.recovered == [False]
+    before = runs(project, "proofs/*")
+    run(project)
+    after = runs(project, "proofs/*")
+    assert [entry for entry in after if entry["status"] == "failed"] == before
+    assert len(orders(project)) == 3
 
 
 class Broken(FakeTestbed):

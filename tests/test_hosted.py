@@ -175,6 +175,17 @@ def packed(*names: str, **content: Any) -> bytes:
     return out.getvalue()
 
 
+def packed_link(link: str, target: str, through: str) -> bytes:
+    """An archive with a link, and with an empty file."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        info = tarfile.TarInfo(link)
+        info.type, info.linkname = tarfile.SYMTYPE, target
+        archive.addfile(info)
+        archive.addfile(tarfile.TarInfo(through))
+    return out.getvalue()
+
+
 def test_only_what_left_a_host_and_is_a_build_of_these_files_is_taken(tmp_path: Path) -> None:
     project = on_hosts()
     good = packed("made/build.json", files={})
@@ -183,6 +194,12 @@ def test_only_what_left_a_host_and_is_a_build_of_these_files_is_taken(tmp_path: 
     for name in ("made/../other", "/made/x", "other/x"):
         with pytest.raises(BuildError, match="which is no part of a build"):
             builder(project, Host(packed(name)), tmp_path / "log")._fetch("made", tmp_path)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    through = builder(project, Host(packed_link("made/x", str(outside), "made/x/file")), tmp_path / "log")
+    with pytest.raises(BuildError, match="made: holds made/x/file, which is no part of a build"):
+        through._fetch("made", tmp_path)
+    assert not list(outside.iterdir())
     one = builder(project, Host(good), tmp_path / "log")
     fetched = one._fetch("made", tmp_path)
     with pytest.raises(BuildError, match="made: was made of other files than are here"):

@@ -363,7 +363,9 @@ class Campaign:
             )
         runs = self.runs(block)
         target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
-        if cell.arm != PRIMITIVES:
+        if cell.arm == PRIMITIVES:
+            self.driver.unload()
+        else:
             self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
         with self.driver.stored(target) as directory:
             if cell.arm == PRIMITIVES:

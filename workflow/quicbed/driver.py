@@ -210,8 +210,15 @@ class Driver:
     def unsupported(self, cell: Cell, workload: Workload, link: Link, profile: Perf | None = None) -> str | None:
         """Why the testbed cannot give a cell the link it needs, or None if nothing is known against it.
 
-        Nor sample it with perf, if it is to be, or sort its samples.
+        Nor sample it with perf, if it is to be, or sort its samples. Hosts that are lost meanwhile are asked again.
         """
+        try:
+            return self._unsupported(cell, workload, link, profile)
+        except HostLostError as error:
+            self._lost(error, now())
+            return self._unsupported(cell, workload, link, profile)
+
+    def _unsupported(self, cell: Cell, workload: Workload, link: Link, profile: Perf | None) -> str | None:
         if self._observed(cell, workload) and cell.transport != "quic":
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         link = link_of(cell, link)
@@ -245,7 +252,13 @@ class Driver:
                 say(f"{error}; trying once more")
                 self.testbed.apply(settings)
             self.applied = settings
-        self.load(load_of(cell), link)
+        try:
+            self.load(load_of(cell), link)
+        except HostLostError as error:
+            self._lost(error, now())
+            self.testbed.apply(settings)
+            self.applied = settings
+            self.load(load_of(cell), link)
 
     def load(self, load: Load | None, link: Link) -> None:
         """Let the generator send this traffic, and no other."""
@@ -1029,7 +1042,8 @@ class Driver:
             size, count = 1, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS
         else:
             size, count = PROOF_BYTES_LARGE if cell.variant.get("mtu") else PROOF_BYTES, 1
-        attempts = itertools.count(len(done))
+        # an attempt that was lost with a host has left none of its number
+        attempts = itertools.count(1 + max((int(file.parent.name.rpartition(".")[2]) for file in done), default=-1))
         silent = self._external(cell.client.library) and self._external(cell.server.library)
         verdict = Verdict(proof_id, "failed", None, transferred=False)
         for again in range(PROOF_ATTEMPTS):
@@ -1074,7 +1088,8 @@ class Driver:
                 attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
             else:
                 with self.testbed.capture(capture, snaplen=_snaplen(link)) as captured:
-                    attempt = self.execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
+                    # a lost host ends the capture before it is connected to again
+                    attempt = self._execute(cell, workload, scale, link, directory, count, key_log, None)
                 attempt.host["capture"] = captured.facts()
             attempt.contamination = []
             transferred = attempt.status == "ok"

@@ -187,8 +187,7 @@ class Iperf3(Generator):
             del self._processes[role]
         if self._directory is not None:
             for host in self._hosts.values():
-                with contextlib.suppress(HostLostError):
-                    host.collect(Path(self._directory.name))
+                host.forget(Path(self._directory.name))
             self._directory.cleanup()
             self._directory = None
 

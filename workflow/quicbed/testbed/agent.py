@@ -13,8 +13,8 @@ methods of :class:`Agent` named `op_*`.
 heard of the controller for `SILENCE_S`, and on SIGTERM, SIGHUP and SIGINT. If the agent itself is killed, the next one
 does it before anything else; so does `python3 <this file> restore <directory>`, typed on the host.
 
-**Programs.** Each is the leader of a session and ends with the agent (PR_SET_PDEATHSIG). One that is not waited for at
-once carries the agent's directory in its environment, by which the next agent finds what a killed one has left.
+**Programs.** Each is the leader of a session and ends with the agent (PR_SET_PDEATHSIG). It carries the agent's
+directory in its environment, as does what it starts, by which the next agent finds what a killed one has left.
 """
 
 from __future__ import annotations
@@ -50,10 +50,14 @@ SILENCE_S = 30.0
 """A controller that is alive says something every few seconds."""
 TOOL_TIMEOUT_S = 20.0
 ENDING_TIMEOUT_S = 20.0
+COPY_TIMEOUT_S = 270.0
+"""For what reads or copies everything that was deployed; less than the controller waits."""
 POLL_S = 0.002
 ECHO_TIMEOUT_S = 3.0
 MARK = "QUICBED_AGENT"
 """Environment variable of every program, with the agent's directory."""
+QUIET_IFB = ("modprobe", "ifb", "numifbs=0")
+"""Loads ifb as the kernel would by itself, but without the devices ifb0 and ifb1, which nobody would remove."""
 SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOSTS_BEGIN = "# quicbed: begin"
 HOSTS_END = "# quicbed: end"
@@ -267,7 +271,7 @@ class Programs:
             if text is not None:
                 os.write(streams[0], text.encode())
                 os.lseek(streams[0], 0, os.SEEK_SET)
-            child = self.start(argv, stdin=streams[0], stdout=streams[1], stderr=streams[2])
+            child = self.start(argv, stdin=streams[0], stdout=streams[1], stderr=streams[2], env={MARK: self.mark})
             try:
                 await within(child.ended, timeout)
             finally:
@@ -652,8 +656,6 @@ def shown(change: Mapping[str, Any]) -> str:
         return " ".join(value)
     if change["kind"] in REMEDIES:
         return str(value[0])
-    if change["kind"] == "clsact":
-        return " ".join(value)
     return _words(value) if change["kind"] in _FILES else str(value)
 
 
@@ -777,7 +779,9 @@ class Settings:
         targets = _REDIRECTED.findall(shown)
         if len(filters) != losses + len(targets) or len(targets) > 1:
             return "other"
-        words = [word for target in targets for word in ("redirect", target)] + (["loss"] if losses else [])
+        words = [word for target in targets for word in ("redirect", target)]
+        if losses:
+            words.append("loss" if losses == 2 else INCOMPLETE)  # one of each direction
         return " ".join(words) or INCOMPLETE
 
     async def _ifb(self, device: str) -> str:
@@ -798,6 +802,8 @@ class Settings:
             return
         # one that is there stays: frames are redirected to it
         if not there:
+            with contextlib.suppress(AgentError):
+                await self.programs.run(QUIET_IFB)
             await self.programs.tool("ip", "link", "add", device, "type", "ifb")
         await self.programs.tool("tc", "qdisc", "replace", "dev", device, "root", *words)
         await self.programs.tool("ip", "link", "set", device, "up")
@@ -1446,13 +1452,21 @@ class Agent:
     def _store(self, digest: str) -> Path:
         return self._inside(str(self.directory / "store" / digest))
 
+    async def _digest(self, directory: Path) -> str:
+        """SHA-256 of a tree (`tree_digest`), by a program of its own: the controller is answered meanwhile."""
+        argv = [sys.executable, "-I", str(Path(__file__)), "digest", str(directory)]
+        status, stdout, stderr = await self.programs.run(argv, timeout=COPY_TIMEOUT_S)
+        if status != 0:
+            raise AgentError((stderr.strip().splitlines() or [f"{directory}: cannot be read"])[-1])
+        return stdout.strip()
+
     async def op_has(self, digest: str) -> bool:
         """Whether a directory tree of this content is there, found by reading all of it; one that differs goes."""
         self._locked()
         target = self._store(digest)
         if not target.is_dir():
             return False
-        if tree_digest(target) == digest:
+        if await self._digest(target) == digest:
             return True
         shutil.rmtree(target)
         return False
@@ -1486,12 +1500,12 @@ class Agent:
     async def op_store_end(self, digest: str) -> str:
         """Verify a tree that was received and put it in its place; returns its path."""
         part, target = self.directory / "partial" / digest, self._store(digest)
-        found = tree_digest(part)
+        found = await self._digest(part)
         if found != digest:
             shutil.rmtree(part)
             raise AgentError(f"what arrived has the digest {found[:12]}, not {digest[:12]}; try again")
         target.parent.mkdir(exist_ok=True)
-        os.sync()
+        await self.programs.run(["sync"], timeout=COPY_TIMEOUT_S)
         part.rename(target)
         return str(target)
 
@@ -1502,7 +1516,10 @@ class Agent:
         if not target.is_dir():
             part = self._inside(str(self.directory / "partial" / f"{digest}.copy"))
             shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(self._store(digest), part, symlinks=True)
+            copy = ["cp", "-a", str(self._store(digest)), str(part)]
+            status, _, stderr = await self.programs.run(copy, timeout=COPY_TIMEOUT_S)
+            if status != 0:
+                raise AgentError((stderr.strip().splitlines() or [f"{target}: cannot be copied"])[-1])
             target.parent.mkdir(exist_ok=True)
             part.rename(target)
         return str(target)
@@ -1581,6 +1598,8 @@ def probe() -> dict[str, str]:
         loss.close()
     except OSError as error:
         found["loss"] = f"kernel has no tc with extended BPF: {done.stderr.strip() or error.strerror}"
+    if _has(QUIET_IFB[0]):
+        subprocess.run([find_program(QUIET_IFB[0]), *QUIET_IFB[1:]], capture_output=True, check=False)
     queue = [find_program("ip"), "link", "add", "ifb0", "type", "ifb"]
     for argv, lack in ((queue, "ifb"), ([tc[0], *redirection("lo", "ifb0")], "clsact, u32 or mirred")):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -1631,11 +1650,14 @@ async def _restore(directory: Path) -> int:
 def main(arguments: Sequence[str]) -> int:
     """`serve DIRECTORY`: work for the controller at the other end of the pipes; `restore DIRECTORY`: by hand.
 
-    `probe DIRECTORY`: print what the kernel cannot do.
+    `probe DIRECTORY`: print what the kernel cannot do; `digest DIRECTORY`: print the SHA-256 of a tree.
     """
-    if len(arguments) != 2 or arguments[0] not in ("serve", "restore", "probe"):
-        print("usage: agent.py serve|restore|probe DIRECTORY", file=sys.stderr)
+    if len(arguments) != 2 or arguments[0] not in ("serve", "restore", "probe", "digest"):
+        print("usage: agent.py serve|restore|probe|digest DIRECTORY", file=sys.stderr)
         return 2
+    if arguments[0] == "digest":
+        print(tree_digest(Path(arguments[1])))
+        return 0
     if arguments[0] == "probe":
         print(json.dumps(probe()))
         return 0

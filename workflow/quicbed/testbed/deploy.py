@@ -96,6 +96,9 @@ def libc_problem(directory: Path, libc: str, leave: Collection[str] = ()) -> str
     for _, path in tree(directory, leave):
         if path.is_symlink() or not path.is_file():
             continue
+        with path.open("rb") as file:
+            if file.read(4) != b"\x7fELF":
+                continue
         needed = needed_glibc(path.read_bytes())
         if needed is None:
             continue

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from .agent import redirection
+from .agent import QUIET_IFB, redirection
 from .base import Completed, TestbedError
 from .delay import uml_problem
 from .loss import port_loss
@@ -100,6 +100,8 @@ def _qdisc(kind: str) -> Feature:
 
 def _ifb() -> Feature:
     """Whether frames that arrive can be queued: redirected to a device that has a queueing discipline."""
+    if find_program(QUIET_IFB[0]) is not None:
+        _run(*QUIET_IFB)
     device = _link("ifb")
     if not device.available:
         return device

@@ -272,6 +272,7 @@ class RemoteMachine(Host):
         # the quickest answer tells best, to half of its time
         self.clock_offset_s = min(offsets)[1]
         self._workspaces.clear()
+        self._provided.clear()  # a host may come back without its disk
         self._abilities = None
 
     async def close(self) -> None:
@@ -828,7 +829,7 @@ class RemoteTap(RemoteMachine):
 
     def facts(self) -> dict[str, Any]:
         """What the host and its interfaces are."""
-        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing")}
+        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing", "cpuinfo")}
         rows = {row["ifname"]: row for row in self._rows()}
         interfaces = {name: {"mtu": rows[name]["mtu"], "mac": rows[name].get("address")} for name in self._of_kernel}
         return {**hello, "clock_offset_s": self.clock_offset_s, "interfaces": interfaces}
