@@ -388,6 +388,8 @@ class _Links:
         shows = manifest and (manifest["campaign"] == result.campaign or manifest["scale"] == "published")
         if shows and f"{name}.html" in manifest["files"]:
             return manifest, ""
+        if not (self.root / "config" / "experiments" / f"{result.experiment}.yaml").is_file():
+            return None, f"there is no experiment {result.experiment}"
         return None, f"{name} shows it once it is {'measured' if result.campaign is None else 'drawn of these runs'}"
 
 

@@ -227,7 +227,9 @@ class SshHost(SshMachine):
 
     interface: Interface = Field(description="The interface on the measured link.")
     ip: Ipv4 = Field(description="Its IPv4 address, which the host has already.")
-    cpus: CpuList | None = Field(None, description="Processors the endpoint runs on; null: any.")
+    cpus: CpuList | None = Field(
+        None, description="Processors of endpoints and of what samples, captures or competes beside them; null: any."
+    )
     governor: str | None = Field(None, description="Frequency governor of all processors; null: left as it is.")
     irq_cpus: CpuList | None = Field(
         None, description="Processors that take the interface's interrupts; null: left as they are."
@@ -357,7 +359,7 @@ class Builds(Model):
         None,
         description="Instruction set that compilers may use: a level of x86-64, or `native`, all that the processor "
         "has which builds, and tuned for it; null: what every processor has. A library that cannot be built for one is "
-        "as without, and is not marked in figures.",
+        "as without; figures say `in part` then.",
     )
 
 
@@ -384,7 +386,9 @@ class Testbed(Model):
         None,
         description="A third host that captures (kind `ssh`); null: captures are made at the server's own interface.",
     )
-    capture: Literal["tcpdump", "dumpcap"] = Field("tcpdump", description="What captures at the tap.")
+    capture: Literal["tcpdump", "dumpcap"] = Field(
+        "tcpdump", description="What captures, at the tap or else at the server."
+    )
     capture_command: CaptureCommand | None = Field(
         None, description="A program of one's own that captures in its place, as MoonGen; null: none."
     )

@@ -512,6 +512,9 @@ def conditions(campaign: pl.DataFrame) -> str:
         parts.append(f"MTU {run['mtu']}")
     if run["link_mode"]:
         parts.append(f"{run['link_mode']} mode")
+    made = campaign["client_march"]
+    if levels := sorted(made.drop_nulls().unique()):
+        parts.append(f"march {', '.join(levels)}" + (" in part" if made.null_count() else ""))
     return " · ".join(parts)
 
 
@@ -525,6 +528,11 @@ def _size(count: int) -> str:
 def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
     blocks = campaign["block"].drop_nulls().n_unique()
     failed, contaminated, repeated = (int(table[name].sum()) for name in ("failed", "contaminated", "repeated"))
+    builds = dict(table.select("cell", "client_build").rows())
+    across = any(
+        row["ratio"] is not None and row["arm"] == "main" and builds.get(row["baseline"]) != row["client_build"]
+        for row in table.to_dicts()
+    )
     return (
         f"{blocks} block{'s' if blocks != 1 else ''}; {failed} failed, {repeated} contaminated and"
         f" repeated, {contaminated} contaminated and shown. Line: median; diamond: mean; box:"
@@ -533,6 +541,11 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
         + (
             f"<br>{UNPROVEN} cannot tell whether it uses AES instructions"
             if table["unproven"].is_not_null().any()
+            else ""
+        )
+        + (
+            "<br>NOOP and NOENC are of another build than the ciphers: what it costs itself is in their difference."
+            if across and not paired
             else ""
         )
         + ("<br>Both boxes of a pair are of one build, the one that can leave header protection out." if paired else "")

@@ -396,6 +396,8 @@ def _own_rows(figure: Figure, campaign: pl.DataFrame) -> list[dict[str, Any]]:
         row["baseline"] = cell["baseline_label"] if cell["baseline_label"] != cell["label"] else None
         if figure.labels == _MACHINES:
             label, base = machines[cell["cell"]], machines.get(cell["baseline"])
+            if base == label and cell["baseline"] not in (None, cell["cell"]):
+                label = f"{label} ({cell['label']})"  # both are what the testbed's builds are for
             row |= {"label": label, "baseline": base if base != label else None}
         row["problem"] = None if cell["n"] else cell["unsupported"] or cell["failure"] or "no run has finished"
         rows.append(row)

@@ -606,7 +606,8 @@ def _printed(rows: Sequence[Mapping[str, Any]], reading: Reading, place: _Place)
         if reading.table == "shares":
             value = row.get(f"{term.role}_{(term.category or '').replace('-', '_')}")
             return None if value is None else value / 100
-        value = row.get(reading.metric if reading.table == "sizes" else f"{reading.metric}_{place.client}")
+        # sizes are the same for every library, and their columns are named without it
+        value = row.get(f"{reading.metric}_{place.client}", row.get(reading.metric.removeprefix("tls_")))
         return None if value is None else float(value)
     return None
 
@@ -651,7 +652,7 @@ def _of_sums(
 ) -> dict[str, Any]:
     """Of counts: the ratio of their sums over all blocks; its interval resamples blocks."""
     if not over.any():
-        raise _MissingError("not measured", "all counts are zero, by which nothing can be divided")
+        raise _MissingError("not measured", "the counts that are divided by are all zero, so that there is no ratio")
     value, n = float(values.sum() / over.sum()), len(values)
     inside = low <= value <= high
     above = value - low > high - value if inside else value > high  # which bound matters
@@ -660,9 +661,11 @@ def _of_sums(
     ends = (math.nan, math.nan)
     if n > 1:
         picks = np.random.default_rng(analysis.SEED).integers(0, n, size=(analysis.RESAMPLES, n))
-        sums = over[picks].sum(axis=1)
+        tops, sums = values[picks].sum(axis=1), over[picks].sum(axis=1)
+        ratios = np.divide(tops, sums, out=np.full(len(sums), np.inf), where=sums > 0)
         tail = analysis.expanded_tail(n)
-        low_end, high_end = np.quantile(values[picks].sum(axis=1)[sums > 0] / sums[sums > 0], [tail, 1 - tail])
+        told = ratios[(sums > 0) | (tops > 0)]  # 0/0 tells nothing
+        low_end, high_end = np.quantile(told, [tail, 1 - tail], method="nearest")  # between infinities is no mean
         ends = (float(low_end), float(high_end))
     return {"value": value, "low": ends[0], "high": ends[1], "n": n, "p": p, "margin": margin}
 
