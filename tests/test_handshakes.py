@@ -261,7 +261,7 @@ def test_evidence_of_every_connection_is_looked_at(project: Project, role: str, 
 def test_a_campaign_that_was_stopped_goes_on_with_what_is_missing(
     project: Project, monkeypatch: pytest.MonkeyPatch, executions: int
 ) -> None:
-    execute = driver.Driver.execute
+    execute = driver.Driver._execute
     calls: list[str] = []
 
     def stopped(self: driver.Driver, cell: Any, *arguments: Any, **options: Any) -> driver.Attempt:
@@ -271,7 +271,7 @@ def test_a_campaign_that_was_stopped_goes_on_with_what_is_missing(
         return execute(self, cell, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver.Driver, "execute", stopped)
+        patch.setattr(driver.Driver, "_execute", stopped)
         with pytest.raises(KeyboardInterrupt):
             run(project)
     before = {file: file.read_bytes() for file in project.raw.rglob("run.json")}
@@ -475,7 +475,7 @@ def test_a_damaged_capture_or_key_log_is_a_failed_proof_with_its_reason(
     project: Project, monkeypatch: pytest.MonkeyPatch, damage: str, reason: str
 ) -> None:
     monkeypatch.setattr(driver, "PROOF_CONNECTIONS", 4 if damage == "connections" else 2)
-    execute = driver.Driver.execute
+    execute = driver.Driver._execute
 
     def captured(self: driver.Driver, cell: Any, *arguments: Any, **options: Any) -> driver.Attempt:
         attempt = execute(self, cell, *arguments, **options)
@@ -487,7 +487,7 @@ def test_a_damaged_capture_or_key_log_is_a_failed_proof_with_its_reason(
             options["key_log"].write_text("" if damage == "keys" else secrets)
         return attempt
 
-    monkeypatch.setattr(driver.Driver, "execute", captured)
+    monkeypatch.setattr(driver.Driver, "_execute", captured)
     testbed = FakeTestbed()
     testbed.hosts["server"].address = "10.113.0.2"  # of the stored capture
     with pytest.raises(MeasureError, match=f"quinn-x25519: not measured: capture: .*{reason}"):

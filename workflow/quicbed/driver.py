@@ -362,7 +362,9 @@ class Driver:
         """
         begin = now()
         try:
-            return self._execute(cell, workload, scale, link, directory, connections, key_log, profile)
+            return self._execute(
+                cell, workload, scale, link, directory, connections=connections, key_log=key_log, profile=profile
+            )
         except HostLostError as error:
             return self._lost(error, begin)
 
@@ -386,9 +388,10 @@ class Driver:
         scale: Scale,
         link: Link,
         directory: Path,
-        connections: int | None,
-        key_log: Path | None,
-        profile: Perf | None,
+        *,
+        connections: int | None = None,
+        key_log: Path | None = None,
+        profile: Perf | None = None,
     ) -> Attempt:
         """As `execute`; raises HostLostError."""
         count = connections or cell.connections
@@ -1089,7 +1092,7 @@ class Driver:
             else:
                 with self.testbed.capture(capture, snaplen=_snaplen(link)) as captured:
                     # a lost host ends the capture before it is connected to again
-                    attempt = self._execute(cell, workload, scale, link, directory, count, key_log, None)
+                    attempt = self._execute(cell, workload, scale, link, directory, connections=count, key_log=key_log)
                 attempt.host["capture"] = captured.facts()
             attempt.contamination = []
             transferred = attempt.status == "ok"
