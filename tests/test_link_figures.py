@@ -68,3 +68,14 @@ def test_a_library_that_cannot_says_so_in_place(raw: Path) -> None:
     (note,) = (note for note in figure.layout.annotations if note.textangle == -90)
     assert (note.text, note.x) == ("1 unsupported", 2)
     assert note.hovertext == "no losses: kernel has no &lt;bpf&gt;"
+
+
+def test_the_caption_tells_how_many_runs_count_although_contaminated(raw: Path) -> None:
+    def caption() -> str:
+        campaign, table = figures.experiment_table(runs.table(raw), "delay-loss")
+        drawn = link_figures.goodput_by_delay(campaign, link_figures.link_table(campaign, table))
+        return " ".join(note.text for note in drawn.figure.layout.annotations)
+
+    assert "contaminated" not in caption()
+    fakeruns.write_run(raw, made(10, 0, 2, contaminated=True, contamination=["the client waited for a processor"]))
+    assert "1 of 17 runs count although contaminated." in caption()

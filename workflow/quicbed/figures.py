@@ -525,6 +525,13 @@ def _size(count: int) -> str:
     return f"{count} B"
 
 
+def disturbed(*campaigns: pl.DataFrame) -> str:
+    """A sentence on runs that count although contaminated, as no attempt in their block was not; empty if none is."""
+    counting = [analysis.counted(campaign) for campaign in campaigns]
+    contaminated = sum(int(runs["contaminated"].sum()) for runs in counting)
+    return f" {contaminated} of {sum(map(len, counting))} runs count although contaminated." if contaminated else ""
+
+
 def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
     blocks = campaign["block"].drop_nulls().n_unique()
     failed, contaminated, repeated = (int(table[name].sum()) for name in ("failed", "contaminated", "repeated"))

@@ -123,7 +123,8 @@ def by_setting(
         "<br>".join(
             textwrap.wrap(
                 "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
-                + _sides(figure, bool(len(theirs) and len(ours))),
+                + _sides(figure, bool(len(theirs) and len(ours)))
+                + figures.disturbed(*campaigns),
                 CAPTION_WIDTH,
             )
         ),

@@ -61,7 +61,7 @@ def goodput_by_delay(
     figure.update_yaxes(**layout.VALUES, type="log", range=_range(values), dtick=1, tickfont={"size": 10})
     caption = (
         "Mean goodput, bars from the smallest to the largest run. Within a block the same frames are lost for every "
-        "library. Congestion control is CUBIC,<br>else Reno."
+        "library. Congestion control is CUBIC,<br>else Reno." + figures.disturbed(campaign)
     )
     layout.finish(
         figure,

@@ -72,7 +72,8 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         "Downloads beside competing traffic",
         figures.conditions(campaign),
         "Means, bars from the smallest to the largest run. Dotted: what the competing UDP traffic would leave of the "
-        "link.<br>It does not give way; what it lost is in the table and where the pointer rests on a mark.",
+        "link.<br>It does not give way; what it lost is in the table and where the pointer rests on a mark."
+        + figures.disturbed(campaign),
         height=124 + PANEL_PX * len(METRICS),
         bottom=74,
     )

@@ -184,15 +184,15 @@ def goodput_by_mtu(
     caption = (
         "Mean goodput, bars from the smallest to the largest run. Below each MTU: mean size in bytes of the frames "
         "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, from a capture of "
-        "a download of 4 MiB that is not timed. Vertical axes differ."
+        "a download of 4 MiB that is not timed.<br>Vertical axes differ." + figures.disturbed(campaign)
     )
     layout.finish(
         figure,
         "Goodput by MTU",
         _without_mtu(figures.conditions(campaign)),
         caption,
-        height=112 + places[-1]["row"] * FACET_PX,
-        bottom=100,
+        height=124 + places[-1]["row"] * FACET_PX,
+        bottom=112,
         legend=layout.IN_CORNER,
     )
     origins = analysis.used_origins(campaign, main["cell"].to_list())
