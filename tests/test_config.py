@@ -14,6 +14,27 @@ from quicbed.plan import builds_needed, campaign_of, cells_of
 ROOT = Path(__file__).resolve().parents[1]
 
 
+EXTERNAL = """
+title: external
+transport: quic
+tls_library: unknown
+licence: MIT
+recipe: external
+endpoint: external
+external: {path: ../endpoint}
+flavours: {stock: {estimate: {minutes: 1, disk_mb: 1}}}
+supports:
+  ciphers: [aes-128-gcm]
+  groups: [x25519]
+  congestion_controls: [cubic]
+  noop: false
+  header_protection_off: false
+  gso: null
+  gro: null
+notes: {noop: none, initial: standard, header_protection: always on, io: its own}
+"""
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "config", tmp_path / "config")
@@ -274,6 +295,30 @@ def test_the_parts_of_every_hybrid_are_measured_beside_it() -> None:
     by_liboqs = {group.liboqs: group.name for group in groups if group.liboqs and not group.classical}
     for hybrid in hybrids:
         assert {hybrid.classical, by_liboqs[hybrid.liboqs]} <= measured
+
+
+def test_unpatched_builds_of_every_library_are_asked_for_the_algorithms_they_say_they_have(root: Path) -> None:
+    """External endpoints, which have no other flavour, and libraries without flavour pq."""
+    (root / "config" / "libraries" / "external.yaml").write_text(EXTERNAL, encoding="utf-8")
+    project = Project(root)
+    cells = [cell for cell in cells_of(project, "native-handshake", "c", {}) if cell.arm == "main"]
+    assert {cell.client.library for cell in cells} == set(project.libraries) >= {"external", "quic-go", "s2n-quic"}
+    variants = {variant.label: variant for variant in project.experiments["native-handshake"].variants}
+    for cell in cells:
+        library, variant = project.libraries[cell.client.library], variants[cell.label]
+        assert cell.client.flavour == "stock"
+        if variant.group not in library.supports.groups:
+            assert cell.unsupported == f"{library.title} has no group {variant.group} in flavour stock"
+        elif variant.signature not in library.supports.signatures:
+            assert cell.unsupported == f"{library.title} has no signature {variant.signature} in flavour stock"
+        else:
+            assert cell.unsupported is None
+    # every variant is one that some library has, and the baseline one that all have
+    able = [cell for cell in cells if cell.unsupported is None]
+    assert {cell.label for cell in able} == set(variants)
+    assert {cell.client.library for cell in able if cell.label == "X25519"} == set(project.libraries)
+    native = {g for lib in project.libraries.values() for g in lib.supports.groups if "-mlkem" in g}
+    assert native == {variant.group for variant in variants.values()} - {"x25519"}
 
 
 def test_a_variant_s_connections_are_those_of_its_scale() -> None:

@@ -23,7 +23,7 @@ def campaign(tmp_path: Path) -> pl.DataFrame:
 
 
 def cell(**changes: Any) -> dict[str, Any]:
-    text = dict.fromkeys(["unsupported", "packets_client", "predicted_ms"])
+    text = dict.fromkeys(["unsupported", "failure", "packets_client", "predicted_ms"])
     return {
         **text,
         "arm": "main",
@@ -76,6 +76,43 @@ def test_hybrids_are_compared_with_their_parts_in_per_cent(campaign: pl.DataFram
     assert low < -20 < 20 < high
     texts = [note.text for note in figure.layout.annotations]
     assert {"NIST level 1", "NIST level 5"} <= set(texts)
+
+
+def test_unpatched_builds_have_a_line_for_every_variant_and_a_reason_where_it_is_empty(campaign: pl.DataFrame) -> None:
+    missing = dict.fromkeys(["ttfb_ms", "ttfb_low", "ttfb_high"])
+    cells = pl.DataFrame(
+        [
+            cell(label="ML-DSA-65", signature="mldsa65", ttfb_ms=4.0),
+            cell(label="X25519MLKEM768", group="x25519-mlkem768", ttfb_ms=3.0),
+            cell(label="X25519"),
+            cell(label="X25519", client_library="noq", server_library="noq", ttfb_ms=8.0),
+            cell(label="X25519", client_library="noq", ttfb_ms=9.0),  # of no library with itself
+            cell(label="X25519", arm="aa", ttfb_ms=10.0),
+            cell(label="X25519MLKEM768", client_library="noq", server_library="noq", group="x25519-mlkem768")
+            | missing
+            | {"unsupported": "noq has no group"},
+            cell(label="ML-DSA-65", client_library="noq", server_library="noq", signature="mldsa65")
+            | missing
+            | {"failure": "timed out"},
+        ],
+        infer_schema_length=None,
+    )
+    drawn = handshake_figures.native(campaign, cells, KNOWN, {"quiche": "Quiche"})
+    assert {trace.name: list(trace.x) for trace in drawn.figure.data} == {
+        "X25519": [2.0, 8.0],
+        "X25519MLKEM768": [3.0],
+        "ML-DSA-65": [4.0],
+    }
+    assert list(drawn.figure.layout.yaxis.ticktext) == ["noq", "Quiche"]
+    lines = {note.text: note for note in drawn.figure.layout.annotations if note.hovertext}
+    assert {text: note.hovertext for text, note in lines.items()} == {
+        "X25519MLKEM768 unsupported": "noq has no group",
+        "ML-DSA-65 failed": "timed out",
+    }
+    # each where the marker would be: in the library's row, on the variant's line
+    places = {trace.name: trace.y for trace in drawn.figure.data}
+    assert lines["X25519MLKEM768 unsupported"].y == pytest.approx(places["X25519MLKEM768"][0] - 1)
+    assert lines["ML-DSA-65 failed"].y == pytest.approx(places["ML-DSA-65"][0] - 1)
 
 
 @pytest.mark.parametrize(("libraries", "more"), [(6, 0), (7, 24)])

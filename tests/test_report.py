@@ -18,7 +18,7 @@ from quicbed.config import Project
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-HANDSHAKE_EXPERIMENTS = ("table2-kem", "table3-signature", "hybrid-cost", "amplification")
+HANDSHAKE_EXPERIMENTS = ("table2-kem", "table3-signature", "hybrid-cost", "native-handshake", "amplification")
 
 
 class Links(HTMLParser):

@@ -25,6 +25,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star")
 PUBLISHED = {"lsquic": ("LSQUIC, published", "triangle-left-open"), "quiche": ("quiche, published", "circle-open")}
 ROW_PX = 17
+LINE_PX = 10
+"""Height of a line of text within a row."""
 LEGEND_ENTRIES = 6
 """As many stand beside each other."""
 PHASES = (
@@ -151,9 +153,7 @@ def _missing(
     for (algorithm,), own in without.group_by("algorithm", maintain_order=True):
         parts = []
         for cell in own.to_dicts():
-            kind = "unsupported" if cell["unsupported"] else "failed" if cell["failure"] else "not measured"
-            reason = cell["unsupported"] or cell["failure"] or "no run counts"
-            parts.append((titles.get(cell["client_library"], cell["client_library"]), kind, reason))
+            parts.append((titles.get(cell["client_library"], cell["client_library"]), *_absent(cell)))
         figure.add_annotation(
             x=0,
             xref="paper",
@@ -165,6 +165,82 @@ def _missing(
             showarrow=False,
             font={"size": 9, "color": SOFT},
         )
+
+
+def _absent(cell: Mapping[str, Any]) -> tuple[str, str]:
+    """What a cell without a value is, and why."""
+    kind = "unsupported" if cell["unsupported"] else "failed" if cell["failure"] else "not measured"
+    return kind, cell["unsupported"] or cell["failure"] or "no run counts"
+
+
+def native(
+    campaign: pl.DataFrame, cells: pl.DataFrame, known: algorithms.Table, titles: Mapping[str, str] | None = None
+) -> Drawn:
+    """TTFB of unpatched builds: a row for each library, and in it a line for each variant."""
+    titles = titles or {}
+    shown = cells.filter((pl.col("arm") == "main") & (pl.col("client_library") == pl.col("server_library")))
+    names = libraries(shown)
+    rows = {name: row for row, name in enumerate(names)}
+    position = {entry.name: place for place, entry in enumerate((*known.groups, *known.signatures))}
+    variants = sorted(
+        set(shown.select("signature", "group", "label").rows()),
+        key=lambda variant: (position[variant[0]], position[variant[1]], variant[2]),
+    )
+    figure = go.Figure()
+    step = 0.84 / max(len(variants), 1)
+    for number, (_, _, label) in enumerate(variants):
+        own = shown.filter(pl.col("label") == label)
+        drawn = own.filter(pl.col("ttfb_ms").is_not_null())
+        offset = step * (number - (len(variants) - 1) / 2)
+        _markers(
+            figure,
+            x=drawn["ttfb_ms"].to_list(),
+            y=[rows[name] + offset for name in drawn["client_library"]],
+            low=drawn["ttfb_low"].to_list(),
+            high=drawn["ttfb_high"].to_list(),
+            name=label,
+            number=number,
+            text=[_hover(cell, titles) for cell in drawn.to_dicts()],
+        )
+        for cell in own.filter(pl.col("ttfb_ms").is_null()).to_dicts():
+            kind, reason = _absent(cell)
+            figure.add_annotation(
+                x=0,
+                xref="paper",
+                xanchor="left",
+                xshift=3,
+                y=rows[cell["client_library"]] + offset,
+                text=html.escape(f"{label} {kind}"),
+                hovertext=html.escape(reason),
+                showarrow=False,
+                font={"size": 8.5, "color": SOFT},
+            )
+    for row in range(1, len(rows)):
+        figure.add_hline(y=row - 0.5, line={"color": GRID, "width": 1})
+    _frame(
+        figure,
+        "Time to first byte with what libraries have of themselves",
+        campaign,
+        height=194 + len(rows) * (8 + LINE_PX * len(variants)),
+        caption="Median over all connections and its 95 % interval, resampling blocks; unpatched builds."
+        "<br>Unsupported: the library's own TLS has no such algorithm, see docs/libraries.md.",
+        left=110,
+        top=94,  # names of two lines
+    )
+    room = 3 if shown["ttfb_ms"].null_count() else 1  # for what is said at the left edge
+    _log_axis(figure, "x", "TTFB [ms]", shown["ttfb_ms"].drop_nulls().to_list(), room=room)
+    figure.update_yaxes(
+        tickvals=list(rows.values()),
+        ticktext=[html.escape(titles.get(name, name)) for name in rows],
+        range=[len(rows) - 0.5, -0.5],
+        showgrid=False,
+        zeroline=False,
+        showline=True,
+        linecolor=INK,
+        ticks="",
+    )
+    source = "beyond A Quantum of QUIC, Tables II and III"
+    return Drawn("native-handshake", figure, cells, _origins(campaign, shown), source)
 
 
 def kem_sizes(campaign: pl.DataFrame, cells: pl.DataFrame, primitives: pl.DataFrame) -> Drawn:
