@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -172,15 +173,52 @@ def test_after_a_reboot_only_files_are_restored(kernel: Path, tmp_path: Path, mo
     assert hosts.read_text() == "127.0.0.1 localhost\n"
 
 
-def test_a_value_that_does_not_hold_is_an_error(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clamped(type(kernel)):  # type: ignore[misc]
+@pytest.fixture
+def rounding(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernel takes no number above 20, and words not at all."""
+
+    class Rounding(type(kernel)):  # type: ignore[misc]
         def write_text(self, data: str, *_: Any, **__: Any) -> int:
+            if not data.isdigit():
+                raise OSError(errno.EINVAL, "Invalid argument")
             return int(super().write_text(str(min(int(data), 20))))
 
-    monkeypatch.setitem(agent._FILES, "sysctl", lambda name: Clamped(kernel / name))
+    monkeypatch.setitem(agent._FILES, "sysctl", lambda name: Rounding(kernel / name))
+    return kernel
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_value_that_does_not_hold_is_an_error_and_put_back(rounding: Path, tmp_path: Path, later: bool) -> None:
     settings = _settings(tmp_path)
     with pytest.raises(agent.AgentError, match=r"sysctl a\.clamped is '20' after it was set to '100'"):
         asyncio.run(settings.apply([_change("a.clamped", "100")]))
+    assert (rounding / "a.clamped").read_text() == "20"
+    if later:  # by the next agent
+        settings = _settings(tmp_path)
+        settings.load()
+    assert asyncio.run(settings.restore()) == (["sysctl a.clamped"], [])
+    assert (rounding / "a.clamped").read_text() == "10"
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_what_was_set_before_a_change_that_fails_is_put_back(rounding: Path, tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    with pytest.raises(agent.AgentError, match=r"sysctl a\.one: cannot be set to word: Invalid argument"):
+        asyncio.run(settings.apply([_change("a.clamped", "100"), _change("a.one", "word")]))
+    assert (rounding / "a.clamped").read_text() == "20"
+    assert asyncio.run(settings.restore()) == (["sysctl a.clamped"], [])
+    assert (rounding / "a.clamped").read_text() == "10"
+
+
+def test_a_value_that_held_at_last_is_protected_again(rounding: Path, tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    with pytest.raises(agent.AgentError, match="after it was set"):
+        asyncio.run(settings.apply([_change("a.clamped", "100")]))
+    asyncio.run(settings.apply([_change("a.clamped", "15")]))
+    (rounding / "a.clamped").write_text("17")  # by somebody else
+    later = _settings(tmp_path)
+    later.load()
+    assert asyncio.run(later.restore()) == ([], ["sysctl a.clamped"])
 
 
 def test_unknown_settings_are_refused_before_anything_changes(kernel: Path, tmp_path: Path) -> None:

@@ -155,6 +155,11 @@ def test_a_configuration_that_cannot_be_is_refused(changes: dict[str, Any], prob
         _parsed(**changes)
 
 
+def test_lists_of_processors_are_written_as_the_kernel_reads_them_back() -> None:
+    client = _parsed(cpus="5,2-3,3-4", irq_cpus="0,1,7").hosts["client"]
+    assert (client.cpus, client.irq_cpus) == ("2-5", "0-1,7")
+
+
 def test_a_tap_is_a_third_host() -> None:
     host = {"address": "a", "interface": {"name": "eth1"}, "ip": "10.0.0.1"}
     hosts = {"client": host, "server": {**host, "address": "b", "ip": "10.0.0.2"}}

@@ -140,12 +140,12 @@ class Config(Model):
 
 
 def _cpu_list(text: str) -> str:
-    """Check a list of processors as in cpuset(7), "List format"."""
+    """Check a list of processors as in cpuset(7), "List format"; returns it as the kernel prints it: `0,1` as `0-1`."""
     for part in text.split(","):
         first, _, last = part.partition("-")
         if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
             raise ValueError("is not a list of processors; write one as `2-5` or `0,2-3`")
-    return text
+    return cpu_ranges(cpus_of(text))
 
 
 CpuList = Annotated[str, AfterValidator(_cpu_list)]
@@ -173,6 +173,13 @@ def cpus_of(text: str) -> list[int]:
     """`0,2-3` to [0, 2, 3]."""
     parts = (part.partition("-") for part in text.split(","))
     return sorted({cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)})
+
+
+def cpu_ranges(cpus: Sequence[int]) -> str:
+    """[0, 2, 3] to `0,2-3`; *cpus* are sorted, each once."""
+    begins = [cpu for cpu in cpus if cpu - 1 not in cpus]
+    ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(begins, ends, strict=True))
 
 
 class SshAddress(Model):

@@ -9,7 +9,8 @@ their output; and it changes settings of the host and puts them back.
 methods of :class:`Agent` named `op_*`.
 
 **Write-ahead journal.** Before a setting is changed, its value and what it is changed to are on disk in
-`<directory>/journal.json`. The agent puts everything back when it is told to, when the connection ends, when nothing is
+`<directory>/journal.json`. Until it has been read back it is `unverified` there: whatever it is then, as what a driver
+has rounded, is this change's doing and not somebody else's. The agent puts everything back when it is told to, when the connection ends, when nothing is
 heard of the controller for `SILENCE_S`, and on SIGTERM, SIGHUP and SIGINT. If the agent itself is killed, the next one
 does it before anything else; so does `python3 <this file> restore <directory>`, typed on the host.
 
@@ -108,15 +109,17 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields[0] not in ("Z", "X") else None
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Replace a file, whole or not at all, and have it on disk on return."""
+def write_whole(path: Path, text: str, *, durably: bool = True) -> None:
+    """Replace a file, whole or not at all; *durably*: and have it on disk on return."""
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        if durably:
+            file.flush()
+            os.fsync(file.fileno())
     part.replace(path)
-    _sync_directory(path.parent)
+    if durably:
+        _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:
@@ -892,6 +895,8 @@ class Settings:
                 self.entries.append(entry)
             if after not in entry["after"]:
                 entry["after"].append(after)
+            if change["kind"] not in REMEDIES:
+                entry["unverified"] = True
             wanted.append(change)
             done.append({"kind": change["kind"], "name": change["name"], "before": before, "after": after})
         if not wanted:
@@ -905,6 +910,9 @@ class Settings:
                 raise AgentError(
                     f"{change['kind']} {change['name']} is {found!r} after it was set to {change['value']!r}"
                 )
+            if (entry := self._entry(change["kind"], change["name"])) is not None:
+                entry.pop("unverified", None)
+        self._save(durably=False)
         return done
 
     def _entry(self, kind: str, name: str) -> dict[str, Any] | None:
@@ -912,9 +920,9 @@ class Settings:
 
     # -- the journal
 
-    def _save(self) -> None:
+    def _save(self, *, durably: bool = True) -> None:
         content = {"format": FORMAT, "boot_id": boot_id(), **self.identity, "entries": self.entries}
-        write_durably(self.path, json.dumps(content, indent=1) + "\n")
+        write_whole(self.path, json.dumps(content, indent=1) + "\n", durably=durably)
 
     def load(self) -> None:
         """Take over what an earlier agent has changed; settings that ended with its boot are done with."""
@@ -956,7 +964,8 @@ class Settings:
                 found = await self.read(entry["kind"], entry["name"])
                 if found == entry["before"]:
                     continue
-                if found not in entry["after"] and not found.endswith(INCOMPLETE):
+                ours = found in entry["after"] or found.endswith(INCOMPLETE) or entry.get("unverified")
+                if not ours:
                     foreign.append(label)
                     continue
                 value = [entry["before"]] if entry["kind"] in REMEDIES else entry["before"]

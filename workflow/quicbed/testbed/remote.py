@@ -37,7 +37,7 @@ from quicbed.config import Interface, SshHost, SshMachine, TapHost, cpus_of
 from quicbed.config import Testbed as Settings
 
 from . import counters as parse
-from .agent import AgentError, ifb_name, shown, start_ticks, tree, tree_digest, write_durably
+from .agent import AgentError, ifb_name, shown, start_ticks, tree, tree_digest, write_whole
 from .base import (
     PACKAGES,
     Capture,
@@ -152,7 +152,7 @@ class Record:
     def save(self) -> None:
         """Have it on disk, or no file if nothing is changed."""
         if self.hosts:
-            write_durably(self.path, json.dumps({"format": RECORD_FORMAT, "hosts": self.hosts}, indent=1) + "\n")
+            write_whole(self.path, json.dumps({"format": RECORD_FORMAT, "hosts": self.hosts}, indent=1) + "\n")
         else:
             self.path.unlink(missing_ok=True)
 
