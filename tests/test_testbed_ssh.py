@@ -660,18 +660,47 @@ def test_what_the_configuration_names_is_set_and_restored(hosts: SshHosts) -> No
     assert hosts.settle(before) == {}
 
 
+def _noting(log: Path, *kinds: str) -> dict[str, Any]:
+    """Commands of these kinds that write their kind to a file."""
+    note = ["sh", "-c", 'echo "$2" >> "$1"', "sh", str(log)]
+    return {kind: [[*note, kind]] for kind in kinds}
+
+
 def test_commands_reserve_boot_and_release(hosts: SshHosts, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    note = ["sh", "-c", 'echo "$2" >> "$1"', "sh", str(log)]
     data = hosts.data()
-    data["commands"] = {"reserve": [[*note, "reserve"]], "boot": [[*note, "boot"]], "release": [[*note, "release"]]}
+    data["commands"] = _noting(log, "reserve", "boot", "release")
     with SshTestbed("pair", parse(Settings, data, "t")):
         assert log.read_text().split() == ["reserve", "boot"]
     assert log.read_text().split() == ["reserve", "boot", "release"]
-    data["commands"]["reserve"] = [["sh", "-c", "echo taken by somebody >&2; exit 4"]]
-    _refused(parse(Settings, data, "t"), r"testbed pair: command sh -c .*: taken by somebody \(exit status 4\)")
-    data["commands"]["reserve"] = [["no-such-command"]]
-    _refused(parse(Settings, data, "t"), r"command no-such-command: No such file")
+    # words may be secrets
+    failing = ["sh", "-c", "echo taken by somebody >&2; exit 4", "sh", "secret-word"]
+    data["commands"]["reserve"].append(failing)
+    _refused(
+        parse(Settings, data, "t"),
+        r"^testbed pair: commands\.reserve\[1\] \(sh\): taken by somebody \(exit status 4\)$",
+    )
+    # what was reserved before is released
+    assert log.read_text().split()[3:] == ["reserve", "release"]
+    data["commands"] = {"boot": [["sleep", "1000", "secret-word"]], "timeout_s": 0.2}
+    _refused(parse(Settings, data, "t"), r"^testbed pair: commands\.boot\[0\] \(sleep\): still running after 0\.2 s; ")
+    data["commands"] = {"reserve": [["no-such-command", "secret-word"]]}
+    _refused(
+        parse(Settings, data, "t"), r"^testbed pair: commands\.reserve\[0\] \(no-such-command\): No such file or directory$"
+    )
+
+
+def test_what_was_neither_reserved_nor_taken_is_not_released(hosts: SshHosts, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    data = hosts.data()
+    data["commands"] = _noting(log, "release")
+    with SshTestbed("pair", parse(Settings, data, "t")):
+        assert not log.exists()
+    assert log.read_text().split() == ["release"]
+    log.unlink()
+    data["hosts"]["server"]["interface"] = {"name": "eth7"}
+    _refused(parse(Settings, data, "t"), "no interface eth7")
+    assert not log.exists()
 
 
 def test_hosts_that_boot_are_awaited(hosts: SshHosts) -> None:
@@ -685,13 +714,28 @@ def test_hosts_that_boot_are_awaited(hosts: SshHosts) -> None:
     later.join()
 
 
-def test_a_second_controller_is_told_who_has_the_hosts(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_controller_is_told_who_has_the_hosts(
+    hosts: SshHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with SshTestbed("pair", hosts.settings()):
         _refused(hosts.settings(), rf"testbed pair is in use by process {os.getpid()}")
         # one of another machine does not see that lock
         monkeypatch.setattr("quicbed.testbed.remote.host_id", lambda: "another")
-        with pytest.raises(TestbedError, match=rf"client .*: is in use by .*, process {os.getpid()}; wait for it"):
+        reason = rf"client .*: is in use by .*, process {os.getpid()}; wait for it to end or stop it"
+        with pytest.raises(TestbedError, match=f"{reason}$"):
             SshTestbed("other", hosts.settings()).__enter__()
+        # nor does it boot or release them
+        log = tmp_path / "log"
+        for kinds, done, kept in (
+            (("boot", "release"), [], ""),
+            (("reserve", "boot", "release"), ["reserve"], "; what `commands.reserve` has reserved is not released"),
+            (("reserve", "release"), ["reserve"], "; what `commands.reserve` has reserved is not released"),
+        ):
+            log.write_text("")
+            settings = parse(Settings, {**hosts.data(), "commands": _noting(log, *kinds)}, "t")
+            with pytest.raises(TestbedError, match=f"{reason}{kept}$"):
+                SshTestbed("other", settings).__enter__()
+            assert log.read_text().split() == done
 
 
 def test_no_key_and_no_data_stand_on_a_command_line(hosts: SshHosts) -> None:

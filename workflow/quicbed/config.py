@@ -299,7 +299,10 @@ class Commands(Model):
 
     reserve: list[Argv] = Field(default_factory=list, description="Before anything else.")
     boot: list[Argv] = Field(default_factory=list, description="After reserving; then the hosts have to answer.")
-    release: list[Argv] = Field(default_factory=list, description="When everything is put back, also after an error.")
+    release: list[Argv] = Field(
+        default_factory=list,
+        description="When everything is put back, also after an error, if anything was reserved or a host was taken.",
+    )
     timeout_s: float = Field(900, gt=0, description="Longest time of one command, and of the hosts to answer, in s.")
 
 

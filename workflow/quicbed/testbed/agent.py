@@ -1201,11 +1201,7 @@ class Agent:
                 break
             except BlockingIOError:
                 pass
-            try:
-                found = json.loads(os.pread(descriptor, 65536, 0))
-                known = {**found, "agent": int(found["agent"]), "agent_ticks": int(found["agent_ticks"])}
-            except (ValueError, KeyError, TypeError):
-                known = None  # being written, or cut off
+            known = _written_holder(descriptor)
             ours = known is not None and replace is not None and known.get("session") == replace.get("session")
             if known is not None and ours and start_ticks(known["agent"]) == known["agent_ticks"]:
                 # the first signal lets it put everything back itself
@@ -1226,6 +1222,20 @@ class Agent:
         os.pwrite(descriptor, json.dumps(content).encode(), 0)
         self.lock = descriptor
         self.settings.identity = {"who": holder.get("who")}
+        return None
+
+    async def op_holder(self) -> dict[str, Any] | None:
+        """Who has the host, if somebody has; nothing changes."""
+        try:
+            descriptor = os.open(self.directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _written_holder(descriptor) or {"who": "an unknown program"}
+        finally:
+            os.close(descriptor)
         return None
 
     async def op_recover(self) -> dict[str, Any]:
@@ -1572,6 +1582,15 @@ class Agent:
                     raise AgentError(f"datagrams of {size} bytes to {address}: {error.strerror}") from None
                 times.append(time.monotonic() - begin)
         return times
+
+
+def _written_holder(descriptor: int) -> dict[str, Any] | None:
+    """Who stands in the lock file; null while that is being written, or if it was cut off."""
+    try:
+        found = json.loads(os.pread(descriptor, 65536, 0))
+        return {**found, "agent": int(found["agent"]), "agent_ticks": int(found["agent_ticks"])}
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 class _Echo(asyncio.DatagramProtocol):

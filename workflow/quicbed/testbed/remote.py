@@ -275,6 +275,14 @@ class RemoteMachine(Host):
         self._provided.clear()  # a host may come back without its disk
         self._abilities = None
 
+    async def answers(self) -> bool:
+        """Whether it could be connected to."""
+        try:
+            await self.open()
+        except TestbedError:
+            return False
+        return True
+
     async def close(self) -> None:
         """End the connection; the agent puts everything back that it has not yet."""
         if self.connection is not None:
@@ -861,7 +869,8 @@ class SshTestbed(LockedTestbed):
         self._capture = tool_of(settings)
         self.hosts = {}
         self._record: Record | None = None
-        self._reserved = False
+        self._owned = False
+        """Whether there is something to release: what was not reserved or taken may be somebody else's."""
 
     @property
     def tap(self) -> Host:
@@ -881,8 +890,15 @@ class SshTestbed(LockedTestbed):
         self._record = Record(directory / f"{self.name}.json")
         self._record.load()
         self._check_record()
-        self._reserve()
-        self.connect()
+        commands = self.settings.commands
+        for number in range(len(commands.reserve)):
+            self._command("reserve", number)
+            self._owned = True
+        if commands.boot:
+            self._look_for_others()
+        for number in range(len(commands.boot)):
+            self._command("boot", number)
+        self.connect(commands.timeout_s if commands.boot else 0)
         for host in self._remote.values():
             host.check(self._peer(host))
         if self._tap is not None:
@@ -921,8 +937,13 @@ class SshTestbed(LockedTestbed):
                     f"head -n 1) restore {left['directory']}) and remove {self._record.path}"
                 )
 
-    def connect(self) -> None:
-        """Connect to the hosts, which may still be booting if there are commands that boot them."""
+    def connect(self, patience_s: float = 0) -> None:
+        """Connect to the hosts, which may be booting and answer within *patience_s*."""
+        self._describe()
+        self._connect(self._machines, patience_s)
+
+    def _describe(self) -> None:
+        """Have the hosts of the configuration, without connections."""
         self._loop = Loop(f"quicbed-{self.name}")
         config = self.settings.ssh_config
         if self.settings.tap is not None:
@@ -933,7 +954,6 @@ class SshTestbed(LockedTestbed):
             role: RemoteHost(role, self.settings.hosts[role], self._loop, config, tools[role]) for role in ENDS
         }
         self.hosts = dict(self._remote)
-        self._connect(self._machines, self.settings.commands.timeout_s if self.settings.commands.boot else 0)
 
     def _connect(self, hosts: Collection[RemoteMachine], patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
@@ -963,10 +983,13 @@ class SshTestbed(LockedTestbed):
             self._loop.close()
             self._loop = None
 
-    def _command(self, argv: Sequence[str]) -> None:
+    def _command(self, kind: Literal["reserve", "boot", "release"], number: int) -> None:
+        """Run a command of the configuration; its words may be secrets and are not told."""
+        argv: list[str] = getattr(self.settings.commands, kind)[number]
+        what = f"testbed {self.name}: commands.{kind}[{number}] ({argv[0]})"
         try:
             done = subprocess.run(
-                list(argv),
+                argv,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -975,27 +998,38 @@ class SshTestbed(LockedTestbed):
                 check=False,
             )
         except OSError as error:
-            raise TestbedError(f"testbed {self.name}: command {argv[0]}: {error.strerror}") from None
+            raise TestbedError(f"{what}: {error.strerror}") from None
         except subprocess.TimeoutExpired:
             raise TestbedError(
-                f"testbed {self.name}: command {' '.join(argv)}: still running after "
-                f"{self.settings.commands.timeout_s:g} s; raise commands.timeout_s if it needs longer"
+                f"{what}: still running after {self.settings.commands.timeout_s:g} s; raise commands.timeout_s if it "
+                "needs longer"
             ) from None
         if done.returncode != 0:
             lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            raise TestbedError(
-                f"testbed {self.name}: command {' '.join(argv)}: {lines[-1] if lines else 'no message'} (exit status "
-                f"{done.returncode})"
-            )
+            raise TestbedError(f"{what}: {lines[-1] if lines else 'no message'} (exit status {done.returncode})")
 
-    def _reserve(self) -> None:
-        for argv in self.settings.commands.reserve:
-            self._command(argv)
-            self._reserved = True
-        # what was not reserved is not released: it may be somebody else's
-        self._reserved = True
-        for argv in self.settings.commands.boot:
-            self._command(argv)
+    def _look_for_others(self) -> None:
+        """Raise TestbedError if a host is in use by another controller, from which booting would take it.
+
+        Hosts that do not answer now are looked at when they are booted.
+        """
+        self._describe()
+        try:
+            answer = self._background.together([host.answers() for host in self._machines])
+            for host, answers in zip(self._machines, answer, strict=True):
+                with contextlib.suppress(HostLostError):
+                    found = host.request("holder") if answers else None
+                    if found is not None and not self._is_gone(found):
+                        raise self._in_use(host, found)
+        finally:
+            self.disconnect()
+
+    def _in_use(self, host: RemoteMachine, holder: Mapping[str, Any]) -> TestbedError:
+        """The error for a host that somebody else has. Nothing is released then: that would take it from them."""
+        kept = "; what `commands.reserve` has reserved is not released" if self.settings.commands.reserve else ""
+        self._owned = False
+        who = holder.get("who", "another program")
+        return TestbedError(f"{host.where}: is in use by {who}; wait for it to end or stop it{kept}")
 
     def _take(self, host: RemoteMachine) -> None:
         """Take a host for this controller, and clean up after whoever had it before."""
@@ -1012,10 +1046,8 @@ class SshTestbed(LockedTestbed):
         if found is not None and self._is_gone(found):
             found = host.request("acquire", holder=holder, replace=found, time_limit=limit)
         if found is not None:
-            raise TestbedError(
-                f"{host.where}: is in use by {found.get('who', 'another program')}; wait for it to end or stop it"
-            )
-        host.taken = True
+            raise self._in_use(host, found)
+        host.taken = self._owned = True
         host.request("recover", time_limit=limit)
         assert self._record is not None  # noqa: S101 (made before)
         if (known := self._record.hosts.get(host.key)) is not None:
@@ -1037,10 +1069,10 @@ class SshTestbed(LockedTestbed):
                 if machine.taken:
                     attempt(partial(self._release, machine))
             attempt(self.disconnect)
-        if self._reserved:
-            for argv in self.settings.commands.release:
-                attempt(partial(self._command, argv))
-            self._reserved = False
+        if self._owned:
+            for number in range(len(self.settings.commands.release)):
+                attempt(partial(self._command, "release", number))
+            self._owned = False
 
     def _release(self, host: RemoteMachine) -> None:
         if host.is_lost:
