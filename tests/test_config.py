@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -360,6 +362,36 @@ def test_campaigns_differ_by_scale_and_machine_and_not_by_cells(root: Path) -> N
     assert len(ids) == 3
     edit(root, "experiments/aead-goodput.yaml", "libraries: all", "libraries: [quiche]")
     assert campaign_of(Project(root), "aead-goodput", {"host_id": "a"})[0] in ids
+
+
+def test_campaigns_over_ssh_differ_by_what_is_set_on_the_hosts(root: Path) -> None:
+    machine = {"host_id": "a"}
+    # those of this machine have the ids that they had before there were others
+    _, local = campaign_of(Project(root), "aead-goodput", machine)
+    assert set(local) == {"experiment", "scale", "testbed", "machine", "bytes", "connections", "workload", "link"}
+    file = root / "config" / "testbeds" / "pair.yaml"
+
+    def id_with(**settings: Any) -> str:
+        host = {"interface": {"name": "eth1"}, "address": "a.example"}
+        hosts = {"client": host | {"ip": "192.0.2.1"}, "server": host | {"ip": "192.0.2.2"} | settings}
+        file.write_text(json.dumps({"kind": "ssh", "hosts": hosts}), encoding="utf-8")
+        return campaign_of(Project(root, {"testbed": "pair"}), "aead-goodput", machine)[0]
+
+    changes: list[dict[str, Any]] = [
+        {},
+        {"cpus": "2-3"},
+        {"governor": "performance"},
+        {"irq_cpus": "0-1"},
+        {"rings": {"rx": 512}},
+        {"rings": {"rx": 1024}},
+        {"sysctl": {"net.core.rmem_max": 1}},
+        {"ingress": ["fq"]},
+    ]
+    assert len({id_with(**change) for change in changes}) == len(changes)
+    # not by how that is written, nor by what a host is reached with
+    assert id_with(irq_cpus="1,0") == id_with(irq_cpus="0-1")
+    assert id_with(sysctl={"net.core.rmem_max": "1"}) == id_with(sysctl={"net.core.rmem_max": 1})
+    assert id_with(address="b.example", record=["net.core.somaxconn"]) == id_with()
 
 
 def libraries_of(root: Path, text: str) -> list[tuple[str, str]]:

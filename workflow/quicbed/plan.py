@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quicbed import march
-from quicbed.config import Experiment, Library, Link, Load, Pair, Project, Scale, Side, Variant, Workload
+from quicbed.config import Experiment, Library, Link, Load, Pair, Project, Scale, Side, Testbed, Variant, Workload
 
 SMALLEST_INITIAL = 1200
 """UDP payload in bytes that datagrams with Initial packets have at least (RFC 9000, 14.1)."""
@@ -226,11 +226,26 @@ def _bytes_of(project: Project, pair: Pair, scale: Scale) -> int:
     return min([scale.bytes, *(limit for limit in limits if limit is not None)])
 
 
+_HOST_SETTINGS = ("cpus", "governor", "irq_cpus", "rings", "sysctl", "ingress")
+"""Keys of a host that change what is measured there."""
+
+
+def host_settings(testbed: Testbed) -> str | None:
+    """Digest of what the configuration sets on both hosts while they measure; None where it cannot set anything."""
+    if testbed.kind != "ssh":
+        return None
+    chosen = {role: host.model_dump(include=set(_HOST_SETTINGS)) for role, host in testbed.hosts.items()}
+    for host in chosen.values():
+        host["sysctl"] = {name: str(value) for name, value in host["sysctl"].items()}
+    return digest(chosen)
+
+
 def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Id and identity of a campaign: runs of different campaigns are never compared.
 
     A campaign is an experiment at one scale on one testbed of one machine (its `host_id`, `cpu_model` and `kernel`),
-    with one workload and link. Cells may be added to it later.
+    with one workload and link, and with the same settings of its hosts (`host_settings`). Cells may be added to it
+    later.
     """
     experiment = project.experiments[name]
     scale = project.scale(name)
@@ -246,6 +261,8 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
     }
     if experiment.perf:
         identity["perf"] = experiment.perf.model_dump()
+    if (chosen := host_settings(project.testbed)) is not None:
+        identity["host_settings"] = chosen
     return digest(identity), identity
 
 

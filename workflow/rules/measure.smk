@@ -51,6 +51,7 @@ rule measure:
     resources:
         testbed=1,
     params:
+        **HOST_SETTINGS,
         scale=project.config.scale,
         seed=project.config.seed,
         gate=project.config.gate.model_dump(),
