@@ -42,6 +42,11 @@ def test_features_are_read_without_the_sums_of_groups() -> None:
     }
 
 
+def test_lists_of_processors_are_read_as_the_kernel_prints_them() -> None:
+    assert agent.listed("0,2-3,7") == [0, 2, 3, 7]
+    assert agent.listed("") == []
+
+
 def test_rings_are_those_of_now_not_the_largest() -> None:
     text = (
         "Ring parameters for eth0:\nPre-set maximums:\nRX:\t\t4096\nTX:\t\t4096\n"
@@ -477,6 +482,27 @@ def test_programs_run_to_their_end(host: Callable[[], Client]) -> None:
         client.ask("run", argv=["no-such-program"], timeout=1)
     with pytest.raises(agent.AgentError, match="no such operation"):
         client.ask("dance")
+
+
+def test_what_programs_can_be_held_to_is_tried(host: Callable[[], Client]) -> None:
+    own = sorted(os.sched_getaffinity(0))
+    client = host()
+    assert client.ask("held_to", cpus=own) == own
+    assert client.ask("held_to", cpus=[*own[:1], 4000]) == own[:1]
+    assert client.ask("held_to", cpus=[4000]) == []
+    assert sorted(os.sched_getaffinity(client.popen.pid)) == own
+
+
+def test_who_has_a_host_is_told_without_a_change(host: Callable[[], Client], tmp_path: Path) -> None:
+    first, second = host(), host()
+    before = sorted((tmp_path / "host").iterdir())
+    assert second.ask("holder") is None
+    assert sorted((tmp_path / "host").iterdir()) == before
+    assert first.ask("acquire", holder=_holder("a")) is None
+    assert second.ask("holder")["who"] == "controller of a"
+    first.end()
+    assert second.ask("holder") is None
+    assert second.ask("acquire", holder=_holder("b")) is None
 
 
 def test_answers_come_as_they_are_ready(host: Callable[[], Client]) -> None:

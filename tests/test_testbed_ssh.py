@@ -341,6 +341,51 @@ def test_settings_that_a_host_does_not_have(
         testbed._change({"client": client.standing_changes()})
 
 
+def test_what_is_set_on_a_host_is_recorded_as_it_reads_back(
+    testbed: SshTestbed, network: SshHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = testbed.client
+    data = network.data(cpus="0", sysctl={"net.ipv4.tcp_fin_timeout": 7}, record=["net.core.somaxconn"])
+    monkeypatch.setattr(client, "settings", parse(Settings, data, "t").hosts["client"])
+    monkeypatch.setitem(client.hello, "cpus_online", "0-1,4")
+    governors = dict(zip(("cpu0", "cpu1", "cpu4"), ("performance", "performance", "powersave"), strict=True))
+    there = {"governor": governors, "ring": {"link0 rx": "512", "link0 tx": "256"}, "irq": {"40": "2", "41": "0-1"}}
+    monkeypatch.setattr(client, "_interrupts", lambda: ["40", "41", "42"])
+    request = client.request
+
+    def answered(op: str, **arguments: Any) -> Any:
+        known = there.get(arguments["settings"][0][0]) if op == "read_settings" else None
+        return [known.get(name) for _, name in arguments["settings"]] if known else request(op, **arguments)
+
+    monkeypatch.setattr(client, "request", answered)
+    found = client.facts()
+    assert (found["cpu_set"], found["cpu_governor"]) == ("0", "performance (0-1), powersave (4)")
+    assert found["interface"]["rings"] == {"rx": 512, "tx": 256}
+    assert found["interface"]["irq_cpus"] == ["0-1", "2"]
+    # as they are, not as they were asked for
+    assert found["settings"]["net.ipv4.tcp_fin_timeout"] == client.read("/proc/sys/net/ipv4/tcp_fin_timeout").strip()
+    assert found["settings"]["net.core.somaxconn"]
+    governors["cpu4"] = "performance"
+    assert client.facts()["cpu_governor"] == "performance"
+    # processors need not be numbered without gaps
+    monkeypatch.setattr(client, "settings", _changed(network, "governor", "performance"))
+    assert [change["name"] for change in client.standing_changes()] == ["cpu0", "cpu1", "cpu4"]
+
+
+def test_every_package_of_a_host_can_be_too_hot(
+    testbed: SshTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    testbed.apply(THROUGHPUT)
+    for cpu, count in ((0, 3), (16, 4)):
+        (tmp_path / f"cpu{cpu}").write_text(f"{count}\n")
+    monkeypatch.setattr("quicbed.testbed.remote._THROTTLED", f"{tmp_path}/cpu{{}}")
+    monkeypatch.setitem(testbed.client.hello, "packages", [0, 16])
+    monkeypatch.setitem(testbed.server.hello, "packages", [1])
+    found = testbed.counters()
+    assert found["client.machine.throttled"] == 7
+    assert "server.machine.throttled" not in found
+
+
 def test_hosts_of_another_kind_and_disks_that_are_full(testbed: SshTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value, reason in (
         ("architecture", "riscv64", r"client .*: has processors of kind riscv64"),
@@ -352,6 +397,19 @@ def test_hosts_of_another_kind_and_disks_that_are_full(testbed: SshTestbed, monk
             patch.setitem(testbed.client.hello, key, value)
             with pytest.raises(TestbedError, match=reason):
                 testbed.client.check(MEASURED["server"])
+
+
+def test_processors_that_a_control_group_keeps_from_programs(
+    testbed: SshTestbed, network: SshHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = testbed.client
+    one = min(os.sched_getaffinity(0))
+    monkeypatch.setattr(client, "settings", _changed(network, "cpus", str(one)))
+    client.check(MEASURED["server"])
+    monkeypatch.setattr(client, "request", lambda op, **_arguments: [] if op == "held_to" else pytest.fail(op))
+    reason = rf"client .*: cpus: programs cannot be held to processor {one}; a control group"
+    with pytest.raises(TestbedError, match=reason):
+        client.check(MEASURED["server"])
 
 
 def test_an_interface_that_is_down(testbed: SshTestbed, network: SshHosts) -> None:
@@ -664,6 +722,35 @@ def _noting(log: Path, *kinds: str) -> dict[str, Any]:
     """Commands of these kinds that write their kind to a file."""
     note = ["sh", "-c", 'echo "$2" >> "$1"', "sh", str(log)]
     return {kind: [[*note, kind]] for kind in kinds}
+
+
+def test_programs_are_held_to_processors_that_are_isolated(hosts: SshHosts, tmp_path: Path) -> None:
+    own = os.sched_getaffinity(0)
+    if len(own) < 2:
+        pytest.skip("needs two processors")
+    isolated = max(own)
+    hosts.stop("server")
+    try:
+        # as with isolcpus= or CPUAffinity=, what the SSH server starts does not run there by itself
+        os.sched_setaffinity(0, own - {isolated})
+        hosts.start("server")
+    finally:
+        os.sched_setaffinity(0, own)
+    data = hosts.data()
+    data["hosts"]["server"]["cpus"] = str(isolated)
+    try:
+        with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
+            place = testbed.server.workspace(tmp_path)
+            argv = ["grep", "Cpus_allowed_list", "/proc/self/status"]
+            assert str(isolated) not in testbed.server.run(argv).stdout.split()
+            process = testbed.server.spawn(argv, stdout=place / "out", stderr=place / "err")
+            assert process.wait(PATIENCE_S).returncode == 0
+            assert testbed.server.read(str(place / "out")).split() == ["Cpus_allowed_list:", str(isolated)]
+            testbed.server.forget(tmp_path)
+            assert testbed.facts()["hosts"]["server"]["cpu_set"] == str(isolated)
+    finally:
+        hosts.stop("server")
+        hosts.start("server")
 
 
 def test_commands_reserve_boot_and_release(hosts: SshHosts, tmp_path: Path) -> None:

@@ -68,6 +68,36 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
+# Parameters of the kernel that tell how processors, timers and memory are used; others are nobody's business.
+_PARAMETERS = {
+    "amd_iommu",
+    "amd_pstate",
+    "clocksource",
+    "default_hugepagesz",
+    "hugepages",
+    "hugepagesz",
+    "idle",
+    "intel_idle.max_cstate",
+    "intel_iommu",
+    "intel_pstate",
+    "iommu",
+    "irqaffinity",
+    "isolcpus",
+    "maxcpus",
+    "mitigations",
+    "nohz",
+    "nohz_full",
+    "nosmt",
+    "numa_balancing",
+    "pcie_aspm",
+    "preempt",
+    "processor.max_cstate",
+    "rcu_nocbs",
+    "skew_tick",
+    "transparent_hugepage",
+    "tsc",
+}
+
 # linux/in.h
 _IP_MTU_DISCOVER = 10
 _IP_PMTUDISC_DO = 2
@@ -98,6 +128,20 @@ async def within(event: asyncio.Event, timeout: float) -> bool:
 def boot_id() -> str:
     """A name of this boot of the kernel: what is not on disk does not outlive it."""
     return read_text("/proc/sys/kernel/random/boot_id") or ""
+
+
+def listed(text: str) -> list[int]:
+    """`0,2-3` to [0, 2, 3]: processors as the kernel prints them (cpuset(7), "List format")."""
+    parts = [part.partition("-") for part in text.split(",") if part]
+    return [cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)]
+
+
+def _packages(cpus: Iterable[int]) -> list[int]:
+    """One of *cpus* of every processor package."""
+    found: dict[str | None, int] = {}
+    for cpu in cpus:
+        found.setdefault(read_text(f"/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id"), cpu)
+    return sorted(found.values())
 
 
 def start_ticks(pid: int) -> int | None:
@@ -264,7 +308,12 @@ class Programs:
                 os.waitpid(found.si_pid, 0)
 
     async def run(
-        self, argv: Sequence[str], *, timeout: float = TOOL_TIMEOUT_S, text: str | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = TOOL_TIMEOUT_S,
+        text: str | None = None,
+        cpus: Sequence[int] | None = None,
     ) -> tuple[int, str, str]:
         """Exit status and output of a program that is run to its end; raises AgentError if it takes too long."""
         with contextlib.ExitStack() as stack:
@@ -274,7 +323,9 @@ class Programs:
             if text is not None:
                 os.write(streams[0], text.encode())
                 os.lseek(streams[0], 0, os.SEEK_SET)
-            child = self.start(argv, stdin=streams[0], stdout=streams[1], stderr=streams[2], env={MARK: self.mark})
+            child = self.start(
+                argv, stdin=streams[0], stdout=streams[1], stderr=streams[2], env={MARK: self.mark}, cpus=cpus
+            )
             try:
                 await within(child.ended, timeout)
             finally:
@@ -1159,6 +1210,8 @@ class Agent:
         except (ValueError, OSError):
             libc = ""
         identity = read_text("/etc/machine-id") or platform.node()
+        online = read_text("/sys/devices/system/cpu/online") or f"0-{(os.cpu_count() or 1) - 1}"
+        parameters = (read_text("/proc/cmdline") or "").split()
         return {
             "pid": os.getpid(),
             "uid": os.geteuid(),
@@ -1174,11 +1227,12 @@ class Agent:
             "cpuinfo": cpuinfo,
             "virtual_machine": "hypervisor" in flags,
             "cpus": os.cpu_count() or 1,
-            "cpus_allowed": sorted(os.sched_getaffinity(0)),
+            "cpus_online": online,
+            "packages": _packages(listed(online)),
             "memory_bytes": memory.get("MemTotal", 0) * 1024,
             "hugepages": memory.get("HugePages_Total", 0),
             "clock_source": read_text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
-            "cpu_governor": read_text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            "kernel_parameters": [word for word in parameters if word.partition("=")[0] in _PARAMETERS],
             "congestion_controls": (read_text("/proc/sys/net/ipv4/tcp_available_congestion_control") or "").split(),
             "disk_free_bytes": usage.free,
             "missing": [name for name in ("ip", "tc", "ethtool", "ping") if not _has(name)],
@@ -1255,6 +1309,14 @@ class Agent:
     async def op_monotonic(self) -> int:
         """CLOCK_MONOTONIC of the host in ns, which is the clock of the endpoints' events."""
         return time.monotonic_ns()
+
+    async def op_held_to(self, cpus: list[int]) -> list[int]:
+        """Processors of a program that is held to *cpus*, which need not be among this agent's; none if it cannot be."""
+        try:
+            _, stdout, _ = await self.programs.run(["grep", "Cpus_allowed_list:", "/proc/self/status"], cpus=cpus)
+        except AgentError:
+            return []
+        return listed(stdout.partition(":")[2].strip())
 
     # -- operations: settings
 

@@ -33,7 +33,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from quicbed.config import Interface, SshHost, SshMachine, TapHost, cpus_of
+from quicbed.config import Interface, SshHost, SshMachine, TapHost, cpu_ranges, cpus_of
 from quicbed.config import Testbed as Settings
 
 from . import counters as parse
@@ -73,8 +73,8 @@ _UDP_OVERHEAD = 28  # IPv4 and UDP headers
 _FREE_BYTES = 200 * 2**20
 _OPTIONAL = ("perf", "iperf3")
 """Programs that some experiments need."""
-# Intel's count since boot; other processors have no such file.
-_THROTTLED = "/sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count"
+# Intel's count of a package since boot; other processors have no such file.
+_THROTTLED = "/sys/devices/system/cpu/cpu{}/thermal_throttle/package_throttle_count"
 _CLOCK_READINGS = 3
 _CLOCK_STEP_S = 0.1
 """More than slewing, at most 500 ppm (adjtimex(2)), changes a clock by during a run of minutes."""
@@ -512,6 +512,33 @@ class RemoteMachine(Host):
             )
         return row
 
+    @property
+    def throttle_counts(self) -> list[str]:
+        """Files that tell how often its processors were too hot."""
+        return [_THROTTLED.format(cpu) for cpu in self.hello["packages"]]
+
+    def _values(self, kind: str, names: Iterable[str]) -> dict[str, str | None]:
+        """Settings of one kind as they are now, by name; None where there is none."""
+        asked = list(names)
+        found = self.request("read_settings", settings=[[kind, name] for name in asked])
+        return dict(zip(asked, found, strict=True))
+
+    def _governor(self) -> str | None:
+        """The frequency governor of its processors; where they differ, those of which."""
+        by_value: dict[str, list[int]] = {}
+        cpus = cpus_of(self.hello["cpus_online"])
+        for cpu, value in zip(cpus, self._values("governor", (f"cpu{cpu}" for cpu in cpus)).values(), strict=True):
+            if value is not None:
+                by_value.setdefault(value, []).append(cpu)
+        if len(by_value) <= 1:
+            return next(iter(by_value), None)
+        return ", ".join(f"{value} ({cpu_ranges(own)})" for value, own in by_value.items())
+
+    def _machine_facts(self) -> dict[str, Any]:
+        """What the machine is, of any testbed."""
+        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing", "cpuinfo", "packages")}
+        return {**hello, "cpu_governor": self._governor(), "clock_offset_s": self.clock_offset_s}
+
     def _described(self) -> dict[str, Feature]:
         """What the machine is, in rows of any testbed."""
         hello = self.hello
@@ -587,10 +614,16 @@ class RemoteHost(RemoteMachine):
                 f"{self.where}: has processors of kind {self.hello['architecture']}, and what is built here is for "
                 f"{platform.machine()}; use a controller of the same kind"
             )
-        allowed = set(self.hello["cpus_allowed"])
+        online = self.hello["cpus_online"]
         for key, cpus in (("cpus", self.settings.cpus), ("irq_cpus", self.settings.irq_cpus)):
-            if cpus is not None and (unknown := set(cpus_of(cpus)) - allowed):
-                raise TestbedError(f"{self.where}: {key}: the host has no processor {min(unknown)}")
+            if cpus is not None and (unknown := set(cpus_of(cpus)) - set(cpus_of(online))):
+                raise TestbedError(f"{self.where}: {key}: the host has no processor {min(unknown)}; it has {online}")
+        # isolated ones are not among the agent's own and can be used all the same
+        if self._cpus and (refused := set(self._cpus) - set(self.request("held_to", cpus=self._cpus))):
+            raise TestbedError(
+                f"{self.where}: cpus: programs cannot be held to processor {min(refused)}; a control group of the SSH "
+                "server keeps them from it (cpuset(7); `AllowedCPUs=` of systemd): allow it there, or name others"
+            )
         name = str(self.find_interface()["ifname"])
         self._check_route(peer, name)
         self.interface = name
@@ -633,7 +666,7 @@ class RemoteHost(RemoteMachine):
             "ready": Feature(not problem, problem),
             **self._described(),
             "processors": Feature(True, f"{hello['cpus']} x {hello['cpu_model']}"),
-            "governor": Feature(True, hello["cpu_governor"] or "none"),
+            "governor": Feature(True, self._governor() or "none"),
             "congestion": Feature(True, ", ".join(hello["congestion_controls"]) or "none"),
             "hugepages": Feature(True, str(hello["hugepages"])),
             "delay": Feature(True, _ability(self.lacks("delay"))),
@@ -674,15 +707,15 @@ class RemoteHost(RemoteMachine):
             for which, entries in settings.rings.items()
         ]
         if settings.governor is not None:
-            for cpu in range(self.hello["cpus"]):
+            for cpu in cpus_of(self.hello["cpus_online"]):
                 changes.append({"kind": "governor", "name": f"cpu{cpu}", "value": settings.governor})
         if settings.irq_cpus is not None:
-            listed = self.run(["ls", f"/sys/class/net/{self.interface}/device/msi_irqs"], check=False)
-            if listed.returncode != 0:
+            interrupts = self._interrupts()
+            if not interrupts:
                 raise TestbedError(
                     f"{self.where}: irq_cpus: {self.interface} does not tell its interrupts; leave out `irq_cpus`"
                 )
-            changes += [{"kind": "irq", "name": number, "value": settings.irq_cpus} for number in listed.stdout.split()]
+            changes += [{"kind": "irq", "name": number, "value": settings.irq_cpus} for number in interrupts]
         if settings.ingress is not None:
             if lack := self.lacks("ifb"):
                 raise TestbedError(
@@ -695,6 +728,10 @@ class RemoteHost(RemoteMachine):
             lines = "\n".join(f"{address} {name}" for name, address in settings.names.items())
             changes.append({"kind": "hosts", "name": "/etc/hosts", "value": lines})
         return changes
+
+    def _interrupts(self) -> list[str]:
+        """Numbers of the interface's interrupts, as far as it tells them."""
+        return self.run(["ls", f"/sys/class/net/{self.interface}/device/msi_irqs"], check=False).stdout.split()
 
     def link_changes(self, link: LinkSettings) -> list[dict[str, Any]]:
         """What a link needs on this host."""
@@ -719,21 +756,23 @@ class RemoteHost(RemoteMachine):
         return changes + [{"kind": "sysctl", "name": name, "value": value} for name, value in sysctl.items()]
 
     def facts(self) -> dict[str, Any]:
-        """What the host and its interface are."""
-        names = [*_RECORDED, *self.settings.record]
-        values = self.request("read_settings", settings=[["sysctl", name] for name in names])
+        """What the host and its interface are, with settings as they read back now."""
+        names = dict.fromkeys([*_RECORDED, *self.settings.sysctl, *self.settings.record])
         features: dict[str, dict[str, bool]] = self.request("features", interface=self.interface)
+        rings = self._values("ring", (f"{self.interface} {which}" for which in ("rx", "tx")))
+        interrupts = self._values("irq", self._interrupts())
         row = self.find_interface()
-        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing", "cpuinfo")}
         return {
-            **hello,
+            **self._machine_facts(),
             "address": self.address,
-            "clock_offset_s": self.clock_offset_s,
+            "cpu_set": self.settings.cpus,
             "interface": {
                 "name": self.interface,
                 "mac": row.get("address"),
                 "mtu": row["mtu"],
                 "offloads": {name: feature["active"] for name, feature in features.items()},
+                "rings": {name.split()[1]: int(entries) for name, entries in rings.items() if entries is not None},
+                "irq_cpus": sorted({cpus for cpus in interrupts.values() if cpus is not None}),
                 "qdisc": self.qdisc(),
                 "ingress": self.settings.ingress,
                 "link": _fields(self.run(["ethtool", self.interface], check=False).stdout, ("Speed", "Duplex")),
@@ -742,7 +781,7 @@ class RemoteHost(RemoteMachine):
                     ("driver", "version", "firmware-version", "bus-info"),
                 ),
             },
-            "settings": dict(zip(names, values, strict=True)),
+            "settings": self._values("sysctl", names),
         }
 
     def _at_arrival(self, *, losses: bool) -> list[str]:
@@ -837,10 +876,9 @@ class RemoteTap(RemoteMachine):
 
     def facts(self) -> dict[str, Any]:
         """What the host and its interfaces are."""
-        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing", "cpuinfo")}
         rows = {row["ifname"]: row for row in self._rows()}
         interfaces = {name: {"mtu": rows[name]["mtu"], "mac": rows[name].get("address")} for name in self._of_kernel}
-        return {**hello, "clock_offset_s": self.clock_offset_s, "interfaces": interfaces}
+        return {**self._machine_facts(), "interfaces": interfaces}
 
 
 def _label(interface: Interface) -> str:
@@ -1232,9 +1270,10 @@ class SshTestbed(LockedTestbed):
     def counters(self) -> dict[str, float]:
         files = ("net/dev", "net/snmp", "net/netstat", "net/softnet_stat", "stat", "loadavg")
         pressures = {name: f"/proc/pressure/{name}" for name in parse.PRESSURES}
-        common = [*(f"/proc/{name}" for name in files), *pressures.values(), _THROTTLED]
+        common = [*(f"/proc/{name}" for name in files), *pressures.values()]
         hosts = list(self._remote.values())
         carriers = [f"/sys/class/net/{host.interface}/carrier_changes" for host in hosts]
+        throttles = [host.throttle_counts for host in hosts]
         values: dict[str, float] = {"time_s": time.monotonic(), "machine.load_1m": 0.0}
         to_client, to_server = 0, 0
         if self._link is not None and self._link.loss_percent:
@@ -1242,19 +1281,19 @@ class SshTestbed(LockedTestbed):
             to_client, to_server = client.request("lost", interface=client.interface)
         values |= {"link.lost_to_client": to_client, "link.lost_to_server": to_server}
         answers = self._background.together(
-            host.ask("counters", paths=[*common, carrier], interface=host.interface)
-            for host, carrier in zip(hosts, carriers, strict=True)
+            host.ask("counters", paths=[*common, carrier, *throttled], interface=host.interface)
+            for host, carrier, throttled in zip(hosts, carriers, throttles, strict=True)
         )
-        for host, carrier, answer in zip(hosts, carriers, answers, strict=True):
-            content = dict(zip([*common, carrier], answer["texts"], strict=True))
+        for host, carrier, throttled, answer in zip(hosts, carriers, throttles, answers, strict=True):
+            content = dict(zip([*common, carrier, *throttled], answer["texts"], strict=True))
             for path in (*common[: len(files)], carrier):
                 if content[path] is None:
                     raise TestbedError(f"{host.where}: cannot read {path}")
             role = host.name
             values[f"{role}.{host.interface}.carrier_changes"] = int(content[carrier])
             values[f"{role}.machine.clock_s"] = answer["clock_s"]
-            if content[_THROTTLED] is not None:
-                values[f"{role}.machine.throttled"] = int(content[_THROTTLED])
+            if counts := [int(content[path]) for path in throttled if content[path] is not None]:
+                values[f"{role}.machine.throttled"] = sum(counts)
             values |= parse.interface_counters(role, [host.interface], content["/proc/net/dev"])
             snmp, extended = content["/proc/net/snmp"], content["/proc/net/netstat"]
             values |= parse.protocol_counters(role, snmp, extended, answer["statistics"])
