@@ -115,6 +115,11 @@ def _change(name: str, value: str) -> agent.Change:
     return {"kind": "sysctl", "name": name, "value": value}
 
 
+def test_names_of_settings_have_a_slash_for_a_point() -> None:
+    file = agent._sysctl_file("net.ipv4.conf.eth0/100.rp_filter")
+    assert str(file) == "/proc/sys/net/ipv4/conf/eth0.100/rp_filter"
+
+
 def test_settings_are_changed_verified_and_restored(kernel: Path, tmp_path: Path) -> None:
     settings = _settings(tmp_path)
     done = asyncio.run(settings.apply([_change("a.one", "2"), _change("a.two", "1 2 3")]))

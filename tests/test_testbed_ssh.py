@@ -25,7 +25,7 @@ import fakeproject
 from faketestbed import FakeHost
 from quicbed import build as builds
 from quicbed import certificates, driver, march, measure, perf, proof
-from quicbed.config import ConfigError, Link, Load, Project, SshHost, parse
+from quicbed.config import LINK_SYSCTLS, ConfigError, Link, Load, Project, SshHost, parse
 from quicbed.config import Testbed as Settings
 from quicbed.doctor import doctor
 from quicbed.events import CONTRACT
@@ -34,6 +34,7 @@ from quicbed.testbed import HostLostError, LinkSettings, TestbedError, features
 from quicbed.testbed.base import PACKAGES
 from quicbed.testbed.loss import is_lost
 from quicbed.testbed.remote import SshTestbed, state_directory
+from quicbed.testbed.shaping import tcp_settings
 from quicbed.testbed.ssh import Loop, connect
 from sshhosts import MANAGEMENT, MEASURED, ROLES, SSHD, TAP, SshHosts
 
@@ -145,6 +146,15 @@ def _parsed(**changes: Any) -> Settings:
         ({"ip": "10.0.0.2"}, "client and server have the same ip"),
         ({"directory": "/"}, "directory"),
         ({"sysctl": {"net/x": "1"}}, "sysctl"),
+        ({"sysctl": {"net.ipv4.conf.//.x": "1"}}, "sysctl"),
+        (
+            {"sysctl": {"net.ipv4.tcp_rmem": "4096 131072 33554432"}},
+            "pair.yaml: hosts.client.sysctl: net.ipv4.tcp_rmem: every experiment sets this by its link and would",
+        ),
+        (
+            {"sysctl": {"net.ipv4.tcp_congestion_control": "bbr"}},
+            "net.ipv4.tcp_congestion_control: every experiment sets this by workload.congestion_control",
+        ),
         ({"host_key": "SHA256:abc"}, "host_key"),
         ({"sysctl": {"net.core.rmem_max": [1]}}, "net.core.rmem_max"),
         ({"ingress": []}, "ingress"),
@@ -153,6 +163,10 @@ def _parsed(**changes: Any) -> Settings:
 def test_a_configuration_that_cannot_be_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(problem)):
         _parsed(**changes)
+
+
+def test_kernel_settings_of_links_are_all_refused_on_hosts() -> None:
+    assert sorted(LINK_SYSCTLS) == sorted(["net.ipv4.tcp_congestion_control", *tcp_settings(WIRE)])
 
 
 def test_lists_of_processors_are_written_as_the_kernel_reads_them_back() -> None:

@@ -149,7 +149,15 @@ def _cpu_list(text: str) -> str:
 
 
 CpuList = Annotated[str, AfterValidator(_cpu_list)]
-Sysctl = Annotated[str, Field(pattern=r"^[a-z0-9_-]+(\.[a-zA-Z0-9_-]+)+$")]
+# A slash stands for a point in the name of an interface, as in sysctl(8): `net.ipv4.conf.eth0/100.rp_filter`.
+Sysctl = Annotated[str, Field(pattern=r"^[a-z0-9_-]+(\.[a-zA-Z0-9_-]+(/[a-zA-Z0-9_-]+)*)+$")]
+LINK_SYSCTLS = (
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_no_metrics_save",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+)
+"""Kernel settings that every link sets (`quicbed.testbed.shaping.tcp_settings`)."""
 Ipv4 = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}$")]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:%-]+$")]
 Argv = Annotated[list[str], Field(min_length=1)]
@@ -254,6 +262,15 @@ class SshHost(SshMachine):
         description="Queueing discipline that arriving frames go through, in the words of tc(8), as `[netem, delay, "
         "10ms]`: at an `ifb` interface that the kernel must have; null: none.",
     )
+
+    @field_validator("sysctl")
+    @classmethod
+    def _not_of_links(cls, value: dict[str, int | str]) -> dict[str, int | str]:
+        for name in LINK_SYSCTLS:
+            if name in value:
+                own = "workload.congestion_control" if name.endswith("congestion_control") else "its link"
+                raise ValueError(f"{name}: every experiment sets this by {own} and would overwrite it; leave it out")
+        return value
 
 
 class TapHost(SshMachine):

@@ -614,7 +614,8 @@ def _words(text: str) -> str:
 
 
 def _sysctl_file(name: str) -> Path:
-    return Path("/proc/sys") / name.replace(".", "/")
+    """A slash in a name stands for a point in that of a file (sysctl(8))."""
+    return Path("/proc/sys") / name.translate(str.maketrans("./", "/."))
 
 
 _FILES: dict[str, Callable[[str], Path]] = {
