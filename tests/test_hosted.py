@@ -16,7 +16,7 @@ import pytest
 from quicbed import build as builds
 from quicbed import hosted, march
 from quicbed.build import BuildError
-from quicbed.config import ConfigError, Project, parse
+from quicbed.config import ConfigError, Project, parse, read_yaml
 from quicbed.config import Testbed as Settings
 from quicbed.plan import build_of, builds_needed, cells_of
 from quicbed.testbed import TestbedError
@@ -161,6 +161,15 @@ def test_a_host_that_cannot_build_is_told_why(tmp_path: Path) -> None:
         TestbedError, match=r"1024 MiB free in /var/lib/quicbed, \d+ are needed to build there; make room"
     ):
         hosted._on_host(project, cast(RemoteHost, host), [("quinn", "stock+client")], tmp_path / "log")
+
+
+def test_hosts_are_not_told_how_testbeds_are_reached_and_reserved(tmp_path: Path) -> None:
+    project = on_hosts()
+    files = builder(project, Host(), tmp_path / "log")._repository(tmp_path)
+    (name,) = [name for name in files if name.startswith("config/testbeds/")]
+    assert name == f"config/testbeds/{project.config.testbed}.yaml"
+    assert parse(Settings, read_yaml(files[name]), name) == parse(Settings, {"kind": "local"}, "plain")
+    assert "config/libraries/quinn.yaml" in files
 
 
 def packed(*names: str, **content: Any) -> bytes:

@@ -839,6 +839,15 @@ def test_a_second_controller_is_told_who_has_the_hosts(
             assert log.read_text().split() == done
 
 
+SECRET = "word-that-nobody-is-told"
+
+
+def _files_with(text: str, directory: Path) -> list[str]:
+    """Files below a directory that hold a text."""
+    argv = ["grep", "-rlFe", text, str(directory)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
 def test_no_key_and_no_data_stand_on_a_command_line(hosts: SshHosts) -> None:
     settings = hosts.settings(names={"secret-name": "10.115.0.2"})
     with SshTestbed("pair", settings) as testbed:
@@ -1170,7 +1179,8 @@ def test_an_experiment_is_measured_over_ssh(
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: _Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
     project = fakeproject.make(tmp_path / "project", EXPERIMENT, monkeypatch)
-    (project.root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(hosts.data()), encoding="utf-8")
+    data = hosts.data() | {"commands": {kind: [["true", SECRET]] for kind in ("reserve", "release")}}
+    (project.root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(data), encoding="utf-8")
     for role in ROLES:  # where the fake endpoint looks for the table of algorithms
         shutil.copytree(project.root / "workflow", Path(hosts.settings().hosts[role].directory) / "workflow")
     certificates = project.build / "certificates"
@@ -1201,6 +1211,12 @@ def test_an_experiment_is_measured_over_ssh(
     shown = capsys.readouterr().out
     assert "client (10.114.0.1)" in shown
     assert "interface" in shown
+    # neither the words of commands nor keys are told anywhere
+    key = hosts.key.read_text().splitlines()[1]
+    for kept in (project.root, *(Path(hosts.settings().hosts[role].directory) for role in ROLES)):
+        found = [file for text in (SECRET, key) for file in _files_with(text, kept)]
+        assert found == [str(project.root / "config" / "testbeds" / "pair.yaml")] * (kept == project.root)
+    assert SECRET not in shown
 
 
 REAL = """
@@ -1381,7 +1397,7 @@ def _quick_project(root: Path, hosts: SshHosts, **build: str) -> None:
     text = REAL.replace("KIND", "bulk").replace("flavour: FLAVOUR\n", "").replace("quinn", "quick")
     text = text.replace("BYTES, connections: 3", "1000")
     (config / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
-    data = hosts.data() | {"build": {"where": "hosts", **build}}
+    data = hosts.data() | {"build": {"where": "hosts", **build}, "commands": {"release": [["true", SECRET]]}}
     (config / "testbeds" / "pair.yaml").write_text(json.dumps(data), encoding="utf-8")
     (config / "config.yaml").write_text("testbed: pair\nscale: tiny\nexperiments: [test]\n", encoding="utf-8")
 
@@ -1414,6 +1430,9 @@ def test_hosts_build_what_runs_there(hosts: SshHosts, tmp_path: Path) -> None:
     builder = Path(hosts.data()["hosts"]["client"]["directory"]) / "builder"
     assert {path.name.partition("-")[0] for path in builder.iterdir()} == {"project", "python", "sources", "quick"}
     assert not list(root.rglob("*.tar"))
+    # what reserves the hosts is known here alone
+    assert _files_with(SECRET, root) == [str(root / "config" / "testbeds" / "pair.yaml")]
+    assert [_files_with(SECRET, Path(host.directory)) for host in hosts.settings().hosts.values()] == [[], []]
     (root / "log").unlink()
     again = _host_builds(root)  # although the hosts are not asked
     assert (again.returncode, again.stdout, (root / "log").read_text()) == (0, done.stdout, "")

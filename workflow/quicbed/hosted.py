@@ -153,18 +153,27 @@ class Builder:
         return target
 
     def _repository(self, directory: Path) -> Files:
-        """This repository's files that builds are made of, and the configuration without the controller's paths."""
+        """This repository's files that builds are made of, and the configuration without the controller's paths.
+
+        Nor is it told there how hosts are reached, reserved and booted.
+        """
         root = self.project.root
         files = {
             f"{top}/{name}": file
             for top in _OWN
             for name, file in _below(root / top).items()
             if not {"target", "__pycache__"} & set(file.relative_to(root).parts)  # made by cargo and Python
+            and file.parent != root / "config" / "testbeds"
         }
         config = directory / "config.yaml"
         told = self.project.config.model_dump(exclude={"paths", "published"})
         config.write_text(yaml.safe_dump(told), encoding="utf-8")
-        return files | {"config/config.yaml": config}
+        testbed = directory / "testbed.yaml"
+        testbed.write_text("kind: local\n", encoding="utf-8")
+        return files | {
+            "config/config.yaml": config,
+            f"config/testbeds/{self.project.config.testbed}.yaml": testbed,
+        }
 
     # ---- a build -------------------------------------------------------------------------------------------------
 
