@@ -30,7 +30,7 @@ from quicbed.config import Testbed as Settings
 from quicbed.doctor import doctor
 from quicbed.events import CONTRACT
 from quicbed.generator import Iperf3
-from quicbed.testbed import HostLostError, LinkSettings, TestbedError, features
+from quicbed.testbed import HostLostError, LinkSettings, TestbedError, features, ssh
 from quicbed.testbed.base import PACKAGES
 from quicbed.testbed.loss import is_lost
 from quicbed.testbed.remote import SshTestbed, state_directory
@@ -246,6 +246,38 @@ def test_unknown_and_changed_host_keys_are_refused(hosts: SshHosts, known: str) 
     hosts.known_hosts.write_text("\n".join(lines) + "\n")
     try:
         _refused(hosts.settings(), rf"server .*: the host key SHA256:\S+ of {MANAGEMENT['server']} is not trusted\. If")
+    finally:
+        hosts.write_known_hosts()
+
+
+def test_a_configuration_that_takes_every_host_key_is_refused(hosts: SshHosts, tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host {MANAGEMENT['server']}\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n{hosts.config.read_text()}"
+    )
+    data = hosts.data() | {"ssh_config": [str(config)]}
+    _refused(parse(Settings, data, "t"), r"server .*: `UserKnownHostsFile none` of the .*pin the key with `host_key`$")
+    data["hosts"]["server"]["host_key"] = hosts.host_key("server")
+    with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
+        assert testbed.server.run(["true"]).returncode == 0
+    # nor are jump hosts trusted that way
+    jump = f"Host {MANAGEMENT['client']}\n  ProxyJump root@{MANAGEMENT['server']}:22\n"
+    config.write_text(jump + config.read_text())
+    _refused(parse(Settings, data, "t"), r"client .*: `UserKnownHostsFile none` .*with its `host_key` as `jump`$")
+
+
+def test_the_systems_host_keys_are_trusted_too(
+    hosts: SshHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tmp_path / "ssh_known_hosts"
+    system.write_text(hosts.known_hosts.read_text())
+    monkeypatch.setitem(ssh._KNOWN_HOSTS, "GlobalKnownHostsFile", (str(system), str(tmp_path / "none")))
+    hosts.known_hosts.unlink()
+    try:
+        with SshTestbed("pair", hosts.settings()) as testbed:
+            assert testbed.server.run(["true"]).returncode == 0
+        system.unlink()
+        _refused(hosts.settings(), r"client .*: the host key SHA256:\S+ of .* is not trusted\. If")
     finally:
         hosts.write_known_hosts()
 

@@ -13,11 +13,12 @@ import contextlib
 import hashlib
 import itertools
 import json
+import os
 import shlex
 import socket
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,6 +42,12 @@ REQUEST_TIMEOUT_S = 30.0
 PING_S = 5.0
 PING_TIMEOUT_S = 15.0
 _AGENT = Path(__file__).with_name("agent.py")
+
+_KNOWN_HOSTS = {
+    "UserKnownHostsFile": ("~/.ssh/known_hosts", "~/.ssh/known_hosts2"),
+    "GlobalKnownHostsFile": ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2"),
+}
+"""Where host keys are looked for unless the OpenSSH configuration names other files by these keys (ssh_config(5))."""
 
 # Reads which agent is wanted, receives it if it is not there with this content, and becomes it. It reads no byte more:
 # what follows is for the agent.
@@ -142,6 +149,58 @@ def _fingerprint(host_key: str) -> str:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
+async def _chosen(
+    where: str, host: str, options: Mapping[str, Any], *, remedy: str
+) -> asyncssh.SSHClientConnectionOptions:
+    """What is chosen for a host, OpenSSH configuration included.
+
+    TestbedError if that names no known_hosts file, where asyncssh would take any key.
+    """
+    chosen: asyncssh.SSHClientConnectionOptions
+    chosen = await asyncssh.SSHClientConnectionOptions.construct(host=host, **options)
+    if chosen.known_hosts is None:
+        raise TestbedError(
+            f"{where}: `UserKnownHostsFile none` of the OpenSSH configuration would let every host key of {host} pass; "
+            f"name a file there, or {remedy}"
+        )
+    return chosen
+
+
+def _hops(chosen: asyncssh.SSHClientConnectionOptions) -> list[str]:
+    """Hosts of `ProxyJump` ([user@]host[:port], ssh_config(5)), which asyncssh connects to itself."""
+    if not isinstance(chosen.tunnel, str):
+        return []
+    return [hop.rpartition("@")[2].partition(":")[0] for hop in chosen.tunnel.split(",")]
+
+
+async def _trusted(where: str, address: SshAddress, options: Mapping[str, Any]) -> Any:
+    """Host keys that are trusted, as asyncssh takes them: the one that is pinned, or those of files that there are.
+
+    TestbedError if any key would do, on the way to the host too.
+    """
+    known: Any = ([], [], [])
+    if address.host_key is not None:
+        known = ([asyncssh.import_public_key(address.host_key)], [], [])
+    pinned = {} if address.host_key is None else {"known_hosts": known}
+    chosen = await _chosen(where, address.address, {**options, **pinned}, remedy="pin the key with `host_key`")
+    waiting, seen = _hops(chosen), set()
+    while waiting:
+        hop = waiting.pop()
+        if hop not in seen:
+            seen.add(hop)
+            own = {key: value for key, value in options.items() if key == "config"}
+            remedy = "name that host with its `host_key` as `jump`"
+            waiting += _hops(await _chosen(where, hop, own, remedy=remedy))
+    if pinned:
+        return known
+    files: list[str] = []
+    for key, usual in _KNOWN_HOSTS.items():
+        named = chosen.config.get(key)
+        files += named if isinstance(named, list) else usual
+    paths = [str(Path(file).expanduser()) for file in files]
+    return [path for path in paths if Path(path).is_file() and os.access(path, os.R_OK)] or known
+
+
 async def connect(
     where: str,
     address: SshAddress,
@@ -177,8 +236,7 @@ async def connect(
     try:
         if address.key is not None:
             options["client_keys"] = [str(Path(address.key).expanduser())]
-        if address.host_key is not None:
-            options["known_hosts"] = ([asyncssh.import_public_key(address.host_key)], [], [])
+        options["known_hosts"] = await _trusted(where, address, options)
         connection, _ = await asyncssh.create_connection(client, address.address, **options)
     except asyncssh.HostKeyNotVerifiable:
         shown = clients[-1].fingerprint if clients else ""
