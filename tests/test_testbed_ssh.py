@@ -1030,6 +1030,25 @@ def test_a_killed_agent_is_replaced_and_cleaned_up_after(hosts: SshHosts, tmp_pa
         assert "mtu 1400" in _shown_link(hosts, "client")
 
 
+def test_a_host_that_is_booted_again_is_awaited_with_its_link(hosts: SshHosts) -> None:
+    link = ["ip", "-n", hosts.namespaces["server"], "link", "set", "link0"]
+    with SshTestbed("pair", hosts.settings()) as testbed:
+        hosts.stop("server")
+        assert hosts.kill("server", "/agent/")
+        with pytest.raises(HostLostError):
+            testbed.server.run(["true"])
+        subprocess.run([*link, "down"], check=True)
+        later = [threading.Timer(0.3, hosts.start, ["server"]), threading.Timer(1, subprocess.run, [[*link, "up"]])]
+        for step in later:
+            step.start()
+        try:
+            testbed.recover()
+        finally:
+            for step in later:
+                step.join()
+        assert testbed.link_problem() is None
+
+
 def test_competing_traffic_of_iperf3_outlives_a_lost_connection(hosts: SshHosts) -> None:
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed")

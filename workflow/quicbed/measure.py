@@ -38,7 +38,8 @@ def _terminating() -> Iterator[None]:
 
 def testbed_of(project: Project) -> Testbed:
     """The configured testbed, to be entered as a context manager."""
-    return open_testbed(project.config.testbed, project.testbed.kind, project.testbed)
+    patience_s = project.config.gate.link_wait_s
+    return open_testbed(project.config.testbed, project.testbed.kind, project.testbed, patience_s)
 
 
 def _check_tools(project: Project, name: str) -> None:

@@ -46,8 +46,11 @@ __all__ = [
 ]
 
 
-def open_testbed(name: str, kind: str, settings: Settings | None = None) -> Testbed:
-    """The testbed of this name and kind, to be used as a context manager; kind `ssh` needs its settings."""
+def open_testbed(name: str, kind: str, settings: Settings | None = None, patience_s: float = 0) -> Testbed:
+    """The testbed of this name and kind, to be used as a context manager; kind `ssh` needs its settings.
+
+    *patience_s* is how long its hosts are awaited once they are lost.
+    """
     if kind == "local":
         return LocalTestbed(name, None if settings is None else tool_of(settings))
     if kind == "ssh":
@@ -56,5 +59,5 @@ def open_testbed(name: str, kind: str, settings: Settings | None = None) -> Test
         # loading the SSH library takes a moment that other testbeds need not wait
         from .remote import SshTestbed
 
-        return SshTestbed(name, settings)
+        return SshTestbed(name, settings, patience_s)
     raise TestbedError(f"testbed {name}: unknown kind {kind!r}; known: local, ssh")

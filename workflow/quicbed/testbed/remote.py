@@ -897,9 +897,11 @@ class SshTestbed(LockedTestbed):
 
     kind = "ssh"
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: Settings, patience_s: float = _RECONNECT_S) -> None:
+        """*patience_s* is how long a host that is lost is awaited."""
         super().__init__(name)
         self.settings = settings
+        self._patience_s = max(patience_s, _RECONNECT_S)
         self.session = uuid.uuid4().hex
         self._loop: Loop | None = None
         self._remote: dict[Role, RemoteHost] = {}
@@ -937,15 +939,20 @@ class SshTestbed(LockedTestbed):
         for number in range(len(commands.boot)):
             self._command("boot", number)
         self.connect(commands.timeout_s if commands.boot else 0)
-        for host in self._remote.values():
-            host.check(self._peer(host))
-        if self._tap is not None:
-            self._tap.check()
+        self._check(self._machines)
         with self._signals.held():
             for machine in self._machines:
                 self._take(machine)
         self._change({machine.name: machine.standing_changes() for machine in self._machines})
         self._probe(None)
+
+    def _check(self, machines: Iterable[RemoteHost | RemoteTap]) -> None:
+        """Raise TestbedError unless machines can be used; changes nothing."""
+        for machine in machines:
+            if isinstance(machine, RemoteHost):
+                machine.check(self._peer(machine))
+            else:
+                machine.check()
 
     def _peer(self, host: RemoteHost) -> str:
         """Address of the other end of the link."""
@@ -1141,11 +1148,24 @@ class SshTestbed(LockedTestbed):
         for machine in self._machines:
             if machine not in lost:
                 machine.end_programs()
-        self._connect(lost, _RECONNECT_S)
+        self._regain(lost)
         with self._signals.held():
             for machine in lost:
                 self._take(machine)
         self._change({machine.name: machine.standing_changes() for machine in lost})
+
+    def _regain(self, lost: Sequence[RemoteHost | RemoteTap]) -> None:
+        """Connect to hosts again. One that has been booted answers late, and can be used later than that."""
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                self._connect(lost, 0)
+                self._check(lost)
+                return
+            except TestbedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_S)
 
     def link_problem(self) -> str | None:
         mtu = None if self._link is None else self._link.mtu

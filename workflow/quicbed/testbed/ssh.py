@@ -183,7 +183,8 @@ async def _trusted(where: str, address: SshAddress, options: Mapping[str, Any]) 
         known = ([asyncssh.import_public_key(address.host_key)], [], [])
     pinned = {} if address.host_key is None else {"known_hosts": known}
     chosen = await _chosen(where, address.address, {**options, **pinned}, remedy="pin the key with `host_key`")
-    waiting, seen = _hops(chosen), set()
+    waiting = _hops(chosen)
+    seen: set[str] = set()
     while waiting:
         hop = waiting.pop()
         if hop not in seen:
