@@ -142,6 +142,7 @@ def _parsed(**changes: Any) -> Settings:
         ({"interface": {}}, "needs one of `name`, `pci` and `mac`"),
         ({"interface": {"name": "a", "mac": "02:00:00:00:00:01"}}, "needs one of"),
         ({"cpus": "5-2"}, "is not a list of processors"),
+        ({"irq_cpus": "0-99999999999"}, "is not a list of processors"),
         ({"adress": "b"}, "adress: unknown key; did you mean `address`"),
         ({"ip": "10.0.0.2"}, "client and server have the same ip"),
         ({"directory": "/"}, "directory"),
@@ -252,9 +253,8 @@ def test_unknown_and_changed_host_keys_are_refused(hosts: SshHosts, known: str) 
 
 def test_a_configuration_that_takes_every_host_key_is_refused(hosts: SshHosts, tmp_path: Path) -> None:
     config = tmp_path / "config"
-    config.write_text(
-        f"Host {MANAGEMENT['server']}\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n{hosts.config.read_text()}"
-    )
+    every = f"Host {MANAGEMENT['server']}\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n"
+    config.write_text(every + hosts.config.read_text())
     data = hosts.data() | {"ssh_config": [str(config)]}
     _refused(parse(Settings, data, "t"), r"server .*: `UserKnownHostsFile none` of the .*pin the key with `host_key`$")
     data["hosts"]["server"]["host_key"] = hosts.host_key("server")
@@ -809,18 +809,15 @@ def test_commands_reserve_boot_and_release(hosts: SshHosts, tmp_path: Path) -> N
     # words may be secrets
     failing = ["sh", "-c", "echo taken by somebody >&2; exit 4", "sh", "secret-word"]
     data["commands"]["reserve"].append(failing)
-    _refused(
-        parse(Settings, data, "t"),
-        r"^testbed pair: commands\.reserve\[1\] \(sh\): taken by somebody \(exit status 4\)$",
-    )
+    reason = r"^testbed pair: commands\.reserve\[1\] \(sh\): taken by somebody \(exit status 4\)$"
+    _refused(parse(Settings, data, "t"), reason)
     # what was reserved before is released
     assert log.read_text().split()[3:] == ["reserve", "release"]
     data["commands"] = {"boot": [["sleep", "1000", "secret-word"]], "timeout_s": 0.2}
     _refused(parse(Settings, data, "t"), r"^testbed pair: commands\.boot\[0\] \(sleep\): still running after 0\.2 s; ")
     data["commands"] = {"reserve": [["no-such-command", "secret-word"]]}
-    _refused(
-        parse(Settings, data, "t"), r"^testbed pair: commands\.reserve\[0\] \(no-such-command\): No such file or directory$"
-    )
+    reason = r"^testbed pair: commands\.reserve\[0\] \(no-such-command\): No such file or directory$"
+    _refused(parse(Settings, data, "t"), reason)
 
 
 def test_what_was_neither_reserved_nor_taken_is_not_released(hosts: SshHosts, tmp_path: Path) -> None:
@@ -845,6 +842,19 @@ def test_hosts_that_boot_are_awaited(hosts: SshHosts) -> None:
     with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
         assert testbed.server.run(["true"]).returncode == 0
     later.join()
+
+
+def test_hosts_that_nobody_boots_are_not_awaited(hosts: SshHosts) -> None:
+    hosts.stop("server")
+    data = hosts.data()
+    data["commands"] = {"boot": [["false"]]}
+    later = threading.Timer(1.5, hosts.start, ["server"])
+    later.start()
+    try:
+        with pytest.raises(TestbedError, match=r"server .*: 10\.114\.0\.2 cannot be reached"):
+            SshTestbed("pair", parse(Settings, data, "t")).inspect()
+    finally:
+        later.join()
 
 
 def test_a_second_controller_is_told_who_has_the_hosts(

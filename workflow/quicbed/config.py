@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -139,11 +139,15 @@ class Config(Model):
         return value
 
 
+_MOST_CPUS = 8192  # of the kernel (CONFIG_NR_CPUS)
+
+
 def _cpu_list(text: str) -> str:
     """Check a list of processors as in cpuset(7), "List format"; returns it as the kernel prints it: `0,1` as `0-1`."""
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+        numbers = [first, last or first]
+        if not all(map(str.isdigit, numbers)) or not int(numbers[0]) <= int(numbers[1]) < _MOST_CPUS:
             raise ValueError("is not a list of processors; write one as `2-5` or `0,2-3`")
     return cpu_ranges(cpus_of(text))
 
@@ -183,10 +187,11 @@ def cpus_of(text: str) -> list[int]:
     return sorted({cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)})
 
 
-def cpu_ranges(cpus: Sequence[int]) -> str:
-    """[0, 2, 3] to `0,2-3`; *cpus* are sorted, each once."""
-    begins = [cpu for cpu in cpus if cpu - 1 not in cpus]
-    ends = [cpu for cpu in cpus if cpu + 1 not in cpus]
+def cpu_ranges(cpus: Iterable[int]) -> str:
+    """[0, 2, 3] to `0,2-3`."""
+    known = set(cpus)
+    begins = sorted(cpu for cpu in known if cpu - 1 not in known)
+    ends = sorted(cpu for cpu in known if cpu + 1 not in known)
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(begins, ends, strict=True))
 
 

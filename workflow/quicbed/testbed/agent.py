@@ -10,9 +10,10 @@ methods of :class:`Agent` named `op_*`.
 
 **Write-ahead journal.** Before a setting is changed, its value and what it is changed to are on disk in
 `<directory>/journal.json`. Until it has been read back it is `unverified` there: whatever it is then, as what a driver
-has rounded, is this change's doing and not somebody else's. The agent puts everything back when it is told to, when the connection ends, when nothing is
-heard of the controller for `SILENCE_S`, and on SIGTERM, SIGHUP and SIGINT. If the agent itself is killed, the next one
-does it before anything else; so does `python3 <this file> restore <directory>`, typed on the host.
+has rounded, is this change's doing and not somebody else's. The agent puts everything back when it is told to, when the
+connection ends, when nothing is heard of the controller for `SILENCE_S`, and on SIGTERM, SIGHUP and SIGINT. If the
+agent itself is killed, the next one does it before anything else; so does `python3 <this file> restore <directory>`,
+typed on the host.
 
 **Programs.** Each is the leader of a session and ends with the agent (PR_SET_PDEATHSIG). It carries the agent's
 directory in its environment, as does what it starts, by which the next agent finds what a killed one has left.
@@ -1312,7 +1313,7 @@ class Agent:
         return time.monotonic_ns()
 
     async def op_held_to(self, cpus: list[int]) -> list[int]:
-        """Processors of a program that is held to *cpus*, which need not be among this agent's; none if it cannot be."""
+        """Processors of a program held to *cpus*, which may be others than the agent's; none if it cannot be."""
         try:
             _, stdout, _ = await self.programs.run(["grep", "Cpus_allowed_list:", "/proc/self/status"], cpus=cpus)
         except AgentError:

@@ -73,6 +73,8 @@ _UDP_OVERHEAD = 28  # IPv4 and UDP headers
 _FREE_BYTES = 200 * 2**20
 _OPTIONAL = ("perf", "iperf3")
 """Programs that some experiments need."""
+_UNRECORDED = ("pid", "missing", "cpuinfo", "packages")
+"""What an agent tells of its host that is of use only while it works."""
 # Intel's count of a package since boot; other processors have no such file.
 _THROTTLED = "/sys/devices/system/cpu/cpu{}/thermal_throttle/package_throttle_count"
 _CLOCK_READINGS = 3
@@ -536,7 +538,7 @@ class RemoteMachine(Host):
 
     def _machine_facts(self) -> dict[str, Any]:
         """What the machine is, of any testbed."""
-        hello = {key: value for key, value in self.hello.items() if key not in ("pid", "missing", "cpuinfo", "packages")}
+        hello = {key: value for key, value in self.hello.items() if key not in _UNRECORDED}
         return {**hello, "cpu_governor": self._governor(), "clock_offset_s": self.clock_offset_s}
 
     def _described(self) -> dict[str, Feature]:
