@@ -120,6 +120,12 @@ def testbed(shared: Shared) -> SshTestbed:
     return shared.open()
 
 
+def _noting(log: Path, *kinds: str) -> dict[str, Any]:
+    """Commands of these kinds that write their kind to a file."""
+    note = ["sh", "-c", 'echo "$2" >> "$1"', "sh", str(log)]
+    return {kind: [[*note, kind]] for kind in kinds}
+
+
 def _refused(settings: Settings, reason: str) -> None:
     """The testbed cannot be opened, for this reason in one line."""
     with pytest.raises(TestbedError, match=reason) as error:
@@ -251,6 +257,16 @@ def test_unknown_and_changed_host_keys_are_refused(hosts: SshHosts, known: str) 
         hosts.write_known_hosts()
 
 
+def _connected(settings: Settings) -> None:
+    """The hosts can be connected to."""
+    testbed = SshTestbed("pair", settings)
+    testbed.connect()
+    try:
+        assert testbed.server.run(["true"]).returncode == 0
+    finally:
+        testbed.disconnect()
+
+
 def test_a_configuration_that_takes_every_host_key_is_refused(hosts: SshHosts, tmp_path: Path) -> None:
     config = tmp_path / "config"
     every = f"Host {MANAGEMENT['server']}\n  UserKnownHostsFile none\n  StrictHostKeyChecking no\n"
@@ -258,8 +274,7 @@ def test_a_configuration_that_takes_every_host_key_is_refused(hosts: SshHosts, t
     data = hosts.data() | {"ssh_config": [str(config)]}
     _refused(parse(Settings, data, "t"), r"server .*: `UserKnownHostsFile none` of the .*pin the key with `host_key`$")
     data["hosts"]["server"]["host_key"] = hosts.host_key("server")
-    with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
-        assert testbed.server.run(["true"]).returncode == 0
+    _connected(parse(Settings, data, "t"))
     # nor are jump hosts trusted that way
     jump = f"Host {MANAGEMENT['client']}\n  ProxyJump root@{MANAGEMENT['server']}:22\n"
     config.write_text(jump + config.read_text())
@@ -274,8 +289,7 @@ def test_the_systems_host_keys_are_trusted_too(
     monkeypatch.setitem(ssh._KNOWN_HOSTS, "GlobalKnownHostsFile", (str(system), str(tmp_path / "none")))
     hosts.known_hosts.unlink()
     try:
-        with SshTestbed("pair", hosts.settings()) as testbed:
-            assert testbed.server.run(["true"]).returncode == 0
+        _connected(hosts.settings())
         system.unlink()
         _refused(hosts.settings(), r"client .*: the host key SHA256:\S+ of .* is not trusted\. If")
     finally:
@@ -764,12 +778,6 @@ def test_what_the_configuration_names_is_set_and_restored(hosts: SshHosts) -> No
     assert hosts.settle(before) == {}
 
 
-def _noting(log: Path, *kinds: str) -> dict[str, Any]:
-    """Commands of these kinds that write their kind to a file."""
-    note = ["sh", "-c", 'echo "$2" >> "$1"', "sh", str(log)]
-    return {kind: [[*note, kind]] for kind in kinds}
-
-
 def test_programs_are_held_to_processors_that_are_isolated(hosts: SshHosts, tmp_path: Path) -> None:
     own = os.sched_getaffinity(0)
     if len(own) < 2:
@@ -784,6 +792,7 @@ def test_programs_are_held_to_processors_that_are_isolated(hosts: SshHosts, tmp_
         os.sched_setaffinity(0, own)
     data = hosts.data()
     data["hosts"]["server"]["cpus"] = str(isolated)
+    data["commands"] = _noting(tmp_path / "log", "release")
     try:
         with SshTestbed("pair", parse(Settings, data, "t")) as testbed:
             place = testbed.server.workspace(tmp_path)
@@ -794,6 +803,9 @@ def test_programs_are_held_to_processors_that_are_isolated(hosts: SshHosts, tmp_
             assert testbed.server.read(str(place / "out")).split() == ["Cpus_allowed_list:", str(isolated)]
             testbed.server.forget(tmp_path)
             assert testbed.facts()["hosts"]["server"]["cpu_set"] == str(isolated)
+            assert not (tmp_path / "log").exists()
+        # what was taken is released, where nothing has to be reserved too
+        assert (tmp_path / "log").read_text().split() == ["release"]
     finally:
         hosts.stop("server")
         hosts.start("server")
@@ -813,8 +825,9 @@ def test_commands_reserve_boot_and_release(hosts: SshHosts, tmp_path: Path) -> N
     _refused(parse(Settings, data, "t"), reason)
     # what was reserved before is released
     assert log.read_text().split()[3:] == ["reserve", "release"]
-    data["commands"] = {"boot": [["sleep", "1000", "secret-word"]], "timeout_s": 0.2}
-    _refused(parse(Settings, data, "t"), r"^testbed pair: commands\.boot\[0\] \(sleep\): still running after 0\.2 s; ")
+    data["commands"] = {"reserve": [["sh", "-c", "exec sleep 1000", "sh", "secret-word"]], "timeout_s": 0.2}
+    reason = r"^testbed pair: commands\.reserve\[0\] \(sh\): still running after 0\.2 s; raise commands\.timeout_s"
+    _refused(parse(Settings, data, "t"), reason)
     data["commands"] = {"reserve": [["no-such-command", "secret-word"]]}
     reason = r"^testbed pair: commands\.reserve\[0\] \(no-such-command\): No such file or directory$"
     _refused(parse(Settings, data, "t"), reason)
@@ -824,10 +837,6 @@ def test_what_was_neither_reserved_nor_taken_is_not_released(hosts: SshHosts, tm
     log = tmp_path / "log"
     data = hosts.data()
     data["commands"] = _noting(log, "release")
-    with SshTestbed("pair", parse(Settings, data, "t")):
-        assert not log.exists()
-    assert log.read_text().split() == ["release"]
-    log.unlink()
     data["hosts"]["server"]["interface"] = {"name": "eth7"}
     _refused(parse(Settings, data, "t"), "no interface eth7")
     assert not log.exists()
@@ -871,7 +880,6 @@ def test_a_second_controller_is_told_who_has_the_hosts(
         log = tmp_path / "log"
         for kinds, done, kept in (
             (("boot", "release"), [], ""),
-            (("reserve", "boot", "release"), ["reserve"], "; what `commands.reserve` has reserved is not released"),
             (("reserve", "release"), ["reserve"], "; what `commands.reserve` has reserved is not released"),
         ):
             log.write_text("")

@@ -962,8 +962,8 @@ class SshTestbed(LockedTestbed):
 
     def inspect(self) -> dict[str, dict[str, Feature]]:
         """What each host has and is; nothing changes. Raises TestbedError if one is not reached."""
-        self.connect()
         try:
+            self.connect()
             found = {host.where: host.inspect(self._peer(host)) for host in self._remote.values()}
             if self._tap is not None:
                 found[self._tap.where] = self._tap.inspect()
