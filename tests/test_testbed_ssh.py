@@ -1259,12 +1259,12 @@ def test_an_experiment_is_measured_over_ssh(
     executed = 0
     execute = driver.Driver._execute
 
-    def killing(self: driver.Driver, *arguments: Any) -> driver.Attempt:
+    def killing(self: driver.Driver, *arguments: Any, **options: Any) -> driver.Attempt:
         nonlocal executed
         executed += 1
         if executed == 6:
             assert hosts.kill("server", "/agent/")
-        return execute(self, *arguments)
+        return execute(self, *arguments, **options)
 
     monkeypatch.setattr(driver.Driver, "_execute", killing)
     measure.measure(project, "test", project.root / "marker.json")
