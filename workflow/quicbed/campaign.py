@@ -13,16 +13,15 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
 from quicbed.analysis import paired_ratio
 from quicbed.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, now, read_run, say
 from quicbed.plan import PRIMITIVES, Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
+from quicbed.revision import revision
 
 
 class Campaign:
@@ -71,7 +70,7 @@ class Campaign:
                 "facts": dict(self.driver.facts),
                 "config": self.driver.project.config.model_dump(),
                 "experiment": self.experiment.model_dump(),
-                "revision": _revision(self.driver.project.root),
+                "revision": revision(self.driver.project.root),
                 "cells": [cell.as_dict() for cell in self.cells],
             },
         )
@@ -441,19 +440,3 @@ def _minutes(seconds: float) -> str:
 def _condition(cell: Cell) -> tuple[float, str]:
     """What a cell needs of the link that takes long to change."""
     return cell.variant.get("rtt_ms") or 0, json.dumps(cell.variant.get("background"), sort_keys=True)
-
-
-def _revision(root: Path) -> str | None:
-    """`git describe` of the repository, None outside one."""
-    try:
-        result = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None

@@ -14,7 +14,6 @@ import hashlib
 import html
 import json
 import re
-import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from plotly.subplots import make_subplots
 
 from quicbed import analysis, layout, runs
 from quicbed.layout import INK
+from quicbed.revision import revision
 
 HEIGHT_PX = 460
 FLOOR = "#d9d9d9"
@@ -672,7 +672,7 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
         "testbed": first["testbed"],
         "scale": first["scale"],
         "table": f"tables/{drawn.table_name or first['experiment']}.parquet",
-        "code": describe(root) if root else None,
+        "code": revision(root) if root else None,
         "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
         "skipped": f"SVG, PDF and PNG: {skipped}" if skipped else None,
         "runs": drawn.origins,
@@ -680,16 +680,6 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
     path = directory / f"{drawn.name}.json"
     path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return Saved(drawn, [*files, path], skipped)
-
-
-def describe(root: Path) -> str | None:
-    """The state of the code: ``git describe`` of the repository at *root*, if it is one."""
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--tags"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return result.stdout.strip()
 
 
 def _write_static(drawn: list[Drawn], directory: Path) -> str | None:
