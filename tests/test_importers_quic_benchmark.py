@@ -113,7 +113,8 @@ def test_a_repetition_without_a_result_has_no_values(
     (run,) = rows(tmp_path, "runs")
     assert run["status"] == status
     assert reason in run["reason"]
-    assert run["ttfb_ms"] is None
+    assert (run["ttfb_ms"], run["first_byte_ms"]) == (None, None)
+    assert rows(tmp_path, "phases") == []  # neither of the events nor of the capture that it left
 
 
 def test_files_that_are_missing_are_told_with_what_they_cost(tmp_path: Path) -> None:

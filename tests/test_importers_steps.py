@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from quicbed import importers
-from quicbed.importers import samples, steps
+from quicbed.importers import samples, steps, tables
 from quicbed.importers.summary import Summary
 
 CONFIG = "quiche-cubic"
@@ -77,7 +77,8 @@ def test_gaps_are_not_joined_across_repetitions_and_the_unnumbered_one_is_anothe
     found = table(tmp_path)
     assert found["repetition"].to_list() == [0, 0, 1, 1, 2, 2, 10, 10]
     assert found["gap_ns"].to_list() == [None, 50_000] * 4
-    assert summary.tables == {f"gaps/{CONFIG}": 8}
+    assert summary.tables == {f"gaps/{CONFIG}": 8, "runs": 0, "counters": 0}
+    assert pl.read_parquet(tmp_path / "out" / "runs.parquet").schema == pl.Schema(tables.RUNS)
 
 
 def test_the_gap_file_is_read_only_where_there_are_no_packets(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 Which configuration of the data set a figure or table is made of is told by its name. Repetitions were not measured in
 blocks; those with the same number are taken as one, which for independent values is as good as any other pairing.
+A repetition of which the copy has no logs counts with its gaps, as in the paper's own figures; what logs alone tell is
+null then.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import polars as pl
 
-from quicbed import cpu_shares, details, verdicts
+from quicbed import cpu_shares, details, runs, verdicts
+from quicbed.importers import names, tables
 from quicbed.importers.summary import SUMMARY_FILE
 
 PAPER = "quic-steps"
@@ -45,7 +48,9 @@ def measured(directory: Path) -> verdicts.Tables | None:
     """What was imported into *directory* as if it were a campaign of each of our experiments; None if nothing was."""
     if not (directory / SUMMARY_FILE).is_file() or not (directory / "runs.parquet").is_file():
         return None
-    found = pl.read_parquet(directory / "runs.parquet")
+    trains = _trains(directory / "gaps")
+    logged = pl.read_parquet(directory / "runs.parquet")
+    found = pl.concat([logged, _without_logs(trains, logged)])
     parts = [
         found.filter(pl.col("experiment") == configuration).with_columns(
             experiment=pl.lit(experiment), label=pl.lit(label), _configuration=pl.lit(configuration)
@@ -55,7 +60,7 @@ def measured(directory: Path) -> verdicts.Tables | None:
     cell = ["experiment", "label", "client_library", "server_library"]
     table = (
         pl.concat(parts)
-        .join(_trains(directory / "gaps"), on=["_configuration", "repetition"], how="left")
+        .join(trains, on=["_configuration", "repetition"], how="left")
         .with_columns(
             campaign=pl.lit("published data"),
             testbed=pl.lit(verdicts.PUBLISHED),
@@ -65,6 +70,19 @@ def measured(directory: Path) -> verdicts.Tables | None:
     )
     nothing = pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame(), pl.DataFrame(schema=cpu_shares.BLOCKS)
     return verdicts.Tables(table, *nothing, published=True)
+
+
+def _without_logs(trains: pl.DataFrame, logged: pl.DataFrame) -> pl.DataFrame:
+    """Rows as those of *logged* for repetitions that only have gaps."""
+    known = set(logged.select("experiment", "repetition").rows())
+    rows = []
+    for configuration, number in trains.select("_configuration", "repetition").rows():
+        if (configuration, number) not in known:
+            library, flavour = names.library(configuration)
+            sides = {f"{role}_library": library for role in ("client", "server")}
+            place = {"experiment": configuration, "scale": "published", "repetition": number, "block": number}
+            rows.append(tables.run(SOURCE, configuration, "ok", library=library, flavour=flavour, **sides, **place))
+    return tables.frame(rows, tables.RUNS, runs.SORT)
 
 
 def _trains(directory: Path) -> pl.DataFrame:

@@ -36,6 +36,9 @@ _DAMAGE = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
 
 APPLE_DOUBLE = "AppleDouble file (._*), left by macOS"
 _FOREIGN_DIRECTORIES = frozenset({".git", "__MACOSX", "__pycache__", ".ipynb_checkpoints"})
+FOREIGN = f"folder that is no data ({', '.join(sorted(_FOREIGN_DIRECTORIES))})"
+LINKED_FOLDER = "a link to a folder, which is not followed"
+NO_FILE = "a link or device, not a file"
 
 
 class CopyError(Exception):
@@ -90,8 +93,12 @@ def content(entry: Entry, summary: Summary) -> bytes | None:
 
 
 def _folder(copy: Path, summary: Summary) -> Iterator[Entry]:
-    for directory, names, files in os.walk(copy):
-        names[:] = sorted(name for name in names if name not in _FOREIGN_DIRECTORIES)
+    def unreadable(error: OSError) -> None:
+        where = Path(error.filename).relative_to(copy).as_posix()
+        summary.skip(f"folder that cannot be read: {error.strerror}", where)
+
+    for directory, names, files in os.walk(copy, onerror=unreadable):
+        names[:] = [name for name in sorted(names) if _entered(Path(directory) / name, copy, summary)]
         for name in sorted(files):
             path = Path(directory) / name
             relative = path.relative_to(copy).as_posix()
@@ -103,6 +110,16 @@ def _folder(copy: Path, summary: Summary) -> Iterator[Entry]:
                 continue
             if path.is_file():
                 yield Entry(relative, size, path.read_bytes)
+            else:
+                summary.skip(NO_FILE, relative)
+
+
+def _entered(folder: Path, copy: Path, summary: Summary) -> bool:
+    """Whether what is in a folder belongs to the copy; *summary* is told if it does not."""
+    reason = FOREIGN if folder.name in _FOREIGN_DIRECTORIES else LINKED_FOLDER if folder.is_symlink() else None
+    if reason:
+        summary.skip(reason, folder.relative_to(copy).as_posix())
+    return reason is None
 
 
 def _is_archive(copy: Path) -> bool:
@@ -138,15 +155,22 @@ class _AsItComes:
 def members(stream: IO[bytes], name: str, summary: Summary) -> Iterator[Entry]:
     """The regular files of a tar stream; where it is damaged, *summary* is told and the files before it stay."""
     count = 0
+    foreign: set[str] = set()
     try:
         with tarfile.open(fileobj=cast(IO[bytes], _AsItComes(stream)), mode="r|", bufsize=_BUFFER) as archive:
             for member in archive:
                 archive.members = []  # type: ignore[attr-defined]  # tarfile would keep every header in memory
                 inside = PurePosixPath(member.name)
-                if member.isdir() or not _FOREIGN_DIRECTORIES.isdisjoint(inside.parts):
+                folder = _foreign(inside)
+                if folder is not None:
+                    if folder not in foreign:
+                        foreign.add(folder)
+                        summary.skip(FOREIGN, folder)
+                    continue
+                if member.isdir():
                     continue
                 if not member.isfile():
-                    summary.skip("a link or device, not a file", member.name)
+                    summary.skip(NO_FILE, member.name)
                     continue
                 file = cast(IO[bytes], archive.extractfile(member))
                 count += 1
@@ -155,13 +179,26 @@ def members(stream: IO[bytes], name: str, summary: Summary) -> Iterator[Entry]:
         summary.skip(f"damaged archive: {error or type(error).__name__}", f"{name} after {count} files")
 
 
-@contextmanager
-def zstd(source: IO[bytes] | bytes) -> Iterator[IO[bytes]]:
-    """The decompressed stream of a file or of bytes, from the program ``zstd``; a damaged end is an `OSError`."""
+def _foreign(path: PurePosixPath) -> str | None:
+    """The foreign folder that a path is, or is in."""
+    for number, part in enumerate(path.parts, 1):
+        if part in _FOREIGN_DIRECTORIES:
+            return "/".join(path.parts[:number])
+    return None
+
+
+def zstd_program() -> str:
+    """Path of the program ``zstd``."""
     program = shutil.which("zstd")
     if program is None:
         raise CopyError("zstd is missing, which this data is compressed with; install with: apt-get install zstd")
-    argv = [program, "-dcq"]
+    return program
+
+
+@contextmanager
+def zstd(source: IO[bytes] | bytes) -> Iterator[IO[bytes]]:
+    """The decompressed stream of a file or of bytes, from the program ``zstd``; a damaged end is an `OSError`."""
+    argv = [zstd_program(), "-dcq"]
     if isinstance(source, bytes):
         done = subprocess.run(argv, input=source, capture_output=True, check=False)
         if done.returncode != 0:

@@ -6,7 +6,8 @@ in the copy. The raw files of every repetition are read. ``result.json`` only ad
 files give. ``processed.csv``, which was made by that position, is only compared with the raw files.
 
 Perf samples are sorted by the mapping that the data set brings in ``perf/mappings/<implementation>.json`` (first
-matching regular expression); a copy without it has no ``cpu_shares.parquet``.
+matching regular expression); a copy without it has no ``cpu_shares.parquet``. Recordings that come before their mapping
+are read in a second pass over the copy: all of them in memory would be too much.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class _Gathered:
     processed: list[processed.Processed] = field(default_factory=list)
     shares: list[dict[str, Any]] = field(default_factory=list)
     """Rows of ``cpu_shares.parquet``."""
+    early: dict[str, tuple[Key, str]] = field(default_factory=dict)
+    """Perf recordings met before a mapping for them, by path: repetition, role."""
     folding: deque[tuple[Key, str, str, _Folding]] = field(default_factory=deque)
     """Perf recordings being folded: repetition, role, path."""
 
@@ -77,6 +80,7 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         for entry in entries(copy, summary):
             _take(entry, gathered, pool, summary)
+        _fold_early(copy, gathered, pool, summary)
         _finish(gathered, 0, summary)
     ordered = sorted(gathered.repetitions.items())
     rows = []
@@ -283,13 +287,35 @@ def _mappings_beside(copy: Path) -> dict[str, perf.Mapping]:
     return found
 
 
+def _fold_early(copy: Path, gathered: _Gathered, pool: ProcessPoolExecutor, summary: Summary) -> None:
+    """Fold the recordings whose mapping came later."""
+    wanted = dict(gathered.early)
+    for path, (key, role) in gathered.early.items():
+        implementation = _implementation(key, role)
+        if implementation not in gathered.mappings:
+            reason = f"no perf/mappings/{implementation}.json in the copy or beside it"
+            summary.skip(f"perf samples of {implementation}: {reason}", path)
+            del wanted[path]
+    if not wanted:
+        return
+    quiet = Summary(SOURCE)  # the first pass told everything
+    for entry in entries(copy, quiet):
+        if entry.path in wanted:
+            _fold(entry, *wanted.pop(entry.path), gathered, pool, summary)
+            if not wanted:
+                break
+
+
+def _implementation(key: Key, role: str) -> str:
+    return key[1] if role == "server" else key[2]
+
+
 def _fold(entry: Entry, key: Key, role: str, gathered: _Gathered, pool: ProcessPoolExecutor, summary: Summary) -> None:
-    """Begin to fold a recording, once there is room for it."""
-    implementation = key[1] if role == "server" else key[2]
+    """Begin to fold a recording, once there is room for it and its mapping is known."""
+    implementation = _implementation(key, role)
     mapping = gathered.mappings.get(implementation)
     if mapping is None:
-        reason = f"no perf/mappings/{implementation}.json beside the copy, nor in it before the recording"
-        summary.skip(f"perf samples of {implementation}: {reason}", entry.path)
+        gathered.early[entry.path] = (key, role)
         return
     data = content(entry, summary)
     if data is None:
@@ -314,7 +340,7 @@ def _finish(gathered: _Gathered, left: int, summary: Summary) -> None:
                     "source": SOURCE,
                     "origin": _origin(key),
                     "role": role,
-                    "implementation": key[1] if role == "server" else key[2],
+                    "implementation": _implementation(key, role),
                     "category": category,
                     "samples": samples,
                     "endpoint_samples": endpoint,

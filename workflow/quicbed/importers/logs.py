@@ -257,12 +257,16 @@ def parse_netstat(data: bytes) -> Counters:
     return counters
 
 
-def delta(start: Counters, stop: Counters) -> Counters:
-    """What was counted in between, for the counters that are in both."""
-    counted = {name: value - start[name] for name, value in stop.items() if name in start}
-    if any(value < 0 for value in counted.values()):
-        raise ParseError("counters that are lower after the repetition than before it")
-    return counted
+def delta(start: Counters, stop: Counters) -> tuple[Counters, list[str]]:
+    """What was counted in between, for the counters that are in both, without those that fell; and their names.
+
+    Some of what ``ethtool -S`` shows is a level and no count, and a count that a reset lies in tells nothing.
+    """
+    changes = {name: value - start[name] for name, value in stop.items() if name in start}
+    return (
+        {name: value for name, value in changes.items() if value >= 0},
+        sorted(name for name, value in changes.items() if value < 0),
+    )
 
 
 # ---- pidstat ---------------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@
 before it), ``<quic|tcp>-benchmark-{client,server}.json`` (events), ``<quic|tcp>.pcap`` and ``ssl-keys.log``;
 ``nginx-measurements/<n>-run/{quic,tcp}.pcap`` has captures only.
 
-``phases.parquet`` has two rows a repetition. From the *events* of the server, whose clock is the only one used:
+``phases.parquet`` has two rows a repetition, and none of one that is no result. From the *events* of the server, whose
+clock is the only one used:
 
 * handshake: `handshakeDurationInNs`, text in some files and a number in others; else `session` to `secure`;
 * first byte, from the start of the handshake: the handshake and `secure` to `data`;
@@ -40,6 +41,7 @@ from quicbed.importers.summary import Summary
 from quicbed.tshark import TsharkError
 
 SOURCE = "quic-benchmark"
+OK = "ok"
 NGINX = "nginx-measurements"
 LAYOUT = "samples_threshold<T>_dev<D>_delay<ms>/<quic|tcp>/<host>/<time>/ or nginx-measurements/<n>-run/"
 BASES = ("events", "capture")
@@ -97,13 +99,14 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
         number = counted[key] = counted.get(key, 0) + 1
         identity: dict[str, Any] = {"origin": origin, "experiment": sample.experiment, "transport": sample.transport}
         identity |= {"source": SOURCE, "repetition": number}
-        found = [
-            _from_events(sample),
-            _from_capture(sample, origin, summary),
-        ]
-        phases += [identity | {"basis": basis} | times for basis, times in zip(BASES, found, strict=True) if times]
+        by_events = _from_events(sample)
+        status, reason = _status(sample, by_events)
+        if status == OK:
+            found = [by_events, _from_capture(sample, origin, summary)]
+            phases += [identity | {"basis": basis} | times for basis, times in zip(BASES, found, strict=True) if times]
         events += _events(sample, origin)
-        rows.append(_row(sample, origin, number, found[0], summary))
+        times = by_events if status == OK else None
+        rows.append(_row(sample, origin, number, times, summary, status=status, reason=reason))
     tables.write_runs(rows, out, summary)
     order = ["experiment", "transport", "repetition", "basis", "origin"]
     tables.write(tables.frame(phases, tables.PHASES, order), out, "phases", summary)
@@ -173,18 +176,29 @@ def _tell_missing(sample: _Sample, origin: str, summary: Summary) -> None:
 # ---- the row ---------------------------------------------------------------------------------------------------------
 
 
+def _status(sample: _Sample, times: Mapping[str, Any] | None) -> tuple[str, str | None]:
+    """What became of a repetition whose *times* by events are these, and why it is no result."""
+    client = sample.events.get("client", {})
+    if sample.damaged:
+        return runs.UNREADABLE, "; ".join(sample.damaged)
+    if client.get("error"):
+        return "failed", str(client["error"])
+    if sample.experiment != NGINX and times is None:
+        return runs.UNREADABLE, "no events of the server"
+    return OK, None
+
+
 def _row(
-    sample: _Sample, origin: str, number: int, times: Mapping[str, Any] | None, summary: Summary
+    sample: _Sample,
+    origin: str,
+    number: int,
+    times: Mapping[str, Any] | None,
+    summary: Summary,
+    *,
+    status: str,
+    reason: str | None,
 ) -> dict[str, Any]:
     client = sample.events.get("client", {})
-    status, reason = "ok", None
-    if sample.damaged:
-        status, reason = runs.UNREADABLE, "; ".join(sample.damaged)
-    elif client.get("error"):
-        status, reason = "failed", str(client["error"])
-    elif sample.experiment != NGINX and times is None:
-        status, reason = runs.UNREADABLE, "no events of the server"
-    ok = status == "ok"
     ping = _ping(sample, origin, summary)
     return tables.run(
         SOURCE,
@@ -206,8 +220,8 @@ def _row(
         workload="message",
         connections=1,
         rtt_ms=sample.delay_ms,
-        ttfb_ms=times["handshake_ms"] if ok and times else None,
-        first_byte_ms=times["first_byte_ms"] if ok and times else None,
+        ttfb_ms=times["handshake_ms"] if times else None,
+        first_byte_ms=times["first_byte_ms"] if times else None,
         started_at=_moment(client.get("ready")),
         **ping,
     )

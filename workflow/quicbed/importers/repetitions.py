@@ -66,6 +66,8 @@ class Repetition:
     """By role and tool."""
     cpu: dict[Role, float] = field(default_factory=dict)
     bottleneck: Bottleneck | None = None
+    fallen: dict[tuple[Role, str], list[str]] = field(default_factory=dict)
+    """Counters by role and tool that are lower after the repetition than before it."""
     _halves: dict[tuple[Role, str], tuple[str, Counters]] = field(default_factory=dict)
 
     def take(self, file: str, data: bytes) -> bool:
@@ -111,10 +113,17 @@ class Repetition:
             self._halves[role, tool] = (moment, counters)
             return
         start, stop = (counters, other[1]) if moment == "start" else (other[1], counters)
-        self.counted[role, tool] = delta(start, stop)
+        self.counted[role, tool], fallen = delta(start, stop)
+        if fallen:
+            self.fallen[role, tool] = fallen
 
     def close(self, where: str, summary: Summary) -> None:
-        """Tell what is missing, once all files were seen."""
+        """Tell what is missing or left out, once all files were seen."""
+        for (role, tool), fallen in sorted(self.fallen.items()):
+            for name in fallen:
+                reason = f"{tool} counter of a {role} that is lower after the repetition than before it"
+                summary.skip(reason, f"{where}: {name}")
+        self.fallen.clear()
         for role, tool in self._halves:
             missing = "stop" if self._halves[role, tool][0] == "start" else "start"
             summary.skip(f"{tool} of a {role} without its -{missing} half", where)

@@ -61,10 +61,10 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
             if repetition is not None:
                 counters.extend(sorted(repetition.counters(SOURCE, row["origin"])))
     gaps.close({(row["experiment"], row["repetition"]): row["status"] for row in rows})
-    if rows:
-        tables.write_runs(rows, out, summary)
-        table = pl.DataFrame(counters, schema=tables.COUNTERS, orient="row")
-        tables.write(table.sort(list(tables.COUNTERS)), out, "counters", summary)
+    # empty where the copy has gap files only
+    tables.write_runs(rows, out, summary)
+    table = pl.DataFrame(counters, schema=tables.COUNTERS, orient="row")
+    tables.write(table.sort(list(tables.COUNTERS)), out, "counters", summary)
 
 
 def _foreign(entry: Entry) -> str:
