@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from quicbed import importers, runs
-from quicbed.importers import logs, names, perf, processed, samples, tables
+from quicbed.importers import highway, logs, names, perf, processed, samples, tables
 from quicbed.importers.summary import Summary
 
 LOGDIR = "results/baseline/goracle/run1"
@@ -139,7 +139,7 @@ def damaged(name: str, data: bytes | None) -> dict[str, bytes]:
         ("client/ethtool-start.txt", None, "ok", "ethtool of a client without its -start half"),
         ("server/netstat-stop.txt", b"", "ok", "netstat-stop.txt: no counters of netstat"),
         ("client/pidstat.txt", samples.pidstat([1, 2, 3, 4]), "ok", "pidstat.txt: no sample left"),
-        ("client/ethtool-stop.txt", samples.ethtool(2, 1), "ok", "ethtool-stop.txt: counters that are lower after"),
+        ("client/ethtool-stop.txt", samples.ethtool(2, 1), "ok", "ethtool counter of a client that is lower after"),
     ],
 )
 def test_damaged_and_missing_files_are_told_and_cost_no_more_than_their_values(
@@ -272,6 +272,18 @@ def test_counters_of_queues_are_summed_and_others_kept(tmp_path: Path) -> None:
     assert counted["netstat", "IpExt: InOctets"] == 0
 
 
+def test_a_counter_that_fell_costs_only_itself(tmp_path: Path) -> None:
+    files = samples.repetition("quiche", "lsquic", 20.0, more={"rx_ring_level": 900})
+    files["server/ethtool-stop.txt"] = files["server/ethtool-stop.txt"].replace(b"level: 900", b"level: 12")
+    _, summary = imported(tmp_path, copy_of({1: files}))
+    table = pl.read_parquet(tmp_path / "out" / "counters.parquet").filter(pl.col("tool") == "ethtool")
+    found = {(row["role"], row["counter"]): row["delta"] for row in table.to_dicts()}
+    assert found["client", "rx_ring_level"] == 0
+    assert ("server", "rx_ring_level") not in found
+    assert found["server", "*: rx_ucast_packets"] == found["client", "*: rx_ucast_packets"] == 2000
+    assert summary.skipped == {"ethtool counter of a server that is lower after the repetition than before it": 1}
+
+
 @pytest.mark.parametrize(
     ("line", "name"),
     [
@@ -357,6 +369,29 @@ def test_the_first_matching_expression_of_the_mapping_in_the_copy_decides(tmp_pa
     assert table["endpoint_samples"].unique().to_list() == [1004002]
     assert table["all_samples"].unique().to_list() == [1004018]
     assert table["role"].unique().to_list() == ["server"]
+
+
+def test_made_up_recordings_are_read_as_real_ones() -> None:
+    files = dict(samples.profiled(1, 300))
+    recordings = [name for name in files if name.endswith(highway.PERF_FILE)]
+    assert len(recordings) == 2 * len(samples.PROFILED)
+    (mapping,) = (data for name, data in files.items() if name.endswith("perf/mappings/quiche.json"))
+    recording = files["results/perf/goracle/optimized/run1/quiche_quiche/goodput/1/server/out.perf.zst"]
+    found, endpoint, everything = perf.shares(recording, "quiche-server", perf.mapping(json.loads(mapping)))
+    assert 0.8 < endpoint / everything < 1
+    assert sum(found.values()) == endpoint  # every stack is in a category
+    assert sum(value > 0 for value in found.values()) > 3
+
+
+def test_recordings_before_their_mapping_in_an_archive_count_too(tmp_path: Path) -> None:
+    name = "analysis-pipeline/util/perf/mappings/quiche.json"
+    files = {name: json.dumps(MAPPING).encode()} | perf_copy()
+    archive = samples.pack(reversed(files.items()), tmp_path / "copy.tar.gz")
+    first = importers.read("highway", samples.write(files, tmp_path / "copy"), tmp_path / "a")
+    second = importers.read("highway", archive, tmp_path / "b")
+    assert (tmp_path / "a" / "cpu_shares.parquet").read_bytes() == (tmp_path / "b" / "cpu_shares.parquet").read_bytes()
+    # what is read in a second pass is told once
+    assert second.text() == first.text()
 
 
 def test_without_a_mapping_samples_are_left_out(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -35,9 +36,11 @@ BULK = Scale(bytes=268435456, blocks=1, timeout_s=60)
 LINK = Link(mode="throughput")
 SECONDS = 1.0
 EXPERIMENT = "aead-goodput"
-# Published data as large as the copies: repetitions of QUIC on the Highway; configurations, repetitions of each and
+# Published data as large as the copies: repetitions of QUIC on the Highway; of it with perf recordings, repetitions of
+# each of four pairs and samples of each recording (80 of 2 MB, 60 MB unpacked); configurations, repetitions of each and
 # packets of each of QUIC Steps.
 HIGHWAY_REPETITIONS = 3000
+PERF_SIZE = (10, 86_000)
 STEPS_SIZE = (20, 20, 74_000)
 # Handshakes of a run whose rate counts, and of the two after which a server's memory is compared.
 SERIES, FEW, MANY = 500, 1000, 10_000
@@ -401,13 +404,16 @@ def imports(project: Project) -> None:
     quicbed = [sys.executable, "-m", "quicbed", "import"]
     with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
         directory = Path(temporary)
-        archive = samples.pack(samples.highway(HIGHWAY_REPETITIONS), directory / "highway.tar")
-        folder = samples.write(samples.highway(HIGHWAY_REPETITIONS), directory / "highway")
+        recorded = list(samples.profiled(*PERF_SIZE))
+        archive = samples.pack(chain(recorded, samples.highway(HIGHWAY_REPETITIONS)), directory / "highway.tar")
+        folder = samples.write(chain(recorded, samples.highway(HIGHWAY_REPETITIONS)), directory / "highway")
+        recordings = sum(name.endswith(".perf.zst") for name, _ in recorded)
+        size = f"{archive.stat().st_size / 1e6:.0f} MB with {recordings} perf recordings"
         gaps = directory / "steps"
         gap_bytes = samples.steps(gaps, *STEPS_SIZE)
         copies = {
-            f"QUIC on the Highway, folder, {archive.stat().st_size / 1e6:.0f} MB": ("highway", folder, 60, 1.0),
-            f"QUIC on the Highway, tar, {archive.stat().st_size / 1e6:.0f} MB": ("highway", archive, 60, 1.0),
+            f"QUIC on the Highway, folder, {size}": ("highway", folder, 60, 1.0),
+            f"QUIC on the Highway, tar, {size}": ("highway", archive, 60, 1.0),
             f"QUIC Steps, gap files, {gap_bytes / 1e9:.2f} GB": ("steps", gaps, 90, 1.5),
         }
         for label, (name, copy, seconds, gib) in copies.items():
