@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -483,10 +484,10 @@ def steps_copy(directory: Path) -> Path:
 
 
 def test_claims_of_quic_steps_are_judged_by_its_logs_and_gaps(tmp_path: Path) -> None:
-    importers.read("steps", steps_copy(tmp_path), tmp_path / "artifacts/published/steps")
-    project = Project(ROOT, {"paths": {"artifacts": str(tmp_path / "artifacts")}})
+    importers.read("steps", steps_copy(tmp_path), tmp_path / "steps")
+    project = Project(ROOT)
     known = claims.stated(project)
-    results = published_claims.evaluate(project, known)
+    results = published_claims.evaluate(project, known, {"steps": tmp_path / "steps"})
     assert {result.stated.name for result in results} == {"quic-steps"}  # nothing of the others was imported
     found = {result.stated.claim.id: result for result in results}
     assert found["table1-dropped-tcp-tls"].verdict == "holds"
@@ -495,7 +496,22 @@ def test_claims_of_quic_steps_are_judged_by_its_logs_and_gaps(tmp_path: Path) ->
     assert found["fig4-picoquic-bbr"].verdict == "fails"
     assert found["fig4-picoquic-bbr"].measured[0].value == pytest.approx(45 / 51)
     assert found["table1-goodput-quiche"].verdict == "not measured"
-    assert published_claims.evaluate(Project(ROOT, {"paths": {"artifacts": str(tmp_path / "none")}}), known) == []
+    assert published_claims.evaluate(project, known, {}) == []
+
+
+def test_gap_files_alone_judge_the_claims_on_trains(tmp_path: Path) -> None:
+    copy = steps_copy(tmp_path)
+    shutil.rmtree(copy / "results")
+    importers.read("steps", copy, tmp_path / "steps")
+    project = Project(ROOT)
+    results = published_claims.evaluate(project, claims.stated(project), {"steps": tmp_path / "steps"})
+    found = {result.stated.claim.id: result for result in results}
+    assert found["fig4-picoquic-bbr"].verdict == "fails"
+    assert found["fig4-picoquic-bbr"].measured[0].value == pytest.approx(45 / 51)
+    assert found["fig4-picoquic-bbr"].measured[0].n == 3
+    # what only logs tell
+    assert found["table1-dropped-tcp-tls"].verdict == "not measured"
+    assert found["table1-goodput-tcp-tls"].verdict == "not measured"
 
 
 # ---- all of it -------------------------------------------------------------------------------------------------------
@@ -515,7 +531,9 @@ def copy_with_a_shifted_table(directory: Path) -> Path:
 
 
 def place(directory: Path) -> notebooks.Place:
-    return notebooks.Place(directory, directory / "raw", directory / "artifacts", directory / "published")
+    return notebooks.Place(
+        directory, directory / "raw", directory / "artifacts", {"highway": directory / "published" / "highway"}
+    )
 
 
 def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
@@ -523,8 +541,8 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
 ) -> None:
     monkeypatch.setattr(figures, "_write_static", lambda *_: "no browser in this test")
     here = place(tmp_path)
-    importers.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published / "highway")
-    found = highway.published(here.published / "highway")
+    importers.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published["highway"])
+    found = highway.published(here.published["highway"])
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.measured(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
@@ -551,6 +569,10 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     assert isinstance(told, report.Sheet)
     assert [line[0] for line in told.rows] == ["quiche"]
 
+    # drawn again without the copy, nothing of it is left
+    highway_figures.beside(highway.published(None), empty, (empty, empty), none, here, {})
+    assert [file for file in here.artifacts.rglob("*") if file.is_file() and file.name != "plotly.min.js"] == []
+
 
 def html_of(shown: Any) -> str:
     return str(shown._repr_html_())
@@ -558,7 +580,8 @@ def html_of(shown: Any) -> str:
 
 def test_without_published_results_everything_says_so_and_the_first_how_to_get_them(tmp_path: Path) -> None:
     here = place(tmp_path)
-    found = highway.published(here.published / "highway")
+    found = highway.published(here.published["highway"])
+    assert highway.published(None).missing == found.missing
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.measured(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})

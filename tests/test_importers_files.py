@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import polars as pl
 import pytest
@@ -21,6 +23,8 @@ from quicbed.importers.files import CopyError, entries
 from quicbed.importers.summary import EXAMPLES, Summary
 
 ROOT = Path(__file__).resolve().parents[1]
+OTHER = "quantum-of-quic"
+"""A notebook that shows no published data."""
 CONTENT = {"a/b/two.json": b"{}", "a/one.txt": b"1" * 300_000, "three": b""}
 
 
@@ -66,11 +70,40 @@ def test_a_cut_archive_gives_what_comes_before_and_says_so(tmp_path: Path, kind:
     assert any(reason.startswith(("damaged archive", "cannot be read")) for reason in summary.skipped)
 
 
-def test_what_is_no_data_is_left_out(tmp_path: Path) -> None:
-    samples.write(CONTENT | {"a/._one.txt": b"x", ".git/config": b"x", "__MACOSX/a": b"x"}, tmp_path)
-    found, summary = listed(tmp_path)
+@pytest.mark.parametrize("kind", [None, "gz"])
+def test_what_is_no_data_is_left_out_and_told(tmp_path: Path, kind: str | None) -> None:
+    foreign = {".git/config": b"x", ".git/objects/a": b"x", "a/__MACOSX/a": b"x", "a/__MACOSX/b": b"x"}
+    content = CONTENT | {"a/._one.txt": b"x"} | foreign
+    copy = samples.write(content, tmp_path / "copy") if kind is None else packed(tmp_path, content, kind)
+    found, summary = listed(copy)
     assert found == CONTENT
-    assert summary.skipped == {files.APPLE_DOUBLE: 1}
+    assert summary.skipped == {files.APPLE_DOUBLE: 1, files.FOREIGN: 2}
+    assert ".git, a/__MACOSX" in summary.text()
+
+
+def test_what_a_folder_leads_to_elsewhere_or_hides_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = samples.write(CONTENT | {"locked/inside": b"x"}, tmp_path / "copy")
+    (copy / "b").symlink_to(samples.write({"far": b"x"}, tmp_path / "other"))
+    (copy / "linked").symlink_to(tmp_path / "other" / "far")
+    os.mkfifo(copy / "pipe")
+    scandir = os.scandir
+
+    def refusing(path: str) -> Any:
+        if Path(path).name == "locked":  # the tests' user may read everything
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    found, summary = listed(copy)
+    assert found == CONTENT | {"linked": b"x"}
+    assert summary.skipped == {
+        files.LINKED_FOLDER: 1,
+        files.NO_FILE: 1,
+        "folder that cannot be read: Permission denied": 1,
+    }
+    told = summary.text()
+    for where in ("not followed: b", "not a file: pipe", "denied: locked"):
+        assert where in told
 
 
 def test_links_in_an_archive_are_not_followed(tmp_path: Path) -> None:
@@ -81,7 +114,7 @@ def test_links_in_an_archive_are_not_followed(tmp_path: Path) -> None:
         tar.addfile(link)
     found, summary = listed(archive)
     assert found == {}
-    assert summary.skipped == {"a link or device, not a file": 1}
+    assert summary.skipped == {files.NO_FILE: 1}
 
 
 def test_the_summary_counts_equal_reasons_together(tmp_path: Path) -> None:
@@ -194,10 +227,12 @@ def test_the_benchmark_tells_time_and_memory_of_every_import(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench, "HIGHWAY_REPETITIONS", 21)
+    monkeypatch.setattr(bench, "PERF_SIZE", (1, 100))
     monkeypatch.setattr(bench, "STEPS_SIZE", (1, 2, 500))
     bench.bench(Project(ROOT), ["imports"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 7
+    assert sum("MB with 8 perf recordings" in line for line in lines) == 4
     assert sum("target at most 60 s" in line for line in lines) == 2
     assert sum("target at most 1.5 GiB" in line for line in lines) == 1
 
@@ -210,10 +245,12 @@ def test_the_workflow_imports_the_copies_of_the_configuration(tmp_path: Path) ->
     config.write_text(yaml.safe_dump({"paths": paths, "published": {"highway": str(copy)}}), encoding="utf-8")
     snakemake = str(Path(sys.executable).parent / "snakemake")
     argv = [snakemake, "--cores", "1", "--configfile", str(config), "--nolock"]
-    page = tmp_path / "artifacts/reference/notebooks/quic-on-the-highway.html"
-    planned = subprocess.run([*argv, "-n", str(page)], cwd=ROOT, capture_output=True, text=True, check=False)
+    pages = [f"{tmp_path}/artifacts/reference/notebooks/{name}.html" for name in ("quic-on-the-highway", OTHER)]
+    planned = subprocess.run([*argv, "-np", *pages], cwd=ROOT, capture_output=True, text=True, check=False)
     assert planned.returncode == 0, planned.stderr[-3000:]
     assert "import_published" in planned.stdout  # the notebook shows them
+    told = dict(re.findall(r"quicbed notebook \S+/(\S+)\.ipynb .* --published (.*)> ", planned.stdout))
+    assert told == {"quic-on-the-highway": f"{tmp_path}/artifacts/published/highway ", OTHER: " "}
     done = subprocess.run([*argv, "published"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert pl.read_parquet(tmp_path / "artifacts/published/highway/runs.parquet").height == 2

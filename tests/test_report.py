@@ -13,8 +13,9 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import analysis, figures, notebooks, provenance, report, runs
+from quicbed import analysis, cli, figures, importers, notebooks, provenance, report, runs
 from quicbed.config import Project
+from quicbed.importers import samples
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -329,8 +330,14 @@ def test_a_fresh_clone_reads_reference_data_and_a_used_one_its_own(
     fresh = notebooks.place(root / "notebooks")
     assert fresh.raw == root / "raw" / "reference"
     assert fresh.artifacts == root / "artifacts" / "reference"
-    assert fresh.published == root / "artifacts" / "published"
+    assert fresh.published == {}
     assert fresh.reference
+    (root / "artifacts" / "published" / "highway").mkdir(parents=True)
+    assert notebooks.place(root).published == {}  # one that did not end
+    (root / "artifacts" / "published" / "highway" / "import.json").touch()
+    assert notebooks.place(root).published == {"highway": root / "artifacts" / "published" / "highway"}
+    monkeypatch.setenv("QUICBED_PUBLISHED", "")
+    assert notebooks.place(root).published == {}
     fakeruns.write_run(root / "raw", fakeruns.make_run())
     used = notebooks.place(root / "notebooks")
     assert used.raw == root / "raw" / "local"
@@ -341,14 +348,42 @@ def test_a_fresh_clone_reads_reference_data_and_a_used_one_its_own(
 def test_the_environment_says_where_to_read_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUICBED_RAW", str(tmp_path / "runs"))
     monkeypatch.setenv("QUICBED_ARTIFACTS", str(tmp_path / "out"))
-    monkeypatch.setenv("QUICBED_PUBLISHED", str(tmp_path / "theirs"))
-    place = notebooks.place(clone(tmp_path))
-    assert place.published == tmp_path / "theirs"
+    monkeypatch.setenv("QUICBED_PUBLISHED", str(tmp_path / "theirs" / "highway"))
+    root = clone(tmp_path)
+    place = notebooks.place(root)
+    assert place.published == {"highway": tmp_path / "theirs" / "highway"}
     assert (place.raw, place.tables, place.figures) == (
         tmp_path / "runs",
         tmp_path / "out" / "tables",
         tmp_path / "out" / "figures",
     )
+
+
+def test_an_import_that_lies_about_changes_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, artifacts = tmp_path / "raw", tmp_path / "artifacts"
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
+    config = ["--config", json.dumps({"paths": {"artifacts": str(artifacts)}})]
+    told: list[str] = []
+    monkeypatch.setattr(notebooks, "run", lambda _, environment, __: told.append(environment["QUICBED_PUBLISHED"]))
+
+    def write(*published: str) -> dict[str, bytes]:
+        notebook = ["notebook", str(NOTEBOOKS[0]), str(raw), str(artifacts), str(tmp_path / "page.html")]
+        assert cli.main([*config, *notebook, *published]) == 0
+        assert cli.main([*config, "report", str(raw), str(artifacts), *published]) == 0
+        files = (path for name in ("report", "tables") for path in (artifacts / name).iterdir())
+        return {path.name: path.read_bytes() for path in files}
+
+    before = write()
+    theirs = artifacts / "published" / "steps"
+    packets = json.dumps([[moment, moment, 1242, -1] for moment in range(0, 90_000_000, 1_000_000)]).encode()
+    gaps = {f"picoquic-cubic/picoquic-cubic-rep{number}.pcap.json": packets for number in (1, 2, 3)}
+    importers.read("steps", samples.write(gaps, tmp_path / "copy"), theirs)
+    assert write() == before
+    beside = write("--published", str(theirs))
+    assert "claims-published.csv" in beside
+    assert beside["claims.html"] != before["claims.html"]
+    assert write() == before
+    assert told == ["", "", str(theirs), ""]
 
 
 def test_outside_a_clone_the_remedy_is_named(tmp_path: Path) -> None:

@@ -89,6 +89,10 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
+    def published(command: argparse.ArgumentParser) -> None:
+        text = "tables of published results to show beside ours, as `import` wrote them: <format>/ (default: none)"
+        command.add_argument("--published", type=Path, nargs="*", default=[], metavar="DIR", help=text)
+
     add("plan", _plan, "what would be built and measured, with estimates of time, disk and traffic")
     add("doctor", _doctor, "check tools, permissions and kernel features of the testbed")
     add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path)
@@ -129,9 +133,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("raw", type=Path)
     command.add_argument("artifacts", type=Path)
     command.add_argument("output", type=Path)
+    published(command)
     command = add("report", _report, "write the report")
     command.add_argument("raw", type=Path)
     command.add_argument("artifacts", type=Path)
+    published(command)
     command = add("claims", _claims, "print the verdicts on published claims; exit code 0 whatever they are")
     command.add_argument("claim", nargs="*", help="id of a claim, of a table of numbers or of a paper (default: all)")
     command.add_argument("--all", action="store_true", help="a line for every number of a table too")
@@ -284,7 +290,7 @@ def _notebook(arguments: argparse.Namespace) -> None:
     environment = {
         notebooks.RAW_VARIABLE: str(arguments.raw.resolve()),
         notebooks.ARTIFACTS_VARIABLE: str(arguments.artifacts.resolve()),
-        notebooks.PUBLISHED_VARIABLE: str(_project(arguments).published_tables.resolve()),
+        notebooks.PUBLISHED_VARIABLE: os.pathsep.join(str(path.resolve()) for path in arguments.published),
     }
     notebooks.run(arguments.notebook, environment, arguments.output)
 
@@ -292,11 +298,12 @@ def _notebook(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace) -> None:
     from quicbed import report
 
-    report.write(arguments.artifacts, arguments.raw, project=_project(arguments))
+    published = {path.name: path for path in arguments.published}
+    report.write(arguments.artifacts, arguments.raw, project=_project(arguments), published=published)
 
 
 def _claims(arguments: argparse.Namespace) -> None:
-    from quicbed import claims, claims_report, notebooks, published_claims, verdicts
+    from quicbed import claims, claims_report, importers, notebooks, published_claims, verdicts
 
     project = _project(arguments)
     every = claims.stated(project)
@@ -310,7 +317,8 @@ def _claims(arguments: argparse.Namespace) -> None:
     ids = {one.id for one in shown}
     wanted = [result for result in results if result.stated.id in ids]
     print(f"Runs of {raw}\n")
-    theirs = claims_report.by_claim(published_claims.evaluate(project, known))
+    published = importers.imported(project.published_tables)
+    theirs = claims_report.by_claim(published_claims.evaluate(project, known, published))
     cells = arguments.all or bool(arguments.claim)
     print(claims_report.text(wanted, cells=cells, tested=tested, published=theirs))
 

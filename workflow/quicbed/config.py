@@ -1249,10 +1249,10 @@ def _fields_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[
 
 
 def read_config(file: Path, overrides: Mapping[str, Any] | None = None) -> Config:
-    """config.yaml with overrides (from `snakemake --config`) on top."""
+    """config.yaml with overrides (from `snakemake --config`) on top; an empty mapping takes what is there away."""
     data = read_yaml(file)
     for key, value in (overrides or {}).items():
-        if isinstance(value, Mapping) and isinstance(data.get(key), Mapping):
+        if isinstance(value, Mapping) and value and isinstance(data.get(key), Mapping):
             data[key] = {**data[key], **value}
         else:
             data[key] = value

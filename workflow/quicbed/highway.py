@@ -228,13 +228,13 @@ class Published:
         return f"<p>Published results: {self.runs.height} repetitions, {ok} of them successful.</p>"
 
 
-def published(directory: Path) -> Published:
-    """What was imported into *directory*; nothing, with the reason, where no import ended there."""
-    there = (directory / SUMMARY_FILE).is_file()
+def published(directory: Path | None) -> Published:
+    """What was imported into *directory*; nothing, with the reason, without one or where no import ended there."""
+    there = directory if directory and (directory / SUMMARY_FILE).is_file() else None
 
     def read(name: str, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        file = directory / f"{name}.parquet"
-        return pl.read_parquet(file) if there and file.is_file() else pl.DataFrame(schema=schema)
+        file = there / f"{name}.parquet" if there else None
+        return pl.read_parquet(file) if file and file.is_file() else pl.DataFrame(schema=schema)
 
     return Published(
         read("runs", tables.RUNS),

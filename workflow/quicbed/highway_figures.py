@@ -24,6 +24,8 @@ from quicbed.notebooks import Place
 from quicbed.report import Sheet
 
 PUBLISHED, OWN = "published", "measured"
+PREFIX = "highway-"
+"""What the names of all its figures and tables begin with."""
 COLOURS: Mapping[str, str] = {PUBLISHED: "#0072B2", OWN: "#D55E00"}
 ROLE_COLOURS: Mapping[str, str] = {"client": "#56B4E9", "server": "#0072B2"}
 WIDE = 5
@@ -79,8 +81,11 @@ def beside(
 ) -> Beside:
     """Draw every figure and write it and its table.
 
-    *table* holds our runs, *pairs* the newest campaign of pairwise and its table, *measured* our perf samples.
+    *table* holds our runs, *pairs* the newest campaign of pairwise and its table, *measured* our perf samples. What an
+    earlier call wrote is removed: it may show a copy that is not told any more.
     """
+    for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
+        file.unlink()
     drawn = [
         all_pairs(published, highway.FIG3, *pairs, "208 KiB", titles),
         all_pairs(published, highway.FIG10, *pairs, "6.5 MiB", titles),

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quicbed import importers
+
 CELL_TIMEOUT_S = 600
 RAW_VARIABLE, ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE = "QUICBED_RAW", "QUICBED_ARTIFACTS", "QUICBED_PUBLISHED"
 
@@ -24,7 +26,7 @@ class Place:
     root: Path  # of the repository
     raw: Path
     artifacts: Path
-    published: Path  # tables of published results, one directory a format
+    published: Mapping[str, Path]  # directories of tables of published results, by format
 
     @property
     def tables(self) -> Path:
@@ -44,8 +46,9 @@ def place(start: Path | None = None) -> Place:
     """Where to read and write: QUICBED_RAW and QUICBED_ARTIFACTS, else what the repository has.
 
     By default ``raw/local`` and ``artifacts``, or as long as nothing has been measured here
-    ``raw/reference`` and ``artifacts/reference``. Published results are those imported into QUICBED_PUBLISHED, else
-    ``artifacts/published``. *start* is a directory in the repository.
+    ``raw/reference`` and ``artifacts/reference``. Published results are those imported into the directories in
+    QUICBED_PUBLISHED, none if it is empty, else whatever was imported below ``artifacts/published``. *start* is a
+    directory in the repository.
     """
     root = _repository((start or Path.cwd()).resolve())
     own = root / "raw" / "local"
@@ -56,7 +59,12 @@ def place(start: Path | None = None) -> Place:
     if raw.resolve() == (root / "raw" / "reference").resolve():
         default /= "reference"
     artifacts = Path(os.environ.get(ARTIFACTS_VARIABLE) or default)
-    return Place(root, raw, artifacts, Path(os.environ.get(PUBLISHED_VARIABLE) or root / "artifacts" / "published"))
+    told = os.environ.get(PUBLISHED_VARIABLE)
+    if told is None:
+        published = importers.imported(root / "artifacts" / "published")
+    else:
+        published = {path.name: path for path in map(Path, filter(None, told.split(os.pathsep)))}
+    return Place(root, raw, artifacts, published)
 
 
 def _repository(start: Path) -> Path:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from quicbed import highway, highway_claims, steps_claims, verdicts
 from quicbed.claims import Stated
@@ -10,12 +11,16 @@ from quicbed.config import Project
 from quicbed.verdicts import Result
 
 
-def evaluate(project: Project, claims: Sequence[Stated]) -> list[Result]:
-    """Verdicts on the claims of the papers whose data was imported, in the order of *claims*."""
-    theirs = highway.published(project.published_tables / highway.SOURCE)
+def evaluate(project: Project, claims: Sequence[Stated], imported: Mapping[str, Path]) -> list[Result]:
+    """Verdicts on the claims of the papers whose data was imported, in the order of *claims*.
+
+    *imported* are directories of tables by format; nothing else is looked at.
+    """
+    theirs = highway.published(imported.get(highway.SOURCE))
+    steps = imported.get(steps_claims.SOURCE)
     found = {
         highway_claims.PAPER: None if theirs.empty else highway_claims.measured(theirs),
-        steps_claims.PAPER: steps_claims.measured(project.published_tables / steps_claims.SOURCE),
+        steps_claims.PAPER: steps_claims.measured(steps) if steps else None,
     }
     results: list[Result] = []
     for name in dict.fromkeys(one.name for one in claims):

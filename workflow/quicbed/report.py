@@ -156,12 +156,19 @@ def _range(low: str | None, high: str | None, between: str = "to") -> str | None
     return None if low is None or high is None else f"{low} {between} {high}"
 
 
-def write(artifacts: Path, raw: Path, builds: Path | None = None, project: Project | None = None) -> Path:
+def write(
+    artifacts: Path,
+    raw: Path,
+    builds: Path | None = None,
+    project: Project | None = None,
+    published: Mapping[str, Path] | None = None,
+) -> Path:
     """Write the report on the runs below *raw* into *artifacts*/report; returns its first page.
 
     Figures, tables and notebooks already in *artifacts* are linked. *builds* is a directory of
     builds; the ``build.json`` files in it are added to those recorded beside the runs. The claims
-    are those of *project*; their verdicts are written as a table too.
+    are those of *project*; their verdicts are written as a table too. *published* are directories
+    of imported tables by format, by which they are judged as well.
     """
     table = runs.table(raw)
     beside = details.read(raw)
@@ -178,7 +185,7 @@ def write(artifacts: Path, raw: Path, builds: Path | None = None, project: Proje
     experiments = [
         _experiment(table, name) for name in table.filter(pl.col("arm").is_in(runs.ARMS))["experiment"].unique().sort()
     ]
-    claims_page = _claims(project, artifacts, raw, table, beside) if project else None
+    claims_page = _claims(project, artifacts, raw, table, beside, published or {}) if project else None
     page = environment.get_template("report.html.j2").render(
         claims=claims_page,
         overview=overview(table),
@@ -204,7 +211,12 @@ def write(artifacts: Path, raw: Path, builds: Path | None = None, project: Proje
 
 
 def _claims(
-    project: Project, artifacts: Path, raw: Path, table: pl.DataFrame, beside: details.Details
+    project: Project,
+    artifacts: Path,
+    raw: Path,
+    table: pl.DataFrame,
+    beside: details.Details,
+    published: Mapping[str, Path],
 ) -> dict[str, Any]:
     """Verdicts on all claims, for their page; also writes them as a table."""
     # notebooks load this module too, and need none of these
@@ -215,7 +227,9 @@ def _claims(
     results = verdicts.evaluate(project, known, found)
     (artifacts / "tables").mkdir(parents=True, exist_ok=True)
     claims_report.write_table(results, artifacts / "tables")
-    theirs = published_claims.evaluate(project, known)
+    theirs = published_claims.evaluate(project, known, published)
+    for file in (artifacts / "tables").glob("claims-published.*"):
+        file.unlink()  # of a copy that may not be told any more
     if theirs:
         claims_report.write_table(theirs, artifacts / "tables", "claims-published")
     return claims_report.page(results, project, artifacts, artifacts / "report", claims_report.by_claim(theirs))

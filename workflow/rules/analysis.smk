@@ -46,10 +46,12 @@ for KIND in RESULTS:
         params:
             raw=lambda wildcards, output: raw_of(output[0]),
             results=lambda wildcards, input: results_of(input.table),
+            published=lambda wildcards, input: directories_of(input.published),
         message:
             "Running notebook {wildcards.notebook}, which draws its figures"
         shell:
-            "python -m quicbed notebook {input.notebook} {params.raw} {params.results} {output.page} > {log} 2>&1"
+            "python -m quicbed notebook {input.notebook} {params.raw} {params.results} {output.page} "
+            "--published {params.published:q} > {log} 2>&1"
 
     rule:
         name:
@@ -72,7 +74,8 @@ for KIND in RESULTS:
         params:
             raw=lambda wildcards, output: raw_of(output[0]),
             results=lambda wildcards, input: results_of(input.table),
+            published=lambda wildcards, input: directories_of(input.published),
         message:
             "Writing {output.page}"
         shell:
-            "python -m quicbed report {params.raw} {params.results} > {log} 2>&1"
+            "python -m quicbed report {params.raw} {params.results} --published {params.published:q} > {log} 2>&1"

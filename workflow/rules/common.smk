@@ -56,6 +56,11 @@ def published_copy(wildcards):
     return str(project.published[wildcards.published])
 
 
+def directories_of(tables):
+    """Directories of imported tables, of which the inputs of a rule have the summaries."""
+    return [str(Path(table).parent) for table in tables]
+
+
 def runs_behind(kind):
     """What the table of runs is made from: finished experiments, or the archives of the reference data."""
     if kind == "reference":

@@ -51,6 +51,11 @@ def read(name: str, copy: Path, out: Path) -> Summary:
     return summary
 
 
+def imported(directory: Path) -> dict[str, Path]:
+    """The imports below *directory*, by format; one that did not end is none."""
+    return {name: directory / name for name in FORMATS if (directory / name / SUMMARY_FILE).is_file()}
+
+
 def _replace(new: Path, out: Path) -> None:
     """Move an import to the place of an earlier one."""
     for file in (*out.glob("*.parquet"), out / SUMMARY_FILE):
