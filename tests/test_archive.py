@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from packaging.licenses import canonicalize_license_expression
 
 from quicbed import archive, bom
 from quicbed import build as builds
 from quicbed.build import BuildError
 from quicbed.cli import main
-from quicbed.config import Project
+from quicbed.config import Project, read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = {
@@ -69,7 +73,14 @@ COMPONENT = {
                     "items": {
                         "type": "object",
                         "required": ["license"],
-                        "properties": {"license": {"type": "object", "required": ["id"], "properties": {"id": TEXT}}},
+                        "properties": {
+                            "license": {
+                                "type": "object",
+                                "oneOf": [{"required": ["id"]}, {"required": ["name"]}],
+                                "properties": {"id": TEXT, "name": TEXT},
+                                "additionalProperties": False,
+                            }
+                        },
                         "additionalProperties": False,
                     },
                 },
@@ -178,6 +189,39 @@ def test_it_says_what_every_library_is_built_from(bill: dict[str, Any]) -> None:
     # the environment of the workflow is its own, also where an endpoint has the same package
     assert any(url.startswith("pkg:pypi/snakemake@") for url in graph["quicbed"])
     assert any(url.startswith("pkg:pypi/cffi@") for url in graph["quicbed"])
+
+
+def test_packages_have_the_licences_that_their_registries_state(bill: dict[str, Any]) -> None:
+    stated = [one for one in by_reference(bill).values() if one.get("licenses")]
+    for one in stated:
+        for licence in one["licenses"]:
+            if expression := licence.get("expression"):
+                assert canonicalize_license_expression(expression) == expression, one["bom-ref"]
+    packages = bom.packages(Project(ROOT))
+    # in the registry of Rust the two state a file instead, and that of Go states none
+    crates = {one.url for one in packages if one.kind == "cargo"}
+    silent = {"pkg:cargo/nghttp3-sys@0.2.0", "pkg:cargo/ngtcp2-sys@0.2.0"}
+    assert crates - bom.licences().keys() == silent, "run tools/licences.py"
+    assert bom.licences().keys() <= {one.url for one in packages}
+    tool = runpy.run_path(str(ROOT / "tools" / "licences.py"))
+    always = {one.url for one in packages if ("lock", "requirements/runtime.txt") in one.properties}
+    installed = {url: told for url, told in tool["wheels"](sys.path) if url in always}
+    assert len(installed) > 50
+    assert installed.items() <= bom.licences().items(), "run tools/licences.py"
+
+
+def test_libraries_inside_crates_are_named_with_version_and_licence(bill: dict[str, Any]) -> None:
+    components, graph = by_reference(bill), depends_on(bill)
+    rows = list(csv.DictReader(bom.EMBEDDED.open(encoding="utf-8")))
+    for row in rows:
+        crate = f"pkg:cargo/{row['crate']}@{row['crate_version'].replace('+', '%2B')}"
+        (url,) = (url for url in graph[crate] if components[url]["name"] == row["name"])
+        assert components[url].get("version", "") == row["version"]
+        assert components[url]["licenses"] == [{"expression": row["licence"]}]
+        # the version of a crate often ends with that of the library
+        assert "+" not in row["crate_version"] or row["crate_version"].endswith(row["version"])
+    names = {row["name"] for row in rows}
+    assert names >= {"boringssl", "curl", "liboqs", "msquic", "nghttp3", "nginx", "ngtcp2", "openssl", "quictls"}
 
 
 def test_equal_locks_give_an_equal_bill(bill: dict[str, Any]) -> None:
@@ -308,6 +352,17 @@ def test_a_lock_that_is_missing_is_named(clone: Path) -> None:
     (clone / "workflow" / "sources" / "Cargo.lock").unlink()
     with pytest.raises(BuildError, match=r"Cargo\.lock: cannot be read"):
         bom.text(Project(clone))
+
+
+def test_results_of_an_archive_are_drawn_without_published_data(tmp_path: Path) -> None:
+    done = subprocess.run(["make", "-n", "archive"], cwd=ROOT, capture_output=True, text=True, check=True)
+    (snakemake,) = (line for line in done.stdout.splitlines() if "snakemake" in line)
+    assert snakemake.endswith('figures --config "published={}"')
+    file = tmp_path / "config.yaml"
+    text = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
+    file.write_text(f"{text}\npublished: {{highway: somewhere}}\n", encoding="utf-8")
+    assert read_config(file).published == {"highway": "somewhere"}
+    assert read_config(file, {"published": {}}).published == {}
 
 
 def test_the_command_prints_archive_size_and_checksum(

@@ -6,14 +6,19 @@ package URL and, where its lock gives one, the SHA-256 of what the registry hand
 archives of all platforms, any of which may be the one that is installed. What Go's lock gives is a hash of the
 module's files and not of an archive, so it is a property. The endpoint programs of a library depend on what they are
 built from. There is no time and no random serial number in it: equal locks give equal bytes.
+
+Locks tell no licences. Those that the registries state are in licences.csv, which tools/licences.py writes; modules of
+Go have none there. C libraries whose sources are inside a crate are packages of their own (embedded.csv, by hand).
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,12 +31,18 @@ from quicbed.config import Library, Project
 SPECIFICATION = "1.6"
 ROOT = "quicbed"
 
+LICENCES = Path(__file__).parent / "licences.csv"
+LICENCE_COLUMNS = ("package", "licence", "words")
+"""Package URL; SPDX expression, or else the registry's words."""
+EMBEDDED = Path(__file__).parent / "embedded.csv"
+"""Library inside a crate of one version; its version and licence, an SPDX expression. BoringSSL has no versions."""
+
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)==([^\s;\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 @dataclass
-class _Package:
+class Package:
     """A package of one of the registries; *kind* is its type in package URLs."""
 
     kind: str
@@ -61,6 +72,11 @@ class _Package:
         }
         if self.sha256:
             entry["hashes"] = [{"alg": "SHA-256", "content": digest} for digest in sorted(self.sha256)]
+        expression, words = licences().get(self.url, ("", ""))
+        if expression:
+            entry["licenses"] = [{"expression": expression}]
+        elif words:
+            entry["licenses"] = [{"license": {"name": words}}]
         return entry
 
 
@@ -68,13 +84,53 @@ class _Packages:
     """Packages by their URL; one that several locks name is one."""
 
     def __init__(self) -> None:
-        self.by_url: dict[str, _Package] = {}
+        self.by_url: dict[str, Package] = {}
 
-    def add(self, package: _Package) -> str:
+    def add(self, package: Package) -> str:
         known = self.by_url.setdefault(package.url, package)
         known.sha256 = known.sha256 | package.sha256
         known.properties = known.properties | package.properties
         return package.url
+
+
+@cache
+def licences() -> dict[str, tuple[str, str]]:
+    """SPDX expression, or else the registry's words, by package URL."""
+    return {row["package"]: (row["licence"], row["words"]) for row in _rows(LICENCES)}
+
+
+@cache
+def _embedded() -> dict[str, list[dict[str, Any]]]:
+    """Libraries inside a crate, as CycloneDX has them, by the crate's package URL."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(EMBEDDED):
+        crate = Package("cargo", row["crate"], row["crate_version"]).url
+        url = Package("generic", row["name"], row["version"]).url if row["version"] else f"pkg:generic/{row['name']}"
+        entry: dict[str, Any] = {"type": "library", "bom-ref": url, "name": row["name"], "purl": url}
+        entry |= {"version": row["version"]} if row["version"] else {}
+        entry["licenses"] = [{"expression": row["licence"]}]
+        entry["properties"] = [{"name": "quicbed:inside", "value": crate}]
+        found.setdefault(crate, []).append(entry)
+    return found
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def packages(project: Project) -> list[Package]:
+    """Every package that a lock names, sorted by package URL."""
+    found = _Packages()
+    for package in _crates(project):
+        found.add(package)
+    for lock in sorted((project.root / "requirements").glob("*.txt")):
+        for package in _wheels(project, lock):
+            found.add(package)
+    for name, library in project.libraries.items():
+        for package in _parts(project, name, library):
+            found.add(package)
+    return [found.by_url[url] for url in sorted(found.by_url)]
 
 
 def text(project: Project, revision: str | None = None) -> str:
@@ -84,11 +140,11 @@ def text(project: Project, revision: str | None = None) -> str:
 
 def bill(project: Project, revision: str | None = None) -> dict[str, Any]:
     """The bill of materials; raises BuildError naming a lock that is missing or cannot be read."""
-    packages = _Packages()
-    unused = {packages.add(package) for package in _crates(project)}
+    known = _Packages()
+    unused = {known.add(package) for package in _crates(project)}
     direct: set[str] = set()
     for lock in sorted((project.root / "requirements").glob("*.txt")):
-        direct |= {packages.add(package) for package in _wheels(project, lock)}
+        direct |= {known.add(package) for package in _wheels(project, lock)}
     endpoints: list[dict[str, Any]] = []
     dependencies: list[dict[str, Any]] = []
     for name, library in project.libraries.items():
@@ -104,7 +160,7 @@ def bill(project: Project, revision: str | None = None) -> dict[str, Any]:
                 "licenses": [{"expression": library.licence}],
             }
         )
-        urls = {packages.add(package) for package in _parts(project, name, library)}
+        urls = {known.add(package) for package in _parts(project, name, library)}
         dependencies.append({"ref": reference, "dependsOn": sorted(urls)})
         direct.add(reference)
         unused -= urls
@@ -119,18 +175,26 @@ def bill(project: Project, revision: str | None = None) -> dict[str, Any]:
     }
     if revision:
         own["properties"] = [{"name": "quicbed:revision", "value": revision}]
-    found = [packages.by_url[url] for url in sorted(packages.by_url)]
+    found = [known.by_url[url] for url in sorted(known.by_url)]
+    inside = {url: entries for url, entries in _embedded().items() if url in known.by_url}
+    dependencies += [
+        {"ref": url, "dependsOn": sorted(one["bom-ref"] for one in entries)} for url, entries in inside.items()
+    ]
     return {
         "bomFormat": "CycloneDX",
         "specVersion": SPECIFICATION,
         "version": 1,
         "metadata": {"component": own},
-        "components": [*endpoints, *(package.component() for package in found)],
+        "components": [
+            *endpoints,
+            *(package.component() for package in found),
+            *(entry for _, entries in sorted(inside.items()) for entry in entries),
+        ],
         "dependencies": sorted(dependencies, key=lambda one: str(one["ref"])),
     }
 
 
-def _crates(project: Project) -> Iterator[_Package]:
+def _crates(project: Project) -> Iterator[Package]:
     """Every package of Cargo.lock; a property names the components whose source is in it."""
     lock = (builds.SOURCES / "Cargo.lock").as_posix()
     inside: dict[str, set[tuple[str, str]]] = {}
@@ -140,28 +204,32 @@ def _crates(project: Project) -> Iterator[_Package]:
         for one in versions:
             if "checksum" in one:
                 properties = {("lock", lock)} | inside.get(one["name"], set())
-                yield _Package("cargo", one["name"], one["version"], {one["checksum"]}, properties)
+                yield Package("cargo", one["name"], one["version"], {one["checksum"]}, properties)
 
 
-def _wheels(project: Project, lock: Path) -> Iterator[_Package]:
+def canonical(name: str) -> str:
+    """The name of a Python package as PEP 503 writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _wheels(project: Project, lock: Path) -> Iterator[Package]:
     """Packages of a lock that pip reads, with the SHA-256 of each of their archives."""
     properties = {("lock", lock.relative_to(project.root).as_posix())}
     for entry in re.split(r"\n(?=\S)", lock.read_text(encoding="utf-8")):
         if match := _PINNED.match(entry):
-            name = re.sub(r"[-_.]+", "-", match[1]).lower()  # PEP 503
-            yield _Package("pypi", name, match[2], set(_HASH.findall(entry)), properties)
+            yield Package("pypi", canonical(match[1]), match[2], set(_HASH.findall(entry)), properties)
 
 
-def _parts(project: Project, name: str, library: Library) -> Iterator[_Package]:
+def _parts(project: Project, name: str, library: Library) -> Iterator[Package]:
     """What the endpoint programs of a library are built from, in any of its flavours."""
     for one in builds.crates_of(project.root, library):
-        yield _Package("cargo", one["name"], one["version"])
+        yield Package("cargo", one["name"], one["version"])
     waiting: list[str] = [component for flavour in library.flavours.values() for component in flavour.components]
     while waiting:
         component = components.COMPONENTS[waiting.pop()]
         waiting += component.needs
         for one in builds.lock_packages(project.root)[component.package]:
-            yield _Package("cargo", one["name"], one["version"])
+            yield Package("cargo", one["name"], one["version"])
     recipe = builds.recipe_of(library)
     endpoint = project.root / builds.ENDPOINTS / library.endpoint
     if recipe is python:
@@ -170,7 +238,7 @@ def _parts(project: Project, name: str, library: Library) -> Iterator[_Package]:
         lock = (builds.ENDPOINTS / library.endpoint / "go.sum").as_posix()
         for one in go.sources(project, name):
             properties = {("lock", lock), ("go.sum", one["checksum"])}
-            yield _Package("golang", one["name"], one["version"], properties=properties)
+            yield Package("golang", one["name"], one["version"], properties=properties)
     elif own := getattr(recipe, "sources", None):
         for one in own(project, name):
-            yield _Package("generic", one["name"], one["version"], properties={("digest", one["checksum"])})
+            yield Package("generic", one["name"], one["version"], properties={("digest", one["checksum"])})
