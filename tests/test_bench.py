@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,10 @@ from fakeproject import behave
 from faketestbed import FakeTestbed
 from quicbed import bench as bench_module
 from quicbed import build as builds
-from quicbed import certificates, examples
+from quicbed import certificates, examples, generator
 from quicbed.bench import BenchError, bench
 from quicbed.config import Project
+from trexserver import Clock, TrexServer
 
 EXPERIMENT = """
 title: Test
@@ -135,3 +137,39 @@ def test_runs_over_ssh_need_hosts_to_be_measured_on(project: Project, capsys: py
         "== ssh",
         "  unsupported: the testbed is not of kind `ssh`; set `testbed` in config/config.yaml",
     ]
+
+
+def test_a_line_rate_needs_a_generator_that_sends_at_one(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(project, ["line-rate"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "== line-rate",
+        "  unsupported: testbed local has no generator of kind `trex`, which alone sends at the rate of a port "
+        "(docs/background-traffic.md)",
+    ]
+
+
+@pytest.mark.parametrize("receiver", [None, 1])
+def test_line_rates_of_every_frame_size_and_their_losses_are_told(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], receiver: int | None
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(generator, "time", clock)
+    with TrexServer(clock=clock.monotonic) as server:
+        server.refresh_s, server.lost_share = 0.5, 0.25
+        described: dict[str, Any] = {"kind": "trex", "host": "127.0.0.1", "rpc_port": server.port, "receiver": receiver}
+        file = project.root / "config" / "testbeds" / "local.yaml"
+        file.write_text(json.dumps({"kind": "local", "generator": described}), encoding="utf-8")
+        assert bench(Project(project.root), ["line-rate"]) == 0
+        assert server.rates == [{"type": "percentage", "op": "abs", "value": 100.0}] * 8
+        assert (server.ports[0].state, server.ports[0].owner) == ("IDLE", "")
+    heading, first, *_, last = capsys.readouterr().out.splitlines()[1:]
+    assert heading == f"  port 0 of TRex at 127.0.0.1:{server.port}, 10 s of each frame size:"
+    assert [first.split()[:2], last.split()[:1]] == [["64", "bytes"], ["IMIX"]]
+    # 10 Gbit/s with 20 bytes of preamble and gap for each frame of 64 bytes (IEEE 802.3)
+    assert float(first.split()[3]) == pytest.approx(10e9 / 84 / 8 / 1e6, rel=0.01)
+    assert float(first.split()[5]) == pytest.approx(10e3 * 64 / 84, rel=0.01)
+    if receiver is None:
+        assert first.endswith("; what arrives is not counted: generator.receiver names no port")
+    else:
+        assert float(first.split("received")[1].split()[0]) == pytest.approx(0.75 * 10e9 / 84 / 8 / 1e6, rel=0.01)
+        assert first.endswith(" packets (25 %)")

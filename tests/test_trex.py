@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import json
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fakeproject
 from faketestbed import FakeTestbed
-from quicbed import generator, trex
-from quicbed.config import Generator, Link, Load
+from quicbed import generator, proof, trex
+from quicbed.config import Generator, Link, Load, Project
+from quicbed.driver import MeasureError
 from quicbed.testbed import Feature
-from trexserver import TrexServer
+from trexserver import Clock, TrexServer
 
+ROOT = Path(__file__).resolve().parents[1]
 FRAME = trex.udp_frame(60, trex.Address("198.18.0.1", 1024), trex.Address("198.18.0.2", 9))
 STREAMS = [trex.Stream(FRAME, 1)]
 
@@ -100,7 +105,7 @@ def test_a_rate_above_that_of_the_line_is_refused(server: TrexServer) -> None:
 
 
 def test_a_port_that_is_not_there_is_named(server: TrexServer) -> None:
-    with pytest.raises(trex.TrexError, match="acquire: invalid port id - should be between 0 and 1"):
+    with pytest.raises(trex.TrexError, match="invalid port id - should be between 0 and 1"):
         port_of(server, 7).start(STREAMS, "pps", 1)
 
 
@@ -147,10 +152,11 @@ def test_a_port_of_somebody_else_is_taken_by_force_only(server: TrexServer) -> N
     port.check_sending()
 
 
-def test_another_session_of_ours_is_somebody_else(server: TrexServer) -> None:
-    port_of(server).start(STREAMS, "pps", 1)
-    with pytest.raises(trex.TrexError, match="owned by another session of 'quicbed'"):
-        port_of(server).start(STREAMS, "pps", 1)
+def test_a_port_that_is_ours_is_acquired_again(server: TrexServer) -> None:
+    port = port_of(server)
+    for _ in range(2):
+        port.start(STREAMS, "pps", 1)
+        port.check_sending()
 
 
 def test_a_port_that_was_taken_from_us_is_told(server: TrexServer) -> None:
@@ -159,9 +165,22 @@ def test_a_port_that_was_taken_from_us_is_told(server: TrexServer) -> None:
     server.take(0, "somebody")
     with pytest.raises(trex.TrexError, match="is owned by somebody, not by us any more"):
         port.check_sending()
-    with pytest.raises(trex.TrexError, match="not owned by you or your current executing session"):
-        port.stop()
+    # as long as they send
+    for _ in range(2):
+        with pytest.raises(trex.TrexError, match="already taken by 'somebody'; wait until it is released"):
+            port.stop()
     assert server.ports[0].state == "TX"
+    server.ports[0].sending_since = None
+    port.stop()
+    assert server.ports[0].owner == "somebody"
+
+
+def test_a_port_that_was_taken_from_us_is_stopped_by_force_only(server: TrexServer) -> None:
+    port = port_of(server, force=True)
+    port.start(STREAMS, "pps", 1)
+    server.take(0, "somebody")
+    port.stop()
+    assert (server.ports[0].state, server.ports[0].owner) == ("IDLE", "")
 
 
 def test_traffic_that_ended_is_told(server: TrexServer) -> None:
@@ -220,8 +239,21 @@ def test_a_server_that_was_started_anew_is_used_again(server: TrexServer) -> Non
     server.restart()
     with pytest.raises(trex.TrexError, match="is owned by nobody"):
         port.check_sending()
+    port.stop()
+    assert "release" not in server.methods
     port.start(STREAMS, "pps", 1)
     port.check_sending()
+
+
+def test_a_server_that_does_not_answer_may_go_on_sending(server: TrexServer) -> None:
+    port = trex.Port(client(server, timeout_s=0.1), 0)
+    port.start(STREAMS, "pps", 1)
+    server.swallow["stop_traffic"] = server.swallow["get_port_status"] = 3  # as often as it is tried
+    for _ in range(2):
+        with pytest.raises(trex.NoAnswerError):
+            port.stop()
+    port.stop()
+    assert (server.ports[0].state, server.ports[0].owner) == ("IDLE", "")
 
 
 @pytest.mark.parametrize("answer", [b"220 mail ready", b"[]", b'{"jsonrpc": "2.0", "id": "another", "result": {}}'])
@@ -236,9 +268,11 @@ def test_what_is_no_trex_is_told(server: TrexServer, answer: bytes) -> None:
 LINK = Link(mode="wire", rate_mbit=None)
 
 
-def trex_generator(server: TrexServer, **settings: Any) -> generator.Generator:
+def trex_generator(server: TrexServer, testbed: str = "lab", **settings: Any) -> generator.Generator:
     given = {"kind": "trex", "host": "127.0.0.1", "rpc_port": server.port, "timeout_s": 0.3} | settings
-    source = generator.of(Generator.model_validate(given), FakeTestbed())
+    place = FakeTestbed()
+    place.name = testbed
+    source = generator.of(Generator.model_validate(given), place)
     assert source is not None
     return source
 
@@ -284,6 +318,22 @@ def test_traffic_that_a_crash_left_is_ours(server: TrexServer) -> None:
     assert server.ports[0].state == "IDLE"
 
 
+def test_traffic_that_a_crash_left_is_stopped_before_there_is_any_of_ours(server: TrexServer) -> None:
+    trex_generator(server).start(Load.model_validate({"percent": 10}), LINK)
+    again = trex_generator(server)
+    again.stop()
+    assert (server.ports[0].state, server.ports[0].owner) == ("IDLE", "")
+
+
+def test_traffic_of_another_testbed_is_not_ours(server: TrexServer) -> None:
+    trex_generator(server).start(Load.model_validate({"percent": 10}), LINK)
+    other = trex_generator(server, "other")
+    with pytest.raises(trex.TrexError, match=r"already taken by 'quicbed-[0-9a-f]{8}'; wait until it is released"):
+        other.start(Load.model_validate({"percent": 10}), LINK)
+    with pytest.raises(trex.TrexError, match="already taken by"):
+        other.stop()
+
+
 def test_imix_is_three_streams_in_proportion(server: TrexServer) -> None:
     trex_generator(server).start(Load.model_validate({"percent": 10, "frames": "imix"}), LINK)
     shown = [
@@ -298,12 +348,183 @@ def test_frames_that_the_link_does_not_take_are_no_load(server: TrexServer) -> N
     assert "do not fit an MTU of 1500" in (trex_generator(server).problem(large, LINK) or "")
 
 
+def test_a_queue_that_the_traffic_does_not_pass_is_not_what_it_competes_for(server: TrexServer) -> None:
+    limited = LINK.model_copy(update={"rate_mbit": 200})
+    said = trex_generator(server).problem(Load.model_validate({"percent": 50}), limited)
+    assert said is not None
+    assert said.endswith("leave out link.rate_mbit")
+    # one experiment for either kind of generator
+    experiments = Project(ROOT).experiments
+    assert experiments["background-load"].link.rate_mbit is not None
+    for variant in experiments["background-line"].variants:
+        if variant.background is not None:
+            assert trex_generator(server).problem(variant.background, experiments["background-line"].link) is None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(generator, "time", made)
+    return made
+
+
+def test_rates_of_short_runs_are_those_between_two_refreshes_of_the_counters(clock: Clock) -> None:
+    with TrexServer(clock=clock.monotonic) as server:
+        server.refresh_s = 0.5
+        source = trex_generator(server, receiver=1)
+        source.start(Load.model_validate({"bps": 8e9}), LINK)
+        before = source.sample()
+        clock.sleep(0.1)
+        rates = generator.achieved(before, source.sample())
+        assert rates == pytest.approx(dict.fromkeys(rates, 8000), rel=0.05)
+        # a receiver that nothing gets to
+        server.lost_share = 1
+        before = source.sample()
+        begin_s = clock.now_s
+        rates = generator.achieved(before, source.sample())
+        assert rates["background_received_mbps"] == 0
+        assert clock.now_s - begin_s < 2
+
+
+def test_all_of_what_was_sent_alone_is_counted(clock: Clock) -> None:
+    with TrexServer(clock=clock.monotonic) as server:
+        server.refresh_s, server.lost_share = 0.5, 0.25
+        source = trex_generator(server, receiver=1)
+        assert isinstance(source, generator.Trex)
+        trial = source.trial(Load.model_validate({"pps": 1000}), LINK, 2)
+        assert trial.sent == int(server.ports[0].sent[0]) > 2000
+        assert trial.received == int(0.75 * server.ports[0].sent[0])
+        assert (server.ports[0].state, server.ports[0].owner) == ("IDLE", "")
+
+
+# ---- the driver ------------------------------------------------------------------------------------------------------
+
+EXPERIMENT = """
+title: Test
+source: none
+question: none
+workload: {kind: bulk}
+link: {mode: wire}
+libraries: [quinn]
+variants:
+  - {label: none, cipher: aes-128-gcm}
+  - {label: half, cipher: aes-128-gcm, background: {percent: 50}}
+baseline: none
+aa: false
+scales:
+  tiny: {bytes: 1000, blocks: 2, timeout_s: 1}
+"""
+
+
+class Disturbed(FakeTestbed):
+    """Something happens to TRex during the first runs beside its traffic; runs have whether there was any."""
+
+    def __init__(self, server: TrexServer, what: Callable[[], object], times: int = 1) -> None:
+        super().__init__()
+        self.trex = server
+        self.what = what
+        self.times = times
+
+    def counters(self) -> dict[str, float]:
+        sending = self.trex.ports[0].state == "TX"
+        if sending and self.times:
+            self.times -= 1
+            self.what()
+        return super().counters() | {"sending": float(sending)}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    class Proven:
+        def model_dump(self, mode: str) -> dict[str, str]:
+            return {"mode": mode}
+
+    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
+    monkeypatch.setattr(proof, "check", lambda *_args: [])
+    return fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
+
+
+def beside(
+    project: Project, server: TrexServer, *, retries: int = 1, force: bool = False, timeout_s: float = 0.3
+) -> Project:
+    """The project on a testbed whose generator is this server."""
+    described = {
+        "kind": "local",
+        "generator": {
+            "kind": "trex",
+            "host": "127.0.0.1",
+            "rpc_port": server.port,
+            "timeout_s": timeout_s,
+            "force": force,
+        },
+    }
+    (project.root / "config" / "testbeds" / "local.yaml").write_text(json.dumps(described), encoding="utf-8")
+    return Project(project.root, {"gate": {"retries": retries}})
+
+
+def check_traffic(project: Project) -> None:
+    """There was traffic at the beginning of runs that compete with it, and of no other."""
+    for entry in fakeproject.runs(project) + fakeproject.runs(project, "test/*/warm-up"):
+        assert entry["host"]["before"]["sending"] == ("background" in entry["host"]), entry["cell"]["label"]
+
+
+def test_a_trex_that_was_restarted_fails_a_run_and_sends_again(project: Project, server: TrexServer) -> None:
+    project = beside(project, server)
+    fakeproject.run(project, Disturbed(server, server.restart))
+    failed = [entry["reason"] for entry in fakeproject.runs(project) if entry["status"] == "failed"]
+    assert len(failed) == 1
+    assert failed[0].endswith("port 0: is owned by nobody, not by us any more")
+    assert sum(entry["status"] == "ok" for entry in fakeproject.runs(project)) == 4
+    check_traffic(project)
+    assert server.ports[0].owner == ""
+
+
+def test_a_port_that_was_taken_is_taken_back_by_force_only(project: Project, server: TrexServer) -> None:
+    def take() -> None:
+        server.take(0, "somebody")
+
+    with pytest.raises(MeasureError, match="already taken by 'somebody'; wait until it is released, or set `force"):
+        fakeproject.run(beside(project, server), Disturbed(server, take))
+    server.restart()
+    project = beside(project, server, force=True)
+    fakeproject.run(project, Disturbed(server, take))
+    failed = [entry["reason"] for entry in fakeproject.runs(project) if entry["status"] == "failed"]
+    assert len(failed) == 2
+    assert all("is owned by somebody, not by us any more" in reason for reason in failed)
+    check_traffic(project)
+
+
+def test_traffic_that_is_not_known_to_go_on_is_stopped(project: Project, server: TrexServer) -> None:
+    def silence() -> None:
+        server.swallow["get_port_status"] = 3  # as often as it is asked
+
+    project = beside(project, server, retries=0, timeout_s=0.15)
+    with pytest.raises(
+        MeasureError, match=r"quinn-half: no run succeeded, the last failed: .*no answer within 0\.15 s"
+    ):
+        fakeproject.run(project, Disturbed(server, silence, times=100))
+    labels = {entry["cell"]["id"]: entry["cell"]["label"] for entry in fakeproject.runs(project)}
+    assert ["half", "none"] in [[labels[cell] for cell in order] for order in fakeproject.orders(project)]
+    check_traffic(project)
+
+
+def test_traffic_that_a_crashed_controller_left_is_beside_no_run(project: Project, server: TrexServer) -> None:
+    project = beside(project, server)
+    settings = project.testbed.generator
+    assert settings is not None
+    left = generator.of(settings, FakeTestbed())
+    assert left is not None
+    left.start(Load.model_validate({"percent": 10}), LINK)
+    fakeproject.run(project, Disturbed(server, lambda: None, times=0))
+    check_traffic(project)
+
+
 # ---- what `quicbed doctor` says --------------------------------------------------------------------------------------
 
 
 def inspected(server: TrexServer, **settings: Any) -> dict[str, Feature]:
     given = {"kind": "trex", "host": "127.0.0.1", "rpc_port": server.port, "receiver": 1, "timeout_s": 0.3} | settings
-    return generator.inspect(Generator.model_validate(given))
+    return generator.inspect(Generator.model_validate(given), "lab")
 
 
 def test_the_server_and_its_ports_are_told_in_a_line_each(server: TrexServer) -> None:
@@ -322,6 +543,9 @@ def test_a_port_that_cannot_be_had_says_why(server: TrexServer) -> None:
     assert rows["port 0"].reason.startswith("is owned by bob; wait until it is released, or set `force: true`")
     assert rows["port 1"] == Feature(False, "its link is down; check the cable and the interface at its other end")
     assert inspected(server, force=True)["port 0"] == Feature(True, "IDLE, link up, 10 Gbit/s, owned by bob")
+    # what a crash of ours left is ours
+    trex_generator(server, force=True).start(Load.model_validate({"percent": 10}), LINK)
+    assert inspected(server)["port 0"].reason.startswith("TX, link up, 10 Gbit/s, owned by quicbed-")
     # the port that only counts may be anybody's
     server.ports[1].link_up = True
     server.take(1, "bob")

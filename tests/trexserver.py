@@ -44,7 +44,6 @@ def execute_error(text: str) -> RpcError:
 @dataclass
 class PortState:
     owner: str = ""
-    session: int = 0
     handler: str = ""
     streams: dict[int, dict[str, Any]] = field(default_factory=dict)
     sending_since: float | None = None
@@ -53,17 +52,48 @@ class PortState:
     mul: dict[str, Any] = field(default_factory=dict)
     link_up: bool = True
     sent: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Packets and bytes."""
+    shown: tuple[float, float] = (0.0, 0.0)
+    """What the counters say."""
 
     @property
     def state(self) -> str:
         return "TX" if self.sending_since is not None else "STREAMS" if self.streams else "IDLE"
 
 
+class Clock:
+    """Time that passes only where somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 10.3
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 class TrexServer:
     """A context manager; `methods` are the requests so far, `address` where it listens."""
 
-    def __init__(self, *, ports: int = 2, name: str = "STL", version: tuple[int, int] = (5, 1)) -> None:
+    def __init__(
+        self,
+        *,
+        ports: int = 2,
+        name: str = "STL",
+        version: tuple[int, int] = (5, 1),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.name, self.version = name, version
+        self._clock = clock
+        self.refresh_s = 0.0
+        """Time between two refreshes of counters; 0: they are always fresh."""
+        self._refreshed_s = 0.0
+        self.lost_share = 0.0
+        """Part of the packets that do not arrive at the other port."""
+        self.rates: list[dict[str, Any]] = []
+        """The rate of each start."""
         self.ports = [PortState() for _ in range(ports)]
         self.methods: list[str] = []
         self.without: set[str] = set()
@@ -107,7 +137,7 @@ class TrexServer:
     def take(self, number: int, owner: str) -> None:
         """Another user takes a port by force."""
         port = self.ports[number]
-        port.owner, port.session, port.handler = owner, 1, secrets.token_urlsafe(6)
+        port.owner, port.handler = owner, secrets.token_urlsafe(6)
 
     # ---- transport ---------------------------------------------------------------------------------------------------
 
@@ -195,10 +225,11 @@ class TrexServer:
         if port.owner and not params["force"]:
             if port.owner != params["user"]:
                 raise execute_error(f"port is already taken by '{port.owner}'")
-            if port.session != params["session_id"]:
-                raise execute_error(f"port is already owned by another session of '{port.owner}'")
-            return port.handler
-        port.owner, port.session, port.handler = params["user"], params["session_id"], secrets.token_urlsafe(6)
+            # also of the same session
+            raise execute_error(f"port is already owned by another session of '{port.owner}'")
+        if not isinstance(params["session_id"], int):
+            raise RpcError(-32602, "Bad paramters for method", "field 'session_id' is missing")
+        port.owner, port.handler = params["user"], secrets.token_urlsafe(6)
         return port.handler
 
     def do_release(self, params: dict[str, Any]) -> Any:
@@ -241,12 +272,13 @@ class TrexServer:
         if line_bits * factor > LINE_RATE_BPS * 1.0001:
             raise execute_error("Expected L1 B/W: exceeds port line rate: '10.00 Gbps'")
         port.mul, port.bits_per_second, port.packets_per_second = mul, bits * factor, sum(rates) * factor
-        port.sending_since = time.monotonic()
+        port.sending_since = self._clock()
+        self.rates.append(mul)
         return {"multiplier": factor, "ts": 0.0}
 
     def do_stop_traffic(self, params: dict[str, Any]) -> Any:
         port = self._port(params, owned=True)
-        self._settle(port)
+        self._settle(port, self._clock())
         port.sending_since = None
         return {}
 
@@ -263,20 +295,27 @@ class TrexServer:
 
     def do_get_port_stats(self, params: dict[str, Any]) -> Any:
         self._port(params)
-        for port in self.ports:
-            self._settle(port)
+        refreshed_s = self._clock()
+        if self.refresh_s:
+            refreshed_s -= refreshed_s % self.refresh_s
+        if refreshed_s != self._refreshed_s:
+            self._refreshed_s = refreshed_s
+            for port in self.ports:
+                self._settle(port, refreshed_s)
+                port.shown = (port.sent[0], port.sent[1])
         own, other = self.ports[params["port_id"]], self.ports[params["port_id"] ^ 1]
+        arrived = 1 - self.lost_share
         return {
-            "opackets": int(own.sent[0]),
-            "obytes": int(own.sent[1]),
-            "ipackets": int(other.sent[0]),
-            "ibytes": int(other.sent[1]),
+            "opackets": int(own.shown[0]),
+            "obytes": int(own.shown[1]),
+            "ipackets": int(other.shown[0] * arrived),
+            "ibytes": int(other.shown[1] * arrived),
         }
 
-    def _settle(self, port: PortState) -> None:
-        """Count what was sent until now."""
-        if port.sending_since is not None:
-            now = time.monotonic()
-            seconds, port.sending_since = now - port.sending_since, now
+    @staticmethod
+    def _settle(port: PortState, until: float) -> None:
+        """Count what was sent until then."""
+        if port.sending_since is not None and until > port.sending_since:
+            seconds, port.sending_since = until - port.sending_since, until
             port.sent[0] += seconds * port.packets_per_second
             port.sent[1] += seconds * port.bits_per_second / 8

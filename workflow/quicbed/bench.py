@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Literal
 
 from quicbed import build as builds
-from quicbed import certificates, examples
+from quicbed import certificates, examples, generator
 from quicbed.analysis import paired_ratio
 from quicbed.campaign import Campaign
-from quicbed.config import Link, Project, Scale, Workload
+from quicbed.config import Frame, Link, Load, Project, Scale, Workload
 from quicbed.config import Testbed as TestbedSettings
 from quicbed.driver import PORT, Attempt, Driver
 from quicbed.importers import samples
@@ -42,6 +42,10 @@ EXPERIMENT = "aead-goodput"
 HIGHWAY_REPETITIONS = 3000
 PERF_SIZE = (10, 86_000)
 STEPS_SIZE = (20, 20, 74_000)
+# For so long a generator sends frames of each size at its line rate; sizes in bytes with their check sequence, those of
+# RFC 2544, section 9.1.
+LINE_RATE_S = 10.0
+FRAME_BYTES = (64, 128, 256, 512, 1024, 1280, 1518)
 # Handshakes of a run whose rate counts, and of the two after which a server's memory is compared.
 SERIES, FEW, MANY = 500, 1000, 10_000
 
@@ -60,6 +64,7 @@ def bench(project: Project, only: Sequence[str]) -> int:
         "interval": interval,
         "imports": imports,
         "ssh": ssh,
+        "line-rate": line_rate,
     }
     for name in only:
         if name not in known:
@@ -468,6 +473,47 @@ def ssh(project: Project) -> None:
     print(f"  kept connections: {_spread(kept)} ms; one ssh process per command: {_spread(single)} ms")
     _verdict("preparing and cleaning up a run", statistics.median(kept), 150, at_least=False, unit=" ms")
     _verdict(f"part of {_BLOCK_RUNS} one-second runs in which is measured", share, 80, at_least=True, unit=" %")
+
+
+def line_rate(project: Project) -> None:
+    """What the testbed's traffic generator sends at the line rate of its port, and what of it arrives, by frame size.
+
+    The baseline of the network between its ports, without endpoints.
+    """
+    settings = project.testbed.generator
+    if settings is None or settings.kind != "trex":
+        print(
+            f"  unsupported: testbed {project.config.testbed} has no generator of kind `trex`, which alone sends at "
+            "the rate of a port (docs/background-traffic.md)"
+        )
+        return
+    loads = {f"{size} bytes": Load(percent=100, frames=[Frame(bytes=size)]) for size in FRAME_BYTES}
+    loads["IMIX"] = Load(percent=100, frames="imix")
+    with testbed_of(project) as testbed:  # nothing is measured meanwhile
+        source = generator.Trex(settings, testbed.name)
+        trials = {name: source.trial(load, LINK, LINE_RATE_S) for name, load in loads.items()}
+        facts = source.facts()
+    print(
+        f"  port {facts['port']} of TRex at {facts['host']}:{facts['rpc_port']}, {LINE_RATE_S:g} s of each frame size:"
+    )
+    for name, trial in trials.items():
+        print(f"    {name:12} sent {_rate_of(trial.begin.sent, trial.end.sent)}; {_arrived(trial)}")
+
+
+def _arrived(trial: generator.Trial) -> str:
+    if trial.begin.received is None or trial.end.received is None or trial.received is None:
+        return "what arrives is not counted: generator.receiver names no port"
+    lost = max(0, trial.sent - trial.received)
+    share = 100 * lost / trial.sent if trial.sent else 0.0
+    rate = _rate_of(trial.begin.received, trial.end.received)
+    return f"received {rate}; lost {lost} of {trial.sent} packets ({share:.3g} %)"
+
+
+def _rate_of(begin: generator.Count, end: generator.Count) -> str:
+    """Packets and bits of frames with check sequences per second between two counts."""
+    seconds = end.time_s - begin.time_s
+    packets, size = end.packets - begin.packets, end.bytes - begin.bytes
+    return f"{packets / seconds / 1e6:8.4f} Mpps {size * 8 / seconds / 1e6:9.1f} Mbit/s"
 
 
 def _empty_run(testbed: Testbed, directory: Path, program: Sequence[str] = _EMPTY_CLIENT) -> None:

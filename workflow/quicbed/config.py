@@ -358,7 +358,10 @@ class Generator(Model):
         le=255,
         description="Its port that the traffic comes back to, which counts what arrived; null: none.",
     )
-    user: Name = Field("quicbed", description="Name under which the port is acquired.")
+    user: Name = Field(
+        "quicbed",
+        description="Name under which the port is acquired; digits that tell controllers and testbeds apart are added.",
+    )
     force: bool = Field(False, description="Take the port from another user.")
     source: TrafficAddress = Field(
         default_factory=lambda: TrafficAddress(ip="198.18.0.1"),

@@ -40,7 +40,7 @@ def _inspect_generator(project: Project) -> int:
     chosen = [project.experiments[name] for name in project.config.experiments]
     required = any(variant.background is not None for experiment in chosen for variant in experiment.variants)
     missing = 0
-    for name, feature in generator.inspect(settings).items():
+    for name, feature in generator.inspect(settings, project.config.testbed).items():
         missing |= required and not feature.available
         word = "" if feature.available else f"{'MISSING' if required else 'unsupported'}: "
         print(f"  {name:12} {word}{feature.reason}")

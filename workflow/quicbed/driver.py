@@ -203,6 +203,8 @@ class Driver:
         self.applied: LinkSettings | None = None
         self.generator = generator.of(project.testbed.generator, testbed)
         self._load: Load | None = None
+        # whether the generator may be sending, also what it was not asked for
+        self._sending = False
         self._perf_problem: str | None = _NOT_TRIED
 
     # ---- one run -------------------------------------------------------------------------------------------------
@@ -233,6 +235,8 @@ class Driver:
             if self.generator is None:
                 return f"testbed {self.project.config.testbed} has no generator of competing traffic"
             reason = self.generator.problem(load, link)
+            # a controller that crashed may have left traffic
+            self._sending = True
         return reason
 
     def prepare(self, cell: Cell, workload: Workload, link: Link) -> None:
@@ -262,18 +266,27 @@ class Driver:
 
     def load(self, load: Load | None, link: Link) -> None:
         """Let the generator send this traffic, and no other."""
-        if self.generator is None or load == self._load:
+        if self.generator is None or (load == self._load and self._sending == (load is not None)):
             return
         self.unload()
         if load is not None:
+            self._sending = True
             self.generator.start(load, link)
             self._load = load
 
     def unload(self) -> None:
-        """End competing traffic."""
+        """End competing traffic; TestbedError where it may go on, so that no run without it is next."""
         self._load = None
-        if self.generator is not None:
+        if self.generator is not None and self._sending:
             self.generator.stop()
+        self._sending = False
+
+    def _give_up_load(self) -> None:
+        """End competing traffic after something else went wrong, which must not be hidden by what goes wrong now."""
+        try:
+            self.unload()
+        except TestbedError as error:
+            say(str(error))
 
     @contextlib.contextmanager
     def unloaded(self) -> Iterator[None]:
@@ -281,10 +294,7 @@ class Driver:
         try:
             yield
         except BaseException:
-            try:
-                self.unload()
-            except TestbedError as error:
-                say(str(error))
+            self._give_up_load()
             raise
         self.unload()
 
@@ -375,7 +385,7 @@ class Driver:
         """The attempt in which a host was lost, once it is there again."""
         say(f"{error}; connecting again")
         self.applied = None
-        self._load = None  # its programs end with those of the run
+        self._load = None  # its programs end with those of the run; what is sent from elsewhere is stopped by the next
         self.testbed.recover()
         attempt = Attempt(started_at=begin)
         attempt.fail(str(error))
@@ -431,8 +441,8 @@ class Driver:
         for role, side in (("client", cell.client), ("server", cell.server)):
             self._provide(role, side)
         attempt = Attempt(started_at=now())
-        begin = time.monotonic()
         competing = _Competing(attempt, self.generator if self._load else None, self._load)
+        begin = time.monotonic()
         before = self.testbed.counters()
         own_before = time.process_time()
         server: Process | None = None
@@ -470,7 +480,7 @@ class Driver:
         own_cpu = time.process_time() - own_before
         wall = time.monotonic() - begin
         if not competing.ended():
-            self._load = None
+            self._give_up_load()
         if profiled is not None:
             self._resolve(attempt, profiled)
         for host in (self.testbed.client, self.testbed.server):

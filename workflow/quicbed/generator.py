@@ -31,6 +31,10 @@ _START_S = 10.0
 _STOP_S = 5.0
 _POLL_S = 0.02
 _INTERVAL_S = 0.1
+# TRex refreshes its counters about every 0.5 s
+_REFRESH_S = 1.5
+_IDLE_S = 0.6
+_SETTLE_S = 5.0
 # iperf3's longest
 _FOREVER_S = 86400
 
@@ -55,6 +59,19 @@ class Sample:
     sent: Count
     received: Count | None
     """None where nothing counts what arrives."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Traffic that was sent alone, from its beginning to its end."""
+
+    begin: Sample
+    end: Sample
+    """Counters some time after its start and some time before its end: rates are those between them."""
+    sent: int
+    """Packets, of all of it."""
+    received: int | None
+    """Packets that arrived of them; None where nothing counts what arrives."""
 
 
 def achieved(before: Sample, after: Sample) -> dict[str, float]:
@@ -88,7 +105,7 @@ class Generator(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop; nothing happens if nothing is sent."""
+        """Stop; nothing happens if nothing is sent. TestbedError if it may still be sent."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -106,9 +123,12 @@ def of(settings: config.Generator | None, testbed: Testbed) -> Generator | None:
     return Trex(settings, testbed.name) if settings.kind == "trex" else Iperf3(testbed)
 
 
-def inspect(settings: config.Generator) -> dict[str, Feature]:
-    """What a generator that this machine starts or reaches is, in rows by name; nothing is started or acquired."""
-    return _inspect_trex(settings) if settings.kind == "trex" else {"iperf3": _inspect_iperf3()}
+def inspect(settings: config.Generator, testbed: str) -> dict[str, Feature]:
+    """What the generator of a testbed that this machine starts or reaches is, in rows by name.
+
+    Nothing is started or acquired.
+    """
+    return _inspect_trex(settings, testbed) if settings.kind == "trex" else {"iperf3": _inspect_iperf3()}
 
 
 # ---- iperf3 ----------------------------------------------------------------------------------------------------------
@@ -281,10 +301,9 @@ class Trex(Generator):
 
     def __init__(self, settings: config.Generator, testbed: str) -> None:
         self._settings = settings
-        # the same after a crash, so that traffic that was left running is ours to stop
-        session = zlib.crc32(f"{uuid.getnode():x} {testbed}".encode()) >> 1
         self._server = trex.Server(str(settings.host), settings.rpc_port, timeout_s=settings.timeout_s)
-        self._port = trex.Port(self._server, settings.port, user=settings.user, session=session, force=settings.force)
+        user, session = _owner(settings, testbed)
+        self._port = trex.Port(self._server, settings.port, user=user, session=session, force=settings.force)
         self._receiver = None if settings.receiver is None else trex.Port(self._server, settings.receiver)
         self._version: str | None = None
 
@@ -292,6 +311,11 @@ class Trex(Generator):
         largest = max(size.bytes for size in load.sizes())
         if largest - FCS_BYTES - 14 > link.mtu:
             return f"frames of {largest} bytes do not fit an MTU of {link.mtu}"
+        if link.rate_mbit is not None:
+            return (
+                "TRex's traffic does not pass the queue at the server that limits the link, so it takes nothing of "
+                "its rate: leave out link.rate_mbit"
+            )
         # a server that does not answer is an error, not something that a cell does not support
         self._version = self._server.version()
         return None
@@ -301,14 +325,19 @@ class Trex(Generator):
         self._port.start(self._streams(load), *_rate(load))
 
     def sample(self) -> Sample:
+        """As the base class has it, taken right after counters were refreshed: it takes up to 0.5 s.
+
+        A counter that stands still for 1.5 s is taken as it is.
+        """
         self._port.check_sending()
-        sent = self._port.counters()
-        sent_s = time.monotonic()
-        received = None
-        if self._receiver is not None:
-            counted = self._receiver.counters()
-            received = Count(time.monotonic(), counted.received_packets, counted.received_bytes)
-        return Sample(Count(sent_s, sent.sent_packets, sent.sent_bytes), received)
+        first = now = self._counts()
+        deadline = time.monotonic() + _REFRESH_S
+        while (waiting := [way for way in now if now[way].packets == first[way].packets]) and (
+            time.monotonic() < deadline
+        ):
+            time.sleep(_POLL_S)
+            now = now | {way: self._count(way) for way in waiting}
+        return Sample(now["sent"], now.get("received"))
 
     def stop(self) -> None:
         try:
@@ -320,9 +349,54 @@ class Trex(Generator):
         shown = self._settings.model_dump(include={"kind", "host", "rpc_port", "port", "receiver"})
         return {**shown, "version": self._version}
 
+    def trial(self, load: Load, link: Link, seconds: float) -> Trial:
+        """Send a load for so long while nothing else is sent, and count what arrives of it."""
+        before = self._settled()
+        try:
+            self.start(load, link)
+            begin = self.sample()
+            time.sleep(seconds)
+            end = self.sample()
+        finally:
+            self.stop()
+        after = self._settled()
+        packets = {way: after[way].packets - before[way].packets for way in after}
+        return Trial(begin, end, packets["sent"], packets.get("received"))
+
+    def _settled(self) -> dict[str, Count]:
+        """The counters once they stand still; after 5 s as they are, because something else may be counted too."""
+        counts = self._counts()
+        deadline = time.monotonic() + _SETTLE_S
+        while time.monotonic() < deadline:
+            time.sleep(_IDLE_S)
+            before, counts = counts, self._counts()
+            if all(before[way].packets == counts[way].packets for way in counts):
+                break
+        return counts
+
+    def _counts(self) -> dict[str, Count]:
+        """What was sent and, where it is counted, what arrived."""
+        return {way: self._count(way) for way in ("sent", *(["received"] if self._receiver else []))}
+
+    def _count(self, way: str) -> Count:
+        if way == "received" and self._receiver is not None:
+            counted = self._receiver.counters()
+            return Count(time.monotonic(), counted.received_packets, counted.received_bytes)
+        counted = self._port.counters()
+        return Count(time.monotonic(), counted.sent_packets, counted.sent_bytes)
+
     def _streams(self, load: Load) -> list[trex.Stream]:
         ends = [trex.Address(end.ip, end.port, end.mac) for end in (self._settings.source, self._settings.destination)]
         return [trex.Stream(trex.udp_frame(size.bytes - FCS_BYTES, *ends), size.share) for size in load.sizes()]
+
+
+def _owner(settings: config.Generator, testbed: str) -> tuple[str, int]:
+    """Name and session with which this controller owns a port for a testbed.
+
+    The same after a crash, so that traffic that was left running is ours to stop; another controller has another.
+    """
+    session = zlib.crc32(f"{uuid.getnode():x} {testbed}".encode()) >> 1
+    return f"{settings.user}-{session:08x}", session
 
 
 def _rate(load: Load) -> tuple[str, float]:
@@ -333,7 +407,7 @@ def _rate(load: Load) -> tuple[str, float]:
     raise ValueError("a load without a rate")
 
 
-def _inspect_trex(settings: config.Generator) -> dict[str, Feature]:
+def _inspect_trex(settings: config.Generator, testbed: str) -> dict[str, Feature]:
     """Whether the server answers, and each port of it that is used is free and has a link."""
     server = trex.Server(str(settings.host), settings.rpc_port, timeout_s=settings.timeout_s)
     with server:
@@ -350,13 +424,17 @@ def _inspect_trex(settings: config.Generator) -> dict[str, Feature]:
                 rows[f"port {number}"] = Feature(False, str(error))
                 continue
             owner = status.get("owner") if number == settings.port else None
-            rows[f"port {number}"] = _port(status, owner, settings)
+            usable = settings.force or owner == _owner(settings, testbed)[0]
+            rows[f"port {number}"] = _port(status, owner, usable=usable)
     return rows
 
 
-def _port(status: Mapping[str, Any], owner: str | None, settings: config.Generator) -> Feature:
-    """A port by what get_port_status says of it; *owner* is who has it, if it is to be acquired."""
-    if owner and owner != settings.user and not settings.force:
+def _port(status: Mapping[str, Any], owner: str | None, *, usable: bool) -> Feature:
+    """A port by what get_port_status says of it.
+
+    *owner* is who has it, if it is to be acquired, and *usable* whether it can be then.
+    """
+    if owner and not usable:
         return Feature(False, f"is owned by {owner}; wait until it is released, or set `force: true` to take it")
     attributes = status.get("attr")
     attributes = attributes if isinstance(attributes, dict) else {}

@@ -78,7 +78,7 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         bottom=74,
     )
     origins = analysis.used_origins(campaign, main["cell"].unique().sort().to_list())
-    return figures.Drawn("background-load", figure, table, origins, "")
+    return figures.Drawn(str(campaign["experiment"][0]), figure, table, origins, "")
 
 
 def _points(

@@ -243,20 +243,22 @@ def _is_answer(answer: dict[str, Any]) -> bool:
 class Port:
     """A port of a TRex server that sends continuous traffic while it is ours.
 
-    `session` tells clients of one user apart (32 bits): what a session acquired, it may acquire again, also after its
-    client has crashed. `force` takes the port from whoever owns it.
+    `user` is to be of one client only: what it owns is acquired again, also after that client has crashed. `session`
+    is told to other clients (32 bits). `force` takes the port from whoever owns it.
     """
 
     def __init__(
-        self, server: Server, number: int, *, user: str = "quicbed", session: int | None = None, force: bool = False
+        self, server: Server, number: int, *, user: str = "quicbed", session: int = 0, force: bool = False
     ) -> None:
         self.server = server
         self.number = number
         self.name = f"{server.name}, port {number}"
         self._user = user
         self._force = force
-        self._session = secrets.randbits(31) if session is None else session
+        self._session = session
         self._handler: str | None = None
+        # what was before may have crashed while it sent
+        self._quiet = False
 
     def start(self, streams: Sequence[Stream], unit: str, value: float) -> None:
         """Acquire the port and send *streams*, scaled to a total rate, until :meth:`stop`.
@@ -274,8 +276,9 @@ class Port:
                 return
 
     def _start(self, streams: Sequence[Stream], unit: str, value: float) -> None:
+        self._quiet = False
         self._acquire()
-        self._quiet()
+        self._silence()
         for number, stream in enumerate(streams, 1):
             self._owned("add_stream", again=False, stream_id=number, stream=_described(stream))
         mul = {"type": unit, "op": "abs", "value": float(value)}
@@ -287,14 +290,20 @@ class Port:
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """Stop the traffic and give the port up; nothing if it is not ours."""
-        if self._handler is None:
+        """Return when the port sends nothing, and give it up if it is ours, also if a client that has ended left it so.
+
+        Raises TrexError where it may still send: there is no answer, or it is somebody else's who sends. It is asked
+        again then by the next call, and else only after the next start.
+        """
+        if self._quiet:
             return
-        try:
-            self._quiet()
+        status = self.status()
+        # after a restart it is nobody's, and what somebody took is theirs to give up
+        if status.get("owner") == self._user or status.get("state") in _ACTIVE:
+            self._acquire()
+            self._silence()
             self._owned("release", again=False)
-        finally:
-            self._handler = None
+        self._handler, self._quiet = None, True
 
     def status(self) -> dict[str, Any]:
         """State of the port: `state` (DOWN, IDLE, STREAMS, TX, PAUSE) and `owner`, among others."""
@@ -327,16 +336,18 @@ class Port:
                 return int(found[name])
         raise TrexError(f"{self.name}: get_port_stats has neither {' nor '.join(names)}")
 
-    def _quiet(self) -> None:
+    def _silence(self) -> None:
         """End what is sent, of every profile, and remove the streams of the default one, which is ours."""
         if self.status().get("state") in _ACTIVE:
             self._owned("stop_traffic", profile_id="*")
         self._owned("remove_all_streams")
 
     def _acquire(self) -> None:
+        # servers refuse a port to its owner too
+        force = self._force or self.status().get("owner") == self._user
         try:
             handler = self.server.call(
-                "acquire", port_id=self.number, user=self._user, session_id=self._session, force=self._force
+                "acquire", port_id=self.number, user=self._user, session_id=self._session, force=force
             )
         except TrexError as error:
             if "already" not in str(error):
