@@ -432,12 +432,13 @@ def test_a_server_is_told_at_once_of_the_credit_it_gets(serve: Serve) -> None:
     assert (seen["error"], seen["content_ok"]) == (None, True)
 
 
-def test_a_server_sends_at_once_what_openssl_has_taken_of_an_answer(serve: Serve, other_client: Path) -> None:
+def test_a_server_sends_at_once_what_openssl_has_taken_of_an_answer(serve: Serve) -> None:
     server = serve()
-    # larger than what OpenSSL keeps of a stream, asked for when all the server has sent is acknowledged
-    argv = [str(other_client), "127.0.0.1", str(server.port), "x25519", str(1 << 20)]
-    done = subprocess.run(argv, capture_output=True, timeout=10, check=False)
-    assert (done.returncode, done.stdout) == (0, b"x25519\n%d\n" % (1 << 20))
+    # larger than what OpenSSL keeps of a stream; only where all that was received is acknowledged as the answer begins does
+    # no acknowledgement take its beginning along, which is so in about every fourth download
+    for _ in range(24):
+        (seen,) = server.download("--timeout", "5", size=1 << 20)
+        assert (seen["error"], seen["content_ok"]) == (None, True)
 
 
 @pytest.mark.parametrize(
