@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -211,22 +214,80 @@ def test_a_spread_is_that_of_the_pairs_within_a_block() -> None:
     )
     (outcome,) = result.outcomes
     assert outcome.value == pytest.approx(10)
-    assert outcome.text == "largest / smallest, 208 KiB, 3 of 9 pairs"
-    assert result.verdict == "holds"
+    assert outcome.text == "largest / smallest, 208 KiB: quiche / Quinn to quiche, 3 of 9 pairs"
 
 
-@pytest.mark.parametrize(("wanted", "verdict"), [(1, "fails"), (12, "holds"), (120, "not measured")])
-def test_a_spread_over_some_of_the_pairs_is_the_least_over_all(wanted: float, verdict: str) -> None:
-    values = {("quiche", "208 KiB"): [1000.0, 1100.0, 990.0], ("quinn", "208 KiB"): [100.0, 110.0, 99.0]}
-    result = evaluate_one(
-        tables(make_rows(values, experiment="pairwise")),
+PAIRS = {
+    ("quiche", "208 KiB"): [1000.0, 1100.0, 990.0],
+    ("quiche>quinn", "208 KiB"): [100.0, 110.0, 99.0],
+    ("quinn>quiche", "208 KiB"): [400.0, 440.0, 396.0],
+    ("quinn", "208 KiB"): [500.0, 550.0, 495.0],
+}
+
+
+def over_pairs(rows: list[dict[str, Any]], what: str, wanted: float) -> Result:
+    return evaluate_one(
+        tables(rows),
         libraries=["quiche", "quinn"],
         reads={"experiment": "pairwise", "metric": "goodput_mbps"},
-        compare=[{"spread": {"label": "208 KiB"}}],
-        predicate={"kind": "magnitude", "value": wanted},
+        compare=[{what: {"label": "208 KiB"}}],
+        predicate={"kind": "equal", "value": wanted, "tolerance": 0.5},
     )
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted", "verdict"),
+    [
+        ("spread", 10, "holds"),
+        ("spread", 100, "fails"),
+        ("largest", 1000, "holds"),
+        ("largest", 2000, "fails"),
+        ("smallest", 100, "holds"),
+        ("smallest", 10, "fails"),
+    ],
+)
+def test_the_fastest_and_the_slowest_of_all_pairs_are_judged(what: str, wanted: float, verdict: str) -> None:
+    result = over_pairs(make_rows(PAIRS, experiment="pairwise"), what, wanted)
+    assert (result.verdict, result.reason) == (verdict, "")
+    (outcome,) = result.outcomes
+    assert outcome.text.endswith(", 4 of 4 pairs")
+    assert outcome.value == pytest.approx({"spread": 10, "largest": 1030, "smallest": 103}[what])
+    assert result.basis == ("ratio" if what == "spread" else "value")
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted", "verdict"),
+    [
+        # more pairs can only make the largest larger
+        ("spread", 1, "fails"),
+        ("spread", 10, "inconclusive"),
+        ("spread", 120, "inconclusive"),
+        ("largest", 100, "fails"),
+        ("largest", 1000, "inconclusive"),
+        ("largest", 9000, "inconclusive"),
+        # and the smallest smaller
+        ("smallest", 10, "inconclusive"),
+        ("smallest", 100, "inconclusive"),
+        ("smallest", 1000, "fails"),
+    ],
+)
+def test_some_of_the_pairs_tell_only_what_more_of_them_cannot_change(what: str, wanted: float, verdict: str) -> None:
+    some = {pair: PAIRS[pair] for pair in (("quiche", "208 KiB"), ("quiche>quinn", "208 KiB"))}
+    result = over_pairs(make_rows(some, experiment="pairwise"), what, wanted)
     assert result.verdict == verdict
-    assert ("10 over 2 of 4 pairs is the least that it can be over all" in result.reason) is (verdict == "not measured")
+    bound = "most" if what == "smallest" else "least"
+    told = f"over 2 of 4 pairs is the {bound} that it can be over all"
+    assert (told in result.reason) is (verdict == "inconclusive")
+
+
+def test_a_pair_that_does_not_get_on_is_none_that_is_missing() -> None:
+    rows = make_rows(PAIRS, experiment="pairwise")
+    for row in rows:
+        if row["cell"].startswith("quinn>quiche/"):
+            row |= {"status": "failed", "reason": "timed out", "goodput_mbps": None}
+    result = over_pairs(rows, "smallest", 100)
+    assert result.verdict == "holds"
+    assert result.outcomes[0].text == "smallest, 208 KiB: Quinn to quiche, 3 of 4 pairs, 1 failed"
 
 
 def test_pairs_that_never_ran_in_the_same_block_have_no_spread() -> None:
@@ -286,7 +347,16 @@ def captured(counts: Sequence[int], label: str = "X25519") -> pl.DataFrame:
 
 @pytest.mark.parametrize(
     ("counts", "verdict"),
-    [([3] * 20, "holds"), ([3] * 18 + [4, 4], "holds"), ([4] * 20, "fails"), ([3, 3, 3, 4, 4], "inconclusive")],
+    [
+        ([3] * 20, "holds"),
+        ([3] * 18 + [4, 4], "holds"),
+        ([4] * 20, "fails"),
+        ([3, 3, 3, 4, 4], "inconclusive"),
+        ([3] * 3, "holds"),
+        # so few have no quartiles of their own
+        ([3] * 2, "inconclusive"),
+        ([4], "inconclusive"),
+    ],
 )
 def test_packets_are_judged_by_their_median_and_quartiles(counts: list[int], verdict: str) -> None:
     runs_ = make_rows({("quiche", "X25519"): [2.0]}, "ttfb_ms", experiment="table2-kem")
@@ -298,6 +368,13 @@ def test_packets_are_judged_by_their_median_and_quartiles(counts: list[int], ver
     )
     assert (result.verdict, result.basis, result.p) == (verdict, "count", None)
     assert result.outcomes[0].n == len(counts)
+    told = {
+        5: "further captures would tell, not further blocks",
+        2: "2 captured connections cannot tell how others vary",
+        1: "1 captured connection cannot tell how others vary; 3 can",
+    }
+    assert told.get(len(counts), "") in result.reason
+    assert bool(result.reason) is (verdict == "inconclusive")
 
 
 def shares(values: Sequence[float], category: str = "packet-io", role: str = "client") -> pl.DataFrame:
@@ -321,16 +398,49 @@ def test_a_share_is_a_mean_over_blocks_and_judged_everywhere() -> None:
     assert "only: stated for other hosts, measured on a local testbed" in result.judged
 
 
-def test_a_share_of_zero_has_no_ratio() -> None:
+@pytest.mark.parametrize(
+    ("over", "kind", "verdict", "value"),
+    [
+        ([0.1, 0, 0.1], "at-least", "holds", 7.5),
+        ([0.1, 0, 0.1], "at-most", "fails", 7.5),
+        ([0.6, 0.0, 0.8], "at-least", "inconclusive", 1.5 / 1.4),
+        ([0, 0, 0], "at-least", "holds", math.inf),
+        ([0, 0, 0], "at-most", "fails", math.inf),
+    ],
+)
+def test_a_share_that_is_zero_at_times_is_compared_by_its_sum(
+    over: list[float], kind: str, verdict: str, value: float
+) -> None:
+    runs_ = make_rows({("quiche", "AES-128-GCM"): [1.0] * 3}, experiment="cpu-shares")
+    term = {"label": "AES-128-GCM", "role": "client"}
+    compared = {"of": [term | {"category": "packet-io"}], "over": [term | {"category": "kernel"}]}
+    found = tables(runs_, shares=pl.concat([shares([0.5] * 3), shares(over, "kernel")]))
+    reads = {"experiment": "cpu-shares", "table": "shares", "metric": "share"}
+    result = evaluate_one(found, reads=reads, compare=[compared], predicate={"kind": kind, "value": 1.1})
+    assert result.verdict == verdict
+    assert result.outcomes[0].value == pytest.approx(value)
+    claims_report.text([result], cells=True, tested={})
+    # of a ratio of ratios there is none
+    against = {"of": [term | {"category": "packet-io"}], "over": [term | {"category": "packet-io"}]}
+    result = evaluate_one(found, reads=reads, compare=[compared | {"against": against}])
+    assert result.verdict == "not measured"
+    zeros = over.count(0)
+    assert f"in {zeros} of 3 blocks a value is zero" in result.reason
+
+
+def test_a_category_that_samples_were_not_sorted_into_is_left_out() -> None:
     runs_ = make_rows({("quiche", "AES-128-GCM"): [1.0] * 3}, experiment="cpu-shares")
     term = {"label": "AES-128-GCM", "role": "client"}
     result = evaluate_one(
-        tables(runs_, shares=pl.concat([shares([0.5] * 3), shares([0.1, 0, 0.1], "kernel")])),
+        tables(runs_, shares=pl.concat([shares([0.5] * 3), shares([0.1, 0.11, 0.1], "application")])),
         reads={"experiment": "cpu-shares", "table": "shares", "metric": "share"},
-        compare=[{"of": [term | {"category": "packet-io"}], "over": [term | {"category": "kernel"}]}],
+        compare=[
+            {"of": [term | {"category": "packet-io"}], "over": [term | {"category": name}]}
+            for name in ("application", "kernel")
+        ],
     )
-    assert result.verdict == "not measured"
-    assert "in 1 of 3 blocks a value is zero" in result.reason
+    assert result.verdict == "holds"
+    assert result.reason == "left out: quiche: the samples have no category kernel"
 
 
 @pytest.mark.parametrize(("bound", "verdict"), [(0.5, "holds"), (0.001, "fails")])
@@ -476,6 +586,25 @@ def test_two_blocks_are_not_taken_for_many() -> None:
     result = evaluate_one(tables(make_rows(values)))
     assert result.outcomes[0].clear
     assert result.verdict == "inconclusive"
+
+
+def test_the_evidence_says_what_was_measured_under() -> None:
+    rows = make_rows(goodputs(1.2))
+    rows[0] |= {"contaminated": True}
+    again = make_rows({("quiche", "AES-128-GCM"): around(2000, seed=9)}, arm="aa", cell="again")
+    arms = [row | {"baseline": "quiche/AES-128-GCM"} for row in again]
+    result = evaluate_one(tables(rows, arms))
+    assert result.floor is not None
+    low, high = result.floor
+    assert low < 1 < high
+    assert result.conditions == f"testbed local, scale quick, 1 contaminated run, A/A {low:.3f} to {high:.3f}"
+    assert result.conditions in claims_report.text([result], cells=True, tested={})
+    (row,) = claims_report.frame([result]).to_dicts()
+    assert (row["testbed"], row["scale"], row["contaminated"]) == ("local", "quick", 1)
+    assert (row["aa_low"], row["aa_high"]) == (low, high)
+    without = evaluate_one(tables(make_rows(goodputs(1.2))))
+    assert without.conditions == "testbed local, scale quick, no contaminated runs"
+    assert evaluate_one(tables(rows), libraries=["quinn"]).conditions == ""
 
 
 # ---- not measured, not applicable ------------------------------------------------------------------------------------
@@ -710,6 +839,10 @@ CELLS = {
         ({"claims": [make_claim(predicate={"kind": "order"})]}, "`order` goes with `rising`"),
         ({"claims": [make_claim(compare=[{"over": [{"label": "NOOP"}]}])]}, "needs one of `of`, `rising`"),
         ({"claims": [make_claim(compare=[{"rising": [{"label": "NOOP"}]}])]}, "an order needs two cells"),
+        (
+            {"claims": [make_claim(compare=[VALUE, {"largest": {"label": "NOOP"}}])]},
+            "`spread`, `smallest` and `largest` go with neither `of`",
+        ),
         ({"claims": [make_claim(libraries=[])]}, "`NOOP` names no library, and neither does the claim"),
         ({"claims": [make_claim(libraries=["quich"])]}, "`one`: libraries: `quich` is unknown; did you mean `quiche`"),
         (
@@ -765,6 +898,11 @@ def test_claims_are_chosen_by_id_table_and_paper() -> None:
 # ---- shown -----------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def documentation() -> str:
+    return claims_report.documentation(PROJECT)
+
+
 def test_a_command_measures_the_libraries_of_a_claim_alone() -> None:
     commands = claims_report.Commands(PROJECT)
     by_id = {one.id: one.claim for one in STATED}
@@ -779,8 +917,66 @@ def test_a_command_measures_the_libraries_of_a_claim_alone() -> None:
     assert commands.of(by_id["quic-steps/trains-quiche"]) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "libraries", "why"),
+    [
+        # one of the two libraries that are compared is not ours
+        ("quic-on-the-highway/fig3-lsquic-quiche", "", "LSQUIC as an external endpoint"),
+        ("quic-on-the-highway/fig3-range", "", "mvfst, picoquic, LSQUIC as an external endpoint"),
+        ("quic-on-the-highway/fig3-tcp", "aioquic,quic-go,quiche,tcp-tls", ""),
+        ("quic-on-the-highway/fig9-native", "quiche", ""),
+        ("quic-on-the-highway/fig9-native-hosts", "", "experiment `hardware-native`"),
+        # and a cell that is unsupported is not measured
+        ("quantum-of-quic/fig5-mtu-gain", "", "MsQuic: sends datagrams of at most 1472 bytes"),
+        ("quantum-of-quic/fig5-noop-gain-flat", "tcp-tls", ""),
+        ("quantum-of-quic/fig5-frames-full", "tcp-tls", ""),
+    ],
+)
+def test_a_command_measures_what_a_claim_compares_or_there_is_none(name: str, libraries: str, why: str) -> None:
+    commands = claims_report.Commands(PROJECT)
+    (one,) = claims.chosen(STATED, [name])
+    command = commands.of(one.claim)
+    if command is None:
+        assert libraries == ""
+        assert why in commands.why_not(one)
+    else:
+        assert ",".join(command.libraries) == libraries
+    (line,) = (line for line in documentation().splitlines() if f"| `{one.claim.id}` | Fig" in line)
+    assert ("make all" in line) == (libraries != "")
+    assert ("not yet: " in line) == (libraries == "")
+
+
+def test_a_value_of_hardware_is_not_among_what_a_local_testbed_tells() -> None:
+    (one,) = claims.chosen(STATED, ["fig3-noenc-goodput"])
+    assert one.not_locally is not None
+    page = documentation()
+    (line,) = (line for line in page.splitlines() if "| `fig3-noenc-goodput` |" in line)
+    assert "libraries=[msquic]" in line
+    assert "not on a local testbed: a value of the paper's hardware" in line
+    # all but the time of the row that the others are divided by
+    (line,) = (line for line in page.splitlines() if "| `table2-ttfb` |" in line and "numbers of quiche" in line)
+    assert "1 of them not on a local testbed" in line
+
+
+def test_the_report_is_made_anew_when_anything_changes_that_verdicts_come_from() -> None:
+    text = (ROOT / "workflow" / "Snakefile").read_text(encoding="utf-8")
+    listed = set(re.findall(r'"(\w+)\.py"', text))
+    judging = {"claims", "claims_report", "highway_claims", "published_claims", "steps_claims", "verdicts"}
+    imported = set()
+    for module in judging:
+        tree = ast.parse((ROOT / "workflow" / "quicbed" / f"{module}.py").read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "quicbed":
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("quicbed."):
+                imported.add((node.module or "").split(".")[1])
+    assert len(imported) > 8
+    assert (judging | imported) - {"importers"} <= listed
+    assert '"workflow/quicbed/published/*.csv"' in text
+
+
 def test_every_claim_is_in_the_documentation_with_how_it_is_measured() -> None:
-    page = claims_report.documentation(PROJECT)
+    page = documentation()
     for one in STATED:
         assert f"| `{one.group or one.claim.id}` |" in page
     for line in page.splitlines():
@@ -789,11 +985,11 @@ def test_every_claim_is_in_the_documentation_with_how_it_is_measured() -> None:
 
 
 def test_the_documentation_starts_with_figures_and_tables() -> None:
-    page = claims_report.documentation(PROJECT)
-    overview = page.split("## Figures and tables\n\n")[1].split("\n\n")[0].splitlines()[2:]
+    page = documentation()
+    overview = page.split("## Figures and tables\n\n")[1].split("\n\n")[1].splitlines()[2:]
     rows = [line.strip("| ").split(" | ") for line in overview]
     commands = claims_report.Commands(PROJECT)
-    measured = [one for one in STATED if not one.claim.needs and commands.of(one.claim)]
+    measured = [one for one in STATED if one.not_locally is None and commands.of(one.claim)]
     assert sum(int(row[2]) for row in rows) == len(measured)
     for one in measured:
         command = commands.of(one.claim)

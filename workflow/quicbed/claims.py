@@ -74,7 +74,7 @@ class Ratio(Model):
 
 
 class Comparison(Model):
-    """What is compared with the bounds: a value, a ratio, a ratio of ratios, an order, or a spread over pairs."""
+    """What is compared with the bounds: a value, a ratio, a ratio of ratios, an order, or what all pairs span."""
 
     of: list[Term] = Field(default_factory=list, description="Cells that are added up.")
     over: list[Term] = Field(default_factory=list, description="Cells whose sum it is divided by; empty: the value.")
@@ -84,11 +84,13 @@ class Comparison(Model):
         None,
         description="The largest over the smallest cell with this label, of all clients and servers among `libraries`.",
     )
+    smallest: Term | None = Field(None, description="The smallest of those cells, as a value.")
+    largest: Term | None = Field(None, description="The largest of those cells, as a value.")
 
     @model_validator(mode="after")
     def _consistent(self) -> Comparison:
-        if sum(map(bool, (self.of, self.rising, self.spread))) != 1:
-            raise ValueError("needs one of `of`, `rising` and `spread`")
+        if sum(map(bool, (self.of, self.rising, self.spread, self.smallest, self.largest))) != 1:
+            raise ValueError("needs one of `of`, `rising`, `spread`, `smallest` and `largest`")
         if (self.over or self.against) and not self.of:
             raise ValueError("`over` and `against` go with `of`")
         if self.against and not self.over:
@@ -100,10 +102,15 @@ class Comparison(Model):
     def terms(self) -> Iterator[Term]:
         """Every cell that it names."""
         yield from (*self.of, *self.over, *self.rising)
-        if self.spread:
-            yield self.spread
+        if self.pairs:
+            yield self.pairs
         if self.against:
             yield from (*self.against.of, *self.against.over)
+
+    @property
+    def pairs(self) -> Term | None:
+        """What is looked for among all pairs of libraries; None where cells are named."""
+        return self.spread or self.smallest or self.largest
 
     @property
     def relative(self) -> bool:
@@ -232,6 +239,10 @@ class Claim(Model):
             raise ValueError("compare: values and ratios are claims of their own")
         if self.locally and any(comparison.relative for comparison in self.compare):
             raise ValueError("locally: a ratio is judged everywhere; leave it out")
+        if len({comparison.pairs is None for comparison in self.compare}) > 1 or (
+            self.locally and self.compare[0].pairs
+        ):
+            raise ValueError("compare: `spread`, `smallest` and `largest` go with neither `of`, `rising` nor `locally`")
         for comparison in self.compare:
             for term in comparison.terms():
                 open_ = term.library is None
@@ -240,6 +251,32 @@ class Claim(Model):
                 if (self.reads.table == "shares") != (term.role is not None and term.category is not None):
                     raise ValueError(f"compare: `{term.label}`: role and category go with table `shares`")
         return self
+
+    def subjects(self) -> list[str | None]:
+        """The libraries that are judged, each by itself; one null where comparisons name theirs."""
+        if any(comparison.pairs for comparison in self.compare):
+            return [None]
+        open_ = any(term.library is None for comparison in self.compare for term in comparison.terms())
+        return list(self.libraries) if open_ else [None]
+
+    def needed(self) -> Iterator[list[tuple[str, str, str]]]:
+        """Client, server and label of the cells of every outcome, which cannot be told without all of them."""
+        for subject, comparison in itertools.product(self.subjects(), self.compare):
+            if comparison.pairs:
+                pairs = itertools.product(self.libraries, repeat=2)
+                yield [(client, server, comparison.pairs.label) for client, server in pairs]
+            elif self.predicate.kind == "fails-above":
+                yield from (_places([term], subject) for term in comparison.of)
+            elif comparison.rising:
+                yield from (_places(terms, subject) for terms in itertools.pairwise(comparison.rising))
+            else:
+                local = self.locally.over if self.locally else []
+                yield _places([*comparison.terms(), *local], subject)
+
+
+def _places(terms: Iterable[Term], subject: str | None) -> list[tuple[str, str, str]]:
+    clients = ((term, term.library or subject or "") for term in terms)
+    return [(client, term.server or client, term.label) for term, client in clients]
 
 
 class Cells(Model):
@@ -300,6 +337,23 @@ class Stated:
     def id(self) -> str:
         """Unique among all papers."""
         return f"{self.name}/{self.claim.id}"
+
+    @property
+    def value_of(self) -> str | None:
+        """The hardware whose value it states, of which other hardware can tell a ratio or nothing; None for others."""
+        claim = self.claim
+        if claim.reads.table != "runs" or claim.predicate.kind == "fails-above" or not claim.hardware:
+            return None
+        return None if any(comparison.relative for comparison in claim.compare) else self.paper.hardware
+
+    @property
+    def not_locally(self) -> str | None:
+        """Why no local testbed can tell; None where one can."""
+        if self.claim.needs is not None:
+            return f"needs {self.claim.needs}"
+        if self.value_of is not None and self.claim.locally is None:
+            return f"a value of {self.value_of}: a local testbed can tell ratios and orders only"
+        return None
 
 
 def read(root: Path) -> dict[str, Paper]:

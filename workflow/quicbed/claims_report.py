@@ -15,13 +15,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import quote
 
 import polars as pl
 
-from quicbed import runs
+from quicbed import analysis, runs
 from quicbed.claims import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated
 from quicbed.config import Project
 from quicbed.estimate import Cost, cost
+from quicbed.plan import cells_of
 from quicbed.verdicts import LEVEL, Basis, Outcome, Result, Verdict
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -30,7 +32,9 @@ SHOWN = 4
 """So many comparisons outside the bounds are named on the command line."""
 FAMILY = (
     "The claims of a paper are one family: their p-values are adjusted by Benjamini and Hochberg's procedure, so that "
-    f"at most {100 * LEVEL:.0f} % of the verdicts `holds` and `fails` are expected to be wrong."
+    f"at most {100 * LEVEL:.0f} % of the verdicts `holds` and `fails` are expected to be wrong by chance. Systematic "
+    "errors, as of a testbed or of builds unlike the paper's, are not covered: the A/A arm, the baseline measured "
+    "against itself, shows how far equal cells come apart here, and a difference within its interval tells nothing."
 )
 
 
@@ -56,19 +60,57 @@ class Commands:
 
     project: Project
     _done: dict[tuple[str, tuple[str, ...]], Command] = field(default_factory=dict)
+    _cells: dict[str, dict[tuple[str, str, str], str | None]] = field(default_factory=dict)
 
     def of(self, claim: Claim) -> Command | None:
-        """The command that measures what a claim is about; None where there is no experiment or library for it."""
-        experiment = self.project.experiments.get(claim.reads.experiment)
-        if experiment is None:
-            return None
-        measured = {name for pair in experiment.pairs() for name in (pair.client, pair.server)}
-        named = {name for c in claim.compare for t in c.terms() for name in (t.library, t.server) if name}
-        libraries = tuple(name for name in self.project.libraries if name in (named | set(claim.libraries)) & measured)
-        about = set(claim.libraries) or named
-        if not about & set(libraries):
-            return None
-        return self.whole(claim.reads.experiment, libraries)
+        """The command that measures what a claim is about; None where nothing can be measured of it."""
+        libraries, _ = self._told(claim)
+        return self.whole(claim.reads.experiment, libraries) if libraries else None
+
+    def why_not(self, one: Stated) -> str:
+        """Why nothing can be measured of a claim."""
+        experiment = one.claim.reads.experiment
+        if experiment not in self.project.experiments:
+            return f"experiment `{experiment}`, {one.paper.awaited[experiment]}"
+        _, lacking = self._told(one.claim)
+        unknown = [name for name in one.paper.libraries if name in lacking and name not in self.project.libraries]
+        names = ", ".join(one.paper.libraries[name] for name in unknown)
+        external = [f"{names} as an external endpoint"] if unknown else []
+        return "; ".join(external + [reason for name, reason in lacking.items() if name not in unknown])
+
+    def _told(self, claim: Claim) -> tuple[set[str], dict[str, str]]:
+        """Libraries of the outcomes that can be measured, and why others cannot, by library."""
+        cells = self._unsupported(claim.reads.experiment)
+        found: set[str] = set()
+        lacking: dict[str, str] = {}
+        for places in claim.needed():
+            problems: dict[str, str] = {}
+            for client, server, label in places:
+                away = [name for name in (client, server) if name not in self.project.libraries]
+                if (client, server, label) not in cells:
+                    pair = self._titles(client, server)
+                    reason = f"{pair} is not measured by experiment `{claim.reads.experiment}`"
+                    problems |= dict.fromkeys(away or [client], reason)
+                elif (unsupported := cells[client, server, label]) is not None:
+                    problems[client] = unsupported
+            if not problems:
+                found |= {name for client, server, _ in places for name in (client, server)}
+            lacking |= problems
+        return found, lacking
+
+    def _titles(self, client: str, server: str) -> str:
+        return analysis.pair_title((client, server), {name: one.title for name, one in self.project.libraries.items()})
+
+    def _unsupported(self, experiment: str) -> dict[tuple[str, str, str], str | None]:
+        """Cells of an experiment by client, server and label, with the reason of those that cannot be measured."""
+        if experiment not in self.project.experiments:
+            return {}
+        if experiment not in self._cells:
+            self._cells[experiment] = {
+                (cell.client.library, cell.server.library, cell.label): cell.unsupported
+                for cell in cells_of(self.project, experiment, "", {})
+            }
+        return self._cells[experiment]
 
     def whole(self, experiment: str, libraries: Collection[str]) -> Command:
         """The command that measures an experiment with some libraries."""
@@ -200,6 +242,7 @@ def _claim_lines(result: Result, width: int, published: Result | None = None) ->
         below.append(_outside(result))
     if result.adjusted is not None and result.verdict != "holds":
         below.append(f"adjusted p = {_probability(result.adjusted)}")
+    below.append(result.conditions)
     if published is not None:
         found = f"published data: {published.verdict}"
         below.append(": ".join(filter(None, [found, _values(published) or published.reason])))
@@ -231,7 +274,8 @@ COLUMNS: Mapping[str, pl.DataType] = (
     | dict.fromkeys(["experiment", "campaign", "testbed", "scale", "library"], pl.String())
     | {"in_population": pl.Boolean(), "compared": pl.String()}
     | dict.fromkeys(["low_bound", "high_bound", "value", "low", "high"], pl.Float64())
-    | {"n": pl.Int64(), "published": pl.Float64(), "missing": pl.String(), "cells": pl.String()}
+    | {"n": pl.Int64(), "contaminated": pl.Int64(), "aa_low": pl.Float64(), "aa_high": pl.Float64()}
+    | {"published": pl.Float64(), "missing": pl.String(), "cells": pl.String()}
 )
 """Columns of the table of claims: a row for every outcome, or one for a claim that has none."""
 
@@ -277,6 +321,9 @@ def _outcome_row(one: Outcome, in_population: bool) -> dict[str, Any]:
         "low": known(one.low),
         "high": known(one.high),
         "n": one.n,
+        "contaminated": one.contaminated,
+        "aa_low": one.floor[0] if one.floor else None,
+        "aa_high": one.floor[1] if one.floor else None,
         "published": one.published,
         "missing": f"{one.missing}: {one.reason}" if one.missing else None,
         "cells": " ".join(one.cells) or None,
@@ -374,7 +421,10 @@ class _Links:
                 found.append(("table", f"../tables/{stem}.{suffix}"))
                 break
         if result.campaign is not None:
-            found.append(("runs", f"runs.html#{result.experiment}+{result.campaign}"))
+            # the page shows rows that have every word, and of a word one of its alternatives
+            cells = "|".join(dict.fromkeys(cell for one in result.measured + result.beyond for cell in one.cells))
+            words = [result.experiment, result.campaign, *filter(None, [cells])]
+            found.append(("runs", f"runs.html#{'+'.join(map(quote, words))}"))
         return found, why
 
     def _figure(self, result: Result) -> tuple[dict[str, Any] | None, str]:
@@ -415,6 +465,7 @@ def _entry(
         "css": result.verdict.replace(" ", "-"),
         "reason": result.reason,
         "judged": result.judged if result.measured else "",
+        "conditions": result.conditions,
         "p": _probability(result.p),
         "adjusted": _probability(result.adjusted),
         "outcomes": [_row(one, names, factor, unit) for one in result.measured],
@@ -424,6 +475,7 @@ def _entry(
         "no_figure": no_figure,
         "command": command.text() if command else "",
         "cost": command.cost.text() if command else "",
+        "no_command": "" if command else f"not yet: {commands.why_not(result.stated)}",
     }
 
 
@@ -491,11 +543,12 @@ def documentation(project: Project) -> str:
 
 def _overview(claims: Sequence[Stated], commands: Commands) -> list[str]:
     """What measures all claims on figures and tables of a paper at once, one line for an experiment."""
-    lines = ["## Figures and tables", "", "| paper | figure or table | claims | measured by | time, disk |"]
+    hint = "Claims that a local testbed can tell, and what measures those on a figure or table at once."
+    lines = ["## Figures and tables", "", hint, "", "| paper | figure or table | claims | measured by | time, disk |"]
     lines.append("| --- " * 5 + "|")
     rows: dict[tuple[str, str], list[tuple[str, Command]]] = {}
     for one in claims:
-        if (command := commands.of(one.claim)) and not one.claim.needs:
+        if (command := commands.of(one.claim)) and one.not_locally is None:
             source = one.claim.source.partition(",")[0]
             rows.setdefault((one.paper.title, command.experiment), []).append((source, command))
     for (title, experiment), found in rows.items():
@@ -522,7 +575,7 @@ def _paper(name: str, paper: Paper, own: Sequence[Stated], commands: Commands) -
         libraries = ", ".join(paper.libraries[library] for library in one.claim.libraries)
         about = f" ({libraries})" if libraries else ""
         row = [f"`{one.claim.id}`", one.claim.source, f"{one.claim.statement}{about}", _bounds_text(one.claim)]
-        lines.append(_line([*row, *_how(one.claim, paper, commands)]))
+        lines.append(_line([*row, *_how([one], commands)]))
     for group in dict.fromkeys(one.group for one in own if one.group is not None):
         cells = [one for one in own if one.group == group]
         for library in dict.fromkeys(tuple(one.claim.libraries) for one in cells):
@@ -531,7 +584,7 @@ def _paper(name: str, paper: Paper, own: Sequence[Stated], commands: Commands) -
             names = ", ".join(paper.libraries[one] for one in library)
             numbers = f"{len(part)} numbers of {names}, as: {first.statement}"
             row = [f"`{group}`", first.source.partition(",")[0], numbers, _bounds_text(first)]
-            lines.append(_line([*row, *_how(first, paper, commands)]))
+            lines.append(_line([*row, *_how(part, commands)]))
     return [*lines, ""]
 
 
@@ -540,17 +593,28 @@ def _bounds_text(claim: Claim) -> str:
     return f"{text}; locally {claim.locally.predicate.text()}, as a ratio" if claim.locally else text
 
 
-def _how(claim: Claim, paper: Paper, commands: Commands) -> tuple[str, str]:
-    """The command that measures a claim, and its time and disk; else why there is none."""
-    if claim.needs:
-        return f"not on a local testbed: needs {claim.needs}", ""
-    command = commands.of(claim)
-    if command:
-        return f"`{command.text()}`", command.cost.text()
-    if claim.reads.experiment not in commands.project.experiments:
-        return f"not yet: experiment `{claim.reads.experiment}`, {paper.awaited[claim.reads.experiment]}", ""
-    names = ", ".join(paper.libraries[name] for name in claim.libraries)
-    return f"not yet: {names or 'a library'} as an [external endpoint](external-endpoints.md)", ""
+def _how(claims: Sequence[Stated], commands: Commands) -> tuple[str, str]:
+    """The command that measures a claim, or the numbers of a table, and its time and disk; and what is in the way."""
+    found = [(commands.of(one.claim), _obstacle(one, commands)) for one in claims]
+    command = next((command for command, _ in found if command), None)
+    counts = Counter(obstacle for _, obstacle in found if obstacle)
+    parts = [f"`{command.text()}`"] if command else []
+    parts += [text if count == len(claims) else f"{count} of them {text}" for text, count in counts.items()]
+    return "; ".join(parts), command.cost.text() if command else ""
+
+
+def _obstacle(one: Stated, commands: Commands) -> str:
+    """Why a claim cannot be measured, or not on a local testbed; empty where it can."""
+    command, needs = commands.of(one.claim), one.claim.needs
+    parts = []
+    if command is None:
+        reason = commands.why_not(one).replace("external endpoint", "[external endpoint](external-endpoints.md)")
+        parts.append(f"not yet: {reason}")
+    if needs is not None:
+        parts.append(f"not on a local testbed: needs {needs}")
+    elif command and one.not_locally:
+        parts.append("not on a local testbed: a value of the paper's hardware")
+    return "; ".join(parts)
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -13,8 +13,9 @@ blocks (`quicbed.analysis`).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -49,6 +50,7 @@ PROCESSORS: Mapping[str, str] = {
     "AMD-2": "EPYC 7543",
     "Intel-3": "Xeon Gold 6312U",
 }
+"""Of both hosts of a pair in Fig. 9."""
 
 LIBRARIES = ("aioquic", "quic-go", "mvfst", "picoquic", "quiche", "lsquic")
 """In the order of Fig. 3."""
@@ -92,6 +94,8 @@ class Figure:
     """Whether the number is divided by the size of the download in GiB."""
     counts: bool = False
     """Whether zero is a value, of which there are no ratios."""
+    aes_hardware: Mapping[str, bool] = field(default_factory=dict)
+    """Settings that say whether the AES instructions of the processor are used."""
     alone: bool = True
     """Whether it is drawn without published data; some of ours have a figure that tells more."""
     sides: str = "goodputs of both sides are not defined alike: compare changes"
@@ -152,6 +156,7 @@ FIG7 = Figure(
     labels=_AES,
     baseline=_against("AES with AES-NI", _AES),
     directories=("crypto/aes-noni", "crypto/aes-ni", "crypto/chacha20"),
+    aes_hardware={"AES without AES-NI": False, "AES with AES-NI": True},
     alone=False,
 )
 FIG8 = Figure(
@@ -272,21 +277,58 @@ SUMMARY: Mapping[str, pl.DataType] = {
     "ratio_low": pl.Float64(),
     "ratio_high": pl.Float64(),
     "problem": pl.String(),  # why there is no value
+    "deviation": pl.String(),  # in which way it was not measured as the figure says
 }
 """Columns of the table behind a figure: a row for each source, library and setting."""
 
 
 def settings(figure: Figure, found: pl.DataFrame) -> pl.DataFrame:
-    """The published runs behind a figure, with the columns `label` and `value`, in the unit of the figure."""
+    """The published runs behind a figure, with the columns `label`, `deviation` and `value`, in the unit of the figure.
+
+    Where a library has runs that were measured as the setting says, the others are left out; where it has none, all are
+    there, and say what is different.
+    """
+    used = labelled(figure, found)
+    as_said = pl.col("deviation").is_null()
+    return used.filter(as_said | ~as_said.any().over("client_library", "label"))
+
+
+def labelled(figure: Figure, found: pl.DataFrame) -> pl.DataFrame:
+    """As `settings`, with all runs.
+
+    What a directory says of a run is compared with what the run itself tells.
+    """
     parts = [in_directory(found, directory) for directory in figure.directories]
     used = pl.concat(parts).filter(pl.col("client_library") == pl.col("server_library"))
     labels = [_label(figure, row) for row in used.iter_rows(named=True)]
+    told = [_contradicted(figure, label, row) for label, row in zip(labels, used.iter_rows(named=True), strict=True)]
     value = pl.col(figure.published_metric) * figure.scale
     if figure.per_gib:
         value = value * runs.BYTES_PER_GIB / pl.col("bytes")
     return used.with_columns(
-        label=pl.Series(labels, dtype=pl.String), value=pl.when(pl.col("status") == "ok").then(value)
+        label=pl.Series(labels, dtype=pl.String),
+        deviation=pl.Series(told, dtype=pl.String),
+        value=pl.when(pl.col("status") == "ok").then(value),
     ).filter(pl.col("label").is_in(figure.labels))
+
+
+_DECISIVE = re.compile(r"cipher|offload|(?<![a-z])(?:gso|gro|tso)(?![a-z])", re.IGNORECASE)
+"""Parameters that a directory of Fig. 7 or 8 is named after."""
+
+
+def _contradicted(figure: Figure, label: str | None, run: Mapping[str, Any]) -> str | None:
+    """In which way a run was not measured as its directory says; None where that is told by the run itself."""
+    if figure.labels not in (_AES, _OFFLOADS):
+        return None
+    found = []
+    wanted, told = figure.aes_hardware.get(label or ""), run["aes_hardware"]
+    if wanted is not None and told is not wanted:
+        how = {True: "used", False: "not used", None: "switched off on one side, or not told of"}[told]
+        found.append(f"AES instructions {how}")
+    unread = _unread(run["unread_parameters"]) if run["unread_parameters"] else []
+    if names := sorted({name for name in unread if _DECISIVE.search(name)}):
+        found.append(f"nothing read the parameter {', '.join(names)}")
+    return "; ".join(found) or None
 
 
 def _label(figure: Figure, run: Mapping[str, Any]) -> str | None:
@@ -323,6 +365,7 @@ def published_summary(figure: Figure, found: pl.DataFrame) -> pl.DataFrame:
         else:
             row["problem"] = "no repetition succeeded" if row["failed"] else "its raw files do not tell"
         base = figure.baseline.get(str(label))
+        row["deviation"] = "; ".join(group["deviation"].drop_nulls().unique().sort()) or None
         others = _values(used.filter((pl.col("client_library") == library) & (pl.col("label") == (base or ""))))
         if base and len(others) and len(values):
             row |= dict(

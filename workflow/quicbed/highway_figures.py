@@ -32,6 +32,10 @@ WIDE = 5
 """Settings with which two panels stand beside each other instead of four."""
 FACET_PX = 168
 CAPTION_WIDTH = 140  # characters
+CAPTION_LINES = 2
+"""As many have room below the panels of a figure; more of them make it higher."""
+DEVIATING = "\N{DAGGER}"
+"""Behind a published value that was not measured as its figure says."""
 MARGINS: dict[str, Any] = {"left": 60, "top": 56, "bottom": 86, "size": 10.5}
 PAPER = "QUIC on the Highway"
 
@@ -121,20 +125,22 @@ def by_setting(
     for (library, source, cells), place in zip(panels, places, strict=True):
         _setting_panel(drawing, figure, cells, source, names.get(library, library), not theirs.is_empty(), place)
     _axes(drawing)
+    caption = "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
+    caption += _sides(figure, bool(len(theirs) and len(ours))) + figures.disturbed(*campaigns)
+    if figure.name == highway.FIG9.name and len(theirs):
+        hosts = (f"{name} {processor}" for name, processor in highway.PROCESSORS.items())
+        caption += f" Published processors: {', '.join(hosts)}."
+    if different := sorted(set(theirs["deviation"].drop_nulls())):
+        caption += f" {DEVIATING} not measured as the figure says: {', or '.join(map(html.escape, different))}."
+    lines = textwrap.wrap(caption, CAPTION_WIDTH)
+    more = 12 * max(0, len(lines) - CAPTION_LINES)
     layout.finish(
         drawing,
         f"{figure.title} ({PAPER}, {figure.number})",
         _sources(theirs, published, campaigns, figure.experiment),
-        "<br>".join(
-            textwrap.wrap(
-                "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
-                + _sides(figure, bool(len(theirs) and len(ours)))
-                + figures.disturbed(*campaigns),
-                CAPTION_WIDTH,
-            )
-        ),
-        height=120 + places[-1]["row"] * FACET_PX,
-        **MARGINS,
+        "<br>".join(lines),
+        height=120 + more + places[-1]["row"] * FACET_PX,
+        **MARGINS | {"bottom": MARGINS["bottom"] + more},
     )
     used = [one for own in campaigns for one in analysis.used_origins(own, own["cell"].unique().to_list())]
     origins = used + sorted(highway.settings(figure, published.runs).drop_nulls("value")["origin"])
@@ -216,11 +222,13 @@ def _setting_panel(
         **place,
     )
     for position, cell in drawn:
-        if cell["ratio"] is not None and cell["baseline"]:
+        compared = cell["ratio"] is not None and cell["baseline"]
+        if compared or cell["deviation"]:
             drawing.add_annotation(
                 x=position,
                 y=cell["max"],
-                text=figures._signed(100 * (cell["ratio"] - 1)),
+                text=(figures._signed(100 * (cell["ratio"] - 1)) if compared else "")
+                + (DEVIATING if cell["deviation"] else ""),
                 yanchor="bottom",
                 yshift=2,  # clear of the mean where all runs are alike
                 showarrow=False,
@@ -279,6 +287,8 @@ def _hover(cell: Mapping[str, Any], title: str, figure: Figure) -> str:
         f"n = {cell['n']}, failed {cell['failed']}",
         f"{cell['experiment']}, {cell['testbed']}",
     ]
+    if cell["deviation"]:
+        lines.append(html.escape(cell["deviation"]))
     if cell["ratio"] is not None and cell["baseline"]:
         lines.append(f"{figures._interval_text(cell['ratio'], cell['ratio_low'], cell['ratio_high'])}")
     return "<br>".join(lines)
@@ -296,7 +306,8 @@ def setting_sheet(drawn: Drawn, titles: Mapping[str, str] | None = None) -> Shee
     rows = []
     for key in keys:
         both = [found.get(key) for found in (theirs, ours)]
-        remark = "; ".join(cell["problem"] for cell in both if cell and cell["problem"])
+        told = (cell[key] for cell in both if cell for key in ("problem", "deviation"))
+        remark = "; ".join(filter(None, told))
         rows.append([names.get(key[0], key[0]), key[1], *(_numbers(both[0]) + _numbers(both[1])), remark])
     return Sheet(headers, rows, frozenset(range(2, 10)))
 
@@ -355,7 +366,7 @@ def all_pairs(
     ]
     if not deviating.is_empty():
         different = sorted(set(deviating["deviation"]))
-        caption.append("\N{DAGGER} not measured as the figure says: " + ", or ".join(different) + ".")
+        caption.append(f"{DEVIATING} not measured as the figure says: " + ", or ".join(different) + ".")
     rows = max(len(found) for found in libraries)
     _axes(drawing)
     layout.finish(
@@ -429,7 +440,7 @@ def _pair_text(cell: Mapping[str, Any] | None) -> str:
         return ""
     if not cell["n"]:
         return "unsup." if cell.get("unsupported") else "failed"
-    return f"{cell['mean'] / 1000:.2f}" + ("\N{DAGGER}" if cell.get("deviation") else "")
+    return f"{cell['mean'] / 1000:.2f}" + (DEVIATING if cell.get("deviation") else "")
 
 
 def _pair_hover(cell: Mapping[str, Any] | None, names: Mapping[str, str]) -> str:
@@ -601,16 +612,25 @@ def _mbit(value: float | None) -> str | None:
 
 
 def deviations(published: Published) -> Sheet | Absent:
-    """Pairs of Fig. 3 and 10 that were not measured as the figure says."""
+    """Pairs of Fig. 3 and 10 and settings of Fig. 7 and 8 that were not measured as the figure says.
+
+    Of Fig. 7 and 8 also those runs that were left out because others of the same setting were.
+    """
     if published.empty:
         return NOTHING
-    rows = []
+    rows: list[list[Any]] = []
     for directory in (highway.FIG3, highway.FIG10):
         pairs = highway.published_pairs(published.runs, directory)
         for pair in pairs.filter(pl.col("deviation").is_not_null()).to_dicts():
             client, server = (highway.TITLES.get(pair[key], pair[key]) for key in ("client_library", "server_library"))
-            rows.append([highway.NUMBERS[directory], client, server, pair["n"], pair["deviation"]])
-    return Sheet(["figure", "client", "server", "n", "measured with"], rows, frozenset({3}))
+            rows.append([highway.NUMBERS[directory], None, client, server, pair["n"], pair["deviation"]])
+    for figure in (highway.FIG7, highway.FIG8):
+        other = highway.labelled(figure, published.runs).filter(pl.col("deviation").is_not_null())
+        counted = other.group_by("label", "client_library", "deviation").agg(pl.col("value").count())
+        for label, library, deviation, n in counted.sort(counted.columns[:3]).rows():
+            title = highway.TITLES.get(library, library)
+            rows.append([figure.number, label, title, title, n, deviation])
+    return Sheet(["figure", "setting", "client", "server", "n", "measured with"], rows, frozenset({4}))
 
 
 # ---- what all figures look like --------------------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 **Outcomes.** A claim is about one or more libraries and makes one or more comparisons; each comparison on each library
 is an outcome. A ratio is formed within blocks and has the interval that figures show (`quicbed.analysis`); a share of
 processor time, a ratio itself, is a mean over blocks. Packets and sizes are what protocol and build decide: their
-value is the median of the captured connections, their interval the quartiles, and no error of sampling is assumed.
-Counts of events, such as lost datagrams, are zero in some blocks, of which there is no ratio: their ratio is that of
-the sums over all blocks, and whether it is on one side of a bound is told by what one count is above the other times
-the bound (E. C. Fieller, "Some Problems in Interval Estimation", Journal of the Royal Statistical Society B 16(2),
-1954).
+value is the median of the captured connections, their interval the quartiles, and no error of sampling is assumed;
+fewer than three connections decide nothing. Counts of events, such as lost datagrams, and small shares are zero in
+some blocks, of which there is no ratio: their ratio is that of the sums over all blocks, infinite over nothing but
+zeros, and whether it is on one side of a bound is told by what one is above the other times the bound (E. C. Fieller,
+"Some Problems in Interval Estimation", Journal of the Royal Statistical Society B 16(2), 1954). Which pair is the
+fastest or the slowest is told by the means over blocks; where pairs are missing, others may be faster or slower still,
+so that only a value beyond the bounds on that side decides.
 
 **Decision.** An outcome is clear when its 95 % interval lies within or outside the bounds and straddles neither. The
 p-value asks how surely the mean lies on that side of the nearest bound: Student's t of the blocks' values (of their
@@ -21,7 +23,9 @@ and Hochberg, and a verdict is given where the adjusted value is at most 5 %: of
 paper, at most 5 % are expected to be wrong. Controlling that any of them is wrong (Holm) would make every cell of a
 table weigh on every finding; the p-values are in the table for whoever wants it. Ratios that share a baseline depend
 on each other positively, under which the procedure still controls the rate (Y. Benjamini and D. Yekutieli, "The
-Control of the False Discovery Rate in Multiple Testing under Dependency", Annals of Statistics 29(4), 2001).
+Control of the False Discovery Rate in Multiple Testing under Dependency", Annals of Statistics 29(4), 2001). All of it
+is about chance. What moves all blocks alike, such as a testbed unlike the paper's, no p-value sees; the interval of the
+A/A arm, the baseline against itself, shows what of that differs between cells that should be equal.
 
 **Hardware.** A value of a paper's hardware is judged on another kind of testbed as a ratio or an order only: through
 the claim's `locally`, and else not at all.
@@ -34,6 +38,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -41,7 +46,7 @@ import polars as pl
 from scipy.special import stdtr
 
 from quicbed import analysis, details, published, runs, ttfb
-from quicbed.claims import SAMPLED, Claim, Comparison, Predicate, Reading, Stated, Term, digits
+from quicbed.claims import SAMPLED, Claim, Comparison, Paper, Predicate, Reading, Stated, Term, digits
 from quicbed.config import Project
 
 Verdict = Literal["holds", "fails", "inconclusive", "not measured", "not applicable"]
@@ -51,6 +56,8 @@ LEVEL = 1 - analysis.CONFIDENCE
 """Expected share of wrong ones among the verdicts `holds` and `fails` on a paper, at most."""
 MOST_BLOCKS = 100_000
 """More than so many blocks are not asked for: the value lies on the bound."""
+FEWEST_CAPTURED = 3
+"""Captured connections whose quartiles can differ from their median."""
 LOCAL = "local"
 PUBLISHED = "published"
 """Kind of the testbed of published raw data, to which no block can be added."""
@@ -94,7 +101,10 @@ class Outcome:
     published: float | None = None  # the same, of the paper's own numbers
     missing: Verdict | None = None  # `not measured` or `not applicable`
     reason: str = ""
+    undecided: str = ""  # why the value decides nothing, whatever its interval
     cells: tuple[str, ...] = ()
+    contaminated: int | None = None  # runs of its cells that count although contaminated; None where no runs do
+    floor: tuple[float, float] | None = None  # interval of the A/A arm, of several libraries the widest
 
     @property
     def inside(self) -> bool:
@@ -138,6 +148,8 @@ class Result:
     testbed: str | None = None
     testbed_kind: str | None = None
     scale: str | None = None
+    contaminated: int | None = None  # runs behind it that count although contaminated
+    floor: tuple[float, float] | None = None  # widest interval of the A/A arms of its libraries
 
     @property
     def measured(self) -> list[Outcome]:
@@ -146,8 +158,22 @@ class Result:
 
     @property
     def outside(self) -> list[Outcome]:
-        """Those of them that are outside the bounds."""
-        return [outcome for outcome in self.measured if not outcome.inside]
+        """Those of them that are outside the bounds, and decide."""
+        return [outcome for outcome in self.measured if not outcome.inside and not outcome.undecided]
+
+    @property
+    def conditions(self) -> str:
+        """What it was measured under; empty without a value."""
+        if not self.measured:
+            return ""
+        published_ = self.testbed_kind == PUBLISHED
+        parts = ["published runs" if published_ else f"testbed {self.testbed}, scale {self.scale}"]
+        if self.contaminated is not None and not published_:
+            plural = "s" if self.contaminated != 1 else ""
+            parts.append(f"{self.contaminated or 'no'} contaminated run{plural}")
+        if self.floor is not None:
+            parts.append("A/A {:.3f} to {:.3f}".format(*self.floor))
+        return ", ".join(parts)
 
     @property
     def judged(self) -> str:
@@ -373,13 +399,35 @@ class _Evaluation:
         except _MissingError as missing:
             result.verdict, result.reason = missing.verdict, missing.reason
             return result
-        for library in self._libraries():
-            result.outcomes += self._outcomes(measured, library)
+        by_cell = {row["cell"]: row for row in measured.rows.values()}
+        for library in self.claim.subjects():
+            result.outcomes += self._under(self._outcomes(measured, library), by_cell)
         if self.claim.beyond:
             for library in self._others(measured):
-                result.beyond += [one for one in self._outcomes(measured, library) if one.missing is None]
+                found = [one for one in self._outcomes(measured, library) if one.missing is None]
+                result.beyond += self._under(found, by_cell)
+        cells = {cell for one in result.measured for cell in one.cells}
+        result.contaminated, result.floor = self._conditions([by_cell[cell] for cell in sorted(cells)])
         _summarise(result)
         return result
+
+    def _under(self, outcomes: Iterable[Outcome], by_cell: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
+        """Outcomes with the conditions that they were measured under."""
+        found = []
+        for one in outcomes:
+            contaminated, floor = self._conditions([by_cell[cell] for cell in dict.fromkeys(one.cells)])
+            found.append(replace(one, contaminated=contaminated, floor=floor))
+        return found
+
+    def _conditions(self, rows: Sequence[Mapping[str, Any]]) -> tuple[int | None, tuple[float, float] | None]:
+        """Contaminated runs that count, and the widest interval of an A/A arm, of cells."""
+        if not rows or self.reading.table not in SAMPLED:
+            return None, None
+        # the A/A arm of another metric tells nothing
+        floors = [(row["aa_low"], row["aa_high"]) for row in rows if self.reading.table == "runs"]
+        known = [(low, high) for low, high in floors if low is not None and high is not None]
+        contaminated = sum(row["contaminated"] for row in rows)
+        return contaminated, max(known, key=lambda ends: float(ends[1] - ends[0]), default=None)
 
     def _campaign(self) -> pl.DataFrame:
         """The campaign that is judged, or why none can be."""
@@ -401,15 +449,10 @@ class _Evaluation:
 
     def _adapt(self, testbed_kind: str) -> None:
         """Take a value of other hardware as a ratio, or not at all."""
-        hardware = self.stated.paper.hardware
-        absolute = self.reading.table == "runs" and not any(c.relative for c in self.claim.compare)
-        if not (absolute and hardware and self.claim.hardware and testbed_kind == LOCAL):
-            return
-        if self.predicate.kind == "fails-above":
+        if self.stated.value_of is None or testbed_kind != LOCAL:
             return
         if self.claim.locally is None:
-            reason = f"a value of {hardware}: a local testbed can tell ratios and orders only"
-            raise _MissingError("not applicable", reason)
+            raise _MissingError("not applicable", self.stated.not_locally or "")
         self.predicate, self.over = self.claim.locally.predicate, self.claim.locally.over
 
     def _basis(self) -> Basis:
@@ -423,16 +466,10 @@ class _Evaluation:
             return "ratio"
         return "share" if self.reading.table == "shares" else "value"
 
-    def _libraries(self) -> list[str | None]:
-        """Libraries that the claim was stated for; one null where its comparisons name them."""
-        spread = any(comparison.spread for comparison in self.claim.compare)
-        open_ = any(t.library is None for c in self.claim.compare for t in c.terms())
-        return [None] if spread or not open_ else list(self.claim.libraries)
-
     def _others(self, measured: _Measured) -> list[str]:
         """Our other libraries with the transport of those that the claim was stated for, measured with themselves."""
         known = self.book.project.libraries
-        if self._libraries() == [None]:
+        if self.claim.subjects() == [None]:
             return []
         stated_for = {name for name in self.claim.libraries if name in known}
         transports = {known[name].transport for name in stated_for} or {"quic"}
@@ -449,8 +486,8 @@ class _Evaluation:
         for comparison in self.claim.compare:
             if self.predicate.kind == "fails-above":
                 found += [self._failure(measured, term, library) for term in comparison.of]
-            elif comparison.spread:
-                found.append(self._spread(measured, comparison.spread))
+            elif comparison.pairs:
+                found.append(self._over_pairs(measured, comparison, comparison.pairs))
             elif comparison.rising:
                 steps = [Comparison(of=[b], over=[a]) for a, b in itertools.pairwise(comparison.rising)]
                 found += [self._ratio(measured, step, library) for step in steps]
@@ -475,7 +512,8 @@ class _Evaluation:
             cells = [[self._cell(measured, place) for place in group] for group in places]
             flat = tuple(str(row["cell"]) for group in cells for row in group)
             if self.reading.table not in SAMPLED:
-                return replace(outcome, cells=flat, **self._count(measured, cells))
+                counted = replace(outcome, cells=flat, **self._count(measured, cells))
+                return replace(counted, undecided=self._too_few(counted.n))
             series = [
                 [self._blocks(measured, row, place) for row, place in zip(rows, group, strict=True)]
                 for rows, group in zip(cells, places, strict=True)
@@ -485,30 +523,48 @@ class _Evaluation:
         except _MissingError as missing:
             return replace(outcome, missing=missing.verdict, reason=missing.reason)
 
-    def _spread(self, measured: _Measured, term: Term) -> Outcome:
-        """The fastest pair over the slowest, among the libraries of the claim."""
+    def _too_few(self, captured: int) -> str:
+        """Why so many captured connections decide nothing; empty where they do, and for what is no count of theirs."""
+        if self.reading.table != "handshakes" or captured >= FEWEST_CAPTURED:
+            return ""
+        plural = "s" if captured != 1 else ""
+        return f"{captured} captured connection{plural} cannot tell how others vary; {FEWEST_CAPTURED} can"
+
+    def _over_pairs(self, measured: _Measured, comparison: Comparison, term: Term) -> Outcome:
+        """The fastest pair over the slowest, or one of the two, among the libraries of the claim."""
         low, high = self.predicate.region()
-        pairs = [(client, server) for client in self.claim.libraries for server in self.claim.libraries]
+        pairs = list(itertools.product(self.claim.libraries, repeat=2))
         rows = [measured.rows.get((client, server, term.label)) for client, server in pairs]
         met = [row for row in rows if row is not None and row["n"]]
-        text = f"largest / smallest, {term.label}"
-        outcome = Outcome(None, text, low, high)
+        what = "largest / smallest" if comparison.spread else "largest" if comparison.largest else "smallest"
+        outcome = Outcome(None, f"{what}, {term.label}", low, high)
         if len(met) < 2:
             reason = f"fewer than two pairs of {', '.join(self.claim.libraries)} were measured"
             return replace(outcome, missing="not measured", reason=reason)
-        values = [measured.sampled.get((row["cell"], None, None), {}) for row in met]
-        blocks = sorted(set.intersection(*(set(one) for one in values)))
-        if not blocks:
-            return replace(outcome, missing="not measured", reason="no block has all that is compared")
-        ratios = [max(one[b] for one in values) / min(one[b] for one in values) for b in blocks]
-        found = _logarithmic(np.array(ratios), low, high)
-        if found["value"] < low and len(met) < len(pairs):
-            some = f"{len(met)} of {len(pairs)} pairs"
-            reason = f"{digits(found['value'])} over {some} is the least that it can be over all, and tells nothing"
-            return replace(outcome, missing="not measured", reason=reason)
-        text += f", {len(met)} of {len(pairs)} pairs"
+        by_block = [measured.sampled[row["cell"], None, None] for row in met]
+        means = [fmean(one.values()) for one in by_block]
+        largest, smallest = means.index(max(means)), means.index(min(means))
+        chosen = {"largest": [largest], "smallest": [smallest]}.get(what, [largest, smallest])
+        try:
+            found = _sample([[by_block[number]] for number in chosen], low, high)
+        except _MissingError as missing:
+            return replace(outcome, missing=missing.verdict, reason=missing.reason)
+        named = " / ".join(self._pair(met[number]) for number in chosen)
+        # a pair that does not get on is a result, one that was not tried is none
+        failed = sum(row is not None and not row["n"] and row["failure"] is not None for row in rows)
+        some = f"{len(met)} of {len(pairs)} pairs" + (f", {failed} failed" if failed else "")
+        undecided = ""
+        beyond = found["value"] < low if comparison.smallest else found["value"] > high
+        if len(met) + failed < len(pairs) and not beyond:
+            bound = "most" if comparison.smallest else "least"
+            undecided = f"{digits(found['value'])} over {some} is the {bound} that it can be over all"
+        text = f"{what}, {term.label}: {named}, {some}"
         cells = tuple(str(row["cell"]) for row in met)
-        return replace(outcome, text=text, cells=cells, **found)
+        return replace(outcome, text=text, cells=cells, undecided=undecided, **found)
+
+    def _pair(self, row: Mapping[str, Any]) -> str:
+        """Name of a pair, as in figures."""
+        return analysis.pair_title((row["client_library"], row["server_library"]), self.stated.paper.libraries)
 
     def _failure(self, measured: _Measured, term: Term, library: str | None) -> Outcome:
         """Whether connections fail with one certificate; the value is 1 where it is as stated, else 0."""
@@ -553,6 +609,9 @@ class _Evaluation:
 
     def _blocks(self, measured: _Measured, row: Mapping[str, Any], place: _Place) -> Mapping[int, float]:
         values = measured.sampled.get((row["cell"], place.term.role, place.term.category))
+        category = place.term.category
+        if category is not None and category not in {one for _, _, one in measured.sampled}:
+            raise _MissingError("not measured", f"the samples have no category {category}")
         if not values:
             name = self.stated.paper.libraries.get(place.client, place.client)
             raise _MissingError("not measured", f"nothing of {place.term.text()} of {name} can be read")
@@ -627,7 +686,7 @@ def _sample(
     sums = [np.array([sum(values[block] for values in group) for block in blocks]) for group in series if group]
     if len(sums) == 1:
         return _linear(sums[0], low, high)
-    if counts and len(sums) == 2 and (np.array(sums) == 0).any():
+    if len(sums) == 2 and (np.array(sums if counts else sums[1:]) == 0).any():
         return _of_sums(sums[0], sums[1], low, high)
     if any((values <= 0).any() for values in sums[1:]):
         empty = sum(bool((values <= 0).any()) for values in np.array(sums[1:]).T)
@@ -650,10 +709,10 @@ def _linear(values: np.ndarray[Any, np.dtype[np.float64]], low: float, high: flo
 def _of_sums(
     values: np.ndarray[Any, np.dtype[np.float64]], over: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float
 ) -> dict[str, Any]:
-    """Of counts: the ratio of their sums over all blocks; its interval resamples blocks."""
-    if not over.any():
-        raise _MissingError("not measured", "the counts that are divided by are all zero, so that there is no ratio")
-    value, n = float(values.sum() / over.sum()), len(values)
+    """Of what may be zero: the ratio of the sums over all blocks; its interval resamples blocks."""
+    if not over.any() and not values.all():
+        raise _MissingError("not measured", "the values that are divided by are all zero, so that there is no ratio")
+    value, n = float(values.sum() / over.sum()) if over.any() else math.inf, len(values)
     inside = low <= value <= high
     above = value - low > high - value if inside else value > high  # which bound matters
     bound = high if above else low
@@ -689,12 +748,18 @@ def _summarise(result: Result) -> None:
         result.reason = _gaps(result)
         return
     result.reason = _gaps(result)
+    undecided = [(one.library, one.undecided) for one in measured if one.undecided]
+    if undecided and not outside:
+        result.verdict = "inconclusive"
+        result.reason = _join(_by_reason(result.stated.paper, undecided), result.reason)
+        return
     if any(outcome.p is None for outcome in measured):
         clear = [one for one in outside if one.clear] if outside else measured
         decided = bool(clear) and all(one.clear for one in clear)
         result.verdict = "inconclusive" if not decided else "fails" if outside else "holds"
         if not decided:
-            result.reason = _join("captured connections differ by more than the bounds", result.reason)
+            differ = "captured connections differ by more than the bounds"
+            result.reason = _join(f"{differ}; further captures would tell, not further blocks", result.reason)
         return
     if outside:
         result.p = min(1.0, min(one.p or 0.0 for one in outside) * len(measured))
@@ -704,17 +769,21 @@ def _summarise(result: Result) -> None:
 
 def _gaps(result: Result) -> str:
     """What is missing of a claim and why, once for every reason."""
-    paper = result.stated.paper
+    missing = [(one.library, one.reason) for one in result.outcomes if one.missing is not None]
+    text = _by_reason(result.stated.paper, missing)
+    return ("left out: " if result.measured and text else "") + text
+
+
+def _by_reason(paper: Paper, found: Iterable[tuple[str | None, str]]) -> str:
+    """Libraries and reasons, each reason once, with the libraries that it does not name itself."""
     reasons: dict[str, list[str]] = {}
-    for one in result.outcomes:
-        if one.missing is not None:
-            who = paper.libraries.get(one.library or "", one.library or "")
-            reasons.setdefault(one.reason, []).append(who)
+    for library, reason in found:
+        reasons.setdefault(reason, []).append(paper.libraries.get(library or "", library or ""))
     texts = []
     for reason, names in reasons.items():
         who = ", ".join(dict.fromkeys(name for name in names if name and name not in reason))
         texts.append(f"{who}: {reason}" if who else reason)
-    return ("left out: " if result.measured and texts else "") + "; ".join(texts)
+    return "; ".join(texts)
 
 
 def _join(*texts: str) -> str:
