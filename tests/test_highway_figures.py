@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import runpy
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -663,6 +665,49 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     # drawn again without the copy, nothing of it is left
     highway_figures.beside(highway.published(None), empty, (empty, empty), none, here, {})
     assert [file for file in here.artifacts.rglob("*") if file.is_file() and file.name != "plotly.min.js"] == []
+
+
+def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "_write_static", lambda *_: "no browser in this test")
+    for testbed, goodput in (("local", 1000.0), ("lab", 2000.0), ("reference", 3000.0)):
+        where = fakeruns.make_run()["testbed"] | {"name": testbed}
+        own(tmp_path / "raw", "hardware", {"default": goodput}, testbed=where, campaign=f"campaign-{testbed}")
+        own(tmp_path / "raw", "offloads", {"off": goodput}, testbed=where, campaign=f"campaign-{testbed}")
+    empty = pl.DataFrame(schema=runs.SCHEMA)
+    shown = {}
+    for testbed in ("local", "reference"):
+        # as the workflow's notebook, which is given the runs of one testbed
+        here = notebooks.Place(tmp_path, tmp_path / "raw" / testbed, tmp_path / testbed, {})
+        table = runs.table(here.raw)
+        none = cpu_shares.measured(empty, here.raw, here.root)
+        beside = highway_figures.beside(NOTHING, table, (empty, empty), none, here, {})
+        shown[testbed] = list(beside.saved["highway-fig9"].drawn.figure.layout.xaxis.ticktext)
+        assert {figure["figure"] for figure in report._figures(here.artifacts, table)} == set(beside.saved)
+    assert shown == {"local": ["lab", "local"], "reference": ["reference"]}
+    assert pl.read_parquet(tmp_path / "local" / "tables" / "highway-fig8.parquet")["testbed"].to_list() == ["local"]
+    manifest = json.loads((tmp_path / "local" / "figures" / "highway-fig9.json").read_text(encoding="utf-8"))
+    assert (manifest["campaign"], manifest["testbed"]) == ("campaign-lab, campaign-local", "lab, local")
+    assert {run.split("/")[1] for run in manifest["runs"]} == {"lab", "local"}
+
+
+def test_the_notebook_is_made_again_when_another_testbed_was_measured(tmp_path: Path) -> None:
+    for testbed, experiment in (("local", "hardware"), ("lab", "hardware"), ("lab", "mtu"), ("farm", "hardware")):
+        marker = tmp_path / "measured" / testbed / f"{experiment}.json"
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.touch()
+    known = {"RESULTS": {"own": tmp_path}, "TESTBED": "local"}
+    # a file of functions
+    markers = runpy.run_path(str(ROOT / "workflow" / "rules" / "common.smk"), known)["markers_of_others"]
+    found = {
+        (kind, notebook): markers(kind)(SimpleNamespace(notebook=notebook))
+        for kind in ("own", "reference")
+        for notebook in ("quic-on-the-highway", "quantum-of-quic")
+    }
+    others = [str(tmp_path / "measured" / testbed / "hardware.json") for testbed in ("farm", "lab")]
+    assert found.pop(("own", "quic-on-the-highway")) == others
+    assert set(map(tuple, found.values())) == {()}
 
 
 def html_of(shown: Any) -> str:

@@ -325,7 +325,14 @@ def clone(tmp_path: Path) -> Path:
     root = tmp_path / "clone"
     (root / "notebooks").mkdir(parents=True)
     (root / "pyproject.toml").touch()
+    configure(root)
     return root
+
+
+def configure(root: Path, **more: object) -> None:
+    (root / "config").mkdir(exist_ok=True)
+    chosen = {"experiments": ["aead-goodput"], **more}
+    (root / "config" / "config.yaml").write_text(json.dumps(chosen), encoding="utf-8")
 
 
 def test_a_fresh_clone_reads_reference_data_and_a_used_one_its_own(
@@ -351,6 +358,14 @@ def test_a_fresh_clone_reads_reference_data_and_a_used_one_its_own(
     assert used.raw == root / "raw" / "local"
     assert used.artifacts == root / "artifacts"
     assert not used.reference
+    # what was measured on another testbed is not shown as if it were this one's
+    configure(root, testbed="lab", paths={"raw": "kept/raw", "artifacts": "results"})
+    other = notebooks.place(root / "notebooks")
+    assert (other.raw, other.artifacts) == (root / "raw" / "reference", root / "results" / "reference")
+    made = fakeruns.make_run()
+    fakeruns.write_run(root / "kept" / "raw", made | {"testbed": made["testbed"] | {"name": "lab"}})
+    lab = notebooks.place(root / "notebooks")
+    assert (lab.raw, lab.artifacts) == (root / "kept" / "raw" / "lab", root / "results")
 
 
 def test_the_environment_says_where_to_read_and_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

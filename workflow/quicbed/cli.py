@@ -308,7 +308,7 @@ def _claims(arguments: argparse.Namespace) -> None:
     project = _project(arguments)
     every = claims.stated(project)
     shown = claims.chosen(every, arguments.claim or [one.id for one in every])
-    raw = arguments.raw or notebooks.place(ROOT).raw
+    raw = arguments.raw or notebooks.place(ROOT, project.config).raw
     # all of a paper are judged together, whatever is shown of them
     papers = {one.name for one in shown}
     known = [one for one in every if one.name in papers]

@@ -668,8 +668,8 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
         "figure": drawn.name,
         "source": drawn.source,
         "experiment": first["experiment"],
-        "campaign": first["campaign"],
-        "testbed": first["testbed"],
+        "campaign": _of_all(drawn.table, "campaign"),
+        "testbed": _of_all(drawn.table, "testbed"),
         "scale": first["scale"],
         "table": f"tables/{drawn.table_name or first['experiment']}.parquet",
         "code": revision(root) if root else None,
@@ -680,6 +680,15 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
     path = directory / f"{drawn.name}.json"
     path.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return Saved(drawn, [*files, path], skipped)
+
+
+def _of_all(table: pl.DataFrame, column: str) -> str:
+    """What a column says of the first row, and of all others that were measured here where testbeds are compared."""
+    first = table.head(1)
+    if first["scale"][0] == "published":
+        return str(first[column][0])
+    same = table.join(first, on="experiment", how="semi", nulls_equal=True)
+    return ", ".join(same[column].drop_nulls().unique(maintain_order=True))
 
 
 def _write_static(drawn: list[Drawn], directory: Path) -> str | None:

@@ -412,6 +412,17 @@ def own_campaigns(figure: Figure, table: pl.DataFrame) -> list[pl.DataFrame]:
     return [campaign for campaign in found if not campaign.is_empty()]
 
 
+def of_other_testbeds(raw: Path, experiment: str) -> pl.DataFrame:
+    """Our runs of an experiment on the testbeds whose directories are beside *raw*, which is that of one."""
+    beside = sorted(raw.absolute().parent.iterdir()) if raw.is_dir() else []
+    parts = [
+        runs.table(other, experiment)
+        for other in beside
+        if other.name not in (raw.name, "reference") and (other / experiment).is_dir()
+    ]
+    return pl.concat([pl.DataFrame(schema=runs.SCHEMA), *parts])
+
+
 def own_summary(figure: Figure, campaigns: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Rows of `SUMMARY` of our campaigns, of libraries with themselves."""
     rows = [row for campaign in campaigns for row in _own_rows(figure, campaign)]

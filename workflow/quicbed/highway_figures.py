@@ -85,16 +85,22 @@ def beside(
 ) -> Beside:
     """Draw every figure and write it and its table.
 
-    *table* holds our runs, *pairs* the newest campaign of pairwise and its table, *measured* our perf samples. What an
-    earlier call wrote is removed: it may show a copy that is not told any more.
+    *table* holds our runs, *pairs* the newest campaign of pairwise and its table, *measured* our perf samples. The
+    figure of pairs of hosts has the other testbeds of ours too. What an earlier call wrote is removed: it may show a
+    copy that is not told any more.
     """
     for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
         file.unlink()
+    others = table.clear() if here.reference else highway.of_other_testbeds(here.raw, highway.FIG9.experiment)
+    by_host = pl.concat([table, others])
     drawn = [
         all_pairs(published, highway.FIG3, *pairs, "208 KiB", titles),
         all_pairs(published, highway.FIG10, *pairs, "6.5 MiB", titles),
         samples(published, measured, "AES-128-GCM", titles),
-        *(by_setting(figure, published, table, titles) for figure in highway.FIGURES),
+        *(
+            by_setting(figure, published, by_host if figure is highway.FIG9 else table, titles)
+            for figure in highway.FIGURES
+        ),
     ]
     found = [one for one in drawn if one is not None]
     for one in found:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import importers
+from quicbed.config import Config, read_config
 
 CELL_TIMEOUT_S = 600
 RAW_VARIABLE, ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE = "QUICBED_RAW", "QUICBED_ARTIFACTS", "QUICBED_PUBLISHED"
@@ -42,26 +43,27 @@ class Place:
         return self.raw.resolve() == (self.root / "raw" / "reference").resolve()
 
 
-def place(start: Path | None = None) -> Place:
+def place(start: Path | None = None, config: Config | None = None) -> Place:
     """Where to read and write: QUICBED_RAW and QUICBED_ARTIFACTS, else what the repository has.
 
-    By default ``raw/local`` and ``artifacts``, or as long as nothing has been measured here
-    ``raw/reference`` and ``artifacts/reference``. Published results are those imported into the directories in
-    QUICBED_PUBLISHED, none if it is empty, else whatever was imported below ``artifacts/published``. *start* is a
-    directory in the repository.
+    By default the runs of the testbed in *config* (that of the repository) and ``artifacts``, or as long as nothing has
+    been measured on it ``raw/reference`` and ``artifacts/reference``. Published results are those imported into the
+    directories in QUICBED_PUBLISHED, none if it is empty, else whatever was imported below ``artifacts/published``.
+    *start* is a directory in the repository.
     """
     root = _repository((start or Path.cwd()).resolve())
-    own = root / "raw" / "local"
+    config = config or read_config(root / "config" / "config.yaml")
+    own = root / config.paths.raw / config.testbed
     measured = next(own.glob("*/*/b*/*/run.json"), None) is not None
     raw = own if measured else root / "raw" / "reference"
     raw = Path(os.environ.get(RAW_VARIABLE) or raw)
-    default = root / "artifacts"
+    results = default = root / config.paths.artifacts
     if raw.resolve() == (root / "raw" / "reference").resolve():
         default /= "reference"
     artifacts = Path(os.environ.get(ARTIFACTS_VARIABLE) or default)
     told = os.environ.get(PUBLISHED_VARIABLE)
     if told is None:
-        published = importers.imported(root / "artifacts" / "published")
+        published = importers.imported(results / "published")
     else:
         published = {path.name: path for path in map(Path, filter(None, told.split(os.pathsep)))}
     return Place(root, raw, artifacts, published)

@@ -52,16 +52,16 @@ class Campaign:
         return None if newest is None else self.plans[newest]
 
 
-def campaigns(raw: Path) -> list[Campaign]:
-    """All campaigns below *raw* that left records, sorted by origin."""
+def campaigns(raw: Path, experiment: str = "") -> list[Campaign]:
+    """All campaigns below *raw*, or of one experiment there, that left records, sorted by origin."""
     from quicbed.runs import origin_of
 
     found: dict[str, Campaign] = {}
-    for archive in sorted(raw.rglob("*.tar.gz")):
+    for archive in sorted((raw / experiment).rglob("*.tar.gz")):
         prefix = origin_of(archive, raw) + "!"
         for path, content in _members(archive):
             _add(found, prefix, path, content)
-    for file in sorted(_records(raw)):
+    for file in sorted(_records(raw / experiment)):
         try:
             content = file.read_bytes()
         except OSError:

@@ -277,7 +277,7 @@ def _figures(artifacts: Path, table: pl.DataFrame) -> list[dict[str, Any]]:
     known = set(table["campaign"].drop_nulls())
     for file in sorted((artifacts / "figures").glob("*.json")):
         manifest = json.loads(file.read_text(encoding="utf-8"))
-        if manifest["campaign"] not in known and manifest["scale"] != "published":
+        if known.isdisjoint(manifest["campaign"].split(", ")) and manifest["scale"] != "published":
             continue
         picture = file.with_suffix(".png")
         found.append(

@@ -227,16 +227,16 @@ _PYTHON_TYPES: dict[type[pl.DataType], tuple[type, ...]] = {
 }
 
 
-def scan(root: Path) -> Iterator[tuple[str, dict[str, Any] | RunsError]]:
+def scan(root: Path, experiment: str = "") -> Iterator[tuple[str, dict[str, Any] | RunsError]]:
     """Every run below *root* with its origin, in the order of the paths.
 
-    *root* is ``raw``, one testbed's directory in it, or ``raw/reference``. A run that cannot be
-    read comes as a `RunsError`. In the origin of a run in an archive, ``!`` separates the path of
+    *root* is ``raw``, one testbed's directory in it, where *experiment* may limit it to one, or ``raw/reference``. A
+    run that cannot be read comes as a `RunsError`. In the origin of a run in an archive, ``!`` separates the path of
     the archive from the path in it.
     """
-    if not root.is_dir():
-        raise RunsError(f"{root}: no such directory of runs; measure first or name another")
-    for directory, names, files in os.walk(root):
+    if not (root / experiment).is_dir():
+        raise RunsError(f"{root / experiment}: no such directory of runs; measure first or name another")
+    for directory, names, files in os.walk(root / experiment):
         names[:] = sorted(name for name in names if not name.startswith("."))
         path = Path(directory)
         if RUN_FILE in files:
@@ -394,11 +394,11 @@ def _started_at(run: dict[str, Any]) -> datetime | None:
     return moment
 
 
-def table(root: Path) -> pl.DataFrame:
-    """One row a run below *root*, with the columns and the order of this module."""
+def table(root: Path, experiment: str = "") -> pl.DataFrame:
+    """One row a run below *root* (see `scan`), with the columns and the order of this module."""
     rows: list[dict[str, Any]] = []
-    records = list(scan(root))
-    plans = {campaign.origin: campaign.plan for campaign in provenance.campaigns(root)}
+    records = list(scan(root, experiment))
+    plans = {campaign.origin: campaign.plan for campaign in provenance.campaigns(root, experiment)}
     for origin, run in records:
         try:
             if isinstance(run, RunsError):

@@ -33,6 +33,7 @@ for KIND in RESULTS:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             notebook=str(ROOT / "notebooks" / "{notebook}.ipynb"),
             published=published_behind,
+            others=markers_of_others(KIND),
             code=ANALYSIS,
         output:
             page=str(RESULTS[KIND] / "notebooks" / "{notebook}.html"),

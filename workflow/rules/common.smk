@@ -51,6 +51,18 @@ def published_behind(wildcards):
     return published_of("highway") if wildcards.notebook == "quic-on-the-highway" else []
 
 
+def markers_of_others(kind):
+    """Input function of notebooks: what says that other testbeds were measured, where one compares them."""
+
+    def markers(wildcards):
+        if kind == "reference" or wildcards.notebook != "quic-on-the-highway":
+            return []
+        found = (RESULTS["own"] / "measured").glob("*/hardware.json")
+        return sorted(str(marker) for marker in found if marker.parent.name != TESTBED)
+
+    return markers
+
+
 def published_copy(wildcards):
     """The local copy of published results of a format."""
     return str(project.published[wildcards.published])
