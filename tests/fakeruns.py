@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 import tarfile
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from quicbed import handshake
+
+CAPTURES = Path(__file__).parent / "data" / "handshakes"
 START = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 AES128 = {"cipher": "aes-128-gcm"}
 AES256 = {"cipher": "aes-256-gcm"}
@@ -273,6 +278,43 @@ def write_campaign(raw: Path, experiment: str, **options: Any) -> list[dict[str,
     start, campaign_id = options.get("start", START), runs[0]["campaign"]
     write_session(raw, experiment, plan(runs), start, campaign_id)
     return runs
+
+
+def write_captured(raw: Path, name: str, **changes: Any) -> Path:
+    """The proof of a series of handshakes that a capture in tests/data/handshakes would be; returns its directory."""
+    cell = {"id": "0000000f", "slug": name, "arm": "proof", "label": name, "baseline": None}
+    run = make_run(
+        **{
+            "format": 2,
+            "experiment": "proofs",
+            "cell": cell,
+            "block": None,
+            "link": {"mode": "wire", "mtu": 1500, "rate_mbit": None, "rtt_ms": 0},
+            "workload": {"kind": "handshake", "bytes": 1, "connections": 1},
+            "metrics": {"connections": 1, "ttfb_ms": 1.5},
+        }
+        | changes
+    )
+    directory: Path = raw / "local" / "proofs" / run["campaign"] / f"{name}-{cell['id']}.0"
+    directory.mkdir(parents=True)
+    (directory / "run.json").write_text(json.dumps(run), encoding="utf-8")
+    for suffix, target in ((".pcap", "capture.pcap"), (".keys", "keys.log")):
+        shutil.copy(CAPTURES / f"{name}{suffix}", directory / target)
+    (directory / "handshakes.json").write_text(captured(name), encoding="utf-8")
+    return directory
+
+
+@cache
+def captured(name: str) -> str:
+    """The handshakes.json of a capture in tests/data/handshakes."""
+    seen = handshake.examine(
+        CAPTURES / f"{name}.pcap",
+        CAPTURES / f"{name}.keys",
+        server_ip="127.0.0.1" if name == "tcp-tls-hrr" else "10.113.0.2",
+        server_port=4433,
+        transport="tcp" if name.startswith("tcp") else "quic",
+    )
+    return json.dumps([one.model_dump(mode="json") for one in seen])
 
 
 def archive(raw: Path, testbed: str, experiment: str, out: Path) -> Path:

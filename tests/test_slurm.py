@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import nbformat
+import polars as pl
 import pytest
 import yaml
 
@@ -233,19 +234,23 @@ def snakemake(
 @pytest.mark.root
 @pytest.mark.workflow
 @pytest.mark.timeout(600)
-def test_builds_tables_and_notebooks_are_jobs_and_measuring_is_not(
+def test_builds_dissection_tables_and_notebooks_are_jobs_and_measuring_is_not(
     clone: Path, cluster: dict[str, str], build_of: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     build_of("quinn", "stock")
     # so that nothing is fetched
     (clone / "build").mkdir()
     (clone / "build" / "sources").symlink_to(ROOT / "build" / "sources")
-    rows = len(fakeruns.write_campaign(tmp_path / "made", "aead-goodput", blocks=1))
-    fakeruns.archive(tmp_path / "made", "local", "aead-goodput", clone / "raw" / "reference" / "aead-goodput.tar.gz")
+    rows = 1 + len(fakeruns.write_campaign(tmp_path / "made", "aead-goodput", blocks=1))
+    fakeruns.write_captured(tmp_path / "made", "tcp-tls")
+    for experiment in ("aead-goodput", "proofs"):
+        packed = clone / "raw" / "reference" / f"{experiment}.tar.gz"
+        fakeruns.archive(tmp_path / "made", "local", experiment, packed)
     marker = clone / "artifacts" / "measured" / "local" / "test.json"
     page = clone / "artifacts" / "reference" / "notebooks" / "rows.html"
+    captures = clone / "artifacts" / "reference" / "tables" / "captures.parquet"
     # Snakemake asks for a job after this time, and each time it asks in vain 10 s later
-    done = snakemake(clone, cluster, [marker, page], "--slurm-init-seconds-before-status-checks", "1")
+    done = snakemake(clone, cluster, [marker, page, captures], "--slurm-init-seconds-before-status-checks", "1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
 
     (build,) = (clone / "build").glob("outside-stock-*.json")
@@ -253,6 +258,7 @@ def test_builds_tables_and_notebooks_are_jobs_and_measuring_is_not(
     rules = {
         f"rule_build_wildcards_{wildcards}",
         "rule_runs_reference",
+        "rule_dissect_reference",
         "rule_notebook_reference_wildcards_rows",
     }
     # nothing else was a job, certificates and measuring not either
@@ -261,6 +267,7 @@ def test_builds_tables_and_notebooks_are_jobs_and_measuring_is_not(
     assert seen["rows"] == rows
     assert seen["job"] is not None
     assert page.is_file()
+    assert pl.read_parquet(captures)["outcome"].to_list() == ["agrees"]
     assert len(json.loads(marker.read_text(encoding="utf-8"))["cells"]) == 1
     measured = [json.loads(file.read_text(encoding="utf-8")) for file in clone.glob("raw/local/test/*/b*/*/run.json")]
     assert [(run["status"], run["reason"]) for run in measured] == [("ok", None)]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from quicbed import build as builds
-from quicbed import certificates, details, measure, runs
+from quicbed import certificates, details, dissect, measure, runs
 from quicbed.config import Project
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -166,7 +166,11 @@ def test_results_are_complete_and_traceable(finished: Path, table: pl.DataFrame)
         rows = pl.read_parquet(artifacts / "tables" / f"{experiment}.parquet")
         assert (artifacts / "tables" / f"{experiment}.csv").exists()
         assert rows.filter(pl.col("label") != "NOENC")["n"].min() == 2
+    captures = pl.read_parquet(artifacts / "tables" / "captures.parquet")
+    assert dict(captures["outcome"].value_counts().rows()) == {"agrees": 2 * 9 + 4}, dissect.problems(captures)
+    assert set(captures["origin"]) == set(table.filter(pl.col("experiment") == "proofs")["origin"])
     page = (artifacts / "report" / "index.html").read_text(encoding="utf-8")
+    assert dissect.text(captures) in page
     for word in ("goodput-by-aead", "header-protection", *(p["checksum"] for p in builds.closure(ROOT, ["quiche"]))):
         assert word in page
 

@@ -65,6 +65,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         ("quicbed.notebooks", "NotebookError"),
         ("quicbed.bench", "BenchError"),
         ("quicbed.handshake", "HandshakeError"),
+        ("quicbed.tshark", "TsharkError"),
         ("quicbed.perf", "PerfError"),
         ("quicbed.importers.files", "CopyError"),
         ("quicbed.archive", "ArchiveError"),
@@ -128,6 +129,12 @@ def _parser() -> argparse.ArgumentParser:
     command = add("tables", _tables, "write the tables of runs, connections, primitives and handshakes")
     command.add_argument("raw", type=Path)
     command.add_argument("output", type=Path)
+    command = add(
+        "dissect", _dissect, "dissect stored captures again and compare what is stored; exit code 0 either way"
+    )
+    command.add_argument("raw", type=Path)
+    command.add_argument("output", type=Path, help="table to write (Parquet)")
+    command.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="captures at a time")
     command = add("notebook", _notebook, "run a notebook, which writes figures and their tables")
     command.add_argument("notebook", type=Path)
     command.add_argument("raw", type=Path)
@@ -282,6 +289,16 @@ def _tables(arguments: argparse.Namespace) -> None:
 
     runs.write_table(arguments.raw, arguments.output)
     details.write(arguments.raw, arguments.output.parent)
+
+
+def _dissect(arguments: argparse.Namespace) -> None:
+    from quicbed import dissect
+
+    table = dissect.write(arguments.raw, arguments.output, arguments.jobs)
+    print(dissect.text(table))
+    for one in dissect.problems(table):
+        connection = "" if one["index"] is None else f" connection {one['index']}:"
+        print(f"{one['origin']}:{connection} {one['outcome']}: {one['words']}")
 
 
 def _notebook(arguments: argparse.Namespace) -> None:

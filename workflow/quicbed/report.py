@@ -197,6 +197,7 @@ def write(
         unsupported=_incidents(table, pl.col("status") == "unsupported"),
         failed=_incidents(table, pl.col("status") == "failed"),
         contaminated=_incidents(table, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
+        captures=_captures(artifacts / "tables"),
         hosts=_hosts(records),
         sessions=_sessions(records),
         builds=_builds(records, builds),
@@ -306,6 +307,16 @@ def _incidents(table: pl.DataFrame, condition: pl.Expr, reason: str = "reason") 
     )
     headers = ["experiment", "campaign", "client", "server", "cell", "arm", "block", "attempt", "reason", "run"]
     return Sheet(headers, bad.rows(), frozenset({6, 7}))
+
+
+def _captures(tables: Path) -> dict[str, Any] | None:
+    """What came of dissecting captures again, None where that was not done."""
+    from quicbed import dissect  # which needs this module
+
+    if not (file := tables / dissect.FILE).is_file():
+        return None
+    table = pl.read_parquet(file)
+    return {"text": dissect.text(table), "problems": dissect.problems(table), "table": f"../tables/{dissect.FILE}"}
 
 
 def _hosts(records: list[provenance.Campaign]) -> list[dict[str, Any]]:

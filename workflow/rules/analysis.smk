@@ -28,6 +28,29 @@ for KIND in RESULTS:
 
     rule:
         name:
+            f"dissect_{KIND}"
+        input:
+            runs=runs_behind(KIND),
+            code=DISSECTION,
+        output:
+            table=str(RESULTS[KIND] / "tables" / "captures.parquet"),
+        log:
+            f"logs/dissect-{KIND}.log",
+        conda:
+            "../../envs/analysis.yaml"
+        threads: workflow.cores or 1
+        resources:
+            mem_mb=8000,
+            runtime=60,
+        params:
+            raw=lambda wildcards, output: raw_of(output.table),
+        message:
+            "Dissecting captures again into {output.table}"
+        shell:
+            "python -m quicbed dissect {params.raw} {output.table} --jobs {threads} > {log} 2>&1"
+
+    rule:
+        name:
             f"notebook_{KIND}"
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
@@ -59,6 +82,7 @@ for KIND in RESULTS:
             f"report_{KIND}"
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
+            captures=captures_behind(KIND),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
             published=published_of("highway", "steps"),
             code=ANALYSIS,

@@ -83,6 +83,12 @@ def runs_behind(kind):
     ]
 
 
+def captures_behind(kind):
+    """The table of captures dissected again; of the reference data once it is there, as it needs tshark and time."""
+    table = RESULTS[kind] / "tables" / "captures.parquet"
+    return [str(table)] if kind == "own" or table.exists() else []
+
+
 def raw_of(result):
     """The runs that a result is made from."""
     kind = "reference" if Path(result).is_relative_to(RESULTS["reference"]) else "own"
