@@ -4,7 +4,8 @@
 `hang`, `crash`, `garbage`, `truncated`, `short`, `wrong-content`, `wrong-cipher`, `wrong-group`, `wrong-aead`,
 `unsupported`, `never-ready`, `ignore-sigterm`, `failed-connection`, `slow` (tells of ten seconds of run delay),
 `hello-retry-request`, `wrong-signature`, `wrong-retry` (the opposite of what was asked for), `lost-connection` (the
-server forgets one), `lacking` (an algorithm without primitives).
+server forgets one), `lacking` (an algorithm without primitives), `loader` (ends as
+where a library is missing).
 Of several connections the second is the one that is wrong.
 """
 
@@ -38,6 +39,9 @@ def main() -> int:
         repeated.setdefault(name, []).append(value)
     here = Path(sys.argv[0]).parent
     behaviour = behaviour_of(here, role)
+    if behaviour == "loader":
+        print(f"{role}: error while loading shared libraries: libx.so", file=sys.stderr)
+        return 127
     with Path(options["--events"]).open("w", encoding="utf-8") as out:
 
         def emit(event: str, **fields: object) -> None:

@@ -14,6 +14,7 @@ from faketestbed import FakeTestbed
 from quicbed import campaign as campaign_module
 from quicbed import certificates, driver, measure
 from quicbed.config import Project
+from quicbed.plan import scale_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,6 +68,17 @@ def run(project: Project, testbed: FakeTestbed | None = None) -> dict[str, Any]:
     measure.measure(project, "test", marker, opener=lambda _: testbed or FakeTestbed())
     data: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
     return data
+
+
+def once(project: Project, directory: Path) -> driver.Attempt:
+    """One run of the experiment's first cell, with its output in a new directory; nothing is proven or stored."""
+    testbed = FakeTestbed()
+    campaign = campaign_module.Campaign(driver.Driver(project, testbed, testbed.facts()), "test")
+    cell, experiment = campaign.cells[0], campaign.experiment
+    directory.mkdir()
+    return campaign.driver.execute(
+        cell, experiment.workload, scale_of(cell, campaign.scale), experiment.link, directory
+    )
 
 
 def runs(project: Project, pattern: str = "test/*/b*") -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import fakeproject
-from fakeproject import behave, orders, run, runs
+from fakeproject import behave, once, orders, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from quicbed import certificates, driver, proof
 from quicbed.config import Project
@@ -366,6 +366,14 @@ def test_what_an_endpoint_cannot_do_stays_in_the_data_with_its_reason(project: P
     assert excluded[0]["reason"] == "this build cannot do that"
     assert marker["excluded"] == {excluded[0]["cell"]["id"]: "this build cannot do that"}
     assert len(runs(project)) == 15
+
+
+@pytest.mark.parametrize("role", ["client", "server"])
+def test_exit_code_127_without_a_reason_is_a_failure(project: Project, role: str, tmp_path: Path) -> None:
+    behave(project, "quiche", "stock", **{role: ["loader"]})
+    attempt = once(project, tmp_path / "run")
+    said = f"the {role} exited with 127: {role}: error while loading shared libraries: libx.so"
+    assert (attempt.status, attempt.reason) == ("failed", said)
 
 
 def test_a_contaminated_run_is_marked_kept_and_repeated(project: Project) -> None:

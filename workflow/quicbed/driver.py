@@ -664,9 +664,13 @@ class Driver:
     ) -> tuple[events.EndpointLog[events.ClientConnection], events.EndpointLog[events.ServerConnection]] | None:
         """Both event files, after the exit codes have been looked at; None when the run has failed."""
         for role, exit_ in (("server", server_exit), ("client", client_exit)):
-            if exit_ is not None and exit_.returncode == 127:
-                attempt.status = "unsupported"
-                attempt.reason = _unsupported_event(directory / f"{role}.jsonl")
+            # the dynamic loader and shells exit with 127 too, and write no event
+            if (
+                exit_ is not None
+                and exit_.returncode == 127
+                and (reason := _unsupported_event(directory / f"{role}.jsonl")) is not None
+            ):
+                attempt.status, attempt.reason = "unsupported", reason
                 return None
         problems = [attempt.reason] if attempt.reason else []
         client = server = None
@@ -1374,13 +1378,14 @@ def _foreign_share(
     return max(shares, default=None)
 
 
-def _unsupported_event(log: Path) -> str:
+def _unsupported_event(log: Path) -> str | None:
+    """Why a program says that it cannot do what it was asked for, None if it does not say so."""
     with contextlib.suppress(OSError, ValueError):
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
             event = json.loads(line)
             if event.get("event") == "unsupported":
                 return str(event["reason"])
-    return "the endpoint exited with 127 and gave no reason"
+    return None
 
 
 def _exit_text(role: str, code: int, directory: Path) -> str:
