@@ -4,8 +4,8 @@
 `hang`, `crash`, `garbage`, `truncated`, `short`, `wrong-content`, `wrong-cipher`, `wrong-group`, `wrong-aead`,
 `unsupported`, `never-ready`, `ignore-sigterm`, `failed-connection`, `slow` (tells of ten seconds of run delay),
 `hello-retry-request`, `wrong-signature`, `wrong-retry` (the opposite of what was asked for), `lost-connection` (the
-server forgets one), `lacking` (an algorithm without primitives), `loader` (ends as
-where a library is missing).
+server forgets one), `lacking` (an algorithm without primitives), `by-file` (the server tells of a connection for every
+size it was told to expect), `by-file-short` (it sent a byte less), `loader` (ends as where a library is missing).
 Of several connections the second is the one that is wrong.
 """
 
@@ -66,7 +66,7 @@ def main() -> int:
         if role == "primitives":
             return primitives(behaviour, repeated, emit)
         if role == "server":
-            return server(behaviour, options, emit)
+            return server(behaviour, options, [int(size) for size in repeated["--content"]], emit)
         return client(behaviour, options, emit, out)
 
 
@@ -130,7 +130,7 @@ def behaviours(behaviour: str, count: int) -> list[str]:
     return [behaviour if index == wrong else "ok" for index in range(count)]
 
 
-def server(behaviour: str, options: dict[str, str], emit) -> int:
+def server(behaviour: str, options: dict[str, str], files: list[int], emit) -> int:
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "ignore-sigterm" else lambda *_: stopped.append(1))
     if behaviour == "crash":
@@ -146,7 +146,10 @@ def server(behaviour: str, options: dict[str, str], emit) -> int:
     count = log.read_text(encoding="utf-8").count('"event": "connection"') if log.exists() else 1
     if behaviour == "lost-connection":
         count -= 1
-    for index, one in enumerate(behaviours(behaviour, count)):
+    sizes = files if behaviour.startswith("by-file") else [sum(files)] * count
+    if behaviour == "by-file-short":
+        sizes[-1] -= 1
+    for index, one in enumerate(behaviours(behaviour, len(sizes))):
         now = time.monotonic_ns()
         emit(
             "connection",
@@ -155,9 +158,9 @@ def server(behaviour: str, options: dict[str, str], emit) -> int:
             t_handshake_complete=now - 4_000_000,
             t_handshake_confirmed=now - 4_000_000,
             t_close=now - 1_000_000,
-            bytes_sent=int(options["--content"]),
+            bytes_sent=sizes[index],
         )
-    emit("end", **end(count, 0))
+    emit("end", **end(len(sizes), 0))
     return 0
 
 

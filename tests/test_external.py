@@ -24,7 +24,7 @@ import yaml
 import fakeproject
 from quicbed import build as builds
 from quicbed import certificates, details, driver, events, handshake, measure, proof, runs
-from quicbed.build import BuildError
+from quicbed.build import BuildError, external
 from quicbed.config import ConfigError, Experiment, Library, Project, parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,6 +79,14 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("certificates") / "made"
     certificates.make(directory)
     return directory
+
+
+def copy_of_misbehaving(directory: Path, script: str, *lines: str) -> Path:
+    """A copy of the misbehaving folder in a directory, one of its scripts being these lines."""
+    folder = directory / "folder"
+    shutil.copytree(FOLDERS / "misbehaving", folder)
+    (folder / script).write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    return folder
 
 
 def free_port() -> int:
@@ -159,10 +167,15 @@ def test_an_external_endpoint_meets_a_contract_peer(
 
 @pytest.mark.workflow
 def test_several_connections_and_several_files(
-    make: Make, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path
+    make: Make,
+    build_of: Callable[[str, str], Path],
+    identity: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     quinn = build_of("quinn", "stock")
-    build = make("wrapping", parameters={"PROGRAMS": str(quinn / "bin")}, requests=3)
+    build = make("wrapping", parameters={"PROGRAMS": str(quinn / "bin")})
+    monkeypatch.setenv("QUICBED_FILES", " ".join(map(str, external.sizes(3, SIZE))))
     with serving(quinn, identity, tmp_path) as port:
         code, _ = download(build, identity, tmp_path, port, "--connections", "2")
     assert code == 0
@@ -196,8 +209,15 @@ def test_a_misbehaving_client_gives_one_reason(
     assert sleepers() == []
 
 
-def test_exit_code_127_is_unsupported(make: Make, identity: Path, tmp_path: Path) -> None:
-    code, seen = download(make("misbehaving", parameters={"MISBEHAVE": "refuses"}), identity, tmp_path, 4433)
+def test_sizes_of_files_differ_and_add_up() -> None:
+    assert external.sizes(1, 1000) == [1000]
+    assert external.sizes(3, 1000) == [330, 331, 339]
+    assert external.sizes(3, 1) == [1]
+
+
+def test_exit_code_127_is_unsupported_whatever_was_said_before(make: Make, identity: Path, tmp_path: Path) -> None:
+    folder = copy_of_misbehaving(tmp_path, "setup-env.sh", "echo 'ccache: not found'")
+    code, seen = download(make(folder, parameters={"MISBEHAVE": "refuses"}), identity, tmp_path, 4433)
     assert code == 127
     assert reasons(seen) == ["run-client.sh cannot do test case goodput"]
 
@@ -330,6 +350,7 @@ def test_a_folder_without_its_scripts(make: Make, tmp_path: Path) -> None:
         ("VERSION", None, "VERSION: cannot be read; its first line has to be the version"),
         ("VERSION", "\n1.0\n", "VERSION: is empty; its first line has to be the version"),
         ("setup-env.sh", "#!/bin/sh\necho no compiler\nexit 4\n", "setup-env.sh exited with 4: no compiler"),
+        ("setup-env.sh", "#!/bin/sh\nexit 127\n", "setup-env.sh exited with 127"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_refused_when_built(
@@ -342,6 +363,43 @@ def test_a_folder_that_cannot_be_used_is_refused_when_built(
         (tmp_path / "folder" / file).write_text(text)
     with pytest.raises(BuildError, match=re.escape(reason)):
         make(tmp_path / "folder")
+
+
+@pytest.mark.parametrize(("trouble", "said"), [("false", "setup-env.sh exited with 1: begun"), ("sleep 986", None)])
+def test_a_venv_that_was_not_finished_is_made_again(
+    trouble: str, said: str | None, make: Make, identity: Path, tmp_path: Path
+) -> None:
+    folder = copy_of_misbehaving(
+        tmp_path,
+        "setup-env.sh",
+        "test ! -d venv || exit 0",
+        "mkdir venv && echo begun",
+        "test ! -e target/trouble || exec $(cat target/trouble)",
+        ": >venv/whole",
+    )
+    build = make(folder)
+    shutil.rmtree(folder / "venv")
+    (folder / "target").mkdir()
+    (folder / "target" / "trouble").write_text(trouble)
+    if said is not None:
+        code, seen = download(build, identity, tmp_path, 4433)
+        assert (code, reasons(seen)) == (1, [said])
+    else:
+        argv = [str(build / "bin" / "client"), "--connect", "127.0.0.1:4433", "--server-name", "server", "--bytes", "9"]
+        argv += ["--ca", str(identity / "ca.pem"), "--events", str(tmp_path / "client.jsonl")]
+        process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+        deadline = time.monotonic() + 20
+        while not (folder / "venv").is_dir():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
+    assert not (folder / "venv" / "whole").exists()
+    (folder / "target" / "trouble").unlink()
+    code, seen = download(build, identity, tmp_path, 4433)
+    assert (code, reasons(seen)) == (0, [])
+    assert (folder / "venv" / "whole").exists()
+    assert not (folder / external.UNFINISHED).exists()
 
 
 def test_the_description_needs_the_folder() -> None:
@@ -508,7 +566,11 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
-    build = make("misbehaving", parameters={"MISBEHAVE": how})
+    folder = FOLDERS / "misbehaving"
+    if how == "missing interpreter":
+        folder = shutil.copytree(folder, root.parent / "folder")
+        (folder / "run-client.sh").write_text("#!/no/such/shell\n")
+    build = make(folder, parameters={"MISBEHAVE": how})
     if how == "never ready":
         impatient(build)
     experiment = EXPERIMENT.replace("KIND", kind)
@@ -519,7 +581,7 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
     fakeproject.make(root, experiment.replace("ext", "quinn"), monkeypatch)
     monkeypatch.setattr(driver, "READY_TIMEOUT", 20.0)
     monkeypatch.setattr(driver, "STOP_TIMEOUT", 5.0)
-    library = described(path=str(FOLDERS / "misbehaving")).model_dump(mode="json")
+    library = described(path=str(folder)).model_dump(mode="json")
     (root / "config" / "libraries" / "ext.yaml").write_text(json.dumps(library), encoding="utf-8")
     (root / "config" / "experiments" / "test.yaml").write_text(experiment, encoding="utf-8")
     project = Project(root)
@@ -542,6 +604,11 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
             f"the client exited with 1: run-client.sh exited with 0 without the file {driver.PROOF_BYTES} in",
         ),
         ("unreadable time", "ext quiche", 'the client exited with 1: time.json: is not {"start": ns, "end": ns}'),
+        (
+            "missing interpreter",
+            "ext quiche",
+            "the client exited with 1: FOLDER/run-client.sh: its interpreter /no/such/shell is missing",
+        ),
         # its files are right, but it did not fetch them from the server
         ("", "ext quiche", "the server reported no connection"),
         (
@@ -557,12 +624,89 @@ def test_the_rest_of_a_matrix_goes_on(
     proven = matrix(how, "bulk", make, tmp_path / "project", monkeypatch)
     assert proven["quiche quiche"]["status"] == "ok"
     assert proven[pair]["status"] == "failed"
-    assert proven[pair]["reason"].startswith(reason)
+    assert proven[pair]["reason"].startswith(reason.replace("FOLDER", str(tmp_path / "folder")))
     if pair == "ext quiche":
         # what an external endpoint cannot tell is null in the evidence, and the other end tells it
         assert proven["quiche ext"]["status"] == "ok"
         assert proven["quiche ext"]["evidence"]["server"]["cipher"] is None
         assert proven["quiche ext"]["evidence"]["client"]["cipher"] == "TLS_AES_128_GCM_SHA256"
+
+
+def pair(
+    make: Make,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    client: dict[str, Any],
+    server: dict[str, Any] | list[str],
+    **limits: float,
+) -> Project:
+    """A project that measures an external client with an external server, or a fake one that behaves like this.
+
+    `limits` are time limits of the driver.
+    """
+    experiment = EXPERIMENT.replace("KIND", "bulk")
+    project = fakeproject.make(root, experiment.replace("ext", "quinn"), monkeypatch)
+    sides = {}
+    for role, side in (("client", client), ("server", server)):
+        if isinstance(side, list):
+            fakeproject.behave(project, "quiche", "stock", **{role: side})
+            sides[role] = "quiche"
+            continue
+        described_by = {"path": str(FOLDERS / "misbehaving"), **side}
+        project.libraries[f"own-{role}"] = described(**described_by)
+        shutil.copytree(make(described_by.pop("path"), **described_by), project.build / f"own-{role}-stock")
+        sides[role] = f"own-{role}"
+    data = yaml.safe_load(experiment) | {"libraries": [sides]}
+    project.experiments["test"] = parse(Experiment, data, "test").resolved(project.libraries)
+    for name, seconds in ({"STOP_TIMEOUT": 5.0, "READY_TIMEOUT": 20.0, "HANG_MARGIN": 10.0} | limits).items():
+        monkeypatch.setattr(external if name == "SET_UP_TIMEOUT" else driver, name, seconds)
+    return project
+
+
+def test_a_client_of_several_files_finds_them_in_another_folder(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(FOLDERS / "misbehaving", tmp_path / "other")
+    server = {"path": str(tmp_path / "other"), "parameters": {"MISBEHAVE": "tells"}}
+    # setting up is not part of what the driver's other limits are for
+    limits = {"READY_TIMEOUT": 0.0, "HANG_MARGIN": -60.0}
+    project = pair(make, tmp_path / "project", monkeypatch, {"requests": 3}, server, **limits)
+    attempt = fakeproject.once(project, tmp_path / "run")
+    assert (attempt.status, attempt.reason) == ("ok", None)
+    told = json.loads((tmp_path / "run" / "server.logs" / "told.json").read_text())
+    assert told["files"]["WWW"] == ["330", "331", "339"]
+
+
+def test_connections_of_one_download_are_added_up(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = pair(make, tmp_path / "project", monkeypatch, {"requests": 3}, ["by-file", "by-file-short"])
+    attempt = fakeproject.once(project, tmp_path / "whole")
+    assert (attempt.status, attempt.reason) == ("ok", None)
+    assert attempt.metrics["server_packets_sent"] == 3 * 10
+    assert not {"server_cpu_s", "server_cpu_s_per_gib"} & set(attempt.metrics)
+    assert set(attempt.evidence["unknown"]) == {"server_cpu_s"}
+    attempt = fakeproject.once(project, tmp_path / "short")
+    assert attempt.status == "failed"
+    assert attempt.reason == "the server sent 999 of 1000 bytes, on 3 connections"
+
+
+def test_what_a_client_that_is_stopped_has_detached_is_ended(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # when it is built there is no driver that loses patience
+    folder = copy_of_misbehaving(
+        tmp_path,
+        "setup-env.sh",
+        'test -n "$QUICBED_FOLDER" || exit 0',
+        'setsid sleep 987 & : >"$LOGS/detached"',
+        "exec sleep 986",
+    )
+    limits = {"SET_UP_TIMEOUT": 0.0, "HANG_MARGIN": -57.0}
+    project = pair(make, tmp_path / "project", monkeypatch, {"path": str(folder)}, ["ok"], **limits)
+    attempt = fakeproject.once(project, tmp_path / "run")
+    assert attempt.status == "failed"
+    assert attempt.reason == "the client hung: not finished 3 s after its start"
+    assert (tmp_path / "run" / "client.logs" / "detached").exists()
+    assert sleepers() == []
 
 
 def handshakes(

@@ -432,7 +432,11 @@ class Driver:
     ) -> Attempt:
         """As `_execute`, without a capture."""
         workload, link = workload_of(cell, workload), link_of(cell, link)
-        more = {"server": ["--content", str(scale.bytes)], "client": ["--connections", str(count)]}
+        files = self._files(cell, scale)
+        more = {
+            "server": [part for size in files for part in ("--content", str(size))],
+            "client": ["--connections", str(count)],
+        }
         if key_log is not None:
             # the secrets are the same on both sides, and not every external endpoint writes them
             role = _key_logger(self._external(cell.client.library), self._external(cell.server.library))
@@ -453,16 +457,16 @@ class Driver:
         try:
             server = self._spawn("server", cell, workload, scale, link, directory, more["server"], profiled)
             log = self.testbed.server.workspace(directory) / "server.jsonl"
-            if (problem := self._await_ready(server, log)) is not None:
+            if (problem := self._await_ready(server, log, READY_TIMEOUT + self._set_up_s(cell.server))) is not None:
                 attempt.fail(problem)
             else:
                 client = self._spawn("client", cell, workload, scale, link, directory, more["client"], profiled)
+                limit = scale.timeout_s + HANG_MARGIN + self._set_up_s(cell.client)
                 try:
                     samples = CpuSamples({"client": client, "server": server})
-                    client_exit = samples.wait("client", scale.timeout_s + HANG_MARGIN)
+                    client_exit = samples.wait("client", limit)
                     attempt.host["cpu"] = samples.result()
                 except TimeoutError:
-                    limit = scale.timeout_s + HANG_MARGIN
                     said = _complaint(directory / "client.jsonl")
                     attempt.fail(
                         f"the client hung: not finished {limit:g} s after its start" + (f": {said}" if said else "")
@@ -471,7 +475,7 @@ class Driver:
             attempt.fail(str(error))
         finally:
             if client is not None and client_exit is None:
-                _kill(client)
+                _end(client)
             if server is not None:
                 server_exit = self._stop(server, attempt)
             if profiled is not None:
@@ -585,7 +589,7 @@ class Driver:
             argv,
             stdout=output / f"{role}.out",
             stderr=output / f"{role}.err",
-            env=self._environment(role, side, cell.variant, workload),
+            env=self._environment(role, cell, scale, workload),
         )
         if profiled is not None:
             try:
@@ -607,17 +611,30 @@ class Driver:
         folder = external.folder_of_build(self.project.build / side.build, role)
         return self._host(role).provide_copy(folder, external.MADE_ON_HOST)
 
-    def _environment(
-        self, role: str, side: Endpoint, variant: Mapping[str, Any], workload: Workload
-    ) -> dict[str, str] | None:
+    def _files(self, cell: Cell, scale: Scale) -> list[int]:
+        """Sizes in bytes of what the client of a cell asks for on each connection."""
+        described = self.project.libraries[cell.client.library].external
+        return [scale.bytes] if described is None else external.sizes(described.requests, scale.bytes)
+
+    def _environment(self, role: str, cell: Cell, scale: Scale, workload: Workload) -> dict[str, str] | None:
         """What the environment of an endpoint has besides that of its host."""
+        side = cell.client if role == "client" else cell.server
         if self._external(side.library):
-            # the command line does not tell which of the runner's test cases it is, nor where the folder is
-            return {"QUICBED_WORKLOAD": workload.kind, "QUICBED_FOLDER": str(self._folder(role, side))}
+            # the command line does not tell which of the runner's test cases it is, which files to ask for, nor where
+            # the folder is
+            return {
+                "QUICBED_WORKLOAD": workload.kind,
+                "QUICBED_FILES": " ".join(map(str, self._files(cell, scale))),
+                "QUICBED_FOLDER": str(self._folder(role, side)),
+            }
         off = self.project.libraries[side.library].supports.aes_hardware_off
-        if variant.get("aes_hardware") is not False or isinstance(off, str):
+        if cell.variant.get("aes_hardware") is not False or isinstance(off, str):
             return None
         return dict(off)
+
+    def _set_up_s(self, side: Endpoint) -> float:
+        """Seconds that an endpoint may take before it does anything: an external one sets up its folder."""
+        return external.SET_UP_TIMEOUT if self._external(side.library) else 0.0
 
     @staticmethod
     def _resolve(attempt: Attempt, profiled: perf.Profile) -> None:
@@ -639,13 +656,13 @@ class Driver:
         except perf.PerfError as error:
             attempt.fail(str(error))
 
-    def _await_ready(self, server: Process, log: Path) -> str | None:
+    def _await_ready(self, server: Process, log: Path, limit_s: float) -> str | None:
         """Wait for the server's `ready` event; returns what went wrong, if anything."""
         try:
             # a server that has ended says why in its events
-            return None if self.testbed.server.await_text(log, '"ready"', server, READY_TIMEOUT) else ""
+            return None if self.testbed.server.await_text(log, '"ready"', server, limit_s) else ""
         except TimeoutError:
-            return f"the server was not ready after {READY_TIMEOUT:g} s"
+            return f"the server was not ready after {limit_s:g} s"
 
     def _stop(self, server: Process, attempt: Attempt) -> Exit | None:
         exit_ = server.poll()
@@ -716,7 +733,12 @@ class Driver:
         if not server.connections and not self._external(cell.server.library):
             attempt.fail("the server reported no connection")
             return
-        accepted = server.connections[-1] if server.connections else None
+        # only an external client may spread a download over several
+        served = server.connections if self._external(cell.client.library) else server.connections[-1:]
+        sent = [one.bytes_sent for one in served if one.bytes_sent is not None]
+        if self._external(cell.client.library) and served and len(sent) == len(served) and sum(sent) < scale.bytes:
+            attempt.fail(f"the server sent {sum(sent)} of {scale.bytes} bytes, on {len(served)} connections")
+            return
         if connection.t_last_byte is None or connection.t_client_hello is None:
             attempt.fail("the client reported a transfer without its times")
             return
@@ -735,16 +757,17 @@ class Driver:
         if "goodput_mbps" not in attempt.metrics:
             attempt.fail("the client reported a transfer without the time of its request")
             return
-        for role, side in (("client", connection), ("server", accepted)):
-            if side is None:
-                continue
-            if (cpu_s := _cpu_s(side)) is not None:
+        if len(served) > 1:
+            attempt.evidence["unknown"] = {"server_cpu_s": _OVERLAPPING.format(len(served))}
+        sides: dict[str, Sequence[events.Connection]] = {"client": [connection], "server": served}
+        for role, side in sides.items():
+            if len(side) == 1 and (cpu_s := _cpu_s(side[0])) is not None:
                 attempt.metrics[f"{role}_cpu_s"] = cpu_s
                 attempt.metrics[f"{role}_cpu_s_per_gib"] = cpu_s / gib
             for name in ("packets_sent", "packets_received", "packets_lost"):
-                value = getattr(side, name)
-                if value is not None:
-                    attempt.metrics[f"{role}_{name}"] = value
+                values = [getattr(one, name) for one in side]
+                if values and None not in values:
+                    attempt.metrics[f"{role}_{name}"] = sum(values)
         if connection.packets_sent is not None and connection.handshake_packets_sent is not None:
             # but for one with the request, what the client of a download sends after its handshake acknowledges
             attempt.metrics["client_ack_packets"] = connection.packets_sent - connection.handshake_packets_sent
@@ -1282,6 +1305,9 @@ _UNKNOWN = {
 }
 
 
+_OVERLAPPING = "the client made {} connections, which a server's processor times by connection may each count"
+
+
 def _key_logger(external_client: bool, external_server: bool) -> str:
     """The role that writes the TLS secrets: the client, unless it alone is external."""
     return "server" if external_client and not external_server else "client"
@@ -1340,6 +1366,15 @@ def _median_metric(attempt: Attempt, name: str, values: Iterable[float | None]) 
     present = [value for value in known if value is not None]
     if present and len(present) == len(known):
         attempt.metrics[name] = statistics.median(present)
+
+
+def _end(process: Process) -> None:
+    """End a process, which ends what it has started elsewhere than in its process group, or is killed."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT)
+    except TimeoutError:
+        _kill(process)
 
 
 def _kill(process: Process) -> None:

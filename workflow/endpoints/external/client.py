@@ -17,8 +17,8 @@ from endpoint.folder import (
     Stopped,
     Unsupported,
     check,
+    files,
     options_in_force,
-    sizes,
     workload,
 )
 from quicbed_contract import FAILED, content
@@ -44,7 +44,10 @@ def main() -> int:
     try:
         environment = _prepare(folder, options)
         for index in range(options.connections):
-            events.connection(_connect(folder, options, environment, index))
+            record = _connect(folder, options, environment, index)
+            events.connection(record)
+            if record.get("hung"):
+                break  # the others would take as long
         _copy_keys(folder, options)
     except Stopped:
         return events.error("stopped by a signal")
@@ -68,7 +71,7 @@ def _prepare(folder: Folder, options: ClientOptions) -> dict[str, str]:
     environment = folder.environment(
         CERTS=f"{certs}/",
         DOWNLOADS=f"{folder.directory('downloads')}/",
-        REQUESTS=" ".join(f"https://{options.server_name}:{port}/{size}" for size in sizes(options.bytes)),
+        REQUESTS=" ".join(f"https://{options.server_name}:{port}/{size}" for size in files(options.bytes)),
         ROLE="client",
     )
     folder.set_up(options.server_name, host, environment)
@@ -88,7 +91,8 @@ def _connect(folder: Folder, options: ClientOptions, environment: dict[str, str]
     end = now_ns()
     left = folder.kill_left()
     if code is None:
-        return record | {"error": f"{SCRIPT} hung: not finished after {options.timeout:g} s", "t_close": end}
+        hung = f"{SCRIPT} hung: not finished after {options.timeout:g} s"
+        return record | {"error": hung, "t_close": end, "hung": True}
     if code:
         return record | {"error": folder.describe_exit(SCRIPT, code), "t_close": end}
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -131,7 +135,7 @@ def _processor_time(before: resource.struct_rusage, after: resource.struct_rusag
 def verify(downloads: Path, total: int) -> tuple[int, str | None]:
     """Bytes of the files downloaded, and what is wrong with them if anything; they are removed."""
     received, problem = 0, None
-    for size in sizes(total):
+    for size in files(total):
         file = downloads / str(size)
         if not file.is_file():
             problem = problem or f"{SCRIPT} exited with 0 without the file {size} in DOWNLOADS"

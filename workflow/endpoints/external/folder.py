@@ -7,7 +7,9 @@ leave the group are found as descendants of this program, which adopts orphans (
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -30,7 +32,7 @@ from quicbed_contract.options import Options
 SETTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "settings.json").read_text(encoding="utf-8"))
 """What the library's description says, and what `--describe` prints."""
 
-SETUP_TIMEOUT = 600.0
+SET_UP = "setup-env.sh"
 STOP_TIMEOUT = 0.7
 """Seconds that processes have to end after SIGTERM; the contract gives a server one."""
 
@@ -94,6 +96,7 @@ class Folder:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.output = self.logs / "output.txt"
         self.process: subprocess.Popen[bytes] | None = None
+        self._written_before = 0
         if os.getpgrp() != os.getpid():
             os.setpgid(0, 0)
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -124,7 +127,7 @@ class Folder:
         return name
 
     def set_up(self, name: str, address: str, environment: Mapping[str, str]) -> None:
-        """Make `name` resolve to `address`, and run setup-env.sh."""
+        """Make `name` resolve to `address`, and run setup-env.sh; raises FolderError if that fails."""
         hosts = Path("/etc/hosts").read_text(encoding="utf-8", errors="replace")
         # the first entry of a name counts
         (self.scratch / "hosts").write_text(f"{address} {name}\n{hosts}", encoding="utf-8")
@@ -132,13 +135,38 @@ class Folder:
             known = {"implementation": SETTINGS["describe"]["library"], "role": self.role, "log_dir": str(self.logs)}
             variables = json.dumps(known | {"parameters": SETTINGS["parameters"]} | SETTINGS["parameters"])
             (self.scratch / "variables.json").write_text(variables, encoding="utf-8")
-        self.start("setup-env.sh", environment)
-        code = self.wait(SETUP_TIMEOUT)
-        if code is None:
-            self.stop()
-            raise FolderError(f"setup-env.sh hung: not finished after {SETUP_TIMEOUT:g} s")
-        if code:
-            raise FolderError(self.describe_exit("setup-env.sh", code))
+        _check_script(self.path / SET_UP)
+        with self._whole_venv():
+            limit: float = SETTINGS["set_up_timeout_s"]
+            self.start(SET_UP, environment)
+            code = self.wait(limit)
+            if code is None:
+                self.stop()
+                raise FolderError(f"{SET_UP} hung: not finished after {limit:g} s")
+            if code:
+                raise FolderError(self.describe_exit(SET_UP, code))
+
+    @contextlib.contextmanager
+    def _whole_venv(self) -> Iterator[None]:
+        """While the folder is set up: what was made of venv/ by a set-up that failed or was killed is removed first.
+
+        Programs that set up one folder at the same time do so one after the other.
+        """
+        unfinished, venv = self.path / SETTINGS["unfinished"], self.path / "venv"
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if unfinished.is_dir():
+                shutil.rmtree(venv, ignore_errors=True)
+            if not venv.exists():
+                with contextlib.suppress(OSError):  # where nothing can be written, no venv/ is made either
+                    unfinished.mkdir(exist_ok=True)
+            yield
+            with contextlib.suppress(OSError):  # there was none to be made
+                unfinished.rmdir()
+        finally:
+            os.close(descriptor)
 
     def start(self, script: str, environment: Mapping[str, str]) -> int:
         """Start a script of the folder; returns when, in nanoseconds."""
@@ -148,6 +176,7 @@ class Folder:
         rootless = [] if os.geteuid() == 0 else ["--map-root-user"]
         argv = ["unshare", "--mount", *rootless, "--propagation", "private", "sh", "-c", _START, "sh", *arguments]
         with self.output.open("ab") as output:
+            self._written_before = output.tell()
             begin = now_ns()
             self.process = subprocess.Popen(
                 argv,
@@ -219,15 +248,17 @@ class Folder:
         return found
 
     def describe_exit(self, script: str, code: int) -> str:
-        """Why a script that ended with `code` failed; raises Unsupported if it says that it cannot."""
-        said = self.output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        """Why a script that ended with `code` failed; raises Unsupported if it cannot do the test case."""
+        with self.output.open("rb") as output:
+            output.seek(self._written_before)
+            said = output.read().decode(errors="replace").strip().splitlines()
         last = one_line(said[-1])[-200:] if said else ""
         if code == _MOUNT_FAILED:
             return f"cannot make the server's name known in a mount namespace: {last}; run as root"
         missing = any(text in last for text in ("not found", "bad interpreter", "No such file or directory"))
         if code in (126, UNSUPPORTED) and missing:
             raise MissingProgramError(f"{script} needs a program that is missing: {last}")
-        if code == UNSUPPORTED:
+        if code == UNSUPPORTED and script != SET_UP:
             raise Unsupported(f"{script} cannot do test case {self.testcase}" + (f": {last}" if last else ""))
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         return f"{script} {how}" + (f": {last}" if last else "")
@@ -280,18 +311,9 @@ def workload() -> str:
     return os.environ.get("QUICBED_WORKLOAD", "bulk")
 
 
-def sizes(total: int) -> list[int]:
-    """Sizes of the files, all different, that a download of `total` bytes is made of: `requests` of them if it is
-    large enough.
-    """
-    count = int(SETTINGS["requests"])
-    while count > 1:
-        base = total // count - count
-        if base > 0:
-            parts = [base + index for index in range(count - 1)]
-            return [*parts, total - sum(parts)]
-        count -= 1
-    return [total]
+def files(total: int) -> list[int]:
+    """Sizes in bytes of the files that a download is made of; the command line tells only their sum, `total`."""
+    return [int(size) for size in os.environ.get("QUICBED_FILES", str(total)).split()]
 
 
 def _check_script(script: Path) -> None:

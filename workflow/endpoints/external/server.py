@@ -17,7 +17,6 @@ from endpoint.folder import (
     Unsupported,
     check,
     options_in_force,
-    sizes,
 )
 from quicbed_contract import FAILED, content
 from quicbed_contract.events import one_line
@@ -70,9 +69,8 @@ def _serve(folder: Folder, options: ServerOptions, events: ExternalEvents) -> No
     if bound(port):
         raise FolderError(f"UDP port {port} is in use already")
     www, certs = folder.directory("www"), folder.directory("certs")
-    for asked in options.content:
-        for size in {asked, *sizes(asked)}:
-            write_content(www / str(size), size)
+    for size in options.content:
+        write_content(www / str(size), size)
     shutil.copyfile(options.certificate, certs / "cert.pem")
     shutil.copyfile(options.private_key, certs / "priv.key")
     environment = folder.environment(

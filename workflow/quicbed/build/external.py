@@ -33,11 +33,15 @@ FILES = ("python.py", "../../endpoints/contract-python")
 ROLES = ("client", "server")
 CONTRACT_PACKAGE = Path("workflow/endpoints/contract-python")
 SCRIPTS = {"client": "run-client.sh", "server": "run-server.sh"}
-LEFT_OUT = {"venv", ".git", "__pycache__", "target"}
+UNFINISHED = ".quicbed-unfinished"
+"""Directory of a folder while setup-env.sh makes its venv/; where it is left behind, so is a part of that."""
+LEFT_OUT = {"venv", ".git", "__pycache__", "target", UNFINISHED}
 """Directories of a folder that do not decide what it does, or that setup-env.sh makes."""
-MADE_ON_HOST = {"venv", ".git", "__pycache__"}
+MADE_ON_HOST = {"venv", ".git", "__pycache__", UNFINISHED}
 """Directories of a folder that other hosts are not given: they hold paths of this one, and setup-env.sh makes them."""
-CHECK_TIMEOUT = 660.0
+SET_UP_TIMEOUT = 600.0
+"""Seconds that setup-env.sh may take; it runs first in every program."""
+CHECK_TIMEOUT = SET_UP_TIMEOUT + 60.0
 
 LAUNCHER = """\
 #!/bin/sh
@@ -62,7 +66,8 @@ def build(job: Job) -> dict[str, Any]:
         "testcases": external.testcases,
         "parameters": external.parameters,
         "qlog": external.qlog,
-        "requests": external.requests,
+        "set_up_timeout_s": SET_UP_TIMEOUT,
+        "unfinished": UNFINISHED,
         "describe": _description(job),
     }
     (lib / "settings.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
@@ -103,6 +108,18 @@ def version(project: Project, name: str) -> str:
     if not lines or not lines[0].strip():
         raise BuildError(f"{file}: is empty; its first line has to be the version")
     return lines[0].strip()
+
+
+def sizes(requests: int, total: int) -> list[int]:
+    """Sizes in bytes of the files, all different, that a download of `total` bytes is made of: `requests` of them if it
+    is large enough.
+    """
+    for count in range(requests, 1, -1):
+        base = total // count - count
+        if base > 0:
+            parts = [base + index for index in range(count - 1)]
+            return [*parts, total - sum(parts)]
+    return [total]
 
 
 def sources(project: Project, name: str) -> list[dict[str, str]]:
