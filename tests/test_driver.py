@@ -19,7 +19,7 @@ import pytest
 import fakeproject
 from fakeproject import behave, once, orders, run, runs
 from faketestbed import FakeHost, FakeTestbed
-from quicbed import certificates, driver, proof
+from quicbed import campaign, certificates, driver, proof
 from quicbed.config import Project
 from quicbed.driver import MeasureError
 from quicbed.testbed import Capture, HostLostError, Process, Role
@@ -374,6 +374,25 @@ def test_exit_code_127_without_a_reason_is_a_failure(project: Project, role: str
     attempt = once(project, tmp_path / "run")
     said = f"the {role} exited with 127: {role}: error while loading shared libraries: libx.so"
     assert (attempt.status, attempt.reason) == ("failed", said)
+
+
+def test_cells_of_a_build_that_cannot_be_used_are_left_out_with_its_reason(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_build = campaign.builds.read_build
+
+    def known(project: Project, library: str, flavour: str) -> dict[str, Any]:
+        problem = {"problem": "setup-env.sh exited with 4"} if library == "quinn" else {}
+        return read_build(project, library, flavour) | problem
+
+    monkeypatch.setattr(campaign.builds, "read_build", known)
+    marker = run(project)
+    assert set(marker["excluded"].values()) == {"quinn: setup-env.sh exited with 4"}
+    excluded = runs(project, "test/*/excluded")
+    assert {(entry["client"]["library"], entry["status"]) for entry in excluded} == {("quinn", "unsupported")}
+    assert {(entry["client"]["library"], entry["status"]) for entry in runs(project)} == {("quiche", "ok")}
+    recorded = (project.raw / "local" / "test").glob("*/builds/*.json")
+    assert {file.stem for file in recorded} == {"quiche-stock", "quiche-noop"}
 
 
 def test_a_contaminated_run_is_marked_kept_and_repeated(project: Project) -> None:

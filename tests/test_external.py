@@ -24,7 +24,7 @@ import yaml
 import fakeproject
 from quicbed import build as builds
 from quicbed import certificates, details, driver, events, handshake, measure, proof, runs
-from quicbed.build import BuildError, external
+from quicbed.build import BuildError, UnusableError, external
 from quicbed.config import ConfigError, Experiment, Library, Project, parse
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -363,6 +363,57 @@ def test_a_folder_that_cannot_be_used_is_refused_when_built(
         (tmp_path / "folder" / file).write_text(text)
     with pytest.raises(BuildError, match=re.escape(reason)):
         make(tmp_path / "folder")
+
+
+def test_a_folder_that_cannot_be_used_is_recorded_and_tried_again(tmp_path: Path) -> None:
+    project = Project(ROOT, {"paths": {"build": str(tmp_path / "build")}})
+    project.libraries["ext"] = described(path=str(tmp_path / "folder"))
+
+    def build() -> Path:
+        return builds.build(project, "ext", "stock", jobs=1, log=tmp_path / "build.log")
+
+    missing = builds.listing(project, "ext", "stock")
+    with pytest.raises(UnusableError, match="is no directory"):
+        build()
+    assert "is no directory" in (builds.problem_of(missing) or "")
+
+    copy_of_misbehaving(tmp_path, "setup-env.sh", "test -e target/compiler")
+    copy = builds.listing(project, "ext", "stock")
+    assert copy != missing
+    with pytest.raises(UnusableError, match=r"setup-env\.sh exited with 1"):
+        build()
+    known = builds.read_known(project, "ext", "stock")
+    assert (known["build"], known["version"]) == (copy.stem, "2.0")
+    assert known["problem"] == builds.problem_of(copy) == f"{tmp_path / 'folder'}: setup-env.sh exited with 1"
+
+    (tmp_path / "folder" / "target").mkdir()
+    (tmp_path / "folder" / "target" / "compiler").touch()
+    assert build() == copy
+    assert builds.problem_of(copy) is None
+    assert "problem" not in builds.read_known(project, "ext", "stock")
+
+
+def test_the_workflow_goes_on_without_a_folder_that_is_missing(tmp_path: Path) -> None:
+    root = tmp_path / "clone"
+    for name in ("config", "envs", "workflow"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
+    for name in ("Snakefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, root)
+    library = described(path=str(tmp_path / "none")).model_dump(mode="json")
+    (root / "config" / "libraries" / "ext.yaml").write_text(json.dumps(library), encoding="utf-8")
+    (root / "config" / "config.yaml").write_text("scale: tiny\nexperiments: [test]\n", encoding="utf-8")
+    experiment = yaml.safe_load(EXPERIMENT.replace("KIND", "bulk")) | {"libraries": ["ext"]}
+    (root / "config" / "experiments" / "test.yaml").write_text(yaml.safe_dump(experiment), encoding="utf-8")
+    # so that nothing is fetched
+    (root / "build" / "sources").mkdir(parents=True)
+    (root / "build" / "sources" / "sources.json").write_text("{}", encoding="utf-8")
+    copy = builds.listing(Project(root), "ext", "stock")
+    argv = [str(Path(sys.executable).parent / "snakemake"), "--cores", "1", str(copy)]
+    done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    reason = f"config/libraries/ext.yaml: external.path: {tmp_path / 'none'} is no directory"
+    assert f"LEFT OUT: ext, stock: {reason}" in done.stderr
+    assert (builds.problem_of(copy) or "").startswith(reason)
 
 
 @pytest.mark.parametrize(("trouble", "said"), [("false", "setup-env.sh exited with 1: begun"), ("sleep 986", None)])

@@ -36,7 +36,7 @@ class Campaign:
         self.id, self.identity = campaign_of(project, name, driver.facts)
         self.directory = driver.raw / name / self.id
         self.builds = {
-            (library, build): builds.read_build(project, library, build)
+            (library, build): builds.read_known(project, library, build)
             for library, build in builds_needed(project, [name])
         }
         self.cells = cells_of(project, name, self.id, self.builds)
@@ -54,6 +54,8 @@ class Campaign:
     def open(self) -> None:
         """Record what identifies this campaign and session."""
         for info in self.builds.values():
+            if "problem" in info:
+                continue
             file = self.directory / "builds" / f"{info['build']}.json"
             if not file.exists():
                 builds.write_json(file, info)

@@ -103,6 +103,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     command.add_argument("--log", type=Path)
     command.add_argument("--id", help="hexadecimal digits that its id has to end with")
+    command.add_argument(
+        "--leave-out",
+        action="store_true",
+        help="exit with 0 where an external endpoint cannot be used: its cells are left out with the reason",
+    )
     command = add("host-builds", _host_builds, "build on the testbed's hosts what the experiments need of them")
     command.add_argument("--log", type=Path)
     command = add("component", _component, "build a library that several builds share")
@@ -227,7 +232,14 @@ def _build(arguments: argparse.Namespace) -> None:
             f"{wanted}: a build with the id {arguments.id} was asked for, and here it is another one: `native` is for "
             "the processor that the workflow was started on; build there, or give `march` a level"
         )
-    print(build.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log))
+    try:
+        made = build.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log)
+    except build.UnusableError as error:
+        if not arguments.leave_out:
+            raise
+        print(f"quicbed: {arguments.library} is left out: {error}", file=sys.stderr)
+        made = build.listing(project, arguments.library, arguments.flavour)
+    print(made)
 
 
 def _host_builds(arguments: argparse.Namespace) -> None:

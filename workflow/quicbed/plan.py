@@ -269,7 +269,10 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
 def cells_of(
     project: Project, name: str, campaign: str, builds: Mapping[tuple[str, str], Mapping[str, Any]]
 ) -> list[Cell]:
-    """Cells of an experiment in the order of its file; `builds` maps what `builds_needed` names to its build.json."""
+    """Cells of an experiment in the order of its file; `builds` maps what `builds_needed` names to its build.json.
+
+    Where that is of a build that cannot be used (`problem`), its cells are unsupported.
+    """
     experiment = project.experiments[name]
     cells: list[Cell] = []
     for pair in experiment.pairs():
@@ -368,11 +371,15 @@ def _cell(
 ) -> Cell:
     sides: list[Endpoint] = []
     reason: str | None = None
+    problem: str | None = None
     for role, name in _sides(pair):
         library = project.libraries[name]
         reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
         named = build_of(project, name, variant, role)
-        sides.append(_endpoint(name, named, builds.get((name, named), {})))
+        build = builds.get((name, named), {})
+        if problem is None and "problem" in build:
+            problem = f"{library.title}: {build['problem']}"
+        sides.append(_endpoint(name, named, build))
     transport = project.libraries[pair.client].transport
     settings = variant_dict(variant, transport)
     name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
@@ -403,7 +410,7 @@ def _cell(
         connections=scale.connections_of(variant.slow),
         bytes=size,
         slow=variant.slow,
-        unsupported=reason,
+        unsupported=reason or problem,
     )
 
 

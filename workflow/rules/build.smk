@@ -36,7 +36,7 @@ rule build:
         "Building {wildcards.library}, flavour {wildcards.flavour}"
     shell:
         "python -m quicbed build {wildcards.library} {wildcards.flavour} --jobs {threads} --log {log}"
-        " --id {wildcards.hash}"
+        " --id {wildcards.hash} --leave-out"
 
 
 if HOSTED:

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -35,6 +35,10 @@ RECIPES = Path("workflow/quicbed/build")
 
 class BuildError(Exception):
     """A source that cannot be fetched or a build that failed: one line with the log that tells more."""
+
+
+class UnusableError(BuildError):
+    """What is of others and is not built here cannot be used: all that does not need it can go on."""
 
 
 @dataclass(frozen=True)
@@ -292,6 +296,30 @@ def read_build(project: Project, name: str, flavour: str) -> dict[str, Any]:
     return data
 
 
+def read_known(project: Project, name: str, flavour: str) -> dict[str, Any]:
+    """build.json of a finished build or, with `problem`, what is known of one that cannot be used."""
+    try:
+        return read_build(project, name, flavour)
+    except BuildError:
+        known = _unusable(listing(project, name, flavour))
+        if known is None:
+            raise
+        return known
+
+
+def problem_of(copy: Path) -> str | None:
+    """Why a build cannot be used, according to the copy of its build.json; None if it can, or is not made yet."""
+    known = _unusable(copy)
+    return None if known is None else str(known["problem"])
+
+
+def _unusable(copy: Path) -> dict[str, Any] | None:
+    with suppress(OSError, json.JSONDecodeError):
+        data: dict[str, Any] = json.loads(copy.read_text(encoding="utf-8"))
+        return data if "problem" in data else None
+    return None
+
+
 def vendor_directory(project: Project) -> Path:
     """Where the third-party sources are."""
     return project.build / "sources" / "vendor"
@@ -376,7 +404,8 @@ def locked(file: Path) -> Iterator[None]:
 def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) -> Path:
     """Build a flavour unless its directory is there already; returns the copy of its build.json beside it.
 
-    `flavour` may name an instruction set too (`quicbed.march.named`).
+    `flavour` may name an instruction set too (`quicbed.march.named`). Of what cannot be used (UnusableError) there is
+    that copy alone, with the reason as `problem`, and it is tried again the next time.
     """
     project, flavour = _chosen(project, name, flavour)
     if project.host:
@@ -385,15 +414,20 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
     if flavour not in library.flavours:
         raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")
     directory = build_directory(project, name, flavour)
+    copy = listing(project, name, flavour)
     if not (directory / "build.json").is_file():
         with locked(project.build / "work" / f"{name}-{flavour}.lock"):
             # another process may have built it meanwhile
             if not (directory / "build.json").is_file():
                 if project.march and (problem := march.builder_problem(project.march)) is not None:
                     raise BuildError(f"{directory.name} cannot be built here: march: {problem}")
-                with march.compilers(project):
-                    _build(project, name, flavour, directory, jobs=jobs, log=log)
-    copy = listing(project, name, flavour)
+                try:
+                    with march.compilers(project):
+                        _build(project, name, flavour, directory, jobs=jobs, log=log)
+                except UnusableError as error:
+                    known = {"build": directory.name, "library": name, "flavour": flavour}
+                    write_json(copy, {**known, "version": version_of(project, name), "problem": str(error)})
+                    raise
     write_json(copy, json.loads((directory / "build.json").read_text(encoding="utf-8")))
     return copy
 

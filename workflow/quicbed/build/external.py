@@ -2,7 +2,8 @@
 
 The build's id covers every file of the folder, so that a changed folder is a new build; left out are `venv/`, version
 control and byte code. The folder is asked once for a test case that does not exist, which it must refuse with exit code
-127, as the runner does before it measures.
+127, as the runner does before it measures. A folder that cannot be used has an id too, so that whatever does not need
+it goes on without it.
 
 Layout of a build::
 
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from quicbed import build as builds
-from quicbed.build import BuildError, Job, python
+from quicbed.build import BuildError, Job, UnusableError, python
 from quicbed.config import External, Project
 from quicbed.events import CONTRACT
 from quicbed.plan import digest
@@ -42,6 +43,8 @@ MADE_ON_HOST = {"venv", ".git", "__pycache__", UNFINISHED}
 SET_UP_TIMEOUT = 600.0
 """Seconds that setup-env.sh may take; it runs first in every program."""
 CHECK_TIMEOUT = SET_UP_TIMEOUT + 60.0
+UNKNOWN = "unknown"
+"""Version of a folder that does not tell it."""
 
 LAUNCHER = """\
 #!/bin/sh
@@ -53,7 +56,12 @@ exec "$python" -IBS "${{0%/*}}/../lib" endpoint.{role} "$@"
 
 
 def build(job: Job) -> dict[str, Any]:
-    """Make the programs and check the folder; returns folders and settings for build.json."""
+    """Make the programs and check the folder; returns folders and settings for build.json.
+
+    Raises UnusableError for a folder that does not keep the contract.
+    """
+    if (reason := problem(job.project, job.name)) is not None:
+        raise UnusableError(reason)
     folders = folders_of(job.project, job.name)
     before = sources(job.project, job.name)
     lib = job.out / "lib"
@@ -82,12 +90,12 @@ def build(job: Job) -> dict[str, Any]:
             asked = [str(job.out / "bin" / role), "--check"]
             result = subprocess.run(asked, capture_output=True, text=True, timeout=CHECK_TIMEOUT, check=False)
         except subprocess.TimeoutExpired:
-            raise BuildError(f"{folders[role]}: not checked after {CHECK_TIMEOUT:g} s") from None
+            raise UnusableError(f"{folders[role]}: not checked after {CHECK_TIMEOUT:g} s") from None
         if result.returncode:
             said = (result.stdout.strip() or result.stderr.strip()).splitlines()
-            raise BuildError(f"{folders[role]}: {said[-1] if said else 'cannot be checked'}")
+            raise UnusableError(f"{folders[role]}: {said[-1] if said else 'cannot be checked'}")
     if sources(job.project, job.name) != before:
-        raise BuildError(
+        raise UnusableError(
             f"{folders['client']}: its scripts change files of the folder; build once more, and if this is said again "
             "let them write to venv/ or LOGS"
         )
@@ -98,15 +106,40 @@ def build(job: Job) -> dict[str, Any]:
     }
 
 
+def problem(project: Project, name: str) -> str | None:
+    """What the folders lack that the contract asks for, None if nothing."""
+    external = _external(project, name)
+    folders = folders_of(project, name)
+    for role, path in (("client", external.client_path), ("server", external.server_path)):
+        folder = folders[role]
+        key = f"config/libraries/{name}.yaml: external.{f'{role}_path' if path else 'path'}"
+        if not folder.is_dir():
+            return f"{key}: {folder} is no directory; give the folder of the endpoint"
+        for script in ("setup-env.sh", SCRIPTS[role]):
+            if not (folder / script).is_file():
+                return f"{key}: {folder} has no {script}, which the contract of the runner asks for"
+    try:
+        _version(folders["client"] / "VERSION")
+    except UnusableError as error:
+        return str(error)
+    return None
+
+
 def version(project: Project, name: str) -> str:
-    """Line 1 of VERSION, of the client's folder."""
-    file = folders_of(project, name)["client"] / "VERSION"
+    """Line 1 of VERSION, of the client's folder; `UNKNOWN` where that has none."""
+    try:
+        return _version(folders_of(project, name)["client"] / "VERSION")
+    except UnusableError:
+        return UNKNOWN
+
+
+def _version(file: Path) -> str:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        raise BuildError(f"{file}: cannot be read; its first line has to be the version") from None
+        raise UnusableError(f"{file}: cannot be read; its first line has to be the version") from None
     if not lines or not lines[0].strip():
-        raise BuildError(f"{file}: is empty; its first line has to be the version")
+        raise UnusableError(f"{file}: is empty; its first line has to be the version")
     return lines[0].strip()
 
 
@@ -140,20 +173,10 @@ def sources(project: Project, name: str) -> list[dict[str, str]]:
 
 
 def folders_of(project: Project, name: str) -> dict[str, Path]:
-    """The folder of each role."""
+    """The folder of each role, whether it is there or not."""
     external = _external(project, name)
-    config = f"config/libraries/{name}.yaml: external"
-    folders = {}
-    for role, path in (("client", external.client_path), ("server", external.server_path)):
-        key = f"{role}_path" if path else "path"
-        folder = (project.root / (path or external.path)).resolve()
-        if not folder.is_dir():
-            raise BuildError(f"{config}.{key}: {folder} is no directory; give the folder of the endpoint")
-        for script in ("setup-env.sh", SCRIPTS[role]):
-            if not (folder / script).is_file():
-                raise BuildError(f"{config}.{key}: {folder} has no {script}, which the contract of the runner asks for")
-        folders[role] = folder
-    return folders
+    own = {"client": external.client_path, "server": external.server_path}
+    return {role: (project.root / (path or external.path)).resolve() for role, path in own.items()}
 
 
 def folder_of_build(build: Path, role: str) -> Path:
