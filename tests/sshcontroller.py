@@ -1,7 +1,7 @@
 """A controller that measures without end on a testbed over SSH, to be killed. For tests.
 
-`sshcontroller.py NAME CONFIG OUT` prints `ready`, `run N` when the files of a run have taken their place in OUT, and
-`lost` when a connection was.
+`sshcontroller.py NAME CONFIG OUT` prints `begin` before it connects to the hosts, `ready`, `run N` when the files of a
+run have taken their place in OUT, and `lost` when a connection was.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def run(testbed: SshTestbed, link: LinkSettings, target: Path) -> None:
 def main() -> None:
     name, config, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     settings = parse(Testbed, json.loads(config.read_text()), config)
+    print("begin", flush=True)
     with SshTestbed(name, settings) as testbed:
         print("ready", flush=True)
         for number in itertools.count():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -1097,14 +1098,24 @@ def _shown_link(hosts: SshHosts, role: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
 
+@functools.cache
+def _queues_arriving() -> bool:
+    return features()["ifb"].available
+
+
 class Controller:
     """A controller in a process of its own, see sshcontroller.py."""
 
-    def __init__(self, hosts: SshHosts, directory: Path, number: int = 0) -> None:
+    def __init__(self, hosts: SshHosts, directory: Path, number: int = 0, tap: dict[str, Any] | None = None) -> None:
         self.out = directory / f"out{number}"
         self.out.mkdir()
         config = directory / "pair.json"
         data = hosts.data(names={"measured-server": "10.115.0.2"}, sysctl={"net.ipv4.tcp_slow_start_after_idle": "0"})
+        if tap is not None:
+            data["tap"] = tap
+        if _queues_arriving():
+            data["hosts"]["client"]["ingress"] = ["pfifo", "limit", "1000"]
+        self.settings = parse(Settings, data, "pair")
         config.write_text(json.dumps(data))
         repository = Path(__file__).parents[1]
         self.said: list[str] = []
@@ -1133,8 +1144,12 @@ class Controller:
             assert time.monotonic() < deadline, self.said
             time.sleep(0.005)
 
-    def end(self, number: signal.Signals) -> None:
+    def end(self, number: signal.Signals, kill_after_s: float | None = None) -> None:
+        """Send a signal and, unless it has ended so long after it, SIGKILL."""
         self.popen.send_signal(number)
+        if kill_after_s is not None:
+            time.sleep(kill_after_s)
+            self.popen.kill()
         self.popen.wait(3 * PATIENCE_S)
         self._reader.join()
 
@@ -1184,31 +1199,48 @@ def test_hosts_restore_themselves_when_their_controller_is_gone(hosts: SshHosts,
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 10 * KILLS)
-def test_whatever_is_killed_nothing_stays_changed_and_no_run_is_lost(hosts: SshHosts, tmp_path: Path) -> None:
+def test_whatever_is_killed_nothing_stays_changed_and_no_run_is_lost(
+    tap: dict[str, Any], hosts: SshHosts, tmp_path: Path
+) -> None:
     before = hosts.state()
     random_ = random.Random(KILLS)
     killed = 0
     for number in itertools.count():
-        controller = Controller(hosts, tmp_path, number)
-        controller.wait_for(lambda c=controller: "ready" in c.said)
+        controller = Controller(hosts, tmp_path, number, tap)
+        early = number % 3 == 0
+        # somebody has to put back what an agent cannot that was killed while nobody was there to replace it
+        again = number % 2 == 1
         story = []
-        for victim in random_.sample(sorted(VICTIMS), len(VICTIMS)):
+        if early:
+            # while the hosts are set up, or one that was lost is
+            controller.wait_for(lambda c=controller: "begin" in c.said)
+            time.sleep(random_.uniform(0, 1.5))
+            if random_.random() < 0.5:
+                role = random_.choice((*ROLES, "tap"))
+                again = hosts.kill(role, VICTIMS["agent"])
+                story += [f"agent of {role}"] * again
+                time.sleep(random_.uniform(0, 1))
+        else:
+            controller.wait_for(lambda c=controller: "ready" in c.said)
+            for victim in random_.sample(sorted(VICTIMS), len(VICTIMS)):
+                time.sleep(random_.uniform(0, 0.4))
+                role = random_.choice(ROLES if victim == "endpoint" else (*ROLES, "tap"))
+                controller.wait_for(lambda r=role, v=victim: hosts.kill(r, VICTIMS[v]))
+                story.append(f"{victim} of {role}")
+                # it goes on by itself
+                done = len(controller.runs())
+                controller.wait_for(lambda c=controller, n=done: len(c.runs()) > n + 1)
             time.sleep(random_.uniform(0, 0.4))
-            role = random_.choice(ROLES)
-            controller.wait_for(lambda r=role, v=victim: hosts.kill(r, VICTIMS[v]))
-            story.append(f"{victim} of {role}")
-            # it goes on by itself
-            done = len(controller.runs())
-            controller.wait_for(lambda c=controller, n=done: len(c.runs()) > n + 1)
-        time.sleep(random_.uniform(0, 0.4))
-        how = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[number % 3]
-        controller.end(how)
-        story.append(f"controller by {how.name}")
-        if number % 2:
-            with SshTestbed("pair", hosts.settings()):
+        how = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)[(number + number // 3) % 3]
+        # while it puts everything back
+        kill_after_s = random_.choice([None, random_.uniform(0, 0.3)]) if how != signal.SIGKILL else None
+        controller.end(how, kill_after_s)
+        story.append(f"controller by {how.name}" + (f" and SIGKILL {kill_after_s:.3f} s later" if kill_after_s else ""))
+        if again:
+            with SshTestbed("pair", controller.settings):
                 pass
         assert hosts.settle(before) == {}, f"{number}: {story}: {controller.said}"
-        assert controller.runs()
+        assert early or controller.runs()
         for name in controller.runs():
             files = {file.name: file.read_text() for file in (controller.out / name).iterdir()}
             assert files["client.out"] == "begin\nend\n"
