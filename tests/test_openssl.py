@@ -434,8 +434,8 @@ def test_a_server_is_told_at_once_of_the_credit_it_gets(serve: Serve) -> None:
 
 def test_a_server_sends_at_once_what_openssl_has_taken_of_an_answer(serve: Serve) -> None:
     server = serve()
-    # larger than what OpenSSL keeps of a stream; only where all that was received is acknowledged as the answer begins does
-    # no acknowledgement take its beginning along, which is so in about every fourth download
+    # larger than what OpenSSL keeps of a stream; only where all that was received is acknowledged as the answer begins
+    # does no acknowledgement take its beginning along, which is so in about every fourth download
     for _ in range(24):
         (seen,) = server.download("--timeout", "5", size=1 << 20)
         assert (seen["error"], seen["content_ok"]) == (None, True)
