@@ -524,8 +524,9 @@ def documentation(project: Project) -> str:
         "",
         *textwrap.wrap(
             f"Times are estimates for two cores, at scale `{project.config.scale}` and in a fresh clone; builds that "
-            "are there already take none. Finished runs are kept: to measure anew what was measured before, first move "
-            "`raw/<testbed>/<experiment>` away.",
+            "are there already take none. Disk is that of sources, builds and runs; the Python environment takes 1 GB "
+            "more, and caches of package managers 2 GB in the home directory. Finished runs are kept: to measure anew "
+            "what was measured before, first move `raw/<testbed>/<experiment>` away.",
             WIDTH,
         ),
         "",
