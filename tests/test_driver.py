@@ -20,9 +20,11 @@ import fakeproject
 from fakeproject import behave, once, orders, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from quicbed import campaign, certificates, driver, proof
+from quicbed import runs as quicbed_runs
 from quicbed.config import Project
 from quicbed.driver import MeasureError
 from quicbed.testbed import Capture, HostLostError, Process, Role
+from wirefixtures import pcap, udp
 
 EXPERIMENT = """
 title: Test
@@ -288,6 +290,60 @@ def test_a_proof_whose_host_is_lost_is_tried_again_and_overwrites_nothing(projec
     after = runs(project, "proofs/*")
     assert [entry for entry in after if entry["status"] == "failed"] == before
     assert len(orders(project)) == 3
+
+
+class Capturing(FakeTestbed):
+    """What it captures is two datagrams of the client and one of the server."""
+
+    @contextlib.contextmanager
+    def capture(self, path: Path, **options: Any) -> Iterator[Capture]:
+        with super().capture(path, **options) as captured:
+            yield captured
+        client, server = ("127.0.0.1", 50000), ("127.0.0.1", driver.PORT)
+        frames = [udp(client, server, bytes(58)), udp(client, server, bytes(158)), udp(server, client, bytes(1158))]
+        pcap(path, frames, snapshot=options["snaplen"])
+
+
+QUINN = {"libraries": ["quinn"]}
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_selected_runs_are_captured_besides_and_compared_with_none(project: Project, lost: int) -> None:
+    first = run(Project(project.root, QUINN))
+    plain = runs(project)
+    text = EXPERIMENT.replace("scales:", "capture: 1\nscales:")
+    (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    testbed = Capturing()
+    testbed.lost = lost
+    marker = run(Project(project.root, QUINN), testbed)
+    # nothing is measured anew
+    assert marker["campaign"] == first["campaign"]
+    more = [entry for entry in runs(project) if entry["cell"]["arm"] == "captured"]
+    assert [entry for entry in runs(project) if entry["cell"]["arm"] != "captured"] == plain
+    done = {entry["cell"]["slug"]: entry for entry in more if entry["status"] == "ok"}
+    assert set(done) == {"quinn-aes-128-gcm-captured", "quinn-noop-captured"}
+    for entry in done.values():
+        assert entry["cell"]["baseline"] is None
+        assert (entry["host"]["capture"]["packets"], entry["host"]["capture"]["lost"]) == (7, lost)
+        sizes = [entry["metrics"].get(f"{role}_mean_frame_bytes") for role in ("client", "server")]
+        assert sizes == ([None, None] if lost else [150.0, 1200.0])
+    captures = list(project.raw.glob("local/test/*/b*/*/capture.pcap"))
+    assert len(captures) == len(more)
+    # the headers are enough
+    assert {file.stat().st_size for file in captures} == {24 + 3 * 16 + 100 + 2 * 128}
+    table = quicbed_runs.table(project.raw)
+    assert set(table.filter(arm="captured")["capture_lost"]) == {lost}
+    assert "captured" not in set(quicbed_runs.select_campaign(table, "test")["arm"])
+
+
+def test_captured_runs_are_in_so_many_blocks_and_are_no_warm_up(project: Project) -> None:
+    text = EXPERIMENT.replace("scales:", "capture: 2\nscales:")
+    (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    run(Project(project.root, QUINN), Capturing())
+    cells = [(entry["block"], entry["cell"]["label"]) for entry in runs(project) if entry["cell"]["arm"] == "captured"]
+    assert set(cells) == {(block, label) for block in (0, 1) for label in ("AES-128-GCM", "NOOP")}
+    assert len(orders(project)) == 3
+    assert {entry["cell"]["slug"] for entry in runs(project, "test/*/warm-up")} == {"quinn-aes-128-gcm"}
 
 
 class Broken(FakeTestbed):

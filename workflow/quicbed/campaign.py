@@ -20,7 +20,7 @@ from typing import Any
 from quicbed import build as builds
 from quicbed.analysis import paired_ratio
 from quicbed.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, now, read_run, say
-from quicbed.plan import PRIMITIVES, Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
+from quicbed.plan import CAPTURED, PRIMITIVES, Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
 from quicbed.revision import revision
 
 
@@ -243,7 +243,8 @@ class Campaign:
 
     def blocks_of(self, cell: Cell, blocks: int) -> int:
         """In how many of so many blocks a cell is measured."""
-        return min(self.experiment.primitives, blocks) if cell.arm == PRIMITIVES else blocks
+        limits = {PRIMITIVES: self.experiment.primitives, CAPTURED: self.experiment.capture}
+        return min(limits.get(cell.arm, blocks), blocks)
 
     def unsuccessful(self, by_id: Mapping[str, Cell]) -> dict[str, str]:
         """Cells that were measured without a single success, and why the last run failed."""
@@ -343,7 +344,7 @@ class Campaign:
         parent = self.directory / "warm-up"
         number = len(list(parent.glob("*"))) if parent.exists() else 0
         for cell in active:
-            if cell.baseline is None and cell.id in self.proofs:
+            if cell.baseline is None and cell.arm != CAPTURED and cell.id in self.proofs:
                 say(f"{self.name}: warm-up {cell.slug}")
                 self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
                 with self.driver.stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
@@ -379,7 +380,8 @@ class Campaign:
                     scale_of(cell, self.scale),
                     self.experiment.link,
                     directory,
-                    profile=self.experiment.perf,
+                    profile=None if cell.arm == CAPTURED else self.experiment.perf,
+                    captured=cell.arm == CAPTURED,
                 )
                 attempt.host |= settled.host
                 attempt.contamination += settled.contamination

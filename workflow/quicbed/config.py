@@ -898,6 +898,12 @@ class Experiment(Model):
         description="In how many blocks the cryptographic primitives of every group and signature algorithm of the "
         "experiment are timed, on every library; 0: not at all.",
     )
+    capture: int = Field(
+        0,
+        ge=0,
+        description="In how many blocks every cell is run once more with a capture of its frames' first 128 bytes, as "
+        "arm `captured`, which is compared with none; 0: not at all.",
+    )
     libraries: Annotated[list[Name | Pair], Field(min_length=1)] | Literal["all", "quic"] = Field(
         description="Libraries, or pairs of a client's and a server's library; `all`: every library in "
         "config/libraries/ that is not `optional`; `quic`: those of them that speak QUIC.",

@@ -21,6 +21,7 @@ from typing import Any
 from quicbed import build as builds
 from quicbed import certificates, events, generator, handshake, perf, ping, proof, tshark
 from quicbed.build import external
+from quicbed.capture import Capture as CaptureFile
 from quicbed.capture import CaptureError
 from quicbed.config import Link, Load, Perf, Project, Scale, Workload
 from quicbed.cpu_samples import CpuSamples
@@ -58,6 +59,8 @@ PROOF_RATE_MBIT = 100.0
 # and for a second attempt, as some pairs acknowledge the first with too few packets to judge headers by.
 PROOF_BYTES_LARGE = 4194304
 PROOF_ATTEMPTS = 2
+# Of each frame of a run that is captured besides: its headers.
+CAPTURED_BYTES = 128
 # Connections in the captured run of a handshake cell at any scale, and of one that is slow.
 PROOF_CONNECTIONS = 20
 PROOF_SLOW_CONNECTIONS = 3
@@ -360,6 +363,7 @@ class Driver:
         connections: int | None = None,
         key_log: Path | None = None,
         profile: Perf | None = None,
+        captured: bool = False,
     ) -> Attempt:
         """Run server and client of a cell once; their output goes to `directory`.
 
@@ -368,12 +372,21 @@ class Driver:
         `connections` is their number, by default that of the cell; TLS secrets are appended to `key_log`; both are
         sampled with perf as `profile` says. What the cell varies takes the place of `workload` and `link`; the size of
         the download is that of `scale`. Handshakes of a client that does not tell their times are captured; the capture
-        stays in `directory` where it was of no use, or there are secrets to examine it with.
+        stays in `directory` where it was of no use, or there are secrets to examine it with. So is every other run if
+        it is to be `captured`; such a capture stays.
         """
         begin = now()
         try:
             return self._execute(
-                cell, workload, scale, link, directory, connections=connections, key_log=key_log, profile=profile
+                cell,
+                workload,
+                scale,
+                link,
+                directory,
+                connections=connections,
+                key_log=key_log,
+                profile=profile,
+                captured=captured,
             )
         except HostLostError as error:
             return self._lost(error, begin)
@@ -402,22 +415,47 @@ class Driver:
         connections: int | None = None,
         key_log: Path | None = None,
         profile: Perf | None = None,
+        captured: bool = False,
     ) -> Attempt:
         """As `execute`; raises HostLostError."""
         count = connections or cell.connections
-        if not self._observed(cell, workload):
+        observed = self._observed(cell, workload)
+        if not observed and not captured:
             return self._run(cell, workload, scale, link, directory, count, key_log, profile)
         capture = directory / "capture.pcap"
-        with self.testbed.capture(capture, snaplen=_snaplen(link_of(cell, link))) as captured:
+        snaplen = _snaplen(link_of(cell, link)) if observed else CAPTURED_BYTES
+        with self.testbed.capture(capture, snaplen=snaplen) as seen:
             attempt = self._run(cell, workload, scale, link, directory, count, key_log, profile)
-        attempt.host["capture"] = captured.facts()
-        if attempt.status == "ok" and captured.packets_lost:
-            attempt.fail(_lost_packets(captured))
+        attempt.host["capture"] = seen.facts()
+        if not observed:
+            # what a capture with gaps shows is no metric
+            if attempt.status == "ok" and not seen.packets_lost:
+                self._measure_frames(attempt, capture)
+            return attempt
+        if attempt.status == "ok" and seen.packets_lost:
+            attempt.fail(_lost_packets(seen))
         if attempt.status == "ok":
             self._observe(attempt, directory, count)
-        if attempt.status == "ok" and key_log is None:
+        if attempt.status == "ok" and key_log is None and not captured:
             capture.unlink()
         return attempt
+
+    def _measure_frames(self, attempt: Attempt, file: Path) -> None:
+        """Take the mean size of the frames of each direction from a capture."""
+        server = (str(self.testbed.server.address), PORT)
+        sizes: dict[str, list[int]] = {"client": [], "server": []}
+        try:
+            for packet in CaptureFile(file).packets():
+                if (packet.source, packet.source_port) == server:
+                    sizes["server"].append(packet.frame.wire_bytes)
+                elif (packet.destination, packet.destination_port) == server:
+                    sizes["client"].append(packet.frame.wire_bytes)
+        except CaptureError as error:
+            attempt.fail(f"capture: {error}".replace(f"{file.parent}/", ""))
+            return
+        for role, found in sizes.items():
+            if found:
+                attempt.metrics[f"{role}_mean_frame_bytes"] = round(statistics.fmean(found), 1)
 
     def _run(
         self,

@@ -10,7 +10,7 @@ from quicbed import build as builds
 from quicbed import march
 from quicbed.config import Estimate, Project, Scale
 from quicbed.driver import PROOF_CONNECTIONS, PROOF_SLOW_CONNECTIONS
-from quicbed.plan import PRIMITIVES, Cell, as_proven, builds_needed, cells_of, load_of
+from quicbed.plan import CAPTURED, PRIMITIVES, Cell, as_proven, builds_needed, cells_of, load_of
 
 # Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
 GOODPUT_BITS = 5e9
@@ -25,6 +25,8 @@ CHANGE_SECONDS = 0.4
 LINK_FACTORS = {"mtu", "loss_percent", "offloads"}
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000
+# What is kept of the frames of a captured download and of what acknowledges them.
+CAPTURED_SHARE = 0.15
 # Least part of a link that a download gets beside other traffic.
 LEAST_LEFT = 0.05
 # A connection of a handshake run, a mean over algorithms; one whose signature takes long to make; its events; what of
@@ -159,13 +161,17 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         size = min((cell.bytes or 0) * 8 / rate + begin + RUN_SECONDS, scale.timeout_s)
         return size + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.keys() else 0.0)
 
-    per_block = sum(map(run_s, cells))
-    blocks, span, minutes = _span(scale, per_block, len(_proofs(cells, "bulk")) * PROOF_SECONDS)
-    runs = len(cells) * scale.blocks
-    traffic = sum(cell.bytes or 0 for cell in cells) * scale.blocks
-    mb = runs * RUN_BYTES / 1e6
+    measured = [cell for cell in cells if cell.arm != CAPTURED]
+    captured = [cell for cell in cells if cell.arm == CAPTURED]
+    repeats = min(experiment.capture, scale.blocks)
+    before_s = len(_proofs(cells, "bulk")) * PROOF_SECONDS + repeats * sum(map(run_s, captured))
+    blocks, span, minutes = _span(scale, sum(map(run_s, measured)), before_s)
+    runs = len(measured) * scale.blocks + len(captured) * repeats
+    seen = repeats * sum(cell.bytes or 0 for cell in captured)
+    traffic = sum(cell.bytes or 0 for cell in measured) * scale.blocks + seen
+    mb = (runs * RUN_BYTES + seen * CAPTURED_SHARE) / 1e6
     text = (
-        f"{len(cells)} cells, {blocks} of {scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished "
+        f"{len(measured)} cells, {blocks} of {scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished "
         f"already; at most {traffic / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"
     )
     return text, minutes, mb
@@ -174,7 +180,8 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
 def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
     """As `_downloads` for series of handshakes."""
     experiment = project.experiments[name]
-    measured = [cell for cell in cells if cell.arm != PRIMITIVES]
+    measured = [cell for cell in cells if cell.arm not in (PRIMITIVES, CAPTURED)]
+    besides = [cell for cell in cells if cell.arm == CAPTURED]
     timed = [cell for cell in cells if cell.arm == PRIMITIVES]
     long = {variant.signature for variant in experiment.variants if variant.slow and not variant.rtt_ms}
 
@@ -182,7 +189,10 @@ def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]
         alone = SLOW_SECONDS if cell.variant["signature"] in long else HANDSHAKE_SECONDS
         return alone + ROUND_TRIPS * float(cell.variant["rtt_ms"]) / 1000
 
-    per_block = sum(cell.connections * connection_s(cell) + RUN_SECONDS for cell in measured)
+    def run_s(cell: Cell) -> float:
+        return cell.connections * connection_s(cell) + RUN_SECONDS
+
+    per_block = sum(map(run_s, measured))
     captured = [
         (cell, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) for cell in _proofs(measured, "handshake")
     ]
@@ -190,13 +200,16 @@ def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]
     algorithms = [name for cell in timed for names in cell.variant.values() for name in names]
     primitives_s = sum(SLOW_PRIMITIVE_SECONDS if name in long else PRIMITIVE_SECONDS for name in algorithms)
     repeats = min(experiment.primitives, scale.blocks)
-    blocks, span, minutes = _span(scale, per_block, proofs_s + repeats * primitives_s)
+    again = min(experiment.capture, scale.blocks)
+    before_s = proofs_s + repeats * primitives_s + again * sum(map(run_s, besides))
+    blocks, span, minutes = _span(scale, per_block, before_s)
     connections = sum(cell.connections for cell in measured) * scale.blocks
     mb = (
         len(measured) * scale.blocks * RUN_BYTES
         + connections * CONNECTION_BYTES
         + sum(count for _, count in captured) * CAPTURED_BYTES
         + repeats * len(algorithms) * PRIMITIVE_BYTES
+        + again * sum(RUN_BYTES + cell.connections * CAPTURED_BYTES for cell in besides)
     ) / 1e6
     series = " or ".join(str(count) for count in sorted({cell.connections for cell in measured}, reverse=True))
     text = (

@@ -152,6 +152,8 @@ class Cell:
 
 PRIMITIVES = "primitives"
 """Arm and label of the cells in which a library's primitives are timed."""
+CAPTURED = "captured"
+"""Arm of the cells that are measured beside a capture."""
 
 
 def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
@@ -286,6 +288,11 @@ def cells_of(
             variant = next(v for v in experiment.variants if v.label == experiment.baseline)
             reference = by_label[variant.label].id
             cells.append(_cell(project, experiment, campaign, pair, variant, "aa", reference, builds))
+        if experiment.capture:
+            cells += [
+                _cell(project, experiment, campaign, pair, variant, CAPTURED, None, builds)
+                for variant in experiment.variants
+            ]
     if experiment.primitives:
         for library in dict.fromkeys(name for pair in experiment.pairs() for name in (pair.client, pair.server)):
             cells += _primitives(project, experiment, campaign, library, builds)

@@ -72,7 +72,7 @@ def _packed_captures(captures: Iterable[Path]) -> set[Path]:
     for capture in captures:
         run = json.loads((capture.parent / RUN_FILE).read_text(encoding="utf-8"))
         variant = run["variant"]
-        if run["status"] != "ok":
+        if run["status"] != "ok" or run["cell"]["arm"] != "proof":
             continue
         if run["workload"]["kind"] == "handshake":
             if _is_shown(variant):

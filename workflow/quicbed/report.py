@@ -70,7 +70,7 @@ def overview(table: pl.DataFrame) -> Sheet:
             (counting & pl.col("contaminated")).sum().alias("contaminated"),
             (status == "failed").sum().alias("failed"),
             (status == "unsupported").sum().alias("unsupported"),
-            (~counting).sum().alias("warm-up, proof"),
+            (~counting).sum().alias("warm-up, proof, captured"),
             pl.col("started_at").min().dt.strftime("%Y-%m-%d %H:%M UTC").alias("first"),
         )
         .sort(keys, nulls_last=True)
