@@ -15,7 +15,9 @@ import pytest
 
 import fakeruns
 from quicbed import analysis, cpu_shares, figures, handshake_tables, perf, published, runs
+from quicbed.config import Project
 
+ROOT = Path(__file__).resolve().parents[1]
 TITLES = {"msquic": "MsQuic"}
 MAPPING = """
 claims:
@@ -268,6 +270,55 @@ def test_a_category_that_stacks_do_not_show_has_a_reason_instead_of_a_share(camp
     assert found.shares.filter(shown)["share"].sum() == pytest.approx(1)
     assert "quinn shows no application: perf sees the interpreter." in caption(cpu_shares.stacked(found))
     assert cpu_shares.printed(found.shares).notes == []
+
+
+# ---- the shipped data ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> cpu_shares.Measured:
+    """What the mappings in config/symbols/ make of the reference data."""
+    raw = tmp_path_factory.mktemp("reference") / "raw" / "reference"
+    raw.mkdir(parents=True)
+    archive = f"{cpu_shares.EXPERIMENT}.tar.gz"
+    (raw / archive).symlink_to(ROOT / "raw" / "reference" / archive)
+    return cpu_shares.measured(runs.table(raw), raw, ROOT)
+
+
+def test_less_than_a_tenth_of_the_reference_data_is_uncategorised_in_every_library(
+    reference: cpu_shares.Measured,
+) -> None:
+    planned = analysis.figure_table(reference.campaign).filter(pl.col("unsupported").is_null())
+    assert {cell for cell, _ in reference.stacks} == set(planned["cell"]), "no cell failed, and every mapping was read"
+    described = {name for name, library in Project(ROOT).libraries.items() if not library.optional}
+    assert set(planned["client_library"]) == described
+    sampled = reference.shares.filter(pl.col("cell").is_in(planned["cell"].to_list()))
+    for (library, role), own in sampled.group_by("library", "role"):
+        hidden = perf.symbol_map(ROOT, str(library)).unsupported
+        without = own.filter(pl.col("share").is_null()).select("category", "problem").unique()
+        assert dict(without.rows()) == dict(hidden), f"{library} {role}"
+        left = own.filter(pl.col("category") == "uncategorised").select("label", "share")
+        assert len(left) >= 3
+        worst = left.sort("share").row(-1)
+        assert worst[1] < cpu_shares.UNCATEGORISED_LIMIT, f"{library} {role}, {worst[0]}"
+
+
+@pytest.mark.parametrize("label", [NOOP, "NOENC"])
+def test_packet_protection_falls_in_the_reference_data_as_in_table_i(
+    reference: cpu_shares.Measured, label: str
+) -> None:
+    """How far, claims say of the paper's libraries; the copy that a cipher would have made stays with some NOOPs."""
+    protection = reference.shares.filter((pl.col("category") == "packet-protection") & pl.col("share").is_not_null())
+    shares = {(row["library"], row["role"], row["label"]): row["share"] for row in protection.to_dicts()}
+    supported = {
+        name
+        for name, library in Project(ROOT).libraries.items()
+        if not library.optional and (library.supports.noop if label == NOOP else library.supports.noenc)
+    }
+    assert {library for library, _, of in shares if of == label} == supported
+    for library in supported:
+        for role in cpu_shares.ROLES:
+            assert shares[library, role, label] < shares[library, role, AES], f"{library} {role}"
 
 
 # ---- Table I ---------------------------------------------------------------------------------------------------------
