@@ -57,6 +57,20 @@ def test_a_change_to_an_endpoint_rebuilds_that_endpoint_only(copy: Path) -> None
     assert changed(copy, before) == {key for key in before if key[0] == "quiche"}
 
 
+def test_no_build_is_a_function_of_the_endpoint_of_another_library() -> None:
+    """But for noq, a fork of quinn: the sources of its endpoint are links to those of quinn's."""
+    project = Project(ROOT)
+    users: dict[str, set[str]] = {}
+    for name, library in project.libraries.items():
+        for flavour in library.flavours:
+            for file in builds.identity(project, name, flavour)["files"]:
+                source = (ROOT / file).resolve().relative_to(ROOT)
+                if source.is_relative_to(builds.ENDPOINTS):
+                    users.setdefault(source.relative_to(builds.ENDPOINTS).parts[0], set()).add(name)
+    for name, library in project.libraries.items():
+        assert users[library.endpoint] == ({name, "noq"} if name == "quinn" else {name})
+
+
 def test_a_change_to_a_patch_rebuilds_the_patched_flavour_only(copy: Path) -> None:
     before = ids(copy)
     append(copy / "workflow/crypto/patches/quiche/noop.patch", "\n")
