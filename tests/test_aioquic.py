@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import shutil
 import signal
 import statistics
 import subprocess
+import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ import pytest
 import yaml
 
 from quicbed import build as builds
-from quicbed import certificates, events
+from quicbed import certificates, events, examples
 from quicbed.build import BuildError, Job, python
 from quicbed.config import Project
 
@@ -210,6 +212,39 @@ def test_a_missing_lock_module_or_feature_is_named(example: Example) -> None:
     (example.endpoint / "requirements.txt").unlink()
     with pytest.raises(BuildError, match=r"cannot be read; write requirements\.in and run tools/compile_locks"):
         python.sources(Project(example.root), "example")
+
+
+def test_examples_of_a_source_archive_run_with_what_is_locked(example: Example) -> None:
+    needs = example.root / examples.NEEDS / "example"
+    needs.mkdir(parents=True)
+    (needs / "application.py").write_text("SIZE = 6\n", encoding="utf-8")
+    sha256 = wheel(example.packages, "stamp", "2", "PRICE = 3\n")
+    (needs / "requirements.txt").write_text(f"stamp==2 --hash=sha256:{sha256}\n", encoding="utf-8")
+    files = {
+        "setup.cfg": "[metadata]\nname = parcel\nversion = 1.5\n",
+        "setup.py": "import setuptools\nsetuptools.setup()\n",
+        "PKG-INFO": "Metadata-Version: 2.1\nName: parcel\nVersion: 1.5\n",
+        "examples/fetch.py": "import sys, application, parcel, stamp\n"
+        "print(application.SIZE, parcel.WEIGHT, stamp.PRICE, *sys.argv[1:])\n",
+    }
+    archive = example.packages / "parcel-1.5.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"parcel-1.5/{name}")
+            member.size = len(text)
+            packed.addfile(member, io.BytesIO(text.encode()))
+    own = {"package": "parcel", "server": ["examples/fetch.py"], "client": ["examples/fetch.py", "it"]}
+    file = example.root / "config" / "libraries" / "example.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text("utf-8")) | {"example": own}), encoding="utf-8")
+    # the lock has the hash of the wheel only
+    with pytest.raises(BuildError, match=r"failed with exit code 1"):
+        examples.build(Project(example.root), "example", jobs=1, log=example.root / "build.log")
+    source = hashlib.sha256(archive.read_bytes()).hexdigest()
+    example.lock(f"parcel==1.5 \\\n    --hash=sha256:{example.sha256} \\\n    --hash=sha256:{source}\n")
+    programs = examples.build(Project(example.root), "example", jobs=1, log=example.root / "build.log")
+    argv = [str(programs / "fetch.py"), "it"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=example.root, timeout=20, check=False)
+    assert (done.stdout, done.stderr) == ("6 7 3 it\n", "")
 
 
 # What follows needs builds of aioquic.

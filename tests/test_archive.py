@@ -157,8 +157,8 @@ def test_every_package_of_every_lock_is_in_it_with_its_checksum(bill: dict[str, 
     for one in crates:
         version = one["version"].replace("+", "%2B")
         assert hashes[f"pkg:cargo/{one['name']}@{version}"] == {one["checksum"]}
-    locks = [*ROOT.glob("requirements/*.txt"), *ROOT.glob("workflow/endpoints/*/requirements.txt")]
-    assert len(locks) >= 5
+    locks = [*ROOT.glob("requirements/*.txt"), *ROOT.glob("workflow/*/*/requirements.txt")]
+    assert len(locks) >= 6
     for lock in locks:
         text = lock.read_text(encoding="utf-8")
         urls = [f"pkg:pypi/{name}@{version}" for name, version in re.findall(r"(?m)^(\S+?)==([^\s;\\]+)", text)]

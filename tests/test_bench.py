@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from quicbed import bench as bench_module
 from quicbed import build as builds
 from quicbed import certificates, examples, generator
 from quicbed.bench import BenchError, bench
+from quicbed.build import BuildError
 from quicbed.config import Project
 from trexserver import Clock, TrexServer
 
@@ -110,11 +113,66 @@ def test_endpoints_are_held_against_the_examples_that_there_are(
     assert bench(project, ["examples"]) == 0
     lines = capsys.readouterr().out.splitlines()
     verdicts = {line.split()[0]: line.rpartition(": ")[2] for line in lines if " / its example" in line}
-    assert verdicts == {"noq": "met", "quic-go": "met", "quiche": "met", "quinn": "MISSED"}
+    compared = {name for name, library in project.libraries.items() if library.example}
+    assert verdicts == dict.fromkeys(compared, "met") | {"quinn": "MISSED"}
     # a warm-up and every round
     assert measured.count("quinn") == 1 + bench_module.ROUNDS
-    assert "  ngtcp2: not compared with an example: ngtcp2-sys leaves out the directory `examples` of ngtcp2" in lines
-    assert sum("not compared" in line for line in lines) == len(project.libraries) - len(verdicts)
+    # the others with their reason
+    for name, library in project.libraries.items():
+        if name not in compared:
+            assert f"  {name}: not compared with an example: {library.no_example}" in lines
+    assert sum("not compared" in line for line in lines) == len(project.libraries) - len(compared)
+
+
+LISTEN = """\
+import signal, socket
+
+bound = socket.socket(type=socket.SOCK_DGRAM)
+bound.bind(("127.0.0.1", {}))
+signal.pause()
+"""
+SAYS = "echo 'Response Body: {} bytes' >&2"
+
+
+@pytest.mark.parametrize(
+    ("library", "client", "message"),
+    [
+        ("noq", "printf %1000d 7", None),
+        ("noq", "echo connected >&2; printf %1000d 7", None),
+        ("noq", "echo connected >&2; printf %999d 7", r"client: exit code 0, but it wrote 999 of 1000 bytes"),
+        ("noq", "printf %1000d 7; echo no more >&2; exit 3", r"client: exit code 3: no more"),
+        ("noq", "exec sleep 60", r"client: not finished after 0.5 s"),
+        ("quic-go", SAYS.format(1000), None),
+        ("quic-go", SAYS.format(999), r"client: exit code 0, but it received 999 of 1000 bytes"),
+        ("quic-go", "printf %1000d 7", r"client: does not say how much it received"),
+    ],
+)
+def test_an_example_counts_only_with_all_it_was_to_receive(
+    project: Project, monkeypatch: pytest.MonkeyPatch, library: str, client: str, message: str | None
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(examples, "PORT", port)
+    monkeypatch.setattr(examples, "CLIENT_TIMEOUT", 0.5)
+    described = project.libraries[library].example
+    assert described is not None
+    programs = project.root / "programs"
+    programs.mkdir()
+    scripts = {
+        Path(described.server[0]).name: f"#!{sys.executable} -S\n{LISTEN.format(port)}",
+        Path(described.client[0]).name: f"#!/bin/sh\n{client}\n",
+    }
+    for name, text in scripts.items():
+        (programs / name).write_text(text, encoding="utf-8")
+        (programs / name).chmod(0o755)
+    directory = project.root / "run"
+    directory.mkdir()
+    if message is None:
+        assert examples.goodput(project, library, programs, 1000, directory) > 0
+    else:
+        with pytest.raises(BuildError, match=message):
+            examples.goodput(project, library, programs, 1000, directory)
 
 
 def test_an_unknown_benchmark_is_named_before_anything_runs(project: Project) -> None:

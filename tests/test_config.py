@@ -11,7 +11,8 @@ import pytest
 
 from quicbed import published
 from quicbed.config import ConfigError, Project
-from quicbed.plan import builds_needed, campaign_of, cells_of
+from quicbed.generate import libraries_page
+from quicbed.plan import builds_needed, campaign_of, cells_of, noenc_reason
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -182,6 +183,8 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
             ["quinn.yaml", "flavours.stock: endpoint and package are those of the library"],
         ),
         ("libraries/quinn.yaml", "groups: [x25519,", "groups: [x25591,", ["supports.groups", "did you mean `x25519`"]),
+        ("libraries/quic-go.yaml", "pq: >-", "qp: >-", ["quic-go.yaml: no_flavour: `qp` is unknown", "known are noop"]),
+        ("libraries/quic-go.yaml", "pq: >-", "noop: >-", ["quic-go.yaml", "no_flavour: `noop` is one of `flavours`"]),
     ],
 )
 def test_a_wrong_configuration_names_file_key_and_remedy(
@@ -350,6 +353,35 @@ def test_a_variant_that_a_library_cannot_do_stays_in_the_plan_with_its_reason(ro
     assert cells["quinn-noop"].unsupported == "quinn has no NOOP AEAD"
     assert cells["quiche-noop"].unsupported is None
     assert ("quinn", "noop") not in builds_needed(project, ["aead-goodput"])
+
+
+def test_a_flavour_that_a_library_has_not_has_the_same_reason_in_tables_and_documentation(root: Path) -> None:
+    edit(root, "experiments/table2-kem.yaml", "libraries: [", "libraries: [quic-go, s2n-quic, ")
+    cells = cells_of(Project(root), "table2-kem", "c", {})
+    project = Project(ROOT)
+    page = libraries_page(project)
+    lines = [line for line in page.splitlines() if line.startswith("- **Unsupported**: flavour")]
+    flavours = {flavour for library in project.libraries.values() for flavour in library.flavours}
+    missing = {}
+    for name, library in project.libraries.items():
+        assert set(library.no_flavour) == flavours - set(library.flavours), f"{name}: every one with its reason"
+        missing |= {(name, flavour): reason for flavour, reason in library.no_flavour.items()}
+    assert lines == [f"- **Unsupported**: flavour `{flavour}`: {why}." for (_, flavour), why in missing.items()]
+    for name in ("quic-go", "s2n-quic"):
+        reasons = {cell.unsupported for cell in cells if cell.client.library == name}
+        assert reasons == {f"{name}: {missing[name, 'pq']}"}
+
+
+def test_a_library_without_noenc_has_the_same_reason_in_tables_and_documentation() -> None:
+    project = Project(ROOT)
+    page = libraries_page(project)
+    cells = {cell.client.library: cell for cell in cells_of(project, "aead-goodput", "c", {}) if cell.label == "NOENC"}
+    for name, library in project.libraries.items():
+        section = page.partition(f'<a id="{name}"></a>')[2].partition('<a id="')[0]
+        line = f"- **Unsupported**: NOENC, 1-RTT packets without packet protection: {noenc_reason(library)}."
+        assert (line in section) == (not library.supports.noenc) == (cells[name].unsupported is not None)
+        if reason := cells[name].unsupported:
+            assert reason == f"{library.title} cannot leave out packet protection: {noenc_reason(library)}"
 
 
 def test_campaigns_differ_by_scale_and_machine_and_not_by_cells(root: Path) -> None:

@@ -1,11 +1,12 @@
 """Software bill of materials: every third-party source of a clone, as CycloneDX 1.6 JSON (ECMA-424).
 
 What is fetched is named by lock files, and they are all this is made from: Cargo.lock, the lock files beside endpoints
-that recipes read (their `sources`), and the locks of the Python environment in requirements/. Each package has its
-package URL and, where its lock gives one, the SHA-256 of what the registry hands out; of a Python package these are the
-archives of all platforms, any of which may be the one that is installed. What Go's lock gives is a hash of the
-module's files and not of an archive, so it is a property. The endpoint programs of a library depend on what they are
-built from. There is no time and no random serial number in it: equal locks give equal bytes.
+that recipes read (their `sources`), the locks of the Python environment in requirements/ and those of examples that
+endpoints are compared with in workflow/examples/. Each package has its package URL and, where its lock gives one, the
+SHA-256 of what the registry hands out; of a Python package these are the archives of all platforms, any of which may be
+the one that is installed. What Go's lock gives is a hash of the module's files and not of an archive, so it is a
+property. The endpoint programs of a library depend on what they are built from. There is no time and no random serial
+number in it: equal locks give equal bytes.
 
 Locks tell no licences. Those that the registries state are in licences.csv, which tools/licences.py writes; modules of
 Go have none there. C libraries whose sources are inside a crate are packages of their own (embedded.csv, by hand).
@@ -124,7 +125,7 @@ def packages(project: Project) -> list[Package]:
     found = _Packages()
     for package in _crates(project):
         found.add(package)
-    for lock in sorted((project.root / "requirements").glob("*.txt")):
+    for lock in _python_locks(project):
         for package in _wheels(project, lock):
             found.add(package)
     for name, library in project.libraries.items():
@@ -143,7 +144,7 @@ def bill(project: Project, revision: str | None = None) -> dict[str, Any]:
     known = _Packages()
     unused = {known.add(package) for package in _crates(project)}
     direct: set[str] = set()
-    for lock in sorted((project.root / "requirements").glob("*.txt")):
+    for lock in _python_locks(project):
         direct |= {known.add(package) for package in _wheels(project, lock)}
     endpoints: list[dict[str, Any]] = []
     dependencies: list[dict[str, Any]] = []
@@ -210,6 +211,12 @@ def _crates(project: Project) -> Iterator[Package]:
 def canonical(name: str) -> str:
     """The name of a Python package as PEP 503 writes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _python_locks(project: Project) -> list[Path]:
+    """Locks that pip reads, but for those of endpoints."""
+    patterns = ("requirements/*.txt", "workflow/examples/*/requirements.txt")
+    return sorted(file for pattern in patterns for file in project.root.glob(pattern))
 
 
 def _wheels(project: Project, lock: Path) -> Iterator[Package]:

@@ -564,6 +564,11 @@ class Example(Model):
         default_factory=dict,
         description="Links that the programs expect in their working directory, and what they lead to.",
     )
+    received: Regex | None = Field(
+        None,
+        description="Regular expression of what the client says on standard error about the bytes it has received, "
+        "with their number as its group; null: it writes what it receives.",
+    )
 
 
 class External(Model):
@@ -625,6 +630,10 @@ class Library(Model):
         "fetched source of a package.",
     )
     flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
+    no_flavour: dict[Name, str] = Field(
+        default_factory=dict,
+        description="Flavours that other libraries have and this one has not: name and reason.",
+    )
     example: Example | None = Field(None, description="Example programs in the library's own sources, for comparison.")
     no_example: str | None = Field(None, description="Why `example` is missing.")
     threads: Literal["one", "several"] = Field(
@@ -649,6 +658,10 @@ class Library(Model):
     def _consistent(self) -> Library:
         if "stock" not in self.flavours:
             raise ValueError("flavours: `stock` is missing; every library has an unpatched build")
+        if both := self.no_flavour.keys() & self.flavours.keys():
+            raise ValueError(
+                f"no_flavour: `{min(both)}` is one of `flavours`; tell why it is missing, or describe it, not both"
+            )
         stock = self.flavours["stock"]
         if stock.endpoint or stock.package:
             raise ValueError("flavours.stock: endpoint and package are those of the library; leave them out here")
@@ -1144,6 +1157,9 @@ class Project:
                 for algorithm in flavour.unsupported:
                     _known(f"flavours.{flavour_name}.unsupported", algorithm, groups | signatures, file)
         flavours = {flavour: None for described in self.libraries.values() for flavour in described.flavours}
+        for name, described in self.libraries.items():
+            for missing in described.no_flavour:
+                _known("no_flavour", missing, flavours, directory / "libraries" / f"{name}.yaml")
         for name, experiment in self.experiments.items():
             file = directory / "experiments" / f"{name}.yaml"
             for variant in experiment.variants:

@@ -7,13 +7,21 @@ endpoints, and runs over loopback, because most examples can do nothing else.
 from __future__ import annotations
 
 import contextlib
+import io
+import os
+import re
+import select
+import shlex
 import shutil
 import signal
 import ssl
 import subprocess
+import sys
+import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from quicbed import build as builds
 from quicbed import certificates
@@ -25,14 +33,39 @@ PORT = 4433
 """Some examples have no option for it."""
 
 READY_TIMEOUT = 20.0
+CLIENT_TIMEOUT = 120.0
+NEEDS = Path("workflow/examples")
+"""A directory for each library in Python whose examples need more than its endpoint does."""
+LAUNCHER = """\
+#!/bin/sh
+PYTHONPATH={path} exec {interpreter} -sB {program} "$@"
+"""
+
+
+class Transfer(NamedTuple):
+    """A download by a client that ended with exit code 0."""
+
+    seconds: float
+    """Wall time of the client."""
+    said: str
+    """What it wrote to standard error."""
+    wrote: int
+    """Bytes it wrote elsewhere, sockets not counted."""
+
+    def mbps(self, size: int) -> float:
+        """Goodput in Mbit/s of a download of so many bytes."""
+        return 8 * size / self.seconds / 1e6
 
 
 def build(project: Project, name: str, *, jobs: int, log: Path) -> Path:
     """Build the example programs of a library; returns the directory they are in."""
     example = _example(project, name)
     out = project.build / "work" / f"{name}-example"
-    if project.libraries[name].recipe == "go":
+    recipe = project.libraries[name].recipe
+    if recipe == "go":
         _build_go(project, name, example, out, log)
+    elif recipe == "python":
+        _build_python(project, name, example, out, log)
     else:
         _build_cargo(project, name, example, out, jobs, log)
     return (out / "bin").absolute()
@@ -81,6 +114,51 @@ def _build_go(project: Project, name: str, example: Example, out: Path, log: Pat
         builds.run(argv, log=log, cwd=module, env=environment)
 
 
+def _build_python(project: Project, name: str, example: Example, out: Path, log: Path) -> None:
+    """Lay out examples that only the source archive of a package has, beside the package and what they need.
+
+    All of it is in hash locks: the endpoint's, whose hashes cover the source archive, and that of the examples.
+    """
+    endpoint = project.root / builds.ENDPOINTS / project.libraries[name].endpoint / "requirements.txt"
+    own = (project.root / NEEDS / name).absolute()
+    locks = [endpoint, own / "requirements.txt"]
+    shutil.rmtree(out, ignore_errors=True)
+    (out / "bin").mkdir(parents=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    flags = ["--require-hashes", "--no-deps"]
+    wanted = [word for lock in locks for word in ("--requirement", str(lock))]
+    lib = (out / "lib").absolute()
+    target = ["--ignore-installed", "--only-binary", ":all:", "--target", str(lib)]
+    builds.run([*pip, "install", *flags, *target, *wanted], log=log)
+    source = out / "source.txt"
+    source.write_text(_entry(endpoint, example.package), encoding="utf-8")
+    # setuptools, which tells pip the name of what is in the archive, is that of this environment
+    only = ["--no-binary", ":all:", "--no-build-isolation", "--dest", str(out), "--requirement", str(source)]
+    builds.run([*pip, "download", *flags, *only], log=log)
+    (archive,) = out.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        for member in packed:
+            inside = Path(*Path(member.name).parts[1:])
+            if member.isfile() and ".." not in inside.parts:
+                (out / "source" / inside).parent.mkdir(parents=True, exist_ok=True)
+                with packed.extractfile(member) or io.BytesIO() as file:
+                    (out / "source" / inside).write_bytes(file.read())
+    for program in _programs(example):
+        script = (out / "source" / program).absolute()
+        launcher = out / "bin" / Path(program).name
+        words = {"path": f"{lib}:{own}", "interpreter": sys.executable, "program": str(script)}
+        launcher.write_text(LAUNCHER.format(**{key: shlex.quote(word) for key, word in words.items()}), "utf-8")
+        launcher.chmod(0o755)
+
+
+def _entry(lock: Path, package: str) -> str:
+    """What a lock says of a package: its version and hashes."""
+    for entry in re.split(r"\n(?=\S)", lock.read_text(encoding="utf-8")):
+        if entry.startswith(f"{package}=="):
+            return f"{entry}\n"
+    raise BuildError(f"{lock}: does not have `{package}`, whose examples are to be compared with")
+
+
 def goodput(project: Project, name: str, programs: Path, size: int, directory: Path) -> float:
     """Mbit/s of one download by a library's own example programs: size over the wall time of the client process."""
     example = _example(project, name)
@@ -92,7 +170,9 @@ def goodput(project: Project, name: str, programs: Path, size: int, directory: P
             file.symlink_to(source.format_map(words))
     server = [str(programs / Path(example.server[0]).name), *(word.format_map(words) for word in example.server[1:])]
     client = [str(programs / Path(example.client[0]).name), *(word.format_map(words) for word in example.client[1:])]
-    return _transfer(server, client, PORT, size, directory)
+    transfer = _transfer(server, client, PORT, directory)
+    _check(client[0], transfer, size, example.received)
+    return transfer.mbps(size)
 
 
 def own_goodput(project: Project, name: str, size: int, directory: Path) -> float:
@@ -104,7 +184,8 @@ def own_goodput(project: Project, name: str, size: int, directory: Path) -> floa
     server += ["--certificate", words["certificate"], "--private-key", words["key"], "--content", str(size)]
     client = [str(programs / "client"), "--connect", address, "--events", str(directory / "client.jsonl")]
     client += ["--server-name", "server", "--ca", words["ca"], "--bytes", str(size)]
-    return _transfer(server, client, PORT, size, directory)
+    # the client has compared what it received
+    return _transfer(server, client, PORT, directory).mbps(size)
 
 
 def _words(project: Project, size: int, directory: Path) -> dict[str, str]:
@@ -131,19 +212,56 @@ def _words(project: Project, size: int, directory: Path) -> dict[str, str]:
     }
 
 
-def _transfer(server: Sequence[str], client: Sequence[str], port: int, size: int, directory: Path) -> float:
+def _transfer(server: Sequence[str], client: Sequence[str], port: int, directory: Path) -> Transfer:
+    """Serve one client until it ends, with exit code 0 or a BuildError."""
     with (directory / "server.log").open("wb") as log, _running(server, directory, log.fileno()) as process:
         _await_port(process, port, directory / "server.log")
-        begin = time.monotonic()
-        with (directory / "client.log").open("wb") as errors:
-            done = subprocess.run(
-                client, cwd=directory, stdout=subprocess.DEVNULL, stderr=errors, timeout=120, check=False
-            )
-        seconds = time.monotonic() - begin
-    if done.returncode != 0:
-        said = (directory / "client.log").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise BuildError(f"{client[0]}: exit code {done.returncode}: {said[-1] if said else 'it said nothing'}")
-    return 8 * size / seconds / 1e6
+        code, seconds, written = _run(client, directory)
+    said = (directory / "client.log").read_text(encoding="utf-8", errors="replace")
+    if code != 0:
+        last = said.strip().splitlines()
+        raise BuildError(f"{client[0]}: exit code {code}: {last[-1] if last else 'it said nothing'}")
+    return Transfer(seconds, said, written - (directory / "client.log").stat().st_size)
+
+
+def _run(client: Sequence[str], directory: Path) -> tuple[int, float, int]:
+    """Exit code, wall time in s, and bytes written by a client, whose standard error becomes client.log.
+
+    Its output goes nowhere, so that no reader or disk is part of the time; the kernel counts it (`wchar` of
+    /proc/PID/io, proc(5)), and still tells when the process has ended and nobody has waited for it.
+    """
+    begin = time.monotonic()
+    with (
+        (directory / "client.log").open("wb") as errors,
+        subprocess.Popen(client, cwd=directory, stdout=subprocess.DEVNULL, stderr=errors) as process,
+    ):
+        handle = os.pidfd_open(process.pid)
+        try:
+            with Path(f"/proc/{process.pid}/io").open("rb", buffering=0) as counters:
+                ended = select.select([handle], [], [], CLIENT_TIMEOUT)[0]
+                seconds = time.monotonic() - begin
+                written = int(dict(line.split(b": ") for line in counters.read().splitlines())[b"wchar"])
+        except OSError as error:
+            raise BuildError(f"{client[0]}: the kernel does not tell what it writes: {error}") from None
+        finally:
+            process.kill()
+            os.close(handle)
+        if not ended:
+            raise BuildError(f"{client[0]}: not finished after {CLIENT_TIMEOUT:g} s")
+        return process.wait(), seconds, written
+
+
+def _check(client: str, transfer: Transfer, size: int, received: str | None) -> None:
+    """Whether an example has received everything: by what it says, or by what it wrote."""
+    if received is None:
+        if transfer.wrote < size:
+            raise BuildError(f"{client}: exit code 0, but it wrote {max(transfer.wrote, 0)} of {size} bytes")
+        return
+    told = re.search(received, transfer.said)
+    if told is None:
+        raise BuildError(f"{client}: does not say how much it received, as `{received}` of its `example` expects")
+    if int(told[1]) != size:
+        raise BuildError(f"{client}: exit code 0, but it received {told[1]} of {size} bytes")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from quicbed import algorithms, claims_report, march
+from quicbed import algorithms, claims_report, march, plan
 from quicbed import build as builds
 from quicbed.claims import Paper
 from quicbed.config import Cipher, Config, Experiment, Library, Project, Testbed
@@ -241,12 +241,15 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     for flavour in sorted({name for other in project.libraries.values() for name in other.flavours}):
         if flavour not in library.flavours:
-            found.append((f"flavour `{flavour}`", f"{library.title} has no such build"))
+            # an external endpoint has `stock` only, as docs/external-endpoints.md tells
+            found.append((f"flavour `{flavour}`", library.no_flavour.get(flavour, "is not described for this library")))
         else:
             alike: dict[str, list[str]] = {}
             for name, why in library.flavours[flavour].unsupported.items():
                 alike.setdefault(why, []).append(f"`{name}`")
             found += [(f"{', '.join(names)}, flavour `{flavour}`", why) for why, names in alike.items()]
+    if not supports.noenc:
+        found.append(("NOENC, 1-RTT packets without packet protection", plan.noenc_reason(library)))
     found += [(cipher, "is not among its ciphers") for cipher in get_args(Cipher) if cipher not in supports.ciphers]
     if library.transport == "quic":
         switches = {"Retry": supports.retry, "Initial datagrams above 1200 bytes": supports.initial_size}

@@ -57,12 +57,20 @@ def algorithm_reason(title: str, library: Library, flavour: str, kind: str, name
     return None if name in listed else f"{title} has no {kind} {name} in flavour {flavour}"
 
 
+def noenc_reason(library: Library) -> str:
+    """Why a library that has no NOENC cannot leave out packet protection."""
+    if library.transport == "tcp":
+        return "TLS 1.3 protects every record of content (RFC 8446, 5.2)"
+    return "QUIC protects all 1-RTT packets (RFC 9001, 5), and the library has no extension for both ends to agree on"
+
+
 def unsupported_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
     """Why a library cannot do a variant according to its description, or None if it can."""
     supports = library.supports
     flavour = flavour_of(variant, library.transport)
     if flavour not in library.flavours:
-        return f"{title} has no flavour {flavour}"
+        reason = library.no_flavour.get(flavour)
+        return f"{title}: {reason}" if reason else f"{title} has no flavour {flavour}"
     if variant.cipher not in supports.ciphers:
         return f"{title} has no {variant.cipher}"
     for kind, name in (("group", variant.group), ("signature", variant.signature)):
@@ -77,7 +85,7 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
     if variant.aead == "noop" and not supports.noop:
         return f"{title} has no NOOP AEAD"
     if variant.aead == "noenc" and not supports.noenc:
-        return f"{title} cannot leave out packet protection"
+        return f"{title} cannot leave out packet protection: {noenc_reason(library)}"
     without = not variant.header_protection and variant.aead != "noenc"
     if without and library.transport == "quic" and not supports.header_protection_off:
         return f"{title} cannot switch header protection off"
