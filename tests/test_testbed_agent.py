@@ -250,7 +250,9 @@ case "$(basename "$0") $*" in
 "tc -j qdisc show dev ifb-link0") cat queue 2>/dev/null || echo '[{"kind":"pfifo_fast","handle":"0:","root":true}]' ;;
 "tc qdisc replace dev ifb-link0 root "*)
     printf '[{"kind":"%s","handle":"8001:","root":true}]\\n' "$6" > queue ;;
-"tc -j qdisc show dev link0") test ! -e clsact || echo '[{"kind":"clsact","handle":"ffff:"}]' ;;
+"tc -j qdisc show dev link0")
+    test ! -e ingress || echo '[{"kind":"ingress","handle":"ffff:"}]'
+    test ! -e clsact || echo '[{"kind":"clsact","handle":"ffff:"}]' ;;
 "tc qdisc add dev link0 clsact") touch clsact ;;
 "tc qdisc del dev link0 clsact") rm clsact; rm -f filter ;;
 "tc filter add dev link0 ingress "*)
@@ -334,6 +336,22 @@ def test_a_kernel_without_ifb_and_filters_of_somebody_else(tools: Path, tmp_path
     with pytest.raises(agent.AgentError, match=reason):
         _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
     assert _left(tools) == {"clsact", "filter"}
+
+
+def test_the_discipline_that_clsact_has_replaced_is_not_removed_as_clsact(tools: Path, tmp_path: Path) -> None:
+    (tools / "ingress").touch()
+    reason = r"clsact link0: somebody has set ingress, .*remove it with: tc qdisc del dev link0 ingress$"
+    with pytest.raises(agent.AgentError, match=reason):
+        _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
+    assert _left(tools) == {"ingress"}
+    # nor where it has taken the place of one of ours
+    (tools / "ingress").unlink()
+    _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
+    (tools / "clsact").unlink()
+    (tools / "ingress").touch()
+    with pytest.raises(agent.AgentError, match=reason):
+        _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
+    assert "qdisc del dev link0" not in (tools / "log").read_text()
 
 
 def test_a_damaged_journal_is_an_error_that_names_it(tmp_path: Path) -> None:

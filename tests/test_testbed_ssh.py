@@ -340,17 +340,22 @@ def test_a_queueing_discipline_of_somebody_else_is_not_touched(hosts: SshHosts) 
         subprocess.run([*argv, "del", "dev", "link0", "root"], check=True)
 
 
-def test_what_somebody_else_does_to_frames_is_not_touched(hosts: SshHosts) -> None:
+def test_what_somebody_else_does_to_frames_is_not_touched_and_can_be_removed_as_is_said(hosts: SshHosts) -> None:
     argv = ["tc", "-n", hosts.namespaces["client"], "qdisc"]
-    subprocess.run([*argv, "add", "dev", "link0", "clsact"], check=True)
+    kind = "clsact"
     try:
         with SshTestbed("pair", hosts.settings()) as testbed:
-            testbed.apply(WIRE)  # which needs nothing of it
-            with pytest.raises(TestbedError, match=r"client .*: clsact link0: somebody has set it, .*tc qdisc del dev"):
-                testbed.apply(LinkSettings(mode="wire", congestion_control="reno", loss_percent=1))
-        assert "clsact" in subprocess.run([*argv, "show"], capture_output=True, text=True).stdout
+            for kind, what in (("clsact", "it"), ("ingress", "ingress")):
+                subprocess.run([*argv, "add", "dev", "link0", kind], check=True)
+                if kind == "clsact":
+                    testbed.apply(WIRE)  # which needs nothing of it
+                reason = rf"client .*: clsact link0: somebody has set {what}, .*remove it with: tc qdisc (del dev .*)$"
+                with pytest.raises(TestbedError, match=reason) as error:
+                    testbed.apply(LinkSettings(mode="wire", congestion_control="reno", loss_percent=1))
+                assert kind in subprocess.run([*argv, "show"], capture_output=True, text=True).stdout
+                subprocess.run([*argv, *str(error.value).rpartition("tc qdisc ")[2].split()], check=True)
     finally:
-        subprocess.run([*argv, "del", "dev", "link0", "clsact"], check=True)
+        subprocess.run([*argv, "del", "dev", "link0", kind], check=False, capture_output=True)
 
 
 # ---- one testbed, used by several tests

@@ -605,6 +605,8 @@ REMEDIES = {
 """Kinds of settings that are made and removed, and what removes one by hand that somebody else has made: it could not
 be put back.
 """
+LEGACY = "ingress"
+"""The queueing discipline that clsact has replaced, as which it is not removed. An interface has one of the two."""
 
 INCOMPLETE = "(incomplete)"
 """What a setting reads as that was being made when the agent was killed."""
@@ -822,11 +824,11 @@ class Settings:
         return "default" if root is None else str(root["kind"])
 
     async def _clsact(self, interface: str) -> str:
-        """What is attached to clsact, in the words of `Change`; `other` if it is not ours."""
+        """What is attached to clsact, in the words of `Change`; `other` or `LEGACY` if it is not ours."""
         rows = json.loads(await self.programs.tool("tc", "-j", "qdisc", "show", "dev", interface) or "[]")
         kinds = [row["kind"] for row in rows]
         if "clsact" not in kinds:
-            return "other" if "ingress" in kinds else "default"
+            return LEGACY if LEGACY in kinds else "default"
         shown = ""
         for place in ("ingress", "egress"):
             shown += await self.programs.tool("tc", "filter", "show", "dev", interface, place)
@@ -934,11 +936,12 @@ class Settings:
             before = await self.read(change["kind"], change["name"])
             after = shown(change)
             entry = self._entry(change["kind"], change["name"])
-            if change["kind"] in REMEDIES and before != "default" and entry is None:
-                what = before if change["kind"] == "qdisc" else "it"
+            if change["kind"] in REMEDIES and before != "default" and (entry is None or before == LEGACY):
+                what = before if change["kind"] == "qdisc" or before == LEGACY else "it"
+                remedy = "tc qdisc del dev {} ingress" if before == LEGACY else REMEDIES[change["kind"]]
                 raise AgentError(
                     f"{change['kind']} {change['name']}: somebody has set {what}, which could not be put back; remove "
-                    f"it with: {REMEDIES[change['kind']].format(change['name'])}"
+                    f"it with: {remedy.format(change['name'])}"
                 )
             # parameters of a queueing discipline are not compared: it is set again
             if before == after and (change["kind"] not in ("qdisc", "ifb") or after == "default"):
