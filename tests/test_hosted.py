@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
+import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from quicbed.config import ConfigError, Project, parse, read_yaml
 from quicbed.config import Testbed as Settings
 from quicbed.plan import build_of, builds_needed, cells_of
 from quicbed.testbed import TestbedError
+from quicbed.testbed.agent import tree_digest
 from quicbed.testbed.base import Completed
 from quicbed.testbed.remote import RemoteHost
 
@@ -170,6 +173,88 @@ def test_hosts_are_not_told_how_testbeds_are_reached_and_reserved(tmp_path: Path
     assert name == f"config/testbeds/{project.config.testbed}.yaml"
     assert parse(Settings, read_yaml(files[name]), name) == parse(Settings, {"kind": "local"}, "plain")
     assert "config/libraries/quinn.yaml" in files
+
+
+class LocalHost(Host):
+    """A host whose commands run here."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.settings = SimpleNamespace(directory=str(directory))
+
+    def run(self, argv: Sequence[str], *, check: bool = True, **_: object) -> Completed:
+        done = subprocess.run(argv, capture_output=True, text=True, check=check)
+        return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
+
+    def provide(self, directory: Path) -> Path:
+        stored = Path(self.settings.directory) / "store" / tree_digest(directory)
+        shutil.copytree(directory, stored, dirs_exist_ok=True)
+        return stored
+
+
+def test_trees_that_newer_ones_have_replaced_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    project, host = on_hosts(), LocalHost(tmp_path / "host")
+    file = tmp_path / "file"
+
+    def sent(number: int, **contents: str) -> hosted.Builder:
+        """A builder that has been sent trees with a file of this content, by their kinds."""
+        one = builder(project, host, tmp_path / "log")
+        for kind, content in contents.items():
+            file.write_text(content, encoding="utf-8")
+            parent = tmp_path / str(number)
+            parent.mkdir(exist_ok=True)
+            one._unpacked(hosted._packed(parent / kind, {"file": file}))
+        return one
+
+    first = sent(1, python="same", sources="older", go="not sent again")
+    below = first.directory
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    (below / "sources-0123456789ab").symlink_to(outside)
+    (below / "python-0123456789ab").touch()
+    for name in ("project", "sources", "sources-mine", "mysources-0123456789ab", "sources-0123456789abc"):
+        (below / name).mkdir()
+    (below / "sources-ba9876543210.partial").mkdir()
+    before = {path.name for path in below.iterdir()}
+    second = sent(2, python="same", sources="newer")
+    assert {path.name for path in below.iterdir()} == before | second.trees
+    second.tidy()
+    (older,) = (name for name in first.trees if name.startswith("sources-"))
+    kept = before - {older, "sources-ba9876543210.partial"} | second.trees
+    assert {path.name for path in below.iterdir()} == kept
+    assert (outside / "file").exists()
+    (newer,) = second.trees - first.trees
+    assert (below / newer / "file").read_text(encoding="utf-8") == "newer"
+    # what is stored by its content stays, so that nothing has to be sent again
+    sent(3, sources="older").tidy()
+    assert {path.name for path in below.iterdir()} == kept - {newer} | {older}
+
+
+def test_a_host_keeps_what_older_builds_were_made_of_until_a_new_one_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    broken = [True]
+
+    def build(*_: object) -> None:
+        done.append("build")
+        if broken:
+            raise BuildError("the compiler failed")
+
+    monkeypatch.setattr(hosted.Builder, "send", lambda *_: done.append("send"))
+    monkeypatch.setattr(hosted.Builder, "build", build)
+    monkeypatch.setattr(hosted.Builder, "tidy", lambda *_: done.append("tidy"))
+    host = Host()
+    host.hello["disk_free_bytes"] = 2**40
+    arguments = (on_hosts(), cast(RemoteHost, host), [("quinn", "stock+client"), ("quiche", "stock+client")])
+    with pytest.raises(BuildError, match="the compiler failed"):
+        hosted._on_host(*arguments, tmp_path / "log")
+    assert done == ["send", "build"]
+    broken.clear()
+    done.clear()
+    hosted._on_host(*arguments, tmp_path / "log")
+    assert done == ["send", "build", "build", "tidy"]
 
 
 def packed(*names: str, **content: Any) -> bytes:

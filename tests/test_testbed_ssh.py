@@ -1517,6 +1517,9 @@ def _host_builds(root: Path) -> subprocess.CompletedProcess[str]:
 def test_hosts_build_what_runs_there(hosts: SshHosts, tmp_path: Path) -> None:
     root = tmp_path / "project"
     _quick_project(root, hosts, march="x86-64-v2")
+    builder = Path(hosts.data()["hosts"]["client"]["directory"]) / "builder"
+    older = builder / "sources-0123456789ab"  # of an earlier build
+    older.mkdir(parents=True)
     done = _host_builds(root)
     assert (done.returncode, done.stderr) == (0, "")
     files = [Path(line) for line in done.stdout.splitlines()]
@@ -1533,8 +1536,8 @@ def test_hosts_build_what_runs_there(hosts: SshHosts, tmp_path: Path) -> None:
         shown = subprocess.run([str(directory / "bin" / role)], capture_output=True, text=True, check=True)
         assert json.loads(shown.stdout)["sse4_2"] is True
     # nothing but what is kept for the next build, and that is made of the same files
-    builder = Path(hosts.data()["hosts"]["client"]["directory"]) / "builder"
-    assert {path.name.partition("-")[0] for path in builder.iterdir()} == {"project", "python", "sources", "quick"}
+    assert sorted(path.name.partition("-")[0] for path in builder.iterdir()) == ["project", "python", "quick", "sources"]
+    assert not older.exists()
     assert not list(root.rglob("*.tar"))
     # what reserves the hosts is known here alone
     assert _files_with(SECRET, root) == [str(root / "config" / "testbeds" / "pair.yaml")]
@@ -1542,10 +1545,12 @@ def test_hosts_build_what_runs_there(hosts: SshHosts, tmp_path: Path) -> None:
     (root / "log").unlink()
     again = _host_builds(root)  # although the hosts are not asked
     assert (again.returncode, again.stdout, (root / "log").read_text()) == (0, done.stdout, "")
-    # what goes wrong there is told here
+    # what goes wrong there is told here, and the sources of the build before stay
+    (root / "build" / "sources" / "more").touch()
     endpoint = root / "workflow" / "endpoints" / "quick" / "endpoint.c"
     endpoint.write_text("int main(void) { return missing; }\n", encoding="utf-8")
     failed = _host_builds(root)
     assert failed.returncode == 1
     assert re.match(r"quicbed: client \(10\.114\.0\.1\): `gcc -o` failed with exit code 1", failed.stderr)
     assert "missing" in failed.stderr
+    assert len(list(builder.glob("sources-*"))) == 2

@@ -51,6 +51,8 @@ LEAST_S, FACTOR = 1800.0, 10
 """A build may take so many times its estimate, which is for two cores, and always as many seconds."""
 SOURCES_MB = 2500
 """Room in MB for sources, packed and unpacked."""
+_TREE = re.compile(r"(python|sources|go)-[0-9a-f]{12}(\.partial)?")
+"""Names of what :meth:`Builder._unpacked` makes."""
 _OWN = ("workflow", "config")
 _PACKED = "content.tar"
 _ASK = (
@@ -96,6 +98,7 @@ def _on_host(project: Project, host: RemoteHost, wanted: Sequence[tuple[str, str
     builder.send([name for name, _ in wanted])
     for (name, named), estimate in zip(wanted, estimates, strict=True):
         builder.build(name, named, max(LEAST_S, FACTOR * 60 * estimate.minutes))
+    builder.tidy()
 
 
 class Builder:
@@ -108,6 +111,8 @@ class Builder:
         self.directory = Path(host.settings.directory) / "builder"
         self.root = self.directory / "project"
         self.environment: dict[str, str] = {}
+        self.trees: set[str] = set()
+        """Names of the trees in its directory that its builds are made of."""
 
     # ---- what a build needs --------------------------------------------------------------------------------------
 
@@ -150,7 +155,18 @@ class Builder:
             self.host.run(["mkdir", "-p", partial])
             self.host.run(["tar", "-xmf", str(stored / _PACKED), "-C", partial], timeout=LIMIT_S)
             self.host.run(["mv", "-T", partial, str(target)])
+        self.trees.add(target.name)
         return target
+
+    def tidy(self) -> None:
+        """Remove older trees of the kinds that builds have been made of; what else is there stays."""
+        kinds = {name.partition("-")[0] for name in self.trees}
+        look = ["find", str(self.directory), "-mindepth", "1", "-maxdepth", "1", "-type", "d", "-printf", r"%f\0"]
+        names = self.host.run(look).stdout.split("\0")
+        found = [match for match in map(_TREE.fullmatch, names) if match is not None]
+        old = sorted(match[0] for match in found if match[1] in kinds and match[0] not in self.trees)
+        if old:
+            self.host.run(["rm", "-rf", *(str(self.directory / name) for name in old)], timeout=LIMIT_S)
 
     def _repository(self, directory: Path) -> Files:
         """This repository's files that builds are made of, and the configuration without the controller's paths.
