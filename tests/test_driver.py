@@ -23,7 +23,7 @@ from quicbed import campaign, certificates, driver, proof
 from quicbed import runs as quicbed_runs
 from quicbed.config import Project
 from quicbed.driver import MeasureError
-from quicbed.testbed import Capture, HostLostError, Process, Role
+from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role
 from wirefixtures import pcap, udp
 
 EXPERIMENT = """
@@ -344,6 +344,38 @@ def test_captured_runs_are_in_so_many_blocks_and_are_no_warm_up(project: Project
     assert set(cells) == {(block, label) for block in (0, 1) for label in ("AES-128-GCM", "NOOP")}
     assert len(orders(project)) == 3
     assert {entry["cell"]["slug"] for entry in runs(project, "test/*/warm-up")} == {"quinn-aes-128-gcm"}
+
+
+class Unanswering(FakeTestbed):
+    """Its server is lost when it is first asked what links it can have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[str] = []
+
+    def unsupported(self, link: LinkSettings) -> str | None:
+        self.done.append("asked")
+        if len(self.done) == 1:
+            raise HostLostError("server: the connection was lost")
+        return super().unsupported(link)
+
+    def recover(self) -> None:
+        self.done.append("connected")
+
+
+def test_a_host_that_is_lost_while_it_is_asked_what_it_can_do_is_asked_again(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
+    project = Project(project.root, {"libraries": ["quinn"]})
+    testbed = Unanswering()
+    run(project, testbed)
+    assert testbed.done[:3] == ["asked", "connected", "asked"]
+    assert testbed.done.count("connected") == 1
+    assert [line for line in caplog.messages if "lost" in line] == [
+        "server: the connection was lost; connecting again"
+    ]
+    assert [len(order) for order in orders(project)] == [3, 3, 3]
+    assert {entry["status"] for entry in runs(project)} == {"ok"}
 
 
 class Broken(FakeTestbed):

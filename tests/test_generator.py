@@ -19,7 +19,7 @@ from quicbed import config, doctor, estimate, generator, proof
 from quicbed.config import ConfigError, Link, Load, Project, parse
 from quicbed.driver import MeasureError
 from quicbed.generator import Count, Generator, GeneratorError, Iperf3, Sample
-from quicbed.testbed import Feature
+from quicbed.testbed import Feature, HostLostError, LinkSettings
 
 LINK = Link(mode="wire", rate_mbit=100)
 
@@ -234,6 +234,37 @@ def test_traffic_that_cannot_be_started_ends_the_measurement(
     monkeypatch.setattr(recorder, "start", refuse)
     with pytest.raises(MeasureError, match="port is already taken"):
         run(project, recorder.testbed)
+
+
+def test_a_host_that_is_lost_as_traffic_begins_is_connected_to_again_and_has_its_link_and_traffic(
+    project: Project, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    start, apply = recorder.start, recorder.testbed.apply
+
+    def losing(load: Load, link: Link) -> None:
+        done.append("start")
+        if done.count("start") == 2:
+            raise HostLostError("server: the connection was lost")
+        start(load, link)
+
+    def noted(link: LinkSettings) -> None:
+        done.append(f"apply {link.mode}")
+        apply(link)
+
+    monkeypatch.setattr(recorder, "start", losing)
+    monkeypatch.setattr(recorder.testbed, "apply", noted)
+    monkeypatch.setattr(recorder.testbed, "recover", lambda: done.append("connect"))
+    run(project, recorder.testbed)
+    lost = done.index("connect")
+    assert done[lost - 1 : lost + 3] == ["start", "connect", "apply wire", "start"]
+    assert done.count("connect") == 1
+    measured = runs(project)
+    assert {entry["status"] for entry in measured} == {"ok"}
+    assert [len(order) for order in orders(project)] == [6]
+    for entry in measured:
+        assert ("background_sent_mbps" in entry["metrics"]) is (entry["cell"]["label"] != "none")
+    assert recorder.done.count("stop") == sum(one.startswith("start") for one in recorder.done)
 
 
 def test_traffic_ends_with_an_interrupted_measurement(

@@ -8,11 +8,13 @@ import itertools
 import json
 import os
 import re
+import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 
 from quicbed.testbed import agent
 from quicbed.testbed.deploy import libc_problem, needed_glibc
+from quicbed.testbed.features import _ifb
 
 PATIENCE_S = 20.0
 
@@ -239,13 +242,18 @@ def test_unknown_settings_are_refused_before_anything_changes(kernel: Path, tmp_
     assert not (tmp_path / "journal.json").exists()
 
 
-# Stands for ip(8) and tc(8): what is there is a file each in $STATE. A kernel without ifb knows no such device.
+# Stands for ip(8), tc(8) and modprobe(8): what is there is a file each in $STATE. A kernel without ifb knows no such
+# device; one that has it as a module loads that when a device is asked for, which makes two devices of its own.
 TOOLS = """#!/bin/sh
 cd "$STATE"
 echo "$(basename "$0") $*" >> log
 case "$(basename "$0") $*" in
 "ip link show dev ifb-link0") test -e ifb ;;
-"ip link add ifb-link0 type ifb") test ! -e without || { echo "Error: Unknown device type." >&2; exit 2; }; touch ifb ;;
+"modprobe ifb numifbs=0") test -e without || touch module ;;
+"ip link add "*" type ifb")
+    test ! -e without || { echo "Error: Unknown device type." >&2; exit 2; }
+    test -e module || touch module ifb0 ifb1
+    touch "$(echo "$3" | sed 's/-link0//')" ;;
 "ip link del ifb-link0") rm ifb; rm -f queue ;;
 "tc -j qdisc show dev ifb-link0") cat queue 2>/dev/null || echo '[{"kind":"pfifo_fast","handle":"0:","root":true}]' ;;
 "tc qdisc replace dev ifb-link0 root "*)
@@ -254,13 +262,14 @@ case "$(basename "$0") $*" in
     test ! -e ingress || echo '[{"kind":"ingress","handle":"ffff:"}]'
     test ! -e clsact || echo '[{"kind":"clsact","handle":"ffff:"}]' ;;
 "tc qdisc add dev link0 clsact") touch clsact ;;
-"tc qdisc del dev link0 clsact") rm clsact; rm -f filter ;;
+"tc qdisc del dev link0 clsact") rm clsact; rm -f filter egress ;;
 "tc filter add dev link0 ingress "*)
     { echo "filter protocol all pref 49152 u32 chain 0 "
       echo "filter protocol all pref 49152 u32 chain 0 fh 800: ht divisor 1 "
       echo "filter protocol all pref 49152 u32 chain 0 fh 800::800 order 2048 key ht 800 bkt 0 not_in_hw "
       echo "\taction order 1: mirred (Egress Redirect to device $(echo "$*" | sed 's/.* //')) stolen"; } > filter ;;
 "tc filter show dev link0 ingress") cat filter 2>/dev/null || true ;;
+"tc filter show dev link0 egress") cat egress 2>/dev/null || true ;;
 esac
 """
 
@@ -271,7 +280,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     state, programs = tmp_path / "state", tmp_path / "programs"
     state.mkdir()
     programs.mkdir()
-    for name in ("ip", "tc"):
+    for name in ("ip", "tc", "modprobe"):
         (programs / name).write_text(TOOLS, encoding="utf-8")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("STATE", str(state))
@@ -298,7 +307,7 @@ QUEUE = [
 
 
 def _left(state: Path) -> set[str]:
-    return {file.name for file in state.iterdir()} - {"log"}
+    return {file.name for file in state.iterdir()} - {"log", "module"}
 
 
 def test_arriving_frames_are_queued_and_all_of_it_is_removed(tools: Path, tmp_path: Path) -> None:
@@ -320,6 +329,65 @@ def test_a_queue_that_was_being_made_is_removed(tools: Path, tmp_path: Path, lef
     for name in _left(tools) - left:
         (tools / name).unlink()
     _reaping(tmp_path, lambda settings: settings.restore())
+    assert _left(tools) == set()
+
+
+def test_the_module_is_loaded_so_that_it_makes_no_devices_of_its_own(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _reaping(tmp_path, lambda settings: settings.apply(QUEUE))
+    assert _left(tools) == {"ifb", "queue", "clsact", "filter"}
+
+    def refuse() -> None:
+        raise OSError(errno.EPERM, "not here")
+
+    # nor are there any after a host, or this machine, was asked whether it has ifb
+    monkeypatch.setattr(agent, "FrameLoss", refuse)
+    for ask in (agent.probe, _ifb):
+        for file in tools.iterdir():
+            file.unlink()
+        ask()
+        log = (tools / "log").read_text().splitlines()
+        assert log.index("modprobe ifb numifbs=0") < log.index("ip link add ifb0 type ifb")
+        assert "ifb1" not in _left(tools)
+
+
+class Loss:
+    """In place of what loses frames; it attaches to what the tools show."""
+
+    def __init__(self, state: Path, places: Sequence[int]) -> None:
+        self.state = state
+        self.places = places
+
+    def attach(self, interface: str, parent: int) -> None:
+        if parent in self.places:
+            name = "filter" if parent == agent.INGRESS else "egress"
+            line = f"filter protocol all pref 49152 bpf chain 0 handle 0x1 {agent.LOSS_NAME} direct-action not_in_hw \n"
+            (self.state / name).write_text(line, encoding="utf-8")
+
+    def close(self) -> None:
+        pass
+
+
+LOSE = [{"kind": "clsact", "name": "link0", "value": ["loss"]}]
+
+
+def test_losses_of_one_direction_alone_are_noticed_and_made_whole(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "FrameLoss", lambda: Loss(tools, (agent.INGRESS,)))
+    with pytest.raises(agent.AgentError, match=r"clsact link0 is '\(incomplete\)' after it was set to \['loss'\]"):
+        _reaping(tmp_path, lambda settings: settings.apply(LOSE))
+    monkeypatch.setattr(agent, "FrameLoss", lambda: Loss(tools, (agent.INGRESS, agent.EGRESS)))
+    (done,) = _reaping(tmp_path, lambda settings: settings.apply(LOSE))
+    assert (done["before"], done["after"]) == ("(incomplete)", "loss")
+    for name in ("filter", "egress"):
+        (tools / name).unlink()
+        (done,) = _reaping(tmp_path, lambda settings: settings.apply(LOSE))
+        assert (done["before"], done["after"]) == ("(incomplete)", "loss")
+        assert _left(tools) == {"clsact", "filter", "egress"}
+    (tools / "egress").unlink()
+    assert _reaping(tmp_path, lambda settings: settings.restore()) == (["clsact link0"], [])
     assert _left(tools) == set()
 
 
@@ -409,8 +477,8 @@ def test_other_files_need_no_c_library(content: bytes) -> None:
 class Client:
     """The controller's end of the pipes."""
 
-    def __init__(self, directory: Path) -> None:
-        argv = [sys.executable, "-I", agent.__file__, "serve", str(directory)]
+    def __init__(self, directory: Path, program: str = agent.__file__) -> None:
+        argv = [sys.executable, "-I", program, "serve", str(directory)]
         self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.numbers = itertools.count()
 
@@ -647,6 +715,88 @@ def test_a_tree_that_arrives_damaged_is_refused_and_copies_can_be_changed(
     assert client.ask("has", digest=digest) is True
     (tmp_path / "host" / "store" / digest / "file").write_text("tampered")
     assert client.ask("has", digest=digest) is False
+
+
+# Reading a tree waits at a pipe.
+HELD = """
+_digest_of_tree = tree_digest
+
+
+def tree_digest(*arguments):
+    Path({pipe!r}).read_bytes()
+    return _digest_of_tree(*arguments)
+
+
+"""
+HELD_PROGRAM = """#!/bin/sh
+cat {pipe} > /dev/null
+exec {program} "$@"
+"""
+
+
+@pytest.fixture
+def holding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Client, dict[str, Path]]]:
+    """An agent whose reading of trees, and the programs cp and sync, wait at pipes of these names until they end."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    pipes = {name: tmp_path / f"{name}.pipe" for name in ("digest", "cp", "sync")}
+    for pipe in pipes.values():
+        os.mkfifo(pipe)
+    for name in ("cp", "sync"):
+        text = HELD_PROGRAM.format(pipe=pipes[name], program=shutil.which(name))
+        (programs / name).write_text(text, encoding="utf-8")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    text, main = Path(agent.__file__).read_text(encoding="utf-8"), 'if __name__ == "__main__":'
+    assert text.count(main) == 1
+    program = tmp_path / "agent.py"
+    program.write_text(text.replace(main, HELD.format(pipe=str(pipes["digest"])) + main), encoding="utf-8")
+    (tmp_path / "host").mkdir()
+    client = Client(tmp_path / "host", str(program))
+    yield client, pipes
+    client.end()
+
+
+def _answered_while(client: Client, pipe: Path) -> None:
+    """Another request is answered once something waits at a pipe, before that goes on."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            held = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as error:
+            assert error.errno == errno.ENXIO
+            assert time.monotonic() < deadline, f"nothing waits at {pipe.name}"
+        time.sleep(0.005)
+    try:
+        client.send("monotonic")
+        assert select.select([client.popen.stdout], [], [], PATIENCE_S)[0], "no answer meanwhile"
+        assert isinstance(client.receive(), int)
+    finally:
+        os.close(held)
+
+
+def test_the_controller_is_answered_while_much_is_read_or_copied(
+    holding: tuple[Client, dict[str, Path]], tmp_path: Path
+) -> None:
+    client, pipes = holding
+    assert client.ask("acquire", holder=_holder("a")) is None
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "file").write_text("content")
+    digest = agent.tree_digest(tree)
+    client.ask("store_begin", digest=digest, size=7)
+    client.ask("store_entry", b"content", digest=digest, name="file", kind="file")
+    client.send("store_end", digest=digest)
+    _answered_while(client, pipes["digest"])
+    _answered_while(client, pipes["sync"])
+    stored = Path(client.receive())
+    client.send("has", digest=digest)
+    _answered_while(client, pipes["digest"])
+    assert client.receive() is True
+    client.send("working_copy", digest=digest)
+    _answered_while(client, pipes["cp"])
+    assert Path(client.receive(), "file").read_text() == Path(stored, "file").read_text() == "content"
 
 
 def test_a_tree_that_does_not_fit_is_refused(host: Callable[[], Client]) -> None:

@@ -570,6 +570,20 @@ def test_the_frames_that_the_seed_says_are_lost_and_counted(testbed: SshTestbed,
     assert testbed.counters()["link.lost_to_client"] == 0
 
 
+def test_losses_of_one_direction_alone_are_noticed_and_made_whole(testbed: SshTestbed, network: SshHosts) -> None:
+    lossy = LinkSettings(mode="wire", congestion_control="reno", loss_percent=LOST_PERCENT)
+    testbed.apply(lossy)
+    client, asked = testbed.client, [["clsact", "link0"]]
+    for way in ("ingress", "egress"):
+        assert client.request("read_settings", settings=asked) == ["loss"]
+        argv = ["tc", "-n", network.namespaces["client"], "filter", "del", "dev", "link0", way]
+        subprocess.run(argv, check=True)
+        assert client.request("read_settings", settings=asked) == ["(incomplete)"]
+        client.request("apply", changes=client.link_changes(lossy))
+    assert client.request("read_settings", settings=asked) == ["loss"]
+    testbed.apply(WIRE)
+
+
 def test_an_mtu_that_the_way_does_not_carry(testbed: SshTestbed, network: SshHosts) -> None:
     testbed.apply(THROUGHPUT)
     # as a switch between the hosts would, it drops what is longer
