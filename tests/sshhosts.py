@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from fakehardware import Hardware
 from quicbed.config import Testbed, parse
 from quicbed.testbed.namespace import RUN_NETNS, kill_processes, processes, setns
 
@@ -63,6 +64,7 @@ class SshHosts:
         self.known_hosts = directory / "known_hosts"
         self.config = directory / "config"
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
+        self.hardware: dict[str, Hardware] = {}
         self.hosts_files = {role: Path("/etc/netns") / self.namespaces[role] / "hosts" for role in ROLES}
 
     @staticmethod
@@ -143,6 +145,21 @@ class SshHosts:
         self.has_tap = True
         self.write_known_hosts()
 
+    def equip(self) -> None:
+        """Have rings, governors and interrupts at client and server, until :meth:`strip`."""
+        for role in ROLES:
+            self.hardware[role] = Hardware(self.directory / f"{role}.hardware")
+            self.stop(role)
+            self.start(role)
+
+    def strip(self) -> None:
+        """Have what the machine has."""
+        for role in ROLES:
+            del self.hardware[role]
+            shutil.rmtree(self.directory / f"{role}.hardware")
+            self.stop(role)
+            self.start(role)
+
     def mirror(self, way: str) -> None:
         """Copy to the tap what arrives at the server (`ingress`) or what it sends (`egress`)."""
         words = f"filter add dev link0 {way} protocol all u32 match u32 0 0 action mirred egress mirror dev mirror0"
@@ -172,7 +189,8 @@ class SshHosts:
     def start(self, role: str) -> None:
         """Start a host's SSH server."""
         config = self._write_server(role)
-        argv = ["ip", "netns", "exec", self.namespaces[role], SSHD, "-D", "-e", "-f", str(config)]
+        entering = self.hardware[role].entering() if role in self.hardware else []
+        argv = ["ip", "netns", "exec", self.namespaces[role], *entering, SSHD, "-D", "-e", "-f", str(config)]
         with (self.directory / f"{role}.log").open("ab") as log:
             self.servers[role] = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + PATIENCE_S
@@ -271,6 +289,8 @@ class SshHosts:
                     text = "\n".join(sorted(rows))
                 found[f"{role}.{what}"] = text
             found[f"{role}.programs"] = "\n".join(self.programs(role))
+        for role, hardware in self.hardware.items():
+            found[f"{role}.hardware"] = "\n".join(f"{name} {value}" for name, value in hardware.state().items())
         return found
 
     def programs(self, role: str) -> list[str]:

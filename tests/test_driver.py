@@ -371,9 +371,7 @@ def test_a_host_that_is_lost_while_it_is_asked_what_it_can_do_is_asked_again(
     run(project, testbed)
     assert testbed.done[:3] == ["asked", "connected", "asked"]
     assert testbed.done.count("connected") == 1
-    assert [line for line in caplog.messages if "lost" in line] == [
-        "server: the connection was lost; connecting again"
-    ]
+    assert [line for line in caplog.messages if "lost" in line] == ["server: the connection was lost; connecting again"]
     assert [len(order) for order in orders(project)] == [3, 3, 3]
     assert {entry["status"] for entry in runs(project)} == {"ok"}
 

@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakehardware import BEFORE, CPUS, INTERRUPTS, Hardware
 from quicbed.testbed import agent
 from quicbed.testbed.deploy import libc_problem, needed_glibc
 from quicbed.testbed.features import _ifb
@@ -56,6 +57,7 @@ def test_rings_are_those_of_now_not_the_largest() -> None:
         "Current hardware settings:\nRX:\t\t512\nRX Mini:\tn/a\nTX:\t\t256\n"
     )
     assert agent.parse_rings(text) == {"rx": 512, "tx": 256}
+    assert agent.parse_rings(text, largest=True) == {"rx": 4096, "tx": 4096}
 
 
 # ---- hosts(5)
@@ -121,6 +123,18 @@ def _change(name: str, value: str) -> agent.Change:
 def test_names_of_settings_have_a_slash_for_a_point() -> None:
     file = agent._sysctl_file("net.ipv4.conf.eth0/100.rp_filter")
     assert str(file) == "/proc/sys/net/ipv4/conf/eth0.100/rp_filter"
+
+
+def _reaping(directory: Path, work: Callable[[agent.Settings], Awaitable[Any]]) -> Any:
+    """The result of work with settings whose programs are waited for, as an agent does."""
+
+    async def whole() -> Any:
+        settings = _settings(directory)
+        settings.load()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, settings.programs.reap)
+        return await work(settings)
+
+    return asyncio.run(whole())
 
 
 def test_settings_are_changed_verified_and_restored(kernel: Path, tmp_path: Path) -> None:
@@ -242,6 +256,147 @@ def test_unknown_settings_are_refused_before_anything_changes(kernel: Path, tmp_
     assert not (tmp_path / "journal.json").exists()
 
 
+# ---- rings, governors and interrupts
+
+
+@pytest.fixture
+def hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hardware:
+    """A machine that has them."""
+    machine = Hardware(tmp_path / "hardware")
+    monkeypatch.setenv("PATH", f"{machine.programs}:{os.environ['PATH']}")
+    monkeypatch.setitem(agent._FILES, "governor", machine.governor)
+    monkeypatch.setitem(agent._FILES, "irq", machine.affinity)
+    return machine
+
+
+WANTED = {
+    "ring rx": "4096",
+    "ring tx": "1024",
+    **{f"governor {cpu}": "performance" for cpu in CPUS},
+    **{f"irq {number}": "0-1" for number in INTERRUPTS},
+}
+
+
+def _changes(wanted: Mapping[str, str]) -> list[agent.Change]:
+    """These settings of a machine as changes."""
+    parts = ((*name.split(), value) for name, value in wanted.items())
+    return [
+        {"kind": kind, "name": f"link0 {name}" if kind == "ring" else name, "value": value}
+        for kind, name, value in parts
+    ]
+
+
+def _labels(names: Iterable[str]) -> list[str]:
+    """What settings are called that were put back, the last first."""
+    return [name.replace("ring ", "ring link0 ") for name in reversed(list(names))]
+
+
+def test_rings_governors_and_interrupts_are_read_back_and_restored(hardware: Hardware, tmp_path: Path) -> None:
+    async def work(settings: agent.Settings) -> None:
+        done = await settings.apply(_changes(WANTED))
+        assert [(one["before"], one["after"]) for one in done] == list(
+            zip(BEFORE.values(), WANTED.values(), strict=True)
+        )
+        assert hardware.state() == WANTED
+        assert await settings.apply(_changes(WANTED)) == []
+        assert await settings.restore() == (_labels(WANTED), [])
+
+    _reaping(tmp_path, work)
+    assert hardware.state() == BEFORE
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_the_next_agent_restores_rings_governors_and_interrupts(hardware: Hardware, tmp_path: Path) -> None:
+    _reaping(tmp_path, lambda settings: settings.apply(_changes(WANTED)))
+    # but for what somebody else has set since
+    hardware.affinity("30").write_text("3\n")
+    restored, foreign = _reaping(tmp_path, lambda settings: settings.restore())
+    assert (restored, foreign) == ([name for name in _labels(WANTED) if name != "irq 30"], ["irq 30"])
+    assert hardware.state() == {**BEFORE, "irq 30": "3"}
+
+
+class Killed(BaseException):
+    """The end of an agent, in its own process."""
+
+
+@pytest.mark.parametrize("done", range(1, len(WANTED) + 1))
+def test_changes_that_were_being_made_are_put_back_whatever_the_device_has_made_of_them(
+    hardware: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    write = agent.Settings._write
+
+    async def killed(self: agent.Settings, changes: Sequence[agent.Change]) -> None:
+        await write(self, changes[:done])
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agent.Settings, "_write", killed)
+        with pytest.raises(Killed):
+            _reaping(tmp_path, lambda settings: settings.apply(_changes({**WANTED, "ring rx": "1000"})))
+    assert hardware.state()["ring rx"] == "1024"
+    restored = _reaping(tmp_path, lambda settings: settings.restore())
+    assert restored == (_labels(list(WANTED)[:done]), [])
+    assert hardware.state() == BEFORE
+
+
+def test_a_size_that_a_device_rounds_is_an_error_and_the_old_one_returns(hardware: Hardware, tmp_path: Path) -> None:
+    async def work(settings: agent.Settings) -> None:
+        with pytest.raises(agent.AgentError, match=r"^ring link0 rx is '1024' after it was set to '1000'$"):
+            await settings.apply(_changes({"ring tx": "1024", "ring rx": "1000"}))
+        assert hardware.state() == {**BEFORE, "ring tx": "1024", "ring rx": "1024"}
+        assert await settings.restore() == (["ring link0 rx", "ring link0 tx"], [])
+
+    _reaping(tmp_path, work)
+    assert hardware.state() == BEFORE
+
+
+def test_a_size_that_a_device_refuses_is_an_error_and_nothing_stays_changed(hardware: Hardware, tmp_path: Path) -> None:
+    reason = r"^ring link0 rx: cannot be 8192, its largest size is 4096$"
+    with pytest.raises(agent.AgentError, match=reason):
+        _reaping(tmp_path, lambda settings: settings.apply(_changes({"ring tx": "1024", "ring rx": "8192"})))
+    assert hardware.state() == BEFORE
+    assert not (tmp_path / "journal.json").exists()
+    reason = r"^ethtool -G link0 rx 16: netlink error: Invalid argument$"
+    with pytest.raises(agent.AgentError, match=reason):
+        _reaping(tmp_path, lambda settings: settings.apply(_changes({"ring tx": "1024", "ring rx": "16"})))
+    assert _reaping(tmp_path, lambda settings: settings.restore()) == (["ring link0 tx"], [])
+    assert hardware.state() == BEFORE
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "reason"),
+    [
+        ("governor", "cpu2", errno.EINVAL, "governor cpu2: cannot be set to performance: Invalid argument"),
+        # of an interrupt that the kernel assigns itself
+        ("irq", "31", errno.EIO, "irq 31: cannot be set to 0-1: Input/output error"),
+    ],
+)
+def test_what_the_kernel_refuses_is_an_error_and_what_was_set_before_returns(
+    hardware: Hardware,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    name: str,
+    code: int,
+    reason: str,
+) -> None:
+    class Refusing(type(tmp_path)):  # type: ignore[misc]
+        def write_text(self, *_: Any, **__: Any) -> int:
+            raise OSError(code, os.strerror(code))
+
+    place = agent._FILES[kind]
+    monkeypatch.setitem(agent._FILES, kind, lambda one: Refusing(place(one)) if one == name else place(one))
+    with pytest.raises(agent.AgentError, match=f"^{reason}$"):
+        _reaping(tmp_path, lambda settings: settings.apply(_changes(WANTED)))
+    assert hardware.state() != BEFORE
+    restored, foreign = _reaping(tmp_path, lambda settings: settings.restore())
+    assert restored == _labels(list(WANTED)[: list(WANTED).index(f"{kind} {name}")])
+    assert foreign == []
+    assert hardware.state() == BEFORE
+
+
+# ---- queues of arriving frames
+
 # Stands for ip(8), tc(8) and modprobe(8): what is there is a file each in $STATE. A kernel without ifb knows no such
 # device; one that has it as a module loads that when a device is asked for, which makes two devices of its own.
 TOOLS = """#!/bin/sh
@@ -286,18 +441,6 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("STATE", str(state))
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     return state
-
-
-def _reaping(directory: Path, work: Callable[[agent.Settings], Awaitable[Any]]) -> Any:
-    """The result of work with settings whose programs are waited for, as an agent does."""
-
-    async def whole() -> Any:
-        settings = _settings(directory)
-        settings.load()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, settings.programs.reap)
-        return await work(settings)
-
-    return asyncio.run(whole())
 
 
 QUEUE = [
@@ -359,7 +502,7 @@ class Loss:
         self.state = state
         self.places = places
 
-    def attach(self, interface: str, parent: int) -> None:
+    def attach(self, _interface: str, parent: int) -> None:
         if parent in self.places:
             name = "filter" if parent == agent.INGRESS else "egress"
             line = f"filter protocol all pref 49152 bpf chain 0 handle 0x1 {agent.LOSS_NAME} direct-action not_in_hw \n"
@@ -760,14 +903,15 @@ def holding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[C
 def _answered_while(client: Client, pipe: Path) -> None:
     """Another request is answered once something waits at a pipe, before that goes on."""
     deadline = time.monotonic() + PATIENCE_S
-    while True:
+    held = None
+    while held is None and time.monotonic() < deadline:
         try:
             held = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-            break
         except OSError as error:
-            assert error.errno == errno.ENXIO
-            assert time.monotonic() < deadline, f"nothing waits at {pipe.name}"
-        time.sleep(0.005)
+            if error.errno != errno.ENXIO:  # nobody reads it yet
+                raise
+            time.sleep(0.005)
+    assert held is not None, f"nothing waits at {pipe.name}"
     try:
         client.send("monotonic")
         assert select.select([client.popen.stdout], [], [], PATIENCE_S)[0], "no answer meanwhile"

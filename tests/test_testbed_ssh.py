@@ -23,6 +23,7 @@ import pytest
 import yaml
 
 import fakeproject
+from fakehardware import BEFORE, CPUS, INTERRUPTS, LARGEST
 from faketestbed import FakeHost
 from quicbed import build as builds
 from quicbed import certificates, driver, march, measure, perf, proof
@@ -34,7 +35,7 @@ from quicbed.generator import Iperf3
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError, features, ssh
 from quicbed.testbed.base import PACKAGES
 from quicbed.testbed.loss import is_lost
-from quicbed.testbed.remote import SshTestbed, state_directory
+from quicbed.testbed.remote import RemoteMachine, SshTestbed, state_directory
 from quicbed.testbed.shaping import tcp_settings
 from quicbed.testbed.ssh import Loop, connect
 from sshhosts import MANAGEMENT, MEASURED, ROLES, SSHD, TAP, SshHosts
@@ -986,6 +987,73 @@ def test_a_tap_that_cannot_be_used_is_refused(tap: dict[str, Any], hosts: SshHos
     _refused(settings, rf"tap \({TAP}\): missing: no-such-capture; install it there, or name its path")
 
 
+# ---- hardware
+
+
+@pytest.fixture
+def equipped(network: SshHosts, shared: Shared) -> Iterator[None]:
+    """Client and server have rings, governors and interrupts."""
+    shared.close()
+    network.equip()
+    yield
+    network.strip()
+
+
+HARDWARE = {"rings": {"rx": LARGEST, "tx": 1024}, "governor": "performance", "irq_cpus": "2,0"}
+CHANGED = {
+    "ring rx": str(LARGEST),
+    "ring tx": "1024",
+    **{f"governor {cpu}": "performance" for cpu in CPUS},
+    **{f"irq {number}": "0,2" for number in INTERRUPTS},
+}
+
+
+def _hardware(hosts: SshHosts) -> list[dict[str, str]]:
+    """What both hosts' hardware is set to."""
+    return [hosts.hardware[role].state() for role in ROLES]
+
+
+def test_rings_governors_and_interrupts_are_set_and_put_back_also_by_the_next_agent(
+    equipped: None, hosts: SshHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = RemoteMachine.request
+    killed: list[str] = []
+
+    def killing(self: RemoteMachine, op: str, **arguments: Any) -> Any:
+        if op == "clean_up" and self.name not in killed:
+            assert _hardware(hosts)[ROLES.index(self.name)] == CHANGED
+            assert hosts.kill(self.name, "/agent/")
+            killed.append(self.name)
+        return request(self, op, **arguments)
+
+    assert _hardware(hosts) == [BEFORE, BEFORE]
+    with SshTestbed("pair", hosts.settings(**HARDWARE)) as testbed:
+        assert _hardware(hosts) == [CHANGED, CHANGED]
+        assert testbed.client.run(["ethtool", "-g", "link0"]).stdout.count(str(LARGEST)) == 3
+        assert hosts.kill("client", "/agent/")
+        with pytest.raises(HostLostError):
+            testbed.client.run(["true"])
+        testbed.recover()
+        assert _hardware(hosts) == [CHANGED, CHANGED]
+        monkeypatch.setattr(RemoteMachine, "request", killing)
+    assert killed == list(ROLES)
+    assert _hardware(hosts) == [BEFORE, BEFORE]
+
+
+def test_a_size_of_a_ring_that_a_host_does_not_take_is_an_error_and_the_old_one_returns(
+    equipped: None, hosts: SshHosts
+) -> None:
+    data = hosts.data()
+    for size, reason in (
+        (1000, r"ring link0 rx is '1024' after it was set to '1000'"),
+        (8192, r"ring link0 rx: cannot be 8192, its largest size is 4096"),
+        (16, r"ethtool -G link0 rx 16: netlink error: Invalid argument"),
+    ):
+        data["hosts"]["client"]["rings"] = {"tx": 1024, "rx": size}
+        _refused(parse(Settings, data, "t"), rf"client \(10\.114\.0\.1\): {reason}$")
+        assert _hardware(hosts) == [BEFORE, BEFORE]
+
+
 # ---- queueing of arriving frames
 
 
@@ -1129,7 +1197,8 @@ class Controller:
         self.out = directory / f"out{number}"
         self.out.mkdir()
         config = directory / "pair.json"
-        data = hosts.data(names={"measured-server": "10.115.0.2"}, sysctl={"net.ipv4.tcp_slow_start_after_idle": "0"})
+        changes = {"names": {"measured-server": "10.115.0.2"}, "sysctl": {"net.ipv4.tcp_slow_start_after_idle": "0"}}
+        data = hosts.data(**changes, **(HARDWARE if hosts.hardware else {}))
         if tap is not None:
             data["tap"] = tap
         if _queues_arriving():
@@ -1173,7 +1242,7 @@ class Controller:
         self._reader.join()
 
 
-def test_a_later_start_restores_what_a_killed_controller_left(hosts: SshHosts, tmp_path: Path) -> None:
+def test_a_later_start_restores_what_a_killed_controller_left(equipped: None, hosts: SshHosts, tmp_path: Path) -> None:
     before = hosts.state()
     controller = Controller(hosts, tmp_path)
     controller.wait_for(lambda: len(controller.runs()) >= 2)
@@ -1183,6 +1252,7 @@ def test_a_later_start_restores_what_a_killed_controller_left(hosts: SshHosts, t
         assert hosts.kill(role, "/agent/")
     controller.end(signal.SIGKILL)
     assert hosts.state() != before
+    assert _hardware(hosts) == [CHANGED, CHANGED]
     assert len(list(state_directory().glob("*.json"))) == 1
     with SshTestbed("pair", hosts.settings()):
         pass
@@ -1190,7 +1260,7 @@ def test_a_later_start_restores_what_a_killed_controller_left(hosts: SshHosts, t
     assert not list(state_directory().glob("*.json"))
 
 
-def test_the_controllers_record_does_where_the_hosts_is_lost(hosts: SshHosts, tmp_path: Path) -> None:
+def test_the_controllers_record_does_where_the_hosts_is_lost(equipped: None, hosts: SshHosts, tmp_path: Path) -> None:
     before = hosts.state()
     controller = Controller(hosts, tmp_path)
     controller.wait_for(lambda: len(controller.runs()) >= 2)
@@ -1219,7 +1289,7 @@ def test_hosts_restore_themselves_when_their_controller_is_gone(hosts: SshHosts,
 @pytest.mark.slow
 @pytest.mark.timeout(300 + 10 * KILLS)
 def test_whatever_is_killed_nothing_stays_changed_and_no_run_is_lost(
-    tap: dict[str, Any], hosts: SshHosts, tmp_path: Path
+    tap: dict[str, Any], equipped: None, hosts: SshHosts, tmp_path: Path
 ) -> None:
     before = hosts.state()
     random_ = random.Random(KILLS)
@@ -1550,7 +1620,8 @@ def test_hosts_build_what_runs_there(hosts: SshHosts, tmp_path: Path) -> None:
         shown = subprocess.run([str(directory / "bin" / role)], capture_output=True, text=True, check=True)
         assert json.loads(shown.stdout)["sse4_2"] is True
     # nothing but what is kept for the next build, and that is made of the same files
-    assert sorted(path.name.partition("-")[0] for path in builder.iterdir()) == ["project", "python", "quick", "sources"]
+    kept = sorted(path.name.partition("-")[0] for path in builder.iterdir())
+    assert kept == ["project", "python", "quick", "sources"]
     assert not older.exists()
     assert not list(root.rglob("*.tar"))
     # what reserves the hosts is known here alone

@@ -651,10 +651,10 @@ def parse_features(text: str) -> dict[str, dict[str, bool]]:
     return found
 
 
-def parse_rings(text: str) -> dict[str, int]:
-    """`ethtool -g`: sizes of the rings now, by `rx` and `tx`."""
-    current = text.partition("Current hardware settings:")[2]
-    rows = (line.partition(":") for line in current.splitlines())
+def parse_rings(text: str, *, largest: bool = False) -> dict[str, int]:
+    """`ethtool -g`: sizes of the rings now, or the largest they can have, by `rx` and `tx`."""
+    maximums, _, current = text.partition("Current hardware settings:")
+    rows = (line.partition(":") for line in (maximums if largest else current).splitlines())
     values = {name.strip().lower(): value.strip() for name, _, value in rows}
     return {name: int(values[name]) for name in ("rx", "tx") if values.get(name, "").isdigit()}
 
@@ -946,6 +946,8 @@ class Settings:
             # parameters of a queueing discipline are not compared: it is set again
             if before == after and (change["kind"] not in ("qdisc", "ifb") or after == "default"):
                 continue
+            if change["kind"] == "ring":
+                await self._check_ring(change["name"], int(after))
             if entry is None:
                 entry = {"kind": change["kind"], "name": change["name"], "before": before, "after": []}
                 self.entries.append(entry)
@@ -970,6 +972,13 @@ class Settings:
                 entry.pop("unverified", None)
         self._save(durably=False)
         return done
+
+    async def _check_ring(self, name: str, size: int) -> None:
+        """Raise AgentError if a ring cannot be as large as this."""
+        interface, _, which = name.partition(" ")
+        largest = parse_rings(await self.programs.tool("ethtool", "-g", interface), largest=True).get(which, size)
+        if size > largest:
+            raise AgentError(f"ring {name}: cannot be {size}, its largest size is {largest}")
 
     def _entry(self, kind: str, name: str) -> dict[str, Any] | None:
         return next((entry for entry in self.entries if (entry["kind"], entry["name"]) == (kind, name)), None)

@@ -1122,10 +1122,14 @@ class SshTestbed(LockedTestbed):
             self._owned = False
 
     def _release(self, host: RemoteMachine) -> None:
+        limit = 3 * REQUEST_TIMEOUT_S
+        if not host.is_lost:
+            with contextlib.suppress(HostLostError):  # which may be noticed only now
+                host.request("clean_up", time_limit=limit)
         if host.is_lost:
             self._connect([host], _RECONNECT_S)
             self._take(host)
-        host.request("clean_up", time_limit=3 * REQUEST_TIMEOUT_S)
+            host.request("clean_up", time_limit=limit)
         host.taken = False
         assert self._record is not None  # noqa: S101 (made before)
         self._record.hosts.pop(host.key, None)
