@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -874,17 +875,16 @@ def test_hosts_that_boot_are_awaited(hosts: SshHosts) -> None:
     later.join()
 
 
-def test_hosts_that_nobody_boots_are_not_awaited(hosts: SshHosts) -> None:
+def test_hosts_that_nobody_boots_are_not_awaited(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts.stop("server")
     data = hosts.data()
     data["commands"] = {"boot": [["false"]]}
-    later = threading.Timer(1.5, hosts.start, ["server"])
-    later.start()
+    monkeypatch.setattr("quicbed.testbed.remote.time", SimpleNamespace(monotonic=time.monotonic, time=time.time))
     try:
         with pytest.raises(TestbedError, match=r"server .*: 10\.114\.0\.2 cannot be reached"):
             SshTestbed("pair", parse(Settings, data, "t")).inspect()
     finally:
-        later.join()
+        hosts.start("server")
 
 
 def test_a_second_controller_is_told_who_has_the_hosts(
@@ -1153,6 +1153,20 @@ def test_a_host_that_is_booted_again_is_awaited_with_its_link(hosts: SshHosts) -
             for step in later:
                 step.join()
         assert testbed.link_problem() is None
+
+
+def test_a_host_that_is_lost_while_another_is_regained_is_regained_too(hosts: SshHosts) -> None:
+    with SshTestbed("pair", hosts.settings()) as testbed:
+        testbed.apply(WIRE)
+        assert hosts.kill("client", "/agent/")
+        with pytest.raises(HostLostError):
+            testbed.client.run(["true"])
+        assert hosts.kill("server", "/agent/")  # of which nothing is known yet
+        testbed.recover()
+        testbed.apply(WIRE)
+        for role in ROLES:
+            assert testbed.hosts[role].run(["true"]).returncode == 0
+            assert "mtu 1400" in _shown_link(hosts, role)
 
 
 def test_competing_traffic_of_iperf3_outlives_a_lost_connection(hosts: SshHosts) -> None:

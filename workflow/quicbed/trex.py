@@ -297,12 +297,19 @@ class Port:
         """
         if self._quiet:
             return
-        status = self.status()
-        # after a restart it is nobody's, and what somebody took is theirs to give up
-        if status.get("owner") == self._user or status.get("state") in _ACTIVE:
-            self._acquire()
-            self._silence()
-            self._owned("release", again=False)
+        for left in reversed(range(_ATTEMPTS)):
+            status = self.status()
+            # after a restart it is nobody's, and what somebody took is theirs to give up
+            if status.get("owner") != self._user and status.get("state") not in _ACTIVE:
+                break
+            try:
+                self._acquire()
+                self._silence()
+                self._owned("release", again=False)
+                break
+            except NoAnswerError:  # the status tells whether it was carried out
+                if not left:
+                    raise
         self._handler, self._quiet = None, True
 
     def status(self) -> dict[str, Any]:
@@ -347,7 +354,7 @@ class Port:
         force = self._force or self.status().get("owner") == self._user
         try:
             handler = self.server.call(
-                "acquire", port_id=self.number, user=self._user, session_id=self._session, force=force
+                "acquire", again=False, port_id=self.number, user=self._user, session_id=self._session, force=force
             )
         except TrexError as error:
             if "already" not in str(error):

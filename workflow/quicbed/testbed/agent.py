@@ -154,17 +154,15 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields[0] not in ("Z", "X") else None
 
 
-def write_whole(path: Path, text: str, *, durably: bool = True) -> None:
-    """Replace a file, whole or not at all; *durably*: and have it on disk on return."""
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file, whole or not at all, and have it on disk on return."""
     part = path.with_name(path.name + ".part")
     with part.open("w", encoding="utf-8") as file:
         file.write(text)
-        if durably:
-            file.flush()
-            os.fsync(file.fileno())
+        file.flush()
+        os.fsync(file.fileno())
     part.replace(path)
-    if durably:
-        _sync_directory(path.parent)
+    _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:
@@ -970,7 +968,7 @@ class Settings:
                 )
             if (entry := self._entry(change["kind"], change["name"])) is not None:
                 entry.pop("unverified", None)
-        self._save(durably=False)
+        self._save()
         return done
 
     async def _check_ring(self, name: str, size: int) -> None:
@@ -985,9 +983,9 @@ class Settings:
 
     # -- the journal
 
-    def _save(self, *, durably: bool = True) -> None:
+    def _save(self) -> None:
         content = {"format": FORMAT, "boot_id": boot_id(), **self.identity, "entries": self.entries}
-        write_whole(self.path, json.dumps(content, indent=1) + "\n", durably=durably)
+        write_whole(self.path, json.dumps(content, indent=1) + "\n")
 
     def load(self) -> None:
         """Take over what an earlier agent has changed; settings that ended with its boot are done with."""

@@ -1058,16 +1058,17 @@ class SshTestbed(LockedTestbed):
     def _look_for_others(self) -> None:
         """Raise TestbedError if a host is in use by another controller, from which booting would take it.
 
-        Hosts that do not answer now are looked at when they are booted.
+        Hosts that do not answer now, or cannot tell, are looked at when they are booted.
         """
         self._describe()
         try:
             answer = self._background.together([host.answers() for host in self._machines])
             for host, answers in zip(self._machines, answer, strict=True):
-                with contextlib.suppress(HostLostError):
+                found = None
+                with contextlib.suppress(TestbedError):
                     found = host.request("holder") if answers else None
-                    if found is not None and not self._is_gone(found):
-                        raise self._in_use(host, found)
+                if found is not None and not self._is_gone(found):
+                    raise self._in_use(host, found)
         finally:
             self.disconnect()
 
@@ -1147,22 +1148,35 @@ class SshTestbed(LockedTestbed):
         return None
 
     def recover(self) -> None:
-        lost = [machine for machine in self._machines if machine.is_lost]
-        if not lost:
+        if not any(machine.is_lost for machine in self._machines):
             return
         self._link = None
-        for machine in self._machines:
-            if machine not in lost:
-                machine.end_programs()
-        self._regain(lost)
-        with self._signals.held():
-            for machine in lost:
-                self._take(machine)
-        self._change({machine.name: machine.standing_changes() for machine in lost})
-
-    def _regain(self, lost: Sequence[RemoteHost | RemoteTap]) -> None:
-        """Connect to hosts again. One that has been booted answers late, and can be used later than that."""
         deadline = time.monotonic() + self._patience_s
+        regained: dict[Role, RemoteHost | RemoteTap] = {}
+        while True:
+            try:
+                self._recover(regained, deadline)
+                return
+            except HostLostError:  # another one meanwhile, or the same again
+                if time.monotonic() > deadline:
+                    raise
+
+    def _recover(self, regained: dict[Role, RemoteHost | RemoteTap], deadline: float) -> None:
+        """Have all hosts as before they were lost; *regained* are those that are to be set up anew."""
+        for machine in self._machines:
+            if not machine.is_lost:
+                with contextlib.suppress(HostLostError):
+                    machine.end_programs()
+        lost = [machine for machine in self._machines if machine.is_lost]
+        regained |= {machine.name: machine for machine in lost}
+        self._regain(lost, deadline)
+        with self._signals.held():
+            for machine in regained.values():
+                self._take(machine)
+        self._change({name: machine.standing_changes() for name, machine in regained.items()})
+
+    def _regain(self, lost: Sequence[RemoteHost | RemoteTap], deadline: float) -> None:
+        """Connect to hosts again. One that has been booted answers late, and can be used later than that."""
         while True:
             try:
                 self._connect(lost, 0)

@@ -170,7 +170,11 @@ def _hops(chosen: asyncssh.SSHClientConnectionOptions) -> list[str]:
     """Hosts of `ProxyJump` ([user@]host[:port], ssh_config(5)), which asyncssh connects to itself."""
     if not isinstance(chosen.tunnel, str):
         return []
-    return [hop.rpartition("@")[2].partition(":")[0] for hop in chosen.tunnel.split(",")]
+    found = []
+    for hop in chosen.tunnel.split(","):
+        host = hop.rpartition("@")[2]
+        found.append(host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0])
+    return found
 
 
 async def _trusted(where: str, address: SshAddress, options: Mapping[str, Any]) -> Any:
