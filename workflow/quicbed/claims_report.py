@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -75,7 +76,7 @@ class Commands:
         _, lacking = self._told(one.claim)
         unknown = [name for name in one.paper.libraries if name in lacking and name not in self.project.libraries]
         names = ", ".join(one.paper.libraries[name] for name in unknown)
-        external = [f"{names} as an external endpoint"] if unknown else []
+        external = [f"{names} as {'external endpoints' if unknown[1:] else 'an external endpoint'}"] if unknown else []
         return "; ".join(external + [reason for name, reason in lacking.items() if name not in unknown])
 
     def _told(self, claim: Claim) -> tuple[set[str], dict[str, str]]:
@@ -596,26 +597,27 @@ def _bounds_text(claim: Claim) -> str:
 
 def _how(claims: Sequence[Stated], commands: Commands) -> tuple[str, str]:
     """The command that measures a claim, or the numbers of a table, and its time and disk; and what is in the way."""
-    found = [(commands.of(one.claim), _obstacle(one, commands)) for one in claims]
+    found = [(commands.of(one.claim), _obstacles(one, commands)) for one in claims]
     command = next((command for command, _ in found if command), None)
-    counts = Counter(obstacle for _, obstacle in found if obstacle)
+    counts = Counter(obstacle for _, obstacles in found for obstacle in obstacles)
     parts = [f"`{command.text()}`"] if command else []
     parts += [text if count == len(claims) else f"{count} of them {text}" for text, count in counts.items()]
     return "; ".join(parts), command.cost.text() if command else ""
 
 
-def _obstacle(one: Stated, commands: Commands) -> str:
-    """Why a claim cannot be measured, or not on a local testbed; empty where it can."""
+def _obstacles(one: Stated, commands: Commands) -> list[str]:
+    """Why a claim cannot be measured, and why not on a local testbed; empty where it can."""
     command, needs = commands.of(one.claim), one.claim.needs
     parts = []
     if command is None:
-        reason = commands.why_not(one).replace("external endpoint", "[external endpoint](external-endpoints.md)")
+        reason = commands.why_not(one)
+        reason = re.sub("external endpoints?", r"[\g<0>](external-endpoints.md)", reason)
         parts.append(f"not yet: {reason}")
     if needs is not None:
         parts.append(f"not on a local testbed: needs {needs}")
-    elif command and one.not_locally:
+    elif one.not_locally:
         parts.append("not on a local testbed: a value of the paper's hardware")
-    return "; ".join(parts)
+    return parts
 
 
 def _line(cells: Sequence[str]) -> str:
