@@ -23,7 +23,7 @@ from quicbed import campaign, certificates, driver, proof
 from quicbed import runs as quicbed_runs
 from quicbed.config import Project
 from quicbed.driver import MeasureError
-from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role
+from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role, TestbedError
 from wirefixtures import pcap, udp
 
 EXPERIMENT = """
@@ -344,6 +344,27 @@ def test_captured_runs_are_in_so_many_blocks_and_are_no_warm_up(project: Project
     assert set(cells) == {(block, label) for block in (0, 1) for label in ("AES-128-GCM", "NOOP")}
     assert len(orders(project)) == 3
     assert {entry["cell"]["slug"] for entry in runs(project, "test/*/warm-up")} == {"quinn-aes-128-gcm"}
+
+
+class Full(FakeTestbed):
+    """Has no room for the captures that are made besides."""
+
+    @contextlib.contextmanager
+    def capture(self, path: Path, **options: Any) -> Iterator[Capture]:
+        if "raw/local/test" in str(path):
+            raise TestbedError("there is no room for a capture")
+        with super().capture(path, **options) as captured:
+            yield captured
+
+
+def test_an_experiment_does_not_depend_on_captures_made_besides(project: Project) -> None:
+    text = EXPERIMENT.replace("scales:", "capture: 1\nscales:")
+    (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    run(Project(project.root, QUINN), Full())
+    more = [entry for entry in runs(project) if entry["cell"]["arm"] == "captured"]
+    assert {entry["status"] for entry in more} == {"failed"}
+    assert {entry["reason"] for entry in more} == {"capture: there is no room for a capture"}
+    assert len(orders(project)) == 3
 
 
 class Unanswering(FakeTestbed):

@@ -386,6 +386,16 @@ def test_a_folder_that_cannot_be_used_is_recorded_and_tried_again(tmp_path: Path
     assert (known["build"], known["version"]) == (copy.stem, "2.0")
     assert known["problem"] == builds.problem_of(copy) == f"{tmp_path / 'folder'}: setup-env.sh exited with 1"
 
+    changing = tmp_path / "folder" / "setup-env.sh"
+    changing.write_text("#!/bin/sh\necho more >> notes\n", encoding="utf-8")
+    with pytest.raises(UnusableError):
+        build()
+    # what it has become is known as unusable too
+    assert builds.read_known(project, "ext", "stock")["problem"]
+
+    (tmp_path / "folder" / "notes").unlink()
+    changing.write_text("#!/bin/sh\ntest -e target/compiler\n", encoding="utf-8")
+    assert builds.listing(project, "ext", "stock") == copy
     (tmp_path / "folder" / "target").mkdir()
     (tmp_path / "folder" / "target" / "compiler").touch()
     assert build() == copy

@@ -247,7 +247,7 @@ class Campaign:
         return min(limits.get(cell.arm, blocks), blocks)
 
     def unsuccessful(self, by_id: Mapping[str, Cell]) -> dict[str, str]:
-        """Cells that were measured without a single success, and why the last run failed."""
+        """Cells that count and were measured without a single success, and why the last run failed."""
         last: dict[str, str] = {}
         successful: set[str] = set()
         for block in self.blocks():
@@ -255,7 +255,8 @@ class Campaign:
                 last[cell] = attempts[-1]["reason"] or ""
                 if any(run["status"] == "ok" for run in attempts):
                     successful.add(cell)
-        return {cell: reason for cell, reason in last.items() if cell in by_id and cell not in successful}
+        counting = {cell for cell, known in by_id.items() if known.arm != CAPTURED}
+        return {cell: reason for cell, reason in last.items() if cell in counting - successful}
 
     def problems(self) -> list[str]:
         """What must not pass for a finished experiment.
@@ -277,7 +278,8 @@ class Campaign:
             for cell, reason in self.unsuccessful(by_id).items()
         ]
         if self.failures_are_findings:
-            return contradicting + (unsuccessful if len(unsuccessful) == len(by_id) else [])
+            counting = [cell for cell in by_id.values() if cell.arm != CAPTURED]
+            return contradicting + (unsuccessful if len(unsuccessful) == len(counting) else [])
         unproven = [f"{slug}: not measured: {reason}" for slug, reason in self.unproven.items()]
         return unproven + contradicting + unsuccessful
 
@@ -287,7 +289,7 @@ class Campaign:
             return {}
         found = dict.fromkeys(self.unproven, "not proven")
         for cell in self.cells:
-            if cell.id in self.excluded:
+            if cell.id in self.excluded or cell.arm == CAPTURED:
                 continue
             runs = [run for block in self.blocks() for run in self.runs(block).get(cell.id, [])]
             failed = sum(run["status"] == "failed" for run in runs)
@@ -300,7 +302,7 @@ class Campaign:
         if self.scale.max_minutes is None:
             return False
         finished = (run for block in self.blocks() for attempts in self.runs(block).values() for run in attempts)
-        spent: float = sum(run["metrics"].get("run_wall_s", 0.0) for run in finished)
+        spent: float = sum(run["metrics"].get("run_wall_s", 0.0) for run in finished if run["cell"]["arm"] != CAPTURED)
         return spent >= self.scale.max_minutes * 60
 
     def precise(self, by_id: Mapping[str, Cell]) -> bool:

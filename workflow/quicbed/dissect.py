@@ -36,6 +36,7 @@ from quicbed import handshake, proof, tshark
 from quicbed.capture import Capture, CaptureError
 from quicbed.details import OPENINGS
 from quicbed.look import CAPTURE, KEYS, PORT
+from quicbed.plan import CAPTURED
 from quicbed.reference import LEFT_OUT
 from quicbed.runs import RUN_FILE, RunsError, origin_of, write_parquet
 
@@ -102,7 +103,7 @@ def read(root: Path, jobs: int = 1) -> pl.DataFrame:
         raise RunsError(f"{root}: no such directory of runs; measure first or name another")
     with tempfile.TemporaryDirectory(prefix="quicbed-dissect-") as temporary:
         found = list(_scan(root.absolute(), Path(temporary)))
-        decrypts = any(all((one.directory / name).is_file() for name in (CAPTURE, KEYS)) for one in found)
+        decrypts = any(all((one.directory / name).is_file() for name in (CAPTURE, KEYS, HANDSHAKES)) for one in found)
         if decrypts and (missing := tshark.problem()) is not None:
             raise tshark.TsharkError(missing)
         workers = min(jobs, len(found))
@@ -226,11 +227,14 @@ def _rows(stored: _Stored) -> list[dict[str, Any]]:
             "label": str(run["cell"]["label"]),
             "cell": str(run["cell"]["id"]),
         }
+        if run["cell"]["arm"] == CAPTURED and not (directory / OPENINGS).is_file():
+            return []  # nothing was read from it but sizes of frames
         capture = directory / CAPTURE
         if stored.left_out is not None and not capture.is_file():
             return [row | stored.left_out | {"outcome": NOT_HERE}]
-        content = capture.read_bytes()
-        row |= {"capture_sha256": hashlib.sha256(content).hexdigest(), "capture_bytes": len(content)}
+        with capture.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        row |= {"capture_sha256": checksum, "capture_bytes": capture.stat().st_size}
         compared = _handshakes if row["workload"] == "handshake" else _download
         return [row | {"index": index} | _compared(*pair) for index, *pair in compared(directory, run)]
     except _UNUSABLE as error:

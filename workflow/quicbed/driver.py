@@ -424,8 +424,19 @@ class Driver:
             return self._run(cell, workload, scale, link, directory, count, key_log, profile)
         capture = directory / "capture.pcap"
         snaplen = _snaplen(link_of(cell, link)) if observed else CAPTURED_BYTES
-        with self.testbed.capture(capture, snaplen=snaplen) as seen:
-            attempt = self._run(cell, workload, scale, link, directory, count, key_log, profile)
+        begin = now()
+        try:
+            with self.testbed.capture(capture, snaplen=snaplen) as seen:
+                attempt = self._run(cell, workload, scale, link, directory, count, key_log, profile)
+        except HostLostError:
+            raise
+        except TestbedError as error:
+            if observed:
+                raise
+            # nothing depends on it
+            attempt = Attempt(started_at=begin)
+            attempt.fail(f"capture: {error}")
+            return attempt
         attempt.host["capture"] = seen.facts()
         if not observed:
             # what a capture with gaps shows is no metric

@@ -241,10 +241,12 @@ _HOST_SETTINGS = ("cpus", "governor", "irq_cpus", "rings", "sysctl", "ingress")
 
 
 def host_settings(testbed: Testbed) -> str | None:
-    """Digest of what the configuration sets on both hosts while they measure; None where it cannot set anything."""
+    """Digest of what the configuration sets on both hosts while they measure; None where it sets nothing."""
     if testbed.kind != "ssh":
         return None
     chosen = {role: host.model_dump(include=set(_HOST_SETTINGS)) for role, host in testbed.hosts.items()}
+    if not any(value for host in chosen.values() for value in host.values()):
+        return None
     for host in chosen.values():
         host["sysctl"] = {name: str(value) for name, value in host["sysctl"].items()}
     return digest(chosen)

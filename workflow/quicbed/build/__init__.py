@@ -425,8 +425,10 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
                     with march.compilers(project):
                         _build(project, name, flavour, directory, jobs=jobs, log=log)
                 except UnusableError as error:
-                    known = {"build": directory.name, "library": name, "flavour": flavour}
-                    write_json(copy, {**known, "version": version_of(project, name), "problem": str(error)})
+                    known = {"library": name, "flavour": flavour, "version": version_of(project, name)}
+                    # a folder that has changed meanwhile has another id already, by which it is looked for
+                    for place in {copy, listing(project, name, flavour)}:
+                        write_json(place, {"build": place.stem, **known, "problem": str(error)})
                     raise
     write_json(copy, json.loads((directory / "build.json").read_text(encoding="utf-8")))
     return copy
