@@ -21,7 +21,7 @@ BEFORE = {
     **{f"irq {number}": "7" for number in INTERRUPTS},
 }
 
-# As the kernel and ethtool 6 have it.
+# As the kernel and ethtool 6 have it; who is killed has set a ring or not.
 ETHTOOL = f"""#!/bin/sh
 case "$1 $2" in
 "-g INTERFACE")
@@ -41,7 +41,7 @@ case "$1 $2" in
         echo "netlink error: Invalid argument" >&2
         exit 1
     fi
-    echo $((($4 + {STEP - 1}) / {STEP} * {STEP})) > "$3" ;;
+    echo $((($4 + {STEP - 1}) / {STEP} * {STEP})) > "$3.new" && mv "$3.new" "$3" ;;
 *) exec MACHINE/ethtool "$@" ;;
 esac
 """
