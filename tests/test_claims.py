@@ -922,7 +922,7 @@ def test_a_command_measures_the_libraries_of_a_claim_alone() -> None:
     [
         # one of the two libraries that are compared is not ours
         ("quic-on-the-highway/fig3-lsquic-quiche", "", "LSQUIC as an external endpoint"),
-        ("quic-on-the-highway/fig3-range", "", "mvfst, picoquic, LSQUIC as an external endpoint"),
+        ("quic-on-the-highway/fig3-range", "", "mvfst, picoquic, LSQUIC as external endpoints"),
         ("quic-on-the-highway/fig3-tcp", "aioquic,quic-go,quiche,tcp-tls", ""),
         ("quic-on-the-highway/fig9-native", "quiche", ""),
         ("quic-on-the-highway/fig9-native-hosts", "", "experiment `hardware-native`"),
