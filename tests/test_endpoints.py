@@ -319,7 +319,7 @@ def test_a_client_without_a_server_gives_up(bench: Bench, library: str) -> None:
 @pytest.mark.parametrize("role", ["client", "server"])
 @pytest.mark.parametrize(
     "argv",
-    [["--frobnicate", "1"], [], ["--cipher", "rot13"], ["--bytes", "-1"], ["--listen", "here"], ["--save", ".."]],
+    [["--frobnicate", "1"], [], ["--cipher", "rot13"], ["--bytes", "-1"], ["--listen", "here"], ["--save", ".."], ["--verify", "no"]],
 )
 def test_a_wrong_command_line_is_one_line_and_code_2(bench: Bench, library: str, role: str, argv: list[str]) -> None:
     done = subprocess.run(
@@ -327,6 +327,20 @@ def test_a_wrong_command_line_is_one_line_and_code_2(bench: Bench, library: str,
     )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
+def test_only_who_saves_a_file_can_leave_the_server_unverified(bench: Bench, tmp_path: Path, library: str) -> None:
+    client = [bench.program(library, "stock", "client"), "--connect", "127.0.0.1:9", "--server-name", "server"]
+    for more, why in (
+        (["--verify", "off", "--bytes", "9"], "--verify off: only with --save"),
+        (["--verify", "off", "--save", "x", "--ca", "ca.pem"], "--ca: not with --verify off"),
+        (["--save", "x"], "--ca is missing"),
+    ):
+        argv = [*client, "--events", str(tmp_path / "client.jsonl"), *more]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+        assert done.returncode == 2
+        assert why in done.stderr
 
 
 @pytest.mark.parametrize("library", TCP)  # those over QUIC do the same in the runner's folders, see test_external
@@ -341,6 +355,11 @@ def test_files_are_served_and_saved(bench: Bench, tmp_path: Path, library: str) 
     argv += ["--ca", str(certificates.directory(PROJECT) / "ca.pem"), "--events", str(log)]
     argv += ["--save", str(tmp_path / "a-file.bin")]
     assert subprocess.run(argv, stderr=subprocess.DEVNULL, timeout=60, check=False).returncode == 0, log.read_text()
+    assert (tmp_path / "a-file.bin").read_bytes() == content
+    unverified = [*argv, "--verify", "off"]
+    del unverified[unverified.index("--ca") : unverified.index("--ca") + 2]
+    (tmp_path / "a-file.bin").unlink()
+    assert subprocess.run(unverified, stderr=subprocess.DEVNULL, timeout=60, check=False).returncode == 0
     assert (tmp_path / "a-file.bin").read_bytes() == content
     saved = events.read(log, "client").connections[0]
     assert (saved.bytes_requested, saved.bytes_received, saved.content_ok) == (SIZE, SIZE, True)

@@ -497,8 +497,10 @@ class Runner:
         made = {name: self.directory / role / name.lower() for name in ("LOGS", "WWW", "DOWNLOADS", "CERTS")}
         for path in made.values():
             path.mkdir(parents=True, exist_ok=True)
-        for name, source in (("cert.pem", "server.pem"), ("priv.key", "server.key"), ("ca.pem", "ca.pem")):
+        for name, source in (("cert.pem", "server.pem"), ("priv.key", "server.key")):
             shutil.copy(self.identity / source, made["CERTS"] / name)
+        for foreign in {"client": ("CERTS", "WWW"), "server": ("DOWNLOADS",)}[role]:
+            del made[foreign]
         told = {name: f"{path}/" for name, path in made.items() if name != "LOGS"} | {"LOGS": str(made["LOGS"])}
         keys = {"SSLKEYLOGFILE": str(made["LOGS"] / "keys.log")}
         return {**os.environ, "TESTCASE": "goodput", **told, **keys, **more}
@@ -545,8 +547,14 @@ def test_a_generated_folder_serves_and_fetches_files_of_any_content(
         done = runner.fetch(folder, *files)
         assert done.returncode == 0, done.stdout + done.stderr
         assert runner.fetch(folder, "missing").returncode == 1
-    downloads = Path(runner.environment("client")["DOWNLOADS"])
-    assert {name: (downloads / name).read_bytes() for name in files} == files
+        downloads = Path(runner.environment("client")["DOWNLOADS"])
+        assert {name: (downloads / name).read_bytes() for name in files} == files
+        # a client that is given a trust anchor verifies the server against it
+        shutil.copy(identity / "ca.pem", folder)
+        assert runner.fetch(folder, "tiny.bin").returncode == 0
+        certificates.make(tmp_path / "stranger")
+        shutil.copy(tmp_path / "stranger" / "ca.pem", folder)
+        assert runner.fetch(folder, "tiny.bin").returncode == 1
     logs = tmp_path / "client" / "logs"
     times = json.loads((logs / "time.json").read_text())
     assert times["start"] < times["end"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import ssl
 import time
 from typing import Any, cast
 
@@ -180,15 +181,18 @@ def main() -> int:
         return events.unsupported(reason)
     try:
         key_log = library.KeyLog(options.key_log) if options.key_log else None
-        trusted = library.read("ca", options.ca, load_pem_x509_certificates)
+        trusted = library.read("ca", options.ca, load_pem_x509_certificates) if options.verify else []
     except (OSError, ValueError) as error:
         return events.error(one_line(error))
     library.set_up(options)
     configuration = library.configuration(options, key_log, is_client=True, idle_timeout=options.timeout)
     configuration.server_name = options.server_name
-    configuration.load_verify_locations(
-        cadata=b"".join(certificate.public_bytes(Encoding.PEM) for certificate in trusted)
-    )
+    if options.verify:
+        configuration.load_verify_locations(
+            cadata=b"".join(certificate.public_bytes(Encoding.PEM) for certificate in trusted)
+        )
+    else:
+        configuration.verify_mode = ssl.CERT_NONE
     waiter = Waiter()
     gc.collect()
     gc.freeze()

@@ -194,6 +194,8 @@ static bool client_option(struct options *options, const char *option, const cha
         options->server_name = value;
     else if (strcmp(option, "--ca") == 0)
         options->ca = value;
+    else if (strcmp(option, "--verify") == 0)
+        options->verify = parse_choice(option, value, "on", "off");
     else if (strcmp(option, "--bytes") == 0)
         options->bytes = parse_number(option, value, 0, INT64_MAX);
     else if (strcmp(option, "--save") == 0)
@@ -352,6 +354,7 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
         .group_name = "x25519",
         .signature_name = "rsa-2048",
         .gso = true,
+        .verify = true,
         .gro = true,
         .initial_size = SMALLEST_DATAGRAM,
         .udp_payload = 1472, /* what an MTU of 1500 bytes leaves of IPv4 */
@@ -386,7 +389,12 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
     if (role == CLIENT) {
         require(options->address[0] != '\0' ? options : NULL, "--connect");
         require(options->server_name, "--server-name");
-        require(options->ca, "--ca");
+        if (!options->verify && options->save == NULL)
+            usage_error("--verify off: only with --save, what is measured comes from a verified server");
+        if (!options->verify && options->ca != NULL)
+            usage_error("--ca: not with --verify off");
+        if (options->verify)
+            require(options->ca, "--ca");
         require(bytes_given || options->save != NULL ? options : NULL, "--bytes");
         if (bytes_given && options->save != NULL)
             usage_error("--bytes: not with --save, which asks for a file");

@@ -78,7 +78,8 @@ struct options {
 
     /* client */
     const char *server_name;
-    const char *ca;
+    bool verify;
+    const char *ca; /* NULL: any certificate is accepted, for saving files only */
     uint64_t bytes; /* the most there can be where a file is saved */
     const char *save; /* file to write what arrives to, named like the one asked for; NULL: none */
     uint64_t connections;

@@ -130,8 +130,8 @@ static CURLcode configure(CURL *curl, struct connection *connection, const char 
 
     SET(CURLOPT_SSLVERSION, (long)(CURL_SSLVERSION_TLSv1_3 | CURL_SSLVERSION_MAX_TLSv1_3));
     SET(CURLOPT_SSL_SESSIONID_CACHE, 0L);
-    SET(CURLOPT_SSL_VERIFYPEER, 1L);
-    SET(CURLOPT_SSL_VERIFYHOST, 2L);
+    SET(CURLOPT_SSL_VERIFYPEER, options->verify ? 1L : 0L);
+    SET(CURLOPT_SSL_VERIFYHOST, options->verify ? 2L : 0L);
     SET(CURLOPT_CAINFO, options->ca);
     SET(CURLOPT_CAPATH, NULL);
 

@@ -90,7 +90,7 @@ static CURLcode on_ssl_context(CURL *curl, void *ssl_context, void *argument)
     if (connection->socket_error != NULL)
         return CURLE_SSL_CIPHER;
     /* libcurl would complete the handshake and look at the certificate afterwards, and send no alert. */
-    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_verify(context, connection->options->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
     SSL_CTX_set_info_callback(context, on_state);
     SSL_CTX_set_msg_callback(context, on_message);
     SSL_CTX_set_msg_callback_arg(context, argument);

@@ -121,7 +121,7 @@ static bool open_connection(struct connection *connection, SSL_CTX *context)
         || SSL_set_event_handling_mode(connection->ssl, SSL_VALUE_EVENT_HANDLING_MODE_EXPLICIT) != 1
         || SSL_set_default_stream_mode(connection->ssl, SSL_DEFAULT_STREAM_MODE_NONE) != 1
         || SSL_set_tlsext_host_name(connection->ssl, options->server_name) != 1
-        || SSL_set1_host(connection->ssl, options->server_name) != 1) {
+        || (options->verify && SSL_set1_host(connection->ssl, options->server_name) != 1)) {
         BIO_free(bio);
         fail(connection, "%s", openssl_error("OpenSSL cannot make a connection"));
         return false;

@@ -90,7 +90,7 @@ SSL_CTX *make_context(const struct options *options, const char **reason)
         failed = options->group->tls_name;
     else if (SSL_CTX_set_ciphersuites(context, options->cipher->iana) != 1)
         failed = options->cipher->iana;
-    else if (client && SSL_CTX_load_verify_file(context, options->ca) != 1)
+    else if (client && options->verify && SSL_CTX_load_verify_file(context, options->ca) != 1)
         failed = options->ca;
     else if (!client && SSL_CTX_use_certificate_chain_file(context, options->certificate) != 1)
         failed = options->certificate;
@@ -108,7 +108,7 @@ SSL_CTX *make_context(const struct options *options, const char **reason)
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_num_tickets(context, 0);
     if (client) {
-        SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+        SSL_CTX_set_verify(context, options->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
         SSL_CTX_set_alpn_protos(context, alpn, ALPN_LENGTH);
     } else {
         SSL_CTX_set_alpn_select_cb(context, choose_alpn, NULL);

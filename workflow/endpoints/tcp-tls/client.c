@@ -68,18 +68,19 @@ static void on_state(const SSL *ssl, int where, int result)
 
 static CURLcode on_ssl_context(CURL *curl, void *ssl_context, void *argument)
 {
+    const struct options *options = ((struct connection *)argument)->options;
     SSL_CTX *context = ssl_context;
 
     (void)curl;
-    if (!allow_algorithms(context, ((struct connection *)argument)->options->signature))
+    if (!allow_algorithms(context, options->signature))
         return CURLE_SSL_CERTPROBLEM;
     /* libcurl would complete the handshake and look at the certificate afterwards, and send no alert. */
-    SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
+    SSL_CTX_set_verify(context, options->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
     SSL_CTX_set_ex_data(context, connection_slot, argument);
     SSL_CTX_set_info_callback(context, on_state);
     SSL_CTX_set_msg_callback(context, on_message);
     SSL_CTX_set_msg_callback_arg(context, argument);
-    if (((struct connection *)argument)->options->key_log != NULL)
+    if (options->key_log != NULL)
         SSL_CTX_set_keylog_callback(context, log_secret);
     return CURLE_OK;
 }

@@ -84,13 +84,17 @@ pub fn signatures() -> Vec<&'static str> {
     known.map(|signature| signature.name).collect()
 }
 
-/// The TLS context of a client: verifies the server against `--ca`, and against nothing else.
+/// The TLS context of a client: verifies the server against `--ca`, and against nothing else, unless that is switched off.
 pub fn client(options: &ClientOptions) -> Result<SslContextBuilder, String> {
     let mut context = context(&options.common)?;
-    context
-        .set_ca_file(&options.ca)
-        .map_err(|error| about("--ca", &options.ca, error))?;
-    context.set_verify(SslVerifyMode::PEER);
+    match &options.ca {
+        Some(ca) => {
+            let set = context.set_ca_file(ca);
+            set.map_err(|error| about("--ca", ca, error))?;
+            context.set_verify(SslVerifyMode::PEER);
+        }
+        None => context.set_verify(SslVerifyMode::NONE),
+    }
     context
         .set_alpn_protos(&alpn_list())
         .map_err(|error| format!("cannot set up TLS: {error}"))?;

@@ -54,6 +54,8 @@ class ClientOptions(Options):
     connect: Address | None = None
     server_name: str | None = None
     ca: str | None = None
+    """PEM trust anchor; None if any certificate is accepted, which is for saving files only."""
+    verify: bool = True
     bytes: int | None = None
     """Not where a file is saved."""
     save: str | None = None
@@ -153,6 +155,7 @@ _CLIENT: dict[str, Callable[[str], Any]] = {
     "connect": _address,
     "server-name": _text,
     "ca": _text,
+    "verify": _switch,
     "bytes": _number(0, _U64),
     "save": _to_save,
     "connections": _number(1, _U64),
@@ -195,6 +198,12 @@ def parse(role: str, arguments: Sequence[str]) -> Options | None:
             setattr(options, name.replace("-", "_"), value)
     if {"bytes", "save"} <= seen:
         raise UsageError("--bytes: not with --save, which asks for a file")
+    if isinstance(options, ClientOptions) and not options.verify:
+        if options.save is None:
+            raise UsageError("--verify off: only with --save, what is measured comes from a verified server")
+        if options.ca is not None:
+            raise UsageError("--ca: not with --verify off")
+        seen.add("ca")
     for name in _REQUIRED[role]:
         if name not in seen and not (name == "bytes" and "save" in seen):
             raise UsageError(f"--{name} is missing")

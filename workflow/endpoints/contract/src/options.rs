@@ -67,7 +67,8 @@ impl Cipher {
 pub enum Aead {
     /// The AEAD of the negotiated suite.
     Standard,
-    /// Payload unaltered, a constant tag that is not verified.
+    /// Payload unaltered, a constant tag; what a receiver does with the tag is the library's flavour
+    /// (docs/libraries.md).
     Noop,
     /// 1-RTT packets without packet protection, and without a tag.
     Noenc,
@@ -164,8 +165,8 @@ pub struct ClientOptions {
     pub connect: SocketAddr,
     /// Name verified in the certificate and sent as SNI.
     pub server_name: String,
-    /// PEM trust anchor.
-    pub ca: PathBuf,
+    /// PEM trust anchor; `None` if any certificate is accepted, which is for saving files only.
+    pub ca: Option<PathBuf>,
     /// Bytes to ask for on each connection; as many as there can be where a file is saved.
     pub bytes: u64,
     /// File to write what arrives to; its name is that of the file asked for.
@@ -336,7 +337,7 @@ impl ClientOptions {
     ) -> Result<Command<ClientOptions>, UsageError> {
         let mut common = CommonOptions::default();
         let (mut connect, mut server_name, mut ca, mut bytes) = (None, None, None, None);
-        let mut save = None;
+        let (mut save, mut verify) = (None, true);
         let (mut connections, mut timeout) = (1, Duration::from_secs(60));
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
@@ -349,6 +350,7 @@ impl ClientOptions {
                 "connect" => connect = Some(address(&name, &mut parser)?),
                 "server-name" => server_name = Some(text(&name, &mut parser)?),
                 "ca" => ca = Some(PathBuf::from(parser.value()?)),
+                "verify" => verify = switch(&name, &mut parser)?,
                 "bytes" => bytes = Some(number(&name, &mut parser, 0..=u64::MAX)?),
                 "save" => save = Some(PathBuf::from(parser.value()?)),
                 "connections" => connections = number(&name, &mut parser, 1..=u64::MAX)?,
@@ -365,10 +367,22 @@ impl ClientOptions {
                 ));
             }
         }
+        if !verify && save.is_none() {
+            return Err(UsageError(
+                "--verify off: only with --save, what is measured comes from a verified server"
+                    .into(),
+            ));
+        }
+        if !verify && ca.is_some() {
+            return Err(UsageError("--ca: not with --verify off".into()));
+        }
         Ok(Command::Run(ClientOptions {
             connect: required("connect", connect)?,
             server_name: required("server-name", server_name)?,
-            ca: required("ca", ca)?,
+            ca: match verify {
+                true => Some(required("ca", ca)?),
+                false => None,
+            },
             bytes: required("bytes", bytes)?,
             save,
             connections,
@@ -701,6 +715,28 @@ mod tests {
             assert!(saved(wrong).unwrap_err().starts_with("--save"), "{wrong}");
         }
         assert!(client("--save x").unwrap_err().starts_with("--bytes"));
+    }
+
+    #[test]
+    fn only_who_saves_a_file_can_leave_the_server_unverified() {
+        let parsed = |line: &str| match ClientOptions::parse(words(line)) {
+            Ok(Command::Run(options)) => Ok(options.ca),
+            Ok(Command::Describe) => panic!("not a description"),
+            Err(error) => Err(error.to_string()),
+        };
+        let saving = CLIENT.replace("--bytes 10", "--save x");
+        let bare = saving.replace("--ca ca.pem", "");
+        assert_eq!(parsed(&saving), Ok(Some("ca.pem".into())));
+        assert_eq!(
+            parsed(&format!("{saving} --verify on")),
+            Ok(Some("ca.pem".into()))
+        );
+        assert_eq!(parsed(&format!("{bare} --verify off")), Ok(None));
+        assert_eq!(parsed(&bare).unwrap_err(), "--ca is missing");
+        let both = parsed(&format!("{saving} --verify off"));
+        assert_eq!(both.unwrap_err(), "--ca: not with --verify off");
+        let measured = parsed(&format!("{CLIENT} --verify off")).unwrap_err();
+        assert!(measured.starts_with("--verify off: only with --save"));
     }
 
     #[test]

@@ -24,8 +24,9 @@ const MAX_STREAMS: u16 = 100;
 
 /// Who a configuration is for.
 pub enum Credentials<'a> {
+    /// Verifies the server, or accepts any without a trust anchor.
     Client {
-        ca: &'a Path,
+        ca: Option<&'a Path>,
     },
     Server {
         certificate: &'a Path,
@@ -137,12 +138,18 @@ impl Library {
         };
         Ok(match credentials {
             Credentials::Client { ca } => {
-                let ca = text(ca)?;
+                let ca = ca.map(text).transpose()?;
                 config.Type = ffi::QUIC_CREDENTIAL_TYPE_NONE;
-                config.Flags |= ffi::QUIC_CREDENTIAL_FLAG_CLIENT
-                    | ffi::QUIC_CREDENTIAL_FLAG_USE_TLS_BUILTIN_CERTIFICATE_VALIDATION
-                    | ffi::QUIC_CREDENTIAL_FLAG_SET_CA_CERTIFICATE_FILE;
-                config.CaCertificateFile = ca.as_ptr();
+                config.Flags |= ffi::QUIC_CREDENTIAL_FLAG_CLIENT;
+                match &ca {
+                    Some(ca) => {
+                        config.Flags |=
+                            ffi::QUIC_CREDENTIAL_FLAG_USE_TLS_BUILTIN_CERTIFICATE_VALIDATION
+                                | ffi::QUIC_CREDENTIAL_FLAG_SET_CA_CERTIFICATE_FILE;
+                        config.CaCertificateFile = ca.as_ptr();
+                    }
+                    None => config.Flags |= ffi::QUIC_CREDENTIAL_FLAG_NO_CERTIFICATE_VALIDATION,
+                }
                 call!(
                     self,
                     ConfigurationLoadCredential,

@@ -44,7 +44,8 @@ type ClientOptions struct {
 	Common
 	Connect    netip.AddrPort
 	ServerName string
-	CA         string
+	// CA is the PEM trust anchor; empty if any certificate is accepted, which is for saving files only.
+	CA string
 	// Bytes is the number to ask for; the largest there is where a file is saved.
 	Bytes uint64
 	// Save is the file to write what arrives to; its name is that of the file asked for.
@@ -114,6 +115,7 @@ func defaults(about *Description) Common {
 // ParseClient reads the arguments of a client, without the program's name.
 func ParseClient(arguments []string, about *Description) (*ClientOptions, error) {
 	options := &ClientOptions{Common: defaults(about), Connections: 1, Timeout: 60 * time.Second}
+	verify := true
 	given, err := parse(arguments, func(name, value string) error {
 		switch name {
 		case "connect":
@@ -122,6 +124,8 @@ func ParseClient(arguments []string, about *Description) (*ClientOptions, error)
 			options.ServerName = value
 		case "ca":
 			options.CA = value
+		case "verify":
+			return toggle(value, &verify)
 		case "bytes":
 			return number(value, 0, math.MaxUint64, &options.Bytes)
 		case "save":
@@ -149,6 +153,16 @@ func ParseClient(arguments []string, about *Description) (*ClientOptions, error)
 				return options, errors.New("--bytes: not with --save, which asks for a file")
 			}
 			options.Bytes = math.MaxUint64
+		}
+		if !verify {
+			if wanted != "save" {
+				return options, errors.New(
+					"--verify off: only with --save, what is measured comes from a verified server")
+			}
+			if slices.Contains(given, "ca") {
+				return options, errors.New("--ca: not with --verify off")
+			}
+			given = append(given, "ca")
 		}
 		err = options.check(given, "connect", "server-name", "ca", wanted)
 	}

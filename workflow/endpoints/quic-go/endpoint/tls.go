@@ -89,8 +89,14 @@ func tlsConfig(options *contract.Common, keyLog io.Writer) *tls.Config {
 	}
 }
 
-// ClientTLS trusts the certificates of a PEM file.
+// ClientTLS trusts the certificates of a PEM file, or any without one.
 func ClientTLS(options *contract.ClientOptions, keyLog io.Writer) (*tls.Config, error) {
+	if options.CA == "" {
+		config := tlsConfig(&options.Common, keyLog)
+		config.ServerName = options.ServerName
+		config.InsecureSkipVerify = true
+		return config, nil
+	}
 	pem, err := os.ReadFile(options.CA)
 	if err != nil {
 		return nil, fmt.Errorf("--ca: %w", err)

@@ -50,7 +50,10 @@ pub fn run() -> i32 {
 fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
     let cryptography = setup::cryptography(&options.common);
     let client = Client {
-        trust: Trust::from_file(&options.ca, &cryptography)?,
+        trust: match &options.ca {
+            Some(ca) => Trust::from_file(ca, &cryptography)?,
+            None => Trust::in_anyone(&cryptography),
+        },
         cryptography,
         // A request is short.
         transport: Arc::new(setup::transport(&options.common, false)),

@@ -175,7 +175,6 @@ pub fn runtime() -> Result<tokio::runtime::Runtime, String> {
 pub struct InForce {
     #[serde(flatten)]
     pub options: OptionsInForce,
-    /// Of the AES instructions; ring does not tell.
     aes_hardware: Option<bool>,
 }
 
@@ -215,9 +214,23 @@ pub fn endpoint(
     let endpoint = Endpoint::new_with_abstract_socket(config, server, metered, runtime)?;
     let in_force = InForce {
         options: in_force,
-        aes_hardware: None,
+        aes_hardware: aes_hardware(),
     };
     Ok((endpoint, in_force))
+}
+
+/// Whether ring uses the AES instructions of the processor. It does not tell, and nothing switches them off: these are
+/// the features that it goes by on x86-64 (`RequiredCpuFeatures` of `hw` and `clmul` in its src/aead), read from the same
+/// CPUID. `None` on other processors.
+fn aes_hardware() -> Option<bool> {
+    #[cfg(target_arch = "x86_64")]
+    return Some(
+        is_x86_feature_detected!("aes")
+            && is_x86_feature_detected!("pclmulqdq")
+            && is_x86_feature_detected!("ssse3"),
+    );
+    #[cfg(not(target_arch = "x86_64"))]
+    None
 }
 
 /// Fills in what was read back from a connection.

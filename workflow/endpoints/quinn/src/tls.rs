@@ -8,7 +8,7 @@ use std::sync::Arc;
 use quicbed_contract::ALPN;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::{ring, CryptoProvider, SupportedKxGroup};
+use rustls::crypto::{self, ring, CryptoProvider, SupportedKxGroup, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::quic::Suite;
@@ -67,9 +67,9 @@ pub fn aes_128_gcm() -> &'static Tls13CipherSuite {
     }
 }
 
-/// Trust in the certificates of one PEM file.
+/// Trust in the certificates of one PEM file, or in any.
 pub struct Trust {
-    verifier: Arc<WebPkiServerVerifier>,
+    verifier: Arc<dyn ServerCertVerifier>,
 }
 
 impl Trust {
@@ -85,6 +85,14 @@ impl Trust {
             .build()
             .map_err(|e| failed(&e))?;
         Ok(Self { verifier })
+    }
+
+    /// Whatever the certificate is; that the server has its key is verified all the same.
+    pub fn in_anyone(cryptography: &Cryptography) -> Self {
+        let algorithms = cryptography.provider.signature_verification_algorithms;
+        Self {
+            verifier: Arc::new(AnyCertificate { algorithms }),
+        }
     }
 
     /// The TLS configuration of one client connection.
@@ -111,10 +119,51 @@ impl Trust {
     }
 }
 
-/// rustls' verifier of certificate and server name; the signature scheme is noted on the way.
+/// Accepts every certificate.
+#[derive(Debug)]
+struct AnyCertificate {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        crypto::verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// A verifier of certificate and server name; the signature scheme is noted on the way.
 #[derive(Debug)]
 struct ObservingVerifier {
-    verifier: Arc<WebPkiServerVerifier>,
+    verifier: Arc<dyn ServerCertVerifier>,
     observation: Arc<Observation>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,16 +60,9 @@ pub fn run() -> i32 {
 /// Makes all connections. Fails only for what concerns the program; a failed connection is an event.
 fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
     let key_log = KeyLogFile::open(options.common.key_log.as_deref())?;
-    let failed = |error: &dyn std::fmt::Display| format!("--ca {}: {error}", options.ca.display());
-    let ca = fs::read(&options.ca).map_err(|error| failed(&error))?;
-    let tls = || {
-        let mut tls = setup::tls(&key_log)?;
-        tls.trust_pem(&ca)?;
-        tls.build()
-    };
     let downloads = Downloads {
         options,
-        tls: tls().map_err(|error| failed(&error))?,
+        tls: tls(options.ca.as_deref(), &key_log)?,
         protection: protection::probe(),
     };
     for index in 0..options.connections {
@@ -79,6 +73,24 @@ fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> 
         events.client_connection(&connection);
     }
     Ok(())
+}
+
+/// The TLS configuration of a client, which accepts any certificate without a trust anchor.
+fn tls(ca: Option<&Path>, key_log: &KeyLogFile) -> Result<Config, String> {
+    let set_up = |error: s2n_tls::error::Error| format!("cannot set up TLS: {error}");
+    let mut tls = setup::tls(key_log).map_err(set_up)?;
+    match ca {
+        Some(ca) => {
+            let failed = |error: &dyn std::fmt::Display| format!("--ca {}: {error}", ca.display());
+            let pem = fs::read(ca).map_err(|error| failed(&error))?;
+            tls.trust_pem(&pem).map_err(|error| failed(&error))?;
+        }
+        None => {
+            // SAFETY: is for clients that are not to know whom they talk to, as here.
+            unsafe { tls.disable_x509_verification() }.map_err(set_up)?;
+        }
+    }
+    tls.build().map_err(set_up)
 }
 
 /// What all connections have in common.
