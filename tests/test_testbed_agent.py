@@ -248,6 +248,112 @@ def test_a_value_that_held_at_last_is_protected_again(rounding: Path, tmp_path: 
     assert asyncio.run(later.restore()) == ([], ["sysctl a.clamped"])
 
 
+class Refused(type(Path())):  # type: ignore[misc]
+    """A setting that is not to be written."""
+
+    refusal: BaseException = OSError(errno.EINVAL, "Invalid argument")
+
+    def write_text(self, *_: Any, **__: Any) -> int:
+        raise self.refusal
+
+
+@pytest.fixture
+def refusing(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernel refuses whatever `a.refused` is set to."""
+    for name in ("a.refused", "a.three"):
+        (kernel / name).write_text("1")
+    monkeypatch.setitem(
+        agent._FILES, "sysctl", lambda name: (Refused if name == "a.refused" else type(kernel))(kernel / name)
+    )
+    return kernel
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("somebody", ["2", "77"])
+@pytest.mark.parametrize("refusal", [Refused.refusal, asyncio.CancelledError()])
+def test_what_a_change_that_fails_has_not_come_to_is_left_alone(
+    refusing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: bool, somebody: str, refusal: BaseException
+) -> None:
+    monkeypatch.setattr(Refused, "refusal", refusal)
+    settings = _settings(tmp_path)
+    with pytest.raises((agent.AgentError, asyncio.CancelledError)):
+        asyncio.run(settings.apply([_change("a.one", "2"), _change("a.refused", "2"), _change("a.three", "2")]))
+    journal = json.loads((tmp_path / "journal.json").read_text())
+    assert [entry["name"] for entry in journal["entries"]] == ["a.one", "a.refused"]
+    (refusing / "a.three").write_text(somebody)
+    if later:  # by the next agent
+        settings = _settings(tmp_path)
+        settings.load()
+    assert asyncio.run(settings.restore()) == (["sysctl a.one"], [])
+    assert (refusing / "a.one").read_text() == "1"
+    assert (refusing / "a.three").read_text() == somebody
+
+
+def test_what_was_set_before_a_change_that_fails_stays_protected(refusing: Path, tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    asyncio.run(settings.apply([_change("a.three", "2")]))
+    with pytest.raises(agent.AgentError, match=r"a\.refused: cannot be set"):
+        asyncio.run(settings.apply([_change("a.refused", "2"), _change("a.three", "3")]))
+    (refusing / "a.three").write_text("3")  # by somebody else
+    later = _settings(tmp_path)
+    later.load()
+    assert asyncio.run(later.restore()) == ([], ["sysctl a.three"])
+    # what is still as it was set is put back
+    (refusing / "a.three").write_text("2")
+    assert asyncio.run(settings.restore()) == (["sysctl a.three"], [])
+    assert (refusing / "a.three").read_text() == "1"
+
+
+def test_a_change_begins_with_what_is_there_after_one_that_failed(refusing: Path, tmp_path: Path) -> None:
+    settings = _settings(tmp_path)
+    with pytest.raises(agent.AgentError, match=r"a\.none: cannot be read"):
+        asyncio.run(settings.apply([_change("a.one", "2"), _change("a.none", "2")]))
+    with pytest.raises(agent.AgentError, match=r"a\.refused: cannot be set"):
+        asyncio.run(settings.apply([_change("a.refused", "2"), _change("a.three", "2")]))
+    for name in ("a.one", "a.three"):
+        (refusing / name).write_text("77")  # by somebody else
+    asyncio.run(settings.apply([_change("a.three", "2")]))
+    assert asyncio.run(settings.restore()) == (["sysctl a.three"], [])
+    assert [(refusing / name).read_text() for name in ("a.one", "a.three")] == ["77", "77"]
+    assert not (tmp_path / "journal.json").exists()
+
+
+FEATURES = [
+    {"kind": "feature", "name": "link0 generic-segmentation-offload", "value": "off"},
+    {"kind": "feature", "name": "link0 generic-receive-offload", "value": "off"},
+]
+
+
+@pytest.mark.parametrize("come_to", [False, True])
+def test_features_are_restored_if_a_change_that_failed_has_come_to_them(
+    refusing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, come_to: bool
+) -> None:
+    options = {"gso": "generic-segmentation-offload", "gro": "generic-receive-offload"}
+    state = dict.fromkeys(options, "on")
+    refused = {"gro"}
+
+    async def ethtool(_programs: agent.Programs, *argv: str) -> str:
+        if argv[1] == "-k":
+            return "".join(f"{options[what]}: {value}\n" for what, value in state.items())
+        for what, value in zip(argv[3::2], argv[4::2], strict=True):
+            if what in refused:
+                raise agent.AgentError("Could not change any device features")
+            state[what] = value
+        return ""
+
+    monkeypatch.setattr(agent.Programs, "tool", ethtool)
+    settings = _settings(tmp_path)
+    # features are written last
+    with pytest.raises(agent.AgentError, match="Could not change" if come_to else r"a\.refused: cannot be set"):
+        asyncio.run(settings.apply([*FEATURES, _change("a.one" if come_to else "a.refused", "2")]))
+    assert state == {"gso": "off" if come_to else "on", "gro": "on"}
+    refused.clear()
+    state["gro"] = "off"  # by somebody else, or late
+    restored = ["sysctl a.one", *(f"feature {change['name']}" for change in reversed(FEATURES))] if come_to else []
+    assert asyncio.run(settings.restore()) == (restored, [])
+    assert state == ({"gso": "on", "gro": "on"} if come_to else {"gso": "on", "gro": "off"})
+
+
 def test_unknown_settings_are_refused_before_anything_changes(kernel: Path, tmp_path: Path) -> None:
     settings = _settings(tmp_path)
     with pytest.raises(agent.AgentError, match=r"sysctl a\.none: cannot be read: No such file"):

@@ -10,7 +10,8 @@ methods of :class:`Agent` named `op_*`.
 
 **Write-ahead journal.** Before a setting is changed, its value and what it is changed to are on disk in
 `<directory>/journal.json`. Until it has been read back it is `unverified` there: whatever it is then, as what a driver
-has rounded, is this change's doing and not somebody else's. The agent puts everything back when it is told to, when the
+has rounded, is this change's doing and not somebody else's. When a change fails, settings that it has not come to are
+taken out again: they are not this agent's to put back. The agent puts everything back when it is told to, when the
 connection ends, when nothing is heard of the controller for `SILENCE_S`, and on SIGTERM, SIGHUP and SIGINT. If the
 agent itself is killed, the next one does it before anything else; so does `python3 <this file> restore <directory>`,
 typed on the host.
@@ -774,6 +775,8 @@ class Settings:
         self.losses: dict[str, tuple[FrameLoss, ...]] = {}
         """By interface: frames lost as they arrive, and as they leave."""
         self._features: dict[str, dict[str, dict[str, bool]]] = {}
+        # kind and name of what the change that is under way has written or tried to write
+        self._begun: set[tuple[str, str]] = set()
         # restoring waits until a change that is under way has ended
         self._turn = asyncio.Lock()
 
@@ -866,10 +869,12 @@ class Settings:
 
     async def _write(self, changes: Sequence[Change]) -> None:
         """Write values; features of one interface at once, as they depend on each other."""
-        features: dict[str, list[str]] = {}
+        features: dict[str, list[Change]] = {}
         for change in changes:
             kind, name, value = change["kind"], change["name"], change["value"]
             interface, _, what = name.partition(" ")
+            if kind != "feature":
+                self._begun.add((kind, name))
             if kind in _FILES:
                 try:
                     _FILES[kind](name).write_text(value)
@@ -878,7 +883,7 @@ class Settings:
             elif kind == "hosts":
                 HostsBlock(Path(name)).write(value)
             elif kind == "feature":
-                features.setdefault(interface, []).extend([_FEATURE_OPTIONS.get(what, what), value])
+                features.setdefault(interface, []).append(change)
             elif kind == "ring":
                 await self.programs.tool("ethtool", "-G", interface, what, value)
             elif kind == "clsact":
@@ -887,8 +892,13 @@ class Settings:
                 await self._write_ifb(interface, value)
             else:
                 await self._write_qdisc(interface, value)
-        for interface, options in features.items():
+        for interface, group in features.items():
             self._features.pop(interface, None)
+            options = []
+            for change in group:
+                self._begun.add(("feature", change["name"]))
+                what = change["name"].partition(" ")[2]
+                options += [_FEATURE_OPTIONS.get(what, what), change["value"]]
             await self.programs.tool("ethtool", "-K", interface, *options)
 
     async def _write_qdisc(self, interface: str, words: Sequence[str]) -> None:
@@ -924,7 +934,25 @@ class Settings:
     async def apply(self, changes: Sequence[Change]) -> list[dict[str, str]]:
         """Make settings as wanted and verify it by reading back; returns those changed, with their values before."""
         async with self._turn:
-            return await self._apply(changes)
+            self._begun.clear()
+            earlier = {(entry["kind"], entry["name"]): {**entry, "after": [*entry["after"]]} for entry in self.entries}
+            try:
+                return await self._apply(changes)
+            except (Exception, asyncio.CancelledError):
+                self._forget_unwritten(earlier)
+                raise
+
+    def _forget_unwritten(self, earlier: Mapping[tuple[str, str], dict[str, Any]]) -> None:
+        """Of settings that a failed change has not come to, keep only what was noted *earlier*."""
+        entries = []
+        for entry in self.entries:
+            setting = (entry["kind"], entry["name"])
+            known = entry if setting in self._begun else earlier.get(setting)
+            if known is not None:
+                entries.append(known)
+        self.entries = entries
+        if self._begun:  # otherwise none of it is on disk
+            self._save()
 
     async def _apply(self, changes: Sequence[Change]) -> list[dict[str, str]]:
         self._features.clear()
