@@ -281,6 +281,17 @@ def test_segmentation_offloads_can_be_switched_off(bench: Bench, library: str, g
 
 
 @pytest.mark.parametrize("library", [*QUIC, *TCP])
+def test_both_tell_of_the_aes_instructions(bench: Bench, library: str) -> None:
+    running = bench.serve(library, size=1)
+    code, log = bench.download(library, "stock", running.address, size=1)
+    assert code == 0
+    running.stop()
+    has = "aes" in Path("/proc/cpuinfo").read_text().split()
+    for start in (events.read(log, "client").start, events.read(running.log, "server").start):
+        assert start.options["aes_hardware"] is has
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
 @pytest.mark.parametrize("wrong", ["ca", "server_name"])
 def test_a_server_that_cannot_be_verified_is_refused(bench: Bench, tmp_path: Path, library: str, wrong: str) -> None:
     certificates.make(tmp_path / "other")
@@ -319,7 +330,15 @@ def test_a_client_without_a_server_gives_up(bench: Bench, library: str) -> None:
 @pytest.mark.parametrize("role", ["client", "server"])
 @pytest.mark.parametrize(
     "argv",
-    [["--frobnicate", "1"], [], ["--cipher", "rot13"], ["--bytes", "-1"], ["--listen", "here"], ["--save", ".."], ["--verify", "no"]],
+    [
+        ["--frobnicate", "1"],
+        [],
+        ["--cipher", "rot13"],
+        ["--bytes", "-1"],
+        ["--listen", "here"],
+        ["--save", ".."],
+        ["--verify", "no"],
+    ],
 )
 def test_a_wrong_command_line_is_one_line_and_code_2(bench: Bench, library: str, role: str, argv: list[str]) -> None:
     done = subprocess.run(
@@ -336,6 +355,7 @@ def test_only_who_saves_a_file_can_leave_the_server_unverified(bench: Bench, tmp
         (["--verify", "off", "--bytes", "9"], "--verify off: only with --save"),
         (["--verify", "off", "--save", "x", "--ca", "ca.pem"], "--ca: not with --verify off"),
         (["--save", "x"], "--ca is missing"),
+        (["--bytes", "9"], "--ca is missing"),
     ):
         argv = [*client, "--events", str(tmp_path / "client.jsonl"), *more]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)

@@ -772,7 +772,7 @@ class Variant(Model):
     )
     aes_hardware: bool | None = Field(
         None,
-        description="Whether the endpoints use the AES instructions of the processor, which both must tell themselves; "
+        description="Whether the endpoints use the AES instructions of the processor, as both must tell; "
         "`false`: they are started with the environment `supports.aes_hardware_off`; null: as they are, whatever they "
         "tell.",
     )

@@ -25,6 +25,7 @@ fi
 """
 
 _SERVER = """\
+case $IP in *:*) IP="[$IP]" ;; esac
 exec "$programs/server" --listen "$IP:$PORT" --certificate "${CERTS%/}/cert.pem" --private-key "${CERTS%/}/priv.key" \\
     --signature "$signature" --events "$LOGS/server.jsonl" ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} --www "$WWW"
 """
@@ -43,13 +44,17 @@ if test "$TESTCASE" = transfer && test "${#requests[@]}" -gt 1; then
     exit 127
 fi
 # The runner gives certificates to servers only.
-trust=(--verify off)
+trust=()
 for ca in ${CERTS:+"${CERTS%/}/ca.pem"} ca.pem; do
     if test -f "$ca"; then
         trust=(--ca "$ca")
         break
     fi
 done
+if test -z "${trust[*]}"; then
+    echo "there is no ca.pem, neither in CERTS nor in this folder: the server's certificate is not verified"
+    trust=(--verify off)
+fi
 start=$(date +%s%N)
 for index in "${!requests[@]}"; do
     [[ ${requests[index]} =~ $request ]]

@@ -264,9 +264,14 @@ pub fn describe_close(code: u64, of_application: bool, reason: &[u8]) -> String 
 pub fn certificate_error(ssl: &SslRef, code: u64) -> Option<&'static str> {
     let alert = code.checked_sub(*CRYPTO_ERRORS.start())?;
     match ssl.verify_result() {
-        Err(error) if is_about_certificate(alert) => Some(error.error_string()),
+        Err(error) if is_about_certificate(alert) && verifies(ssl) => Some(error.error_string()),
         _ => None,
     }
+}
+
+fn verifies(ssl: &SslRef) -> bool {
+    // SAFETY: the session is valid.
+    unsafe { boring_sys::SSL_get_verify_mode(pointer(ssl)) != boring_sys::SSL_VERIFY_NONE as i32 }
 }
 
 fn alert_name(alert: u64) -> String {

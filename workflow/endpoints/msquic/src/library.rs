@@ -25,9 +25,7 @@ const MAX_STREAMS: u16 = 100;
 /// Who a configuration is for.
 pub enum Credentials<'a> {
     /// Verifies the server, or accepts any without a trust anchor.
-    Client {
-        ca: Option<&'a Path>,
-    },
+    Client { ca: Option<&'a Path> },
     Server {
         certificate: &'a Path,
         private_key: &'a Path,

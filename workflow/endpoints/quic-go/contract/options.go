@@ -44,7 +44,9 @@ type ClientOptions struct {
 	Common
 	Connect    netip.AddrPort
 	ServerName string
-	// CA is the PEM trust anchor; empty if any certificate is accepted, which is for saving files only.
+	// Verify is false if any certificate is accepted, which is for saving files only; then there is no CA.
+	Verify bool
+	// CA is the PEM trust anchor.
 	CA string
 	// Bytes is the number to ask for; the largest there is where a file is saved.
 	Bytes uint64
@@ -114,8 +116,7 @@ func defaults(about *Description) Common {
 
 // ParseClient reads the arguments of a client, without the program's name.
 func ParseClient(arguments []string, about *Description) (*ClientOptions, error) {
-	options := &ClientOptions{Common: defaults(about), Connections: 1, Timeout: 60 * time.Second}
-	verify := true
+	options := &ClientOptions{Common: defaults(about), Verify: true, Connections: 1, Timeout: 60 * time.Second}
 	given, err := parse(arguments, func(name, value string) error {
 		switch name {
 		case "connect":
@@ -125,7 +126,7 @@ func ParseClient(arguments []string, about *Description) (*ClientOptions, error)
 		case "ca":
 			options.CA = value
 		case "verify":
-			return toggle(value, &verify)
+			return toggle(value, &options.Verify)
 		case "bytes":
 			return number(value, 0, math.MaxUint64, &options.Bytes)
 		case "save":
@@ -154,7 +155,7 @@ func ParseClient(arguments []string, about *Description) (*ClientOptions, error)
 			}
 			options.Bytes = math.MaxUint64
 		}
-		if !verify {
+		if !options.Verify {
 			if wanted != "save" {
 				return options, errors.New(
 					"--verify off: only with --save, what is measured comes from a verified server")

@@ -89,9 +89,9 @@ func tlsConfig(options *contract.Common, keyLog io.Writer) *tls.Config {
 	}
 }
 
-// ClientTLS trusts the certificates of a PEM file, or any without one.
+// ClientTLS trusts the certificates of a PEM file, or any where none is verified.
 func ClientTLS(options *contract.ClientOptions, keyLog io.Writer) (*tls.Config, error) {
-	if options.CA == "" {
+	if !options.Verify {
 		config := tlsConfig(&options.Common, keyLog)
 		config.ServerName = options.ServerName
 		config.InsecureSkipVerify = true

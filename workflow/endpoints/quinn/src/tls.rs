@@ -1,5 +1,5 @@
-//! TLS configurations: one cipher suite, one group, one signature scheme, certificates verified, no resumption, the scheme
-//! noted.
+//! TLS configurations: one cipher suite, one group, one signature scheme, certificates verified unless told otherwise, no
+//! resumption, the scheme noted.
 
 use std::fmt;
 use std::path::Path;

@@ -63,7 +63,7 @@ fn run(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
     drop(socket);
     events.start(Role::Client, LIBRARY, VERSION, &in_force);
     let ca = options.ca.as_deref();
-    // A name that is set is verified whatever else is.
+    // The name is part of what is verified.
     tls::configure(&options.common, ca.map(|_| options.server_name.as_str()))?;
     let library = Library::open(&options.common, &Credentials::Client { ca })?;
     let name = CString::new(options.server_name.as_str()).map_err(|error| error.to_string())?;
