@@ -303,7 +303,13 @@ def test_less_than_a_tenth_of_the_reference_data_is_uncategorised_in_every_libra
         assert worst[1] < cpu_shares.UNCATEGORISED_LIMIT, f"{library} {role}, {worst[0]}"
 
 
-@pytest.mark.parametrize("label", [NOOP, "NOENC"])
+# What is left of the share of packet protection at most, with NOOP or NOENC instead of AES-128-GCM.
+LEFT = {NOOP: 0.5, "NOENC": 0.1}
+# OpenSSL's server copies content from a stream's send buffer into the packet, as a cipher would while encrypting.
+LEFT_MORE = {("openssl", "server", NOOP): 0.8}
+
+
+@pytest.mark.parametrize("label", LEFT)
 def test_packet_protection_falls_in_the_reference_data_as_in_table_i(
     reference: cpu_shares.Measured, label: str
 ) -> None:
@@ -318,7 +324,8 @@ def test_packet_protection_falls_in_the_reference_data_as_in_table_i(
     assert {library for library, _, of in shares if of == label} == supported
     for library in supported:
         for role in cpu_shares.ROLES:
-            assert shares[library, role, label] < shares[library, role, AES], f"{library} {role}"
+            left = shares[library, role, label] / shares[library, role, AES]
+            assert left < LEFT_MORE.get((library, role, label), LEFT[label]), f"{library} {role}: {left:.2f}"
 
 
 # ---- Table I ---------------------------------------------------------------------------------------------------------
