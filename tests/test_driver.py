@@ -23,6 +23,7 @@ from quicbed import campaign, certificates, driver, proof
 from quicbed import runs as quicbed_runs
 from quicbed.config import Project
 from quicbed.driver import MeasureError
+from quicbed.plan import Cell
 from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role, TestbedError
 from wirefixtures import pcap, udp
 
@@ -334,6 +335,36 @@ def test_selected_runs_are_captured_besides_and_compared_with_none(project: Proj
     table = quicbed_runs.table(project.raw)
     assert set(table.filter(arm="captured")["capture_lost"]) == {lost}
     assert "captured" not in set(quicbed_runs.select_campaign(table, "test")["arm"])
+
+
+def with_captures(project: Project) -> Project:
+    text = EXPERIMENT.replace("scales:", "capture: 1\nscales:")
+    (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    return Project(project.root, QUINN)
+
+
+def test_a_run_whose_capture_lost_frames_is_repeated_and_fails_nothing(project: Project) -> None:
+    run(Project(project.root, QUINN))  # what is captured to prove the variants is whole
+    testbed = Capturing()
+    testbed.lost = 3
+    run(with_captures(project), testbed)
+    more = [entry for entry in runs(project) if entry["cell"]["arm"] == "captured"]
+    # gate.retries is 1
+    assert sorted((entry["cell"]["label"], entry["attempt"], entry["status"]) for entry in more) == [
+        (label, attempt, "ok") for label in ("AES-128-GCM", "NOOP") for attempt in (0, 1)
+    ]
+
+
+def test_a_run_that_its_capture_delays_is_not_repeated(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gate(_driver: driver.Driver, attempt: driver.Attempt, cell: Cell) -> None:
+        if cell.arm == "captured":
+            attempt.contamination.append("the capture took processor time")
+
+    monkeypatch.setattr(driver.Driver, "_gate", gate)
+    run(with_captures(project), Capturing())
+    more = [entry for entry in runs(project) if entry["cell"]["arm"] == "captured"]
+    assert sorted(entry["cell"]["label"] for entry in more) == ["AES-128-GCM", "NOOP"]
+    assert all(entry["contaminated"] and entry["metrics"]["server_mean_frame_bytes"] == 1200 for entry in more)
 
 
 def test_captured_runs_are_in_so_many_blocks_and_are_no_warm_up(project: Project) -> None:

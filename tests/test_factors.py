@@ -11,7 +11,7 @@ import pytest
 import fakeproject
 from fakeproject import behave, run, runs
 from faketestbed import FakeHost, FakeTestbed
-from quicbed import proof
+from quicbed import estimate, proof
 from quicbed.config import ConfigError, Library, Project, Variant
 from quicbed.driver import MeasureError
 from quicbed.plan import cells_of, flavour_of, unsupported_reason
@@ -80,6 +80,34 @@ def test_a_proof_keeps_mean_frame_sizes(tmp_path: Path, monkeypatch: pytest.Monk
     proofs = runs(project, "proofs/*")
     assert [p["metrics"]["server_mean_frame_bytes"] for p in proofs] == [1200.5, 1200.5]
     assert not any("client_mean_frame_bytes" in p["metrics"] for p in proofs)
+
+
+def captured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, limit: int) -> Project:
+    """Whose cells, of two MTUs, are captured besides, in a download of at most *limit* bytes of *size*."""
+    project = made(tmp_path, monkeypatch, "mtu: 1500", "mtu: 9000")
+    file = tmp_path / "config" / "experiments" / "test.yaml"
+    text = file.read_text(encoding="utf-8").replace("bytes: 1000", f"bytes: {size}")
+    file.write_text(text.replace("aa: false", f"aa: false\ncapture: 1\ncapture_bytes: {limit}"), encoding="utf-8")
+    return Project(project.root)
+
+
+@pytest.mark.parametrize(("limit", "captured_bytes"), [(400, 400), (4000, 1000)])
+def test_captured_downloads_have_a_limit_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, captured_bytes: int
+) -> None:
+    project = captured(tmp_path, monkeypatch, 1000, limit)
+    run(project)
+    sizes = {entry["cell"]["arm"]: entry["workload"]["bytes"] for entry in runs(project)}
+    assert sizes == {"main": 1000, "captured": captured_bytes}
+
+
+@pytest.mark.parametrize(("limit", "disk"), [(2**33, "23 MB"), (2**26, "12 MB")])
+def test_the_plan_tells_the_disk_that_captures_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, disk: str
+) -> None:
+    project = captured(tmp_path, monkeypatch, 2**27, limit)
+    monkeypatch.setattr(estimate, "builds_needed", lambda *_: [])
+    assert f" MB of raw data, of which {disk} are captures" in estimate.describe(project)
 
 
 def test_buffers_change_the_command_lines_and_need_no_proof_of_their_own(
@@ -222,6 +250,7 @@ def test_every_client_meets_every_server_with_both_sizes_of_buffers() -> None:
     ("old", "new", "message"),
     [
         ("mtu: 9000}", "mtu: 9001}", "mtu"),
+        ("capture: 1\n", "", "capture_bytes: needs capture and workload.kind `bulk`"),
         ("kind: bulk", "kind: handshake", "mtu, receive_buffer, loss_percent and offloads need workload.kind `bulk`"),
         ("aead: noop, header_protection: false, mtu: 9000", "aead: noenc, mtu: 9000", "noenc leaves out header"),
     ],

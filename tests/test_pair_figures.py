@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +108,84 @@ def test_a_pair_that_could_not_be_proven_says_so(tmp_path: Path) -> None:
     assert "1 cells could not be proven" in notes
 
 
-def test_frame_sizes_of_a_cell_are_those_of_its_proof(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    proof = fakeruns.make_run(experiment="proofs", block=None)
-    proof["cell"] |= {"id": "p1", "arm": "proof", "baseline": None}
-    proof["metrics"] |= {"server_mean_frame_bytes": 2950.5, "client_mean_frame_bytes": 90.0}
-    fakeruns.write_run(raw, proof)
-    for block in (1, 2):
-        made = fakeruns.make_run(experiment="mtu", block=block)
-        made["link"] = made["link"] | {"mtu": 3000}
-        made["evidence"] = made["evidence"] | {"proof": "p1"}
-        fakeruns.write_run(raw, made)
+def write_mtu(raw: Path, mtu: int, arm: str, sizes: tuple[float, float] | None = None, **changes: Any) -> None:
+    """A run with this MTU, or its proof; with mean frame sizes of server and client."""
+    block = None if arm == "proof" else 1
+    made = fakeruns.make_run(**{"experiment": "proofs" if arm == "proof" else "mtu", "block": block} | changes)
+    name = f"p{mtu}" if arm == "proof" else f"{arm}-{mtu}"
+    made["cell"] = {"id": name, "slug": name, "arm": arm, "label": f"MTU {mtu}", "baseline": None}
+    made["link"] = made["link"] | {"mtu": mtu}
+    made["evidence"] = made["evidence"] | {"proof": f"p{mtu}"}
+    made["workload"] = made["workload"] | {"bytes": 2**22 if arm == "proof" else 2**27}
+    if sizes is not None:
+        made["metrics"] |= dict(zip(("server_mean_frame_bytes", "client_mean_frame_bytes"), sizes, strict=True))
+    fakeruns.write_run(raw, made)
+
+
+def by_mtu(raw: Path) -> tuple[pl.DataFrame, Any, str]:
+    """Table, figure and what stands around it."""
     everything = runs.table(raw)
     campaign, cells = figures.experiment_table(everything, "mtu")
     table = pair_figures.mtu_table(everything, campaign, cells)
-    assert table.select("server_mean_frame_bytes", "client_mean_frame_bytes").rows() == [(2950.5, 90.0)]
     figure = pair_figures.goodput_by_mtu(campaign, table).figure
+    return table, figure, " ".join(str(note.text) for note in figure.layout.annotations).replace("<br>", " ")
+
+
+FRAMES = ["server_mean_frame_bytes", "client_mean_frame_bytes", "frames_arm", "frames_download_bytes"]
+
+
+def test_frame_sizes_of_a_cell_without_a_captured_run_are_those_of_its_proof(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_mtu(raw, 3000, "proof", (2950.5, 90.0))
+    write_mtu(raw, 3000, "main")
+    write_mtu(raw, 3000, "main", block=2)
+    table, figure, notes = by_mtu(raw)
+    assert table.select(FRAMES).rows() == [(2950.5, 90.0, "proof", 2**22)]
+    assert "with AES-128-GCM, from a capture of a download of 4 MiB that is not timed. " in notes
     assert figure.layout.xaxis.ticktext == ("3000<br>2950\u2193<br>90\u2191",)
     assert [a.text for a in figure.layout.annotations].count("not measured") == 1  # NOOP
     assert "MTU" not in figure.layout.title.text.partition("<br>")[2]
+
+
+def test_frame_sizes_of_a_cell_are_those_of_its_newest_whole_capture(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    write_mtu(raw, 3000, "proof", (2100.0, 90.0))
+    for block in (1, 2):
+        write_mtu(raw, 3000, "main", block=block)
+    moments = [(fakeruns.START + timedelta(seconds=number)).isoformat() for number in range(5)]
+    write_mtu(raw, 3000, "captured", (2981.4, 71.0), attempt=1, started_at=moments[1])
+    write_mtu(raw, 3000, "captured", (2500.0, 70.0), started_at=moments[0])
+    write_mtu(raw, 3000, "captured", attempt=2, started_at=moments[2])  # which lost frames
+    write_mtu(raw, 3000, "captured", (1.0, 1.0), attempt=3, started_at=moments[3], status="failed", reason="it hung")
+    write_mtu(raw, 3000, "captured", (1.0, 1.0), started_at=moments[4], campaign="another")
+    table, figure, notes = by_mtu(raw)
+    assert table.select(FRAMES).rows() == [(2981.4, 71.0, "captured", 2**27)]
+    assert table.select("n", "failed").rows() == [(2, 0)]
+    assert "with AES-128-GCM, from a capture of a download of 128 MiB that is not timed. " in notes
+    assert figure.layout.xaxis.ticktext == ("3000<br>2981\u2193<br>71\u2191",)
+
+
+def test_frame_sizes_of_proofs_are_marked_beside_others(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    for mtu in (3000, 9000):
+        write_mtu(raw, mtu, "proof", (mtu - 900.0, 90.0))
+        write_mtu(raw, mtu, "main")
+    write_mtu(raw, 3000, "captured", (2981.4, 71.0))
+    write_mtu(raw, 9000, "captured")
+    table, figure, notes = by_mtu(raw)
+    assert table.sort("mtu").select(FRAMES).rows() == [
+        (2981.4, 71.0, "captured", 2**27),
+        (8100.0, 90.0, "proof", 2**22),
+    ]
+    assert "from a capture of a download that is not timed, of 128 MiB, * of 4 MiB. " in notes
+    assert figure.layout.xaxis.ticktext == (
+        "3000<br>2981\u2193<br>71\u2191",
+        "9000<br>8100\u2193*<br>90\u2191*",
+    )
+
+
+def test_frame_sizes_that_nothing_tells_are_left_out(tmp_path: Path) -> None:
+    write_mtu(tmp_path / "raw", 3000, "main")
+    _, figure, notes = by_mtu(tmp_path / "raw")
+    assert "with AES-128-GCM, which were not captured. " in notes
+    assert figure.layout.xaxis.ticktext == ("3000<br>\u2013<br>\u2013",)

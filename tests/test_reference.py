@@ -204,6 +204,30 @@ def test_tables_and_figures_are_those_of_what_was_measured(project: Project) -> 
     assert drawn[1].equals(drawn[0])
 
 
+def test_of_runs_that_were_captured_besides_the_frame_sizes_are_packed(project: Project) -> None:
+    measure(project, DOWNLOADS)
+    run = fakeruns.make_run(
+        experiment="mtu",
+        cell={"id": "besides", "slug": "noop-captured", "arm": "captured", "label": "noop", "baseline": None},
+        variant=NOOP,
+        evidence=fakeruns.make_run()["evidence"] | {"proof": "noop"},
+    )
+    run["metrics"] |= {"client_mean_frame_bytes": 80.0, "server_mean_frame_bytes": 9014.0}
+    (fakeruns.write_run(project.raw, run) / "capture.pcap").write_bytes(b"frames")
+    files = packed(project)
+    left_out = json.loads(files["left-out.json"])["left_out"]
+    assert [one["bytes"] for one in left_out if "noop-captured" in one["file"]] == [6]
+    assert captured(files) == {"aes-small", "noop"}
+    table = runs.table(project.raw / "reference")
+    campaign, cells = figures.experiment_table(table, "mtu")
+    sizes = pair_figures.mtu_table(table, campaign, cells)
+    assert dict(sizes.select("label", "frames_arm").rows()) == {
+        "aes-large": "proof",
+        "aes-small": "proof",
+        "noop": "captured",
+    }
+
+
 def test_the_campaign_that_was_worked_on_last_is_packed(project: Project) -> None:
     fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1, campaign_id="00000000")
     earlier = fakeruns.START.replace(year=2029)

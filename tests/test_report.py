@@ -197,6 +197,28 @@ def test_a_figure_of_other_runs_is_not_shown(tmp_path: Path) -> None:
     assert "goodput-by-aead.html" not in report.write(artifacts, raw).read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("no_chromium")
+def test_what_was_captured_besides_is_listed_only_where_it_failed(tmp_path: Path) -> None:
+    raw, artifacts = make(tmp_path)
+
+    def listed() -> dict[str, int]:
+        page = report.write(artifacts, raw).read_text(encoding="utf-8")
+        found = re.findall(r"<strong>(Unsupported cells|Failed runs|Contaminated runs)</strong>: (none|\d+)", page)
+        return {what: 0 if count == "none" else int(count) for what, count in found}
+
+    before = listed()
+    changes: list[dict[str, Any]] = [
+        {"contaminated": True, "contamination": ["the capture took processor time"]},
+        {"status": "unsupported", "reason": "no NOOP AEAD", "block": None},
+        {"status": "failed", "reason": "capture: no room"},
+    ]
+    for number, change in enumerate(changes):
+        cell = {"id": f"besides{number}", "slug": "quinn-captured", "arm": "captured", "label": "x", "baseline": None}
+        fakeruns.write_run(raw, fakeruns.make_run(cell=cell, **change))
+    assert len(before) == 3
+    assert listed() == before | {"Failed runs": before["Failed runs"] + 1}
+
+
 def test_nothing_measured_is_a_report_too(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     page = report.write(tmp_path / "artifacts", tmp_path / "raw").read_text(encoding="utf-8")

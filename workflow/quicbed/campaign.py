@@ -104,9 +104,12 @@ class Campaign:
         return found
 
     def settled(self, attempts: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether a cell of a block needs no further attempt."""
+        """Whether a cell of a block needs no further attempt.
+
+        Of what is captured besides, where the capture itself delays and uses processor time, frames must not be lost.
+        """
         outcomes = (run for run in attempts if self.failures_are_findings or run["status"] != "failed")
-        if any(not run["contaminated"] for run in outcomes):
+        if any(not (_lost(run) if run["cell"]["arm"] == CAPTURED else run["contaminated"]) for run in outcomes):
             return True
         return len(attempts) > self.driver.project.config.gate.retries
 
@@ -437,6 +440,11 @@ def _summary(run: Mapping[str, Any]) -> str:
     else:
         text = f"{metrics['wall_s']:.1f} s"
     return text + (" (contaminated)" if run["contaminated"] else "")
+
+
+def _lost(run: Mapping[str, Any]) -> bool:
+    """Whether frames are missing in the capture of a run."""
+    return bool(run["host"].get("capture", {}).get("lost"))
 
 
 def _minutes(seconds: float) -> str:

@@ -917,6 +917,12 @@ class Experiment(Model):
         description="In how many blocks every cell is run once more with a capture of its frames' first 128 bytes, as "
         "arm `captured`, which is compared with none; 0: not at all.",
     )
+    capture_bytes: int | None = Field(
+        None,
+        gt=0,
+        description="Size in bytes of the download of such a run, where that of the scale is larger; null: as large as "
+        "that of any run.",
+    )
     libraries: Annotated[list[Name | Pair], Field(min_length=1)] | Literal["all", "quic"] = Field(
         description="Libraries, or pairs of a client's and a server's library; `all`: every library in "
         "config/libraries/ that is not `optional`; `quic`: those of them that speak QUIC.",
@@ -1000,6 +1006,8 @@ class Experiment(Model):
         for name, scale in self.scales.items():
             if not handshakes and (scale.connections != 1 or scale.slow_connections):
                 raise ValueError(f"scales: `{name}`: connections need workload.kind `handshake`")
+        if self.capture_bytes and (handshakes or not self.capture):
+            raise ValueError("capture_bytes: needs capture and workload.kind `bulk`")
         if self.contrast and self.contrast.label == self.baseline:
             raise ValueError("contrast.label: is the baseline itself")
         if isinstance(self.libraries, list):

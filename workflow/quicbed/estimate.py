@@ -10,7 +10,7 @@ from quicbed import build as builds
 from quicbed import march
 from quicbed.config import Estimate, Project, Scale
 from quicbed.driver import PROOF_CONNECTIONS, PROOF_SLOW_CONNECTIONS
-from quicbed.plan import CAPTURED, PRIMITIVES, Cell, as_proven, builds_needed, cells_of, load_of
+from quicbed.plan import CAPTURED, PRIMITIVES, Cell, as_proven, builds_needed, cells_of, link_of, load_of
 
 # Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
 GOODPUT_BITS = 5e9
@@ -25,8 +25,11 @@ CHANGE_SECONDS = 0.4
 LINK_FACTORS = {"mtu", "loss_percent", "offloads"}
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000
-# What is kept of the frames of a captured download and of what acknowledges them.
+# Of a captured download: what is kept of full frames of 1500 bytes and of what acknowledges them, how many frames there
+# are for each full one, and how many are read in a second.
 CAPTURED_SHARE = 0.15
+FRAMES_PER_FULL = 1.5
+FRAMES_READ_PER_SECOND = 40_000
 # Least part of a link that a download gets beside other traffic.
 LEAST_LEFT = 0.05
 # A connection of a handshake run, a mean over algorithms; one whose signature takes long to make; its events; what of
@@ -122,12 +125,16 @@ def _measuring(project: Project, name: str) -> tuple[str, float, float]:
     return (_handshakes if handshakes else _downloads)(project, name, project.scale(name), cells)
 
 
-def _span(scale: Scale, block_s: float, before_s: float) -> tuple[str, str, float]:
-    """Blocks and time as text, and the minutes at most, of an experiment with blocks and proofs that take so long."""
+def _span(scale: Scale, block_s: float, before_s: float, besides_s: float) -> tuple[str, str, float]:
+    """Blocks and time as text, and the minutes at most, of an experiment with blocks and proofs that take so long.
+
+    What is captured besides takes *besides_s*, which the scale does not limit.
+    """
     least = scale.min_blocks or scale.blocks
     fewest, most = ((block_s * blocks + before_s) / 60 for blocks in (least, scale.blocks))
     if scale.max_minutes is not None:
         most = max(fewest, min(most, scale.max_minutes))
+    fewest, most = fewest + besides_s / 60, most + besides_s / 60
     if least == scale.blocks:
         return f"{least} blocks", _duration(most), most
     return f"{least} to {scale.blocks} blocks", f"{_duration(fewest)} to {_duration(most)}", most
@@ -164,16 +171,22 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     measured = [cell for cell in cells if cell.arm != CAPTURED]
     captured = [cell for cell in cells if cell.arm == CAPTURED]
     repeats = min(experiment.capture, scale.blocks)
-    before_s = len(_proofs(cells, "bulk")) * PROOF_SECONDS + repeats * sum(map(run_s, captured))
-    blocks, span, minutes = _span(scale, sum(map(run_s, measured)), before_s)
+    full = repeats * sum((cell.bytes or 0) / link_of(cell, experiment.link).mtu for cell in captured)  # frames
+    reading_s = full * FRAMES_PER_FULL / FRAMES_READ_PER_SECOND
+    before_s = len(_proofs(cells, "bulk")) * PROOF_SECONDS
+    besides_s = repeats * sum(map(run_s, captured)) + reading_s
+    blocks, span, minutes = _span(scale, sum(map(run_s, measured)), before_s, besides_s)
     runs = len(measured) * scale.blocks + len(captured) * repeats
     seen = repeats * sum(cell.bytes or 0 for cell in captured)
     traffic = sum(cell.bytes or 0 for cell in measured) * scale.blocks + seen
-    mb = (runs * RUN_BYTES + seen * CAPTURED_SHARE) / 1e6
+    captures_mb = full * 1500 * CAPTURED_SHARE / 1e6
+    mb = runs * RUN_BYTES / 1e6 + captures_mb
     text = (
         f"{len(measured)} cells, {blocks} of {scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished "
         f"already; at most {traffic / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"
     )
+    if captured:
+        text += f", of which {captures_mb:.0f} MB are captures"
     return text, minutes, mb
 
 
@@ -201,8 +214,8 @@ def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]
     primitives_s = sum(SLOW_PRIMITIVE_SECONDS if name in long else PRIMITIVE_SECONDS for name in algorithms)
     repeats = min(experiment.primitives, scale.blocks)
     again = min(experiment.capture, scale.blocks)
-    before_s = proofs_s + repeats * primitives_s + again * sum(map(run_s, besides))
-    blocks, span, minutes = _span(scale, per_block, before_s)
+    before_s = proofs_s + repeats * primitives_s
+    blocks, span, minutes = _span(scale, per_block, before_s, again * sum(map(run_s, besides)))
     connections = sum(cell.connections for cell in measured) * scale.blocks
     mb = (
         len(measured) * scale.blocks * RUN_BYTES

@@ -507,7 +507,7 @@ def conditions(campaign: pl.DataFrame) -> str:
     if run["workload"] == "handshake":
         parts.append("fresh connections")
     elif run["workload_bytes"]:
-        parts.append(f"{_size(run['workload_bytes'])} per run")
+        parts.append(f"{size_text(run['workload_bytes'])} per run")
     if run["mtu"]:
         parts.append(f"MTU {run['mtu']}")
     if run["link_mode"]:
@@ -518,7 +518,8 @@ def conditions(campaign: pl.DataFrame) -> str:
     return " · ".join(parts)
 
 
-def _size(count: int) -> str:
+def size_text(count: int) -> str:
+    """Bytes for people, in the largest unit that there is one of."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:g} {unit}"

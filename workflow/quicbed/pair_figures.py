@@ -12,10 +12,12 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from quicbed import analysis, figures, layout
+from quicbed.plan import CAPTURED
 
 PANEL_PX = 46  # height of a row of a heat map
 FACET_PX = 200
 MTU_AEADS = ("aes-128-gcm", "noop")
+_SIZES = ("client_mean_frame_bytes", "server_mean_frame_bytes")
 
 
 def pair_table(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
@@ -135,19 +137,40 @@ def _cell_hover(cell: Mapping[str, Any] | None, names: Mapping[str, str]) -> str
 
 
 def mtu_table(runs: pl.DataFrame, campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    """*table* with mean frame sizes in bytes of each side, link-layer header included, from the proof of each cell.
+    """*table* with mean frame sizes in bytes of each side, link-layer header included.
 
-    *runs* holds every run, proofs among them.
+    They are those of the newest run of a cell that was captured besides and, where there is none, of its proof:
+    `frames_arm` says which, `frames_download_bytes` how large that download was. *runs* holds every run.
     """
-    sizes = ("client_mean_frame_bytes", "server_mean_frame_bytes")
+    sizes = [
+        pl.col("arm").alias("frames_arm"),
+        pl.col("workload_bytes").alias("frames_download_bytes"),
+        *(pl.col(name) for name in _SIZES),
+    ]
+    names = ("cell", "frames_arm", "frames_download_bytes", *_SIZES)
+    place = ["testbed", "host_id", "experiment", "campaign", "source"]
+    found = runs.filter(pl.col("status") == "ok")
+    # a capture with gaps has left no sizes
+    captured = (
+        found.filter((pl.col("arm") == CAPTURED) & pl.all_horizontal(pl.col(*_SIZES).is_not_null()))
+        .join(campaign.select(place).unique(), on=place, how="semi", nulls_equal=True)
+        .with_columns(label=pl.coalesce("planned_label", "label"))
+        .sort("started_at", "origin")
+        .unique(["proof", "label"], keep="last", maintain_order=True)
+        .select("proof", "label", *sizes)
+    )
     proofs = (
-        runs.filter((pl.col("arm") == "proof") & (pl.col("status") == "ok"))
-        .sort("started_at")
-        .unique("cell", keep="last")
+        found.filter(pl.col("arm") == "proof")
+        .sort("started_at", "origin")
+        .unique("cell", keep="last", maintain_order=True)
         .select(pl.col("cell").alias("proof"), *sizes)
     )
-    proven = campaign.filter(pl.col("proof").is_not_null()).select("cell", "proof").unique("cell", keep="last")
-    return table.join(proven.join(proofs, on="proof", how="left").drop("proof"), on="cell", how="left")
+    proven = campaign.filter(pl.col("proof").is_not_null()).unique("cell", keep="last", maintain_order=True)
+    # builds and variants of one proof and label are the same
+    besides = proven.select("cell", "proof", "label").join(captured, on=["proof", "label"], how="inner")
+    others = proven.select("cell", "proof").join(besides, on="cell", how="anti").join(proofs, on="proof", how="inner")
+    chosen = pl.concat([besides.select(names), others.select(names)])
+    return table.join(chosen, on="cell", how="left", maintain_order="left")
 
 
 def goodput_by_mtu(
@@ -155,19 +178,21 @@ def goodput_by_mtu(
 ) -> figures.Drawn:
     """A Quantum of QUIC, Fig. 5: goodput of each library by MTU, with AES-128-GCM and NOOP.
 
-    *table* is that of `mtu_table`. Below each MTU stand the mean sizes of the frames of server and client.
+    *table* is that of `mtu_table`. Below each MTU stand the mean sizes of the frames of server and client, marked where
+    they are those of a proof and others are not.
     """
     main = table.filter(pl.col("arm") == "main")
     libraries = sorted(set(main["client_library"]), key=lambda name: (titles or {}).get(name, name).lower())
     names = [(titles or {}).get(name, name) for name in libraries]
     figure, places = layout.panels(len(names), below=0.42, titles=names)
     mtus = sorted(set(main["mtu"].drop_nulls()))
+    whence, marked = _whence(main)
     for number, (library, place) in enumerate(zip(libraries, places, strict=True)):
         cells = main.filter(pl.col("client_library") == library).to_dicts()
         for offset, aead in zip((-0.08, 0.08), MTU_AEADS, strict=True):
             _mtu_line(figure, [_at(cells, mtu, aead) for mtu in mtus], offset, aead, number == 0, place)
         _mtu_missing(figure, [[_at(cells, mtu, aead) for aead in MTU_AEADS] for mtu in mtus], place)
-        ticks = [f"{mtu}<br>{_frames(_at(cells, mtu, MTU_AEADS[0]))}" for mtu in mtus]
+        ticks = [f"{mtu}<br>{_frames(_at(cells, mtu, MTU_AEADS[0]), marked)}" for mtu in mtus]
         figure.update_xaxes(
             tickvals=list(range(len(mtus))),
             ticktext=ticks,
@@ -183,8 +208,8 @@ def goodput_by_mtu(
     figure.update_yaxes(**layout.VALUES)
     caption = (
         "Mean goodput, bars from the smallest to the largest run. Below each MTU: mean size in bytes of the frames "
-        "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, from a capture of "
-        "a download of 4 MiB that is not timed.<br>Vertical axes differ." + figures.disturbed(campaign)
+        "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, "
+        f"{whence}.<br>Vertical axes differ." + figures.disturbed(campaign)
     )
     layout.finish(
         figure,
@@ -209,13 +234,29 @@ def _at(cells: list[dict[str, Any]], mtu: int, aead: str) -> dict[str, Any] | No
     return next((cell for cell, kind in kinds if cell["mtu"] == mtu and kind == aead), None)
 
 
-def _frames(cell: Mapping[str, Any] | None) -> str:
+def _whence(main: pl.DataFrame) -> tuple[str, bool]:
+    """What the sizes of frames below the axes are from, and whether those of proofs are marked."""
+    kind = pl.when(pl.col("aead") == "noop").then(pl.lit("noop")).otherwise("cipher")
+    shown = main.filter((kind == MTU_AEADS[0]) & pl.all_horizontal(pl.col(*_SIZES).is_not_null()))
+    downloads = {
+        arm: " or ".join(map(figures.size_text, sizes["frames_download_bytes"].drop_nulls().unique().sort()))
+        for (arm,), sizes in shown.group_by("frames_arm")
+    }
+    if not downloads:
+        return "which were not captured", False
+    if len(downloads) == 1:
+        return f"from a capture of a download of {next(iter(downloads.values()))} that is not timed", False
+    return f"from a capture of a download that is not timed, of {downloads[CAPTURED]}, * of {downloads['proof']}", True
+
+
+def _frames(cell: Mapping[str, Any] | None, marked: bool) -> str:
     """Mean frame sizes of server and client on two lines."""
     if cell is None or cell["server_mean_frame_bytes"] is None or cell["client_mean_frame_bytes"] is None:
         return "\N{EN DASH}<br>\N{EN DASH}"
+    mark = "*" if marked and cell["frames_arm"] != CAPTURED else ""
     return (
-        f"{cell['server_mean_frame_bytes']:.0f}\N{DOWNWARDS ARROW}<br>"
-        f"{cell['client_mean_frame_bytes']:.0f}\N{UPWARDS ARROW}"
+        f"{cell['server_mean_frame_bytes']:.0f}\N{DOWNWARDS ARROW}{mark}<br>"
+        f"{cell['client_mean_frame_bytes']:.0f}\N{UPWARDS ARROW}{mark}"
     )
 
 

@@ -230,10 +230,10 @@ def scale_of(cell: Cell, scale: Scale) -> Scale:
     return scale if cell.bytes is None else scale.model_copy(update={"bytes": cell.bytes})
 
 
-def _bytes_of(project: Project, pair: Pair, scale: Scale) -> int:
-    """Size of the download of a pair of libraries."""
+def _bytes_of(project: Project, pair: Pair, size: int) -> int:
+    """Size of the download of a pair of libraries that is to have *size*."""
     limits = (project.libraries[name].max_bytes for name in (pair.client, pair.server))
-    return min([scale.bytes, *(limit for limit in limits if limit is not None)])
+    return min([size, *(limit for limit in limits if limit is not None)])
 
 
 _HOST_SETTINGS = ("cpus", "governor", "irq_cpus", "rings", "sysctl", "ingress")
@@ -411,7 +411,8 @@ def _cell(
         "arm": arm,
     }
     scale = experiment.scales[project.config.scale]
-    size = _bytes_of(project, pair, scale)
+    limit = experiment.capture_bytes if arm == CAPTURED else None
+    size = _bytes_of(project, pair, scale.bytes if limit is None else min(limit, scale.bytes))
     if size != scale.bytes:
         identity["bytes"] = size
     return Cell(

@@ -23,6 +23,7 @@ import polars as pl
 
 from quicbed import analysis, details, provenance, runs
 from quicbed.config import Project
+from quicbed.plan import CAPTURED
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -69,7 +70,7 @@ def overview(table: pl.DataFrame) -> Sheet:
             (counting & (status == "ok")).sum().alias("ok"),
             (counting & pl.col("contaminated")).sum().alias("contaminated"),
             (status == "failed").sum().alias("failed"),
-            (status == "unsupported").sum().alias("unsupported"),
+            ((status == "unsupported") & (pl.col("arm") != CAPTURED)).sum().alias("unsupported"),
             (~counting).sum().alias("warm-up, proof, captured"),
             pl.col("started_at").min().dt.strftime("%Y-%m-%d %H:%M UTC").alias("first"),
         )
@@ -182,6 +183,8 @@ def write(
         lstrip_blocks=True,
     )
     records = provenance.campaigns(raw)
+    # what cannot be measured cannot be captured either, and capturing takes processor time
+    measured = table.filter(pl.col("arm") != CAPTURED)
     experiments = [
         _experiment(table, name) for name in table.filter(pl.col("arm").is_in(runs.ARMS))["experiment"].unique().sort()
     ]
@@ -194,9 +197,9 @@ def write(
         downloads=_links(artifacts, directory, "tables", (".html", ".tex", ".csv", ".parquet")),
         notebooks=_links(artifacts, directory, "notebooks", (".html",)),
         problems=_problems(beside, table, records),
-        unsupported=_incidents(table, pl.col("status") == "unsupported"),
+        unsupported=_incidents(measured, pl.col("status") == "unsupported"),
         failed=_incidents(table, pl.col("status") == "failed"),
-        contaminated=_incidents(table, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
+        contaminated=_incidents(measured, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
         captures=_captures(artifacts / "tables"),
         hosts=_hosts(records),
         sessions=_sessions(records),
