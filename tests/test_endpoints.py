@@ -337,7 +337,6 @@ def test_a_client_without_a_server_gives_up(bench: Bench, library: str) -> None:
         ["--bytes", "-1"],
         ["--listen", "here"],
         ["--save", ".."],
-        ["--verify", "no"],
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_code_2(bench: Bench, library: str, role: str, argv: list[str]) -> None:
@@ -356,6 +355,7 @@ def test_only_who_saves_a_file_can_leave_the_server_unverified(bench: Bench, tmp
         (["--verify", "off", "--save", "x", "--ca", "ca.pem"], "--ca: not with --verify off"),
         (["--save", "x"], "--ca is missing"),
         (["--bytes", "9"], "--ca is missing"),
+        (["--save", "x", "--verify", "no"], "--verify"),
     ):
         argv = [*client, "--events", str(tmp_path / "client.jsonl"), *more]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)

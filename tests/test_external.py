@@ -492,6 +492,7 @@ class Runner:
     directory: Path
     identity: Path
     port: int
+    address: str = "127.0.0.1"
 
     def environment(self, role: str, **more: str) -> dict[str, str]:
         made = {name: self.directory / role / name.lower() for name in ("LOGS", "WWW", "DOWNLOADS", "CERTS")}
@@ -507,7 +508,7 @@ class Runner:
 
     @contextlib.contextmanager
     def serving(self, folder: Path) -> Iterator[None]:
-        environment = self.environment("server", IP="127.0.0.1", PORT=str(self.port), SERVERNAME="server")
+        environment = self.environment("server", IP=self.address, PORT=str(self.port), SERVERNAME="server")
         process = subprocess.Popen(["./run-server.sh"], cwd=folder, env=environment, stderr=subprocess.DEVNULL)
         log = Path(environment["LOGS"]) / "server.jsonl"
         try:
@@ -525,7 +526,7 @@ class Runner:
         requests = " ".join(f"https://server:{self.port}/{name}" for name in names)
         environment = self.environment("client", REQUESTS=requests, **more)
         hosts = self.directory / "hosts"
-        hosts.write_text("127.0.0.1 server\n", encoding="utf-8")
+        hosts.write_text(f"{self.address.strip('[]')} server\n", encoding="utf-8")
         argv = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec ./run-client.sh', str(hosts)]
         return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, timeout=60, check=False)
 
@@ -561,6 +562,23 @@ def test_a_generated_folder_serves_and_fetches_files_of_any_content(
     assert "CLIENT_TRAFFIC_SECRET_0" in (logs / "keys.log").read_text()
     served = events.read(tmp_path / "server" / "logs" / "server.jsonl", "server")
     assert [connection.bytes_sent for connection in served.connections][:4] == [len(data) for data in files.values()]
+
+
+@pytest.mark.workflow
+@pytest.mark.parametrize("address", ["::1", "[::1]"])
+def test_a_generated_folder_serves_over_ipv6(
+    address: str, build_of: Callable[[str, str], Path], identity: Path, tmp_path: Path
+) -> None:
+    build_of("quinn", "stock")
+    folder = tmp_path / "folder"
+    generate("quinn", folder)
+    runner = Runner(tmp_path, identity, free_port(), address)
+    (Path(runner.environment("server")["WWW"]) / "some").write_bytes(b"content")
+    with runner.serving(folder):
+        done = runner.fetch(folder, "some")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert b"is not verified" in done.stdout
+    assert (Path(runner.environment("client")["DOWNLOADS"]) / "some").read_bytes() == b"content"
 
 
 @pytest.mark.workflow

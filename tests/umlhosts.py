@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from quicbed.testbed import uml
 from quicbed.testbed.delay import UML, UML_MODULES
 from sshhosts import MANAGEMENT, MEASURED, PATIENCE_S, ROLES, SSHD, SshHosts
 
@@ -64,7 +65,9 @@ class UmlHosts(SshHosts):
         self._keygen(self.key)
         for role in ROLES:
             self._keygen(self.directory / f"{role}.hostkey")
-            self._write_server(role)
+            config = self._write_server(role)
+            if uml.has_amx():  # for the programs of connections, which have an environment of their own
+                config.write_text(f"{config.read_text()}SetEnv {' '.join(uml.WITHOUT_AVX)}\n")
             self._boot(role)
         self.write_known_hosts()
         self._write_client()
@@ -96,7 +99,7 @@ class UmlHosts(SshHosts):
         }
         init.write_text(INIT.format(**words))
         init.chmod(0o755)
-        argv = ["ip", "netns", "exec", self.namespaces["manage"], UML, "mem=256M", f"uml_dir={place}/", "umid=guest"]
+        argv = [UML, "mem=256M", f"uml_dir={place}/", "umid=guest"]
         argv += ["root=none", "rootfstype=hostfs", "rootflags=/", "ro", f"init={init}", "con0=null,fd:1", "con=null"]
         argv += ["ssl=null", "quiet", "loglevel=1"]
         for number in (0, 1):
@@ -104,9 +107,10 @@ class UmlHosts(SshHosts):
             self._ip("manage", f"tuntap add dev {tap} mode tap")
             self._ip("manage", f"link set {tap} master bridge{number} up")
             argv.append(f"vec{number}:transport=tap,ifname={tap},depth=128,mtu=1500")
+        within = ["ip", "netns", "exec", self.namespaces["manage"], *uml.command(argv)]
         with (self.directory / f"{role}.log").open("wb") as log:
             self.guests.append(
-                subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                subprocess.Popen(within, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
             )
 
     def run(self, role: str, command: str) -> str:

@@ -25,7 +25,7 @@ fi
 """
 
 _SERVER = """\
-case $IP in *:*) IP="[$IP]" ;; esac
+case $IP in \\[*) ;; *:*) IP="[$IP]" ;; esac
 exec "$programs/server" --listen "$IP:$PORT" --certificate "${CERTS%/}/cert.pem" --private-key "${CERTS%/}/priv.key" \\
     --signature "$signature" --events "$LOGS/server.jsonl" ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} --www "$WWW"
 """

@@ -952,7 +952,9 @@ class Settings:
                 entries.append(known)
         self.entries = entries
         if self._begun:  # otherwise none of it is on disk
-            self._save()
+            # the reason of the failed change is what counts; the journal on disk then has more than is needed
+            with contextlib.suppress(OSError):
+                self._save()
 
     async def _apply(self, changes: Sequence[Change]) -> list[dict[str, str]]:
         self._features.clear()

@@ -25,6 +25,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import uml
 from .base import TestbedError
 from .process import cpu_seconds, find_program
 from .shaping import constant_delay, root_qdisc, verify_delay
@@ -204,7 +205,7 @@ class _UserModeLinux(DelayLine):
             for number, port in enumerate((CLIENT_END, SERVER_END))
         ]
         self._process = middle.start(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=directory
+            uml.command(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=directory
         )
         try:
             release = self._answer(_BOOT_TIMEOUT_S)
