@@ -38,6 +38,7 @@ MEASURED = {"client": "10.115.0.1", "server": "10.115.0.2"}
 # sshd starts itself again for every connection and needs its whole path; empty if there is none.
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin") or ""
 PATIENCE_S = 20.0
+ALLOWED_CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
 # Counters and state that changes by itself.
 _RESTLESS = ("/nf_conntrack", "/route/flush", "/rt_cache", "/netfilter", "/ns_last_pid", "random", "/base_reachable")
@@ -66,6 +67,7 @@ class SshHosts:
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
         self.hardware: dict[str, Hardware] = {}
         self.hosts_files = {role: Path("/etc/netns") / self.namespaces[role] / "hosts" for role in ROLES}
+        self.allowed: str | None = None
 
     @staticmethod
     def _add(name: str) -> None:
@@ -90,6 +92,11 @@ class SshHosts:
             time.sleep(0.02)
 
     def open(self) -> None:
+        # a host sets what it likes; a namespace, even root's, only what the kernel allows everybody
+        allowed = ALLOWED_CONGESTION_CONTROL.read_text()
+        if "cubic" not in allowed.split():
+            ALLOWED_CONGESTION_CONTROL.write_text(f"{allowed.strip()} cubic")
+            self.allowed = allowed
         for name in self.namespaces.values():
             self._add(name)
         self._ip("manage", "link add bridge0 type bridge stp_state 0 mcast_snooping 0")
@@ -231,6 +238,8 @@ class SshHosts:
             shutil.rmtree(file.parent, ignore_errors=True)
         with contextlib.suppress(OSError):
             Path("/etc/netns").rmdir()
+        if self.allowed is not None:
+            ALLOWED_CONGESTION_CONTROL.write_text(self.allowed)
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:

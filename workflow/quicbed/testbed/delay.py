@@ -211,6 +211,8 @@ class _UserModeLinux(DelayLine):
             release = self._answer(_BOOT_TIMEOUT_S)
         except BaseException:
             self.close()
+            for port in (CLIENT_END, SERVER_END):  # the next attempt makes them again
+                middle.run(["ip", "link", "delete", port], check=False)
             raise
         self.description = f"user-mode-linux {release}"
 
