@@ -153,7 +153,7 @@ bool is_closed(SSL *ssl, char *error, size_t room)
     char alert[96] = "", text[160] = "";
     const char *detail;
     long verified;
-    bool sent;
+    bool sent, refused;
 
     if (SSL_get_conn_close_info(ssl, &info, sizeof(info)) != 1)
         return false;
@@ -165,7 +165,8 @@ bool is_closed(SSL *ssl, char *error, size_t room)
     if (info.reason != NULL)
         for (size_t i = 0; i < info.reason_len && i < sizeof(text) - 1; i++)
             text[i] = info.reason[i] >= ' ' && info.reason[i] <= '~' ? info.reason[i] : '?';
-    detail = sent && verified != X509_V_OK && SSL_get_verify_mode(ssl) != SSL_VERIFY_NONE ? X509_verify_cert_error_string(verified) : text;
+    refused = sent && verified != X509_V_OK && SSL_get_verify_mode(ssl) != SSL_VERIFY_NONE;
+    detail = refused ? X509_verify_cert_error_string(verified) : text;
     if ((info.flags & SSL_CONN_CLOSE_FLAG_TRANSPORT) == 0)
         snprintf(error, room, "%s application error %llu: %s", sent ? "sent" : "received",
                  (unsigned long long)info.error_code, detail);

@@ -52,7 +52,7 @@ fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> 
     let client = Client {
         trust: match &options.ca {
             Some(ca) => Trust::from_file(ca, &cryptography)?,
-            None => Trust::in_anyone(&cryptography),
+            None => Trust::in_any(),
         },
         cryptography,
         // A request is short.

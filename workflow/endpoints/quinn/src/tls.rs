@@ -69,7 +69,7 @@ pub fn aes_128_gcm() -> &'static Tls13CipherSuite {
 
 /// Trust in the certificates of one PEM file, or in any.
 pub struct Trust {
-    verifier: Arc<dyn ServerCertVerifier>,
+    certificates: Option<Arc<WebPkiServerVerifier>>,
 }
 
 impl Trust {
@@ -84,15 +84,14 @@ impl Trust {
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
             .map_err(|e| failed(&e))?;
-        Ok(Self { verifier })
+        Ok(Self {
+            certificates: Some(verifier),
+        })
     }
 
     /// Whatever the certificate is; that the server has its key is verified all the same.
-    pub fn in_anyone(cryptography: &Cryptography) -> Self {
-        let algorithms = cryptography.provider.signature_verification_algorithms;
-        Self {
-            verifier: Arc::new(AnyCertificate { algorithms }),
-        }
+    pub fn in_any() -> Self {
+        Self { certificates: None }
     }
 
     /// The TLS configuration of one client connection.
@@ -103,7 +102,8 @@ impl Trust {
         observation: Arc<Observation>,
     ) -> ClientConfig {
         let verifier = ObservingVerifier {
-            verifier: self.verifier.clone(),
+            certificates: self.certificates.clone(),
+            algorithms: cryptography.provider.signature_verification_algorithms,
             observation,
         };
         let mut config = ClientConfig::builder_with_provider(cryptography.provider.clone())
@@ -119,22 +119,34 @@ impl Trust {
     }
 }
 
-/// Accepts every certificate.
+/// Verifies as rustls does; the signature scheme is noted on the way.
 #[derive(Debug)]
-struct AnyCertificate {
+struct ObservingVerifier {
+    /// Of certificate and server name; `None` accepts all.
+    certificates: Option<Arc<WebPkiServerVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
+    observation: Arc<Observation>,
 }
 
-impl ServerCertVerifier for AnyCertificate {
+impl ServerCertVerifier for ObservingVerifier {
     fn verify_server_cert(
         &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
+        match &self.certificates {
+            Some(verifier) => verifier.verify_server_cert(
+                end_entity,
+                intermediates,
+                server_name,
+                ocsp_response,
+                now,
+            ),
+            None => Ok(ServerCertVerified::assertion()),
+        }
     }
 
     fn verify_tls12_signature(
@@ -152,63 +164,18 @@ impl ServerCertVerifier for AnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// A verifier of certificate and server name; the signature scheme is noted on the way.
-#[derive(Debug)]
-struct ObservingVerifier {
-    verifier: Arc<dyn ServerCertVerifier>,
-    observation: Arc<Observation>,
-}
-
-impl ServerCertVerifier for ObservingVerifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        self.verifier
-            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier
-            .verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let valid = self
-            .verifier
-            .verify_tls13_signature(message, certificate, signature)?;
+        let valid =
+            crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)?;
         self.observation.sign(signature.scheme);
         Ok(valid)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
+        self.algorithms.supported_schemes()
     }
 
     fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
-        self.verifier.root_hint_subjects()
+        self.certificates.as_ref()?.root_hint_subjects()
     }
 }
 
