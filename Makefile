@@ -5,13 +5,26 @@ SCALE ?=
 CONFIG ?=
 # Passed to pytest, for example: make test TESTS="tests/test_packaging.py -k conda"
 TESTS ?=
+# Checks and benchmarks, by the words their names begin with: make check CHECKS="ruff mypy", make bench BENCH=goodput
+CHECKS ?=
+BENCH ?=
 
 # The environment's own Python starts fastest; a fresh clone has only the system's.
 PYTHON ?= $(shell test -f .venv/set-up.json && .venv/bin/python -IS -c "" 2>/dev/null \
 	&& echo .venv/bin/python || echo python3)
-# Debian keeps tc, ethtool and tcpdump where a user's PATH does not look; rustup's cargo is on the PATH of new
-# shells only.
-export PATH := $(CURDIR)/.venv/bin:$(PATH):$(HOME)/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin
+# Programs keep caches in the home directory. A user without one, or with one that cannot be written, gets one below build/.
+ifneq ($(shell test -n "$$HOME" && test -d "$$HOME" && test -w "$$HOME" && echo yes),yes)
+$(shell echo "make: the home directory '$$HOME' cannot be written; caches go to build/home" >&2; mkdir -p "$(CURDIR)/build/home")
+# where rustup keeps the toolchains of this user
+ifneq ($(wildcard $(HOME)/.rustup),)
+export RUSTUP_HOME ?= $(HOME)/.rustup
+endif
+export PATH := $(PATH):$(HOME)/.cargo/bin
+export HOME := $(CURDIR)/build/home
+endif
+# Set-up links Rust and Go into .toolchains/bin where the machine's own do not serve. Debian keeps tc, ethtool and
+# tcpdump where a user's PATH does not look; rustup's cargo is on the PATH of new shells only.
+export PATH := $(CURDIR)/.toolchains/bin:$(CURDIR)/.venv/bin:$(PATH):$(HOME)/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin
 
 set-up = $(PYTHON) tools/set_up.py
 settings = $(if $(SCALE),scale=$(SCALE)) $(CONFIG)
@@ -35,6 +48,7 @@ figures: ## make every table, figure and the report from the shipped reference d
 # from a local copy of published data.
 archive: ## write the archive to deposit: sources, reference data, report, checksums
 	@$(set-up) figures
+	@.venv/bin/python -m quicbed archive --check
 	@rm -rf artifacts/reference
 	@$(snakemake) figures --config "published={}"
 	@.venv/bin/python -m quicbed archive
@@ -45,12 +59,12 @@ test: ## run the tests (needs root)
 
 check: ## check formats, lint and types
 	@$(set-up) check
-	@.venv/bin/python tools/check.py
+	@.venv/bin/python tools/check.py $(CHECKS)
 
 bench: ## run the benchmarks (needs root)
 	@$(set-up) bench
 	@$(snakemake) builds
-	@.venv/bin/python -m quicbed bench
+	@.venv/bin/python -m benchmarks $(if $(BENCH),--only $(BENCH))
 
 lab: ## open the notebooks in JupyterLab
 	@$(set-up) lab

@@ -7,16 +7,17 @@ import enum
 import multiprocessing
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from quicbed import build as builds
-from quicbed import certificates
-from quicbed.config import Project
+from quicbed.builds import kit, making
+from quicbed.config.model import Project
+from quicbed.measure import certificates
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -56,11 +57,11 @@ class Builder:
 
         def build(key: tuple[str, str]) -> None:
             log = logs / f"build-{key[0]}-{key[1]}.log"
-            with contextlib.suppress(builds.BuildError):
-                builds.build(project, *key, jobs=os.cpu_count() or 1, log=log)
+            with contextlib.suppress(kit.BuildError):
+                making.build(project, *key, jobs=os.cpu_count() or 1, log=log)
 
-        with contextlib.suppress(builds.BuildError):
-            builds.fetch_sources(project, logs / "sources.log")
+        with contextlib.suppress(kit.BuildError):
+            making.fetch_sources(project, logs / "sources.log")
         self._fetched.set()
         # other flavours are made from the stock ones
         keys = sorted(flavours(project), key=lambda key: key[1] != "stock")
@@ -115,6 +116,14 @@ def stage_of(item: pytest.Item) -> Stage:
     return Stage.SOME_BUILDS if "build_of" in fixtures else Stage.BESIDE_BUILDS
 
 
+@pytest.fixture(autouse=True)
+def no_browser_is_left() -> Iterator[None]:
+    """What one test found of a browser says nothing to the next."""
+    yield
+    if browser := sys.modules.get("quicbed.figures.browser"):
+        browser.close()
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the clone the tests run in."""
@@ -130,11 +139,11 @@ def build_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
 
     def make(library: str, flavour: str) -> Path:
         if not done:
-            builds.fetch_sources(project, log)
+            making.fetch_sources(project, log)
         key = (library, flavour)
         if key not in done:
-            builds.build(project, *key, jobs=os.cpu_count() or 1, log=log)
-            done[key] = builds.build_directory(project, *key)
+            making.build(project, *key, jobs=os.cpu_count() or 1, log=log)
+            done[key] = making.build_directory(project, *key)
         return done[key]
 
     return make

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from faketestbed import FakeTestbed
-from quicbed import campaign as campaign_module
-from quicbed import certificates, driver, measure
-from quicbed.config import Project
-from quicbed.plan import scale_of
+from quicbed.config.model import Project
+from quicbed.measure import campaign as campaign_module
+from quicbed.measure import certificates, driver, outlook, session
+from quicbed.plan.cells import scale_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -43,7 +43,8 @@ def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Projec
             behave(project, library, flavour)
         return {"build": directory.name, "version": "1"}
 
-    monkeypatch.setattr(campaign_module.builds, "read_build", read_build)
+    monkeypatch.setattr(campaign_module.making, "read_build", read_build)
+    monkeypatch.setattr(outlook, "LOOK_S", 0.0)
     monkeypatch.setattr(driver, "READY_TIMEOUT", 1.0)
     monkeypatch.setattr(driver, "STOP_TIMEOUT", 0.5)
     monkeypatch.setattr(driver, "HANG_MARGIN", 0.5)
@@ -65,7 +66,7 @@ def behave(project: Project, library: str, flavour: str, **behaviour: list[str])
 def run(project: Project, testbed: FakeTestbed | None = None) -> dict[str, Any]:
     """Measure the experiment; returns what the marker of a finished one says."""
     marker = project.root / "marker.json"
-    measure.measure(project, "test", marker, opener=lambda _: testbed or FakeTestbed())
+    session.measure(project, "test", marker, opener=lambda _: testbed or FakeTestbed())
     data: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
     return data
 

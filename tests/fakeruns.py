@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from quicbed import handshake
+from quicbed.wire import handshake
 
 CAPTURES = Path(__file__).parent / "data" / "handshakes"
 START = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

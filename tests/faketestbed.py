@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from quicbed.testbed import Capture, Completed, Exit, Host, LinkSettings, Process, Role, Testbed, TestbedError
+from quicbed.testbed import Capture, Completed, Confined, Exit, Host, LinkSettings, Process, Role, Testbed, TestbedError
 
 
 class FakeProcess(Process):
@@ -82,7 +82,9 @@ class FakeHost(Host):
         stderr: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        confined: Confined | None = None,
     ) -> Process:
+        del confined
         self.spawned.append(list(argv))
         with stdout.open("wb") as out, stderr.open("wb") as err:
             # it must not outlive a driver that a test kills

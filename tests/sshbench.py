@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from quicbed import bench
-from quicbed.config import Project
+from benchmarks import bench
+from quicbed.config.model import Project
 from sshhosts import SshHosts
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from quicbed.config import Testbed, parse
+from quicbed.config.model import Testbed, parse
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError
 from quicbed.testbed.remote import SshTestbed
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fakehardware import Hardware
-from quicbed.config import Testbed, parse
+from quicbed.config.model import Testbed, parse
 from quicbed.testbed.namespace import RUN_NETNS, kill_processes, processes, setns
 
 ROLES: tuple[Literal["client"], Literal["server"]] = ("client", "server")

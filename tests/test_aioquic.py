@@ -21,10 +21,13 @@ from typing import Any
 import pytest
 import yaml
 
-from quicbed import build as builds
-from quicbed import certificates, events, examples
-from quicbed.build import BuildError, Job, python
-from quicbed.config import Project
+from benchmarks import examples
+from quicbed.builds import kit, making
+from quicbed.builds.kit import BuildError, Job
+from quicbed.builds.recipes import python
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.measure import certificates
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -70,12 +73,12 @@ class Example:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.packages = root / "packages"
-        self.endpoint = root / builds.ENDPOINTS / "example"
+        self.endpoint = root / kit.ENDPOINTS / "example"
         (self.endpoint / "features").mkdir(parents=True)
         self.packages.mkdir()
         (root / "shared").mkdir()
         shutil.copytree(ROOT / "config", root / "config")
-        for part in ("crypto", "quicbed/build", "sources"):
+        for part in ("crypto", "quicbed/builds/recipes", "sources"):
             shutil.copytree(ROOT / "workflow" / part, root / "workflow" / part)
         (root / "shared" / "quicbed_shared.py").write_text("SIDE = 'left'\n", encoding="utf-8")
         for name in ("client", "server"):
@@ -169,9 +172,9 @@ def test_version_and_sources_come_from_the_lock(example: Example) -> None:
     project = Project(example.root)
     assert python.version(project, "example") == "1.5"
     assert python.sources(project, "example") == [{"name": "parcel", "version": "1.5", "checksum": example.sha256}]
-    before = builds.build_id(project, "example", "stock")
+    before = making.build_id(project, "example", "stock")
     example.lock(f"parcel==1.5 --hash=sha256:{'0' * 64} --hash=sha256:{example.sha256}\n")
-    assert builds.build_id(project, "example", "stock") != before
+    assert making.build_id(project, "example", "stock") != before
 
 
 def test_a_launcher_without_its_interpreter_says_so(example: Example) -> None:
@@ -607,7 +610,7 @@ def test_keys_of_every_variant_can_be_updated(
 ) -> None:
     assert stock.is_dir()  # certificates are made with it
     made = certificates.directory(PROJECT, "ecdsa-p-256")
-    interpreter = builds.read_build(PROJECT, "aioquic", "noop")["interpreter"]
+    interpreter = making.read_build(PROJECT, "aioquic", "noop")["interpreter"]
     script = tmp_path / "key_updates.py"
     script.write_text(KEY_UPDATES, encoding="utf-8")
     argv = [interpreter, "-IBS", str(script), str(noop / "lib"), str(made / "server.pem"), str(made / "server.key")]

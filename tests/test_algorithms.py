@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import algorithms
-from quicbed.algorithms import AlgorithmError
+from quicbed.config import algorithms
+from quicbed.config.algorithms import AlgorithmError
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = algorithms.read(ROOT)

@@ -12,12 +12,14 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import analysis, runs
+from quicbed.analysis import comparison
+from quicbed.base import statistics
+from quicbed.store import runs
 
 
 def test_a_constant_ratio_is_found_exactly_whatever_drifts_between_blocks() -> None:
     baseline = [(block, 100.0 * (block + 1)) for block in range(8)]
-    interval = analysis.paired_ratio([(block, 1.25 * value) for block, value in baseline], baseline)
+    interval = statistics.paired_ratio([(block, 1.25 * value) for block, value in baseline], baseline)
     assert interval.ratio == pytest.approx(1.25)
     assert interval.low == pytest.approx(1.25)
     assert interval.high == pytest.approx(1.25)
@@ -28,7 +30,7 @@ def test_a_constant_ratio_is_found_exactly_whatever_drifts_between_blocks() -> N
 def test_the_ratio_is_the_geometric_mean_of_the_ratios_of_shared_blocks() -> None:
     values = [(0, 2.0), (1, 8.0), (2, 999.0)]
     baseline = [(3, 5.0), (1, 1.0), (0, 1.0)]
-    interval = analysis.paired_ratio(values, baseline)
+    interval = statistics.paired_ratio(values, baseline)
     assert interval.ratio == pytest.approx(4.0)
     assert interval.n == 2
 
@@ -37,7 +39,7 @@ def test_exchanging_the_two_inverts_the_interval() -> None:
     random = np.random.default_rng(3)
     a = [(i, float(v)) for i, v in enumerate(random.lognormal(0.1, 0.05, 12))]
     b = [(i, float(v)) for i, v in enumerate(random.lognormal(0.0, 0.05, 12))]
-    there, back = analysis.paired_ratio(a, b), analysis.paired_ratio(b, a)
+    there, back = statistics.paired_ratio(a, b), statistics.paired_ratio(b, a)
     assert there.ratio == pytest.approx(1 / back.ratio)
     # up to the resampling, the ends are inverse too
     assert there.low == pytest.approx(1 / back.high, rel=2e-3)
@@ -48,8 +50,8 @@ def test_the_order_of_the_pairs_does_not_matter() -> None:
     random = np.random.default_rng(4)
     values = [(i, float(v)) for i, v in enumerate(random.lognormal(0, 0.1, 10))]
     baseline = [(i, float(v)) for i, v in enumerate(random.lognormal(0, 0.1, 10))]
-    once = analysis.paired_ratio(values, baseline)
-    assert analysis.paired_ratio(values[::-1], baseline[3:] + baseline[:3]) == once
+    once = statistics.paired_ratio(values, baseline)
+    assert statistics.paired_ratio(values[::-1], baseline[3:] + baseline[:3]) == once
 
 
 @pytest.mark.parametrize("n", [5, 10, 16, 25])
@@ -61,19 +63,19 @@ def test_the_interval_covers_the_truth_19_times_in_20(n: int) -> None:
         drift = random.normal(0, 0.1, n)
         values = np.exp(drift + random.normal(0, 0.02, n)) * truth
         baseline = np.exp(drift + random.normal(0, 0.02, n))
-        interval = analysis.paired_ratio(enumerate(values), enumerate(baseline))
+        interval = statistics.paired_ratio(enumerate(values), enumerate(baseline))
         covered += interval.low <= truth <= interval.high
     # 0.95 within three standard errors; at five blocks resampling cannot reach far enough out
     assert (0.90 if n == 5 else 0.923) <= covered / trials <= 0.977
 
 
 def test_one_pair_has_no_interval_and_never_stops_a_campaign() -> None:
-    interval = analysis.paired_ratio([(0, 3.0)], [(0, 2.0)])
+    interval = statistics.paired_ratio([(0, 3.0)], [(0, 2.0)])
     assert interval.ratio == 1.5
     assert math.isnan(interval.low)
     assert math.isnan(interval.high)
     assert interval.half_width == math.inf
-    nothing = analysis.paired_ratio([(0, 3.0)], [(1, 2.0)])
+    nothing = statistics.paired_ratio([(0, 3.0)], [(1, 2.0)])
     assert nothing.n == 0
     assert math.isnan(nothing.ratio)
     assert nothing.half_width == math.inf
@@ -82,12 +84,12 @@ def test_one_pair_has_no_interval_and_never_stops_a_campaign() -> None:
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_values_without_a_ratio_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="block 7"):
-        analysis.paired_ratio([(7, value)], [(7, 1.0)])
+        statistics.paired_ratio([(7, value)], [(7, 1.0)])
 
 
 def test_two_values_in_a_block_are_refused() -> None:
     with pytest.raises(ValueError, match="block 1 has two values"):
-        analysis.paired_ratio([(1, 1.0), (1, 2.0)], [(1, 1.0)])
+        statistics.paired_ratio([(1, 1.0), (1, 2.0)], [(1, 1.0)])
 
 
 def table_of(documents: list[dict[str, Any]]) -> pl.DataFrame:
@@ -117,8 +119,8 @@ def test_which_attempt_of_a_block_counts(
     attempts: list[dict[str, Any]], counts: float, contaminated: int, repeated: int, failed: int
 ) -> None:
     table = table_of(attempts)
-    assert analysis.counted(table)["goodput_mbps"].to_list() == [counts]
-    row = analysis.figure_table(table).row(0, named=True)
+    assert comparison.counted(table)["goodput_mbps"].to_list() == [counts]
+    row = comparison.figure_table(table).row(0, named=True)
     assert (row["n"], row["blocks"]) == (1, 1)
     assert (row["contaminated"], row["repeated"], row["failed"]) == (contaminated, repeated, failed)
 
@@ -127,7 +129,7 @@ def test_summary_of_known_values() -> None:
     documents = []
     for block, goodput in enumerate([40.0, 10.0, 30.0, 20.0, 100.0]):
         documents.append(attempt(0, goodput) | {"block": block})
-    row = analysis.figure_table(table_of(documents)).row(0, named=True)
+    row = comparison.figure_table(table_of(documents)).row(0, named=True)
     assert row["n"] == row["blocks"] == 5
     assert (row["min"], row["q1"], row["median"], row["q3"], row["max"]) == (10, 20, 30, 40, 100)
     assert row["mean"] == pytest.approx(40)
@@ -141,10 +143,10 @@ def test_counts_that_may_be_zero_have_no_ratio() -> None:
             run = attempt(0, 10.0) | {"block": block, "host": {"delta": {"client.udp.RcvbufErrors": count}}}
             run["cell"] = run["cell"] | {"id": cell, "slug": cell, "label": cell, "baseline": baseline}
             documents.append(run)
-    rows = analysis.figure_table(table_of(documents), "client_udp_receive_buffer_errors").rows(named=True)
+    rows = comparison.figure_table(table_of(documents), "client_udp_receive_buffer_errors").rows(named=True)
     assert [(row["mean"], row["ratio"], row["ratio_n"]) for row in rows] == [(2, None, None), (4, None, 0)]
     # the goodput of the same runs has one
-    assert [row["ratio"] for row in analysis.figure_table(table_of(documents)).rows(named=True)] == [None, 1.0]
+    assert [row["ratio"] for row in comparison.figure_table(table_of(documents)).rows(named=True)] == [None, 1.0]
 
 
 def campaign_table(**options: Any) -> pl.DataFrame:
@@ -152,7 +154,7 @@ def campaign_table(**options: Any) -> pl.DataFrame:
 
 
 def test_ratios_recover_the_effects_put_in() -> None:
-    table = analysis.figure_table(campaign_table(blocks=25, incidents=False))
+    table = comparison.figure_table(campaign_table(blocks=25, incidents=False))
     effects = {
         (label, arm): effect for label, _, baseline, arm, effect in fakeruns.EXPERIMENTS["aead-goodput"] if baseline
     }
@@ -168,7 +170,7 @@ def test_ratios_recover_the_effects_put_in() -> None:
 
 
 def test_the_noise_floor_of_a_library_stands_in_all_its_rows() -> None:
-    table = analysis.figure_table(campaign_table(blocks=6))
+    table = comparison.figure_table(campaign_table(blocks=6))
     floors = table.filter(pl.col("arm") == "aa")
     assert len(floors) == 3
     for floor in floors.to_dicts():
@@ -179,34 +181,34 @@ def test_the_noise_floor_of_a_library_stands_in_all_its_rows() -> None:
 
 def test_unsupported_and_excluded_cells_keep_their_row() -> None:
     table = campaign_table(blocks=2)
-    row = analysis.figure_table(table).filter(pl.col("unsupported").is_not_null()).row(0, named=True)
+    row = comparison.figure_table(table).filter(pl.col("unsupported").is_not_null()).row(0, named=True)
     assert (row["client_library"], row["label"]) == ("quinn", "NOOP")
     assert row["unsupported"] == "quinn has no NOOP AEAD"
     assert row["n"] == row["blocks"] == 0
     unproven = fakeruns.make_run(block=None, order=None, status="failed", reason="no proof", metrics={})
-    row = analysis.figure_table(table_of([unproven])).row(0, named=True)
+    row = comparison.figure_table(table_of([unproven])).row(0, named=True)
     assert (row["n"], row["failed"], row["failure"]) == (0, 1, "no proof")
 
 
 def test_rows_in_any_order_give_the_same_table() -> None:
     table = campaign_table(blocks=5)
-    once = analysis.figure_table(table)
+    once = comparison.figure_table(table)
     shuffled = table.sample(fraction=1.0, shuffle=True, seed=5)
-    assert analysis.figure_table(shuffled).equals(once)
+    assert comparison.figure_table(shuffled).equals(once)
 
 
 def test_warm_up_does_not_count() -> None:
     warm = fakeruns.make_run(block=None, order=None)
     warm["cell"] = warm["cell"] | {"arm": "warm-up"}
-    assert analysis.counted(table_of([warm])).is_empty()
+    assert comparison.counted(table_of([warm])).is_empty()
 
 
 def test_a_newer_build_supersedes_the_older_cell() -> None:
     old, new = fakeruns.make_run(), fakeruns.make_run(block=1, started_at="2031-01-01T00:00:00Z")
     new["cell"] = new["cell"] | {"id": "00000002"}
     table = table_of([old, new])
-    assert analysis.figure_table(table)["cell"].to_list() == ["00000002"]
-    assert analysis.superseded(table)["cell"].to_list() == ["00000001"]
+    assert comparison.figure_table(table)["cell"].to_list() == ["00000002"]
+    assert comparison.superseded(table)["cell"].to_list() == ["00000001"]
 
 
 HOUR = timedelta(hours=1)
@@ -231,9 +233,9 @@ def test_a_reverted_build_is_shown_again_without_new_runs(tmp_path: Path) -> Non
         fakeruns.write_session(tmp_path / "raw", "aead-goodput", fakeruns.plan(plan), fakeruns.START + hours * HOUR)
         campaign = selected(tmp_path / "raw")
         ids = {run["cell"]["id"] for run in plan}
-        assert set(analysis.figure_table(campaign)["cell"]) == ids
+        assert set(comparison.figure_table(campaign)["cell"]) == ids
         assert (
-            set(analysis.superseded(campaign)["cell"])
+            set(comparison.superseded(campaign)["cell"])
             == {run["cell"]["id"] for run in (first + second if hours else [])} - ids
         )
     assert len(campaign) == len(first) + len(second)  # superseded runs are kept
@@ -244,8 +246,8 @@ def test_a_variant_removed_from_the_plan_is_superseded(tmp_path: Path) -> None:
     kept = [cell for cell in fakeruns.plan(written) if cell["label"] != "AES-256-GCM"]
     fakeruns.write_session(tmp_path / "raw", "aead-goodput", kept, fakeruns.START + HOUR)
     campaign = selected(tmp_path / "raw")
-    assert set(analysis.figure_table(campaign)["cell"]) == {cell["id"] for cell in kept}
-    assert set(analysis.superseded(campaign)["label"]) == {"AES-256-GCM"}
+    assert set(comparison.figure_table(campaign)["cell"]) == {cell["id"] for cell in kept}
+    assert set(comparison.superseded(campaign)["label"]) == {"AES-256-GCM"}
     assert len(campaign) == len(written)
 
 
@@ -256,9 +258,9 @@ def test_baseline_label_and_arm_are_those_of_the_newest_plan(tmp_path: Path) -> 
     noop, chacha = by_label["NOOP"], by_label["ChaCha20-Poly1305"]
     noop |= {"baseline": chacha["id"], "label": "No AEAD", "arm": "control"}
     chacha["baseline"] = None
-    before = analysis.figure_table(selected(tmp_path / "raw"))
+    before = comparison.figure_table(selected(tmp_path / "raw"))
     fakeruns.write_session(tmp_path / "raw", "aead-goodput", list(cells.values()), fakeruns.START + HOUR)
-    after = analysis.figure_table(selected(tmp_path / "raw"))
+    after = comparison.figure_table(selected(tmp_path / "raw"))
     old, new = (table.filter(pl.col("cell") == noop["id"]).row(0, named=True) for table in (before, after))
     assert (old["label"], old["arm"], old["baseline_label"]) == ("NOOP", "main", "AES-128-GCM")
     assert (new["label"], new["arm"], new["baseline_label"]) == ("No AEAD", "control", "ChaCha20-Poly1305")
@@ -275,23 +277,23 @@ def exclusion(number: int, status: str, reason: str) -> dict[str, Any]:
 
 def test_of_several_exclusions_of_a_cell_the_newest_says_why() -> None:
     documents = [exclusion(0, "failed", "old"), exclusion(1, "unsupported", "newer"), exclusion(10, "failed", "newest")]
-    row = analysis.figure_table(table_of(documents)).row(0, named=True)
+    row = comparison.figure_table(table_of(documents)).row(0, named=True)
     assert (row["failed"], row["failure"], row["unsupported"]) == (1, "newest", None)
-    row = analysis.figure_table(table_of(documents[:2])).row(0, named=True)
+    row = comparison.figure_table(table_of(documents[:2])).row(0, named=True)
     assert (row["failed"], row["failure"], row["unsupported"]) == (0, None, "newer")
 
 
 @pytest.mark.parametrize("status", ["failed", "unsupported"])
 def test_exclusions_count_for_nothing_once_the_cell_was_run(status: str) -> None:
     table = table_of([attempt(0, 5.0), exclusion(1, status, "no proof")])
-    row = analysis.figure_table(table).row(0, named=True)
+    row = comparison.figure_table(table).row(0, named=True)
     assert (row["n"], row["failed"], row["failure"], row["unsupported"]) == (1, 0, None, None)
 
 
 def test_figure_tables_are_written_byte_stable(tmp_path: Path) -> None:
-    table = analysis.figure_table(campaign_table(blocks=3))
+    table = comparison.figure_table(campaign_table(blocks=3))
     for folder in ("a", "b"):
-        analysis.write_figure_table(table, "aead-goodput", tmp_path / folder)
+        comparison.write_figure_table(table, "aead-goodput", tmp_path / folder)
     for name in ("aead-goodput.parquet", "aead-goodput.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert pl.read_parquet(tmp_path / "a" / "aead-goodput.parquet").equals(table)
@@ -300,4 +302,4 @@ def test_figure_tables_are_written_byte_stable(tmp_path: Path) -> None:
 
 
 def test_an_empty_campaign_gives_an_empty_table() -> None:
-    assert analysis.figure_table(table_of([])).is_empty()
+    assert comparison.figure_table(table_of([])).is_empty()

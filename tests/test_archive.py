@@ -19,11 +19,11 @@ import jsonschema
 import pytest
 from packaging.licenses import canonicalize_license_expression
 
-from quicbed import archive, bom
-from quicbed import build as builds
-from quicbed.build import BuildError
-from quicbed.cli import main
-from quicbed.config import Project, read_config
+from quicbed.builds import bom, kit, making
+from quicbed.builds.kit import BuildError
+from quicbed.cli import archive
+from quicbed.cli.commands import main
+from quicbed.config.model import Project, read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = {
@@ -152,7 +152,7 @@ def test_the_bill_is_valid_and_its_references_lead_somewhere(bill: dict[str, Any
 def test_every_package_of_every_lock_is_in_it_with_its_checksum(bill: dict[str, Any]) -> None:
     components = by_reference(bill)
     hashes = {name: {one["content"] for one in entry.get("hashes", [])} for name, entry in components.items()}
-    crates = [one for versions in builds.lock_packages(ROOT).values() for one in versions if "checksum" in one]
+    crates = [one for versions in kit.lock_packages(ROOT).values() for one in versions if "checksum" in one]
     assert len(crates) > 200
     for one in crates:
         version = one["version"].replace("+", "%2B")
@@ -178,7 +178,7 @@ def test_it_says_what_every_library_is_built_from(bill: dict[str, Any]) -> None:
         entry = components[f"endpoint:{name}"]
         assert entry["licenses"] == [{"expression": library.licence}]
         names = {components[url]["name"] for url in graph[f"endpoint:{name}"]}
-        for one in builds.sources_of(Project(ROOT), name):
+        for one in making.sources_of(Project(ROOT), name):
             assert one["name"] in names
     # shared components are parts of the endpoints that link them
     (openssl,) = (entry for entry in components.values() if entry["name"] == "openssl-src")
@@ -333,6 +333,22 @@ def test_what_cannot_be_archived_is_one_line(clone: Path, tmp_path: Path, spoil:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_clone_of_another_user_is_named_with_the_remedy(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("GIT_CONFIG_GLOBAL", os.devnull), ("GIT_CONFIG_SYSTEM", os.devnull)):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git believes so
+    monkeypatch.setattr("quicbed.cli.commands.ROOT", clone)
+    assert main(["archive", "--check"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"quicbed: {clone}: git takes no clone of another user; make the archive as the user")
+    assert line.endswith(f"`git config --global --add safe.directory {clone}`")
+    monkeypatch.delenv("GIT_TEST_ASSUME_DIFFERENT_OWNER")
+    assert main(["archive", "--check"]) == 0
+    assert not (clone / "artifacts" / "archive").exists()
+
+
 def test_a_copy_inside_another_clone_is_not_taken_for_it(clone: Path, tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet", str(tmp_path))
     shutil.rmtree(clone / ".git")
@@ -368,7 +384,7 @@ def test_results_of_an_archive_are_drawn_without_published_data(tmp_path: Path) 
 def test_the_command_prints_archive_size_and_checksum(
     clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("quicbed.cli.ROOT", clone)
+    monkeypatch.setattr("quicbed.cli.commands.ROOT", clone)
     assert main(["archive", "--out", str(tmp_path)]) == 0
     (file,) = tmp_path.glob("*.tar.gz")
     digest = hashlib.sha256(file.read_bytes()).hexdigest()

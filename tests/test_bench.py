@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from pathlib import Path
@@ -11,14 +12,16 @@ from typing import Any
 import pytest
 
 import fakeproject
+from benchmarks import bench as bench_module
+from benchmarks import examples
+from benchmarks.bench import BenchError, bench
 from fakeproject import behave
 from faketestbed import FakeTestbed
-from quicbed import bench as bench_module
-from quicbed import build as builds
-from quicbed import certificates, examples, generator
-from quicbed.bench import BenchError, bench
-from quicbed.build import BuildError
-from quicbed.config import Project
+from quicbed.builds import making
+from quicbed.builds.kit import BuildError
+from quicbed.config.model import Project, Scale
+from quicbed.measure import certificates, generator
+from quicbed.testbed import LinkSettings, Testbed, TestbedError
 from trexserver import Clock, TrexServer
 
 EXPERIMENT = """
@@ -52,7 +55,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     def build_directory(project: Project, library: str, flavour: str) -> Path:
         return project.build / f"{library}-{flavour}"
 
-    monkeypatch.setattr(builds, "build_directory", build_directory)
+    monkeypatch.setattr(making, "build_directory", build_directory)
+    monkeypatch.setattr(making, "listing", lambda *key: build_directory(*key).with_suffix(".json"))
     monkeypatch.setattr(bench_module, "testbed_of", lambda _: FakeTestbed())
     for name, value in {"ROUNDS": 2, "SERIES": 3, "FEW": 4, "MANY": 5}.items():
         monkeypatch.setattr(bench_module, name, value)
@@ -85,16 +89,82 @@ def test_only_the_certificate_it_needs_is_made(project: Project) -> None:
     assert certificates.problem(target) is None
 
 
-def test_a_missing_build_is_named_with_the_remedy(project: Project) -> None:
-    (project.build / "quinn-pq" / "build.json").unlink()
-    with pytest.raises(BenchError, match="quinn-pq: not built; run `snakemake"):
-        bench(project, ["handshakes"])
+def test_a_missing_build_is_named_with_the_remedy_and_the_rest_runs(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = making.read_build
+
+    def read_build(of: Project, library: str, flavour: str) -> dict[str, Any]:
+        if library == "quinn":
+            raise BuildError("quinn: cannot be read")
+        return known(of, library, flavour)
+
+    monkeypatch.setattr(making, "read_build", read_build)
+    assert bench(project, ["handshakes", "line-rate"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "== handshakes"
+    assert lines[1].startswith("  not run: quinn-pq: not built; run `snakemake")
+    assert lines[2] == "== line-rate"
 
 
-def test_a_failed_run_ends_the_benchmark_with_its_reason(project: Project) -> None:
+def test_a_library_whose_run_fails_is_left_out_with_its_reason(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
     behave(project, "quinn", "pq", client=["ok", "failed-connection"])
-    with pytest.raises(BenchError, match=r"quinn.*bad_certificate"):
-        bench(project, ["handshakes"])
+    assert bench(project, ["handshakes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (reason,) = [line for line in lines if "left out" in line]
+    assert re.match(r"  quinn: left out: quinn.*bad_certificate", reason)
+    assert [line.split()[0] for line in lines[3:]] == ["tcp-tls", "tcp-tls,"]
+
+
+GOODPUT = """
+title: Test
+source: none
+question: none
+workload: {kind: bulk, congestion_control: any}
+link: {mode: throughput}
+flavour: pq
+libraries: [quinn, tcp-tls]
+variants:
+  - {label: AES-128-GCM, cipher: aes-128-gcm}
+  - {label: ChaCha20, cipher: chacha20-poly1305}
+baseline: AES-128-GCM
+aa: true
+scales:
+  tiny: {bytes: 1000, blocks: 2, timeout_s: 1}
+"""
+
+
+def test_goodput_is_measured_with_a_congestion_control_of_the_kernel_and_without_what_is_missing(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project.root / "config" / "experiments" / "aead-goodput.yaml").write_text(GOODPUT, encoding="utf-8")
+    config = project.root / "config" / "config.yaml"
+    config.write_text(config.read_text(encoding="utf-8").replace("table3-signature", "aead-goodput"), encoding="utf-8")
+    applied: list[LinkSettings] = []
+
+    class Recording(FakeTestbed):
+        def apply(self, link: LinkSettings) -> None:
+            applied.append(link)
+            super().apply(link)
+
+    def without_iperf3(_: Testbed) -> float:
+        raise TestbedError("client: iperf3 is not installed")
+
+    monkeypatch.setattr(bench_module, "testbed_of", lambda _: Recording())
+    monkeypatch.setattr(bench_module, "_raw_udp", lambda _: 5000.0)
+    monkeypatch.setattr(bench_module, "_iperf3", without_iperf3)
+    monkeypatch.setattr(bench_module, "BULK", Scale(bytes=1000, blocks=1, timeout_s=1))
+    assert bench(Project(project.root), ["goodput"]) == 0
+    assert {link.congestion_control for link in applied} == {"cubic"}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "  TCP (iperf3): left out: client: iperf3 is not installed"
+    told = [line.split(" median")[0].strip() for line in lines if line.startswith("    ")]
+    assert told == ["raw UDP, GSO/GRO", "quinn", "quinn, plain send/receive", "tcp-tls"]
+    assert any(line.startswith("  quinn / nginx+curl") for line in lines)
+    assert any(line.startswith("  quinn / raw UDP") for line in lines)
+    assert not any(line.startswith("  quinn / TCP") for line in lines)
 
 
 def test_endpoints_are_held_against_the_examples_that_there_are(
@@ -106,7 +176,7 @@ def test_endpoints_are_held_against_the_examples_that_there_are(
         measured.append(name)
         return 1000.0
 
-    monkeypatch.setattr(builds, "build", lambda *_, **__: None)
+    monkeypatch.setattr(making, "build", lambda *_, **__: None)
     monkeypatch.setattr(examples, "build", lambda *_, **__: Path("programs"))
     monkeypatch.setattr(examples, "goodput", theirs)
     monkeypatch.setattr(examples, "own_goodput", lambda _, name, *__: 900.0 if name == "quinn" else 1000.0)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import algorithms, certificates
-from quicbed import build as builds
-from quicbed.build import components
-from quicbed.certificates import Tools
-from quicbed.config import Project
+from quicbed.builds import components, kit
+from quicbed.config import algorithms
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.measure.certificates import Tools
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -34,7 +34,7 @@ Made = Callable[[str], Path]
 @pytest.fixture(scope="session")
 def vendor() -> Path:
     """The fetched sources."""
-    directory = builds.vendor_directory(PROJECT)
+    directory = kit.vendor_directory(PROJECT)
     if not directory.is_dir():
         pytest.skip("the third-party sources are not fetched: run `make build`")
     return directory

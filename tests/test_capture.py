@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quicbed.capture import Capture, CaptureError
-from quicbed.quicwire import (
+from quicbed.wire.pcap import Capture, CaptureError
+from quicbed.wire.quicwire import (
     InitialKeys,
     PacketKeys,
     PacketType,

@@ -15,13 +15,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from quicbed import algorithms, certificates, published
-from quicbed import build as builds
-from quicbed.algorithms import Signature
-from quicbed.build import components
-from quicbed.certificates import CertificateError, Tools
-from quicbed.cli import main
-from quicbed.config import Project
+from quicbed.analysis import published
+from quicbed.builds import components, kit
+from quicbed.cli.commands import main
+from quicbed.config import algorithms
+from quicbed.config.algorithms import Signature
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.measure.certificates import CertificateError, Tools
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -46,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Signature], Path
     def make(signature: Signature) -> Path:
         tools = None
         if signature.quantum_safe:
-            if not builds.vendor_directory(PROJECT).is_dir():
+            if not kit.vendor_directory(PROJECT).is_dir():
                 pytest.skip("the third-party sources are not fetched: run `make build`")
             tools = Tools.provide(PROJECT, jobs=os.cpu_count() or 1, log=directory / "build.log")
         if not (directory / signature.name).is_dir():

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import compiled
-from quicbed.build import cargo
-from quicbed.config import Project
+from quicbed.builds import compiled
+from quicbed.builds.recipes import cargo
+from quicbed.config.model import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,11 +16,12 @@ from typing import get_args
 import pytest
 import yaml
 
-from quicbed import build as builds
-from quicbed import config
-from quicbed.build import BuildError, cargo, components
-from quicbed.build.components import COMPONENTS, Component, Place
-from quicbed.config import Project
+from quicbed.builds import components, kit, making
+from quicbed.builds.components import COMPONENTS, Component, Place
+from quicbed.builds.kit import BuildError
+from quicbed.builds.recipes import cargo
+from quicbed.config import model
+from quicbed.config.model import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = list(COMPONENTS)
@@ -50,7 +53,7 @@ def append(file: Path, text: str) -> None:
 
 
 def test_the_configuration_knows_every_component() -> None:
-    assert set(get_args(config.Component)) == set(COMPONENTS)
+    assert set(get_args(model.Component)) == set(COMPONENTS)
 
 
 def test_ids_do_not_depend_on_where_the_repository_is(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -74,7 +77,7 @@ def test_a_component_is_a_function_of_its_own_files(copy: Path) -> None:
 def test_a_component_is_a_function_of_its_source(copy: Path) -> None:
     before = ids(copy)
     lock = copy / "workflow/sources/Cargo.lock"
-    (package,) = (p for p in builds.closure(copy, ["oqs-sys"]) if p["name"] == "oqs-sys")
+    (package,) = (p for p in kit.closure(copy, ["oqs-sys"]) if p["name"] == "oqs-sys")
     text = lock.read_text(encoding="utf-8")
     lock.write_text(text.replace(package["checksum"], "0" * 64), encoding="utf-8")
     # the provider is linked with liboqs
@@ -134,7 +137,12 @@ def test_a_component_is_built_once_and_leaves_nothing_else(
     assert not components.is_built(project, "thing")
     made = components.provide(project, "thing", jobs=1, log=log)
     assert (made / "lib" / "source.txt").read_text(encoding="utf-8") == "source\n"
-    assert components.read(project, "thing")["package"]["checksum"] == "a" * 64
+    told = components.read(project, "thing")
+    assert told["package"]["checksum"] == "a" * 64
+    assert told["compiler"].keys() == {"gcc", "g++"}
+    if shutil.which("gcc"):
+        first = subprocess.run(["gcc", "--version"], capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        assert told["compiler"]["gcc"] == first
     marked = (made / "component.json").stat().st_mtime_ns
     assert components.provide(project, "thing", jobs=1, log=log) == made
     assert (made / "component.json").stat().st_mtime_ns == marked
@@ -192,7 +200,7 @@ def test_two_who_need_a_component_at_once_build_it_once(
 
 def test_a_changed_source_is_not_built(thing: Callable[[Callable[[Place], None]], Project], tmp_path: Path) -> None:
     project = thing(build_as_usual)
-    append(builds.vendor_directory(project) / "thing-1.0.0" / "source.txt", "changed\n")
+    append(kit.vendor_directory(project) / "thing-1.0.0" / "source.txt", "changed\n")
     with pytest.raises(BuildError, match="differs from the registry's source"):
         components.provide(project, "thing", jobs=1, log=tmp_path / "log")
     assert not components.is_built(project, "thing")
@@ -223,22 +231,22 @@ def edit(root: Path, library: str, flavour: str, **keys: object) -> Project:
 
 def test_a_build_is_a_function_of_its_components(copy: Path) -> None:
     project = Project(copy)
-    before = builds.build_id(project, "quinn", "stock")
+    before = making.build_id(project, "quinn", "stock")
     project = edit(copy, "quinn", "stock", flavour_keys={"components": ["liboqs"]})
-    with_liboqs = builds.build_id(project, "quinn", "stock")
+    with_liboqs = making.build_id(project, "quinn", "stock")
     assert with_liboqs != before
     lock = copy / "workflow/sources/Cargo.lock"
-    (package,) = (p for p in builds.closure(copy, ["oqs-sys"]) if p["name"] == "oqs-sys")
+    (package,) = (p for p in kit.closure(copy, ["oqs-sys"]) if p["name"] == "oqs-sys")
     lock.write_text(lock.read_text(encoding="utf-8").replace(package["checksum"], "0" * 64), encoding="utf-8")
-    assert builds.build_id(project, "quinn", "stock") != with_liboqs
+    assert making.build_id(project, "quinn", "stock") != with_liboqs
 
 
 def test_who_links_liboqs_compiles_the_interface_to_it(copy: Path) -> None:
     project = edit(copy, "quinn", "noop", flavour_keys={"components": ["liboqs"]})
-    before = {flavour: builds.build_id(project, "quinn", flavour) for flavour in ("stock", "noop")}
+    before = {flavour: making.build_id(project, "quinn", flavour) for flavour in ("stock", "noop")}
     append(copy / "workflow/crypto/pq/pq.c", "/* changed */\n")
-    assert builds.build_id(project, "quinn", "noop") != before["noop"]
-    assert builds.build_id(project, "quinn", "stock") == before["stock"]
+    assert making.build_id(project, "quinn", "noop") != before["noop"]
+    assert making.build_id(project, "quinn", "stock") == before["stock"]
 
 
 def test_a_build_is_a_function_of_every_package_of_the_workspace_it_uses(copy: Path) -> None:
@@ -249,12 +257,12 @@ def test_a_build_is_a_function_of_every_package_of_the_workspace_it_uses(copy: P
     without = text.replace(' "quicbed-pq",\n', "")
     lock.write_text(without, encoding="utf-8")
     directory = Path("workflow/crypto/pq/rust")
-    assert directory not in builds.workspace_directories(copy, "quicbed-endpoint-quinn")
+    assert directory not in kit.workspace_directories(copy, "quicbed-endpoint-quinn")
     lock.write_text(without.replace(endpoint, endpoint + ' "quicbed-pq",\n'), encoding="utf-8")
-    assert directory in builds.workspace_directories(copy, "quicbed-endpoint-quinn")
-    before = builds.build_id(Project(copy), "quinn", "stock")
+    assert directory in kit.workspace_directories(copy, "quicbed-endpoint-quinn")
+    before = making.build_id(Project(copy), "quinn", "stock")
     append(copy / directory / "src/lib.rs", "// changed\n")
-    assert builds.build_id(Project(copy), "quinn", "stock") != before
+    assert making.build_id(Project(copy), "quinn", "stock") != before
 
 
 def test_build_scripts_are_told_where_components_are(copy: Path) -> None:
@@ -269,18 +277,18 @@ def test_build_scripts_are_told_where_components_are(copy: Path) -> None:
 
 
 def test_a_package_that_is_only_a_source_is_known_and_identified(copy: Path) -> None:
-    before = builds.build_id(Project(copy), "quinn", "stock")
+    before = making.build_id(Project(copy), "quinn", "stock")
     crates = [*Project(copy).libraries["quinn"].crates, "ngtcp2-sys"]
     project = edit(copy, "quinn", "stock", crates=crates, environment={"NGTCP2_SOURCE": "{ngtcp2-sys}/deps"})
     told = cargo.environment(project, project.libraries["quinn"], "stock", copy / "vendor")
-    (package,) = (p for p in builds.closure(copy, ["ngtcp2-sys"]) if p["name"] == "ngtcp2-sys")
+    (package,) = (p for p in kit.closure(copy, ["ngtcp2-sys"]) if p["name"] == "ngtcp2-sys")
     assert told["NGTCP2_SOURCE"] == f"{copy}/vendor/ngtcp2-sys-{package['version']}/deps"
-    assert package in builds.crates_of(copy, project.libraries["quinn"])
-    with_source = builds.build_id(project, "quinn", "stock")
+    assert package in kit.crates_of(copy, project.libraries["quinn"])
+    with_source = making.build_id(project, "quinn", "stock")
     assert with_source != before
     lock = copy / "workflow/sources/Cargo.lock"
     lock.write_text(lock.read_text(encoding="utf-8").replace(package["checksum"], "0" * 64), encoding="utf-8")
-    assert builds.build_id(project, "quinn", "stock") != with_source
+    assert making.build_id(project, "quinn", "stock") != with_source
 
 
 def test_a_package_that_is_not_listed_is_no_directory(copy: Path) -> None:
@@ -309,3 +317,22 @@ def test_primitives_belong_to_a_build_that_has_them(
     manifest.write_text(f'[package]\nname = "quicbed-endpoint-quinn"\n{binary}', encoding="utf-8")
     project = edit(copy, "quinn", "noop", flavour_keys={"features": features})
     assert cargo.programs(project, "quinn", "noop") == expected
+
+
+def test_bindgen_reads_the_headers_of_a_compiler_with_a_c_library_of_its_own(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As conda's gcc: a machine without the system's headers has those only."""
+    program = tmp_path / "bin" / "gcc"
+    program.parent.mkdir()
+    text = "#!/bin/sh\ncase $1 in -print-sysroot) echo /env/sysroot ;; *) echo /env/lib/gcc/include ;; esac\n"
+    program.write_text(text, encoding="utf-8")
+    program.chmod(0o755)
+    project = Project(copy)
+    before = cargo.environment(project, project.libraries["quinn"], "stock", copy / "vendor")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    told = cargo.environment(project, project.libraries["quinn"], "stock", copy / "vendor")
+    assert told["BINDGEN_EXTRA_CLANG_ARGS"] == "-isystem /env/lib/gcc/include --sysroot=/env/sysroot"
+    own = subprocess.run(["/usr/bin/gcc", "-print-sysroot"], capture_output=True, text=True)
+    if own.returncode == 0 and not own.stdout.strip("/\n"):
+        assert "--sysroot" not in before["BINDGEN_EXTRA_CLANG_ARGS"]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from quicbed import published
-from quicbed.config import ConfigError, Project
-from quicbed.generate import libraries_page
-from quicbed.plan import builds_needed, campaign_of, cells_of, noenc_reason
+from quicbed.analysis import published
+from quicbed.cli.generate import libraries_page
+from quicbed.config.model import ConfigError, Project
+from quicbed.plan.cells import builds_needed, campaign_of, cells_of, noenc_reason
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quicbed.content import PERIOD, RECORDS, content, record, visible_bytes
+from quicbed.contract.content import PERIOD, RECORDS, content, record, visible_bytes
 
 
 def test_the_first_bytes_are_the_first_records() -> None:

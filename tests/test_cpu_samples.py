@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import cpu_samples
-from quicbed.cpu_samples import CpuSamples
+from quicbed.measure import cpu_samples
+from quicbed.measure.cpu_samples import CpuSamples
 from quicbed.testbed import Exit, Process
 
 

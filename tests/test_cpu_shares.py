@@ -14,8 +14,12 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import analysis, cpu_shares, figures, handshake_tables, perf, published, runs
-from quicbed.config import Project
+from quicbed.analysis import comparison, cpu_shares, published
+from quicbed.base import statistics
+from quicbed.config.model import Project
+from quicbed.figures import cpu_figures, goodput, handshake_tables
+from quicbed.store import runs, symbols
+from quicbed.store.stacks import folded_name, write_folded
 
 ROOT = Path(__file__).resolve().parents[1]
 TITLES = {"msquic": "MsQuic"}
@@ -58,7 +62,7 @@ class Campaign:
 
     def map(self, library: str, text: str) -> None:
         (self.symbols / f"{library}.yaml").write_text(text)
-        perf.symbol_map.cache_clear()
+        symbols.symbol_map.cache_clear()
 
     def measure(
         self, change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda run: run, **options: Any
@@ -74,7 +78,7 @@ class Campaign:
             if changed["status"] == "ok":
                 for role in cpu_shares.ROLES:
                     folded = {LINES[category]: count for category, count in samples(changed, role).items()}
-                    perf.write_folded(directory / perf.folded_name(role), folded)
+                    write_folded(directory / folded_name(role), folded)
                 directories.append(directory)
         return directories
 
@@ -112,7 +116,7 @@ def test_a_share_is_the_mean_over_blocks_with_an_interval_that_resamples_them(ca
     found = campaign.shares()
     client = row(found, "quiche", AES, "client", "packet-protection")
     server = row(found, "quiche", AES, "server", "packet-protection")
-    low, high = analysis.mean_interval(np.array([0.20, 0.21, 0.22, 0.23, 0.24]))
+    low, high = statistics.mean_interval(np.array([0.20, 0.21, 0.22, 0.23, 0.24]))
     assert client["share"] == pytest.approx(0.22)
     assert (client["low"], client["high"]) == pytest.approx((low, high))
     assert client["low"] < client["share"] < client["high"]
@@ -126,7 +130,7 @@ def test_every_cell_and_role_has_a_row_a_category_and_shares_of_one_in_sum(campa
     shares = campaign.shares().shares
     assert shares.columns == list(cpu_shares.SHARES)
     for _, part in shares.group_by("cell", "role"):
-        assert sorted(part["category"]) == sorted(perf.CATEGORIES)
+        assert sorted(part["category"]) == sorted(symbols.CATEGORIES)
         assert part["share"].sum() == pytest.approx(1)
     assert shares["cell"].n_unique() == 4
 
@@ -135,7 +139,7 @@ def test_a_block_counts_the_same_however_many_samples_it_has(campaign: Campaign)
     directories = campaign.measure(blocks=2)
     long = next(path for path in directories if "b0000" in path.parts and path.name.startswith("quiche-aes"))
     stacks = {LINES["packet-protection"]: 900, LINES["kernel"]: 100}
-    perf.write_folded(long / perf.folded_name("client"), stacks)
+    write_folded(long / folded_name("client"), stacks)
     found = row(campaign.shares(), "quiche", AES, "client", "packet-protection")
     assert found["share"] == pytest.approx((0.9 + 0.21) / 2)
     assert found["samples"] == 1100
@@ -147,7 +151,7 @@ def test_one_block_has_no_interval(campaign: Campaign) -> None:
     only = row(found, "quinn", AES, "client", "packet-protection")
     assert (only["share"], only["low"], only["high"], only["blocks"]) == (pytest.approx(0.2), None, None, 1)
     assert ["AES-128-GCM", "quinn", "20.00", "3.00", "25.00", "3.00"] in [
-        list(shown[:6]) for shown in cpu_shares.printed(found.shares).rows
+        list(shown[:6]) for shown in cpu_figures.printed(found.shares).rows
     ]
 
 
@@ -202,7 +206,7 @@ def test_an_unsupported_cell_has_its_reason_and_the_rest_its_shares(campaign: Ca
     campaign.measure(refuse)
     found = campaign.shares()
     assert problems(found) == {("quinn", NOOP, "perf is not permitted to sample programs")}
-    assert found.shares["share"].null_count() == len(cpu_shares.ROLES) * len(perf.CATEGORIES)
+    assert found.shares["share"].null_count() == len(cpu_shares.ROLES) * len(symbols.CATEGORIES)
     assert len(found.stacks) == 3 * len(cpu_shares.ROLES)
 
 
@@ -221,7 +225,7 @@ def test_stacks_that_cannot_be_read_are_a_problem_of_their_cell_that_names_the_r
 ) -> None:
     directories = campaign.measure()
     run = next(path for path in directories if path.name.startswith("quinn-aes"))
-    file = run / perf.folded_name("client")
+    file = run / folded_name("client")
     file.unlink() if content is None else file.write_bytes(content)
     found = campaign.shares()
     ((library, label, problem),) = problems(found)
@@ -250,14 +254,14 @@ def test_a_bad_mapping_is_a_problem_of_its_library_alone(campaign: Campaign, map
     campaign.measure()
     if mapping is None:
         (campaign.symbols / "quinn.yaml").unlink()
-        perf.symbol_map.cache_clear()
+        symbols.symbol_map.cache_clear()
     else:
         campaign.map("quinn", mapping)
     found = campaign.shares()
     assert {library for library, _, _ in problems(found)} == {"quinn"}
     assert all(text.startswith(problem) for _, _, text in problems(found))
     assert found.shares.filter(pl.col("library") == "quiche")["share"].null_count() == 0
-    assert {drawn.name for drawn in cpu_shares.flames(found, campaign.root)} == {"flame-quiche-aes-128-gcm"}
+    assert {drawn.name for drawn in cpu_figures.flames(found, campaign.root)} == {"flame-quiche-aes-128-gcm"}
 
 
 def test_a_category_that_stacks_do_not_show_has_a_reason_instead_of_a_share(campaign: Campaign) -> None:
@@ -268,8 +272,8 @@ def test_a_category_that_stacks_do_not_show_has_a_reason_instead_of_a_share(camp
     assert (hidden["share"], hidden["problem"]) == (None, "perf sees the interpreter")
     shown = (pl.col("library") == "quinn") & (pl.col("label") == AES) & (pl.col("role") == "client")
     assert found.shares.filter(shown)["share"].sum() == pytest.approx(1)
-    assert "quinn shows no application: perf sees the interpreter." in caption(cpu_shares.stacked(found))
-    assert cpu_shares.printed(found.shares).notes == []
+    assert "quinn shows no application: perf sees the interpreter." in caption(cpu_figures.stacked(found))
+    assert cpu_figures.printed(found.shares).notes == []
 
 
 # ---- the shipped data ------------------------------------------------------------------------------------------------
@@ -288,19 +292,19 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> cpu_shares.Measured:
 def test_less_than_a_tenth_of_the_reference_data_is_uncategorised_in_every_library(
     reference: cpu_shares.Measured,
 ) -> None:
-    planned = analysis.figure_table(reference.campaign).filter(pl.col("unsupported").is_null())
+    planned = comparison.figure_table(reference.campaign).filter(pl.col("unsupported").is_null())
     assert {cell for cell, _ in reference.stacks} == set(planned["cell"]), "no cell failed, and every mapping was read"
     described = {name for name, library in Project(ROOT).libraries.items() if not library.optional}
     assert set(planned["client_library"]) == described
     sampled = reference.shares.filter(pl.col("cell").is_in(planned["cell"].to_list()))
     for (library, role), own in sampled.group_by("library", "role"):
-        hidden = perf.symbol_map(ROOT, str(library)).unsupported
+        hidden = symbols.symbol_map(ROOT, str(library)).unsupported
         without = own.filter(pl.col("share").is_null()).select("category", "problem").unique()
         assert dict(without.rows()) == dict(hidden), f"{library} {role}"
         left = own.filter(pl.col("category") == "uncategorised").select("label", "share")
         assert len(left) >= 3
         worst = left.sort("share").row(-1)
-        assert worst[1] < cpu_shares.UNCATEGORISED_LIMIT, f"{library} {role}, {worst[0]}"
+        assert worst[1] < cpu_figures.UNCATEGORISED_LIMIT, f"{library} {role}, {worst[0]}"
 
 
 # What is left of the share of packet protection at most, with NOOP or NOENC instead of AES-128-GCM.
@@ -333,9 +337,9 @@ def test_packet_protection_falls_in_the_reference_data_as_in_table_i(
 
 def test_table_i_has_the_measured_shares_beside_the_published_ones(campaign: Campaign) -> None:
     campaign.measure()
-    table = cpu_shares.printed(campaign.shares().shares, TITLES)
+    table = cpu_figures.printed(campaign.shares().shares, TITLES)
     rows = {(shown[0], shown[1]): list(shown[2:]) for shown in table.rows}
-    half = 50 * np.diff(analysis.mean_interval(np.array([0.20, 0.21, 0.22, 0.23, 0.24])))[0]
+    half = 50 * np.diff(statistics.mean_interval(np.array([0.20, 0.21, 0.22, 0.23, 0.24])))[0]
     published_of_quiche = ["15.30", "2.45", "14.75", "0.92"]
     measured = [f"22.00 ± {half:.2f}", "3.00 ± 0.00", f"27.00 ± {half:.2f}", "3.00 ± 0.00"]
     assert rows[AES, "quiche"] == measured + published_of_quiche
@@ -362,7 +366,7 @@ def test_a_library_without_a_variant_is_a_note_and_no_empty_row(campaign: Campai
         return run | {"status": "failed", "reason": "quinn has no NOOP AEAD", "metrics": {}}
 
     campaign.measure(refuse)
-    table = cpu_shares.printed(campaign.shares().shares)
+    table = cpu_figures.printed(campaign.shares().shares)
     assert (NOOP, "quinn") not in {(shown[0], shown[1]) for shown in table.rows}
     assert (NOOP, "quiche") in {(shown[0], shown[1]) for shown in table.rows}
     assert table.notes == ["NOOP: quinn has no NOOP AEAD"]
@@ -377,13 +381,13 @@ def test_table_i_is_of_libraries_with_themselves(campaign: Campaign) -> None:
     campaign.measure(cross)
     shares = campaign.shares().shares
     assert set(shares.select("client_library", "server_library").rows()) == {("quiche", "quiche"), ("quinn", "quiche")}
-    assert "quinn" not in {shown[1] for shown in cpu_shares.printed(shares).rows}
+    assert "quinn" not in {shown[1] for shown in cpu_figures.printed(shares).rows}
 
 
 def test_table_i_is_written_for_papers_too(campaign: Campaign, tmp_path: Path) -> None:
     campaign.measure()
     shares = campaign.shares().shares
-    handshake_tables.write(cpu_shares.printed(shares, TITLES), shares, "cpu-shares", tmp_path / "tables")
+    handshake_tables.write(cpu_figures.printed(shares, TITLES), shares, "cpu-shares", tmp_path / "tables")
     latex = (tmp_path / "tables" / "cpu-shares.tex").read_text()
     assert "quiche & 22.00 $\\pm$" in latex
     assert "\\multicolumn{4}{c}{published}" in latex
@@ -392,15 +396,15 @@ def test_table_i_is_written_for_papers_too(campaign: Campaign, tmp_path: Path) -
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
-def caption(drawn: figures.Drawn) -> str:
+def caption(drawn: goodput.Drawn) -> str:
     return " ".join(str(annotation.text) for annotation in drawn.figure.layout.annotations)
 
 
 def test_bars_of_all_categories_add_up_to_everything(campaign: Campaign) -> None:
     campaign.measure()
-    drawn = cpu_shares.stacked(campaign.shares())
+    drawn = cpu_figures.stacked(campaign.shares())
     bars = [trace for trace in drawn.figure.data if trace.type == "bar"]
-    assert [bar.name for bar in bars[: len(perf.CATEGORIES)]] == [
+    assert [bar.name for bar in bars[: len(symbols.CATEGORIES)]] == [
         "packet protection",
         "header protection",
         "packet I/O",
@@ -422,16 +426,16 @@ def test_the_interval_is_shown_where_it_begins_at_zero(campaign: Campaign) -> No
     for directory in campaign.measure(blocks=3):
         first = "b0000" in directory.parts
         stacks = {LINES["packet-io"]: 100} if first else {LINES["packet-io"]: 99, LINES["kernel"]: 1}
-        perf.write_folded(directory / perf.folded_name("client"), stacks)
+        write_folded(directory / folded_name("client"), stacks)
     found = campaign.shares()
     assert row(found, "quiche", AES, "client", "kernel")["low"] == 0
-    kernel = next(trace for trace in cpu_shares.stacked(found).figure.data if trace.name == "kernel")
+    kernel = next(trace for trace in cpu_figures.stacked(found).figure.data if trace.name == "kernel")
     assert kernel.hovertext[0].startswith("0.67 % (0.00 to ")
 
 
 def test_bars_of_one_variant_are_named_by_library_alone(campaign: Campaign) -> None:
     campaign.measure()
-    drawn = cpu_shares.stacked(campaign.shares(), {"quiche": "Quiche"}, AES)
+    drawn = cpu_figures.stacked(campaign.shares(), {"quiche": "Quiche"}, AES)
     assert drawn.name == "cpu-shares-by-library"
     assert list(drawn.figure.data[0].y) == ["Quiche", "quinn"]
     assert AES in drawn.figure.layout.title.text
@@ -444,7 +448,7 @@ def test_bars_say_what_is_missing(campaign: Campaign) -> None:
         return run
 
     campaign.measure(refuse)
-    drawn = cpu_shares.stacked(campaign.shares())
+    drawn = cpu_figures.stacked(campaign.shares())
     assert "Unsupported or failed: NOOP by quinn." in caption(drawn)
     assert [list(names) for names in drawn.figure.data[0].y] == [["quiche", "quiche", "quinn"], [AES, NOOP, AES]]
 
@@ -455,8 +459,8 @@ def test_bars_say_where_a_mapping_leaves_too_much_uncategorised(campaign: Campai
             stacks = {LINES["uncategorised"]: 11, LINES["kernel"]: 89}
         else:
             stacks = {LINES["uncategorised"]: 10, LINES["kernel"]: 90}
-        perf.write_folded(directory / perf.folded_name("server"), stacks)
-    shown = caption(cpu_shares.stacked(campaign.shares(), {"quinn": "Quinn"}))
+        write_folded(directory / folded_name("server"), stacks)
+    shown = caption(cpu_figures.stacked(campaign.shares(), {"quinn": "Quinn"}))
     assert "More than 10 % uncategorised: Quinn server, NOOP." in shown
 
 
@@ -466,33 +470,31 @@ def test_figures_of_a_campaign_without_any_sample_are_empty_and_say_so(campaign:
     found = campaign.shares()
     assert {text for _, _, text in problems(found)} == {reason}
     assert "Unsupported or failed: AES-128-GCM by quiche, quinn; NOOP by quiche, quinn." in caption(
-        cpu_shares.stacked(found)
+        cpu_figures.stacked(found)
     )
-    assert cpu_shares.flames(found, campaign.root) == []
-    assert {shown[1] for shown in cpu_shares.printed(found.shares, TITLES).rows} == {"LSQUIC", "MsQuic", "quiche"}
+    assert cpu_figures.flames(found, campaign.root) == []
+    assert {shown[1] for shown in cpu_figures.printed(found.shares, TITLES).rows} == {"LSQUIC", "MsQuic", "quiche"}
 
 
 def test_a_flame_graph_has_the_samples_of_every_stack_under_its_callers(campaign: Campaign) -> None:
     campaign.measure()
     found = campaign.shares()
-    drawn = cpu_shares.flames(found, campaign.root)[0]
+    drawn = cpu_figures.flames(found, campaign.root)[0]
     client = drawn.figure.data[0]
     frames = {tuple(path.split("\x00")[1:]): place for place, path in enumerate(client.ids)}
     whole, seal = frames[()], frames["bin`main", "bin`lib_send", "bin`seal"]
     assert (client.labels[whole], client.parents[whole], client["values"][whole]) == ("client", "", 500)
     assert client["values"][frames["bin`main", "bin`lib_send"]] == 500
     assert (client.labels[seal], client["values"][seal]) == ("seal", 110)
-    assert client.marker.colors[seal] == cpu_shares.COLOURS["packet-protection"]
-    assert client.marker.colors[whole] == cpu_shares.COLOURS["connection-management"]
+    assert client.marker.colors[seal] == cpu_figures.COLOURS["packet-protection"]
+    assert client.marker.colors[whole] == cpu_figures.COLOURS["connection-management"]
     assert set(client.parents) - {""} <= set(client.ids)
 
 
 def test_a_flame_graph_leaves_out_frames_too_small_to_see(campaign: Campaign) -> None:
     for directory in campaign.measure(blocks=1):
-        perf.write_folded(
-            directory / perf.folded_name("client"), {LINES["packet-io"]: 999, "program;bin`main;bin`rare": 1}
-        )
-    client = cpu_shares.flames(campaign.shares(), campaign.root)[0].figure.data[0]
+        write_folded(directory / folded_name("client"), {LINES["packet-io"]: 999, "program;bin`main;bin`rare": 1})
+    client = cpu_figures.flames(campaign.shares(), campaign.root)[0].figure.data[0]
     assert "udp_sendmsg" in client.labels
     assert "rare" not in client.labels
     assert client["values"][0] == 1000
@@ -501,7 +503,7 @@ def test_a_flame_graph_leaves_out_frames_too_small_to_see(campaign: Campaign) ->
 def test_stacks_are_exported_as_flame_graph_tools_read_them(campaign: Campaign, tmp_path: Path) -> None:
     campaign.measure()
     found = campaign.shares()
-    files = cpu_shares.export(found, tmp_path / "folded")
+    files = cpu_figures.export(found, tmp_path / "folded")
     assert [file.name for file in files] == [
         f"{library}-{label}-{role}.folded"
         for library in ("quiche", "quinn")

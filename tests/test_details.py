@@ -12,9 +12,10 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import details, report, runs
-from quicbed.cli import main
-from quicbed.runs import RunsError
+from quicbed.cli.commands import main
+from quicbed.report import page as report
+from quicbed.store import details, runs
+from quicbed.store.runs import RunsError
 
 EXPERIMENT = "table2-kem"
 MS = 1_000_000

@@ -14,8 +14,11 @@ import pytest
 
 import fakeruns
 import wirefixtures
-from quicbed import dissect, handshake, proof, report, runs, tshark
-from quicbed.cli import main
+from quicbed.analysis import dissect
+from quicbed.cli.commands import main
+from quicbed.report import page as report
+from quicbed.store import runs
+from quicbed.wire import handshake, proof, tshark
 
 NAMES = sorted(file.stem for file in fakeruns.CAPTURES.glob("*.pcap"))
 

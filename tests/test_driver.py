@@ -19,12 +19,13 @@ import pytest
 import fakeproject
 from fakeproject import behave, once, orders, run, runs
 from faketestbed import FakeHost, FakeTestbed
-from quicbed import campaign, certificates, driver, proof
-from quicbed import runs as quicbed_runs
-from quicbed.config import Project
-from quicbed.driver import MeasureError
-from quicbed.plan import Cell
+from quicbed.config.model import Project
+from quicbed.measure import campaign, certificates, driver
+from quicbed.measure.driver import MeasureError
+from quicbed.plan.cells import Cell
+from quicbed.store import runs as quicbed_runs
 from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role, TestbedError
+from quicbed.wire import proof
 from wirefixtures import pcap, udp
 
 EXPERIMENT = """
@@ -517,13 +518,13 @@ def test_exit_code_127_without_a_reason_is_a_failure(project: Project, role: str
 def test_cells_of_a_build_that_cannot_be_used_are_left_out_with_its_reason(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_build = campaign.builds.read_build
+    read_build = campaign.making.read_build
 
     def known(project: Project, library: str, flavour: str) -> dict[str, Any]:
         problem = {"problem": "setup-env.sh exited with 4"} if library == "quinn" else {}
         return read_build(project, library, flavour) | problem
 
-    monkeypatch.setattr(campaign.builds, "read_build", known)
+    monkeypatch.setattr(campaign.making, "read_build", known)
     marker = run(project)
     assert set(marker["excluded"].values()) == {"quinn: setup-env.sh exited with 4"}
     excluded = runs(project, "test/*/excluded")

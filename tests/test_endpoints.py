@@ -15,11 +15,13 @@ from typing import Any, Literal
 
 import pytest
 
-from quicbed import build as builds
-from quicbed import certificates, events, perf
-from quicbed.config import Project
-from quicbed.driver import SUITES
-from quicbed.plan import algorithm_reason
+from quicbed.builds import making
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.measure import certificates
+from quicbed.measure.driver import SUITES
+from quicbed.plan.cells import algorithm_reason
+from quicbed.store import symbols
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -82,7 +84,7 @@ class Bench:
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def program(self, library: str, flavour: str, role: str) -> str:
-        return str(builds.build_directory(PROJECT, library, flavour) / "bin" / role)
+        return str(making.build_directory(PROJECT, library, flavour) / "bin" / role)
 
     def serve(self, library: str, flavour: str = "stock", size: int = SIZE, **options: str) -> Running:
         log = self.directory / f"server-{len(self.servers)}.jsonl"
@@ -145,7 +147,7 @@ def test_a_build_can_do_what_its_configuration_says(
 ) -> None:
     described = PROJECT.libraries[library]
     supports = described.supports
-    info = builds.read_build(PROJECT, library, flavour)
+    info = making.read_build(PROJECT, library, flavour)
     said = info["describe"][role]
     assert set(said["ciphers"]) == set(supports.ciphers)
     for kind, known in (("group", GROUPS), ("signature", SIGNATURES)):
@@ -244,7 +246,7 @@ def test_no_function_is_claimed_by_two_categories(build_of: Callable[[str, str],
                 ["nm", "--demangle", "--defined-only", str(file)], capture_output=True, text=True, check=True
             )
             functions.update(line.split(" ", 2)[2] for line in listed.stdout.splitlines())
-    mapping = perf.symbol_map(ROOT, library)
+    mapping = symbols.symbol_map(ROOT, library)
     categories = {mapping.sort((f"program`{function}",)) for function in functions}
     assert {"packet-protection", "connection-management"} <= categories
 

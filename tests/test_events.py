@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from quicbed import events
-from quicbed.events import EventError
+from quicbed.contract import events
+from quicbed.contract.events import EventError
 
 Event = dict[str, Any]
 

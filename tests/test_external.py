@@ -22,10 +22,14 @@ import pytest
 import yaml
 
 import fakeproject
-from quicbed import build as builds
-from quicbed import certificates, details, driver, events, handshake, measure, proof, runs
-from quicbed.build import BuildError, UnusableError, external
-from quicbed.config import ConfigError, Experiment, Library, Project, parse
+from quicbed.builds import making
+from quicbed.builds.kit import BuildError, UnusableError
+from quicbed.builds.recipes import external
+from quicbed.config.model import ConfigError, Experiment, Library, Project, parse
+from quicbed.contract import events
+from quicbed.measure import certificates, driver, session
+from quicbed.store import details, runs
+from quicbed.wire import handshake, proof
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ROOT / "tests" / "external"
@@ -67,8 +71,8 @@ def make(tmp_path: Path) -> Make:
     def built(folder: str | Path, **external: Any) -> Path:
         project = Project(ROOT, {"paths": {"build": str(tmp_path / "build")}})
         project.libraries["ext"] = described(path=str(FOLDERS / folder), **external)
-        builds.build(project, "ext", "stock", jobs=1, log=tmp_path / "build.log")
-        return builds.build_directory(project, "ext", "stock")
+        making.build(project, "ext", "stock", jobs=1, log=tmp_path / "build.log")
+        return making.build_directory(project, "ext", "stock")
 
     return built
 
@@ -370,42 +374,42 @@ def test_a_folder_that_cannot_be_used_is_recorded_and_tried_again(tmp_path: Path
     project.libraries["ext"] = described(path=str(tmp_path / "folder"))
 
     def build() -> Path:
-        return builds.build(project, "ext", "stock", jobs=1, log=tmp_path / "build.log")
+        return making.build(project, "ext", "stock", jobs=1, log=tmp_path / "build.log")
 
-    missing = builds.listing(project, "ext", "stock")
+    missing = making.listing(project, "ext", "stock")
     with pytest.raises(UnusableError, match="is no directory"):
         build()
-    assert "is no directory" in (builds.problem_of(missing) or "")
+    assert "is no directory" in (making.problem_of(missing) or "")
 
-    copy_of_misbehaving(tmp_path, "setup-env.sh", "test -e target/compiler")
-    copy = builds.listing(project, "ext", "stock")
+    copy_of_misbehaving(tmp_path, "setup-env.sh", "test -e venv/compiler")
+    copy = making.listing(project, "ext", "stock")
     assert copy != missing
     with pytest.raises(UnusableError, match=r"setup-env\.sh exited with 1"):
         build()
-    known = builds.read_known(project, "ext", "stock")
+    known = making.read_known(project, "ext", "stock")
     assert (known["build"], known["version"]) == (copy.stem, "2.0")
-    assert known["problem"] == builds.problem_of(copy) == f"{tmp_path / 'folder'}: setup-env.sh exited with 1"
+    assert known["problem"] == making.problem_of(copy) == f"{tmp_path / 'folder'}: setup-env.sh exited with 1"
 
     changing = tmp_path / "folder" / "setup-env.sh"
     changing.write_text("#!/bin/sh\necho more >> notes\n", encoding="utf-8")
     with pytest.raises(UnusableError):
         build()
     # what it has become is known as unusable too
-    assert builds.read_known(project, "ext", "stock")["problem"]
+    assert making.read_known(project, "ext", "stock")["problem"]
 
     (tmp_path / "folder" / "notes").unlink()
-    changing.write_text("#!/bin/sh\ntest -e target/compiler\n", encoding="utf-8")
-    assert builds.listing(project, "ext", "stock") == copy
-    (tmp_path / "folder" / "target").mkdir()
-    (tmp_path / "folder" / "target" / "compiler").touch()
+    changing.write_text("#!/bin/sh\ntest -e venv/compiler\n", encoding="utf-8")
+    assert making.listing(project, "ext", "stock") == copy
+    (tmp_path / "folder" / "venv").mkdir(exist_ok=True)
+    (tmp_path / "folder" / "venv" / "compiler").touch()
     assert build() == copy
-    assert builds.problem_of(copy) is None
-    assert "problem" not in builds.read_known(project, "ext", "stock")
+    assert making.problem_of(copy) is None
+    assert "problem" not in making.read_known(project, "ext", "stock")
 
 
 def test_the_workflow_goes_on_without_a_folder_that_is_missing(tmp_path: Path) -> None:
     root = tmp_path / "clone"
-    for name in ("config", "envs", "workflow"):
+    for name in ("config", "workflow"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
     for name in ("Snakefile", "pyproject.toml"):
         shutil.copy(ROOT / name, root)
@@ -417,13 +421,13 @@ def test_the_workflow_goes_on_without_a_folder_that_is_missing(tmp_path: Path) -
     # so that nothing is fetched
     (root / "build" / "sources").mkdir(parents=True)
     (root / "build" / "sources" / "sources.json").write_text("{}", encoding="utf-8")
-    copy = builds.listing(Project(root), "ext", "stock")
+    copy = making.listing(Project(root), "ext", "stock")
     argv = [str(Path(sys.executable).parent / "snakemake"), "--cores", "1", str(copy)]
     done = subprocess.run(argv, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     reason = f"config/libraries/ext.yaml: external.path: {tmp_path / 'none'} is no directory"
     assert f"LEFT OUT: ext, stock: {reason}" in done.stderr
-    assert (builds.problem_of(copy) or "").startswith(reason)
+    assert (making.problem_of(copy) or "").startswith(reason)
 
 
 def test_a_venv_that_was_not_finished_is_made_again(make: Make, identity: Path, tmp_path: Path) -> None:
@@ -658,6 +662,8 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
         experiment = experiment.replace("bytes: 1000,", f"bytes: 1, connections: {STARTS},")
         # the made-up server would report connections that this client does not make
         experiment = experiment.replace("{client: ext, server: quiche}", "ext")
+    # the ids of these builds are made up
+    monkeypatch.setattr(making, "changed", lambda *_: None)
     fakeproject.make(root, experiment.replace("ext", "quinn"), monkeypatch)
     monkeypatch.setattr(driver, "READY_TIMEOUT", 20.0)
     monkeypatch.setattr(driver, "STOP_TIMEOUT", 5.0)
@@ -725,6 +731,8 @@ def pair(
     `limits` are time limits of the driver.
     """
     experiment = EXPERIMENT.replace("KIND", "bulk")
+    # the ids of these builds are made up
+    monkeypatch.setattr(making, "changed", lambda *_: None)
     project = fakeproject.make(root, experiment.replace("ext", "quinn"), monkeypatch)
     sides = {}
     for role, side in (("client", client), ("server", server)):
@@ -913,11 +921,11 @@ def test_every_pair_with_external_endpoints_on_the_testbed(
     project.libraries["wrapped"] = described(
         path=str(FOLDERS / "wrapping"), parameters={"PROGRAMS": str(quiche / "bin")}
     )
-    builds.build(project, "wrapped", "stock", jobs=1, log=tmp_path / "build.log")
+    making.build(project, "wrapped", "stock", jobs=1, log=tmp_path / "build.log")
     (project.build / ngtcp2.name).symlink_to(ngtcp2)
     certificates.make(certificates.directory(project))
     project.experiments["test"] = parse(Experiment, yaml.safe_load(MATRIX), "test").resolved(project.libraries)
-    measure.measure(project, "test", tmp_path / "marker.json")
+    session.measure(project, "test", tmp_path / "marker.json")
 
     table = runs.table(project.raw).filter((pl.col("experiment") == "test") & pl.col("block").is_not_null())
     pairs = table.select("client_library", "server_library", "status", "reason").sort(

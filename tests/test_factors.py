@@ -11,10 +11,11 @@ import pytest
 import fakeproject
 from fakeproject import behave, run, runs
 from faketestbed import FakeHost, FakeTestbed
-from quicbed import estimate, proof
-from quicbed.config import ConfigError, Library, Project, Variant
-from quicbed.driver import MeasureError
-from quicbed.plan import cells_of, flavour_of, unsupported_reason
+from quicbed.config.model import ConfigError, Library, Project, Variant
+from quicbed.measure import agenda
+from quicbed.measure.driver import MeasureError
+from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
+from quicbed.wire import proof
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENT = """
@@ -106,8 +107,8 @@ def test_the_plan_tells_the_disk_that_captures_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, disk: str
 ) -> None:
     project = captured(tmp_path, monkeypatch, 2**27, limit)
-    monkeypatch.setattr(estimate, "builds_needed", lambda *_: [])
-    assert f" MB of raw data, of which {disk} are captures" in estimate.describe(project)
+    monkeypatch.setattr(agenda, "builds_needed", lambda *_: [])
+    assert f" MB of raw data, of which {disk} are captures" in agenda.describe(project)
 
 
 def test_buffers_change_the_command_lines_and_need_no_proof_of_their_own(

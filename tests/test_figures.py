@@ -11,26 +11,27 @@ import pytest
 from choreographer.browsers.chromium import Chromium
 
 import fakeruns
-from quicbed import figures, runs
+from quicbed.figures import goodput
+from quicbed.store import runs
 
 TITLES = {"tcp-tls": "TCP+TLS"}
 HAS_CHROMIUM = Chromium.find_browser(skip_local=False) is not None
 
 
-def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> figures.Drawn:
+def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> goodput.Drawn:
     raw = tmp_path / "raw"
     fakeruns.write_campaign(raw, experiment, **options)
-    campaign, table = figures.experiment_table(runs.table(raw), experiment)
+    campaign, table = goodput.experiment_table(runs.table(raw), experiment)
     if experiment == "aead-goodput":
-        return figures.goodput_by_aead(campaign, table, TITLES)
-    return figures.header_protection(campaign, figures.within_builds(campaign, table), TITLES)
+        return goodput.goodput_by_aead(campaign, table, TITLES)
+    return goodput.header_protection(campaign, goodput.within_builds(campaign, table), TITLES)
 
 
-def texts(figure: figures.Drawn) -> str:
+def texts(figure: goodput.Drawn) -> str:
     return " | ".join(str(annotation.text) for annotation in figure.figure.layout.annotations)
 
 
-def traces(figure: figures.Drawn, kind: str) -> list[Any]:
+def traces(figure: goodput.Drawn, kind: str) -> list[Any]:
     return [trace for trace in figure.figure.data if trace.type == kind]
 
 
@@ -92,8 +93,8 @@ def test_a_shaped_link_is_not_called_cpu_bound(tmp_path: Path) -> None:
     for run in fakeruns.campaign("aead-goodput", blocks=1):
         run["link"] = run["link"] | {"rate_mbit": 1000}
         fakeruns.write_run(tmp_path / "raw", run)
-    campaign, table = figures.experiment_table(runs.table(tmp_path / "raw"), "aead-goodput")
-    title = figures.goodput_by_aead(campaign, table).figure.layout.title.text
+    campaign, table = goodput.experiment_table(runs.table(tmp_path / "raw"), "aead-goodput")
+    title = goodput.goodput_by_aead(campaign, table).figure.layout.title.text
     assert "CPU-bound" not in title
     assert "local, 1000 Mbit/s" in title
 
@@ -110,7 +111,7 @@ def test_cells_without_a_finished_run_are_labelled(tmp_path: Path) -> None:
             run |= {"status": "failed", "reason": "the server exited with 1", "metrics": {}}
         if run["cell"]["label"] != "AES-256-GCM":
             fakeruns.write_run(tmp_path / "raw", run)
-    figure = figures.goodput_by_aead(*figures.experiment_table(runs.table(tmp_path / "raw"), "aead-goodput"))
+    figure = goodput.goodput_by_aead(*goodput.experiment_table(runs.table(tmp_path / "raw"), "aead-goodput"))
     labels = [(a.text, a.hovertext) for a in figure.figure.layout.annotations if a.hovertext]
     assert (
         sorted(labels)
@@ -142,14 +143,14 @@ def test_header_protection_is_never_compared_between_builds(tmp_path: Path) -> N
         if cell["label"] == "AES-128-GCM without HP":
             cell["baseline"] = f"{cell['id'][0]}0000006"  # AES-128-GCM of the stock build
         fakeruns.write_run(tmp_path / "raw", run)
-    campaign, table = figures.experiment_table(runs.table(tmp_path / "raw"), "header-protection")
-    within = figures.within_builds(campaign, table)
+    campaign, table = goodput.experiment_table(runs.table(tmp_path / "raw"), "header-protection")
+    within = goodput.within_builds(campaign, table)
     lost = pl.col("label") == "ChaCha20-Poly1305 without HP"
     builds = ["client_build", "server_build"]
     assert within.filter(~lost).drop(builds).equals(planned.filter(~lost).drop(builds))
     assert not within.filter(~lost).equals(table.filter(~lost))
     assert within.filter(lost)["ratio"].null_count() == within.filter(lost)["baseline"].null_count() == 2
-    figure = figures.header_protection(campaign, within)
+    figure = goodput.header_protection(campaign, within)
     assert texts(figure).count("not measured") == 2
     assert len([t for t in traces(figure, "scatter") if t.error_y.array is not None]) == 2 * 2
 
@@ -162,7 +163,7 @@ def test_one_block_has_no_interval_and_still_draws(tmp_path: Path) -> None:
 
 
 def test_libraries_have_the_names_of_their_description() -> None:
-    titles = figures.library_titles(Path(__file__).parents[1])
+    titles = goodput.library_titles(Path(__file__).parents[1])
     assert {"quiche", "quinn", "tcp-tls"} <= set(titles)
 
 
@@ -174,7 +175,7 @@ def test_without_chromium_there_is_still_a_page_and_the_manifest_says_so(
     out.mkdir()
     stale = out / "goodput-by-aead.svg"
     stale.write_text("of an earlier figure")
-    (saved,) = figures.save(drawn(tmp_path), out)
+    (saved,) = goodput.save(drawn(tmp_path), out)
     assert sorted(path.name for path in out.iterdir()) == [
         "goodput-by-aead.html",
         "goodput-by-aead.json",
@@ -191,7 +192,7 @@ def test_a_browser_that_cannot_start_is_no_error_but_said(tmp_path: Path, monkey
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(Chromium, "find_browser", lambda **_: str(broken))
-    (saved,) = figures.save(drawn(tmp_path), tmp_path / "figures")
+    (saved,) = goodput.save(drawn(tmp_path), tmp_path / "figures")
     assert saved.skipped is not None
     assert "Chromium" in saved.skipped
     assert (tmp_path / "figures" / "goodput-by-aead.html").is_file()
@@ -204,7 +205,7 @@ def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path) -> No
     for folder in ("a", "b"):
         one = drawn(tmp_path / folder, blocks=3)
         two = drawn(tmp_path / folder, "header-protection", blocks=3)
-        saved = figures.save([one, two], tmp_path / folder / "figures")
+        saved = goodput.save([one, two], tmp_path / folder / "figures")
         assert [s.skipped for s in saved] == [None, None]
         contents.append({path.name: path.read_bytes() for s in saved for path in s.files})
     assert contents[0] == contents[1]

@@ -15,11 +15,14 @@ import pytest
 import fakeproject
 from fakeproject import orders, run, runs
 from faketestbed import FakeTestbed
-from quicbed import config, doctor, estimate, generator, proof
-from quicbed.config import ConfigError, Link, Load, Project, parse
-from quicbed.driver import MeasureError
-from quicbed.generator import Count, Generator, GeneratorError, Iperf3, Sample
+from quicbed.config import model
+from quicbed.config.model import ConfigError, Link, Load, Project, parse
+from quicbed.measure import doctor, generator
+from quicbed.measure.driver import MeasureError
+from quicbed.measure.generator import Count, Generator, GeneratorError, Iperf3, Sample
+from quicbed.plan import estimate
 from quicbed.testbed import Feature, HostLostError, LinkSettings
+from quicbed.wire import proof
 
 LINK = Link(mode="wire", rate_mbit=100)
 
@@ -330,7 +333,7 @@ def test_doctor_asks_for_the_generator_where_traffic_competes(
 )
 def test_a_generator_that_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse(config.Generator, given, Path("local.yaml"))
+        parse(model.Generator, given, Path("local.yaml"))
 
 
 @pytest.mark.parametrize(

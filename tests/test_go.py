@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from quicbed import build as builds
-from quicbed import certificates, events
-from quicbed.build import BuildError, Job, go
-from quicbed.config import Project
+from quicbed.builds import kit, making
+from quicbed.builds.kit import BuildError, Job
+from quicbed.builds.recipes import go
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.measure import certificates
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -50,7 +52,7 @@ class Example:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.endpoint = root / builds.ENDPOINTS / "example"
+        self.endpoint = root / kit.ENDPOINTS / "example"
         shutil.copytree(ROOT / "config", root / "config")
         (root / "workflow" / "crypto" / "patches" / "example").mkdir(parents=True)
         shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", root / "workflow" / "crypto")
@@ -66,7 +68,7 @@ class Example:
         self.sum.write_text(
             f"{MODULE} v1.5.0 {self.hashes[0]}\n{MODULE} v1.5.0/go.mod {self.hashes[1]}\n", encoding="utf-8"
         )
-        self.patch = root / builds.PATCHES / "example" / "patched.patch"
+        self.patch = root / kit.PATCHES / "example" / "patched.patch"
         self.patch.write_text(PATCH, encoding="utf-8")
         self.describe(MODULE)
 
@@ -176,7 +178,7 @@ def test_every_module_is_pinned(library: str) -> None:
         assert len(base64.b64decode(module["checksum"].removeprefix("h1:"))) == 32
     patched = {patch.crate for flavour in PROJECT.libraries[library].flavours.values() for patch in flavour.patches}
     assert patched <= {module["name"] for module in modules}
-    assert builds.version_of(PROJECT, library) == modules[0]["version"]
+    assert making.version_of(PROJECT, library) == modules[0]["version"]
 
 
 @pytest.mark.parametrize(
@@ -274,7 +276,7 @@ def test_a_patch_of_a_module_that_is_not_required_is_named(example: Example) -> 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("library", GO)
 def test_the_endpoints_own_tests_pass(library: str) -> None:
-    directory = ROOT / builds.ENDPOINTS / PROJECT.libraries[library].endpoint
+    directory = ROOT / kit.ENDPOINTS / PROJECT.libraries[library].endpoint
     argv = ["go", "test", "-count=1", "./..."]
     done = subprocess.run(argv, cwd=directory, env=go.environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

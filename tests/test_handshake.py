@@ -17,10 +17,11 @@ from typing import Any, Literal
 import pytest
 
 import wirefixtures
-from quicbed import algorithms, events
-from quicbed.capture import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, Capture, Frame
-from quicbed.cli import main
-from quicbed.handshake import (
+from quicbed.cli.commands import main
+from quicbed.config import algorithms
+from quicbed.contract import events
+from quicbed.report.look import _rows
+from quicbed.wire.handshake import (
     Handshake,
     HandshakeError,
     _Connection,
@@ -34,9 +35,9 @@ from quicbed.handshake import (
     examine,
     openings,
 )
-from quicbed.look import _rows
-from quicbed.quicwire import PacketType, QuicPacket
-from quicbed.tshark import QuicDetails, TsharkError
+from quicbed.wire.pcap import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, Capture, Frame
+from quicbed.wire.quicwire import PacketType, QuicPacket
+from quicbed.wire.tshark import QuicDetails, TsharkError
 
 SERVER = "10.113.0.2"
 PORT = 4433

@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import algorithms, handshake_figures, runs
+from quicbed.config import algorithms
+from quicbed.figures import handshake_figures
+from quicbed.store import runs
 
 KNOWN = algorithms.read(Path(__file__).resolve().parents[1])
 

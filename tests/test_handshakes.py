@@ -18,13 +18,17 @@ import fakeproject
 import fakeruns
 from fakeproject import behave, orders, run, runs
 from faketestbed import FakeTestbed
-from quicbed import certificates, details, doctor, driver, estimate, events, handshake, measure
-from quicbed import runs as runs_module
-from quicbed.build import components
-from quicbed.cli import main
-from quicbed.config import Project
-from quicbed.driver import MeasureError
+from quicbed.builds import components
+from quicbed.cli.commands import main
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.measure import agenda, certificates, doctor, driver, session
+from quicbed.measure.driver import MeasureError
+from quicbed.plan import cells
+from quicbed.store import details
+from quicbed.store import runs as runs_module
 from quicbed.testbed.features import Feature
+from quicbed.wire import handshake
 
 EXPERIMENT = """
 title: Test
@@ -118,7 +122,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         return [seen_handshake(client, server, project, options["transport"]) for client, server in both]
 
     monkeypatch.setattr(driver.handshake, "examine", examine)
-    monkeypatch.setattr(measure, "_check_tools", lambda *_: None)
+    monkeypatch.setattr(session, "_check_tools", lambda *_: None)
     monkeypatch.setattr(driver, "PROOF_CONNECTIONS", 4)
     return tmp_path
 
@@ -412,7 +416,7 @@ def test_the_proof_of_a_handshake_cell_is_captured_whole_with_its_secrets(projec
     proofs = runs(project, "proofs/*")
     assert len(proofs) == 2 * 3
     for one in proofs:
-        count = driver.PROOF_SLOW_CONNECTIONS if one["cell"]["label"] == "Dilithium3" else 4
+        count = cells.PROOF_SLOW_CONNECTIONS if one["cell"]["label"] == "Dilithium3" else 4
         assert one["workload"] == {"kind": "handshake", "bytes": 1, "connections": count}
         link = {"mode": "wire", "mtu": 1500, "rate_mbit": None, "rtt_ms": 0, "loss_percent": 0}
         assert one["link"] == link
@@ -647,7 +651,7 @@ def test_an_archive_gives_the_same_tables(project: Project) -> None:
 
 def main_reference(project: Project) -> bool:
     """Pack what was measured as reference data."""
-    from quicbed import reference
+    from quicbed.store import reference
 
     return all(file.exists() for file in reference.pack(project, ["test"]))
 
@@ -687,12 +691,12 @@ def test_stored_runs_of_format_1_have_their_times_under_today_s_names(tmp_path: 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is to be built, so that an estimate is one of measuring."""
-    monkeypatch.setattr(estimate, "builds_needed", lambda *_: [])
+    monkeypatch.setattr(agenda, "builds_needed", lambda *_: [])
 
 
 @pytest.mark.usefixtures("built")
 def test_the_plan_tells_handshakes_time_and_disk(project: Project) -> None:
-    text = estimate.describe(with_primitives(project))
+    text = agenda.describe(with_primitives(project))
     assert "measure test: 6 cells, 2 blocks of 3 or 2 handshakes, about " in text
     assert "at most 32 handshakes, " in text
 
@@ -701,7 +705,7 @@ def test_the_plan_tells_handshakes_time_and_disk(project: Project) -> None:
 def test_delay_and_slow_signatures_take_longer(project: Project) -> None:
     def minutes(*changes: tuple[str, str]) -> float:
         made = rewrite(project, ("connections: 3, slow_connections: 2", "connections: 1000"), *changes)
-        number, unit = estimate.describe(made).partition("handshakes, about ")[2].split(" ")[:2]
+        number, unit = agenda.describe(made).partition("handshakes, about ")[2].split(" ")[:2]
         assert unit == "min"
         return float(number)
 

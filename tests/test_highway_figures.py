@@ -16,25 +16,17 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import (
-    claims,
-    claims_report,
-    cpu_shares,
-    figures,
-    highway,
-    highway_claims,
-    highway_figures,
-    importers,
-    notebooks,
-    pair_figures,
-    published_claims,
-    report,
-    runs,
-    verdicts,
-)
-from quicbed.config import Project
-from quicbed.highway import Published
-from quicbed.importers import processed, samples, tables
+from quicbed.analysis import cpu_shares, highway
+from quicbed.analysis.highway import Published
+from quicbed.analysis.pairs import pair_table
+from quicbed.analysis.place import Place
+from quicbed.claims import claims_report, highway_claims, papers, published_claims, verdicts
+from quicbed.config.model import Project
+from quicbed.figures import goodput as figures
+from quicbed.figures import highway_figures, sheets
+from quicbed.importers import processed, reading, samples, tables
+from quicbed.report import page
+from quicbed.store import runs
 
 ROOT = Path(__file__).resolve().parent.parent
 GIB = 2**30
@@ -208,7 +200,7 @@ def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed(
         ("lsquic", "AES with AES-NI"): f"AES instructions not used; {one_side}",
     }
     sheet = highway_figures.deviations(published(contradictory()))
-    assert isinstance(sheet, report.Sheet)
+    assert isinstance(sheet, sheets.Sheet)
     assert [list(line) for line in sheet.rows] == [
         ["Fig. 7", "AES with AES-NI", "LSQUIC", "LSQUIC", 1, "AES instructions not used"],
         ["Fig. 7", "AES with AES-NI", "LSQUIC", "LSQUIC", 1, one_side],
@@ -303,7 +295,7 @@ def test_pairs_that_were_measured_otherwise_are_marked_and_do_not_count_beside_o
     assert (other["mean"], other["n"], other["failed"]) == (1100.0, 2, 1)
     assert other["deviation"] == ("receive buffer 208 KiB; hosts algofi-zone; nothing read the parameter rmem_vlaue")
     sheet = highway_figures.deviations(published(rows))
-    assert isinstance(sheet, report.Sheet)
+    assert isinstance(sheet, sheets.Sheet)
     assert [list(line) for line in sheet.rows] == [["Fig. 10", None, "quiche", "LSQUIC", 2, other["deviation"]]]
 
 
@@ -441,7 +433,7 @@ def test_heat_maps_stand_side_by_side_and_mark_what_deviates(tmp_path: Path) -> 
     ]
     cells = {"208 KiB": 4000.0, "6.5 MiB": 9000.0}
     campaign, table = figures.experiment_table(own(tmp_path / "raw", "pairwise", cells), "pairwise")
-    pairs = (campaign, pair_figures.pair_table(campaign, table))
+    pairs = (campaign, pair_table(campaign, table))
     drawn = highway_figures.all_pairs(published(rows), highway.FIG3, *pairs, "208 KiB")
     assert drawn is not None
     theirs, ours = drawn.figure.data
@@ -464,7 +456,7 @@ def spread(experiment: str, library: str, goodput: float, **values: Any) -> list
 
 def verdicts_on(found: Published) -> dict[str, verdicts.Result]:
     project = Project(ROOT)
-    known = [one for one in claims.stated(project) if one.name == highway_claims.PAPER]
+    known = [one for one in papers.stated(project) if one.name == highway_claims.PAPER]
     results = verdicts.evaluate(project, known, highway_claims.measured(found))
     return {result.stated.claim.id: result for result in results}
 
@@ -577,9 +569,9 @@ def steps_copy(directory: Path) -> Path:
 
 
 def test_claims_of_quic_steps_are_judged_by_its_logs_and_gaps(tmp_path: Path) -> None:
-    importers.read("steps", steps_copy(tmp_path), tmp_path / "steps")
+    reading.read("steps", steps_copy(tmp_path), tmp_path / "steps")
     project = Project(ROOT)
-    known = claims.stated(project)
+    known = papers.stated(project)
     results = published_claims.evaluate(project, known, {"steps": tmp_path / "steps"})
     assert {result.stated.name for result in results} == {"quic-steps"}  # nothing of the others was imported
     found = {result.stated.claim.id: result for result in results}
@@ -595,9 +587,9 @@ def test_claims_of_quic_steps_are_judged_by_its_logs_and_gaps(tmp_path: Path) ->
 def test_gap_files_alone_judge_the_claims_on_trains(tmp_path: Path) -> None:
     copy = steps_copy(tmp_path)
     shutil.rmtree(copy / "results")
-    importers.read("steps", copy, tmp_path / "steps")
+    reading.read("steps", copy, tmp_path / "steps")
     project = Project(ROOT)
-    results = published_claims.evaluate(project, claims.stated(project), {"steps": tmp_path / "steps"})
+    results = published_claims.evaluate(project, papers.stated(project), {"steps": tmp_path / "steps"})
     found = {result.stated.claim.id: result for result in results}
     assert found["fig4-picoquic-bbr"].verdict == "fails"
     assert found["fig4-picoquic-bbr"].measured[0].value == pytest.approx(45 / 51)
@@ -623,8 +615,8 @@ def copy_with_a_shifted_table(directory: Path) -> Path:
     return samples.write(files | {"results/offloading/goracle/off/processed.csv": text.encode()}, directory)
 
 
-def place(directory: Path) -> notebooks.Place:
-    return notebooks.Place(
+def place(directory: Path) -> Place:
+    return Place(
         directory, directory / "raw", directory / "artifacts", {"highway": directory / "published" / "highway"}
     )
 
@@ -634,32 +626,32 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
 ) -> None:
     monkeypatch.setattr(figures, "_write_static", lambda *_: "no browser in this test")
     here = place(tmp_path)
-    importers.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published["highway"])
+    reading.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published["highway"])
     found = highway.published(here.published["highway"])
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.measured(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
     assert list(beside.saved) == ["highway-fig8", "highway-fig8-cpu"]
-    assert isinstance(beside.sheet("highway-fig8"), report.Sheet)
+    assert isinstance(beside.sheet("highway-fig8"), sheets.Sheet)
     assert (here.tables / "highway-fig8.csv").is_file()
     assert "no published results of this figure" in html_of(beside.show("highway-fig3"))
     manifest = json.loads((here.figures / "highway-fig8.json").read_text(encoding="utf-8"))
     assert manifest["table"] == "tables/highway-fig8.parquet"
-    assert [figure["figure"] for figure in report._figures(here.artifacts, empty)] == list(beside.saved)
+    assert [figure["figure"] for figure in page._figures(here.artifacts, empty)] == list(beside.saved)
 
     changed = highway_figures.changed_sheet(found, here.tables)
-    assert isinstance(changed, report.Sheet)
+    assert isinstance(changed, sheets.Sheet)
     ((number, slug, *_, difference),) = changed.rows
     assert (number, slug) == ("Fig. 8", "quiche_quiche")
     assert difference == "+0.000 %"  # shifted, the mean stays
     listed = highway_figures.difference_sheet(found, here.tables)
-    assert isinstance(listed, report.Sheet)
+    assert isinstance(listed, sheets.Sheet)
     assert {(line[0], line[2], line[3], line[4]) for line in listed.rows} == {
         ("Fig. 8", "goodput_mbps", processed.ONLY_PROCESSED, 1),
         ("Fig. 8", "goodput_mbps", processed.ONLY_RAW, 1),
     }
     told = highway_figures.implementations(found)
-    assert isinstance(told, report.Sheet)
+    assert isinstance(told, sheets.Sheet)
     assert [line[0] for line in told.rows] == ["quiche"]
 
     # drawn again without the copy, nothing of it is left
@@ -679,12 +671,12 @@ def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(
     shown = {}
     for testbed in ("local", "reference"):
         # as the workflow's notebook, which is given the runs of one testbed
-        here = notebooks.Place(tmp_path, tmp_path / "raw" / testbed, tmp_path / testbed, {})
+        here = Place(tmp_path, tmp_path / "raw" / testbed, tmp_path / testbed, {})
         table = runs.table(here.raw)
         none = cpu_shares.measured(empty, here.raw, here.root)
         beside = highway_figures.beside(NOTHING, table, (empty, empty), none, here, {})
         shown[testbed] = list(beside.saved["highway-fig9"].drawn.figure.layout.xaxis.ticktext)
-        assert {figure["figure"] for figure in report._figures(here.artifacts, table)} == set(beside.saved)
+        assert {figure["figure"] for figure in page._figures(here.artifacts, table)} == set(beside.saved)
     assert shown == {"local": ["lab", "local"], "reference": ["reference"]}
     assert pl.read_parquet(tmp_path / "local" / "tables" / "highway-fig8.parquet")["testbed"].to_list() == ["local"]
     manifest = json.loads((tmp_path / "local" / "figures" / "highway-fig9.json").read_text(encoding="utf-8"))

@@ -15,12 +15,13 @@ from typing import Any, cast
 
 import pytest
 
-from quicbed import build as builds
-from quicbed import hosted, march
-from quicbed.build import BuildError
-from quicbed.config import ConfigError, Project, parse, read_yaml
-from quicbed.config import Testbed as Settings
-from quicbed.plan import build_of, builds_needed, cells_of
+from quicbed.builds import making
+from quicbed.builds.kit import BuildError
+from quicbed.config.model import ConfigError, Project, parse, read_yaml
+from quicbed.config.model import Testbed as Settings
+from quicbed.measure import hosted
+from quicbed.plan import march
+from quicbed.plan.cells import build_of, builds_needed, cells_of
 from quicbed.testbed import TestbedError
 from quicbed.testbed.agent import tree_digest
 from quicbed.testbed.base import Completed
@@ -62,30 +63,30 @@ def test_each_host_has_builds_of_its_own() -> None:
 def test_a_build_of_a_host_is_identified_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     project = on_hosts()
     names = ("stock", "stock+client", "stock+server", "stock@native+client", "stock@x86-64-v3+client")
-    ids = {name: builds.build_id(project, "quinn", name) for name in names}
+    ids = {name: making.build_id(project, "quinn", name) for name in names}
     assert all(ids[name].startswith(f"quinn-{name}-") for name in names)
     assert len({one[-12:] for one in ids.values()}) == len(names)
-    assert ids["stock"] == builds.build_id(Project(ROOT), "quinn", "stock")
+    assert ids["stock"] == making.build_id(Project(ROOT), "quinn", "stock")
     # what processor the controller has is of no importance
     monkeypatch.setattr(march, "processor", lambda: {"flags": []})
-    assert {name: builds.build_id(project, "quinn", name) for name in names} == ids
+    assert {name: making.build_id(project, "quinn", name) for name in names} == ids
     other = on_hosts()
     client = other.testbed.hosts["client"].model_copy(update={"port": 2222})
     hosts = other.testbed.hosts | {"client": client}
     other.testbeds[other.config.testbed] = other.testbed.model_copy(update={"hosts": hosts})
-    assert builds.build_id(other, "quinn", "stock+client") != ids["stock+client"]
-    assert builds.build_id(other, "quinn", "stock+server") == ids["stock+server"]
+    assert making.build_id(other, "quinn", "stock+client") != ids["stock+client"]
+    assert making.build_id(other, "quinn", "stock+server") == ids["stock+server"]
 
 
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"build\.where: `hosts` needs kind `ssh`"):
         parse(Settings, {"kind": "local", "build": {"where": "hosts"}}, "own.yaml")
     with pytest.raises(BuildError, match="quinn: `stock\\+client`: testbed local has no host client"):
-        builds.build_id(Project(ROOT), "quinn", "stock+client")
+        making.build_id(Project(ROOT), "quinn", "stock+client")
     with pytest.raises(BuildError, match="aioquic cannot be built on a host: is Python"):
-        builds.build_id(on_hosts(), "aioquic", "stock+client")
+        making.build_id(on_hosts(), "aioquic", "stock+client")
     with pytest.raises(BuildError, match="builds of the host client are made there; run `quicbed host-builds`"):
-        builds.build(on_hosts(), "quinn", "stock+client", jobs=1, log=tmp_path / "log")
+        making.build(on_hosts(), "quinn", "stock+client", jobs=1, log=tmp_path / "log")
 
 
 def test_what_is_sent_is_the_same_for_the_same_content(tmp_path: Path) -> None:
@@ -286,19 +287,19 @@ def test_only_what_left_a_host_and_is_a_build_of_these_files_is_taken(tmp_path: 
     with pytest.raises(BuildError, match="made: arrived with another SHA-256 than it left with"):
         builder(project, Host(good, "0" * 64), tmp_path / "log")._fetch("made", tmp_path)
     for name in ("made/../other", "/made/x", "other/x"):
-        with pytest.raises(BuildError, match="which is no part of a build"):
+        with pytest.raises(BuildError, match="which is no part of it"):
             builder(project, Host(packed(name)), tmp_path / "log")._fetch("made", tmp_path)
     outside = tmp_path / "outside"
     outside.mkdir()
     through = builder(project, Host(packed_link("made/x", str(outside), "made/x/file")), tmp_path / "log")
-    with pytest.raises(BuildError, match="made: holds made/x/file, which is no part of a build"):
+    with pytest.raises(BuildError, match="made: holds 'made/x', a link out of it"):
         through._fetch("made", tmp_path)
     assert not list(outside.iterdir())
     one = builder(project, Host(good), tmp_path / "log")
     fetched = one._fetch("made", tmp_path)
     with pytest.raises(BuildError, match="made: was made of other files than are here"):
         one._keep(fetched, tmp_path / "kept", "quinn", "stock+client")
-    files = builds.identity(project, "quinn", "stock+client")["files"]
+    files = making.identity(project, "quinn", "stock+client")["files"]
     (fetched / "build.json").write_text(json.dumps({"build": "made", "files": files}), encoding="utf-8")
     one._keep(fetched, tmp_path / "kept", "quinn", "stock+client")
     info = json.loads((tmp_path / "kept" / "build.json").read_text(encoding="utf-8"))

@@ -16,9 +16,11 @@ import polars as pl
 import pytest
 import yaml
 
-from quicbed import bench, cli, importers
-from quicbed.config import Project, PublishedFormat
-from quicbed.importers import files, samples
+from benchmarks import bench
+from quicbed import importers
+from quicbed.cli import commands
+from quicbed.config.model import Project, PublishedFormat
+from quicbed.importers import files, reading, samples
 from quicbed.importers.files import CopyError, entries
 from quicbed.importers.summary import EXAMPLES, Summary
 
@@ -152,7 +154,7 @@ def test_every_format_of_the_configuration_has_an_importer() -> None:
 
 def test_the_command_prints_the_summary_and_writes_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = samples.write(highway_copy(), tmp_path / "copy")
-    assert cli.main(["import", "highway", str(copy), "--out", str(tmp_path / "out")]) == 0
+    assert commands.main(["import", "highway", str(copy), "--out", str(tmp_path / "out")]) == 0
     assert "runs: 2 ok" in capsys.readouterr().out
     assert pl.read_parquet(tmp_path / "out" / "runs.parquet").height == 2
     assert json.loads((tmp_path / "out" / "import.json").read_text(encoding="utf-8"))["tables"]["runs"] == 2
@@ -176,7 +178,7 @@ def test_a_copy_of_something_else_is_one_clear_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     samples.write({"holidays.txt": b"x", "notes.json": b"{}"}, tmp_path / "copy")
-    assert cli.main(["import", name, str(tmp_path / "copy"), "--out", str(tmp_path / "out")]) == 1
+    assert commands.main(["import", name, str(tmp_path / "copy"), "--out", str(tmp_path / "out")]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert "nothing of" in error
@@ -187,7 +189,7 @@ def test_a_copy_of_something_else_is_one_clear_error(
 
 def test_a_missing_copy_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(CopyError, match="no such file or folder"):
-        importers.read("steps", tmp_path / "nowhere", tmp_path / "out")
+        reading.read("steps", tmp_path / "nowhere", tmp_path / "out")
 
 
 def test_a_new_import_leaves_no_table_of_the_old_one(tmp_path: Path) -> None:
@@ -195,7 +197,9 @@ def test_a_new_import_leaves_no_table_of_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "out" / "gaps").mkdir(parents=True)
     (tmp_path / "out" / "gaps" / "old.parquet").write_bytes(b"old")
     (tmp_path / "out" / "cpu_shares.parquet").write_bytes(b"old")
-    importers.read("highway", copy, tmp_path / "out")
+    earlier = Summary("highway", tables={"gaps/old": 1, "cpu_shares": 1})
+    earlier.write(tmp_path / "out" / "import.json")
+    reading.read("highway", copy, tmp_path / "out")
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
         "counters.parquet",
         "import.json",
@@ -204,11 +208,11 @@ def test_a_new_import_leaves_no_table_of_the_old_one(tmp_path: Path) -> None:
 
 
 def test_a_copy_of_something_else_leaves_an_earlier_import(tmp_path: Path) -> None:
-    importers.read("highway", samples.write(highway_copy(), tmp_path / "copy"), tmp_path / "out")
+    reading.read("highway", samples.write(highway_copy(), tmp_path / "copy"), tmp_path / "out")
     earlier = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
     other = samples.write({"holidays.txt": b"x"}, tmp_path / "other")
     with pytest.raises(CopyError, match="nothing of"):
-        importers.read("highway", other, tmp_path / "out")
+        reading.read("highway", other, tmp_path / "out")
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == earlier
     assert not (tmp_path / "out.partial").exists()
 
@@ -218,7 +222,7 @@ def test_folder_and_archive_give_the_same_bytes_in_any_order_of_files(tmp_path: 
     folder = samples.write(content, tmp_path / "copy")
     archive = samples.pack(reversed(content.items()), tmp_path / "copy.tar.gz")
     for copy, out in ((folder, "a"), (archive, "b")):
-        importers.read("highway", copy, tmp_path / out)
+        reading.read("highway", copy, tmp_path / out)
     for table in ("runs.parquet", "counters.parquet"):
         assert (tmp_path / "a" / table).read_bytes() == (tmp_path / "b" / table).read_bytes()
 

@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from quicbed import importers, runs
-from quicbed.importers import highway, logs, names, perf, processed, samples, tables
+from quicbed.importers import highway, logs, names, perf, processed, reading, samples, tables
 from quicbed.importers.summary import Summary
+from quicbed.store import runs
 
 LOGDIR = "results/baseline/goracle/run1"
 SIZE = 8192 * samples.MIB
@@ -37,7 +37,7 @@ def copy_of(
 
 
 def imported(directory: Path, files: dict[str, bytes]) -> tuple[pl.DataFrame, Summary]:
-    summary = importers.read("highway", samples.write(files, directory / "copy"), directory / "out")
+    summary = reading.read("highway", samples.write(files, directory / "copy"), directory / "out")
     return pl.read_parquet(directory / "out" / "runs.parquet"), summary
 
 
@@ -387,8 +387,8 @@ def test_recordings_before_their_mapping_in_an_archive_count_too(tmp_path: Path)
     name = "analysis-pipeline/util/perf/mappings/quiche.json"
     files = {name: json.dumps(MAPPING).encode()} | perf_copy()
     archive = samples.pack(reversed(files.items()), tmp_path / "copy.tar.gz")
-    first = importers.read("highway", samples.write(files, tmp_path / "copy"), tmp_path / "a")
-    second = importers.read("highway", archive, tmp_path / "b")
+    first = reading.read("highway", samples.write(files, tmp_path / "copy"), tmp_path / "a")
+    second = reading.read("highway", archive, tmp_path / "b")
     assert (tmp_path / "a" / "cpu_shares.parquet").read_bytes() == (tmp_path / "b" / "cpu_shares.parquet").read_bytes()
     # what is read in a second pass is told once
     assert second.text() == first.text()

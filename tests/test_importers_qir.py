@@ -11,11 +11,12 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import cli, importers, runs
-from quicbed.importers import samples
-from quicbed.importers.export import result as exported
+from quicbed.cli import commands
+from quicbed.importers import reading, samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
+from quicbed.report.export import result as exported
+from quicbed.store import runs
 
 CLIENTS, SERVERS = ["quinn", "quiche"], ["quic-go", "quinn", "quiche"]
 
@@ -47,7 +48,7 @@ def official(**changes: Any) -> dict[str, Any]:
 def imported(directory: Path, document: Any) -> tuple[pl.DataFrame, pl.DataFrame, Summary]:
     file = directory / "result.json"
     file.write_text(json.dumps(document), encoding="utf-8")
-    summary = importers.read("qir", file, directory / "out")
+    summary = reading.read("qir", file, directory / "out")
     tables = [pl.read_parquet(directory / "out" / f"{name}.parquet") for name in ("runs", "results")]
     return tables[0], tables[1], summary
 
@@ -115,7 +116,7 @@ def test_a_file_without_measurements_has_the_matrix(tmp_path: Path) -> None:
 
 def test_files_that_are_none_are_told(tmp_path: Path) -> None:
     files = {"a/result.json": json.dumps(official()).encode(), "b/result.json": b"{", "c/package.json": b"{}", "d": b""}
-    summary = importers.read("qir", samples.write(files, tmp_path / "copy"), tmp_path / "out")
+    summary = reading.read("qir", samples.write(files, tmp_path / "copy"), tmp_path / "out")
     assert sorted(summary.skipped.values()) == [1, 1, 1]
     assert any("not a result.json of the runner" in reason for reason in summary.skipped)
 
@@ -193,8 +194,8 @@ def test_what_a_library_cannot_do_is_unsupported(table: pl.DataFrame) -> None:
 def test_what_is_written_is_read_back(tmp_path: Path, table: pl.DataFrame) -> None:
     runs.write_parquet(table, tmp_path / "runs.parquet")
     argv = ["export", "qir", "aead-goodput", str(tmp_path / "result.json"), "--table", str(tmp_path / "runs.parquet")]
-    assert cli.main(argv) == 0
-    summary = importers.read("qir", tmp_path / "result.json", tmp_path / "out")
+    assert commands.main(argv) == 0
+    summary = reading.read("qir", tmp_path / "result.json", tmp_path / "out")
     assert not summary.skipped
     assert not summary.differences
     back = pl.read_parquet(tmp_path / "out" / "runs.parquet").filter(pl.col("status") == "ok")
@@ -209,14 +210,14 @@ def test_an_experiment_without_runs_is_one_clear_error(table: pl.DataFrame) -> N
 
 def test_a_table_that_is_not_there_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["export", "qir", "pairwise", str(tmp_path / "out.json"), "--table", str(tmp_path / "runs.parquet")]
-    assert cli.main(argv) == 1
+    assert commands.main(argv) == 1
     assert "runs.parquet: no such file; `make all` writes it; --table artifacts/reference" in capsys.readouterr().err
 
 
 def test_a_table_of_something_else_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pl.DataFrame({"a": [1]}).write_parquet(tmp_path / "other.parquet")
     argv = ["export", "qir", "pairwise", str(tmp_path / "out.json"), "--table", str(tmp_path / "other.parquet")]
-    assert cli.main(argv) == 1
+    assert commands.main(argv) == 1
     assert "not a table of runs" in capsys.readouterr().err
 
 

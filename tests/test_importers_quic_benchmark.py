@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from quicbed import importers, tshark
-from quicbed.importers import pcapng, quic_benchmark, samples
+from quicbed.importers import pcapng, quic_benchmark, reading, samples
 from quicbed.importers.summary import Summary
-from quicbed.tshark import FrameDetails, QuicDetails
+from quicbed.wire import tshark
+from quicbed.wire.tshark import FrameDetails, QuicDetails
 from wirefixtures import CLIENT, SERVER, pcap, tcp, udp, varint
 
 SYN, FIN = 0x02, 0x11
@@ -54,7 +54,7 @@ def sample(place: str = PLACE, **changes: bytes | None) -> dict[str, bytes]:
 
 
 def imported(directory: Path, files: dict[str, bytes]) -> Summary:
-    return importers.read("quic-benchmark", samples.write(files, directory / "copy"), directory / "out")
+    return reading.read("quic-benchmark", samples.write(files, directory / "copy"), directory / "out")
 
 
 def rows(directory: Path, name: str) -> list[dict[str, Any]]:

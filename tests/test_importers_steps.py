@@ -11,8 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from quicbed import importers
-from quicbed.importers import samples, steps, tables
+from quicbed.importers import reading, samples, steps, tables
 from quicbed.importers.summary import Summary
 
 CONFIG = "quiche-cubic"
@@ -33,7 +32,7 @@ def gaps(times: list[int]) -> bytes:
 
 
 def imported(directory: Path, files: dict[str, bytes]) -> Summary:
-    return importers.read("steps", samples.write(files, directory / "copy"), directory / "out")
+    return reading.read("steps", samples.write(files, directory / "copy"), directory / "out")
 
 
 def table(directory: Path, config: str = CONFIG) -> pl.DataFrame:
@@ -140,7 +139,7 @@ def test_an_archive_whose_files_are_in_any_order_gives_the_same(tmp_path: Path) 
     # gap files of both configurations first, then packets, the configurations in turn
     order = sorted(files, key=lambda name: (name.endswith("pcap.json"), name.rpartition("rep")[2], name))
     archive = samples.pack(((name, files[name]) for name in order), tmp_path / "copy.tar")
-    importers.read("steps", archive, tmp_path / "other" / "out")
+    reading.read("steps", archive, tmp_path / "other" / "out")
     for config in (CONFIG, "picoquic-bbr"):
         assert table(tmp_path / "other", config).equals(table(tmp_path, config))
 

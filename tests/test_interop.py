@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import certificates, events
-from quicbed.config import Project
-from quicbed.driver import SUITES
-from quicbed.plan import algorithm_reason
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.measure import certificates
+from quicbed.measure.driver import SUITES
+from quicbed.plan.cells import algorithm_reason
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import fakeruns
-from quicbed import figures, link_figures, runs
+from quicbed.figures import goodput as figures
+from quicbed.figures import link_figures
+from quicbed.store import runs
 
 DELAYS, LOSSES = (0, 10, 50), (0, 0.1, 1)
 

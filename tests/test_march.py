@@ -13,14 +13,16 @@ import pytest
 
 import fakeproject
 from fakeproject import runs
-from quicbed import build as builds
-from quicbed import march, proof
-from quicbed import runs as tables
-from quicbed.build import BuildError, components, go
-from quicbed.config import ConfigError, Project, parse
-from quicbed.config import Testbed as Settings
-from quicbed.plan import build_of, builds_needed, cells_of, unsupported_reason
+from quicbed.builds import components, making
+from quicbed.builds.kit import BuildError
+from quicbed.builds.recipes import go
+from quicbed.config.model import ConfigError, Project, parse
+from quicbed.config.model import Testbed as Settings
+from quicbed.plan import march
+from quicbed.plan.cells import build_of, builds_needed, cells_of, unsupported_reason
+from quicbed.store import runs as tables
 from quicbed.testbed.deploy import march_problem
+from quicbed.wire import proof
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -55,7 +57,7 @@ def test_a_build_is_named_by_flavour_and_instruction_set() -> None:
     with pytest.raises(ValueError, match="`stock@v3`: `v3` is no instruction set; known are native, x86-64-v2"):
         march.parts("stock@v3")
     with pytest.raises(BuildError, match="quinn: `stock@`: `` is no instruction set"):
-        builds.build_id(PROJECT, "quinn", "stock@")
+        making.build_id(PROJECT, "quinn", "stock@")
 
 
 def test_a_processor_is_its_model_and_what_compilers_use() -> None:
@@ -100,15 +102,15 @@ def test_builds_for_every_processor_are_as_if_there_were_no_others(tmp_path: Pat
     for name, library in project.libraries.items():
         if library.external is None:
             for flavour in library.flavours:
-                known = builds.identity(project, name, flavour)
+                known = making.identity(project, name, flavour)
                 assert set(known) == {
                     *("library", "flavour", "features", "environment", "crates"),
-                    *("components", "files", "profile"),
+                    *("components", "recipe", "patches", "contents", "profile", "files"),
                 }
                 assert known["environment"] == library.environment
     for component in components.COMPONENTS:
         assert set(components.identity(project, component)) == {
-            *("component", "package", "recipe", "options", "files", "needs"),
+            *("component", "package", "recipe", "options", "contents", "files", "needs"),
         }
 
 
@@ -125,23 +127,23 @@ def on(tmp_path: Path, level: str | None) -> Project:
 @X86
 def test_an_instruction_set_makes_another_build_of_other_components(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, flavour in (("quinn", "stock"), ("openssl", "pq"), ("quic-go", "noop"), ("quiche", "stock")):
-        plain = builds.build_id(PROJECT, name, flavour)
-        level = builds.build_id(PROJECT, name, f"{flavour}@x86-64-v3")
-        native = builds.build_id(PROJECT, name, f"{flavour}@native")
+        plain = making.build_id(PROJECT, name, flavour)
+        level = making.build_id(PROJECT, name, f"{flavour}@x86-64-v3")
+        native = making.build_id(PROJECT, name, f"{flavour}@native")
         assert plain.startswith(f"{name}-{flavour}-")
         assert level.startswith(f"{name}-{flavour}@x86-64-v3-")
         assert native.startswith(f"{name}-{flavour}@native-")
         assert len({one[-12:] for one in (plain, level, native)}) == 3
         monkeypatch.setattr(march, "processor", lambda cpuinfo=EPYC: march_of(cpuinfo))
-        assert builds.build_id(PROJECT, name, f"{flavour}@native") != native  # that of another machine
-        assert builds.build_id(PROJECT, name, f"{flavour}@x86-64-v3") == level
-        assert builds.build_id(PROJECT, name, flavour) == plain
+        assert making.build_id(PROJECT, name, f"{flavour}@native") != native  # that of another machine
+        assert making.build_id(PROJECT, name, f"{flavour}@x86-64-v3") == level
+        assert making.build_id(PROJECT, name, flavour) == plain
         monkeypatch.undo()
     applied = march.applied(PROJECT, "x86-64-v3")
     for component in components.COMPONENTS:
         assert components.directory(applied, component) != components.directory(PROJECT, component)
     # a build that is made within another is for the same processors
-    assert builds.build_id(applied, "tcp-tls", "stock") == builds.build_id(PROJECT, "tcp-tls", "stock@x86-64-v3")
+    assert making.build_id(applied, "tcp-tls", "stock") == making.build_id(PROJECT, "tcp-tls", "stock@x86-64-v3")
 
 
 @X86
@@ -197,12 +199,12 @@ def test_what_cannot_be_built_here_is_refused_before_anything_is(
     monkeypatch.setattr(march, "processor", lambda: march_of(EPYC))
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with pytest.raises(BuildError, match=r"quinn-stock@x86-64-v4-\w{12} cannot be built here: march: x86-64-v4 needs"):
-        builds.build(project, "quinn", "stock@x86-64-v4", jobs=1, log=tmp_path / "log")
+        making.build(project, "quinn", "stock@x86-64-v4", jobs=1, log=tmp_path / "log")
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(BuildError, match="x86-64-v3 is for x86-64, and this machine is aarch64"):
-        builds.build(project, "quinn", "stock@x86-64-v3", jobs=1, log=tmp_path / "log")
+        making.build(project, "quinn", "stock@x86-64-v3", jobs=1, log=tmp_path / "log")
     with pytest.raises(BuildError, match="aioquic cannot be built for an instruction set: is Python, and its packages"):
-        builds.build(project, "aioquic", "stock@native", jobs=1, log=tmp_path / "log")
+        making.build(project, "aioquic", "stock@native", jobs=1, log=tmp_path / "log")
     assert not (tmp_path / "log").exists()
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from quicbed import algorithms
-from quicbed.config import Project
-from quicbed.plan import unsupported_reason
-from quicbed.proof import check, examine
+from quicbed.config import algorithms
+from quicbed.config.model import Project
+from quicbed.plan.cells import unsupported_reason
+from quicbed.wire.proof import check, examine
 from relayed import Claim, Relay
 from wirefixtures import SERVER, pcap
 

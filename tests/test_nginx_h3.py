@@ -18,9 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import certificates, events, proof
-from quicbed.config import Project
-from quicbed.content import content
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.contract.content import content
+from quicbed.measure import certificates
+from quicbed.wire import proof
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)

@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from quicbed import algorithms
-from quicbed import build as builds
-from quicbed.config import Project
+from quicbed.builds import making
+from quicbed.config import algorithms
+from quicbed.config.model import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -121,10 +121,10 @@ ECDSA = ("--signature", "ecdsa-p-256")
 
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_a_stock_build_says_what_its_boringssl_has(programs: Callable[[str], Path], role: str) -> None:
-    said = builds.describe(programs("stock") / role)
+    said = making.describe(programs("stock") / role)
     assert said["groups"] == STOCK_GROUPS
     assert set(STOCK_SIGNATURES) <= set(said["signatures"])
-    assert said["version"] == builds.version_of(PROJECT, "ngtcp2")
+    assert said["version"] == making.version_of(PROJECT, "ngtcp2")
     assert said["congestion_controls"] == ["cubic", "reno", "bbr"]
     assert said["retry"]
     assert said["initial_size"]

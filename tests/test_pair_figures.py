@@ -11,7 +11,9 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import figures, pair_figures, runs
+from quicbed.analysis import pairs
+from quicbed.figures import goodput, pair_figures
+from quicbed.store import runs
 
 SIZES = {"208 KiB": 212992, "6.5 MiB": 6815744}
 LIBRARIES = ("quiche", "quinn")
@@ -40,12 +42,12 @@ def pair_runs(raw: Path, failing: tuple[str, str] | None = None) -> pl.DataFrame
     return runs.table(raw)
 
 
-def drawn(table: pl.DataFrame) -> figures.Drawn:
-    campaign, cells = figures.experiment_table(table, "pairwise")
-    return pair_figures.pairwise(campaign, pair_figures.pair_table(campaign, cells), {"quiche": "Quiche"})
+def drawn(table: pl.DataFrame) -> goodput.Drawn:
+    campaign, cells = goodput.experiment_table(table, "pairwise")
+    return pair_figures.pairwise(campaign, pairs.pair_table(campaign, cells), {"quiche": "Quiche"})
 
 
-def maps(figure: figures.Drawn) -> list[Any]:
+def maps(figure: goodput.Drawn) -> list[Any]:
     return [trace for trace in figure.figure.data if trace.type == "heatmap"]
 
 
@@ -125,8 +127,8 @@ def write_mtu(raw: Path, mtu: int, arm: str, sizes: tuple[float, float] | None =
 def by_mtu(raw: Path) -> tuple[pl.DataFrame, Any, str]:
     """Table, figure and what stands around it."""
     everything = runs.table(raw)
-    campaign, cells = figures.experiment_table(everything, "mtu")
-    table = pair_figures.mtu_table(everything, campaign, cells)
+    campaign, cells = goodput.experiment_table(everything, "mtu")
+    table = pairs.mtu_table(everything, campaign, cells)
     figure = pair_figures.goodput_by_mtu(campaign, table).figure
     return table, figure, " ".join(str(note.text) for note in figure.layout.annotations).replace("<br>", " ")
 

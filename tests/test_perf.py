@@ -11,8 +11,11 @@ import pytest
 
 import fakeproject
 from faketestbed import FakeHost
-from quicbed import driver, perf
-from quicbed.config import ConfigError, Perf, Project
+from quicbed.config.model import ConfigError, Perf, Project
+from quicbed.measure import driver
+from quicbed.measure import profile as perf
+from quicbed.store import symbols
+from quicbed.store.stacks import PerfError, folded_name, read_folded, write_folded
 from quicbed.testbed import Completed, Process, TestbedError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,31 +60,31 @@ def test_samples_of_another_host_are_those_of_the_same_time(tmp_path: Path) -> N
         recorder.ahead_ns = host.monotonic_ahead_ns()
     facts = profile.fold(10_000_000_000, 10_000_000_600)
     for role, innermost in (("client", "kernel`udp_sendmsg"), ("server", "client`main")):
-        stacks = perf.read_folded((tmp_path / perf.folded_name(role)).read_bytes())
+        stacks = read_folded((tmp_path / folded_name(role)).read_bytes())
         assert [stack[0] for stack in stacks] == [innermost]
     assert (facts["server"]["ahead_of_client_ns"], facts["client"]["ahead_of_client_ns"]) == (10**9, 0)
 
 
 def test_folded_stacks_are_read_back_innermost_frame_first(tmp_path: Path) -> None:
-    file = tmp_path / perf.folded_name("client")
-    perf.write_folded(file, {"comm;a`main;b`f 1": 3, "comm;a`main": 2})
-    assert perf.read_folded(file.read_bytes()) == {("b`f 1", "a`main"): 3, ("a`main",): 2}
+    file = tmp_path / folded_name("client")
+    write_folded(file, {"comm;a`main;b`f 1": 3, "comm;a`main": 2})
+    assert read_folded(file.read_bytes()) == {("b`f 1", "a`main"): 3, ("a`main",): 2}
     for damaged in (file.read_bytes()[:-4], b"\x1f\x8b\x08" + bytes(7) + b"\xff" * 20, gzip.compress(b"a;b`c many\n")):
-        with pytest.raises(perf.PerfError, match="damaged"):
-            perf.read_folded(damaged)
-    with pytest.raises(perf.PerfError, match="without a sample"):
-        perf.read_folded(gzip.compress(b""))
+        with pytest.raises(PerfError, match="damaged"):
+            read_folded(damaged)
+    with pytest.raises(PerfError, match="without a sample"):
+        read_folded(gzip.compress(b""))
 
 
-def mapping(root: Path, text: str) -> perf.SymbolMap:
+def mapping(root: Path, text: str) -> symbols.SymbolMap:
     """The mapping of a library `test` with this text, beside the shared mappings of the repository."""
     shared = root / "config" / "symbols" / "shared"
     shared.mkdir(parents=True, exist_ok=True)
     for file in (ROOT / "config" / "symbols" / "shared").iterdir():
         (shared / file.name).write_bytes(file.read_bytes())
     (root / "config" / "symbols" / "test.yaml").write_text(text, encoding="utf-8")
-    perf.symbol_map.cache_clear()
-    return perf.symbol_map(root, "test")
+    symbols.symbol_map.cache_clear()
+    return symbols.symbol_map(root, "test")
 
 
 CLAIMS = """
@@ -174,7 +177,7 @@ def test_a_bad_mapping_is_one_line_that_names_file_and_key(tmp_path: Path, text:
 def test_every_library_has_a_mapping(library: str) -> None:
     if Project(ROOT).libraries[library].optional:
         pytest.skip("optional libraries need none")
-    assert perf.mapping_problem(ROOT, library) is None
+    assert symbols.mapping_problem(ROOT, library) is None
 
 
 # library, category, functions from the innermost outwards
@@ -229,11 +232,11 @@ SHORT = {
 def test_stacks_as_perf_sees_them_are_sorted_as_their_sources_say(line: str) -> None:
     library, category, stack = line.split(" ", 2)
     frames = tuple(f"program`{function}" for function in stack.split(" < "))
-    assert perf.symbol_map(ROOT, library).sort(frames) == SHORT[category]
+    assert symbols.symbol_map(ROOT, library).sort(frames) == SHORT[category]
 
 
 def test_aioquic_says_what_its_stacks_do_not_show() -> None:
-    assert set(perf.symbol_map(ROOT, "aioquic").unsupported) == {"application"}
+    assert set(symbols.symbol_map(ROOT, "aioquic").unsupported) == {"application"}
 
 
 def test_perf_that_is_missing_is_one_reason() -> None:
@@ -316,7 +319,7 @@ def test_perf_that_fails_in_one_run_fails_that_run_and_the_rest_goes_on(
     def attach(self: perf.Profile, role: str, _: Process) -> None:
         recorder = self._recorders[role]
         if any("quinn" in word for word in recorder.host.spawned[-1]):  # type: ignore[attr-defined]
-            raise perf.PerfError(f"perf does not record the {role}: no space left on device")
+            raise PerfError(f"perf does not record the {role}: no space left on device")
         Path(recorder.pipe("gate")).write_bytes(b"\n")
 
     monkeypatch.setattr(driver.Driver, "prove", lambda *_: driver.Verdict("proof", "ok", None, True))
@@ -356,9 +359,9 @@ def test_a_held_program_is_sampled_with_its_children(tmp_path: Path) -> None:
     profile.clear()
     facts = profile.fold(0, 2**62)
     profile.discard()
-    stacks = perf.read_folded((tmp_path / perf.folded_name("client")).read_bytes())
+    stacks = read_folded((tmp_path / folded_name("client")).read_bytes())
     assert facts["client"]["samples"] == stacks.total() > 10
-    assert {file.name for file in tmp_path.iterdir()} == {"out", "err", perf.folded_name("client")}
+    assert {file.name for file in tmp_path.iterdir()} == {"out", "err", folded_name("client")}
 
 
 def test_perf_that_ends_at_once_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,7 +374,7 @@ def test_perf_that_ends_at_once_is_a_reason(tmp_path: Path, monkeypatch: pytest.
     profile = perf.Profile(Perf(), tmp_path)
     held = profile.held("client", host, ["/bin/true"])
     process = host.spawn(held, stdout=tmp_path / "out", stderr=tmp_path / "err")
-    with pytest.raises(perf.PerfError, match="does not record the client: no such event"):
+    with pytest.raises(PerfError, match="does not record the client: no such event"):
         profile.attach("client", process)
     process.kill()
     profile.stop()
@@ -383,23 +386,23 @@ def test_describe_names_what_no_claim_covers(tmp_path: Path) -> None:
     mapping(tmp_path, CLAIMS)
     (run / "run.json").write_text(json.dumps({role: {"library": "test"} for role in ("client", "server")}))
     for role in ("client", "server"):
-        perf.write_folded(run / perf.folded_name(role), {"c;a`seal": 3, "c;a`odd_caller;b`odd": 1})
-    text = perf.describe(tmp_path, run)
+        write_folded(run / folded_name(role), {"c;a`seal": 3, "c;a`odd_caller;b`odd": 1})
+    text = symbols.describe(tmp_path, run)
     assert "75.00 %  packet-protection" in text
     assert "25.00 %  b`odd < a`odd_caller" in text
     mapping(tmp_path, CLAIMS + "unsupported: {application: perf sees the interpreter}")
-    assert "- %  application: perf sees the interpreter" in perf.describe(tmp_path, run)
+    assert "- %  application: perf sees the interpreter" in symbols.describe(tmp_path, run)
 
 
 def test_describe_says_in_one_line_what_a_directory_lacks(tmp_path: Path) -> None:
-    with pytest.raises(perf.PerfError, match="not the directory of a run"):
-        perf.describe(tmp_path, tmp_path)
+    with pytest.raises(PerfError, match="not the directory of a run"):
+        symbols.describe(tmp_path, tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(perf.PerfError, match=r"run\.json: does not name the libraries"):
-        perf.describe(tmp_path, tmp_path)
+    with pytest.raises(PerfError, match=r"run\.json: does not name the libraries"):
+        symbols.describe(tmp_path, tmp_path)
     (tmp_path / "run.json").write_text(json.dumps({role: {"library": "test"} for role in ("client", "server")}))
-    with pytest.raises(perf.PerfError, match=r"client\.folded\.gz: is missing; only runs of an experiment with `perf`"):
-        perf.describe(tmp_path, tmp_path)
-    (tmp_path / perf.folded_name("client")).write_bytes(b"")
-    with pytest.raises(perf.PerfError, match=r"client\.folded\.gz: folded stacks without a sample"):
-        perf.describe(tmp_path, tmp_path)
+    with pytest.raises(PerfError, match=r"client\.folded\.gz: is missing; only runs of an experiment with `perf`"):
+        symbols.describe(tmp_path, tmp_path)
+    (tmp_path / folded_name("client")).write_bytes(b"")
+    with pytest.raises(PerfError, match=r"client\.folded\.gz: folded stacks without a sample"):
+        symbols.describe(tmp_path, tmp_path)

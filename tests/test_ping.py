@@ -10,9 +10,10 @@ import pytest
 import fakeproject
 from fakeproject import run, runs
 from faketestbed import FakeHost, FakeTestbed
-from quicbed import ping, proof
-from quicbed.config import PingLimits, Project
+from quicbed.config.model import PingLimits, Project
+from quicbed.measure import ping
 from quicbed.testbed import Completed, TestbedError
+from quicbed.wire import proof
 
 EXPERIMENT = """
 title: Test

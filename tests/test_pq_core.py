@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from quicbed import algorithms
-from quicbed import build as builds
-from quicbed.build import components
-from quicbed.config import Project
+from quicbed.builds import components, kit
+from quicbed.config import algorithms
+from quicbed.config.model import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -70,7 +69,7 @@ int main(void) {
 @pytest.fixture(scope="session")
 def vendor() -> Path:
     """The fetched sources."""
-    directory = builds.vendor_directory(PROJECT)
+    directory = kit.vendor_directory(PROJECT)
     if not directory.is_dir():
         pytest.skip("the third-party sources are not fetched: run `make build`")
     return directory
@@ -118,7 +117,7 @@ def test_many_threads_may_begin_at_once(parts: dict[str, Path], tmp_path: Path) 
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     # the package is called <its own version>+liboqs-<version>
-    (package,) = (p["version"] for p in builds.closure(ROOT, ["oqs-sys"]) if p["name"] == "oqs-sys")
+    (package,) = (p["version"] for p in kit.closure(ROOT, ["oqs-sys"]) if p["name"] == "oqs-sys")
     assert done.stdout.strip().replace(" ", "-") == package.partition("+")[2]
 
 

@@ -15,12 +15,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from quicbed import algorithms, certificates
-from quicbed import build as builds
-from quicbed.algorithms import Group, Signature
-from quicbed.build import components
-from quicbed.certificates import CertificateError, Tools
-from quicbed.config import Project
+from quicbed.builds import components, kit
+from quicbed.config import algorithms
+from quicbed.config.algorithms import Group, Signature
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.measure.certificates import CertificateError, Tools
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -47,7 +47,7 @@ all_signatures = pytest.mark.parametrize("signature", SIGNATURES, ids=lambda sig
 @pytest.fixture(scope="session")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
     """OpenSSL and the provider, built unless they are there."""
-    if not builds.vendor_directory(PROJECT).is_dir():
+    if not kit.vendor_directory(PROJECT).is_dir():
         pytest.skip("the third-party sources are not fetched: run `make build`")
     log = tmp_path_factory.mktemp("components") / "build.log"
     return Tools.provide(PROJECT, jobs=os.cpu_count() or 1, log=log)

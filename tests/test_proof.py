@@ -8,9 +8,9 @@ from typing import Literal
 
 import pytest
 
-from quicbed.capture import CaptureError
-from quicbed.proof import Proof, check, examine, judge_headers
-from quicbed.quicwire import crypto_stream, parse_datagram
+from quicbed.wire.pcap import CaptureError
+from quicbed.wire.proof import Proof, check, examine, judge_headers
+from quicbed.wire.quicwire import crypto_stream, parse_datagram
 from wirefixtures import (
     CLIENT,
     RETRY_RANDOM,

@@ -21,10 +21,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from quicbed import algorithms, certificates, quicwire
-from quicbed import build as builds
-from quicbed.certificates import Tools
-from quicbed.config import Project
+from quicbed.builds import making
+from quicbed.config import algorithms
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.measure.certificates import Tools
+from quicbed.wire import quicwire
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -133,7 +135,7 @@ def serve(programs: Programs, made: Made, tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.mark.parametrize("role", ["client", "server"])
 def test_builds_say_what_their_boringssl_has(programs: Programs, role: str) -> None:
-    stock, pq = (builds.describe(programs(flavour) / role) for flavour in ("stock", "pq"))
+    stock, pq = (making.describe(programs(flavour) / role) for flavour in ("stock", "pq"))
     assert stock["groups"] == STOCK_GROUPS
     assert set(STOCK_SIGNATURES) <= set(stock["signatures"])
     assert pq["groups"] == PQ_GROUPS

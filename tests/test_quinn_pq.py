@@ -19,10 +19,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from quicbed import algorithms, certificates
-from quicbed import build as builds
-from quicbed.certificates import Tools
-from quicbed.config import Project
+from quicbed.builds import making
+from quicbed.config import algorithms
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.measure.certificates import Tools
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -112,7 +113,7 @@ def algorithm(group: str, signature: str) -> list[str]:
 
 def test_all_of_the_table_is_there_but_x448(programs: Path) -> None:
     for program in ("client", "server"):
-        said = builds.describe(programs / program)
+        said = making.describe(programs / program)
         assert said["groups"] == list(GROUPS)
         assert said["signatures"] == list(SIGNATURES)
         assert said["flavour_features"] == ["pq"]

@@ -15,8 +15,10 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import figures, pair_figures, reference, runs
-from quicbed.config import ConfigError, Project
+from quicbed.analysis import pairs
+from quicbed.config.model import ConfigError, Project
+from quicbed.figures import goodput
+from quicbed.store import reference, runs
 
 ROOT = Path(__file__).resolve().parents[1]
 AES = {"cipher": "aes-128-gcm", "aead": "standard", "header_protection": True, "group": "x25519"}
@@ -198,8 +200,8 @@ def test_tables_and_figures_are_those_of_what_was_measured(project: Project) -> 
     assert shipped.drop(place).sort("cell", "slug").equals(own.drop(place).sort("cell", "slug"))
     drawn = []
     for table in (own, shipped):
-        campaign, cells = figures.experiment_table(table, "mtu")
-        drawn.append(pair_figures.mtu_table(table, campaign, cells))
+        campaign, cells = goodput.experiment_table(table, "mtu")
+        drawn.append(pairs.mtu_table(table, campaign, cells))
     assert drawn[0]["server_mean_frame_bytes"].null_count() == 0
     assert drawn[1].equals(drawn[0])
 
@@ -219,8 +221,8 @@ def test_of_runs_that_were_captured_besides_the_frame_sizes_are_packed(project: 
     assert [one["bytes"] for one in left_out if "noop-captured" in one["file"]] == [6]
     assert captured(files) == {"aes-small", "noop"}
     table = runs.table(project.raw / "reference")
-    campaign, cells = figures.experiment_table(table, "mtu")
-    sizes = pair_figures.mtu_table(table, campaign, cells)
+    campaign, cells = goodput.experiment_table(table, "mtu")
+    sizes = pairs.mtu_table(table, campaign, cells)
     assert dict(sizes.select("label", "frames_arm").rows()) == {
         "aes-large": "proof",
         "aes-small": "proof",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,9 +15,14 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import analysis, cli, figures, importers, notebooks, provenance, report, runs
-from quicbed.config import Project
-from quicbed.importers import samples
+from quicbed.analysis import comparison
+from quicbed.cli import commands
+from quicbed.config.model import Project
+from quicbed.figures import goodput
+from quicbed.importers import reading, samples
+from quicbed.report import notebooks
+from quicbed.report import page as report
+from quicbed.store import provenance, runs
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -85,9 +91,9 @@ def make(tmp_path: Path) -> tuple[Path, Path]:
     fakeruns.write_campaign(raw, "aead-goodput", blocks=6)
     write_records(raw)
     table = runs.write_table(raw, artifacts / "tables" / "runs.parquet")
-    campaign, cells = figures.experiment_table(table, "aead-goodput")
-    analysis.write_figure_table(cells, "aead-goodput", artifacts / "tables")
-    figures.save(figures.goodput_by_aead(campaign, cells), artifacts / "figures")
+    campaign, cells = goodput.experiment_table(table, "aead-goodput")
+    comparison.write_figure_table(cells, "aead-goodput", artifacts / "tables")
+    goodput.save(goodput.goodput_by_aead(campaign, cells), artifacts / "figures")
     return raw, artifacts
 
 
@@ -176,7 +182,7 @@ def test_gaps_provenance_and_numbers_are_on_the_page(tmp_path: Path) -> None:
     assert "sysctl.net.core.rmem_max" in page
     assert "ab" * 32 in page
     assert "revision 0123456789ab" in page
-    ratio = analysis.figure_table(runs.select_campaign(runs.table(raw), "aead-goodput"))["ratio"].drop_nulls()[0]
+    ratio = comparison.figure_table(runs.select_campaign(runs.table(raw), "aead-goodput"))["ratio"].drop_nulls()[0]
     assert f">{ratio:.3f}<" in page
 
 
@@ -310,7 +316,7 @@ def test_the_notebook_writes_tables_and_figures_and_is_reproducible(tmp_path: Pa
     assert contents[0] == contents[1]
     assert (ROOT / "notebooks" / "quantum-of-quic.ipynb").read_bytes() == before
     table = pl.read_parquet(tmp_path / "a" / "tables" / "aead-goodput.parquet")
-    assert table.equals(analysis.figure_table(runs.select_campaign(runs.table(raw), "aead-goodput")))
+    assert table.equals(comparison.figure_table(runs.select_campaign(runs.table(raw), "aead-goodput")))
 
 
 @pytest.mark.slow
@@ -413,16 +419,19 @@ def test_an_import_that_lies_about_changes_no_results(tmp_path: Path, monkeypatc
 
     def write(*published: str) -> dict[str, bytes]:
         notebook = ["notebook", str(NOTEBOOKS[0]), str(raw), str(artifacts), str(tmp_path / "page.html")]
-        assert cli.main([*config, *notebook, *published]) == 0
-        assert cli.main([*config, "report", str(raw), str(artifacts), *published]) == 0
-        files = (path for name in ("report", "tables") for path in (artifacts / name).iterdir())
-        return {path.name: path.read_bytes() for path in files}
+        assert commands.main([*config, *notebook, *published]) == 0
+        assert commands.main([*config, "report", str(raw), str(artifacts), *published]) == 0
+        found = {}
+        for directory in (artifacts / "report", artifacts / "tables"):
+            files = (path for path in directory.rglob("*") if path.is_file())
+            found |= {str(path.relative_to(directory)): path.read_bytes() for path in files}
+        return found
 
     before = write()
     theirs = artifacts / "published" / "steps"
     packets = json.dumps([[moment, moment, 1242, -1] for moment in range(0, 90_000_000, 1_000_000)]).encode()
     gaps = {f"picoquic-cubic/picoquic-cubic-rep{number}.pcap.json": packets for number in (1, 2, 3)}
-    importers.read("steps", samples.write(gaps, tmp_path / "copy"), theirs)
+    reading.read("steps", samples.write(gaps, tmp_path / "copy"), theirs)
     assert write() == before
     beside = write("--published", str(theirs))
     assert "claims-published.csv" in beside
@@ -434,3 +443,40 @@ def test_an_import_that_lies_about_changes_no_results(tmp_path: Path, monkeypatc
 def test_outside_a_clone_the_remedy_is_named(tmp_path: Path) -> None:
     with pytest.raises(notebooks.NotebookError, match="not inside a clone"):
         notebooks.place(tmp_path)
+
+
+def test_the_figures_of_one_experiment_are_drawn_as_the_notebook_draws_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(goodput, "_write_static", lambda *_: "not here")
+    raw, artifacts = tmp_path / "raw", tmp_path / "artifacts"
+    for name in ("aead-goodput", "header-protection"):
+        for one in fakeruns.campaign(name, blocks=3):
+            fakeruns.write_run(raw, one)
+    log, marker = tmp_path / "log", tmp_path / "marker.json"
+    argv = ["draw", "aead-goodput", str(raw), str(artifacts), "--messages", str(log), "--marker", str(marker)]
+    assert commands.main(argv) == 0
+    page = artifacts / "figures" / "goodput-by-aead.html"
+    assert capsys.readouterr().err == f"figure goodput-by-aead is ready: {page}\n"
+    assert page.is_file()
+    assert (artifacts / "tables" / "aead-goodput.parquet").is_file()
+    assert {file.stem for file in (artifacts / "figures").glob("*.html")} == {"goodput-by-aead"}  # and no other
+    assert json.loads(marker.read_text(encoding="utf-8")) == {"figures": ["goodput-by-aead"]}
+    # one that has no cells of its own, and one that cannot be drawn
+    assert commands.main(["draw", "offloads", *argv[2:]]) == 0
+    assert capsys.readouterr().err == "offloads: its figures are drawn at the end\n"
+    monkeypatch.setattr(goodput, "goodput_by_aead", lambda *_: 1 / 0)
+    assert commands.main(argv) == 0
+    assert "its figures cannot be drawn yet" in capsys.readouterr().err
+    assert "ZeroDivisionError" in log.read_text(encoding="utf-8")
+
+
+def test_tags_of_notebooks_are_names_of_experiments() -> None:
+    known = {path.stem for path in (ROOT / "config" / "experiments").glob("*.yaml")} | {notebooks.FIRST}
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        assert {tag for cell in cells for tag in cell.metadata.get("tags", [])} <= known
+        first = [number for number, cell in enumerate(cells) if notebooks.FIRST in cell.metadata.get("tags", [])]
+        assert len(first) == 1

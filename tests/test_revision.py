@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from quicbed.revision import revision
+from quicbed.base.revision import revision
 
 
 def git(root: Path, *arguments: str) -> str:

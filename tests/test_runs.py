@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed import runs
+from quicbed.store import runs
 
 
 @pytest.fixture
@@ -276,3 +276,31 @@ def test_a_campaign_whose_planned_cells_have_no_runs_is_not_measured(raw: Path) 
     cell = fakeruns.make_run()["cell"] | {"id": "ffffffff"}
     fakeruns.write_session(raw, "aead-goodput", [cell], fakeruns.START + timedelta(days=2), "bbbb")
     assert runs.select_campaign(runs.table(raw), "aead-goodput").is_empty()
+
+
+def test_a_table_that_was_written_is_read_where_the_workflow_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = tmp_path / "raw"
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
+    file = tmp_path / "tables" / "runs.parquet"
+    whole = runs.write_table(raw, file)
+    fakeruns.write_campaign(raw, "header-protection", blocks=1)
+    more = runs.table(raw)
+    assert len(more) > len(whole)
+    monkeypatch.setenv("QUICBED_TABLE", str(file))
+    monkeypatch.setenv("QUICBED_RAW", str(raw))
+    assert runs.table(raw).equals(whole)
+    assert set(runs.table(raw, "local/aead-goodput")["origin"]) < set(more["origin"])
+    monkeypatch.setenv("QUICBED_RAW", str(tmp_path / "elsewhere"))
+    assert runs.table(raw).equals(more)
+
+
+def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "runs.parquet"
+    file.write_text("no table", encoding="utf-8")
+    with pytest.raises(runs.RunsError, match=r"runs\.parquet: cannot be read: .*; run `quicbed tables` again"):
+        runs.read_table(file)
+    pl.DataFrame({"status": ["ok"]}).write_parquet(file)
+    with pytest.raises(runs.RunsError, match=r"runs\.parquet: was written by another version"):
+        runs.read_table(file)

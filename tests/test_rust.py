@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from quicbed import build as builds
-from quicbed.build import cargo
-from quicbed.config import Project
+from quicbed.builds import kit
+from quicbed.builds.recipes import cargo
+from quicbed.config.model import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -26,7 +26,7 @@ SHARED = {"quinn": "contract", "ngtcp2": "boringssl"}
 
 def own_tests(endpoint: str) -> int:
     """Number of tests in the sources of an endpoint, those of other features included."""
-    files = (ROOT / builds.ENDPOINTS / endpoint).rglob("*.rs")
+    files = (ROOT / kit.ENDPOINTS / endpoint).rglob("*.rs")
     return sum(file.read_text(encoding="utf-8").count("#[test]") for file in files)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from quicbed import algorithms
-from quicbed import build as builds
-from quicbed.config import Project
+from quicbed.builds import making
+from quicbed.config import algorithms
+from quicbed.config.model import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -168,7 +168,7 @@ def relayed(server: Server, *options: str) -> tuple[Relay, dict[str, Any]]:
 def test_groups_and_signatures_are_those_of_the_configuration(
     programs: Callable[[str], Path], flavour: str, role: str
 ) -> None:
-    said = builds.describe(programs(flavour) / role)
+    said = making.describe(programs(flavour) / role)
     assert said["groups"] == GROUPS
     assert said["signatures"] == SIGNATURES
 

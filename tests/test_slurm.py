@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 import fakeruns
-from quicbed import build as builds
-from quicbed.config import Project
+from quicbed.builds import making
+from quicbed.config.model import Project
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
@@ -80,7 +80,7 @@ scales:
 NOTEBOOK = """
 import json, os
 import polars as pl
-from quicbed import notebooks
+from quicbed.report import notebooks
 place = notebooks.place()
 rows = pl.read_parquet(place.tables / "runs.parquet").height
 (place.artifacts / "seen.json").write_text(json.dumps({"job": os.environ.get("SLURM_JOB_ID"), "rows": rows}))
@@ -89,7 +89,7 @@ rows = pl.read_parquet(place.tables / "runs.parquet").height
 
 def library() -> dict[str, object]:
     """Describe a library that is built in a moment: quinn's programs as an external endpoint."""
-    programs = builds.build_directory(Project(ROOT), "quinn", "stock") / "bin"
+    programs = making.build_directory(Project(ROOT), "quinn", "stock") / "bin"
     folder = ROOT / "tests" / "external" / "wrapping"
     return {
         "title": "outside",
@@ -209,7 +209,7 @@ def jobs(environment: dict[str, str]) -> dict[str, str]:
 def clone(tmp_path: Path) -> Path:
     """A copy of what the workflow consists of, with an experiment and a notebook of its own."""
     root = tmp_path / "clone"
-    for name in ("config", "envs", "profiles", "workflow"):
+    for name in ("config", "profiles", "workflow"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
     for name in ("Snakefile", "pyproject.toml"):
         shutil.copy(ROOT / name, root)

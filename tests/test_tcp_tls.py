@@ -17,11 +17,14 @@ from typing import Any
 
 import pytest
 
-from quicbed import algorithms, certificates, events
-from quicbed import build as builds
-from quicbed.build import BuildError, tcp_tls
-from quicbed.config import Project
-from quicbed.content import content
+from quicbed.builds import making
+from quicbed.builds.kit import BuildError
+from quicbed.builds.recipes import tcp_tls
+from quicbed.config import algorithms
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.contract.content import content
+from quicbed.measure import certificates
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = Project(ROOT)
@@ -141,7 +144,7 @@ def test_a_misspelt_switch_disables_the_provider(probe: Probe, switch: dict[str,
 
 @workflow
 def test_the_noop_flavour_is_the_stock_build_and_the_provider(build: Path) -> None:
-    stock = builds.build_directory(PROJECT, "tcp-tls", "stock")
+    stock = making.build_directory(PROJECT, "tcp-tls", "stock")
     own = {path.relative_to(build) for path in build.rglob("*") if path.is_file()}
     reused = {path.relative_to(stock) for path in stock.rglob("*") if path.is_file()}
     assert own - reused == {Path("lib/quicbed-noop.so"), Path("etc/openssl-noop.cnf")}
@@ -152,7 +155,7 @@ def test_the_noop_flavour_is_the_stock_build_and_the_provider(build: Path) -> No
 
 @workflow
 def test_the_pq_flavour_is_the_stock_build_and_the_provider(pq: Path) -> None:
-    stock = builds.build_directory(PROJECT, "tcp-tls", "stock")
+    stock = making.build_directory(PROJECT, "tcp-tls", "stock")
     own = {path.relative_to(pq) for path in pq.rglob("*") if path.is_file()}
     reused = {path.relative_to(stock) for path in stock.rglob("*") if path.is_file()}
     assert own - reused == {Path("lib/quicbed-pq.so"), Path("etc/openssl-pq.cnf"), Path("bin/primitives")}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from faketestbed import FakeHost
-from quicbed import capture as pcap
-from quicbed.config import CaptureCommand, ConfigError, parse
-from quicbed.config import Testbed as Settings
+from quicbed.config.model import CaptureCommand, ConfigError, parse
+from quicbed.config.model import Testbed as Settings
 from quicbed.testbed import Capture, TestbedError, capture
 from quicbed.testbed.capture import Command, Counts, Dumpcap, Tcpdump, capturing, tool_of
+from quicbed.wire import pcap
 
 # Writes frames to a file until it is interrupted: `capture.py FILE SNAPLEN INTERFACE`, where the interface is the first
 # time and the number of the frames, a microsecond apart.

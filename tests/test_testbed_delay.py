@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from quicbed.capture import Capture
 from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, features
 from quicbed.testbed import delay as module
 from quicbed.testbed import local as local_module
@@ -23,6 +22,7 @@ from quicbed.testbed.base import ROLES
 from quicbed.testbed.delay import CLIENT_END, SERVER_END
 from quicbed.testbed.features import Feature, _delay
 from quicbed.testbed.local import namespace_name
+from quicbed.wire.pcap import Capture
 
 PATIENCE_S = 60.0
 

@@ -26,19 +26,22 @@ import yaml
 import fakeproject
 from fakehardware import BEFORE, CPUS, INTERRUPTS, LARGEST
 from faketestbed import FakeHost
-from quicbed import build as builds
-from quicbed import certificates, driver, march, measure, perf, proof
-from quicbed.config import LINK_SYSCTLS, ConfigError, Link, Load, Project, SshHost, parse
-from quicbed.config import Testbed as Settings
-from quicbed.doctor import doctor
-from quicbed.events import CONTRACT
-from quicbed.generator import Iperf3
+from quicbed.builds import making
+from quicbed.config.model import LINK_SYSCTLS, ConfigError, Link, Load, Project, SshHost, parse
+from quicbed.config.model import Testbed as Settings
+from quicbed.contract.events import CONTRACT
+from quicbed.measure import certificates, driver, profile, session
+from quicbed.measure.doctor import doctor
+from quicbed.measure.generator import Iperf3
+from quicbed.plan import march
+from quicbed.store import stacks
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError, features, ssh
 from quicbed.testbed.base import PACKAGES
 from quicbed.testbed.loss import is_lost
 from quicbed.testbed.remote import RemoteMachine, SshTestbed, state_directory
 from quicbed.testbed.shaping import tcp_settings
 from quicbed.testbed.ssh import Loop, connect
+from quicbed.wire import proof
 from sshhosts import MANAGEMENT, MEASURED, ROLES, SSHD, TAP, SshHosts
 
 PATIENCE_S = 20.0
@@ -1391,6 +1394,8 @@ def test_an_experiment_is_measured_over_ssh(
     shutil.copytree(certificates / "local", certificates / "pair")
     project = Project(project.root, {"testbed": "pair", "gate": {"retries": 3}})
     monkeypatch.setattr(driver, "READY_TIMEOUT", 10.0)
+    # the fake endpoints send nothing, which is noticed
+    monkeypatch.setattr(driver.Driver, "_hold_against", lambda *_: None)
     executed = 0
     execute = driver.Driver._execute
 
@@ -1402,7 +1407,7 @@ def test_an_experiment_is_measured_over_ssh(
         return execute(self, *arguments, **options)
 
     monkeypatch.setattr(driver.Driver, "_execute", killing)
-    measure.measure(project, "test", project.root / "marker.json")
+    session.measure(project, "test", project.root / "marker.json")
     stored = [json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/test/*/b*/*/run.json")]
     good = [one for one in stored if one["status"] == "ok"]
     assert len(good) >= 3
@@ -1449,7 +1454,7 @@ def test_builds_are_deployed_proven_and_measured_over_ssh(
     (root / "workflow").symlink_to(repository / "workflow")
     (root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(hosts.data()), encoding="utf-8")
     (root / "build").mkdir()
-    sampled = perf.problem(FakeHost("client")) is None
+    sampled = profile.problem(FakeHost("client")) is None
     for kind, flavour, size in (("bulk", "stock", 10_000_000), ("handshake", "pq", 1)):
         build = build_of("quinn", flavour)
         (root / "build" / build.name).symlink_to(build)
@@ -1461,7 +1466,7 @@ def test_builds_are_deployed_proven_and_measured_over_ssh(
     project = Project(root, chosen)
     certificates.make(certificates.directory(project))
     for name in ("bulk", "handshake"):
-        measure.measure(project, name, root / f"{name}.json")
+        session.measure(project, name, root / f"{name}.json")
     stored = [json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/*/*/b*/*/run.json")]
     assert sorted(one["experiment"] for one in stored) == ["bulk"] * 2 + ["handshake"] * 2
     proofs = [json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/proofs/*/*/run.json")]
@@ -1477,7 +1482,7 @@ def test_builds_are_deployed_proven_and_measured_over_ssh(
     for role in ROLES if sampled else ():
         # symbols of the program and of the kernel, found on the host
         for file in project.raw.glob(f"pair/bulk/*/b*/*/{role}.folded.gz"):
-            frames = {frame for stack in perf.read_folded(file.read_bytes()) for frame in stack}
+            frames = {frame for stack in stacks.read_folded(file.read_bytes()) for frame in stack}
             assert any(frame.startswith(f"{role}`quinn") for frame in frames)
             assert any(frame.startswith("kernel`") for frame in frames)
         kept = {file.name for file in project.raw.glob("pair/bulk/*/b*/*/*")}
@@ -1527,10 +1532,10 @@ def test_external_endpoints_are_deployed_and_measured_over_ssh(
     text = text.replace("[quinn]", "[{client: wrapped, server: quinn}, {client: quinn, server: wrapped}]")
     (root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
     project = Project(root, {"testbed": "pair", "scale": "tiny", "experiments": ["test"], "gate": {"retries": 0}})
-    builds.build(project, "wrapped", "stock", jobs=1, log=tmp_path / "build.log")
+    making.build(project, "wrapped", "stock", jobs=1, log=tmp_path / "build.log")
     (project.build / quinn.name).symlink_to(quinn)
     certificates.make(certificates.directory(project))
-    measure.measure(project, "test", root / "marker.json")
+    session.measure(project, "test", root / "marker.json")
     files = list(project.raw.glob("pair/test/*/b*/*/run.json"))
     assert len(files) == 2
     for file in files:
@@ -1556,13 +1561,13 @@ def test_a_server_that_never_answers_is_an_error_after_a_time(hosts: SshHosts, m
 
 
 QUICK = """
-from quicbed import build as builds
+from quicbed.builds import kit
 
 def build(job):
     (job.out / "bin").mkdir()
     for role in ("client", "server"):
         argv = ["gcc", "-o", str(job.out / "bin" / role), str(job.endpoint / "endpoint.c")]
-        builds.run(argv, log=job.log)
+        kit.run(argv, log=job.log)
     return {"compiler": "gcc", "flags": []}
 """
 ENDPOINT = f"""
@@ -1583,7 +1588,13 @@ def _quick_project(root: Path, hosts: SshHosts, **build: str) -> None:
     for name in ("config", "workflow"):
         ignored = shutil.ignore_patterns("target", "__pycache__", "endpoints")
         shutil.copytree(repository / name, root / name, ignore=ignored)
-    (root / "workflow" / "quicbed" / "build" / "quick.py").write_text(QUICK, encoding="utf-8")
+    builds = root / "workflow" / "quicbed" / "builds"
+    (builds / "recipes" / "quick.py").write_text(QUICK, encoding="utf-8")
+    known = (builds / "making.py").read_text(encoding="utf-8")
+    known = known.replace("import cargo, ", "import quick, cargo, ").replace(
+        '"cargo": cargo,', '"cargo": cargo, "quick": quick,'
+    )
+    (builds / "making.py").write_text(known, encoding="utf-8")
     endpoint = root / "workflow" / "endpoints" / "quick" / "endpoint.c"
     endpoint.parent.mkdir(parents=True)
     endpoint.write_text(ENDPOINT, encoding="utf-8")

@@ -11,7 +11,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from quicbed import algorithms, handshake_tables, published, runs, ttfb
+from quicbed.analysis import published, ttfb
+from quicbed.config import algorithms
+from quicbed.figures import handshake_tables
+from quicbed.store import runs
 
 KNOWN = algorithms.read(Path(__file__).resolve().parents[1])
 GENERATOR = np.random.default_rng(7)

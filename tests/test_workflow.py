@@ -17,9 +17,11 @@ import polars as pl
 import pytest
 import yaml
 
-from quicbed import build as builds
-from quicbed import certificates, details, dissect, measure, runs
-from quicbed.config import Project
+from quicbed.analysis import dissect
+from quicbed.builds import kit, making
+from quicbed.config.model import Project
+from quicbed.measure import certificates, session
+from quicbed.store import details, runs
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
@@ -165,13 +167,15 @@ def test_results_are_complete_and_traceable(finished: Path, table: pl.DataFrame)
     for experiment in ("aead-goodput", "header-protection"):
         rows = pl.read_parquet(artifacts / "tables" / f"{experiment}.parquet")
         assert (artifacts / "tables" / f"{experiment}.csv").exists()
+        drawn = json.loads((artifacts / "drawn" / "local" / f"{experiment}.json").read_text(encoding="utf-8"))
+        assert len(drawn["figures"]) == 1
         assert rows.filter(pl.col("label") != "NOENC")["n"].min() == 2
     captures = pl.read_parquet(artifacts / "tables" / "captures.parquet")
     assert dict(captures["outcome"].value_counts().rows()) == {"agrees": 2 * 9 + 4}, dissect.problems(captures)
     assert set(captures["origin"]) == set(table.filter(pl.col("experiment") == "proofs")["origin"])
     page = (artifacts / "report" / "index.html").read_text(encoding="utf-8")
     assert dissect.text(captures) in page
-    for word in ("goodput-by-aead", "header-protection", *(p["checksum"] for p in builds.closure(ROOT, ["quiche"]))):
+    for word in ("goodput-by-aead", "header-protection", *(p["checksum"] for p in kit.closure(ROOT, ["quiche"]))):
         assert word in page
 
 
@@ -221,10 +225,10 @@ def handshakes(tmp_path_factory: pytest.TempPathFactory) -> Project:
         "gate": {"retries": 0},
     }
     project = Project(root, chosen)
-    needed = [builds.listing(project, name, "pq") for name in capable]
+    needed = [making.listing(project, name, "pq") for name in capable]
     needed += [certificates.directory(project, name) / "server.pem" for name in certificates.needed(project)]
     snakemake(settings(root), *map(str, needed))
-    measure.measure(project, "handshakes", root / "marker.json")
+    session.measure(project, "handshakes", root / "marker.json")
     return project
 
 
@@ -264,7 +268,7 @@ def test_handshakes_are_measured_captured_and_their_primitives_timed(handshakes:
 
 def test_a_measured_experiment_of_handshakes_is_not_measured_again(handshakes: Project) -> None:
     before = {file: file.stat().st_mtime_ns for file in handshakes.raw.rglob("run.json")}
-    measure.measure(handshakes, "handshakes", handshakes.root / "marker.json")
+    session.measure(handshakes, "handshakes", handshakes.root / "marker.json")
     assert {file: file.stat().st_mtime_ns for file in handshakes.raw.rglob("run.json")} == before
     assert namespaces() == []
     assert endpoints() == []

@@ -51,10 +51,14 @@ class PortState:
     packets_per_second: float = 0.0
     mul: dict[str, Any] = field(default_factory=dict)
     link_up: bool = True
+    promiscuous: bool = False
+    stuck: bool = False
+    """Whether the promiscuous mode stays as it is."""
+    sends_share: float = 1.0
+    """Part of the asked rate that is sent."""
+    session: int = 0
     sent: list[float] = field(default_factory=lambda: [0.0, 0.0])
     """Packets and bytes."""
-    shown: tuple[float, float] = (0.0, 0.0)
-    """What the counters say."""
 
     @property
     def state(self) -> str:
@@ -87,9 +91,6 @@ class TrexServer:
     ) -> None:
         self.name, self.version = name, version
         self._clock = clock
-        self.refresh_s = 0.0
-        """Time between two refreshes of counters; 0: they are always fresh."""
-        self._refreshed_s = 0.0
         self.lost_share = 0.0
         """Part of the packets that do not arrive at the other port."""
         self.rates: list[dict[str, Any]] = []
@@ -183,7 +184,8 @@ class TrexServer:
 
     def _port(self, params: dict[str, Any], *, owned: bool = False) -> PortState:
         if not 0 <= params["port_id"] < len(self.ports):
-            raise execute_error(f"invalid port id - should be between 0 and {len(self.ports) - 1}")
+            # which writes the numbers as bytes
+            raise execute_error(f"invalid port id - should be: {chr(len(self.ports) - 1)} {chr(0)}")
         port = self.ports[params["port_id"]]
         if owned and not port.owner:
             raise execute_error("please acquire the port before modifying port state")
@@ -207,7 +209,8 @@ class TrexServer:
         return {"api_h": self._api}
 
     def do_get_version(self, _: dict[str, Any]) -> Any:
-        return {"version": "v3.06", "build_date": "", "build_time": "", "built_by": "", "mode": "STL"}
+        built = {"build_date": "Nov 22 2026", "build_time": "08:18:16", "built_by": "unknown"}
+        return {"version": "v3.08", **built, "mode": "STL"}
 
     def do_get_async_results(self, params: dict[str, Any]) -> Any:
         left, task = self._tickets[params["ticket_id"]]
@@ -222,14 +225,17 @@ class TrexServer:
 
     def do_acquire(self, params: dict[str, Any]) -> Any:
         port = self._port(params)
+        if not isinstance(params["session_id"], int):
+            raise RpcError(-32602, "Bad paramters for method", "field 'session_id' is missing")
+        if params["session_id"] == 0:
+            # an assertion, which ends the real one
+            raise RpcError(-32603, "session 0 ends the server")
         if port.owner and not params["force"]:
             if port.owner != params["user"]:
                 raise execute_error(f"port is already taken by '{port.owner}'")
-            # also of the same session
-            raise execute_error(f"port is already owned by another session of '{port.owner}'")
-        if not isinstance(params["session_id"], int):
-            raise RpcError(-32602, "Bad paramters for method", "field 'session_id' is missing")
-        port.owner, port.handler = params["user"], secrets.token_urlsafe(6)
+            if port.session != params["session_id"]:
+                raise execute_error(f"port is already owned by another session of '{port.owner}'")
+        port.owner, port.handler, port.session = params["user"], secrets.token_urlsafe(6), params["session_id"]
         return port.handler
 
     def do_release(self, params: dict[str, Any]) -> Any:
@@ -270,7 +276,8 @@ class TrexServer:
         units = {"bps": bits, "pps": sum(rates), "percentage": line_bits / LINE_RATE_BPS * 100}
         factor = mul["value"] / units[mul["type"]]
         if line_bits * factor > LINE_RATE_BPS * 1.0001:
-            raise execute_error("Expected L1 B/W: exceeds port line rate: '10.00 Gbps'")
+            wanted = f"{line_bits * factor / 1e9:.2f} Gbps"
+            raise execute_error(f"Expected L1 B/W: '{wanted}' exceeds port line rate: '10 Gbps'")
         port.mul, port.bits_per_second, port.packets_per_second = mul, bits * factor, sum(rates) * factor
         port.sending_since = self._clock()
         self.rates.append(mul)
@@ -289,27 +296,42 @@ class TrexServer:
             "state": port.state,
             "service": False,
             "max_stream_id": max(port.streams, default=0),
-            # in Gbit/s
-            "attr": {"link": {"up": port.link_up}, "speed": LINE_RATE_BPS / 1e9, "promiscuous": {"enabled": False}},
+            "service_filtered": False,
+            "profile_count": 1,
+            "attr": {
+                "fc": {"mode": -1},
+                "link": {"up": port.link_up},
+                "multicast": {"enabled": False},
+                "promiscuous": {"enabled": port.promiscuous},
+                "rx_filter_mode": "hw",
+                # in Gbit/s
+                "speed": LINE_RATE_BPS / 1e9,
+                "vlan": {"tags": []},
+            },
         }
+
+    def do_set_port_attr(self, params: dict[str, Any]) -> Any:
+        port = self._port(params, owned=True)
+        if not port.stuck:
+            port.promiscuous = params["attr"]["promiscuous"]["enabled"]
+        return {}
 
     def do_get_port_stats(self, params: dict[str, Any]) -> Any:
         self._port(params)
-        refreshed_s = self._clock()
-        if self.refresh_s:
-            refreshed_s -= refreshed_s % self.refresh_s
-        if refreshed_s != self._refreshed_s:
-            self._refreshed_s = refreshed_s
-            for port in self.ports:
-                self._settle(port, refreshed_s)
-                port.shown = (port.sent[0], port.sent[1])
+        for port in self.ports:
+            self._settle(port, self._clock())
         own, other = self.ports[params["port_id"]], self.ports[params["port_id"] ^ 1]
         arrived = 1 - self.lost_share
         return {
-            "opackets": int(own.shown[0]),
-            "obytes": int(own.shown[1]),
-            "ipackets": int(other.shown[0] * arrived),
-            "ibytes": int(other.shown[1] * arrived),
+            "opackets": int(own.sent[0]),
+            "obytes": int(own.sent[1]),
+            "oerrors": 0,
+            "ipackets": int(other.sent[0] * arrived),
+            "ibytes": int(other.sent[1] * arrived),
+            "ierrors": 0,
+            **dict.fromkeys(
+                ("m_cpu_util", "m_total_rx_bps", "m_total_rx_pps", "m_total_tx_bps", "m_total_tx_pps"), 0.0
+            ),
         }
 
     @staticmethod
@@ -317,5 +339,7 @@ class TrexServer:
         """Count what was sent until then."""
         if port.sending_since is not None and until > port.sending_since:
             seconds, port.sending_since = until - port.sending_since, until
+            # a lost link leaves the state as it is
+            seconds *= port.sends_share if port.link_up else 0
             port.sent[0] += seconds * port.packets_per_second
             port.sent[1] += seconds * port.bits_per_second / 8

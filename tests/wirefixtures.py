@@ -14,8 +14,8 @@ from typing import Literal
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from quicbed.content import content
-from quicbed.quicwire import PacketKeys, aes_mask, initial_keys, nonce
+from quicbed.contract.content import content
+from quicbed.wire.quicwire import PacketKeys, aes_mask, initial_keys, nonce
 
 CLIENT = ("10.0.0.2", 50_000)
 SERVER = ("10.0.0.1", 4433)

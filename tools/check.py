@@ -19,7 +19,7 @@ BUILD = ROOT / "build"
 VENDOR = BUILD / "sources" / "vendor"
 WORKSPACE = "workflow/sources/Cargo.toml"
 ENDPOINTS = "workflow/endpoints"
-PYTHON_FILES = ("workflow", "tests", "tools")
+PYTHON_FILES = ("workflow", "benchmarks", "tests", "tools")
 
 
 class Check(NamedTuple):
@@ -76,6 +76,8 @@ def checks() -> list[Check]:
     return [
         Check("ruff format", (tool("ruff"), "format", "--quiet", "--diff", *PYTHON_FILES)),
         Check("ruff check", (tool("ruff"), "check", "--quiet", *PYTHON_FILES)),
+        Check("imports", (tool("lint-imports"), "--no-logo", "--no-cache")),
+        Check("architecture", (sys.executable, "tools/architecture.py", "--check")),
         Check("snakefmt", (tool("snakefmt"), "--check", "--compact-diff", *snakemake_files())),
         Check("conda environments", (sys.executable, "tools/conda_environments.py", "--check")),
         Check("cargo fmt", (*cargo_fmt, "--", "--color", "never")),
@@ -94,8 +96,8 @@ def checks() -> list[Check]:
 
 def native() -> dict[str, str]:
     """Where packages that compile or link native code find it, as far as it is fetched and built."""
-    from quicbed.build import components
-    from quicbed.config import Project
+    from quicbed.builds import components
+    from quicbed.config.model import Project
 
     project = Project(ROOT)
     environment: dict[str, str] = {}

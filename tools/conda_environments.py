@@ -1,4 +1,4 @@
-"""Write environment.yml and envs/*.yaml for conda users from the locks in requirements/.
+"""Write environment.yml and workflow/envs/*.yaml for conda users from the locks in requirements/.
 
 `make locks` runs it. The versions are those of requirements/*.txt, so that users of conda and of
 pip compute with the same packages; what differs between the two is listed here and nowhere else.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.markers import Marker
 from packaging.requirements import Requirement
@@ -24,18 +25,91 @@ CHANNELS = ("conda-forge", "bioconda", "nodefaults")
 CONDA_NAMES = {"kaleido": "python-kaleido", "snakemake": "snakemake-minimal"}
 # Taken from PyPI by conda's pip section: the wheel holds libclang.so where the builds look for it.
 FROM_PYPI = ("libclang",)
-# Programs that are no Python packages. Rust, Go and the C and C++ compilers come from the system:
-# conda's compilers bring flags of their own, and all users should measure the same builds.
-PROGRAMS = {"cmake": ">=3.25", "git": ">=2.30", "make": ">=4.3", "patch": ">=2.7", "perl": ">=5.32"}
+
+
+class Program(NamedTuple):
+    """A package with programs: which versions serve, the commands that are run, Debian's packages for the same."""
+
+    version: str
+    commands: tuple[str, ...]
+    debian: tuple[str, ...] = ()
+
+
+# Programs that are no Python packages. Compilers are those with the plain names (gcc, g++, cc, c++), which come without
+# the scripts that set CFLAGS, LDFLAGS and CC; builds heed no such variable anyway (`quicbed.builds.kit.unflagged`) and
+# record the compiler. conda's gcc also looks for headers and libraries of the environment,
+# after all others, and programs find their libraries there: builds serve as long as the environment is there.
+PROGRAMS: dict[str, Program] = {
+    "binutils": Program(">=2.35", ("ar",)),
+    "cmake": Program(">=3.25", ("cmake",), ("cmake",)),
+    "gcc": Program(">=12", ("gcc", "cc"), ("gcc",)),
+    "git": Program(">=2.30", ("git",), ("git",)),
+    "go": Program(">=1.26", ("go",)),
+    "gxx": Program(">=12", ("g++", "c++"), ("g++",)),
+    "iperf": Program(">=3.12", ("iperf3",), ("iperf3",)),
+    "linux-perf": Program(">=6.3", ("perf",), ("linux-perf",)),
+    "make": Program(">=4.3", ("make",), ("make",)),
+    "patch": Program(">=2.7", ("patch",), ("patch",)),
+    "perl": Program(">=5.32", ("perl",), ("perl",)),
+    "procps-ng": Program(">=3.3", ("sysctl",), ("procps",)),
+    "rust": Program(">=1.95", ("cargo", "rustc")),
+    # the C library's headers, and those of a kernel that knows UDP segmentation offload
+    "sysroot_linux-64": Program(">=2.28", (), ("libc6-dev",)),
+    "util-linux": Program(">=2.36", ("unshare", "setpriv", "nsenter", "mount"), ("util-linux",)),
+    "zstd": Program(">=1.5", ("zstd",), ("zstd",)),
+}
+
+
+class Missing(NamedTuple):
+    """Programs that no channel has: which, Debian's packages for them, and what is to be done about it."""
+
+    commands: tuple[str, ...]
+    debian: tuple[str, ...]
+    reason: str
+
+
+# Told in docs/artifact-evaluation.md too, as conda users need to know.
+MISSING: dict[str, Missing] = {
+    "tshark": Missing(
+        ("tshark", "dumpcap", "editcap"),
+        ("tshark",),
+        "conda-forge has no Wireshark (a recipe is proposed: staged-recipes 33701). Captures are dissected where the "
+        "system has tshark",
+    ),
+    "chromium": Missing(
+        ("chromium",),
+        ("chromium",),
+        "conda-forge has no Chromium (asked for: staged-recipes 21431). `kaleido_get_chrome`, which python-kaleido "
+        "brings, fetches one without root; BROWSER_PATH names another; without one, figures are interactive pages",
+    ),
+    "iproute2": Missing(
+        ("ip", "tc"), ("iproute2",), "no recipe on conda-forge. Measuring needs root, and so the system's packages"
+    ),
+    "ethtool": Missing(("ethtool",), ("ethtool",), "as iproute2"),
+    "tcpdump": Missing(("tcpdump",), ("tcpdump",), "as iproute2; conda-forge has libpcap only"),
+    "iputils": Missing(
+        ("ping",), ("iputils-ping",), "as iproute2; the ping of conda-forge's inetutils takes other options"
+    ),
+    "kmod": Missing(("modprobe",), ("kmod",), "as iproute2"),
+    "user-mode-linux": Missing(("linux.uml",), ("user-mode-linux",), "as iproute2"),
+}
 
 CONFIGURATION = ("pydantic", "pyyaml")
-ANALYSIS = (*CONFIGURATION, "jinja2", "kaleido", "numpy", "plotly", "polars", "scipy")
+# Its commit is recorded in what is measured and drawn.
+GIT = ("git",)
+# pyzmq: whatever estimates or judges loads the driver, which knows every traffic generator
+RUNS = (*CONFIGURATION, *GIT, "cryptography", "numpy", "polars", "pyzmq", "scipy")
+DRAWING = (*RUNS, "kaleido", "plotly")
+MEASURING = (*RUNS, "asyncssh", "iperf", "linux-perf", "procps-ng", "util-linux")
+COMPILERS = ("binutils", "cmake", "gcc", "go", "gxx", "make", "patch", "perl", "rust", "sysroot_linux-64")
 # One environment for each group of rules, used by `snakemake --sdm conda`.
 RULE_GROUPS: dict[str, tuple[str, ...]] = {
-    "build": (*CONFIGURATION, *FROM_PYPI, *PROGRAMS),
-    "measure": (*CONFIGURATION, "asyncssh", "cryptography", "numpy", "polars", "pyzmq", "scipy"),
-    "analysis": ANALYSIS,
-    "notebooks": (*ANALYSIS, "ipykernel", "nbclient", "nbconvert", "nbformat", "pyshark"),
+    "build": (*CONFIGURATION, *FROM_PYPI, *GIT, *COMPILERS),
+    "measure": MEASURING,
+    # sends what builds need to hosts over SSH
+    "host-builds": (*MEASURING, *FROM_PYPI, "go", "rust"),
+    "analysis": (*DRAWING, "jinja2", "zstd"),
+    "notebooks": (*DRAWING, "ipykernel", "jinja2", "nbclient", "nbconvert", "nbformat", "pyshark"),
 }
 
 
@@ -76,7 +150,7 @@ def environment(name: str, packages: tuple[str, ...], purpose: str, pip: tuple[s
     """One environment file."""
     versions = locked_versions()
     conda = sorted(
-        f"{package} {PROGRAMS[package]}"
+        f"{package} {PROGRAMS[package].version}"
         if package in PROGRAMS
         else f"{CONDA_NAMES.get(package, package)} =={versions[package]}"
         for package in packages
@@ -111,7 +185,7 @@ def environment_files() -> dict[str, str]:
     files = {"environment.yml": whole}
     for group, packages in RULE_GROUPS.items():
         purpose = f"The rules in workflow/rules/ that belong to: {group}. Used by snakemake --sdm conda."
-        files[f"envs/{group}.yaml"] = environment(f"quicbed-{group}", packages, purpose)
+        files[f"workflow/envs/{group}.yaml"] = environment(f"quicbed-{group}", packages, purpose)
     return files
 
 
@@ -127,7 +201,7 @@ def main() -> None:
             continue
         outdated.append(name)
         if not check:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
     if check and outdated:
         sys.exit(f"out of date: {', '.join(outdated)}. Run: make locks")

@@ -1,4 +1,4 @@
-"""Write workflow/quicbed/licences.csv: licences of packages of the lock files, as their registries state them.
+"""Write workflow/quicbed/builds/licences.csv: licences of packages of the lock files, as their registries state them.
 
 Read from the metadata in the packages themselves, so that it has to run where they are: after `make lab` and a build of
 aioquic, as `.venv/bin/python tools/licences.py build/aioquic-stock-*/lib`. Directories that are named are searched for
@@ -20,9 +20,9 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from quicbed import bom  # noqa: E402
-from quicbed.build import vendor_directory  # noqa: E402
-from quicbed.config import Project  # noqa: E402
+from quicbed.builds import bom  # noqa: E402
+from quicbed.builds.kit import vendor_directory  # noqa: E402
+from quicbed.config.model import Project  # noqa: E402
 
 CLASSIFIER = "License :: "
 CLASSIFIERS = {

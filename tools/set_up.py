@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Make a fresh Debian machine ready for quicbed: Debian packages, Rust, Go, Python environment.
+"""Make a fresh machine ready for quicbed: Debian packages, Rust, Go, Python environment.
 
 The Makefile calls it before every target; it is done in a moment when nothing is missing. It uses
 the standard library only, because it is what installs everything else. What the installers say goes
-to logs/setup.log, one line per step to the screen.
+to logs/setup.log, one line per step to the screen. Drawing from the reference data needs Python and
+nothing else, and no root.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TextIO
+
+import toolchains
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -32,14 +36,13 @@ LOCK = ROOT / "build" / ".set-up.lock"
 REQUIREMENTS = ROOT / "requirements"
 
 MINIMUM_PYTHON = (3, 11)
-# The highest rust-version among the crates in workflow/sources/Cargo.lock (s2n-quic).
-MINIMUM_RUST = (1, 95)
-# The highest `go` line among the go.mod files in workflow/endpoints/ (quic-go).
-MINIMUM_GO = (1, 26)
-
 # Makefile targets: those that need root, network namespaces and everything to build with; others.
 MEASURING_TARGETS = ("all", "test", "bench", "setup")
 OTHER_TARGETS = ("figures", "check", "lab")
+# Locks that a target's Python environment is made of, after build.txt.
+LOCKS = {"test": ("test.txt",), "check": ("test.txt",), "setup": ("test.txt",), "lab": ("lab.txt",)}
+# What set-up writes below the clone: the environment, and what test.txt and lab.txt add, in MB.
+ENVIRONMENT_MB = {"runtime.txt": 700, "test.txt": 250, "lab.txt": 150}
 # Targets that run Snakemake in this clone (the tests and benchmarks for their builds).
 SNAKEMAKE_TARGETS = ("all", "figures", "test", "bench")
 
@@ -74,20 +77,13 @@ def has_chromium() -> bool:
     return command("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")()
 
 
-def has_ensurepip() -> bool:
-    """What `python3 -m venv` needs is not part of Debian's python3."""
-    return importlib.util.find_spec("ensurepip") is not None
-
-
 def has_user_mode_linux() -> bool:
     """Debian has it for x86 only; elsewhere a round-trip time needs netem of the kernel."""
     return platform.machine() not in ("x86_64", "i686") or command("linux.uml")()
 
 
-PYTHON_VENV = Tool("python3-venv", "the Python environment", has_ensurepip)
 CHROMIUM = Tool("chromium", "figures as SVG and PDF", has_chromium)
 MEASURING_TOOLS = (
-    PYTHON_VENV,
     Tool("gcc", "builds", command("gcc")),
     Tool("g++", "builds", command("g++")),
     Tool("libc6-dev", "builds", lambda: Path("/usr/include/stdio.h").exists()),
@@ -123,6 +119,15 @@ SLURM_TOOLS = (
     Tool("slurm-client", "tests on a Slurm cluster", command("sbatch")),
     Tool("munge", "tests on a Slurm cluster", command("munged")),
 )
+# Makes the minimal system in which the tests try the commands of the documents.
+BARE_SYSTEM_TOOLS = (Tool("debootstrap", "tests on a minimal system", command("debootstrap")),)
+# What Ubuntu has under another name, or not at all.
+UBUNTU_PACKAGES = {
+    "linux-perf": "linux-tools-generic",
+    "user-mode-linux": None,
+    # its package leads to a snap, which needs a running snapd
+    "chromium": None,
+}
 SSH_SERVER_OFF = Path("/etc/ssh/sshd_not_to_be_run")
 
 
@@ -140,6 +145,13 @@ def missing_tools(tools: Iterable[Tool]) -> list[Tool]:
     return [tool for tool in tools if not tool.present()]
 
 
+def packages_of(tools: Iterable[Tool]) -> list[str]:
+    """The packages that have the tools in this distribution, without what it does not have."""
+    other = UBUNTU_PACKAGES if "ubuntu" in distribution() else {}
+    found = (other.get(tool.package, tool.package) for tool in tools)
+    return [package for package in found if package is not None]
+
+
 def apt_get_line(packages: Iterable[str]) -> str:
     """The command that installs packages, as an administrator types it."""
     return "apt-get update && apt-get install --yes --no-install-recommends " + " ".join(packages)
@@ -149,77 +161,49 @@ def root_needed(target: str, missing: list[Tool]) -> str:
     """What to tell somebody without root: the exact commands that do the job."""
     lines = [f"`make {target}` needs root: it measures in network namespaces. Run as an administrator:"]
     if missing:
-        packages = " ".join(tool.package for tool in missing)
-        lines.append(f"  sudo sh -c '{apt_get_line([packages])}'")
-    rustup = shutil.which("cargo") or ""
-    # rustup's cargo finds its toolchain through the home directory, which sudo changes.
-    toolchain = ' "RUSTUP_HOME=${RUSTUP_HOME:-$HOME/.rustup}"' if "/.cargo/" in rustup else ""
-    lines.append(f'  sudo env "PATH=$PATH"{toolchain} make {target}')
+        lines.append(f"  sudo sh -c '{apt_get_line(packages_of(missing))}'")
+    lines.append(f"  sudo make {target}")
     return "\n".join(lines)
 
 
 def check_python() -> None:
-    """The interpreter that runs this is the one .venv is made of."""
-    if sys.version_info[:2] < MINIMUM_PYTHON:
+    """The interpreter that runs this is that of .venv; a newer one on the PATH takes over from an old one."""
+    if sys.version_info[:2] >= MINIMUM_PYTHON:
+        return
+    for minor in range(MINIMUM_PYTHON[1] + 9, MINIMUM_PYTHON[1] - 1, -1):
+        if newer := shutil.which(f"python3.{minor}"):
+            os.execv(newer, [newer, *sys.argv])  # noqa: S606 (the same program with the same words)
+    raise SetUpError(
+        f"Python {'.'.join(map(str, MINIMUM_PYTHON))} or newer is needed, {sys.executable} is "
+        f"{sys.version.split()[0]}. Install one, or name it: make PYTHON=/path/to/python3.11"
+    )
+
+
+def check_disk(megabytes: int) -> None:
+    """What is going to be installed below the clone fits on its disk."""
+    free = shutil.disk_usage(ROOT).free / 1e6
+    if free < megabytes:
         raise SetUpError(
-            f"Python {'.'.join(map(str, MINIMUM_PYTHON))} or newer is needed, {sys.executable} is "
-            f"{sys.version.split()[0]}. Name another one: make PYTHON=/path/to/python3.11"
+            f"{ROOT}: its disk has {free:.0f} MB left, and set-up needs {megabytes} MB. Free some, then run the same "
+            "command again"
         )
 
 
-def check_rust() -> None:
-    """Cargo is there and new enough for every crate in the lock file."""
-    needed = ".".join(map(str, MINIMUM_RUST))
-    remedy = (
-        "Install the current stable Rust with rustup (https://rustup.rs), or, where rustup is "
-        "there already, run: rustup update stable && rustup default stable. Debian 12's own Rust "
-        f"(1.63) is too old; Rust {needed} or newer must come first on the PATH"
-        + (" of root: sudo keeps a PATH of its own" if os.environ.get("SUDO_USER") else "")
-    )
-    for program in ("cargo", "rustc"):
-        path = shutil.which(program)
-        if path is None:
-            raise SetUpError(f"{program} is not on the PATH. {remedy}.")
-    shown = subprocess.run(["rustc", "--version"], capture_output=True, text=True)
-    found = re.match(r"rustc (\d+)\.(\d+)", shown.stdout)
-    if found is None:
-        reason = (shown.stderr.strip().splitlines() or ["it prints no version"])[0]
-        raise SetUpError(f"`rustc --version` does not work: {reason}. {remedy}.")
-    if (int(found[1]), int(found[2])) < MINIMUM_RUST:
-        raise SetUpError(f"Rust {found[1]}.{found[2]} is too old, {needed} is needed. {remedy}.")
-
-
-def check_go() -> None:
-    """Go is there and new enough for every module in workflow/endpoints/."""
-    needed = ".".join(map(str, MINIMUM_GO))
-    remedy = (
-        f"Install Go {needed} or newer (https://go.dev/dl); Debian 12's own Go (1.19) is too old. It must come first "
-        "on the PATH" + (" of root: sudo keeps a PATH of its own" if os.environ.get("SUDO_USER") else "")
-    )
-    if shutil.which("go") is None:
-        raise SetUpError(f"go is not on the PATH. {remedy}.")
-    # the toolchain that go.mod files may ask for is not fetched: builds use the one that is there
-    environment = {**os.environ, "GOTOOLCHAIN": "local"}
-    shown = subprocess.run(["go", "version"], capture_output=True, text=True, env=environment)
-    found = re.search(r"\bgo(\d+)\.(\d+)", shown.stdout)
-    if found is None:
-        reason = (shown.stderr.strip().splitlines() or ["it prints no version"])[0]
-        raise SetUpError(f"`go version` does not work: {reason}. {remedy}.")
-    if (int(found[1]), int(found[2])) < MINIMUM_GO:
-        raise SetUpError(f"Go {found[1]}.{found[2]} is too old, {needed} is needed. {remedy}.")
-
-
-def check_namespaces() -> None:
-    """Root in a container may still not be allowed to make network namespaces."""
+def check_namespaces(target: str) -> None:
+    """Root in a container may still not be allowed to make network namespaces; `make setup` goes on without."""
     tried = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
-    if tried.returncode != 0:
-        raise SetUpError(
-            f"root is not allowed to make network namespaces here ({tried.stderr.strip()}). "
-            "A container needs CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged)."
-        )
+    if tried.returncode == 0:
+        return
+    problem = (
+        f"root is not allowed to make network namespaces here ({tried.stderr.strip()}), so nothing can be measured. "
+        "A container needs CAP_SYS_ADMIN and CAP_NET_ADMIN (docker run --privileged); `make figures` works without"
+    )
+    if target != "setup":
+        raise SetUpError(problem)
+    say(problem)
 
 
-def run_logged(arguments: list[str], log: TextIO, environment: dict[str, str] | None = None) -> bool:
+def run_logged(arguments: list[str], log: TextIO, environment: dict[str, str] | None = None, cwd: Path = ROOT) -> bool:
     """Run a program with all it prints in the log; True when it succeeded."""
     log.write(f"\n$ {' '.join(arguments)}\n")
     log.flush()
@@ -230,12 +214,46 @@ def run_logged(arguments: list[str], log: TextIO, environment: dict[str, str] | 
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env=environment,
-            cwd=ROOT,
+            cwd=cwd,
         )
     except OSError as error:
         log.write(f"{error}\n")
         return False
     return done.returncode == 0
+
+
+# What installers say when a machine lacks something, and what to do.
+CAUSES = (
+    (r"No space left on device|not enough (free )?space|Disk quota exceeded", "the disk is full: free some"),
+    (
+        r"ProxyError|Tunnel connection failed|Cannot connect to proxy|IncompleteRead|InvalidProxyURL",
+        "the proxy does not work: check http_proxy and https_proxy",
+    ),
+    (
+        r"Temporary failure in name resolution|Temporary failure resolving|Name or service not known"
+        r"|Network is unreachable|Could not resolve|No route to host|Connection refused|NewConnectionError",
+        "the package registry cannot be reached: connect to the network",
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED|SSLError|THESE PACKAGES DO NOT MATCH THE HASHES|BadZipFile|Invalid (URL|wheel)"
+        r"|No matching distribution found|Clearsigned file isn't valid|Content-Type",
+        "the package registry, or a proxy before it, does not answer with packages: use another network or index",
+    ),
+    (r"Read timed out|Connection timed out|ReadTimeoutError", "the package registry does not answer: try again later"),
+    (r"Permission denied|Read-only file system", "a directory cannot be written"),
+    (r"MemoryError|Cannot allocate memory|Killed", "memory is full: end other programs"),
+)
+
+
+def cause(log_from: int) -> str:
+    """Why the installer failed that has written to the log from this position on, with the remedy."""
+    with LOG.open("rb") as log:
+        log.seek(log_from)
+        said = log.read().decode(errors="replace")
+    for pattern, meaning in CAUSES:
+        if re.search(pattern, said):
+            return f"{meaning}, then run the same command again ({LOG} has the details)"
+    return f"{LOG} ends:\n{log_tail()}"
 
 
 def log_tail(lines: int = 15) -> str:
@@ -264,43 +282,58 @@ def keep_ssh_server_off() -> None:
 def provide_packages(target: str, tools: list[Tool], wants_chromium: bool, log: TextIO) -> bool:
     """Install what is missing. False when there is no Chromium, which is not an error."""
     missing = missing_tools(tools)
-    debian = shutil.which("apt-get") is not None
+    debian = has_apt()
     is_root = os.geteuid() == 0
-    if missing and not (debian and is_root):
+    names = packages_of(missing)
+    if missing and not debian:
         listing = ", ".join(f"{tool.package} ({tool.purpose})" for tool in missing)
-        if debian:
-            raise SetUpError(
-                f"`make {target}` needs Debian packages. Run as an administrator:\n"
-                f"  sudo sh -c '{apt_get_line(tool.package for tool in missing)}'"
-            )
         raise SetUpError(
             "this is not Debian, so nothing is installed for you. Install what these Debian "
             f"packages have, then run make again: {listing}."
         )
-    if missing:
-        names = [tool.package for tool in missing]
+    if names and not is_root:
+        raise SetUpError(
+            f"`make {target}` needs Debian packages. Run as an administrator:\n  sudo sh -c '{apt_get_line(names)}'"
+        )
+    if names:
         say(f"installing Debian packages: {' '.join(names)}")
         if "openssh-server" in names:
             keep_ssh_server_off()
+        began = log.tell()
         if not install_packages(names, log, update=True):
-            raise SetUpError(
-                f"Debian packages could not be installed. Run `{apt_get_line(names)}` by hand. "
-                f"{LOG} ends:\n{log_tail()}"
-            )
-        still = missing_tools(tools)
-        if still:
-            names = [tool.package for tool in still]
-            raise SetUpError(f"installed, but still not found on the PATH: {' '.join(names)}")
+            raise SetUpError(f"Debian packages could not be installed: {cause(began)}")
+    still = missing_tools(missing)
+    if unfound := [tool.package for tool in still if packages_of([tool])]:
+        raise SetUpError(f"installed, but still not found on the PATH: {' '.join(unfound)}")
+    for tool in still:
+        say(f"{distribution()} has no {tool.package}: {tool.purpose} are unsupported here")
     if not wants_chromium or CHROMIUM.present():
         return True
-    if debian and is_root and (target == "setup" or not recorded().get("without_chromium")):
+    packaged = debian and packages_of([CHROMIUM])
+    if packaged and is_root and (target == "setup" or not recorded().get("without_chromium")):
         say("installing Debian package: chromium (about 100 MB)")
         if install_packages(["chromium"], log, update=not missing) and CHROMIUM.present():
             return True
         say("Chromium could not be installed (logs/setup.log)")
-    remedy = "`make setup` tries again" if is_root else f"as an administrator: {apt_get_line(['chromium'])}"
+    if not packaged:
+        remedy = "install Chromium or Chrome, or name one: BROWSER_PATH=/path/to/chrome"
+    else:
+        remedy = "`make setup` tries again" if is_root else f"as an administrator: {apt_get_line(['chromium'])}"
     say(f"no Chromium: figures are made as HTML only, without SVG and PDF ({remedy})")
     return False
+
+
+def has_apt() -> bool:
+    """Is this Debian or a distribution made from it?"""
+    return shutil.which("apt-get") is not None
+
+
+def distribution() -> str:
+    """The distribution's ID as in os-release(5); empty where it is not told."""
+    try:
+        return platform.freedesktop_os_release().get("ID", "")
+    except OSError:
+        return ""
 
 
 def recorded() -> dict[str, object]:
@@ -325,57 +358,123 @@ def base_python() -> str:
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
-def pip(arguments: list[str], log: TextIO) -> bool:
-    """Run the environment's own pip, unaffected by settings that would send packages elsewhere."""
+def pip(arguments: list[str], log: TextIO, program: tuple[str, ...] = ("-m", "pip")) -> bool:
+    """Run pip in the environment, unaffected by settings that would send packages elsewhere."""
     environment = {
         **os.environ,
         "PIP_USER": "0",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_INPUT": "1",
+        # without a network, each further try waits longer
+        "PIP_RETRIES": os.environ.get("PIP_RETRIES", "2"),
     }
     for name in ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV"):
         environment.pop(name, None)
-    return run_logged([str(VENV / "bin" / "python"), "-m", "pip", *arguments], log, environment)
+    return run_logged([str(VENV / "bin" / "python"), *program, *arguments], log, environment)
 
 
-def install_locked(locks: list[str], log: TextIO) -> None:
+def install_locked(locks: Iterable[str], log: TextIO, program: tuple[str, ...] = ("-m", "pip")) -> None:
     """Install exactly what lock files name, each file checked against its hash."""
     options: list[str] = []
     for name in locks:
         options += ["--requirement", f"requirements/{name}"]
     # pip and setuptools are locked themselves, so nothing unlocked takes part in a build.
-    if not pip(["install", "--require-hashes", "--no-build-isolation", *options], log):
-        raise SetUpError(
-            f"Python packages could not be installed from requirements/ ({', '.join(locks)}). {LOG} ends:\n{log_tail()}"
-        )
+    began = log.tell()
+    if not pip(["install", "--require-hashes", "--no-build-isolation", *options], log, program):
+        raise SetUpError(f"Python packages could not be installed ({', '.join(locks)}): {cause(began)}")
+
+
+def make_environment(log: TextIO) -> None:
+    """Make an empty .venv with the locked pip and setuptools in it.
+
+    Debian and Ubuntu keep what `python3 -m venv` needs of pip in a package of its own. Where it is missing, the
+    environment is made without, and pip for the first step is the wheel in the package python3-pip-whl, which any user
+    can fetch and unpack.
+    """
+    bundled = importlib.util.find_spec("ensurepip") is not None
+    began = log.tell()
+    words = [base_python(), "-m", "venv", "--clear", *([] if bundled else ["--without-pip"]), str(VENV)]
+    if not run_logged(words, log):
+        raise SetUpError(f"no Python environment could be made: {cause(began)}")
+    if bundled:
+        install_locked(["build.txt"], log)
+        return
+    with tempfile.TemporaryDirectory(dir=VENV, prefix="pip-") as temporary:
+        if wheel := debian_pip(Path(temporary), log):
+            install_locked(["build.txt"], log, (f"{wheel}/pip",))
+            return
+    remedy = f"as an administrator: {apt_get_line(['python3-venv'])}" if has_apt() else "install Python with ensurepip"
+    raise SetUpError(f"there is no pip for {base_python()}, and none could be fetched: {cause(began)}; or, {remedy}")
+
+
+def debian_pip(directory: Path, log: TextIO) -> Path | None:
+    """The wheel of pip from a Debian package, unpacked into a directory without root; None without success."""
+    if not has_apt() or shutil.which("dpkg-deb") is None:
+        return None
+    package = "python3-pip-whl"
+    say(f"fetching pip for the first step (Debian package {package}, unpacked below .venv)")
+    # lists of packages of our own: those of the system may be old or missing, and only root can renew them
+    lists = directory / "lists"
+    (lists / "partial").mkdir(parents=True)
+    cache = directory / "cache"
+    (cache / "archives" / "partial").mkdir(parents=True)
+    own = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={cache}", "-o", "APT::Sandbox::User=root"]
+    own += ["-o", "Acquire::Retries=1", "-o", "Dpkg::Use-Pty=0"]
+    fetched = run_logged(["apt-get", "download", package], log, cwd=directory) or (
+        run_logged(["apt-get", *own, "update"], log)
+        and run_logged(["apt-get", *own, "download", package], log, cwd=directory)
+    )
+    for file in directory.glob(f"{package}_*.deb") if fetched else ():
+        if run_logged(["dpkg-deb", "--extract", str(file), str(directory)], log):
+            return next(directory.glob("usr/share/python-wheels/pip-*.whl"), None)
+    return None
 
 
 def provide_environment(target: str, log: TextIO) -> None:
-    """Make .venv what the locks say; nothing to do when its stamp carries their hash."""
+    """Make .venv what the locks say; nothing to do when its stamp carries their hashes."""
     # The editable install holds absolute paths: a clone that was moved needs a new environment.
-    locks = digest("build.txt", "runtime.txt", "test.txt") + f" {ROOT}"
+    locks = digest("build.txt", "runtime.txt") + f" {ROOT}"
     package = digest("../pyproject.toml", "runtime.in")
-    lab = digest("lab.txt")
     stamp = recorded()
-    if stamp.get("locks") != locks or not runs(VENV / "bin" / "python"):
+    fresh = stamp.get("locks") != locks or not runs(VENV / "bin" / "python")
+    more = [name for name in LOCKS.get(target, ()) if fresh or stamp.get(name) != digest(name)]
+    check_disk(sum(ENVIRONMENT_MB[name] for name in ([*more, "runtime.txt"] if fresh else more)))
+    if fresh:
         say(f"making the Python environment .venv of {base_python()} (about a minute, 1 GB)")
         STAMP.unlink(missing_ok=True)
-        if not run_logged([base_python(), "-m", "venv", "--clear", str(VENV)], log):
-            raise SetUpError(f"no Python environment could be made. {LOG} ends:\n{log_tail()}")
-        install_locked(["build.txt"], log)
-        install_locked(["runtime.txt", "test.txt"], log)
+        make_environment(log)
+        install_locked(["runtime.txt", *more], log)
         stamp = {"locks": locks}
+    elif more:
+        say(f"adding to .venv what requirements/{', '.join(more)} names")
+        install_locked(more, log)
+    stamp = {**stamp, **{name: digest(name) for name in more}}
     if stamp.get("package") != package:
         options = ["--no-build-isolation", "--no-deps", "--no-index", "--quiet"]
         if not pip(["install", *options, "--editable", "."], log):
             raise SetUpError(f"the package quicbed could not be installed. {LOG} ends:\n{log_tail()}")
         stamp = {**stamp, "package": package}
-    if target == "lab" and stamp.get("lab") != lab:
-        say("adding JupyterLab to .venv (half a minute, 100 MB)")
-        install_locked(["lab.txt"], log)
-        stamp = {**stamp, "lab": lab}
     if stamp != recorded():
         write_stamp(stamp)
+
+
+def provide_toolchains(log: TextIO) -> None:
+    """Rust and Go: the machine's own where they serve, else below the clone."""
+    for toolchain, problem in toolchains.missing():
+        check_disk(toolchain.megabytes)
+        where = toolchains.DIRECTORY.relative_to(ROOT)
+        say(f"{problem}: installing {toolchain.name} into {where}/ (a minute, {toolchain.megabytes} MB)")
+        toolchains.DIRECTORY.mkdir(exist_ok=True)
+        began = log.tell()
+        try:
+            if toolchain is toolchains.GO_TOOLCHAIN:
+                toolchains.install_go(lambda words: pip(words, log))
+            else:
+                toolchains.install_rust(lambda words, more: run_logged(words, log, {**os.environ, **more}))
+        except toolchains.ToolchainError as error:
+            log.flush()
+            why = f". {cause(began)}" if log.tell() > began else ""
+            raise SetUpError(f"{error}{why}") from None
 
 
 def runs(python: Path) -> bool:
@@ -414,15 +513,12 @@ def set_up(target: str) -> None:
     """Check and provide all that a Makefile target needs."""
     check_python()
     measures = target in MEASURING_TARGETS
-    tools = list(MEASURING_TOOLS) if measures else [PYTHON_VENV]
+    tools = list(MEASURING_TOOLS) if measures else []
     if target == "test":
-        tools += (*SSH_TOOLS, *SLURM_TOOLS)
+        tools += (*SSH_TOOLS, *SLURM_TOOLS, *BARE_SYSTEM_TOOLS)
     if measures and os.geteuid() != 0:
         missing = missing_tools(tools)
         raise SetUpError(root_needed(target, missing if CHROMIUM.present() else [*missing, CHROMIUM]))
-    if measures or target == "check":
-        check_rust()
-        check_go()
     LOG.parent.mkdir(exist_ok=True)
     LOCK.parent.mkdir(exist_ok=True)
     with LOCK.open("w", encoding="utf-8") as lock, LOG.open("a", encoding="utf-8") as log:
@@ -434,11 +530,13 @@ def set_up(target: str) -> None:
         started = time.monotonic()
         has_browser = provide_packages(target, tools, target != "check", log)
         provide_environment(target, log)
+        if measures or target == "check":
+            provide_toolchains(log)
         stamp = {**recorded(), "without_chromium": not has_browser}
         if target != "check" and stamp != recorded():
             write_stamp(stamp)
         if measures:
-            check_namespaces()
+            check_namespaces(target)
         if target in SNAKEMAKE_TARGETS:
             release_stale_lock()
         elapsed = time.monotonic() - started

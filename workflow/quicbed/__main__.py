@@ -2,6 +2,6 @@
 
 import sys
 
-from quicbed.cli import main
+from quicbed.cli.commands import main
 
 sys.exit(main())

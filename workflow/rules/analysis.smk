@@ -1,3 +1,32 @@
+rule draw:
+    input:
+        marker=str(RESULTS["own"] / "measured" / TESTBED / "{experiment}.json"),
+    output:
+        marker=str(RESULTS["own"] / "drawn" / TESTBED / "{experiment}.json"),
+    log:
+        "logs/draw-{experiment}.log",
+    benchmark:
+        "logs/draw-{experiment}.tsv"
+    # at once, and not while the next experiment is measured
+    priority: 1
+    localrule: True
+    conda:
+        "../envs/notebooks.yaml"
+    threads: CORES
+    resources:
+        testbed=1,
+        mem_mb=4000,
+    params:
+        raw=lambda wildcards, output: raw_of(output.marker),
+        # above drawn/<testbed>/
+        results=lambda wildcards, output: str(Path(output.marker).parents[2]),
+    message:
+        "Drawing the figures of {wildcards.experiment}"
+    shell:
+        "python -m quicbed draw {wildcards.experiment} {params.raw:q} {params.results:q} --marker {output.marker:q}"
+        " --messages {log:q}"
+
+
 for KIND in RESULTS:
 
     rule:
@@ -5,7 +34,7 @@ for KIND in RESULTS:
             f"runs_{KIND}"
         input:
             runs=runs_behind(KIND),
-            code=ANALYSIS,
+            code=code_of("tables"),
         output:
             *(
                 str(RESULTS[KIND] / "tables" / f"{name}.parquet")
@@ -14,8 +43,10 @@ for KIND in RESULTS:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
         log:
             f"logs/runs-{KIND}.log",
+        benchmark:
+            f"logs/runs-{KIND}.tsv"
         conda:
-            "../../envs/analysis.yaml"
+            "../envs/analysis.yaml"
         resources:
             mem_mb=8000,
             runtime=60,
@@ -24,21 +55,23 @@ for KIND in RESULTS:
         message:
             "Collecting all runs into tables beside {output.table}"
         shell:
-            "python -m quicbed tables {params.raw} {output.table} > {log} 2>&1"
+            "python -m quicbed tables {params.raw:q} {output.table:q} > {log:q} 2>&1"
 
     rule:
         name:
             f"dissect_{KIND}"
         input:
             runs=runs_behind(KIND),
-            code=DISSECTION,
+            code=code_of("dissect"),
         output:
             table=str(RESULTS[KIND] / "tables" / "captures.parquet"),
         log:
             f"logs/dissect-{KIND}.log",
+        benchmark:
+            f"logs/dissect-{KIND}.tsv"
         conda:
-            "../../envs/analysis.yaml"
-        threads: workflow.cores or 1
+            "../envs/analysis.yaml"
+        threads: CORES
         resources:
             mem_mb=8000,
             runtime=60,
@@ -47,7 +80,7 @@ for KIND in RESULTS:
         message:
             "Dissecting captures again into {output.table}"
         shell:
-            "python -m quicbed dissect {params.raw} {output.table} --jobs {threads} > {log} 2>&1"
+            "python -m quicbed dissect {params.raw:q} {output.table:q} --jobs {threads} > {log:q} 2>&1"
 
     rule:
         name:
@@ -57,13 +90,22 @@ for KIND in RESULTS:
             notebook=str(ROOT / "notebooks" / "{notebook}.ipynb"),
             published=published_behind,
             others=markers_of_others(KIND),
-            code=ANALYSIS,
+            # which write the same files
+            drawn=figures_drawn(KIND),
+            code=code_of_notebook,
         output:
-            page=str(RESULTS[KIND] / "notebooks" / "{notebook}.html"),
+            page=report(
+                str(RESULTS[KIND] / "notebooks" / "{notebook}.html"),
+                caption="../report/notebook.rst",
+                category=category_of_notebook,
+                labels=labels_of_notebook,
+            ),
         log:
             f"logs/notebook-{KIND}-{{notebook}}.log",
+        benchmark:
+            f"logs/notebook-{KIND}-{{notebook}}.tsv"
         conda:
-            "../../envs/notebooks.yaml"
+            "../envs/notebooks.yaml"
         resources:
             mem_mb=4000,
             runtime=60,
@@ -74,8 +116,8 @@ for KIND in RESULTS:
         message:
             "Running notebook {wildcards.notebook}, which draws its figures"
         shell:
-            "python -m quicbed notebook {input.notebook} {params.raw} {params.results} {output.page} "
-            "--published {params.published:q} > {log} 2>&1"
+            "python -m quicbed notebook {input.notebook:q} {params.raw:q} {params.results:q} {output.page:q} "
+            "--table {input.table:q} --published {params.published:q} > {log:q} 2>&1"
 
     rule:
         name:
@@ -85,22 +127,31 @@ for KIND in RESULTS:
             captures=captures_behind(KIND),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
             published=published_of("highway", "steps"),
-            code=ANALYSIS,
-            claims=CLAIMS,
+            code=code_of("report"),
         output:
             page=str(RESULTS[KIND] / "report" / "index.html"),
+            results=report(
+                directory(str(RESULTS[KIND] / "report" / workflow_report.DIRECTORY)),
+                patterns=workflow_report.PATTERNS,
+                caption="../report/result.rst",
+                category=category_of_result,
+                labels=labels_of_result,
+            ),
         log:
             f"logs/report-{KIND}.log",
+        benchmark:
+            f"logs/report-{KIND}.tsv"
         conda:
-            "../../envs/analysis.yaml"
+            "../envs/analysis.yaml"
         resources:
             mem_mb=4000,
             runtime=60,
         params:
-            raw=lambda wildcards, output: raw_of(output[0]),
+            raw=lambda wildcards, output: raw_of(output.page),
             results=lambda wildcards, input: results_of(input.table),
             published=lambda wildcards, input: directories_of(input.published),
         message:
             "Writing {output.page}"
         shell:
-            "python -m quicbed report {params.raw} {params.results} --published {params.published:q} > {log} 2>&1"
+            "python -m quicbed report {params.raw:q} {params.results:q} --table {input.table:q} "
+            "--published {params.published:q} > {log:q} 2>&1"

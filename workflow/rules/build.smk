@@ -8,11 +8,11 @@ rule sources:
     # nodes of a cluster often have no way to the package registries
     localrule: True
     conda:
-        "../../envs/build.yaml"
+        "../envs/build.yaml"
     message:
         "Fetching and checking all third-party sources"
     shell:
-        "python -m quicbed sources --log {log}"
+        "python -m quicbed sources --log {log:q}"
 
 
 rule build:
@@ -26,16 +26,18 @@ rule build:
         "logs/build-{library}-{flavour}-{hash}.log",
     benchmark:
         "logs/build-{library}-{flavour}-{hash}.tsv"
+    # before anything is measured, so that what is measured tells when all will be done
+    priority: 2
     conda:
-        "../../envs/build.yaml"
-    threads: workflow.cores or 1
+        "../envs/build.yaml"
+    threads: CORES
     resources:
         mem_mb=8000,
         runtime=120,
     message:
         "Building {wildcards.library}, flavour {wildcards.flavour}"
     shell:
-        "python -m quicbed build {wildcards.library} {wildcards.flavour} --jobs {threads} --log {log}"
+        "python -m quicbed build {wildcards.library} {wildcards.flavour} --jobs {threads} --log {log:q}"
         " --id {wildcards.hash} --leave-out"
 
 
@@ -48,13 +50,14 @@ if HOSTED:
             info=HOSTED,
         log:
             f"logs/host-builds-{TESTBED}.log",
+        priority: 2
         localrule: True
         conda:
-            "../../envs/measure.yaml"
-        threads: workflow.cores or 1
+            "../envs/host-builds.yaml"
+        threads: CORES
         resources:
             testbed=1,
         message:
             "Building on the hosts of testbed {TESTBED}"
         shell:
-            "python -m quicbed host-builds --log {log}"
+            "python -m quicbed host-builds --log {log:q}"

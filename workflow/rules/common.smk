@@ -1,12 +1,28 @@
 # What rules share: names of files, and functions that find the inputs of a rule.
 
 
+def code_of(command):
+    """What a command of quicbed is made from: its modules, and the data that these read."""
+    return inputs.of_command(ROOT, command)
+
+
+def code_of_notebook(wildcards):
+    """What a notebook draws its figures with."""
+    cells = inputs.of_notebook(ROOT, ROOT / "notebooks" / f"{wildcards.notebook}.ipynb")
+    return sorted({*cells, *code_of("notebook")})
+
+
+def code_of_importer(wildcards):
+    """What a format of published results is read with."""
+    return inputs.of_modules(ROOT, [inputs.importer(wildcards.published)])
+
+
 def stock_build(wildcards):
     """nginx, curl and OpenSSL are built once; the other flavours add a provider to that build."""
     library = project.libraries[wildcards.library]
     flavour, level, _ = march.parts(wildcards.flavour)
     if library.recipe == "tcp-tls" and flavour != "stock":
-        return [str(builds.listing(project, wildcards.library, march.named("stock", level)))]
+        return [str(making.listing(project, wildcards.library, march.named("stock", level)))]
     return []
 
 
@@ -83,6 +99,15 @@ def runs_behind(kind):
     ]
 
 
+def figures_drawn(kind):
+    """What says that the figures of each experiment were drawn as soon as it was measured."""
+    if kind == "reference":
+        return []
+    return [
+        str(RESULTS["own"] / "drawn" / TESTBED / f"{experiment}.json") for experiment in EXPERIMENTS
+    ]
+
+
 def captures_behind(kind):
     """The table of captures dissected again; of the reference data as it is if it is, for it needs tshark and time."""
     table = RESULTS[kind] / "tables" / "captures.parquet"
@@ -100,3 +125,25 @@ def raw_of(result):
 def results_of(table):
     """The directory of results that a table of runs belongs to."""
     return Path(table).parents[1]
+
+
+def category_of_notebook(wildcards):
+    """Where Snakemake's report shows the page of a notebook."""
+    return workflow_report.PAPERS.get(wildcards.notebook, "Notebooks")
+
+
+def labels_of_notebook(wildcards):
+    """What the lists of Snakemake's report say of the page of a notebook."""
+    return workflow_report.columns(
+        "the notebook, with all its figures", category_of_notebook(wildcards)
+    )
+
+
+def category_of_result(wildcards):
+    """Where Snakemake's report shows a figure or table."""
+    return workflow_report.CATEGORIES[wildcards.group]
+
+
+def labels_of_result(wildcards, output):
+    """What the lists of Snakemake's report say of a figure or table."""
+    return workflow_report.labels(Path(output.results), wildcards.group, wildcards.name)

@@ -5,16 +5,17 @@ rule component:
         info=str(project.build / "work" / "{component}-{hash}" / "component.json"),
     log:
         "logs/component-{component}-{hash}.log",
+    priority: 2
     conda:
-        "../../envs/build.yaml"
-    threads: workflow.cores or 1
+        "../envs/build.yaml"
+    threads: CORES
     resources:
         mem_mb=8000,
         runtime=60,
     message:
         "Building {wildcards.component}"
     shell:
-        "python -m quicbed component {wildcards.component} --jobs {threads} --log {log}"
+        "python -m quicbed component {wildcards.component} --jobs {threads} --log {log:q}"
 
 
 rule certificates:
@@ -27,11 +28,11 @@ rule certificates:
         f"logs/certificates-{TESTBED}-{{signature}}.log",
     localrule: True
     conda:
-        "../../envs/measure.yaml"
+        "../envs/measure.yaml"
     message:
         "Making the server's certificate, {wildcards.signature}"
     shell:
-        "python -m quicbed certificates {wildcards.signature} --log {log}"
+        "python -m quicbed certificates {wildcards.signature} --log {log:q}"
 
 
 rule measure:
@@ -46,8 +47,8 @@ rule measure:
     # the testbed is this machine's, or reached from it, whatever executes the other rules
     localrule: True
     conda:
-        "../../envs/measure.yaml"
-    threads: workflow.cores or 1
+        "../envs/measure.yaml"
+    threads: CORES
     resources:
         testbed=1,
     params:
@@ -58,4 +59,4 @@ rule measure:
     message:
         "Measuring {wildcards.experiment} at scale {params.scale}"
     shell:
-        "python -m quicbed measure {wildcards.experiment} --marker {output.marker} --log {log}"
+        "python -m quicbed measure {wildcards.experiment} --marker {output.marker:q} --log {log:q}"

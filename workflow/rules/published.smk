@@ -6,7 +6,7 @@ rule published:
 rule import_published:
     input:
         results=published_copy,
-        code=IMPORTERS,
+        code=code_of_importer,
     output:
         # the other tables of a format depend on what its copy has
         table=str(project.published_tables / "{published}" / "runs.parquet"),
@@ -14,7 +14,7 @@ rule import_published:
     log:
         "logs/import-{published}.log",
     conda:
-        "../../envs/analysis.yaml"
+        "../envs/analysis.yaml"
     resources:
         mem_mb=4000,
         runtime=60,
@@ -23,4 +23,4 @@ rule import_published:
     message:
         "Importing the published results in {input.results}"
     shell:
-        "python -m quicbed import {wildcards.published} {input.results:q} --out {params.out:q} > {log} 2>&1"
+        "python -m quicbed import {wildcards.published} {input.results:q} --out {params.out:q} > {log:q} 2>&1"

@@ -260,7 +260,7 @@ class Folder:
             raise MissingProgramError(f"{script} needs a program that is missing: {last}")
         if code == UNSUPPORTED and script != SET_UP:
             raise Unsupported(f"{script} cannot do test case {self.testcase}" + (f": {last}" if last else ""))
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         return f"{script} {how}" + (f": {last}" if last else "")
 
     def close(self) -> None:
@@ -326,6 +326,14 @@ def _check_script(script: Path) -> None:
     words = first[2:].split() if first.startswith(b"#!") else []
     if words and not os.access(words[0], os.X_OK):
         raise MissingProgramError(f"{script}: its interpreter {words[0].decode(errors='replace')} is missing")
+
+
+def _signal_name(number: int) -> str:
+    """Name of a signal; those for real-time programs have a number only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _die_with_parent() -> None:

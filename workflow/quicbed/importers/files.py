@@ -14,14 +14,15 @@ import lzma
 import os
 import shutil
 import subprocess
-import tarfile
-import zlib
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Literal, cast
+from typing import IO, Literal, cast
 
+from quicbed.base import untrusted
+from quicbed.base.untrusted import Stream, UntrustedError
 from quicbed.importers.summary import Summary
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -31,8 +32,13 @@ _OPENERS: dict[bytes, Callable[[Path, Literal["rb"]], IO[bytes]]] = {
     b"\xfd7zXZ\x00": lzma.LZMAFile,
 }
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
-_BUFFER = 1 << 20
-_DAMAGE = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
+MOST_BYTES = 16 << 20
+"""Largest file that is read where no other limit is given: logs and JSON."""
+MOST_RECORDED = 512 << 20
+"""Largest recording, capture or archive in a copy."""
+LONGEST_LINE = 1 << 20
+UNPACKED_AT_LEAST, UNPACKED_RATIO = 64 << 20, 400
+"""Bytes to which a compressed file of a copy may unpack, and times its size more; recordings take a hundred times."""
 
 APPLE_DOUBLE = "AppleDouble file (._*), left by macOS"
 _FOREIGN_DIRECTORIES = frozenset({".git", "__MACOSX", "__pycache__", ".ipynb_checkpoints"})
@@ -53,8 +59,8 @@ class Entry:
     """Relative to the copy, with ``/``."""
     size: int
     """Bytes, as stored."""
-    read: Callable[[], bytes]
-    """Its content; `content` is what handles the errors of folders and archives."""
+    read: Callable[[int], bytes]
+    """Its content of at most so many bytes; `content` is what handles the errors of folders and archives."""
 
     @property
     def name(self) -> str:
@@ -68,10 +74,12 @@ def entries(copy: Path, summary: Summary) -> Iterator[Entry]:
         raise CopyError(f"{copy}: no such file or folder; name a local copy of the data")
     if copy.is_dir():
         found = _folder(copy, summary)
+    elif not copy.is_file():
+        raise CopyError(f"{copy}: is neither a folder nor a file; name a local copy of the data")
     elif _is_archive(copy):
         found = _archive(copy, summary)
     else:
-        found = iter([Entry(copy.name, copy.stat().st_size, copy.read_bytes)])
+        found = iter([Entry(copy.name, copy.stat().st_size, _reading(copy))])
     for entry in found:
         summary.seen(entry.size)
         if entry.name.startswith("._"):
@@ -80,16 +88,19 @@ def entries(copy: Path, summary: Summary) -> Iterator[Entry]:
             yield entry
 
 
-def content(entry: Entry, summary: Summary) -> bytes | None:
-    """The content of a file; None, told to *summary*, if it cannot be read."""
+def content(entry: Entry, summary: Summary, most: int = MOST_BYTES) -> bytes | None:
+    """The content of a file; None, told to *summary*, if it cannot be read or has more than *most* bytes."""
     try:
-        data = entry.read()
-    except _DAMAGE as error:
-        told = error.strerror if isinstance(error, OSError) and error.strerror else error
-        summary.skip(f"cannot be read: {told}", entry.path)
+        data = entry.read(most)
+    except UntrustedError as error:
+        summary.skip(f"cannot be read: {str(error).removeprefix('cannot be read: ')}", entry.path)
         return None
     summary.read(len(data))
     return data
+
+
+def _reading(file: Path) -> Callable[[int], bytes]:
+    return lambda most: untrusted.read(file, most, links=True)
 
 
 def _folder(copy: Path, summary: Summary) -> Iterator[Entry]:
@@ -108,8 +119,10 @@ def _folder(copy: Path, summary: Summary) -> Iterator[Entry]:
                 summary.seen(0)
                 summary.skip(f"cannot be read: {error.strerror}", relative)
                 continue
-            if path.is_file():
-                yield Entry(relative, size, path.read_bytes)
+            if problem := untrusted.problem_with_name(relative):
+                summary.skip(problem, relative)
+            elif path.is_file():
+                yield Entry(relative, size, _reading(path))
             else:
                 summary.skip(NO_FILE, relative)
 
@@ -134,49 +147,42 @@ def _archive(copy: Path, summary: Summary) -> Iterator[Entry]:
     with copy.open("rb") as file:
         start = file.read(8)
     opener = next((found for magic, found in _OPENERS.items() if start.startswith(magic)), None)
+    most = untrusted.MOST_UNPACKED + untrusted.UNPACKED_RATIO * copy.stat().st_size
     with contextlib.ExitStack() as stack:
+        stream: Stream
         if start.startswith(ZSTD_MAGIC):
-            stream = stack.enter_context(zstd(stack.enter_context(copy.open("rb"))))
+            stream = stack.enter_context(zstd(stack.enter_context(copy.open("rb")), most))
         else:
-            stream = stack.enter_context(opener(copy, "rb") if opener else copy.open("rb"))
-        yield from members(stream, copy.name, summary)
+            stream = cast(Stream, stack.enter_context(opener(copy, "rb") if opener else copy.open("rb")))
+        yield from members(stream, copy.name, summary, most)
 
 
-class _AsItComes:
-    """Reads what is there, so that a damaged end does not take with it what comes before."""
+def members(stream: Stream, name: str, summary: Summary, most: int) -> Iterator[Entry]:
+    """The regular files of a tar stream of at most *most* bytes.
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def read(self, size: int) -> bytes:
-        return cast(bytes, self._stream.read1(size))
-
-
-def members(stream: IO[bytes], name: str, summary: Summary) -> Iterator[Entry]:
-    """The regular files of a tar stream; where it is damaged, *summary* is told and the files before it stay."""
+    Where it is damaged, *summary* is told and the files before it stay.
+    """
     count = 0
     foreign: set[str] = set()
     try:
-        with tarfile.open(fileobj=cast(IO[bytes], _AsItComes(stream)), mode="r|", bufsize=_BUFFER) as archive:
-            for member in archive:
-                archive.members = []  # type: ignore[attr-defined]  # tarfile would keep every header in memory
-                inside = PurePosixPath(member.name)
-                folder = _foreign(inside)
-                if folder is not None:
-                    if folder not in foreign:
-                        foreign.add(folder)
-                        summary.skip(FOREIGN, folder)
-                    continue
-                if member.isdir():
-                    continue
-                if not member.isfile():
-                    summary.skip(NO_FILE, member.name)
-                    continue
-                file = cast(IO[bytes], archive.extractfile(member))
+        for member in untrusted.members(stream, most):
+            inside = member.path
+            folder = _foreign(inside)
+            if folder is not None:
+                if folder not in foreign:
+                    foreign.add(folder)
+                    summary.skip(FOREIGN, folder)
+            elif member.is_directory:
+                pass
+            elif problem := untrusted.problem_with_name(inside.as_posix()):
+                summary.skip(problem, inside.as_posix())
+            elif not member.is_file:
+                summary.skip(NO_FILE, inside.as_posix())
+            else:
                 count += 1
-                yield Entry(inside.as_posix(), member.size, file.read)
-    except _DAMAGE as error:
-        summary.skip(f"damaged archive: {error or type(error).__name__}", f"{name} after {count} files")
+                yield Entry(inside.as_posix(), member.size, member.read)
+    except UntrustedError as error:
+        summary.skip(f"damaged archive: {error}", f"{name} after {count} files")
 
 
 def _foreign(path: PurePosixPath) -> str | None:
@@ -195,19 +201,58 @@ def zstd_program() -> str:
     return program
 
 
+class Unpacked:
+    """What ``zstd`` unpacks, at most *most* bytes of it; a damaged end is an `OSError`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], said: IO[bytes], most: int) -> None:
+        self._process = process
+        self._pipe = cast(io.BufferedReader, process.stdout)
+        self._said = said
+        self._most = self._left = most
+
+    def read1(self, size: int, /) -> bytes:
+        """Some bytes, none at the end."""
+        return self._counted(self._pipe.read1(size))
+
+    def lines(self) -> Iterator[bytes]:
+        """Its lines, without their ends."""
+        rest = b""
+        while data := self.read1(LONGEST_LINE):
+            *whole, rest = (rest + data).split(b"\n")
+            yield from whole
+            if len(rest) > LONGEST_LINE:
+                raise OSError("a line that does not end")
+        if rest:
+            yield rest
+
+    def _counted(self, data: bytes) -> bytes:
+        self._left -= len(data)
+        if self._left < 0:
+            raise OSError(f"zstd: unpacks to more than {self._most >> 20} MiB")
+        if not data and (status := self._process.wait()):
+            self._said.seek(0)
+            said = self._said.read(1000).decode(errors="replace").strip().splitlines()
+            raise OSError(f"zstd: {said[-1] if said else f'exit status {status}'}")
+        return data
+
+
 @contextmanager
-def zstd(source: IO[bytes] | bytes) -> Iterator[IO[bytes]]:
-    """The decompressed stream of a file or of bytes, from the program ``zstd``; a damaged end is an `OSError`."""
+def zstd(source: IO[bytes] | bytes, most: int | None = None) -> Iterator[Unpacked]:
+    """The decompressed stream of a file or of bytes, from the program ``zstd``; of bytes in relation to their number.
+
+    Nothing is unpacked beyond what is read: a few kB can hold many GB.
+    """
     argv = [zstd_program(), "-dcq"]
-    if isinstance(source, bytes):
-        done = subprocess.run(argv, input=source, capture_output=True, check=False)
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().splitlines()
-            raise OSError(f"zstd: {said[-1] if said else f'exit status {done.returncode}'}")
-        yield io.BytesIO(done.stdout)
-        return
-    with subprocess.Popen(argv, stdin=source, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with contextlib.ExitStack() as stack:
+        if isinstance(source, bytes):
+            most = UNPACKED_AT_LEAST + UNPACKED_RATIO * len(source) if most is None else most
+            packed = stack.enter_context(tempfile.TemporaryFile())
+            packed.write(source)
+            packed.seek(0)
+            source = packed
+        said = stack.enter_context(tempfile.TemporaryFile())
+        process = stack.enter_context(subprocess.Popen(argv, stdin=source, stdout=subprocess.PIPE, stderr=said))
         try:
-            yield cast(IO[bytes], process.stdout)
+            yield Unpacked(process, said, untrusted.MOST_UNPACKED if most is None else most)
         finally:
             process.kill()  # it waits for a reader that has left; after the end this does nothing

@@ -18,15 +18,16 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
 
+from quicbed.base import untrusted
 from quicbed.importers import perf, processed, tables
-from quicbed.importers.files import Entry, content, entries
+from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, CopyError, Entry, content, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.repetitions import Repetition
 from quicbed.importers.summary import Summary
@@ -40,7 +41,7 @@ MAPPINGS_BESIDE = Path("analysis-pipeline/result-parsing/util/perf/mappings")
 """Where the repository has the mappings, beside ``results/``."""
 
 _FILE = re.compile(
-    r"^(?:(?P<logdir>.+)/)?(?P<server>[^/_]+)_(?P<client>[^/_]+)/(?P<test>[^/]+)/(?P<number>\d+)/(?P<file>.+)$"
+    r"^(?:(?P<logdir>.+)/)?(?P<server>[^/_]+)_(?P<client>[^/_]+)/(?P<test>[^/]+)/(?P<number>\d{1,9})/(?P<file>.+)$"
 )
 TOLERANCE = 1e-5
 """Relative difference between a goodput and the same in result.json that rounding explains."""
@@ -72,7 +73,7 @@ class _Gathered:
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
-    """Import a copy of the results; see `quicbed.importers.read`."""
+    """Import a copy of the results; see `quicbed.importers.reading.read`."""
     gathered = _Gathered(mappings=_mappings_beside(copy))
     # folding a recording takes longer than everything else of its repetition
     workers = min(2, os.cpu_count() or 1)
@@ -214,12 +215,12 @@ def _known(key: Key, result: Mapping[str, Any] | None, summary: Summary) -> dict
 
 def _bytes(size: Any) -> int | None:
     """The size of a download, which is in bytes in some versions of result.json and in MiB in others."""
-    if not isinstance(size, int) or size <= 0:
+    if type(size) is not int or not 0 < size < 1 << 40:
         return None
     return size if size >= _MIB else size * _MIB
 
 
-_RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmg])bit$", re.IGNORECASE)
+_RATE = re.compile(r"^(\d{1,15}(?:\.\d{1,15})?)\s?([kmg])bit$", re.IGNORECASE)
 
 
 def _rate_mbit(limit: Any) -> float | None:
@@ -282,8 +283,8 @@ def _mappings_beside(copy: Path) -> dict[str, perf.Mapping]:
     directory = copy.absolute().parent / MAPPINGS_BESIDE
     found = {}
     for file in sorted(directory.glob("*.json")):
-        with contextlib.suppress(ParseError, OSError):
-            found[file.stem] = perf.mapping(parse_object(file.read_bytes()))
+        with contextlib.suppress(ParseError, untrusted.UntrustedError):
+            found[file.stem] = perf.mapping(parse_object(untrusted.read(file, MOST_BYTES, links=True)))
     return found
 
 
@@ -317,7 +318,7 @@ def _fold(entry: Entry, key: Key, role: str, gathered: _Gathered, pool: ProcessP
     if mapping is None:
         gathered.early[entry.path] = (key, role)
         return
-    data = content(entry, summary)
+    data = content(entry, summary, MOST_RECORDED)
     if data is None:
         return
     _finish(gathered, FOLDED_AT_ONCE - 1, summary)
@@ -334,6 +335,9 @@ def _finish(gathered: _Gathered, left: int, summary: Summary) -> None:
         except perf.PerfTextError as error:
             summary.skip(f"{PERF_FILE}: {error}", path)
             continue
+        except BrokenExecutor:
+            remedy = "free memory, or leave it out of the copy"
+            raise CopyError(f"{path}: what sorts its samples was killed; {remedy}") from None
         for category, samples in counted.items():
             gathered.shares.append(
                 {

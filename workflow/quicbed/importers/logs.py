@@ -7,11 +7,13 @@ every such file, so that a summary can count them.
 from __future__ import annotations
 
 import ast
-import json
+import math
 import re
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal
+
+from quicbed.base import untrusted
 
 Role = Literal["client", "server"]
 ROLES: tuple[Role, ...] = ("client", "server")
@@ -38,9 +40,10 @@ class ParseError(Exception):
 def parse_json(data: bytes) -> Any:
     """Any JSON document."""
     try:
-        return json.loads(data)
-    except ValueError:
-        raise ParseError("truncated or corrupt JSON") from None
+        return untrusted.parse(data)
+    except untrusted.UntrustedError as error:
+        told = str(error).partition(":")[0]
+        raise ParseError(f"{told} JSON" if told.startswith("truncated") else f"JSON with {told}") from None
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
@@ -67,12 +70,12 @@ def parse_time(data: bytes) -> tuple[int, int]:
 # ---- output.txt ------------------------------------------------------------------------------------------------------
 
 _VARIABLES = re.compile(r"^\S+ \S+ Setting (?:the pos )?variables:\n(\{.*\})\non the host (\S+)", re.MULTILINE)
-_SCRIPT = re.compile(r"^\S+ \S+ Run (?:\S*/)?(\S+) on (\S+)", re.MULTILINE)
-_FILE_SIZE = re.compile(r"Generated random file: \S+ of size: (\d+)")
+_SCRIPT = re.compile(r"^\S+ \S+ Run (\S+) on (\S+)", re.MULTILINE)
+_FILE_SIZE = re.compile(r"Generated random file: \S+ of size: (\d{1,18})(?!\d)")
 _STARTED = re.compile(r"Starting (server|client):\n(.*)$", re.MULTILINE)
 _READ_BY_SCRIPT = re.compile(r"^\++ pos_get_variable (?:-r|--remote) (\w+)", re.MULTILINE)
 _SHELL_VARIABLE = re.compile(r"^\+ ([A-Z_]+)=(\S*)$", re.MULTILINE)
-_STDERR = re.compile(r"^\S+ \S+ (Client|Server) stderr\n", re.MULTILINE)
+_STDERR = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (Client|Server) stderr\n", re.MULTILINE)
 _NEXT_STEP = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (?!Warning)", re.MULTILINE)
 _TOOK = re.compile(r"Transferring \S+ MB took (\S+) s\. Goodput: (\S+) Mbps")
 _VERDICT = re.compile(r"(?:^|\s)Test (successful|failed|unsupported)\s*$", re.MULTILINE)
@@ -90,6 +93,12 @@ _BOOKKEEPING = frozenset(
         *("client_ip", "server_ip", "log_dir", "sim_log_dir", "www_dir", "certs_dir", "download_dir"),
     ]
 )
+LONGEST_DICTIONARY = 100_000
+"""Characters of a dictionary in Python's notation: its parser takes a thousand times the memory."""
+LITERAL_ERRORS = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
+"""What parsing Python's notation raises at text that is none."""
+LARGEST = 1e12
+"""Seconds or Mbit/s that no repetition took or reached."""
 AES_SWITCH = "OPENSSL_ia32cap="
 """In the command of an endpoint whose AES instructions were switched off."""
 
@@ -104,6 +113,8 @@ class Output:
     """Nominal size of the download."""
     logged_s: float | None
     """Duration that the runner computed, to the millisecond."""
+    logged_mbps: float | None
+    """Goodput that it computed."""
     hosts: dict[Role, str] = field(default_factory=dict)
     variables: dict[Role, dict[str, Any]] = field(default_factory=dict)
     """What each host was told for this repetition."""
@@ -126,7 +137,8 @@ def parse_output(data: bytes) -> Output:
         status="ok" if successful else "unsupported" if verdicts[-1] == "unsupported" else "failed",
         reason=None if successful else _failure(text),
         file_bytes=int(size[1]) if size else None,
-        logged_s=float(took[1]) if took else None,
+        logged_s=positive(took[1]) if took else None,
+        logged_mbps=positive(took[2]) if took else None,
     )
     _hosts(text, output)
     for role, command in _STARTED.findall(text):
@@ -136,27 +148,51 @@ def parse_output(data: bytes) -> Output:
     return output
 
 
+def positive(text: str) -> float | None:
+    """A number above zero that a duration or goodput can have; None for anything else."""
+    try:
+        value = float(text[:40])
+    except ValueError:
+        return None
+    return value if 0 < value < LARGEST else None
+
+
+def _plain(value: Any) -> Any:
+    """A value of a parameter as any table can hold it: a number of 64 bits, or text."""
+    if value is None or (isinstance(value, int) and abs(value) < 1 << 63):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return untrusted.shown(value)
+
+
 def _failure(text: str) -> str:
     for pattern in _FAILURES:
         if found := pattern.search(text):
-            return found[0]
+            return untrusted.shown(found[0])
     return "the runner's log says that the test failed"
 
 
 def _hosts(text: str, output: Output) -> None:
     """What the hosts were told and ran; after the repetition the runner sets every variable to nothing."""
     for told, host in _VARIABLES.findall(text):
+        if len(told) > LONGEST_DICTIONARY:
+            continue
         try:
             values = ast.literal_eval(told)
-        except (ValueError, SyntaxError):
+        except LITERAL_ERRORS:
             continue
         role = values.get("role") if isinstance(values, dict) else None
         if role in ROLES and role not in output.variables:
             output.hosts[role] = host
-            output.variables[role] = {key: value for key, value in values.items() if key not in _BOOKKEEPING}
+            output.variables[role] = {
+                untrusted.shown(key): _plain(value)
+                for key, value in values.items()
+                if isinstance(key, str) and key not in _BOOKKEEPING
+            }
     ran: dict[str, list[str]] = {}
     for script, host in _SCRIPT.findall(text):
-        ran.setdefault(host, []).append(script)
+        ran.setdefault(host, []).append(script.rpartition("/")[2])
     output.scripts = {role: ran.get(host, []) for role, host in output.hosts.items()}
 
 
@@ -205,21 +241,23 @@ def buffer(taken: dict[str, Any], key: str) -> int:
     """Socket buffer in bytes that a host ended up with."""
     value = taken.get(key)
     try:
-        return int(value) if value is not None else DEFAULT_BUFFER
-    except (TypeError, ValueError):
+        found = int(value) if value is not None else DEFAULT_BUFFER
+    except (TypeError, ValueError, OverflowError):
         return DEFAULT_BUFFER  # sysctl refuses what is no number
+    return found if 0 <= found < 1 << 31 else DEFAULT_BUFFER  # and what is none of C's int
 
 
 # ---- counters --------------------------------------------------------------------------------------------------------
 
-_ETHTOOL = re.compile(rb"^ +(.+): (-?\d+)$", re.MULTILINE)
+_ETHTOOL = re.compile(rb"^ +(\S.*): (-?\d{1,20})$", re.MULTILINE)
 # how drivers number queues: "[3]: rx_packets", "rx_queue_3_packets", "rx-3.packets" or "rx3_packets"; not "rx_64_bytes"
 _BRACKETED_QUEUE = re.compile(rb"^\[\d+\]: ")
 _NAMED_QUEUE = re.compile(rb"^([rt]x)(_queue_|-|)\d+(?=[._])")
 _NETSTAT_SECTION = re.compile(r"^(\w+):$")
-_NETSTAT_COUNT = re.compile(r"^ +(\d+) (.+)$")
-_NETSTAT_PAIR = re.compile(r"^ +(\w+): (\d+)$")
+_NETSTAT_COUNT = re.compile(r"^ +(\d{1,20}) (.+)$")
+_NETSTAT_PAIR = re.compile(r"^ +(\w+): (\d{1,20})$")
 
+MOST_NAMES = 100_000
 _ethtool_names: dict[bytes, str] = {}
 """Names without queue numbers: the same few thousand in tens of thousands of files."""
 
@@ -230,6 +268,8 @@ def parse_ethtool(data: bytes) -> Counters:
     for raw, value in _ETHTOOL.findall(data):
         name = _ethtool_names.get(raw)
         if name is None:
+            if len(_ethtool_names) >= MOST_NAMES:
+                _ethtool_names.clear()
             name = _ethtool_names[raw] = _queue_name(raw)
         counters[name] = counters.get(name, 0) + int(value)
     if not counters:
@@ -260,12 +300,14 @@ def parse_netstat(data: bytes) -> Counters:
 def delta(start: Counters, stop: Counters) -> tuple[Counters, list[str]]:
     """What was counted in between, for the counters that are in both, without those that fell; and their names.
 
+    One that grew by more than 63 bits hold has fallen, and was counted by a driver as unsigned.
+
     Some of what ``ethtool -S`` shows is a level and no count, and a count that a reset lies in tells nothing.
     """
     changes = {name: value - start[name] for name, value in stop.items() if name in start}
     return (
-        {name: value for name, value in changes.items() if value >= 0},
-        sorted(name for name, value in changes.items() if value < 0),
+        {name: value for name, value in changes.items() if 0 <= value < 1 << 63},
+        sorted(name for name, value in changes.items() if not 0 <= value < 1 << 63),
     )
 
 
@@ -283,10 +325,10 @@ def parse_pidstat(data: bytes) -> float:
         if "%CPU" in fields:
             column = fields.index("%CPU") - len(fields)  # from the end: the time before it is one word or two
         elif column is not None and len(fields) >= 7:
-            try:
-                values.append(float(fields[column]))
-            except ValueError:
-                raise ParseError("a row without a number under %CPU") from None
+            value = _share(fields[column]) if len(fields) >= -column else None
+            if value is None:
+                raise ParseError("a row without a number under %CPU")
+            values.append(value)
     if column is None:
         raise ParseError("not an output of pidstat")
     kept = values[PIDSTAT_TRIMMED:-PIDSTAT_TRIMMED]
@@ -295,12 +337,20 @@ def parse_pidstat(data: bytes) -> float:
     return fmean(kept)
 
 
+def _share(text: str) -> float | None:
+    try:
+        value = float(text[:40])
+    except ValueError:
+        return None
+    return value if 0 <= value < LARGEST else None
+
+
 # ---- tc --------------------------------------------------------------------------------------------------------------
 
-_DROPPED = re.compile(r"\(dropped (\d+)")
-_RATE = re.compile(r"^qdisc tbf .*\brate (\d+(?:\.\d+)?)([KMGT]?)bit\b", re.MULTILINE)
-_DELAY = re.compile(r"^qdisc netem .*\bdelay (\d+(?:\.\d+)?)(us|ms|s)\b", re.MULTILINE)
-_LIMIT = re.compile(r"^qdisc netem .*\bparent \S+ limit (\d+)", re.MULTILINE)
+_DROPPED = re.compile(r"\(dropped (\d{1,18})(?!\d)")
+_RATE = re.compile(r"^qdisc tbf .*\brate (\d{1,15}(?:\.\d{1,15})?)([KMGT]?)bit\b", re.MULTILINE)
+_DELAY = re.compile(r"^qdisc netem .*\bdelay (\d{1,15}(?:\.\d{1,15})?)(us|ms|s)\b", re.MULTILINE)
+_LIMIT = re.compile(r"^qdisc netem .*\bparent \S+ limit (\d{1,15})(?!\d)", re.MULTILINE)
 _SI = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 BOTTLENECK = 2

@@ -1,4 +1,5 @@
-"""Captures in the pcapng format, as dumpcap writes it, turned into classic pcap with nanoseconds for `quicbed.capture`.
+"""Captures in the pcapng format, as dumpcap writes it, turned into classic pcap with nanoseconds for
+`quicbed.wire.pcap`.
 
 Format: draft-ietf-opsawg-pcapng. Only what a capture of one section and one kind of link has: section header, interface
 description and enhanced packet blocks; other blocks are passed over.
@@ -45,6 +46,8 @@ def to_pcap(data: bytes) -> bytes:
                 raise PcapngError("a pcapng packet of an interface that is not described")
             seconds, units = divmod(high << 32 | low, interfaces[interface][1])
             nanoseconds = units * _NS_PER_S // interfaces[interface][1]
+            if seconds >= 1 << 32:
+                raise PcapngError("a pcapng packet of a time that no clock showed")
             frame = body[20 : 20 + captured]
             packets.append(struct.pack("<IIII", seconds, nanoseconds, len(frame), wire) + frame)
         offset += length

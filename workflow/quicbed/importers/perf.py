@@ -10,19 +10,30 @@ as the others.
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Mapping as AnyMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from quicbed.base import untrusted
 from quicbed.importers import names
 from quicbed.importers.files import zstd
 
 REGEX = "regex:"
-_HEADER = re.compile(rb"^(\S.*?)\s+-?\d+(?:/-?\d+)?\s+(?:\[\d+\]\s+)?\d+\.\d+:\s+(?:(\d+)\s+)?")
+_HEADER = re.compile(rb"^(\S(?:.*?\S)??)\s++-?\d++(?:/-?\d++)?\s++(?:\[\d++\]\s++)?\d++\.\d++:\s++(?:(\d{1,18})\s)?")
 """First line of a sample: comm, process id (-1 if it has ended), processor, time, period."""
 _FRAME = re.compile(rb"^\s+[0-9a-f]+ (.*) \((.*)\)$")
 _OFFSET = re.compile(rb"\+0x[0-9a-f]+$")
+
+LONGEST_HEADER = 4096
+MOST_FRAMES, MOST_SYMBOLS, MOST_STACKS = 10_000, 1_000_000, 1_000_000
+"""What a recording may hold, so that it does not fill the memory."""
+MATCHING_S = 60.0
+"""Processor time for sorting one recording."""
 
 Mapping = list[tuple[re.Pattern[str] | str, str]]
 """Patterns, or whole stacks, and their categories, in the order in which they are tried."""
@@ -62,7 +73,7 @@ def mapping(document: AnyMapping[str, Any]) -> Mapping:
         if key.startswith(REGEX):
             try:
                 found.append((re.compile(key.removeprefix(REGEX), re.IGNORECASE), name))
-            except re.error:
+            except (re.error, OverflowError, RecursionError):
                 continue
         else:
             found.append((key, name))
@@ -81,19 +92,21 @@ def fold(compressed: bytes, comm: str) -> Profile:
     stacks: Counter[tuple[bytes, ...]] = Counter()
     try:
         with zstd(compressed) as text:
-            for line in text:
-                if line[:1].isspace():
+            for line in text.lines():
+                if not line or line[:1].isspace():
                     if frames is not None and (stripped := line.strip()):
                         name = cache.get(stripped)
                         if name is None:
+                            if len(cache) >= MOST_SYMBOLS or len(frames) >= MOST_FRAMES:
+                                raise PerfTextError("more symbols than a program has, or deeper stacks")
                             name = cache[stripped] = _symbol(line)
                         frames.append(name)
                     elif frames is not None:
                         stacks[tuple(frames)] += period
                         frames = None
                     continue
-                found = _HEADER.match(line)
-                if found is None:
+                found = _HEADER.match(line) if len(line) <= LONGEST_HEADER else None
+                if found is None or len(stacks) >= MOST_STACKS:
                     raise PerfTextError("not the text of perf script")
                 if frames is not None:
                     stacks[tuple(frames)] += period
@@ -106,11 +119,13 @@ def fold(compressed: bytes, comm: str) -> Profile:
                 elif profile.all_samples:
                     pending += period
     except OSError as error:
-        raise PerfTextError(str(error)) from None
+        raise PerfTextError(untrusted.shown(error)) from None
     if frames is not None:
         stacks[tuple(frames)] += period
     if not stacks:
         raise PerfTextError("no sample of the endpoint's process")
+    if profile.all_samples >= 1 << 63 or stacks.total() >= 1 << 63:
+        raise PerfTextError("periods beyond 64 bits")
     for stack, samples in stacks.items():
         folded = b";".join([wanted, *reversed(stack)]).decode(errors="replace")
         profile.stacks[folded] += samples
@@ -119,7 +134,8 @@ def fold(compressed: bytes, comm: str) -> Profile:
 
 def _symbol(line: bytes) -> bytes:
     """The name of a frame; one without a symbol is ``[object]``."""
-    found = _FRAME.match(line.rstrip(b"\r\n"))
+    line = line.rstrip(b"\r\n")
+    found = _FRAME.match(line) if line.endswith(b")") else None  # else every bracket would be tried
     if found is None:
         return b"[unknown]"
     symbol, where = found[1], found[2]
@@ -137,9 +153,32 @@ def shares(compressed: bytes, comm: str, by: Mapping) -> tuple[dict[str, int], i
 def categories(profile: Profile, by: Mapping) -> dict[str, int]:
     """Samples by category, with the categories that got none; a stack that nothing matches is in none."""
     counted = dict.fromkeys((category for _, category in by), 0)
-    for stack, samples in profile.stacks.items():
-        for pattern, category in by:
-            if stack == pattern if isinstance(pattern, str) else pattern.match(stack):
-                counted[category] += samples
-                break
+    with _bounded(MATCHING_S):
+        for stack, samples in profile.stacks.items():
+            for pattern, category in by:
+                if stack == pattern if isinstance(pattern, str) else pattern.match(stack):
+                    counted[category] += samples
+                    break
     return counted
+
+
+@contextmanager
+def _bounded(seconds: float) -> Iterator[None]:
+    """A `PerfTextError` once a block has taken so much processor time: the patterns are the copy's, and may never end.
+
+    Of the main thread only, to which signals come; it is what a worker process has.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ended(*_: object) -> None:
+        raise PerfTextError(f"a mapping that sorts no recording in {seconds:g} s")
+
+    before = signal.signal(signal.SIGVTALRM, ended)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from quicbed.importers.logs import ROLES, ParseError
+from quicbed.importers.logs import LITERAL_ERRORS, LONGEST_DICTIONARY, ROLES, ParseError
 
 FILE = "processed.csv"
+DEEPEST = 32
+"""Folders of the authors' machine within each other that are looked for in a copy."""
 NEEDED = ("logdir", "server", "client", "repetition")
 ROUNDING = 1e-6
 """Relative difference of two numbers that are the same."""
@@ -102,7 +104,7 @@ def compare(
 def _logdir(named: str, directory: str, known: Iterable[str]) -> str | None:
     """The logdir of the copy, of *known*, that a row names by a path of the authors' machine."""
     parts = PurePosixPath(named).parts
-    for length in range(1, len(parts) + 1):
+    for length in range(1, min(len(parts), DEEPEST) + 1):
         found = str(PurePosixPath(directory, *parts[-length:]))
         if found in known:
             return found
@@ -133,10 +135,13 @@ def _number(text: str | None) -> float | None:
 def _perf(cell: str | None) -> dict[str, float]:
     """Shares of categories in %, from the dictionary that is a cell of the file."""
     try:
+        if len(cell or "") > LONGEST_DICTIONARY:
+            return {}
         document = ast.literal_eval(cell or "{}")
         total = document["SUM_SAMPLES"]
-        return {str(category): 100 * samples / total for category, samples in document["OVERVIEW"].items()}
-    except (ValueError, SyntaxError, TypeError, KeyError, ZeroDivisionError, AttributeError):
+        shares = {str(category): 100 * samples / total for category, samples in document["OVERVIEW"].items()}
+        return {category: float(share) for category, share in shares.items() if math.isfinite(share)}
+    except (*LITERAL_ERRORS, LookupError, ArithmeticError, AttributeError):
         return {}
 
 

@@ -11,6 +11,7 @@ client and server in every measurement and in ``client_implementations`` and ``s
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -18,26 +19,30 @@ from pathlib import Path, PurePosixPath
 from statistics import fmean, stdev
 from typing import Any
 
-from quicbed import runs
+from quicbed.base import untrusted
 from quicbed.importers import names, tables
 from quicbed.importers.files import content, entries
 from quicbed.importers.logs import ParseError, parse_object
+from quicbed.importers.repetitions import FASTEST_MBPS
 from quicbed.importers.summary import Summary
+from quicbed.store import runs
 
 SOURCE = "qir"
 LAYOUT = "result.json with `results` and `measurements`"
 
+LONGEST_DETAILS = 10_000
 STATUSES = {"succeeded": "ok", "failed": "failed", "unsupported": "unsupported"}
 KINDS = {"results": "test", "measurements": "measurement"}
 # "8123 (± 45) kbps", as the runner prints a mean and a standard deviation
-_MEAN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*\(±\s*(\d+(?:\.\d+)?|nan)\)\s*([kMG]?)bps\s*$")
+_MEAN = re.compile(r"^\s*+(\d{1,15}(?:\.\d{1,15})?)\s*+\(±\s*+(\d{1,15}(?:\.\d{1,15})?|nan)\)\s*+([kMG]?)bps\s*+$")
 _MBIT = {"": 1e-6, "k": 1e-3, "M": 1.0, "G": 1e3}
+TEXTS = ("client", "server", "name", "abbr", "result")
 BULK = frozenset({"goodput", "crosstraffic"})
 """Measurements that are downloads, also with a number of the variant after the name."""
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
-    """Import a result.json, or every one in a folder or archive; see `quicbed.importers.read`."""
+    """Import a result.json, or every one in a folder or archive; see `quicbed.importers.reading.read`."""
     results: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for entry in entries(copy, summary):
@@ -60,7 +65,7 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
         return
     tables.write_runs(rows, out, summary)
     for result in results:
-        result["details"] = None if result["details"] is None else str(result["details"])
+        result["details"] = None if result["details"] is None else untrusted.shown(result["details"], LONGEST_DETAILS)
     order = ["origin", "kind", "client", "server", "test"]
     tables.write(tables.frame(results, tables.RESULTS, order), out, "results", summary)
 
@@ -92,23 +97,27 @@ def _cells(
             continue  # newer versions of the runner leave them out where there are none
         if not isinstance(cells, list):
             raise ParseError(f"JSON without `{key}`: not a result.json of the runner")
-        pairs = [(client, server) for client in clients for server in servers]
-        if len(cells) != len(pairs):
+        pairs = itertools.product(clients, servers)  # not a list: two names in a file of 16 MB are not the whole matrix
+        if len(cells) != len(clients) * len(servers):
             # also what an unfinished run leaves: the pairs at hand are the first ones
             summary.differ(f"`{key}` has another number of cells than clients times servers", path)
         for (client, server), cell in zip(pairs, cells, strict=False):
             for item in cell if isinstance(cell, list) else []:
                 if not isinstance(item, dict):
                     continue
-                if (item.get("client", client), item.get("server", server)) != (client, server):
+                if not all(isinstance(item.get(name), str | None) for name in TEXTS):
+                    summary.skip(f"entry with something else than text for {' or '.join(TEXTS)}", path)
+                    continue
+                named = item.get("client") or client, item.get("server") or server
+                if named != (client, server):
                     summary.differ("a measurement names another pair than its place; the names count", path)
                 abbreviation = item.get("abbr")
                 yield {
                     "source": SOURCE,
                     "origin": path,
                     "kind": kind,
-                    "client": item.get("client", client),
-                    "server": item.get("server", server),
+                    "client": named[0],
+                    "server": named[1],
                     "test": item.get("name") or titles.get(str(abbreviation), abbreviation),
                     "abbreviation": abbreviation,
                     "result": item.get("result"),
@@ -126,7 +135,7 @@ def _row(cell: Mapping[str, Any], document: Mapping[str, Any], path: str, summar
     if result is None:
         reason = "not run"
     elif status == runs.UNREADABLE:
-        reason = f"result {result!r} is none of {', '.join(STATUSES)}"
+        reason = f"result {result!r:.60} is none of {', '.join(STATUSES)}"
     elif status == "ok" and mean is None and str(cell["test"]).partition("-")[0] in BULK:
         status, reason = runs.UNREADABLE, f"details {cell['details']!r:.60} have no goodput"
         where = f"{path}: {cell['server']}_{cell['client']}"
@@ -140,7 +149,7 @@ def _row(cell: Mapping[str, Any], document: Mapping[str, Any], path: str, summar
     values: dict[str, Any] = {
         "reason": reason,
         "experiment": test,
-        "campaign": str(document.get("log_dir") or PurePosixPath(path).parent),
+        "campaign": untrusted.shown(document.get("log_dir") or PurePosixPath(path).parent),
         "scale": "published",
         "label": cell["client"] if cell["client"] == cell["server"] else f"{cell['client']} from {cell['server']}",
         "slug": f"{cell['server']}_{cell['client']}",
@@ -154,8 +163,8 @@ def _row(cell: Mapping[str, Any], document: Mapping[str, Any], path: str, summar
         "server_library": server,
         "server_flavour": server_flavour,
         "workload": "bulk" if test.partition("-")[0] in BULK else test,
-        "workload_bytes": size if isinstance(size, int) else None,
-        "started_at": datetime.fromtimestamp(started, UTC) if isinstance(started, int | float) else None,
+        "workload_bytes": size if type(size) is int and 0 < size < 1 << 40 else None,
+        "started_at": _moment(started),
     }
     if status == "ok":
         values |= {"goodput_mbps": mean, "goodput_sd_mbps": deviation, "repetitions": repetitions}
@@ -164,9 +173,21 @@ def _row(cell: Mapping[str, Any], document: Mapping[str, Any], path: str, summar
 
 def _goodput(details: Any) -> tuple[float | None, float | None, int | None]:
     """Mean and standard deviation in Mbit/s and the number of repetitions, as far as they are told."""
-    if isinstance(details, list) and details and all(isinstance(value, int | float) for value in details):
+    if isinstance(details, list) and details and all(_is_goodput(value) for value in details):
         return fmean(details), stdev(details) if len(details) > 1 else None, len(details)
     if isinstance(details, str) and (found := _MEAN.match(details)):
         unit = _MBIT[found[3]]
-        return float(found[1]) * unit, None if found[2] == "nan" else float(found[2]) * unit, None
+        mean = float(found[1]) * unit
+        if _is_goodput(mean):
+            return mean, None if found[2] == "nan" else float(found[2]) * unit, None
     return None, None, None
+
+
+def _is_goodput(value: Any) -> bool:
+    """Whether a value is one in Mbit/s that a link can carry."""
+    return type(value) in (int, float) and 0 < value <= FASTEST_MBPS
+
+
+def _moment(seconds: Any) -> datetime | None:
+    """A time in s since the Unix epoch, up to the year 2100."""
+    return datetime.fromtimestamp(seconds, UTC) if type(seconds) in (int, float) and 0 <= seconds < 1 << 32 else None

@@ -32,13 +32,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from quicbed import runs, tshark
-from quicbed.capture import TCP_SYN, Capture, CaptureError, Packet
+from quicbed.base import untrusted
 from quicbed.importers import pcapng, tables
-from quicbed.importers.files import Entry, content, entries
+from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, Entry, content, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.summary import Summary
-from quicbed.tshark import TsharkError
+from quicbed.store import runs
+from quicbed.wire import tshark
+from quicbed.wire.pcap import TCP_SYN, Capture, CaptureError, Packet
+from quicbed.wire.tshark import TsharkError
 
 SOURCE = "quic-benchmark"
 OK = "ok"
@@ -47,12 +49,17 @@ LAYOUT = "samples_threshold<T>_dev<D>_delay<ms>/<quic|tcp>/<host>/<time>/ or ngi
 BASES = ("events", "capture")
 
 _SAMPLE = re.compile(
-    r"(?:^|/)(?P<experiment>samples_threshold[\d.]+_dev[\d.]+_delay(?P<delay>[\d.]+))/(?P<transport>quic|tcp)/"
+    r"(?:^|/)(?P<experiment>samples_threshold[\d.]+_dev[\d.]+_delay(?P<delay>\d{1,9}(?:\.\d{1,9})?))/(?P<transport>quic|tcp)/"
     r"(?P<host>[^/]+)/(?P<time>[^/]+)/(?P<file>[^/]+)$"
 )
-_NGINX = re.compile(r"(?:^|/)(?P<experiment>nginx-measurements)/(?P<run>(?P<number>\d+)[a-z]*-run)/(?P<file>[^/]+)$")
+_NGINX = re.compile(
+    r"(?:^|/)(?P<experiment>nginx-measurements)/(?P<run>(?P<number>\d{1,9})[a-z]*-run)/(?P<file>[^/]+)$"
+)
+PHASES = ("handshake_ms", "first_byte_ms", "transfer_ms", "close_ms")
 _EVENT_FILE = re.compile(r"^(?:quic|tcp)-benchmark-(client|server)\.json$")
 _NS_PER_MS = 1e6
+LARGEST = 1e18
+"""ns or ms that no sample took."""
 
 # RFC 8446, 5.1 and 5.2; RFC 9000, 19.8
 _APPLICATION_DATA = 23
@@ -80,10 +87,11 @@ class _Sample:
     capture: bytes | None = None
     key_log: bytes | None = None
     damaged: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
-    """Import a copy of the samples; see `quicbed.importers.read`."""
+    """Import a copy of the samples; see `quicbed.importers.reading.read`."""
     samples: dict[str, _Sample] = {}
     for entry in entries(copy, summary):
         _take(entry, samples, summary)
@@ -131,13 +139,18 @@ def _take(entry: Entry, samples: dict[str, _Sample], summary: Summary) -> None:
     if not (file in ("ping.json", "ssl-keys.log", f"{transport}.pcap") or _EVENT_FILE.match(file)):
         summary.skip("made from a capture, which is read instead", entry.path)
         return
-    data = content(entry, summary)
+    data = content(entry, summary, MOST_RECORDED if file.endswith(".pcap") else MOST_BYTES)
     if data is None:
         return
     delay = found.get("delay")
     sample = samples.setdefault(
         origin, _Sample(found["experiment"], transport, float(delay) if delay else None, found.get("host"), order)
     )
+    if file in sample.taken:
+        sample.damaged.append(f"{file}: is there twice")
+        summary.skip(f"{file}: is there twice", entry.path)
+        return
+    sample.taken.add(file)
     if file.endswith(".pcap"):
         sample.capture = data
     elif file == "ssl-keys.log":
@@ -182,9 +195,11 @@ def _status(sample: _Sample, times: Mapping[str, Any] | None) -> tuple[str, str 
     if sample.damaged:
         return runs.UNREADABLE, "; ".join(sample.damaged)
     if client.get("error"):
-        return "failed", str(client["error"])
+        return "failed", untrusted.shown(client["error"])
     if sample.experiment != NGINX and times is None:
         return runs.UNREADABLE, "no events of the server"
+    if wrong := [name for name in PHASES if times and (times[name] or 0) < 0]:
+        return runs.UNREADABLE, f"by the events of the server {wrong[0]} is negative"
     return OK, None
 
 
@@ -250,17 +265,18 @@ def _ping(sample: _Sample, origin: str, summary: Summary) -> dict[str, float | N
 def _number(value: Any) -> float | None:
     """A number, or a text that is one: the files have both."""
     try:
-        return float(value)
+        found = float(value)
     except (TypeError, ValueError):
         return None
+    return found if abs(found) < LARGEST else None
 
 
 def _moment(value: Any) -> datetime | None:
     try:
         found = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (TypeError, ValueError, OverflowError):
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
@@ -401,7 +417,7 @@ def _quic_moments(connection: list[Packet], file: Path, keys: Path | None) -> tu
 def _has_one_rtt(payload: bytes) -> bool:
     """Whether a datagram has a packet with a short header.
 
-    Long headers of draft 27 are as in RFC 9000, 17.2; `quicbed.quicwire` reads version 1 only.
+    Long headers of draft 27 are as in RFC 9000, 17.2; `quicbed.wire.quicwire` reads version 1 only.
     """
     rest = payload
     while rest and rest[0] & _LONG_HEADER:
@@ -480,7 +496,9 @@ class _Stream:
         self.next = (self.next + len(new)) % 2**32
         self.rest += new
         found = []
-        while len(self.rest) >= 5 and len(self.rest) >= 5 + (length := int.from_bytes(self.rest[3:5], "big")):
-            found.append((self.rest[0], length))
-            self.rest = self.rest[5 + length :]
+        data, at = self.rest, 0
+        while len(data) >= at + 5 and len(data) >= at + 5 + (length := int.from_bytes(data[at + 3 : at + 5], "big")):
+            found.append((data[at], length))
+            at += 5 + length
+        self.rest = data[at:]
         return found

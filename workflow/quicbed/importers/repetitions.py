@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from quicbed import runs
 from quicbed.importers import names, tables
 from quicbed.importers.logs import (
     QDISC_SCRIPTS,
@@ -33,6 +32,7 @@ from quicbed.importers.logs import (
     parse_time,
 )
 from quicbed.importers.summary import Summary
+from quicbed.store import runs
 
 TOOLS: dict[str, Callable[[bytes], Counters]] = {"ethtool": parse_ethtool, "netstat": parse_netstat}
 
@@ -48,6 +48,13 @@ ENDPOINT_READS: dict[str, frozenset[str]] = {
     "quiche": frozenset(["MAX_DATA", "MAX_WINDOW", "MAX_STREAM_DATA", "MAX_STREAM_WINDOW"]),
 }
 """Parameters that the published run scripts of a library read without leaving a trace in the log."""
+
+
+FASTEST_MBPS = 1e6
+LOGGED_TO_S, SAME = 0.002, 0.01
+"""The log has milliseconds; a part of the duration beyond them is no rounding."""
+ABOUT = 1.5
+"""Goodputs of one duration differ by less, whether MB are meant or MiB."""
 
 
 @dataclass
@@ -68,6 +75,9 @@ class Repetition:
     bottleneck: Bottleneck | None = None
     fallen: dict[tuple[Role, str], list[str]] = field(default_factory=dict)
     """Counters by role and tool that are lower after the repetition than before it."""
+    doubled: str | None = None
+    """A file that came twice: nobody knows which one is of the repetition."""
+    _taken: set[str] = field(default_factory=set)
     _halves: dict[tuple[Role, str], tuple[str, Counters]] = field(default_factory=dict)
 
     def take(self, file: str, data: bytes) -> bool:
@@ -75,6 +85,10 @@ class Repetition:
 
         Raises `ParseError` if it is damaged.
         """
+        if file in self._taken:
+            self.doubled = self.doubled or file
+            raise ParseError("is there twice")
+        self._taken.add(file)
         if file == "output.txt":
             try:
                 self.output = parse_output(data)
@@ -136,6 +150,9 @@ class Repetition:
 
     def row(self, source: str, origin: str, summary: Summary, **known: Any) -> dict[str, Any]:
         """Its row of ``runs.parquet``; *known* are columns that the files around it tell."""
+        if self.doubled is not None:
+            twice = f"{self.doubled} is there twice"
+            return tables.run(source, origin, runs.UNREADABLE, reason=twice, **(self._identity() | known))
         if self.output is None:
             return tables.run(source, origin, runs.UNREADABLE, reason=self.problem, **(self._identity() | known))
         output = self.output
@@ -149,6 +166,9 @@ class Repetition:
         if duration is None or not size:
             lacking = "size of the download" if duration else "duration"
             return tables.run(source, origin, runs.UNREADABLE, reason=f"successful, but without a {lacking}", **values)
+        if problem := _contradiction(size, duration, output):
+            summary.skip("repetition whose duration is not that of its log", origin)
+            return tables.run(source, origin, runs.UNREADABLE, reason=problem, **values)
         values |= {
             "goodput_mbps": 8 * size / duration / 1e6,
             "goodput_basis": basis,
@@ -240,6 +260,18 @@ class Repetition:
         for (role, tool), counted in self.counted.items():
             for name, value in counted.items():
                 yield source, origin, role, tool, name, value
+
+
+def _contradiction(size: int, duration: float, output: Output) -> str | None:
+    """Why a duration in s cannot be that of a download of *size* bytes, or None."""
+    goodput = 8 * size / duration / 1e6
+    if goodput > FASTEST_MBPS:
+        return f"{size} bytes in {duration:g} s are more than any link carries"
+    if output.logged_s is not None and abs(duration - output.logged_s) > LOGGED_TO_S + SAME * output.logged_s:
+        return f"time.json tells {duration:g} s, output.txt {output.logged_s:g} s"
+    if output.logged_mbps is not None and not 1 / ABOUT < goodput / output.logged_mbps < ABOUT:
+        return f"{goodput:.0f} Mbit/s by time.json, {output.logged_mbps:.0f} Mbit/s by output.txt"
+    return None
 
 
 def _json(by_role: dict[Role, dict[str, Any]]) -> str | None:

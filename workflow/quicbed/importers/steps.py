@@ -16,16 +16,26 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import polars as pl
 
-from quicbed import runs
+from quicbed.base.untrusted import Stream
 from quicbed.importers import names, tables
-from quicbed.importers.files import Entry, content, entries, members, zstd
+from quicbed.importers.files import (
+    MOST_RECORDED,
+    UNPACKED_AT_LEAST,
+    UNPACKED_RATIO,
+    Entry,
+    content,
+    entries,
+    members,
+    zstd,
+)
 from quicbed.importers.logs import ParseError
 from quicbed.importers.repetitions import Repetition
 from quicbed.importers.summary import Summary
+from quicbed.store import runs
 
 SOURCE = "steps"
 LAYOUT = "<config>/<config>[-repN].tar.zst, .pcap.json or .ipg.json"
@@ -34,15 +44,17 @@ TRAIN_GAP_NS = 100_000
 """Largest gap within a packet train: 0.1 ms."""
 
 _FILE = re.compile(
-    r"(?:^|/)(?P<config>[^/]+)/(?P=config)(?:-rep(?P<number>\d+))?\.(?P<kind>tar\.zst|tar|pcap\.json|ipg\.json)$"
+    r"(?:^|/)(?P<config>[^/]+)/(?P=config)(?:-rep(?P<number>\d{1,9}))?\.(?P<kind>tar\.zst|tar|pcap\.json|ipg\.json)$"
 )
 _INSIDE = re.compile(r"(?:^|/)(?P<server>[^/_]+)_(?P<client>[^/_]+)/(?P<test>[^/]+)/\d+/(?P<file>.+)$")
+LONGEST_NS = 10**15
+"""No repetition took longer: eleven days."""
 _WHITE_SPACE = b" \t\r\n"
 _PACKET_COLUMNS = {"time_ns": pl.Int64, "raw_ns": pl.Int64, "frame_bytes": pl.Int32, "packet_number": pl.Int64}
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
-    """Import a copy of the results; see `quicbed.importers.read`."""
+    """Import a copy of the results; see `quicbed.importers.reading.read`."""
     rows: list[dict[str, Any]] = []
     counters: list[tuple[str, str, str, str, str, int]] = []
     gaps = _GapWriter(out, summary)
@@ -78,14 +90,15 @@ def _foreign(entry: Entry) -> str:
 
 def _detailed(entry: Entry, summary: Summary) -> Repetition | None:
     """The repetition in an archive of logs."""
-    data = content(entry, summary)
+    data = content(entry, summary, MOST_RECORDED)
     if data is None:
         return None
     repetition: Repetition | None = None
     quiet = Summary(SOURCE)  # the files inside are not files of the copy
     try:
         with _unpacked(data, entry.name) as stream:
-            for member in members(stream, entry.path, quiet):
+            most = UNPACKED_AT_LEAST + UNPACKED_RATIO * len(data)
+            for member in members(stream, entry.path, quiet, most):
                 place = _INSIDE.search(member.path)
                 if place is None or member.name.startswith("._"):
                     continue
@@ -112,7 +125,7 @@ def _detailed(entry: Entry, summary: Summary) -> Repetition | None:
 
 
 @contextmanager
-def _unpacked(data: bytes, name: str) -> Iterator[IO[bytes]]:
+def _unpacked(data: bytes, name: str) -> Iterator[Stream]:
     if name.endswith(".zst"):
         with zstd(data) as stream:
             yield stream
@@ -160,7 +173,11 @@ def parse_packets(data: bytes) -> pl.DataFrame:
         return pl.DataFrame(schema=_PACKET_COLUMNS)
     if not (dense.startswith(b"[[") and dense.endswith(b"]]")):
         raise ParseError("truncated JSON, or not a list of packets")
-    return _numbers(dense[2:-2].replace(b"],[", b"\n"), _PACKET_COLUMNS)
+    packets = _numbers(dense[2:-2].replace(b"],[", b"\n"), _PACKET_COLUMNS)
+    times, sizes = packets["time_ns"], packets["frame_bytes"]
+    if not times.is_between(0, LONGEST_NS).all() or not times.is_sorted() or not sizes.is_between(0, 1 << 16).all():
+        raise ParseError("JSON of times that go back or sizes that no packet has")
+    return packets
 
 
 def parse_gaps(data: bytes) -> pl.DataFrame:
@@ -172,6 +189,8 @@ def parse_gaps(data: bytes) -> pl.DataFrame:
     if not (dense.startswith(b"[") and dense.endswith(b"]")):
         raise ParseError("truncated JSON, or not a list of gaps")
     gaps = _numbers(dense[1:-1].replace(b",", b"\n"), {"gap_ms": pl.Float64})
+    if not gaps["gap_ms"].is_between(0, LONGEST_NS / 1e6).all() or gaps["gap_ms"].sum() > LONGEST_NS / 1e6:
+        raise ParseError("JSON of gaps that are no times between packets")
     ns = (gaps["gap_ms"] * 1e6).round().cast(pl.Int64)
     times = pl.concat([pl.Series("time_ns", [0], pl.Int64), ns.cum_sum().rename("time_ns")])
     return times.to_frame().with_columns(
@@ -222,6 +241,7 @@ class _GapWriter:
         self.config: str | None = None
         self.packets: dict[int, pl.DataFrame] = {}
         """Of the current configuration, by repetition, from .pcap.json."""
+        self.taken: set[tuple[str, int, bool]] = set()
         self.gaps: dict[int, tuple[str, bytes]] = {}
         """Path and content of its .ipg.json: a folder has them before the .pcap.json of the same repetition."""
         self.written: dict[str, dict[int, bool]] = {}
@@ -232,9 +252,13 @@ class _GapWriter:
         if config != self.config:
             self.flush()
             self.config = config
-        data = content(entry, self.summary)
+        data = content(entry, self.summary, MOST_RECORDED)
         if data is None:
             return
+        if (config, number, whole) in self.taken:
+            self.summary.skip("gaps that are there twice; the first count", entry.path)
+            return
+        self.taken.add((config, number, whole))
         if whole:
             self._parse(number, parse_packets, data, entry.path)
         else:
@@ -267,7 +291,7 @@ class _GapWriter:
         file = self.out / f"{config}.parquet"
         parts = list(self.packets.values())
         if file.exists():  # the files of a configuration are not together in the archive
-            earlier = pl.read_parquet(file, columns=list(tables.GAPS))
+            earlier = pl.read_parquet(file, columns=list(tables.GAPS), glob=False)
             parts.append(earlier.filter(~pl.col("repetition").is_in(list(self.packets))))
         table = pl.concat(parts).sort("repetition", maintain_order=True)
         labels = [pl.lit(SOURCE).alias("source"), pl.lit(config).alias("config")]
@@ -295,6 +319,6 @@ class _GapWriter:
         for number in sorted(numbers):
             self.summary.skip("gaps of a repetition that is no result", f"{config}, repetition {number}")
         file = self.out / f"{config}.parquet"
-        table = pl.read_parquet(file).filter(~pl.col("repetition").is_in(numbers))
+        table = pl.read_parquet(file, glob=False).filter(~pl.col("repetition").is_in(numbers))
         runs.write_parquet(table, file)
         self.summary.tables[f"gaps/{config}"] = table.height

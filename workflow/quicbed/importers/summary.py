@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from quicbed.base import durable
+from quicbed.base.untrusted import shown
 
 SUMMARY_FILE = "import.json"
 """Written last: where it is, the tables beside it are whole."""
@@ -57,11 +59,11 @@ class Summary:
 
     def skip(self, reason: str, where: str) -> None:
         """Something was left out; equal reasons are counted together."""
-        self._skipped.setdefault(reason, _Reason()).add(where)
+        self._skipped.setdefault(shown(reason), _Reason()).add(shown(where))
 
     def differ(self, what: str, where: str) -> None:
         """The copy contradicts itself; *what* says which side is in the tables."""
-        self._differences.setdefault(what, _Reason()).add(where)
+        self._differences.setdefault(shown(what), _Reason()).add(shown(where))
 
     @property
     def skipped(self) -> dict[str, int]:
@@ -104,9 +106,7 @@ class Summary:
                 for reason, found in _sorted(reasons)
             ]
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{file.name}.partial")
-        partial.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        partial.replace(file)
+        durable.write_json(file, document)
 
 
 def _sorted(reasons: dict[str, _Reason]) -> list[tuple[str, _Reason]]:

@@ -1,6 +1,6 @@
 """The tables that imports write, beside those of our own runs.
 
-``runs.parquet`` has every column of the table of our own runs (`quicbed.runs.SCHEMA`), so that the two can be put
+``runs.parquet`` has every column of the table of our own runs (`quicbed.store.runs.SCHEMA`), so that the two can be put
 together with ``polars.concat(..., how="diagonal")``, and the columns `PUBLISHED` after them. One row is one repetition,
 whatever became of it. What a data set does not tell is null, never a default of ours.
 """
@@ -13,8 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from quicbed import runs
 from quicbed.importers.summary import Summary
+from quicbed.store import runs
 
 PUBLISHED: dict[str, pl.DataType] = {
     "repetition": pl.Int64(),  # as numbered in the copy, from 1; `block` counts the same from 0

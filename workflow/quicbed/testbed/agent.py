@@ -17,7 +17,8 @@ agent itself is killed, the next one does it before anything else; so does `pyth
 typed on the host.
 
 **Programs.** Each is the leader of a session and ends with the agent (PR_SET_PDEATHSIG). It carries the agent's
-directory in its environment, as does what it starts, by which the next agent finds what a killed one has left.
+directory in its environment, as does what it starts, by which the next agent finds what a killed one has left. One that
+is confined is in a namespace of processes of its own (pid_namespaces(7)), with which all that it has started ends.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ import json
 import os
 import platform
 import re
+import resource
+import select
 import shutil
 import signal
 import socket
@@ -41,6 +44,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +60,8 @@ ENDING_TIMEOUT_S = 20.0
 COPY_TIMEOUT_S = 270.0
 """For what reads or copies everything that was deployed; less than the controller waits."""
 POLL_S = 0.002
+AWAITED_BYTES = 2**20
+"""Beginning of a file in which a text is waited for."""
 ECHO_TIMEOUT_S = 3.0
 MARK = "QUICBED_AGENT"
 """Environment variable of every program, with the agent's directory."""
@@ -68,6 +74,8 @@ HOSTS_END = "# quicbed: end"
 # linux/prctl.h
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# linux/sched.h
+_CLONE_NEWPID = 0x20000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # Parameters of the kernel that tell how processors, timers and memory are used; others are nobody's business.
@@ -146,6 +154,14 @@ def _packages(cpus: Iterable[int]) -> list[int]:
     return sorted(found.values())
 
 
+def process_namespace() -> str:
+    """A name of the namespace that numbers of processes are of, while this boot lasts."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
 def start_ticks(pid: int) -> int | None:
     """When a living process was started, in clock ticks since boot (proc_pid_stat(5), field 22)."""
     text = read_text(f"/proc/{pid}/stat")
@@ -155,10 +171,21 @@ def start_ticks(pid: int) -> int | None:
     return int(fields[19]) if fields[0] not in ("Z", "X") else None
 
 
+def open_plain(path: str, *, follow: bool = True) -> int:
+    """A descriptor to read a regular file with, without waiting for a FIFO; OSError for whatever else may be there."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
+    return descriptor
+
+
 def write_whole(path: Path, text: str) -> None:
     """Replace a file, whole or not at all, and have it on disk on return."""
     part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
+    part.unlink(missing_ok=True)  # never through a link that somebody left here
+    with part.open("x", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -210,22 +237,32 @@ def tree_digest(directory: Path, leave: Container[str] = ()) -> str:
 class Child:
     """A program that this agent has started, leader of its own session."""
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], first: int | None = None) -> None:
+        """*first* is a descriptor of the first process of its namespace, if it has one of its own."""
         self.popen = popen
+        self.first = first
         self.pid = popen.pid
         self.ended = asyncio.Event()
         self.exit: dict[str, Any] | None = None
 
     def kill(self) -> None:
-        """End its whole process group; its number is its own until it is reaped."""
+        """End its whole process group and namespace; its number is its own until it is reaped."""
         if self.exit is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+            if self.first is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self.first, signal.SIGKILL)
 
     def reap(self) -> None:
         """Keep how a program ended that has; what is left of its group is killed."""
         self.kill()
         _, status, usage = os.wait4(self.pid, 0)
+        if self.first is not None:
+            # it ends after all that was in the namespace, and is reaped as others are
+            select.select([self.first], [], [], ENDING_TIMEOUT_S)
+            os.close(self.first)
+            self.first = None
         code = os.waitstatus_to_exitcode(status)
         self.popen.returncode = code
         self.exit = {
@@ -245,6 +282,51 @@ def find_program(name: str) -> str:
     return found
 
 
+_LIMITS = {
+    "file_bytes": resource.RLIMIT_FSIZE,
+    "memory_bytes": resource.RLIMIT_DATA,
+    "open_files": resource.RLIMIT_NOFILE,
+}
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _new_namespace(mark: str) -> Iterator[int]:
+    """What is started in the context is in a namespace of processes of its own.
+
+    Gives a descriptor of its first process, with which all in it ends, and which ends if the context fails.
+    """
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.unshare(_CLONE_NEWPID):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        sleep = subprocess.Popen(
+            [find_program("sleep"), "infinity"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={MARK: mark},
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        first = os.pidfd_open(sleep.pid)
+        sleep.returncode = 0  # it is reaped as others are
+        try:
+            yield first
+        except BaseException:
+            signal.pidfd_send_signal(first, signal.SIGKILL)
+            os.close(first)
+            raise
+    finally:
+        # what this agent starts from now on is as before
+        _libc.setns(own, _CLONE_NEWPID)
+        os.close(own)
+
+
 class Programs:
     """Every program of this agent, and whatever those have started."""
 
@@ -262,33 +344,56 @@ class Programs:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
         cpus: Sequence[int] | None = None,
+        inherited: Sequence[str] = ("*",),
+        limits: Mapping[str, int] | None = None,
+        own_namespace: bool = False,
     ) -> Child:
-        """Start a program that ends with this agent, on the processors *cpus* alone if they are given."""
+        """Start a program that ends with this agent, on the processors *cpus* alone if they are given.
+
+        Of this agent's environment it has the variables whose names match *inherited*. *limits* are those of each of
+        its processes: `file_bytes`, `memory_bytes`, `open_files`. What it starts ends with it in its *own_namespace*.
+        """
         agent = os.getpid()
 
         def prepare() -> None:
             # The agent has one thread, so that code between fork and exec is safe.
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != agent:
+            # 0: the parent is in another namespace
+            if os.getppid() not in (agent, 0):
                 os._exit(1)
             if cpus:
                 os.sched_setaffinity(0, cpus)
+            for name, number in _LIMITS.items():
+                if limits:
+                    hard = resource.getrlimit(number)[1]
+                    value = limits[name] if hard == resource.RLIM_INFINITY else min(limits[name], hard)
+                    resource.setrlimit(number, (value, value))
 
         path = f"{os.environ.get('PATH', '')}:{SYSTEM_DIRECTORIES}".lstrip(":")
+        known = {
+            name: value
+            for name, value in os.environ.items()
+            if any(fnmatchcase(name, pattern) for pattern in inherited)
+        }
+        words = [find_program(argv[0]), *argv[1:]]
+        if own_namespace:
+            words = [find_program("unshare"), "--mount-proc", "--", *words]
+        first = None
         try:
-            popen = subprocess.Popen(
-                [find_program(argv[0]), *argv[1:]],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env={**os.environ, "PATH": path, **(env or {})},
-                cwd=cwd,
-                start_new_session=True,
-                preexec_fn=prepare,
-            )
+            with _new_namespace(self.mark) if own_namespace else contextlib.nullcontext() as first:
+                popen = subprocess.Popen(
+                    words,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env={**known, "PATH": path, **(env or {})},
+                    cwd=cwd,
+                    start_new_session=True,
+                    preexec_fn=prepare,
+                )
         except (OSError, subprocess.SubprocessError) as error:
             raise AgentError(f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}") from None
-        child = Child(popen)
+        child = Child(popen, first)
         self.children[child.pid] = child
         return child
 
@@ -1148,6 +1253,7 @@ class Agent:
         self.heard = time.monotonic()
         self.lock: int | None = None
         self.spawned: dict[int, Child] = {}
+        self.namespaces: bool | None = None
         self.running: set[asyncio.Task[None]] = set()
         self.echoes: list[asyncio.DatagramTransport] = []
         self.over = asyncio.Event()
@@ -1287,7 +1393,8 @@ class Agent:
         *replace* is a holder that is known to be dead: its agent is ended first. A host that is taken is cleaned up
         after whoever had it before.
         """
-        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.fchmod(descriptor, 0o600)  # who can open a file can lock it
         deadline = time.monotonic() + ENDING_TIMEOUT_S
         begin = time.monotonic()
         asked = False
@@ -1299,6 +1406,11 @@ class Agent:
                 pass
             known = _written_holder(descriptor)
             ours = known is not None and replace is not None and known.get("session") == replace.get("session")
+            space = known.get("agent_space") if known is not None else None
+            if isinstance(space, list) and space[:1] == [boot_id()] and space != [boot_id(), process_namespace()]:
+                # it cannot be seen from this namespace, where its number is somebody else's
+                os.close(descriptor)
+                return known
             if known is not None and ours and start_ticks(known["agent"]) == known["agent_ticks"]:
                 # the first signal lets it put everything back itself
                 late = time.monotonic() - begin > ENDING_TIMEOUT_S / 2
@@ -1313,7 +1425,8 @@ class Agent:
                 os.close(descriptor)
                 return known or {"who": "an unknown program"}
             await asyncio.sleep(0.02)
-        content = {**holder, "agent": os.getpid(), "agent_ticks": start_ticks(os.getpid())}
+        own = {"agent": os.getpid(), "agent_ticks": start_ticks(os.getpid())}
+        content = {**holder, **own, "agent_space": [boot_id(), process_namespace()]}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(content).encode(), 0)
         self.lock = descriptor
@@ -1441,14 +1554,39 @@ class Agent:
         env: dict[str, str] | None = None,
         cwd: str | None = None,
         cpus: list[int] | None = None,
+        inherited: Sequence[str] = ("*",),
+        confined: dict[str, int] | None = None,
     ) -> int:
-        """Start a program with its output in files; returns its process id."""
+        """Start a program with its output in files; returns its process id.
+
+        One that is *confined* is limited (`Programs.start`), and has a namespace of its own where the kernel makes one.
+        """
         self._locked()
+        own = confined is not None and await self._has_namespaces()
         with open(stdout, "wb") as out, open(stderr, "wb") as err:
-            more = {**(env or {}), MARK: self.programs.mark}
-            child = self.programs.start(argv, stdout=out.fileno(), stderr=err.fileno(), env=more, cwd=cwd, cpus=cpus)
+            child = self.programs.start(
+                argv,
+                stdout=out.fileno(),
+                stderr=err.fileno(),
+                env={**(env or {}), MARK: self.programs.mark},
+                cwd=cwd,
+                cpus=cpus,
+                inherited=inherited,
+                limits=confined,
+                own_namespace=own,
+            )
         self.spawned[child.pid] = child
         return child.pid
+
+    async def _has_namespaces(self) -> bool:
+        """Whether programs can be given a namespace of processes with a /proc of its own; tried once."""
+        if self.namespaces is None:
+            try:
+                tried = await self.programs.run(["unshare", "--pid", "--fork", "--mount-proc", "true"])
+                self.namespaces = tried[0] == 0
+            except AgentError:
+                self.namespaces = False
+        return self.namespaces
 
     def _child(self, pid: int) -> Child:
         child = self.spawned.get(pid)
@@ -1505,9 +1643,11 @@ class Agent:
         deadline = time.monotonic() + timeout
         while True:
             ended = child.exit is not None
-            with contextlib.suppress(FileNotFoundError):
-                content = Path(path).read_bytes()
-                if text.encode() in content and content.endswith(b"\n"):
+            # not there yet, or not a file
+            with contextlib.suppress(OSError), open(open_plain(path, follow=False), "rb") as file:
+                content = file.read(AWAITED_BYTES)
+                file.seek(-1, os.SEEK_END)
+                if text.encode() in content and file.read(1) == b"\n":
                     return "found"
             if ended:
                 return "ended"
@@ -1522,7 +1662,7 @@ class Agent:
         size = min(size, MAX_BLOB)
         content = b""
         # in pieces: the kernel reserves memory for as much as is asked of a file in /proc/sys
-        with open(path, "rb", buffering=0) as file:
+        with open(open_plain(path), "rb", buffering=0) as file:
             if offset:
                 file.seek(offset)
             while len(content) < size and (piece := file.read(min(size - len(content), PIECE))):
@@ -1760,6 +1900,7 @@ async def _restore(directory: Path) -> int:
     programs = Programs(directory)
     asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, programs.reap)
     with open(directory / "lock", "a+b") as lock:
+        os.fchmod(lock.fileno(), 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -18,10 +18,15 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from quicbed.base.hostile import end_of_plain, read_plain
+from quicbed.config.model import Limits
+
 Role = Literal["client", "middle", "server", "tap"]
 ROLES: tuple[Role, ...] = ("client", "middle", "server")
 
 _POLL_S = 0.002
+_AWAITED_BYTES = 2**20
+"""Beginning of a file in which a text is waited for."""
 
 # Debian packages of the tools a testbed calls, for error messages.
 PACKAGES = {
@@ -131,6 +136,17 @@ class Completed:
 
 
 @dataclass(frozen=True)
+class Confined:
+    """What a program of other people may use, each of its processes for itself."""
+
+    file_bytes: int
+    """Size of the files that it writes."""
+    memory_bytes: int
+    """Its data segment: what it has allocated."""
+    open_files: int
+
+
+@dataclass(frozen=True)
 class Exit:
     """How a program ended and what it used, from wait4(2); its waited-for children are included.
 
@@ -231,6 +247,8 @@ class Host(ABC):
     """IPv4 address on the measured link; ``None`` for the middle, which only forwards frames."""
     interface: str
     """Interface on the measured link; on the middle the tap, its port towards the server."""
+    limits: Limits = Limits()
+    """What is taken at most from the host, and from programs on it."""
 
     @property
     def where(self) -> str:
@@ -265,10 +283,13 @@ class Host(ABC):
         stderr: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        confined: Confined | None = None,
     ) -> Process:
         """Start a program with its output in files of this host.
 
-        *env* is added to the environment that programs have on this host.
+        *env* is added to the variables that programs are given on this host (`quicbed.base.environment`). What a
+        *confined* one has started ends with it, whatever session it is in, where the kernel has namespaces of
+        processes.
         """
 
     def provide(self, directory: Path) -> Path:
@@ -305,14 +326,14 @@ class Host(ABC):
     def await_text(self, path: Path, text: str, process: Process, timeout: float) -> bool:
         """Wait until a file that a program writes has *text* in a complete line; ``False`` if the program has ended.
 
+        Links and FIFOs of this name are no such files.
         :class:`TimeoutError` after *timeout* seconds.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             ended = process.poll() is not None
-            with contextlib.suppress(FileNotFoundError):
-                content = path.read_bytes()
-                if text.encode() in content and content.endswith(b"\n"):
+            with contextlib.suppress(OSError):  # not there yet, or not a file
+                if text.encode() in read_plain(path, _AWAITED_BYTES) and end_of_plain(path, 1) == b"\n":
                     return True
             if ended:
                 return False
@@ -328,6 +349,8 @@ class Testbed(ABC):
     name: str
     kind: str
     hosts: dict[Role, Host]
+    limits: Limits = Limits()
+    """What is taken at most from hosts and endpoints."""
 
     @property
     def client(self) -> Host:
@@ -396,6 +419,15 @@ class Testbed(ABC):
         ``link.lost_to_client`` and ``link.lost_to_server`` are the frames that the link was asked to lose.
         What netstat and ``ethtool -S`` show of a host is below ``<role>.netstat.`` and ``<role>.ethtool.``.
         """
+
+    sample_s = 1.0
+    """Seconds between two samples of :meth:`sent_by_server` that do not disturb what is measured."""
+
+    def sent_by_server(self) -> int | None:
+        """Bytes of frames that the server's interface has sent so far, as the kernel counts them; ``None`` where
+        nothing counts them.
+        """
+        return None
 
     @abstractmethod
     def capture(

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quicbed import capture as pcap
-from quicbed.config import CaptureCommand
-from quicbed.config import Testbed as Settings
+from quicbed.config.model import CaptureCommand
+from quicbed.config.model import Testbed as Settings
+from quicbed.wire import pcap
 
 from .base import Capture, Host, TestbedError
 

@@ -22,16 +22,14 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from . import uml
-from .base import TestbedError
+from .base import Completed, TestbedError
 from .process import cpu_seconds, find_program
 from .shaping import constant_delay, root_qdisc, verify_delay
-
-if TYPE_CHECKING:
-    from .local import LocalHost
 
 CLIENT_END = "delay0"
 SERVER_END = "delay1"
@@ -89,6 +87,19 @@ def uml_problem() -> str | None:
     return None
 
 
+class Middle(Protocol):
+    """The namespace between the two ends of the link, as far as a delay line needs it."""
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Result of a call made in the namespace."""
+
+    def start(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a program in the namespace."""
+
+    def run(self, argv: Sequence[str], *, check: bool = True) -> Completed:
+        """Run a program in the namespace to its end."""
+
+
 class DelayLine(ABC):
     """Joins `delay0` and `delay1` in the middle's namespace; both exist, down, until it is closed."""
 
@@ -112,7 +123,7 @@ class DelayLine(ABC):
         """End what delays; the interfaces go with the namespace."""
 
 
-def open_line(middle: LocalHost, directory: Path, *, netem: bool) -> DelayLine:
+def open_line(middle: Middle, directory: Path, *, netem: bool) -> DelayLine:
     """A delay line in the middle's namespace; *directory* is for its files alone."""
     return _Netem(middle) if netem else _UserModeLinux(middle, directory)
 
@@ -135,7 +146,7 @@ class _Netem(DelayLine):
 
     description = "netem"
 
-    def __init__(self, middle: LocalHost) -> None:
+    def __init__(self, middle: Middle) -> None:
         self._middle = middle
         middle.run(["ip", "link", "add", CLIENT_END, "type", "veth", "peer", "name", SERVER_END])
 
@@ -156,7 +167,7 @@ class _Pulse:
     with the next one. The frames go to the address of MAC control, which no bridge forwards (IEEE 802.1Q, 8.6.3).
     """
 
-    def __init__(self, middle: LocalHost) -> None:
+    def __init__(self, middle: Middle) -> None:
         self._sockets = [middle.call(self._open, port) for port in (CLIENT_END, SERVER_END)]
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="quicbed-pulse", daemon=True)
@@ -185,7 +196,7 @@ class _Pulse:
 class _UserModeLinux(DelayLine):
     """Two TAP devices bridged by a user-mode Linux with netem."""
 
-    def __init__(self, middle: LocalHost, directory: Path) -> None:
+    def __init__(self, middle: Middle, directory: Path) -> None:
         reason = uml_problem()
         if reason is not None:
             raise TestbedError(f"no delay: kernel has no netem, and {reason}")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from quicbed import march
+from quicbed.plan import march
 
 from .agent import tree
 

@@ -27,17 +27,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from quicbed.base import environment
+
 from . import counters as parse
 from . import facts as machine_facts
-from .base import (
-    ROLES,
-    Capture,
-    Completed,
-    Host,
-    LinkSettings,
-    Role,
-    TestbedError,
-)
+from .base import ROLES, Capture, Completed, Confined, Host, LinkSettings, Role, TestbedError
 from .capture import Command, Tcpdump, Tool, capturing
 from .delay import CLIENT_END, SERVER_END, DelayLine, open_line
 from .ethtool import Statistics
@@ -46,14 +40,8 @@ from .features import LOCAL_TESTBED_NEEDS, UDP_SEGMENT, features, has_capabiliti
 from .lifecycle import Attempts, LockedTestbed
 from .lock import HostSetting, State, host_settings_lock, runtime_directory
 from .loss import LinkLoss
-from .namespace import (
-    RUN_NETNS,
-    NamespaceThread,
-    is_namespace,
-    kill_processes,
-    setns,
-)
-from .process import LocalProcess, finish, require_tools, start
+from .namespace import RUN_NETNS, NamespaceThread, is_namespace, kill_processes, setns
+from .process import LocalProcess, finish, require_tools, start, start_confined
 from .shaping import burst_bytes, root_qdisc, rtt_problem, tcp_settings, token_bucket, verify_token_bucket
 
 _PREFIX = "quicbed-"
@@ -209,11 +197,16 @@ class LocalHost(Host):
         stderr: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        confined: Confined | None = None,
     ) -> LocalProcess:
+        first = None
         with stdout.open("wb") as out, stderr.open("wb") as err:
-            whole = None if env is None else {**os.environ, **env}
-            popen = self.start(argv, stdout=out, stderr=err, env=whole, cwd=cwd)
-        process = LocalProcess(popen)
+            options: dict[str, Any] = {"stdout": out, "stderr": err, "env": environment.named(env), "cwd": cwd}
+            if confined is None:
+                popen = self.start(argv, **options)
+            else:
+                popen, first = self.call(lambda: start_confined(self.name, argv, confined, **options))
+        process = LocalProcess(popen, first)
         self._spawned = [other for other in self._spawned if other.poll() is None]
         self._spawned.append(process)
         return process
@@ -750,6 +743,12 @@ class LocalTestbed(LockedTestbed):
         for minutes, load in zip((1, 5, 15), os.getloadavg(), strict=True):
             values[f"machine.load_{minutes}m"] = load
         return values
+
+    sample_s = 0.05
+
+    def sent_by_server(self) -> int | None:
+        server = self._local["server"]
+        return parse.parse_devices(server.read_again("/proc/net/dev"))[server.interface]["tx_bytes"]
 
     @contextmanager
     def capture(

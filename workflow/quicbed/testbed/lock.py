@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .agent import start_ticks
+from quicbed.base import durable
+
+from .agent import boot_id, process_namespace, start_ticks
 from .base import TestbedError
 
 STATE_FORMAT = 1
@@ -37,10 +40,33 @@ def runtime_directory() -> Path:
         except OSError:
             continue
         if os.access(directory, os.W_OK):
+            require_own(directory)
             return directory
     raise TestbedError(
         f"cannot write to {candidates[0] / 'quicbed'}; run as root, or set XDG_RUNTIME_DIR to a writable directory"
     )
+
+
+def require_own(directory: Path) -> None:
+    """TestbedError unless a directory for locks and state belongs to this user, and nobody else may write to it."""
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise TestbedError(
+            f"{directory}: is not a directory of this user that nobody else may write to; move it out of the way, or: "
+            f"chown {os.geteuid()} {directory}; chmod go-w {directory}"
+        )
+
+
+def _open_lock(path: Path) -> int:
+    """A lock file that only this user can open, and so lock."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
+def _space() -> list[str]:
+    """What the number of a process is of: this boot, and the namespace of processes."""
+    return [boot_id(), process_namespace()]
 
 
 @dataclass(frozen=True)
@@ -50,17 +76,19 @@ class _Holder:
     pid: int
     start_ticks: int | None
     since: str
+    space: list[str] | None = None
+    """What `_space` says where the holder is."""
 
     @classmethod
     def this_process(cls) -> _Holder:
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(os.getpid(), start_ticks(os.getpid()), since)
+        return cls(os.getpid(), start_ticks(os.getpid()), since, _space())
 
     @classmethod
     def parse(cls, content: bytes) -> _Holder | None:
         try:
             fields = json.loads(content)
-            return cls(int(fields["pid"]), int(fields["start_ticks"]), str(fields["since"]))
+            return cls(int(fields["pid"]), int(fields["start_ticks"]), str(fields["since"]), fields.get("space"))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -68,6 +96,9 @@ class _Holder:
         return json.dumps(vars(self)).encode()
 
     def is_alive(self) -> bool:
+        """Whether it runs, as far as can be seen from here; one of another namespace does."""
+        if self.space is not None and self.space != _space():
+            return self.space[:1] == [boot_id()]  # of an earlier boot nobody runs
         return self.start_ticks is not None and start_ticks(self.pid) == self.start_ticks
 
     def __str__(self) -> str:
@@ -92,7 +123,7 @@ class Lock:
 
     def acquire(self) -> None:
         """Take the lock; :class:`TestbedError` naming its holder if another driver has it."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open_lock(self._path)
         try:
             deadline = time.monotonic() + _INHERITED_TIMEOUT_S
             while not _try_lock(descriptor):
@@ -123,7 +154,7 @@ class Lock:
 @contextmanager
 def host_settings_lock(directory: Path) -> Iterator[None]:
     """Held by any testbed's driver while it changes a setting of the whole machine."""
-    descriptor = os.open(directory / "host-settings.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _open_lock(directory / "host-settings.lock")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -164,9 +195,7 @@ class State:
             "namespaces": self.namespaces,
             "host_settings": [vars(setting) for setting in self.host_settings],
         }
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(content, indent=1) + "\n")
-        part.replace(path)
+        durable.write_json(path, content)
 
     @classmethod
     def read(cls, path: Path) -> State | None:

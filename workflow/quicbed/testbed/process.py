@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import os
+import resource
 import select
 import shutil
 import signal
@@ -12,11 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from .base import PACKAGES, Completed, Exit, Process, TestbedError
+from .base import PACKAGES, Completed, Confined, Exit, Process, TestbedError
 
 # Root's PATH lacks these for some ways of becoming root.
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+_CLONE_NEWPID = 0x20000000
+_ENDING_S = 20.0
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def find_program(name: str, cwd: Path | None = None) -> str | None:
@@ -85,6 +92,68 @@ def start(
     )
 
 
+def _check(result: int) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def start_confined(
+    where: str,
+    argv: Sequence[str],
+    confined: Confined,
+    *,
+    stdout: IO[bytes],
+    stderr: IO[bytes],
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes] | None]:
+    """As :func:`start`, in a namespace of processes (pid_namespaces(7)) of its own and with limits.
+
+    Returns the program and the namespace's first process, with which all in it ends, whatever session it is in; None
+    where the kernel makes no such namespace.
+    """
+    _program(where, argv[0], cwd)  # whose absence the programs before it would tell in their words
+    limited = ["prlimit", "--core=0"]
+    for option, number, value in (
+        ("fsize", resource.RLIMIT_FSIZE, confined.file_bytes),
+        ("data", resource.RLIMIT_DATA, confined.memory_bytes),
+        ("nofile", resource.RLIMIT_NOFILE, confined.open_files),
+    ):
+        hard = resource.getrlimit(number)[1]
+        limited.append(f"--{option}={value if hard == resource.RLIM_INFINITY else min(value, hard)}")
+    limited.append("--")
+    if not has_process_namespaces():
+        return start(where, [*limited, *argv], stdout=stdout, stderr=stderr, env=env, cwd=cwd), None
+    own = os.open("/proc/thread-self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.unshare(_CLONE_NEWPID))
+        quiet = subprocess.DEVNULL
+        first = start(where, ["sleep", "infinity"], stdout=quiet, stderr=quiet, env={"PATH": _SYSTEM_DIRECTORIES})
+        try:
+            # its own /proc: what is in there by number would be other processes
+            inside = [*limited, "unshare", "--mount-proc", "--", *argv]
+            return start(where, inside, stdout=stdout, stderr=stderr, env=env, cwd=cwd), first
+        except BaseException:
+            first.kill()
+            first.wait()
+            raise
+    finally:
+        # what this thread starts from now on is as before
+        _check(_libc.setns(own, _CLONE_NEWPID))
+        os.close(own)
+
+
+@functools.cache
+def has_process_namespaces() -> bool:
+    """Whether programs can be given a namespace of processes with a /proc of its own."""
+    try:
+        argv = [_program("this machine", "unshare", None), "--pid", "--fork", "--mount-proc", "true"]
+        return subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0
+    except (TestbedError, OSError, subprocess.TimeoutExpired):
+        return False
+
+
 def _kill_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGKILL)
@@ -142,10 +211,12 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 class LocalProcess(Process):
-    """A program on this machine, started with :func:`start`."""
+    """A program on this machine, started with :func:`start` or :func:`start_confined`."""
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], first: subprocess.Popen[bytes] | None = None) -> None:
+        """*first* is the first process of its namespace, if it has one of its own."""
         self._popen = popen
+        self._first = first
         self.pid = popen.pid
         self._exit: Exit | None = None
         self._lock = threading.Lock()
@@ -159,9 +230,12 @@ class LocalProcess(Process):
             # own.
             if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return None
-            _kill_group(self.pid)
+            self._kill_all()
             _, status, usage = os.wait4(self.pid, 0)
             os.close(self._pidfd)
+            if self._first is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # something is stuck in the kernel
+                    self._first.wait(_ENDING_S)  # it ends after all that was in the namespace
             self._popen.returncode = os.waitstatus_to_exitcode(status)
             self._exit = Exit(
                 returncode=self._popen.returncode,
@@ -170,6 +244,12 @@ class LocalProcess(Process):
                 max_rss_bytes=usage.ru_maxrss * 1024,
             )
             return self._exit
+
+    def _kill_all(self) -> None:
+        """Kill its group and, if it has a namespace of its own, all that is in there."""
+        _kill_group(self.pid)
+        if self._first is not None:
+            self._first.kill()
 
     def wait(self, timeout: float) -> Exit:
         done = self.poll()
@@ -186,7 +266,7 @@ class LocalProcess(Process):
         with self._lock:
             if self._exit is None:
                 if number == signal.SIGKILL:
-                    _kill_group(self.pid)
+                    self._kill_all()
                 else:
                     signal.pidfd_send_signal(self._pidfd, number)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -30,18 +31,23 @@ import time
 import uuid
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeVar
 
-from quicbed.config import Interface, SshHost, SshMachine, TapHost, cpu_ranges, cpus_of
-from quicbed.config import Testbed as Settings
+from pydantic import TypeAdapter, ValidationError
+
+from quicbed.base import durable, environment
+from quicbed.base.hostile import one_line
+from quicbed.config.model import CpuList, Interface, SshHost, SshMachine, TapHost, cpu_ranges, cpus_of
+from quicbed.config.model import Testbed as Settings
 
 from . import counters as parse
-from .agent import AgentError, ifb_name, shown, start_ticks, tree, tree_digest, write_whole
+from .agent import AgentError, boot_id, ifb_name, process_namespace, shown, start_ticks, tree, tree_digest
 from .base import (
     PACKAGES,
     Capture,
     Completed,
+    Confined,
     Exit,
     Host,
     HostLostError,
@@ -55,6 +61,7 @@ from .deploy import libc_problem, march_problem
 from .facts import host_id
 from .features import Feature
 from .lifecycle import Attempts, LockedTestbed
+from .lock import require_own
 from .process import installation
 from .shaping import egress, root_qdisc, rtt_problem, tcp_settings, verify_egress
 from .ssh import REQUEST_TIMEOUT_S, Connection, Loop, UnreachableError
@@ -62,6 +69,8 @@ from .ssh import REQUEST_TIMEOUT_S, Connection, Loop, UnreachableError
 RECORD_FORMAT = 1
 ENDS: tuple[Literal["client"], Literal["server"]] = ("client", "server")
 _PIECE = 2**20
+_COPIES = 8
+"""Files that are copied from a host at the same time."""
 _COPY_LIMIT_S = 10 * REQUEST_TIMEOUT_S
 """For what reads or writes a whole directory tree on a host."""
 _RECONNECT_S = 60.0
@@ -124,9 +133,10 @@ def state_directory() -> Path:
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     directory = Path(base) / "quicbed"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as error:
         raise TestbedError(f"{directory}: {error.strerror}; set XDG_STATE_HOME to a directory to write to") from None
+    require_own(directory)
     return directory
 
 
@@ -154,7 +164,7 @@ class Record:
     def save(self) -> None:
         """Have it on disk, or no file if nothing is changed."""
         if self.hosts:
-            write_whole(self.path, json.dumps({"format": RECORD_FORMAT, "hosts": self.hosts}, indent=1) + "\n")
+            durable.write_json(self.path, {"format": RECORD_FORMAT, "hosts": self.hosts})
         else:
             self.path.unlink(missing_ok=True)
 
@@ -168,6 +178,56 @@ class Record:
                 known["entries"] += same
             if change["after"] not in same[0]["after"]:
                 same[0]["after"].append(change["after"])
+
+
+V = TypeVar("V")
+
+
+def _of(kind: type[V], value: Any, where: str) -> V:
+    """An answer that has to be of a kind; TestbedError where a host sends another."""
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TestbedError(f"{where}: answers with a {type(value).__name__} where {kind.__name__} is expected")
+    return value
+
+
+def _seconds(value: Any, where: str) -> float | None:
+    """A time in seconds that a host tells, if it does."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        raise TestbedError(f"{where}: answers with no time in seconds")
+    return float(value)
+
+
+def _exit(told: Any, where: str) -> Exit:
+    """How a program ended, as its host tells."""
+    found = _of(dict, told, where)
+    user, system = (_seconds(found.get(name), where) for name in ("user_s", "system_s"))
+    code, memory = (_of(int, found.get(name), where) for name in ("returncode", "max_rss_bytes"))
+    return Exit(returncode=code, user_s=user or 0.0, system_s=system or 0.0, max_rss_bytes=memory)
+
+
+_TOLD: dict[type, tuple[str, ...]] = {
+    int: ("uid", "cpus", "memory_bytes", "hugepages", "disk_free_bytes"),
+    str: ("boot_id", "host_id", "kernel", "architecture", "libc", "cpu_model", "cpuinfo", "cpus_online", "python"),
+    list: ("packages", "missing", "optional", "congestion_controls", "cpu_flags", "kernel_parameters"),
+}
+"""What a host tells of itself, by kind; lists are of texts or numbers."""
+
+
+def _hello(told: Any, where: str) -> dict[str, Any]:
+    """What a host tells of itself; TestbedError unless all is of its kind."""
+    found = _of(dict, told, where)
+    for kind, names in _TOLD.items():
+        for name in names:
+            value: Any = _of(kind, found.get(name), where)
+            for one in value if isinstance(value, list) else []:
+                _of(int if name == "packages" else str, one, where)
+    try:
+        TypeAdapter(CpuList).validate_python(found["cpus_online"])
+    except ValidationError:
+        raise TestbedError(f"{where}: tells no list of its processors") from None
+    return found
 
 
 class RemoteProcess(Process):
@@ -185,7 +245,7 @@ class RemoteProcess(Process):
         if self._exit is None:
             limit = timeout + REQUEST_TIMEOUT_S
             found = self._host.request("wait", pid=self.pid, timeout=max(0.0, timeout), time_limit=limit)
-            self._exit = None if found is None else Exit(**found)
+            self._exit = None if found is None else _exit(found, self._host.where)
         return self._exit
 
     def poll(self) -> Exit | None:
@@ -210,14 +270,12 @@ class RemoteProcess(Process):
         self.signal(signal.SIGKILL)
 
     def sample_run_delay(self) -> float | None:
-        delay: float | None = self._host.request("run_delay", pid=self.pid)
-        return delay
+        return _seconds(self._host.request("run_delay", pid=self.pid), self._host.where)
 
     def sample_cpu(self) -> float | None:
         if self._exit is not None:
             return None
-        used: float | None = self._host.request("cpu_time", pid=self.pid)
-        return used
+        return _seconds(self._host.request("cpu_time", pid=self.pid), self._host.where)
 
 
 class RemoteMachine(Host):
@@ -264,11 +322,11 @@ class RemoteMachine(Host):
         if self.connection is not None:
             await self.connection.discard()
         self.connection = await Connection.open(self.where, self.settings, self._config)
-        self.hello = await self.connection.request("hello", optional=[*_OPTIONAL, *self.tools])
+        self.hello = _hello(await self.connection.request("hello", optional=[*_OPTIONAL, *self.tools]), self.where)
         offsets = []
         for _ in range(_CLOCK_READINGS):
             begin = time.time()
-            there = await self.connection.request("ping")
+            there = _seconds(await self.connection.request("ping"), self.where) or 0.0
             end = time.time()
             offsets.append((end - begin, there - (begin + end) / 2))
         # the quickest answer tells best, to half of its time
@@ -319,7 +377,9 @@ class RemoteMachine(Host):
             if package is None or "no such program" not in str(error):
                 raise
             raise TestbedError(f"{error}; install there with: apt-get install {package}") from None
-        done = Completed(tuple(argv), found["returncode"], found["stdout"], found["stderr"])
+        found = _of(dict, found, self.where)
+        code, *said = _of(int, found.get("returncode"), self.where), found.get("stdout"), found.get("stderr")
+        done = Completed(tuple(argv), code, *(_of(str, text, self.where) for text in said))
         if check and done.returncode != 0:
             lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
             reason = lines[-1] if lines else "no message"
@@ -327,8 +387,7 @@ class RemoteMachine(Host):
         return done
 
     def read(self, path: str) -> str:
-        content: bytes = self.request("read", path=path)
-        return content.decode(errors="replace")
+        return _of(bytes, self.request("read", path=path), self.where).decode(errors="replace")
 
     def spawn(
         self,
@@ -338,6 +397,7 @@ class RemoteMachine(Host):
         stderr: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        confined: Confined | None = None,
     ) -> RemoteProcess:
         pid = self.request(
             "spawn",
@@ -347,8 +407,10 @@ class RemoteMachine(Host):
             env=dict(env or {}),
             cwd=None if cwd is None else str(cwd),
             cpus=self._cpus,
+            inherited=[*environment.NAMED],
+            confined=None if confined is None else dataclasses.asdict(confined),
         )
-        return RemoteProcess(self, pid)
+        return RemoteProcess(self, _of(int, pid, self.where))
 
     @property
     def _cpus(self) -> list[int] | None:
@@ -425,9 +487,49 @@ class RemoteMachine(Host):
             self._loop.call(self._collect(place, directory))
 
     async def _collect(self, place: Path, directory: Path) -> None:
-        files = await self.ask("list", path=str(place))
-        await asyncio.gather(*(self.fetch(place / name, directory / name, size) for name, size in files))
+        files = self._listed(directory, await self.ask("list", path=str(place)))
+        # one after the other but for a few: every file that is being copied is open
+        waiting = iter(files)
+
+        async def copy() -> None:
+            for name, target, size in waiting:
+                await self.fetch(place / name, target, size)
+
+        await asyncio.gather(*(copy() for _ in range(_COPIES)))
         await self.ask("remove", path=str(place))
+
+    def _listed(self, directory: Path, told: Any) -> list[tuple[str, Path, int]]:
+        """Names, places here and sizes of files that the host tells of; TestbedError unless all are below *directory*.
+
+        Wrong ones come from a host that is not what it should be, so none of them is taken.
+        """
+        limits, total = self.limits, 0
+        found: dict[Path, tuple[str, Path, int]] = {}
+        rows = _of(list, told, self.where)
+        if len(rows) > limits.files:
+            raise TestbedError(f"{self.where}: {len(rows)} files of a run, more than {limits.files} (limits.files)")
+        for row in rows:
+            pair = _of(list, row, self.where)
+            name, size = _of(str, pair[0] if pair else None, self.where), _of(int, pair[-1], self.where)
+            path, shown = PurePosixPath(name), ascii(name[:100])
+            target = directory / path
+            if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
+                raise TestbedError(f"{self.where}: names {shown}, which is not in the directory of the run")
+            if len(name.encode(errors="surrogateescape")) > limits.path_bytes:
+                raise TestbedError(f"{self.where}: a name of more than {limits.path_bytes} bytes (limits.path_bytes)")
+            total += max(0, size)
+            if size < 0 or total > limits.total_mib << 20:
+                raise TestbedError(f"{self.where}: more than {limits.total_mib} MiB of files (limits.total_mib)")
+            if target in found:
+                raise TestbedError(f"{self.where}: names {shown} twice")
+            found[target] = (name, target, size)
+        for target in found:
+            if any(parent in found for parent in target.parents):
+                raise TestbedError(f"{self.where}: names {str(target.name)[:100]!a} below a file")
+        real = directory.resolve()
+        if any(not parent.is_relative_to(real) for parent in {target.parent.resolve() for target in found}):
+            raise TestbedError(f"{self.where}: names a file that is reached through a link")
+        return list(found.values())
 
     def end_programs(self) -> None:
         """End every program of this host and remove the workspaces."""
@@ -442,10 +544,18 @@ class RemoteMachine(Host):
 
     async def fetch(self, source: Path, target: Path, size: int) -> None:
         """Copy a file of this host."""
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            for offset in range(0, size, _PIECE):
-                file.write(await self.ask("read", path=str(source), offset=offset, size=min(_PIECE, size - offset)))
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # never through a link, nor in the place of what another host has sent
+            with target.open("xb") as file:
+                for offset in range(0, size, _PIECE):
+                    wanted = min(_PIECE, size - offset)
+                    piece = _of(bytes, await self.ask("read", path=str(source), offset=offset, size=wanted), self.where)
+                    if len(piece) > wanted:
+                        raise TestbedError(f"{self.where}: sends {len(piece)} bytes where {wanted} were asked for")
+                    file.write(piece)
+        except (OSError, ValueError) as error:
+            raise TestbedError(f"{self.where}: {target.name[:100]!a}: cannot be kept: {error}") from None
 
     def await_text(self, path: Path, text: str, process: Process, timeout: float) -> bool:
         found = self.request(
@@ -466,7 +576,7 @@ class RemoteMachine(Host):
         readings = []
         for _ in range(_CLOCK_READINGS):
             begin = time.monotonic_ns()
-            there: int = self.request("monotonic")
+            there = _of(int, self.request("monotonic"), self.where)
             end = time.monotonic_ns()
             readings.append((end - begin, there - (begin + end) // 2))
         # the quickest answer tells best, to half of its time
@@ -1001,6 +1111,8 @@ class SshTestbed(LockedTestbed):
             role: RemoteHost(role, self.settings.hosts[role], self._loop, config, tools[role]) for role in ENDS
         }
         self.hosts = dict(self._remote)
+        for machine in self._machines:
+            machine.limits = self.limits
 
     def _connect(self, hosts: Collection[RemoteMachine], patience_s: float) -> None:
         deadline = time.monotonic() + patience_s
@@ -1088,6 +1200,7 @@ class SshTestbed(LockedTestbed):
             "controller": host_id(),
             "pid": os.getpid(),
             "pid_ticks": start_ticks(os.getpid()),
+            "space": [boot_id(), process_namespace()],
         }
         limit = 3 * REQUEST_TIMEOUT_S
         found = host.request("acquire", holder=holder, time_limit=limit)
@@ -1105,11 +1218,16 @@ class SshTestbed(LockedTestbed):
             self._record.save()
 
     def _is_gone(self, holder: Mapping[str, Any]) -> bool:
-        """Whether the controller that has a host is this one, before it lost the connection, or a dead one."""
+        """Whether the controller that has a host is this one, before it lost the connection, or a dead one.
+
+        Only of processes that this one can see is it known that they are dead. A host gives up by itself who says
+        nothing to it any more.
+        """
         if holder.get("session") == self.session:
             return True
         pid, ticks = holder.get("pid"), holder.get("pid_ticks")
-        return holder.get("controller") == host_id() and isinstance(pid, int) and start_ticks(pid) != ticks
+        seen = holder.get("space") == [boot_id(), process_namespace()] and holder.get("controller") == host_id()
+        return seen and isinstance(pid, int) and start_ticks(pid) != ticks
 
     def _put_back(self, attempt: Attempts) -> None:
         if self._loop is not None:
@@ -1308,6 +1426,15 @@ class SshTestbed(LockedTestbed):
         }
 
     def counters(self) -> dict[str, float]:
+        try:
+            return self._counters()
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise TestbedError(
+                f"testbed {self.name}: a host tells no counters of a kernel: {type(error).__name__}: "
+                f"{one_line(error, 200)}"
+            ) from None
+
+    def _counters(self) -> dict[str, float]:
         files = ("net/dev", "net/snmp", "net/netstat", "net/softnet_stat", "stat", "loadavg")
         pressures = {name: f"/proc/pressure/{name}" for name in parse.PRESSURES}
         common = [*(f"/proc/{name}" for name in files), *pressures.values()]
@@ -1357,6 +1484,14 @@ class SshTestbed(LockedTestbed):
             if abs(step) > _CLOCK_STEP_S:
                 found.append(f"{host.where}: the clock was set, by {step:+.3f} s")
         return found
+
+    def sent_by_server(self) -> int | None:
+        server = self._remote["server"]
+        try:
+            devices = parse.parse_devices(server.read("/proc/net/dev"))
+        except (ValueError, LookupError):
+            raise TestbedError(f"{server.where}: /proc/net/dev holds no counters of a kernel") from None
+        return devices[server.interface]["tx_bytes"] if server.interface in devices else None
 
     @contextlib.contextmanager
     def capture(

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import shlex
 import socket
@@ -24,9 +25,10 @@ from typing import Any, TypeVar
 
 import asyncssh
 
-from quicbed.config import SshAddress, SshMachine
+from quicbed.base.hostile import one_line
+from quicbed.config.model import SshAddress, SshMachine
 
-from .agent import LENGTHS
+from .agent import LENGTHS, MAX_BLOB, MAX_HEADER
 from .base import HostLostError, TestbedError
 
 T = TypeVar("T")
@@ -52,7 +54,7 @@ _KNOWN_HOSTS = {
 # Reads which agent is wanted, receives it if it is not there with this content, and becomes it. It reads no byte more:
 # what follows is for the agent.
 _BOOTSTRAP = """
-import hashlib, json, os, sys
+import hashlib, json, os, stat, sys
 def say(**message):
     os.write(1, json.dumps(message).encode() + b"\\n")
 try:
@@ -62,6 +64,11 @@ try:
         raise ValueError("python3 is " + sys.version.split()[0] + ", Python 3.9 or newer is needed")
     directory = os.path.join(wanted["directory"], "agent")
     os.makedirs(directory, 0o755, True)
+    for place in (wanted["directory"], directory):
+        found = os.lstat(place)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise ValueError(place + ": is not a directory that belongs to its user and that nobody else may write to;"
+                " name another as `directory`, or: chown, chmod go-w")
     path = os.path.join(directory, wanted["sha256"] + ".py")
     content = b""
     if os.path.exists(path):
@@ -218,6 +225,8 @@ async def connect(
     """
     options: dict[str, Any] = {
         "preferred_auth": ["publickey"],
+        # whatever the OpenSSH configuration says: nobody there is to log in with the user's keys
+        "agent_forwarding": False,
         "connect_timeout": CONNECT_TIMEOUT_S,
         "login_timeout": CONNECT_TIMEOUT_S,
         "keepalive_interval": PING_S,
@@ -277,6 +286,17 @@ async def connect(
             "and `port`, and that its SSH server runs"
         ) from None
     return connection
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number without an end")
+    return value
 
 
 class Connection:
@@ -358,7 +378,7 @@ class Connection:
         assert self._process is not None  # noqa: S101 (started before)
         with contextlib.suppress(asyncssh.Error, OSError):
             while line := await self._process.stderr.readline():
-                self._said.append(line.decode(errors="replace").strip())
+                self._said.append(one_line(line.decode(errors="replace")))
 
     async def _listen(self) -> None:
         assert self._process is not None  # noqa: S101 (started before)
@@ -366,16 +386,22 @@ class Connection:
         try:
             while True:
                 header, size = LENGTHS.unpack(await stdout.readexactly(LENGTHS.size))
-                answer = json.loads(await stdout.readexactly(header))
+                if header > MAX_HEADER or size > MAX_BLOB:
+                    raise ValueError("message too long")
+                content = await stdout.readexactly(header)
+                answer = json.loads(content, parse_constant=_refuse, parse_float=_finite)
                 blob = await stdout.readexactly(size)
                 future = self._pending.pop(answer["id"], None)
                 if future is None or future.done():
                     continue
                 if "error" in answer:
-                    future.set_exception(TestbedError(f"{self.where}: {answer['error']}"))
+                    future.set_exception(TestbedError(f"{self.where}: {one_line(answer['error'])}"))
                 else:
                     future.set_result(blob if answer.get("bytes") else answer.get("result"))
-        except (asyncssh.Error, OSError, asyncio.IncompleteReadError, ValueError) as error:
+        except (
+            *(asyncssh.Error, OSError, asyncio.IncompleteReadError),
+            *(ValueError, LookupError, TypeError, AttributeError, RecursionError),  # what it sends is no answer
+        ) as error:
             said = f": {self._said[-1]}" if self._said else ""
             reason = getattr(error, "reason", "") or "the agent has ended"
             self._lose(f"the connection was lost: {reason}{said}")

@@ -1,0 +1,105 @@
+"""Browsers that do not draw: figures go on without them, and nobody waits for them twice."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import plotly.graph_objects as go
+import polars as pl
+import pytest
+from choreographer.browsers import Chromium
+
+from quicbed.figures import browser, goodput
+from quicbed.report import notebooks
+
+HAS_CHROMIUM = Chromium.find_browser(skip_local=False) is not None
+
+
+def drawn(name: str) -> goodput.Drawn:
+    table = pl.DataFrame({"experiment": ["e"], "campaign": ["c"], "testbed": ["local"], "scale": ["tiny"]})
+    figure = go.Figure(go.Scatter(y=[1, 2]), {"width": 300, "height": 200})
+    return goodput.Drawn(name, figure, table, ["raw/local/e/c/b0001/x"], "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("exit 1", "fails: "),
+        ("kill -SEGV $$", "fails: "),
+        ("echo '{}' >&4; exit 0", "fails: "),
+        ("exec sleep 600", "does not answer; "),
+        ("trap '' TERM; while :; do :; done", "does not answer; "),
+    ],
+)
+def test_a_browser_that_fails_is_started_once_and_costs_the_images_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+) -> None:
+    fake = tmp_path / "chromium"
+    fake.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/starts\n{script}\n", encoding="utf-8")
+    fake.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(fake))
+    monkeypatch.setattr(browser, "START_TIMEOUT_S", 3.0)
+    out = tmp_path / "figures"
+    (first,) = goodput.save(drawn("first"), out)
+    second, third = goodput.save([drawn("second"), drawn("third")], out)
+    assert first.skipped is not None
+    assert first.skipped.startswith(f"{fake} {says}")
+    assert "\n" not in first.skipped
+    assert "BROWSER_PATH" in first.skipped
+    assert first.skipped == second.skipped == third.skipped
+    names = {path.name for path in out.iterdir()}
+    assert names == {f"{name}.{kind}" for name in ("first", "second", "third") for kind in ("html", "json")} | {
+        "plotly.min.js"
+    }
+    (started,) = (tmp_path / "starts").read_text().split()
+    assert not Path(f"/proc/{started}").exists()
+    told = notebooks.without_images(out)
+    assert told == f"3 figures are HTML only, without SVG, PDF and PNG: {first.skipped}"
+    assert json.loads((out / "first.json").read_text(encoding="utf-8"))["skipped"].endswith(first.skipped)
+
+
+def test_an_empty_file_is_no_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "chromium"
+    fake.touch()
+    fake.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(fake))
+    (saved,) = goodput.save(drawn("first"), tmp_path / "figures")
+    assert saved.skipped is not None
+    assert saved.skipped.startswith(f"{fake} fails: ")
+
+
+def test_a_path_without_a_browser_is_none_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nothing"))
+    (saved,) = goodput.save(drawn("first"), tmp_path / "figures")
+    assert saved.skipped == browser.NOT_FOUND
+
+
+@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
+def test_one_browser_draws_all_figures_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Chromium.find_browser(skip_local=False)
+    counting = tmp_path / "chromium"
+    counting.write_text(f'#!/bin/sh\necho $$ >> {tmp_path}/starts\nexec "{real}" "$@"\n', encoding="utf-8")
+    counting.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(counting))
+    for name in ("first", "second"):
+        (saved,) = goodput.save(drawn(name), tmp_path / "figures")
+        assert saved.skipped is None
+    (started,) = (tmp_path / "starts").read_text().split()
+    os.kill(int(started), 0)  # it waits for more
+    browser.close()
+    assert not Path(f"/proc/{started}").exists()
+    assert notebooks.without_images(tmp_path / "figures") is None
+
+
+@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
+def test_a_figure_that_cannot_be_drawn_does_not_stop_the_next(tmp_path: Path) -> None:
+    wrong = drawn("wrong")
+    wrong.figure.update_layout(width=10**7)
+    (saved,) = goodput.save(wrong, tmp_path / "figures")
+    assert saved.skipped is not None
+    assert saved.skipped.startswith("Chromium could not render: ")
+    assert {path.suffix for path in saved.files} == {".html", ".json"}
+    (good,) = goodput.save(drawn("good"), tmp_path / "figures")
+    assert good.skipped is None

@@ -1,0 +1,103 @@
+"""Files written whole: what is on disk after success, an error, a link in the way."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from quicbed.base import durable
+
+
+def test_a_file_is_replaced_and_nothing_else_stays(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    durable.write_text(file, "old\n")
+    durable.write_json(file, {"b": [1, "±"], "a": None}, sort_keys=True)
+    assert file.read_bytes() == '{\n "a": null,\n "b": [\n  1,\n  "±"\n ]\n}\n'.encode()
+    assert [left.name for left in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_content_is_on_disk_before_its_name_and_the_name_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        calls.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    def replace(self: Path, target: Path) -> Path:
+        calls.append(f"-> {target.name}")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    durable.write_bytes(tmp_path / "run.json", b"1")
+    assert calls == [".run.json.partial", "-> run.json", tmp_path.name]
+
+
+def test_a_tree_is_on_disk_before_it_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path / "partial"
+    (made / "logs").mkdir(parents=True)
+    (made / "run.json").write_text("{}")
+    (made / "logs" / "client").write_text("x")
+    (made / "dangling").symlink_to("nowhere")
+    os.mkfifo(made / "fifo")
+    calls: list[str] = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        calls.append(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path).as_posix())
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    durable.move(made, tmp_path / "run")
+    assert calls == ["partial/logs/client", "partial/logs", "partial/run.json", "partial", "."]
+    assert (tmp_path / "run" / "logs" / "client").read_text() == "x"
+    assert not made.exists()
+    file = tmp_path / "file.partial"
+    file.write_text("x")
+    durable.move(file, tmp_path / "file")
+    assert calls[-2:] == ["file.partial", "."]
+
+
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    durable.write_text(file, "old")
+    with pytest.raises(ValueError, match="Out of range float"):
+        durable.write_json(file, {"goodput": math.nan})
+    with pytest.raises(UnicodeEncodeError):
+        durable.write_text(file, "\ud800")
+    with pytest.raises(FileNotFoundError), durable.replacing(file) as partial:
+        partial.rename(tmp_path / "elsewhere" / "half")
+    assert file.read_text() == "old"
+    assert [left.name for left in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_what_utf8_cannot_say_is_escaped_in_json(tmp_path: Path) -> None:
+    said = {"name \udcff": "\ud800 \\ud800 ü"}
+    durable.write_json(tmp_path / "file", said)
+    assert json.loads((tmp_path / "file").read_bytes()) == said
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("kept")
+    file = tmp_path / "file"
+    file.symlink_to(outside)
+    (tmp_path / ".file.partial").symlink_to(outside)
+    durable.write_text(file, "new")
+    assert outside.read_text() == "kept"
+    assert not file.is_symlink()
+    assert file.read_text() == "new"
+
+
+def test_a_fifo_is_neither_waited_for_nor_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(FileExistsError, match="is not a regular file"):
+        durable.write_text(tmp_path / "fifo", "new")
+    assert (tmp_path / "fifo").is_fifo()

@@ -1,0 +1,76 @@
+"""What other people's programs say and leave is bounded, and reading it neither waits nor follows links."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from quicbed.base import environment, hostile
+
+
+def test_text_is_one_line_of_limited_length() -> None:
+    assert hostile.one_line("a\x1b[31mb\n\ud800c\x00 \u2028d") == "a [31mb c d"
+    assert hostile.one_line("x" * 10**6, 10) == "x" * 10
+    hostile.one_line("\ud800 lone").encode()
+
+
+def test_every_signal_has_a_name() -> None:
+    assert hostile.signal_name(signal.SIGSEGV) == "SIGSEGV"
+    assert hostile.signal_name(40) == "signal 40"
+    assert hostile.signal_name(10**9) == "signal 1000000000"
+
+
+def test_links_fifos_and_directories_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("abc", encoding="ascii")
+    assert hostile.read_plain(tmp_path / "file", 2) == b"ab"
+    assert hostile.end_of_plain(tmp_path / "file", 2) == b"bc"
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "fifo")
+    for name, what in (("link", "is a link"), ("fifo", "is no regular file"), (".", "Is a directory")):
+        with pytest.raises(OSError, match=what):
+            hostile.read_plain(tmp_path / name, 10)
+
+
+def test_what_is_no_file_or_not_for_endpoints_to_write_is_removed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("", encoding="ascii")
+    run = tmp_path / "run"
+    (run / "client.logs" / "run.json").mkdir(parents=True)
+    (run / "client.jsonl").write_text("", encoding="ascii")
+    (run / "openings.json").mkdir()
+    (run / "openings.json" / "deep").write_text("", encoding="ascii")
+    (run / "server.jsonl").symlink_to("/nowhere")
+    (run / "client.logs" / "there").symlink_to(outside)
+    os.mkfifo(run / "client.logs" / "fifo\n")
+    removed = hostile.scrub(run, frozenset({"openings.json", "run.json"}))
+    assert removed == ["client.logs/fifo", "client.logs/there", "openings.json", "server.jsonl"]
+    assert sorted(path.name for path in run.rglob("*")) == ["client.jsonl", "client.logs", "run.json"]
+    assert (outside / "kept").is_file()
+
+
+def test_programs_are_given_named_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = (
+        "SSH_AUTH_SOCK",
+        "AWS_SECRET_ACCESS_KEY",
+        "CARGO_REGISTRY_TOKEN",
+        "CARGO_REGISTRIES_X_TOKEN",
+        "PIP_PASSWORD",
+    )
+    for name in secret:
+        monkeypatch.setenv(name, "secret")
+    for name in ("https_proxy", "PIP_INDEX_URL", "CARGO_HTTP_CAINFO", "RUSTUP_TOOLCHAIN"):
+        monkeypatch.setenv(name, "kept")
+    found = environment.named({"MORE": "1"})
+    assert not set(secret) & set(found)
+    assert [found[name] for name in ("https_proxy", "PIP_INDEX_URL", "CARGO_HTTP_CAINFO", "MORE")] == [
+        *["kept"] * 3,
+        "1",
+    ]
+    with environment.only_named(), environment.only_named():
+        assert not set(secret) & set(os.environ)
+        assert os.environ["RUSTUP_TOOLCHAIN"] == "kept"
+    assert os.environ["SSH_AUTH_SOCK"] == "secret"

@@ -1,0 +1,425 @@
+"""What a host sends stays below the directory that it is for, whatever the host says."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import random
+import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from quicbed.config.model import Limits
+from quicbed.store import tarball
+from quicbed.testbed import TestbedError
+from quicbed.testbed.agent import LENGTHS, MAX_BLOB, MAX_HEADER
+from quicbed.testbed.base import HostLostError
+from quicbed.testbed.remote import RemoteHost, RemoteProcess
+from quicbed.testbed.ssh import Connection, Loop
+
+LIMITS = Limits(files=20, total_mib=16, path_bytes=64)
+INPUTS = 2500
+
+# ---- archives --------------------------------------------------------------------------------------------------------
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", content: bytes = b""
+) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, len(content)
+    return info, content
+
+
+def archive(directory: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    file = directory / "build.tar"
+    with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as out:
+        for info, content in members:
+            out.addfile(info, io.BytesIO(content))
+    return file
+
+
+SYM, HARD, DIR, FIFO = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        # a link, then a file of the same name: tarfile writes through the link
+        ([("made/x", SYM, "../../outside"), ("made/x", tarfile.REGTYPE, "")], "holds 'made/x' twice"),
+        ([("made/./x", SYM, "a"), ("made/x", tarfile.REGTYPE, "")], "holds 'made/x' twice"),
+        ([("made/x", SYM, "a"), ("made/x/y", tarfile.REGTYPE, "")], "'made/x/y' below what is no directory"),
+        ([("made/x/y", tarfile.REGTYPE, ""), ("made/x", SYM, "a")], "'made/x/y' below what is no directory"),
+        ([("made/x", SYM, "/etc/passwd")], "'made/x', a link out of it"),
+        ([("made/x", SYM, "../../outside")], "'made/x', a link out of it"),
+        ([("made/x", SYM, "..")], "'made/x', a link out of it"),
+        ([("made/x", HARD, "/etc/passwd")], "'made/x', a link to what is no file of it"),
+        ([("made/x", HARD, "made/y")], "'made/x', a link to what is no file of it"),
+        ([("made/x", FIFO, "")], "'made/x', which is no part of it"),
+        ([("made/x", tarfile.CHRTYPE, "")], "'made/x', which is no part of it"),
+        ([("/made/x", tarfile.REGTYPE, "")], "which is no part of it"),
+        ([("made/../../x", tarfile.REGTYPE, "")], "which is no part of it"),
+        ([("other", tarfile.REGTYPE, "")], "'other', which is no part of it"),
+        ([(f"made/{'x' * 60}", tarfile.REGTYPE, "")], "a name of more than 64 bytes (limits.path_bytes)"),
+        ([("made/x", SYM, "y" * 65)], "a name of more than 64 bytes (limits.path_bytes)"),
+        ([(f"made/{n}", tarfile.REGTYPE, "") for n in range(21)], "more than 20 files (limits.files)"),
+    ],
+)
+def test_an_archive_that_is_no_build_is_not_unpacked(
+    tmp_path: Path, members: list[tuple[str, bytes, str]], reason: str
+) -> None:
+    (tmp_path / "outside").write_text("kept", encoding="ascii")
+    place = tmp_path / "place"
+    place.mkdir()
+    file = archive(tmp_path, *(member(*one) for one in members))
+    with pytest.raises(tarball.ArchiveError) as refused:
+        tarball.unpack(file, place, "made", LIMITS)
+    assert reason in str(refused.value)
+    assert not list(place.iterdir())
+    assert (tmp_path / "outside").read_text(encoding="ascii") == "kept"
+
+
+def test_an_archive_of_more_than_the_limit_is_not_unpacked(tmp_path: Path) -> None:
+    file = archive(tmp_path, *(member(f"made/{n}", content=bytes(9 << 20)) for n in range(2)))
+    with pytest.raises(tarball.ArchiveError, match="holds more than 16 MiB"):
+        tarball.unpack(file, tmp_path, "made", LIMITS)
+
+
+def test_a_build_is_unpacked_with_its_links(tmp_path: Path) -> None:
+    parts = [
+        member("made", DIR),
+        member("made/lib", DIR),
+        member("made/lib/a.so.1", content=b"abc"),
+        member("made/lib/a.so", SYM, "a.so.1"),
+        member("made/bin", SYM, "lib"),
+        member("made/copy", HARD, "made/lib/a.so.1"),
+    ]
+    tarball.unpack(archive(tmp_path, *parts), tmp_path, "made", LIMITS)
+    for name in ("lib/a.so", "bin/a.so", "copy"):
+        assert (tmp_path / "made" / name).read_bytes() == b"abc"
+
+
+def test_no_archive_writes_elsewhere_or_ends_in_a_traceback(tmp_path: Path) -> None:
+    """Members of any kind and name, and archives with a few bytes changed or cut off."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("kept", encoding="ascii")
+    names = ["made", "made/a", "made/a/b", "made/./a", "made//a", "a", "..", "made/..", "made/\udcff", str(outside), ""]
+    targets = ["", "a", "..", "../..", "../../outside", str(outside / "file"), "made/a", "/", "../outside/file"]
+    kinds = [tarfile.REGTYPE, SYM, HARD, DIR, FIFO, tarfile.GNUTYPE_SPARSE, tarfile.CONTTYPE, b"Z"]
+    unpacked = 0
+    for number in range(INPUTS):
+        chosen = random.Random(number)
+        parts = [
+            member(
+                chosen.choice(names),
+                chosen.choice(kinds),
+                chosen.choice(targets),
+                chosen.randbytes(chosen.randrange(9)),
+            )
+            for _ in range(chosen.randrange(1, 5))
+        ]
+        try:
+            file = archive(tmp_path, *parts)
+        except (ValueError, UnicodeError):
+            continue
+        if chosen.randrange(2):
+            content = bytearray(file.read_bytes())
+            for _ in range(chosen.randrange(1, 8)):
+                content[chosen.randrange(min(len(content), 3000))] = chosen.randrange(256)
+            file.write_bytes(content[: chosen.randrange(len(content))] if chosen.randrange(3) == 0 else content)
+        place = tmp_path / str(number)
+        place.mkdir()
+        said = "-"
+        try:
+            tarball.unpack(file, place, "made", LIMITS)
+            unpacked += 1
+        except tarball.ArchiveError as error:
+            said = str(error)
+        assert said.isprintable()
+        assert sorted(path.name for path in place.iterdir()) in ([], ["made"])
+        assert [path.name for path in outside.iterdir()] == ["file"]
+        assert (outside / "file").read_text(encoding="ascii") == "kept"
+    assert unpacked > INPUTS // 50
+
+
+# ---- names and files of runs -----------------------------------------------------------------------------------------
+
+
+class Told:
+    """A connection to an agent that answers `list` and `read` with what it is told to."""
+
+    failure = None
+
+    def __init__(self, files: Any, piece: Any = b"") -> None:
+        self.files = files
+        self.piece = piece
+        self.asked: list[str] = []
+
+    async def request(self, op: str, **more: Any) -> Any:
+        self.asked.append(op)
+        if op == "list":
+            return self.files
+        if op == "read":
+            return self.piece if self.piece != b"" else b"x" * more["size"]
+        return None
+
+    async def discard(self) -> None:
+        pass
+
+
+def host_with(connection: Any, loop: Loop | None = None) -> RemoteHost:
+    settings = SimpleNamespace(
+        address="one.example", port=None, directory="/var/lib/quicbed", ip="192.0.2.1", cpus=None
+    )
+    host = RemoteHost("server", cast(Any, settings), cast(Any, loop), None)
+    host.limits = LIMITS
+    host.connection = connection
+    return host
+
+
+def collect(directory: Path, files: Any, piece: Any = b"") -> None:
+    asyncio.run(host_with(Told(files, piece))._collect(Path("/var/lib/quicbed/runs/1"), directory))
+
+
+def test_files_of_a_host_come_to_the_directory_of_the_run(tmp_path: Path) -> None:
+    collect(tmp_path, [["server.jsonl", 3], ["server.logs/a/b", 2 << 20], ["empty", 0]])
+    assert (tmp_path / "server.jsonl").read_bytes() == b"xxx"
+    assert (tmp_path / "server.logs" / "a" / "b").stat().st_size == 2 << 20
+    assert (tmp_path / "empty").stat().st_size == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ([["../../../outside", 1]], "which is not in the directory of the run"),
+        ([["/etc/quicbed-test", 1]], "which is not in the directory of the run"),
+        ([["a/../../b", 1]], "which is not in the directory of the run"),
+        ([["", 1]], "which is not in the directory of the run"),
+        ([[".", 1]], "which is not in the directory of the run"),
+        ([["a\0b", 1]], "which is not in the directory of the run"),
+        ([["a", 1], ["./a", 1]], "names './a' twice"),
+        ([["a", 1], ["a/b", 1]], "names 'b' below a file"),
+        ([["x" * 65, 1]], "a name of more than 64 bytes (limits.path_bytes)"),
+        ([[str(n), 1] for n in range(21)], "21 files of a run, more than 20 (limits.files)"),
+        ([["a", 17 << 20]], "more than 16 MiB of files (limits.total_mib)"),
+        ([["a", -1]], "more than 16 MiB"),
+        ([["a", 2**80]], "more than 16 MiB"),
+        ([["a", "1"]], "answers with a str where int is expected"),
+        ([["a", True]], "answers with a bool where int is expected"),
+        ([[3, 3]], "answers with a int where str is expected"),
+        ([[]], "where str is expected"),
+        ([None], "answers with a NoneType where list is expected"),
+        ({}, "answers with a dict where list is expected"),
+        ([["there/a", 1]], "a file that is reached through a link"),
+        ([["client.jsonl", 1]], "cannot be kept"),
+    ],
+)
+def test_names_that_lead_elsewhere_are_not_taken(tmp_path: Path, files: Any, reason: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    run = tmp_path / "a" / "b" / "run"
+    run.mkdir(parents=True)
+    (run / "there").symlink_to(outside)
+    (run / "client.jsonl").write_text("of the client", encoding="ascii")  # which came before
+    with pytest.raises(TestbedError) as refused:
+        collect(run, files)
+    assert reason in str(refused.value)
+    assert str(refused.value).startswith("server (one.example): ")
+    assert str(refused.value).isprintable()
+    assert sorted(path.name for path in run.iterdir()) == ["client.jsonl", "there"]
+    assert (run / "client.jsonl").read_text(encoding="ascii") == "of the client"
+    assert not list(outside.iterdir())
+    assert not Path("/etc/quicbed-test").exists()
+
+
+@pytest.mark.parametrize("piece", [b"more than was asked for", "text", None, 3])
+def test_more_or_something_else_than_was_asked_for_is_not_taken(tmp_path: Path, piece: Any) -> None:
+    with pytest.raises(TestbedError, match=r"where 3 were asked for|where bytes is expected"):
+        collect(tmp_path, [["a", 3]], piece)
+
+
+def test_no_list_of_files_writes_elsewhere_or_ends_in_a_traceback(tmp_path: Path) -> None:
+    words: list[Any] = [
+        "a",
+        "b",
+        "..",
+        "/",
+        "a/b",
+        "../x",
+        "a/..",
+        "\udcff",
+        "\0",
+        "/tmp/x",
+        ".",
+        "",
+        None,
+        1,
+        [],
+        {},
+        1.5,
+    ]
+    for number in range(INPUTS):
+        chosen = random.Random(number)
+        files = [
+            [chosen.choice(words), chosen.choice([0, 1, 5, -1, 2**70, "1", None])][: chosen.choice([2, 2, 2, 1, 0])]
+            for _ in range(chosen.randrange(4))
+        ]
+        top = tmp_path / str(number)
+        run = top / "x" / "y"
+        run.mkdir(parents=True)
+        said = "-"
+        try:
+            collect(run, files)
+        except TestbedError as error:
+            said = str(error)
+        assert said.isprintable()
+        assert [path.name for path in top.iterdir()] == ["x"]
+        assert [path.name for path in (top / "x").iterdir()] == ["y"]
+
+
+# ---- answers ---------------------------------------------------------------------------------------------------------
+
+
+class Answering:
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.failure = None
+
+    async def request(self, *_: Any, **__: Any) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [[], {"returncode": 0}, {"returncode": "0"}, "x", 1, {"user_s": float("nan")}, b"x"])
+def test_answers_of_the_wrong_kind_are_errors_of_the_host(answer: Any) -> None:
+    loop = Loop("test")
+    try:
+        host = host_with(Answering(answer), loop)
+        with pytest.raises(TestbedError, match=r"server \(one\.example\): answers"):
+            RemoteProcess(host, 1).poll()
+        with pytest.raises(TestbedError, match=r"server \(one\.example\): answers"):
+            host.run(["true"])
+        if not isinstance(answer, bytes):
+            with pytest.raises(TestbedError, match=r"server \(one\.example\): answers"):
+                host.read("/proc/stat")
+    finally:
+        loop.close()
+
+
+HELLO = {
+    **dict.fromkeys(("uid", "cpus", "memory_bytes", "hugepages", "disk_free_bytes"), 1),
+    **dict.fromkeys(("boot_id", "host_id", "kernel", "architecture", "libc", "cpu_model", "cpuinfo", "python"), "x"),
+    "cpus_online": "0-1",
+    "packages": [0],
+    "missing": [],
+    "optional": ["perf"],
+    "congestion_controls": ["cubic"],
+    "cpu_flags": [],
+    "kernel_parameters": [],
+    "clock_source": "tsc",
+}
+
+
+@pytest.mark.parametrize("name", [*HELLO])
+def test_what_a_host_tells_of_itself_is_of_its_kind(name: str) -> None:
+    from quicbed.testbed.remote import _hello
+
+    assert _hello(dict(HELLO), "server (a)") == HELLO
+    for wrong in (None, "0-99999999999", 1.5, [None], {}, True, [[]]):
+        told = HELLO | {name: wrong}
+        if name == "clock_source" or (
+            isinstance(wrong, str) and isinstance(HELLO[name], str) and name != "cpus_online"
+        ):
+            _hello(told, "server (a)")
+            continue
+        with pytest.raises(TestbedError, match=r"server \(a\): (answers|tells)"):
+            _hello(told, "server (a)")
+
+
+class Stream:
+    """Bytes that come from a host."""
+
+    def __init__(self, content: bytes, *, ends: bool = True) -> None:
+        self.reader = asyncio.StreamReader()
+        self.reader.feed_data(content)
+        if ends:
+            self.reader.feed_eof()
+
+    async def readexactly(self, size: int) -> bytes:
+        return await self.reader.readexactly(size)
+
+
+def message(header: bytes, blob: bytes = b"") -> bytes:
+    return LENGTHS.pack(len(header), len(blob)) + header + blob
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 100,
+        LENGTHS.pack(MAX_HEADER + 1, 0),
+        LENGTHS.pack(1, 0xFFFFFFFF),
+        *(
+            message(header)
+            for header in (
+                b'{"id": 1, "result": NaN}',
+                b'{"id": 1, "result": 1e999}',
+                b"{}",
+                b"[]",
+                b"null",
+                b"3",
+                b"{",
+                b'"x"',
+                b'{"id": []}',
+                b"[" * 100_000,
+            )
+        ),
+    ],
+)
+def test_messages_that_are_none_end_the_connection_only(content: bytes) -> None:
+    async def listen() -> str | None:
+        connection = Connection("server (a)")
+        connection._process = cast(Any, SimpleNamespace(stdout=Stream(content)))
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        connection._pending[1] = waiting
+        await connection._listen()
+        with pytest.raises(HostLostError):
+            await waiting
+        return connection.failure
+
+    assert "the connection was lost" in (asyncio.run(listen()) or "")
+
+
+@pytest.mark.parametrize("lengths", [(MAX_HEADER + 1, 0), (1, MAX_BLOB + 1)])
+def test_a_message_that_is_too_long_is_not_waited_for(lengths: tuple[int, int]) -> None:
+    async def listen() -> str | None:
+        connection = Connection("server (a)")
+        stream = Stream(LENGTHS.pack(*lengths) + b"0", ends=False)
+        connection._process = cast(Any, SimpleNamespace(stdout=stream))
+        async with asyncio.timeout(20):
+            await connection._listen()
+        return connection.failure
+
+    assert "the connection was lost" in (asyncio.run(listen()) or "")
+
+
+def test_an_error_that_a_host_tells_is_one_line() -> None:
+    async def listen() -> str:
+        connection = Connection("server (a)")
+        answer = message(json.dumps({"id": 1, "error": "a\nb\x1b[2J" + "x" * 10**6}).encode())
+        connection._process = cast(Any, SimpleNamespace(stdout=Stream(answer)))
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        connection._pending[1] = waiting
+        await connection._listen()
+        with pytest.raises(TestbedError) as told:
+            await waiting
+        return str(told.value)
+
+    said = asyncio.run(listen())
+    assert said.isprintable()
+    assert len(said) < 3000

@@ -1,0 +1,94 @@
+"""What a client says of its download is held against what the server's interface has sent."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from faketestbed import FakeTestbed
+from quicbed.measure.sent_bytes import SentBytes
+from quicbed.testbed import LinkSettings
+
+THROUGHPUT = LinkSettings(mode="throughput")
+MS = 1_000_000
+
+
+class Counting(FakeTestbed):
+    """Its server's interface sends a megabyte in every 10 ms, on a clock that a test moves."""
+
+    now = 0
+
+    def sent_by_server(self) -> int | None:
+        return self.now // (10 * MS) * 1_000_000
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> SentBytes:
+    """Sampled each 10 ms for a second, in which the client ran."""
+    testbed = Counting()
+    monkeypatch.setattr(time, "monotonic_ns", lambda: testbed.now)
+    samples = SentBytes(testbed)
+    for _ in range(100):
+        testbed.now += 10 * MS
+        samples.take()
+    samples.end()
+    return samples
+
+
+def problem(
+    sent: SentBytes, request: int, end: int, size: int, link: LinkSettings = THROUGHPUT, ahead: int = 0
+) -> str | None:
+    return sent.problem(
+        begin=request + ahead,
+        request=request + ahead,
+        end=end + ahead,
+        size=size,
+        ahead=ahead,
+        link=link,
+        fastest_mbit=400_000,
+    )
+
+
+def test_what_agrees_passes(sent: SentBytes) -> None:
+    assert problem(sent, 105 * MS, 605 * MS, 50_000_000) is None
+    assert problem(sent, 0, 1000 * MS, 100_000_000) is None
+    assert problem(sent, 105 * MS, 605 * MS, 50_000_000, ahead=7 * 10**15) is None
+
+
+def test_a_download_that_was_not_sent_in_its_time_is_told(sent: SentBytes) -> None:
+    said = problem(sent, 105 * MS, 205 * MS, 50_000_000)
+    assert said is not None
+    assert "50000000 bytes in 0.100000 s, and the server's interface sent 11000000 about that time" in said
+    assert problem(sent, 105 * MS, 205 * MS, 50_000_000, ahead=5) is not None
+
+
+def test_a_megabyte_in_a_nanosecond_is_not_believed(sent: SentBytes) -> None:
+    said = problem(sent, 105 * MS, 105 * MS + 1, 1_000_000)
+    assert said is not None
+    assert "1000000 bytes in 0.000000001 s, which is more than 400 Gbit/s (limits.goodput_gbps)" in said
+
+
+def test_nothing_is_faster_than_the_link(sent: SentBytes) -> None:
+    link = LinkSettings(mode="wire", rate_mbit=100)
+    said = problem(sent, 100 * MS, 200 * MS, 2_000_000, link)
+    assert said is not None
+    assert "more than a link of 100 Mbit/s carries" in said
+    assert problem(sent, 100 * MS, 200 * MS, 1_200_000, link) is None
+    # a bucket that was full
+    assert problem(sent, 100 * MS, 105 * MS, 80_000, link) is None
+
+
+def test_times_before_the_start_and_after_the_end_are_not_those_of_the_run(sent: SentBytes) -> None:
+    for request, end in ((-1, 500 * MS), (100 * MS, 1001 * MS)):
+        said = problem(sent, request, end, 1000)
+        assert said is not None
+        assert "the client's times are not those of its run" in said
+
+
+def test_a_testbed_that_counts_nothing_has_the_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = SentBytes(FakeTestbed())
+    samples.end()
+    begin = samples.begin
+    assert problem(samples, begin, begin + 1, 10**9) is None
+    assert problem(samples, begin - 1, begin + 1, 1) is not None

@@ -1,0 +1,286 @@
+"""Files that other people's programs and machines left: read within bounds, and refused in one line.
+
+A name may be that of a link, a FIFO or a file of any size; JSON may be nested, hold numbers that nothing else can hold
+or text that is no Unicode; an archive may be damaged, be a bomb, or have headers that send its reader in circles. What
+cannot be read is an `UntrustedError`, never another exception, and nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import stat
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Protocol
+
+MOST_BYTES = 64 << 20
+"""Largest file that is read whole where no other limit is given."""
+MOST_UNPACKED = 1 << 30
+"""Bytes to which an archive may unpack, and `UNPACKED_RATIO` times its size more."""
+UNPACKED_RATIO = 1000
+MOST_PACKED = 16 << 30
+"""Largest archive of runs."""
+MOST_KEPT = 2 << 30
+"""Bytes that are read of an archive of runs: a table of them is made in memory."""
+MOST_MEMBERS = 1_000_000
+MOST_HEADER_BYTES = 1 << 20
+"""What a header of a tar archive may ask to be read at once."""
+DEEPEST = 64
+"""Objects and lists within each other in a JSON document."""
+NAME_BYTES, PATH_BYTES = 200, 4000
+"""Longest name and path that are taken from an archive: a file system takes 255 and 4095."""
+
+_CHUNK = 1 << 20
+_NUMBERS, _CONTAINERS = (int, float), (dict, list)
+_LEAST, _MOST = -(1 << 63), 1 << 64
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+_ANYTHING = (
+    *(tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError),
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError, struct.error),
+)
+"""What tarfile and decompressors raise at what nobody meant them to read."""
+
+
+class UntrustedError(ValueError):
+    """Why a file is not used: what is wrong with it, without its name."""
+
+
+def shown(text: object, most: int = 300) -> str:
+    """Text from elsewhere on one line, at most *most* characters, what is no printable character replaced."""
+    try:
+        line = str(text)
+    except (ValueError, RecursionError):  # an integer of thousands of digits
+        line = f"a {type(text).__name__} that cannot be printed"
+    line = _UNPRINTABLE.sub("\ufffd", line[: most + 1])
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def opened(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> IO[bytes]:
+    """A regular file of at most *most* bytes, open; of what a link leads to only with *links*."""
+    # not blocking: nobody may ever write to a FIFO
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not links:
+            raise UntrustedError("is a link, not a file") from None
+        raise UntrustedError(f"cannot be read: {error.strerror}") from None
+    status = os.fstat(descriptor)
+    problem = None
+    if not stat.S_ISREG(status.st_mode):
+        problem = "cannot be read: Is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
+    elif status.st_size > most:
+        problem = f"is larger than {most / 2**20:g} MiB"
+    if problem is not None:
+        os.close(descriptor)
+        raise UntrustedError(problem)
+    return open(descriptor, "rb")
+
+
+def read(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> bytes:
+    """The content of what `opened` opens."""
+    with opened(path, most, links=links) as file:
+        try:
+            content = file.read(most + 1)
+        except OSError as error:
+            raise UntrustedError(f"cannot be read: {error.strerror}") from None
+    if len(content) > most:
+        raise UntrustedError(f"is larger than {most / 2**20:g} MiB")
+    return content
+
+
+def parse(content: bytes) -> Any:
+    """A JSON document of finite numbers of 64 bits, text that is Unicode, and at most `DEEPEST` levels."""
+    try:
+        text = content.decode("utf-8-sig")
+        document = json.loads(text, parse_constant=_refuse)
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UntrustedError("text that is no Unicode: a lone surrogate") from None
+    except RecursionError:
+        raise UntrustedError(f"nested more than {DEEPEST} deep") from None
+    except ValueError as error:
+        raise UntrustedError(f"truncated or corrupt: {error}") from None
+    level = [document]
+    for _ in range(DEEPEST + 2):
+        beyond = [value for value in level if type(value) in _NUMBERS and not _LEAST <= value < _MOST]
+        if beyond:
+            raise UntrustedError(f"a number beyond 64 bits: {shown(beyond[0], 24)}")
+        containers = [value for value in level if type(value) in _CONTAINERS]
+        if not containers:
+            return document
+        level = [value for one in containers for value in (one.values() if type(one) is dict else one)]
+    raise UntrustedError(f"nested more than {DEEPEST} deep")
+
+
+def _refuse(name: str) -> None:
+    raise UntrustedError(f"{name} is not JSON")
+
+
+# ---- archives --------------------------------------------------------------------------------------------------------
+
+
+class Stream(Protocol):
+    """What a decompressor offers."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Some bytes, none at the end."""
+        ...
+
+
+class _Forward:
+    """A stream as tarfile takes it: read forward only, headers in small parts, and no more than *most* bytes."""
+
+    def __init__(self, stream: Stream, most: int) -> None:
+        self._stream = stream
+        self._most = most
+        self._at = 0
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= MOST_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return self.take(size)
+
+    def seek(self, position: int) -> None:
+        if position < self._at:
+            raise tarfile.ReadError("a header that leads back")
+        while self._at < position and self.take(min(_CHUNK, position - self._at)):
+            pass
+
+    def take(self, size: int) -> bytes:
+        parts, left = [], size
+        while left and (part := self._stream.read1(min(left, _CHUNK))):
+            parts.append(part)
+            left -= len(part)
+        self._at += size - left
+        if self._at > self._most:
+            raise tarfile.ReadError(f"unpacks to more than {self._most >> 20} MiB")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class Member:
+    """A member of a tar stream; `read` works only until the next one is asked for."""
+
+    def __init__(self, info: tarfile.TarInfo, stream: _Forward) -> None:
+        self.path = PurePosixPath(info.name)
+        self.is_directory = info.isdir()
+        self.is_file = info.isfile() and not info.issparse()
+        self.size = info.size
+        self._stream = stream
+        self._begin = info.offset_data
+
+    def read(self, most: int = MOST_BYTES) -> bytes:
+        """Its content; UntrustedError if that is too large, or cut off."""
+        if not 0 <= self.size <= most:
+            raise UntrustedError(f"is larger than {most / 2**20:g} MiB")
+        try:
+            self._stream.seek(self._begin)
+            content = self._stream.take(self.size)
+        except _ANYTHING as error:
+            raise _damage(error) from None
+        if len(content) != self.size:
+            raise UntrustedError("ends early")
+        return content
+
+
+def _damage(error: Exception) -> UntrustedError:
+    told = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return UntrustedError(shown(told) or type(error).__name__)
+
+
+def members(stream: Stream, most: int) -> Iterator[Member]:
+    """The members of a tar stream of at most *most* bytes, of every kind; UntrustedError where it is damaged."""
+    forward = _Forward(stream, most)
+    try:
+        archive = tarfile.TarFile(fileobj=forward, mode="r")  # type: ignore[arg-type]  # all that tarfile uses
+    except _ANYTHING as error:
+        raise _damage(error) from None
+    for _ in range(MOST_MEMBERS):
+        before = archive.offset
+        try:
+            info = archive.next()
+        except _ANYTHING as error:
+            raise _damage(error) from None
+        if info is None:
+            return
+        archive.members = []  # type: ignore[attr-defined]  # tarfile would keep every header in memory
+        if archive.offset < before or info.size < 0:
+            raise UntrustedError("a header that leads back")
+        yield Member(info, forward)
+    raise UntrustedError(f"more than {MOST_MEMBERS} members")
+
+
+def packed(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[str, bytes | UntrustedError]]:
+    """Names and contents of the regular files in a ``.tar.gz`` that are *wanted*, or why one cannot be read.
+
+    UntrustedError where the archive is damaged, after the files before the damage.
+    """
+    with opened(archive, MOST_PACKED, links=True) as raw, gzip.GzipFile(fileobj=raw, mode="rb") as stream:
+        most = MOST_UNPACKED + UNPACKED_RATIO * os.fstat(raw.fileno()).st_size
+        seen: set[str] = set()
+        kept = 0
+        for member in members(stream, most):
+            if not wanted(member.path) or member.is_directory:
+                continue
+            name = as_text(member.path)
+            content: bytes | UntrustedError
+            if name in seen:
+                content = UntrustedError("is in the archive twice")
+            elif not member.is_file:
+                content = UntrustedError("is not a regular file")
+            else:
+                try:
+                    content = member.read()
+                except UntrustedError as error:
+                    content = error
+            seen.add(name)
+            if not isinstance(content, UntrustedError):
+                kept += len(content)
+                if kept > MOST_KEPT:
+                    raise UntrustedError(f"holds more than {MOST_KEPT >> 20} MiB to read")
+            yield name, content
+
+
+def as_text(path: PurePosixPath) -> str:
+    """A path as text that any table can hold: bytes that are not UTF-8 are written as ``\\xff``."""
+    return os.fsencode(path.as_posix()).decode(errors="backslashreplace")
+
+
+def gunzip(content: bytes, most: int = MOST_BYTES) -> bytes:
+    """What gzip compressed, of at most *most* bytes."""
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
+            unpacked = stream.read(most + 1)
+    except _ANYTHING as error:
+        raise _damage(error) from None
+    if len(unpacked) > most:
+        raise UntrustedError(f"unpacks to more than {most / 2**20:g} MiB")
+    return unpacked
+
+
+def problem_with_name(path: str) -> str | None:
+    """Why the path of a file from elsewhere is not used, or None."""
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError:
+        return "name that is not UTF-8"
+    if _UNPRINTABLE.search(path):
+        return "name with control characters"
+    if len(encoded) > PATH_BYTES or any(len(part) > NAME_BYTES for part in encoded.split(b"/")):
+        return "name that is too long"
+    return None

@@ -1,0 +1,1 @@
+"""Sources and builds of libraries."""

@@ -1,0 +1,251 @@
+"""Software bill of materials: every third-party source of a clone, as CycloneDX 1.6 JSON (ECMA-424).
+
+What is fetched is named by lock files, and they are all this is made from: Cargo.lock, the lock files beside endpoints
+that recipes read (their `sources`), the locks of the Python environment in requirements/ and those of examples that
+endpoints are compared with in workflow/examples/. Each package has its package URL and, where its lock gives one, the
+SHA-256 of what the registry hands out; of a Python package these are the archives of all platforms, any of which may be
+the one that is installed. What Go's lock gives is a hash of the module's files and not of an archive, so it is a
+property. The endpoint programs of a library depend on what they are built from. There is no time and no random serial
+number in it: equal locks give equal bytes.
+
+Locks tell no licences. Those that the registries state are in licences.csv, which tools/licences.py writes; modules of
+Go have none there. C libraries whose sources are inside a crate are packages of their own (embedded.csv, by hand).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from quicbed import __version__
+from quicbed.builds import components, kit, making
+from quicbed.builds.recipes import go, python
+from quicbed.config.model import Library, Project
+
+SPECIFICATION = "1.6"
+ROOT = "quicbed"
+
+LICENCES = Path(__file__).parent / "licences.csv"
+LICENCE_COLUMNS = ("package", "licence", "words")
+"""Package URL; SPDX expression, or else the registry's words."""
+EMBEDDED = Path(__file__).parent / "embedded.csv"
+"""Library inside a crate of one version; its version and licence, an SPDX expression. BoringSSL has no versions."""
+
+_PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)==([^\s;\\]+)")
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+
+
+@dataclass
+class Package:
+    """A package of one of the registries; *kind* is its type in package URLs."""
+
+    kind: str
+    name: str
+    version: str
+    sha256: set[str] = field(default_factory=set)
+    properties: set[tuple[str, str]] = field(default_factory=set)
+
+    @property
+    def url(self) -> str:
+        """The package URL (ECMA-427)."""
+        name, version = self.name, self.version
+        if self.kind == "golang":
+            name, version = name.lower(), f"v{version}"
+        path = "/".join(quote(part, safe="") for part in name.split("/"))
+        return f"pkg:{self.kind}/{path}@{quote(version, safe='')}"
+
+    def component(self) -> dict[str, Any]:
+        """The package as CycloneDX has it."""
+        entry: dict[str, Any] = {
+            "type": "library",
+            "bom-ref": self.url,
+            "name": self.name,
+            "version": self.version,
+            "purl": self.url,
+            "properties": [{"name": f"quicbed:{name}", "value": value} for name, value in sorted(self.properties)],
+        }
+        if self.sha256:
+            entry["hashes"] = [{"alg": "SHA-256", "content": digest} for digest in sorted(self.sha256)]
+        expression, words = licences().get(self.url, ("", ""))
+        if expression:
+            entry["licenses"] = [{"expression": expression}]
+        elif words:
+            entry["licenses"] = [{"license": {"name": words}}]
+        return entry
+
+
+class _Packages:
+    """Packages by their URL; one that several locks name is one."""
+
+    def __init__(self) -> None:
+        self.by_url: dict[str, Package] = {}
+
+    def add(self, package: Package) -> str:
+        known = self.by_url.setdefault(package.url, package)
+        known.sha256 = known.sha256 | package.sha256
+        known.properties = known.properties | package.properties
+        return package.url
+
+
+@cache
+def licences() -> dict[str, tuple[str, str]]:
+    """SPDX expression, or else the registry's words, by package URL."""
+    return {row["package"]: (row["licence"], row["words"]) for row in _rows(LICENCES)}
+
+
+@cache
+def _embedded() -> dict[str, list[dict[str, Any]]]:
+    """Libraries inside a crate, as CycloneDX has them, by the crate's package URL."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(EMBEDDED):
+        crate = Package("cargo", row["crate"], row["crate_version"]).url
+        url = Package("generic", row["name"], row["version"]).url if row["version"] else f"pkg:generic/{row['name']}"
+        entry: dict[str, Any] = {"type": "library", "bom-ref": url, "name": row["name"], "purl": url}
+        entry |= {"version": row["version"]} if row["version"] else {}
+        entry["licenses"] = [{"expression": row["licence"]}]
+        entry["properties"] = [{"name": "quicbed:inside", "value": crate}]
+        found.setdefault(crate, []).append(entry)
+    return found
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def packages(project: Project) -> list[Package]:
+    """Every package that a lock names, sorted by package URL."""
+    found = _Packages()
+    for package in _crates(project):
+        found.add(package)
+    for lock in _python_locks(project):
+        for package in _wheels(project, lock):
+            found.add(package)
+    for name, library in project.libraries.items():
+        for package in _parts(project, name, library):
+            found.add(package)
+    return [found.by_url[url] for url in sorted(found.by_url)]
+
+
+def text(project: Project, revision: str | None = None) -> str:
+    """The bill of materials of a clone at a revision as a JSON document."""
+    return json.dumps(bill(project, revision), indent=1, sort_keys=True) + "\n"
+
+
+def bill(project: Project, revision: str | None = None) -> dict[str, Any]:
+    """The bill of materials; raises BuildError naming a lock that is missing or cannot be read."""
+    known = _Packages()
+    unused = {known.add(package) for package in _crates(project)}
+    direct: set[str] = set()
+    for lock in _python_locks(project):
+        direct |= {known.add(package) for package in _wheels(project, lock)}
+    endpoints: list[dict[str, Any]] = []
+    dependencies: list[dict[str, Any]] = []
+    for name, library in project.libraries.items():
+        reference = f"endpoint:{name}"
+        endpoints.append(
+            {
+                "type": "application",
+                "bom-ref": reference,
+                "group": ROOT,
+                "name": name,
+                "version": making.version_of(project, name),
+                "description": f"Endpoint programs on {library.title}; licence and version are those of the library",
+                "licenses": [{"expression": library.licence}],
+            }
+        )
+        urls = {known.add(package) for package in _parts(project, name, library)}
+        dependencies.append({"ref": reference, "dependsOn": sorted(urls)})
+        direct.add(reference)
+        unused -= urls
+    # a crate that no endpoint needs here, as those of other systems, is fetched with the others
+    dependencies.append({"ref": ROOT, "dependsOn": sorted(direct | unused)})
+    own: dict[str, Any] = {
+        "type": "application",
+        "bom-ref": ROOT,
+        "name": ROOT,
+        "version": __version__,
+        "licenses": [{"license": {"id": "Apache-2.0"}}],
+    }
+    if revision:
+        own["properties"] = [{"name": "quicbed:revision", "value": revision}]
+    found = [known.by_url[url] for url in sorted(known.by_url)]
+    inside = {url: entries for url, entries in _embedded().items() if url in known.by_url}
+    dependencies += [
+        {"ref": url, "dependsOn": sorted(one["bom-ref"] for one in entries)} for url, entries in inside.items()
+    ]
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": SPECIFICATION,
+        "version": 1,
+        "metadata": {"component": own},
+        "components": [
+            *endpoints,
+            *(package.component() for package in found),
+            *(entry for _, entries in sorted(inside.items()) for entry in entries),
+        ],
+        "dependencies": sorted(dependencies, key=lambda one: str(one["ref"])),
+    }
+
+
+def _crates(project: Project) -> Iterator[Package]:
+    """Every package of Cargo.lock; a property names the components whose source is in it."""
+    lock = (kit.SOURCES / "Cargo.lock").as_posix()
+    inside: dict[str, set[tuple[str, str]]] = {}
+    for name, component in components.COMPONENTS.items():
+        inside.setdefault(component.package, set()).add(("component", name))
+    for versions in kit.lock_packages(project.root).values():
+        for one in versions:
+            if "checksum" in one:
+                properties = {("lock", lock)} | inside.get(one["name"], set())
+                yield Package("cargo", one["name"], one["version"], {one["checksum"]}, properties)
+
+
+def canonical(name: str) -> str:
+    """The name of a Python package as PEP 503 writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _python_locks(project: Project) -> list[Path]:
+    """Locks that pip reads, but for those of endpoints."""
+    patterns = ("requirements/*.txt", "workflow/examples/*/requirements.txt")
+    return sorted(file for pattern in patterns for file in project.root.glob(pattern))
+
+
+def _wheels(project: Project, lock: Path) -> Iterator[Package]:
+    """Packages of a lock that pip reads, with the SHA-256 of each of their archives."""
+    properties = {("lock", lock.relative_to(project.root).as_posix())}
+    for entry in re.split(r"\n(?=\S)", lock.read_text(encoding="utf-8")):
+        if match := _PINNED.match(entry):
+            yield Package("pypi", canonical(match[1]), match[2], set(_HASH.findall(entry)), properties)
+
+
+def _parts(project: Project, name: str, library: Library) -> Iterator[Package]:
+    """What the endpoint programs of a library are built from, in any of its flavours."""
+    for one in kit.crates_of(project.root, library):
+        yield Package("cargo", one["name"], one["version"])
+    waiting: list[str] = [component for flavour in library.flavours.values() for component in flavour.components]
+    while waiting:
+        component = components.COMPONENTS[waiting.pop()]
+        waiting += component.needs
+        for one in kit.lock_packages(project.root)[component.package]:
+            yield Package("cargo", one["name"], one["version"])
+    recipe = making.recipe_of(library)
+    endpoint = project.root / kit.ENDPOINTS / library.endpoint
+    if recipe is python:
+        yield from _wheels(project, endpoint / "requirements.txt")
+    elif recipe is go:
+        lock = (kit.ENDPOINTS / library.endpoint / "go.sum").as_posix()
+        for one in go.sources(project, name):
+            properties = {("lock", lock), ("go.sum", one["checksum"])}
+            yield Package("golang", one["name"], one["version"], properties=properties)
+    elif own := getattr(recipe, "sources", None):
+        for one in own(project, name):
+            yield Package("generic", one["name"], one["version"], properties={("digest", one["checksum"])})

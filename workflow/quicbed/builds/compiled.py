@@ -1,0 +1,87 @@
+"""Crates compiled once: cargo starts a build from what a similar one, finished before, has compiled.
+
+The recipe `quicbed.builds.recipes.cargo` has cargo compile every flavour in a directory of its own. Most of what is in
+it other flavours and libraries need as well, and a copy of it is made in seconds. cargo itself decides what it can use:
+it compiles anew whatever differs in version, features, profile, compiler flags, place of the source, or in a variable
+or file that a build script has declared. So a build is the same with and without the copy; only its time differs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quicbed.builds import kit
+from quicbed.builds.recipes import cargo
+from quicbed.config.model import Project
+
+RECIPE = "cargo"
+
+_OWN = shutil.ignore_patterns("quicbed*", "libquicbed*")
+"""This repository's packages, which are edited, and the programs made of them."""
+
+_KEPT = (".fingerprint", "build", "deps")
+"""What cargo needs to know a crate as compiled."""
+
+
+def take_over(project: Project, name: str, flavour: str) -> Path | None:
+    """Copy what a similar build has compiled to where a flavour will be compiled; returns where from.
+
+    Nothing is copied when the flavour has been compiled before, or when no other build is of use to it. A patched
+    flavour has its sources, those of other crates too, in a place of its own: it can neither give nor take.
+    """
+    target = cargo._target(project, name, flavour)
+    if target.exists() or project.libraries[name].flavours[flavour].patches:
+        return None
+    for source in _most_similar_first(project, name, flavour):
+        with _undisturbed(source) as free:
+            if free:
+                _copy(source, target)
+                return source
+    return None
+
+
+def _most_similar_first(project: Project, name: str, flavour: str) -> list[Path]:
+    """Directories of unpatched builds that have crates in common with a flavour, those with most of them first."""
+    wanted = _crates(project, name)
+    found: list[tuple[int, Path]] = []
+    for other, library in project.libraries.items():
+        if library.recipe != RECIPE:
+            continue
+        common = len(wanted & _crates(project, other))
+        for one, chosen in library.flavours.items():
+            if common and not chosen.patches and (other, one) != (name, flavour):
+                found.append((common, cargo._target(project, other, one)))
+    return [directory for _, directory in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _crates(project: Project, name: str) -> set[tuple[str, str]]:
+    return {(crate["name"], crate["version"]) for crate in kit.crates_of(project.root, project.libraries[name])}
+
+
+@contextmanager
+def _undisturbed(directory: Path) -> Iterator[bool]:
+    """Whether cargo has compiled in a directory and does not do so as long as this lasts."""
+    try:
+        lock = (directory / "release" / ".cargo-lock").open("rb")
+    except FileNotFoundError:
+        yield False
+        return
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _copy(source: Path, target: Path) -> None:
+    partial = target.with_name(target.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    for part in _KEPT:
+        shutil.copytree(source / "release" / part, partial / "release" / part, symlinks=True, ignore=_OWN)
+    partial.rename(target)

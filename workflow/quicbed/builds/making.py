@@ -1,0 +1,342 @@
+"""Sources and builds: every flavour of a library, as a function of sources, patches and flags only.
+
+A build lives in `<build>/<library>-<flavour>-<hash>/`. The hash covers the checksums of all third-party packages it is
+made from (out of Cargo.lock), its patches, the endpoint's own files, the components it shares with other builds, the
+compiler flags and the recipe, so a build whose directory exists is never made again and one that would differ never
+takes its place. `build.json` inside records all that.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from quicbed.base import environment
+from quicbed.builds import compiled, components
+from quicbed.builds.kit import (
+    ENDPOINTS,
+    PATCHES,
+    SOURCES,
+    BuildError,
+    Job,
+    UnusableError,
+    contents,
+    crates_of,
+    hash_code,
+    hash_files,
+    identified,
+    lock_packages,
+    locked,
+    run,
+    unflagged,
+    vendor_directory,
+    verify_source,
+    workspace_directories,
+    write_json,
+)
+from quicbed.builds.recipes import cargo, external, go, nginx_h3, openssl, python, tcp_tls
+from quicbed.config.model import Library, Project
+from quicbed.contract.events import CONTRACT
+from quicbed.plan import march
+
+DIRECTORY = Path("workflow/quicbed/builds/recipes")
+RECIPES: Mapping[str, ModuleType] = {
+    "cargo": cargo,
+    "external": external,
+    "go": go,
+    "nginx-h3": nginx_h3,
+    "openssl": openssl,
+    "python": python,
+    "tcp-tls": tcp_tls,
+}
+"""The modules that build libraries, by the key `recipe` of a library's description.
+
+One has ``build(job: Job) -> dict`` with what build.json records, and may have ``FILES``, other modules beside it that
+decide the result, and ``COMPANIONS``, further files of the repository that do; ``FROM_STOCK = True``, where it makes
+other flavours from the finished stock build; ``version(project, name) -> str``, where packages of Cargo.lock do not
+tell it; and ``sources(project, name)``, the third-party packages (name, version, checksum) that it takes from
+elsewhere.
+"""
+
+
+def recipe_of(library: Library) -> ModuleType:
+    """The module that builds a library; BuildError where there is none."""
+    if library.recipe not in RECIPES:
+        raise BuildError(f"{library.title}: recipe: `{library.recipe}` is unknown; known are {', '.join(RECIPES)}")
+    return RECIPES[library.recipe]
+
+
+def sources_of(project: Project, name: str) -> list[dict[str, str]]:
+    """Third-party packages a library is made of (name, version, checksum): of Cargo.lock, then the recipe's own."""
+    library = project.libraries[name]
+    elsewhere = getattr(recipe_of(library), "sources", None)
+    return [*crates_of(project.root, library), *(elsewhere(project, name) if elsewhere else [])]
+
+
+def _chosen(project: Project, name: str, named: str) -> tuple[Project, str]:
+    """The project that builds for the instruction set and on the host of a build's name, and the flavour.
+
+    A name without them has those of the project, so that a build within another is for the same.
+    """
+    try:
+        flavour, level, host = march.parts(named)
+    except ValueError as error:
+        raise BuildError(f"{name}: {error}") from None
+    if (level or host) and (reason := march.unsupported_reason(project.libraries[name])) is not None:
+        what = "for an instruction set" if level else "on a host"
+        raise BuildError(f"{project.libraries[name].title} cannot be built {what}: {reason}")
+    if host and host not in project.testbed.hosts:
+        raise BuildError(f"{name}: `{named}`: testbed {project.config.testbed} has no host {host}")
+    if flavour not in (flavours := project.libraries[name].flavours):
+        raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`; it has {', '.join(flavours)}")
+    return march.applied(project, level or project.march, host or project.host), flavour
+
+
+def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
+    """Everything a build is a function of; `files`, which tells where that stands, is for the record alone."""
+    project, flavour = _chosen(project, name, flavour)
+    project = project.of_flavour(name, flavour)
+    root = project.root
+    library = project.libraries[name]
+    chosen = library.flavours[flavour]
+    own = [ENDPOINTS / library.endpoint]
+    recipe = recipe_of(library)
+    own += getattr(recipe, "COMPANIONS", ())
+    own += [Path(source) for source in chosen.sources]
+    profile: Any = None
+    for component in chosen.components:
+        own += components.COMPONENTS[component].companions
+    if library.package:
+        own += workspace_directories(root, library.package)
+        manifest = tomllib.loads((root / SOURCES / "Cargo.toml").read_text(encoding="utf-8"))
+        profile = manifest.get("profile")
+    patches = [PATCHES / patch.file for patch in chosen.patches]
+    modules = [DIRECTORY / file for file in (Path(str(recipe.__file__)).name, *getattr(recipe, "FILES", ()))]
+    return {
+        "library": name,
+        "flavour": flavour,
+        "features": chosen.features,
+        "environment": library.environment,
+        "crates": sources_of(project, name),
+        "components": {component: components.component_id(project, component) for component in chosen.components},
+        "recipe": [hash_code(root / module) for module in modules],
+        "patches": [
+            [patch.crate, *contents(root, [file])] for patch, file in zip(chosen.patches, patches, strict=True)
+        ],
+        "contents": contents(root, own),
+        "profile": profile,
+        "files": hash_files(root, [*own, *modules, *patches]),
+    } | march.identified(project)
+
+
+def build_id(project: Project, name: str, flavour: str) -> str:
+    """Directory name of a build: `<library>-<name>-<12 hex digits>`, with the name of `quicbed.plan.march.named`."""
+    chosen, plain = _chosen(project, name, flavour)
+    return f"{name}-{march.named(plain, chosen.march, chosen.host)}-{identified(identity(project, name, flavour))}"
+
+
+def changed(project: Project, name: str, named: str, build: str) -> str | None:
+    """Why the folders of a library are not what its build of a name was made of any more, None if they are."""
+    if build_id(project, name, named) == build:
+        return None
+    shown = ", ".join(dict.fromkeys(map(str, external.folders_of(project, name).values())))
+    return f"{shown}: was changed since it was built; build it again, and let its scripts write to venv/ or LOGS only"
+
+
+def version_of(project: Project, name: str) -> str:
+    """Version of a library: as configured, or of its first package, whose build metadata names the upstream version."""
+    if configured := project.libraries[name].version:
+        return configured
+    if told := getattr(recipe_of(project.libraries[name]), "version", None):
+        return str(told(project, name))
+    first = project.libraries[name].crates[0]
+    version: str = lock_packages(project.root)[first][0]["version"]
+    return version.partition("+")[2] or version
+
+
+def build_directory(project: Project, name: str, flavour: str) -> Path:
+    """Where a build is or will be."""
+    return project.build / build_id(project, name, flavour)
+
+
+def listing(project: Project, name: str, flavour: str) -> Path:
+    """A copy of build.json beside the build's directory."""
+    return project.build / f"{build_id(project, name, flavour)}.json"
+
+
+def read_build(project: Project, name: str, flavour: str) -> dict[str, Any]:
+    """build.json of a finished build."""
+    file = build_directory(project, name, flavour) / "build.json"
+    try:
+        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise BuildError(f"{file}: cannot be read ({error}); build it with `quicbed build {name} {flavour}`") from None
+    return data
+
+
+def read_known(project: Project, name: str, flavour: str) -> dict[str, Any]:
+    """build.json of a finished build or, with `problem`, what is known of one that cannot be used."""
+    try:
+        return read_build(project, name, flavour)
+    except BuildError:
+        known = _unusable(listing(project, name, flavour))
+        if known is None:
+            raise
+        return known
+
+
+def problem_of(copy: Path) -> str | None:
+    """Why a build cannot be used, according to the copy of its build.json; None if it can, or is not made yet."""
+    known = _unusable(copy)
+    return None if known is None else str(known["problem"])
+
+
+def _unusable(copy: Path) -> dict[str, Any] | None:
+    with suppress(OSError, json.JSONDecodeError):
+        data: dict[str, Any] = json.loads(copy.read_text(encoding="utf-8"))
+        return data if "problem" in data else None
+    return None
+
+
+def fetch_sources(project: Project, log: Path) -> Path:
+    """Fetch every package of Cargo.lock through cargo, which checks the checksums; returns sources.json.
+
+    sources.json lists name, version and SHA-256 of every package.
+    """
+    target = vendor_directory(project)
+    listing = target.parent / "sources.json"
+    # a workflow engine deletes the listing before it calls for it again
+    kept = target.parent / "kept.json"
+    packages = [
+        {"name": p["name"], "version": p["version"], "checksum": p["checksum"]}
+        for versions in lock_packages(project.root).values()
+        for p in versions
+        if "checksum" in p
+    ]
+    packages.sort(key=lambda p: (p["name"], p["version"]))
+    wanted = {"packages": packages}
+    text = json.dumps(wanted, sort_keys=True)
+    if target.is_dir() and kept.is_file() and kept.read_text(encoding="utf-8") == text:
+        write_json(listing, wanted)
+        return listing
+    kept.unlink(missing_ok=True)
+    manifest = project.root / SOURCES / "Cargo.toml"
+    partial = target.with_name("vendor.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", str(manifest), str(partial)]
+    run(argv, log=log, cwd=project.root)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.rename(target)
+    kept.write_text(text, encoding="utf-8")
+    write_json(listing, wanted)
+    return listing
+
+
+def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) -> Path:
+    """Build a flavour unless its directory is there already; returns the copy of its build.json beside it.
+
+    `flavour` may name an instruction set too (`quicbed.plan.march.named`). Of what cannot be used (UnusableError) there
+    is that copy alone, with the reason as `problem`, and it is tried again the next time.
+    """
+    project, flavour = _chosen(project, name, flavour)
+    if project.host:
+        raise BuildError(f"{name}: builds of the host {project.host} are made there; run `quicbed host-builds`")
+    library = project.libraries[name]
+    if flavour not in library.flavours:
+        raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")
+    directory = build_directory(project, name, flavour)
+    copy = listing(project, name, flavour)
+    if not (directory / "build.json").is_file():
+        with locked(project.build / "work" / f"{name}-{flavour}.lock"):
+            # another process may have built it meanwhile
+            if not (directory / "build.json").is_file():
+                if project.march and (problem := march.builder_problem(project.march)) is not None:
+                    raise BuildError(f"{directory.name} cannot be built here: march: {problem}")
+                try:
+                    with environment.only_named(), unflagged(), march.compilers(project):
+                        _build(project, name, flavour, directory, jobs=jobs, log=log)
+                except UnusableError as error:
+                    known = {"library": name, "flavour": flavour, "version": version_of(project, name)}
+                    # a folder that has changed meanwhile has another id already, by which it is looked for
+                    for place in {copy, listing(project, name, flavour)}:
+                        write_json(place, {"build": place.stem, **known, "problem": str(error)})
+                    raise
+    write_json(copy, json.loads((directory / "build.json").read_text(encoding="utf-8")))
+    return copy
+
+
+def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: int, log: Path) -> None:
+    project = project.of_flavour(name, flavour)
+    library = project.libraries[name]
+    vendor = vendor_directory(project)
+    known = identity(project, name, flavour)
+    for package in crates_of(project.root, library):
+        verify_source(vendor, package)
+    partial = directory.with_name(directory.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("", encoding="utf-8")
+    shared = {
+        component: components.provide(project, component, jobs=jobs, log=log)
+        for component in library.flavours[flavour].components
+    }
+    if library.recipe == compiled.RECIPE and (source := compiled.take_over(project, name, flavour)):
+        with log.open("a", encoding="utf-8") as out:
+            out.write(f"starting from what {source} has compiled\n")
+    recipe = recipe_of(library)
+    stock = None
+    if getattr(recipe, "FROM_STOCK", False) and flavour != "stock":
+        build(project, name, "stock", jobs=jobs, log=log)
+        stock = build_directory(project, name, "stock")
+    version = version_of(project, name)
+    job = Job(project, name, flavour, vendor, shared, partial.absolute(), jobs, log, version, stock)
+    details = recipe.build(job)
+    described = {role: describe(partial / "bin" / role) for role in ("client", "server")}
+    patched = {patch.crate for patch in library.flavours[flavour].patches}
+    write_json(
+        partial / "build.json",
+        {
+            "build": directory.name,
+            "library": name,
+            "flavour": flavour,
+            "version": version,
+            "features": known["features"],
+            "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
+            "patches": [
+                {
+                    "crate": p.crate,
+                    "file": p.file,
+                    "sha256": known["files"][(PATCHES / p.file).as_posix()],
+                }
+                for p in library.flavours[flavour].patches
+            ],
+            "components": {component: components.read(project, component) for component in shared},
+            "files": known["files"],
+            "describe": described,
+            **march.recorded(project, name),
+            **details,
+        },
+    )
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+
+
+def describe(program: Path) -> dict[str, Any]:
+    """What a built endpoint says about itself (`--describe`)."""
+    try:
+        result = subprocess.run([str(program), "--describe"], capture_output=True, text=True, timeout=20, check=False)
+        data = json.loads(result.stdout) if result.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
+        raise BuildError(f"{program} --describe: {error}") from None
+    if not isinstance(data, dict) or data.get("contract") != CONTRACT:
+        raise BuildError(f"{program} --describe: does not print a description of contract version {CONTRACT}")
+    return data

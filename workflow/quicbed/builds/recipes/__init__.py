@@ -1,0 +1,1 @@
+"""How libraries are built: a module a build system."""

@@ -1,0 +1,1 @@
+"""Published claims and the verdicts on them."""

@@ -1,0 +1,122 @@
+"""The published raw data of "QUIC on the Highway" as tables that its claims can be judged by
+(`quicbed.claims.verdicts`).
+
+Each of our experiments that repeats one of the paper gets the runs behind the figure (`quicbed.analysis.highway`). The
+repetitions were not measured in blocks: those of a cell are numbered, and what has the same number is taken as a
+block, which for independent values is as good as any other pairing. Runs that were not measured as their figure says
+are left out.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from quicbed.analysis import cpu_shares, highway
+from quicbed.analysis.highway import Published
+from quicbed.claims import verdicts
+from quicbed.store import details, runs
+
+PAPER = "quic-on-the-highway"
+NATIVE = "hardware-native"
+"""The experiment that the claim on all hosts of Fig. 9 awaits."""
+_AES = "AES-128-GCM"
+
+_SHARES = {
+    "PACKET_IO": "packet-io",
+    "IO": "application",
+    "CRYPTO": "packet-protection",
+    "CONN_MGMT": "connection-management",
+    "GENERAL": "uncategorised",
+}
+
+
+def measured(found: Published) -> verdicts.Tables:
+    """The published runs as if they were a campaign of each of our experiments."""
+    table = _runs(found)
+    handshakes, primitives = pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame()
+    return verdicts.Tables(table, handshakes, primitives, _shares(found, table), published=True)
+
+
+def _runs(found: Published) -> pl.DataFrame:
+    parts = []
+    for directory, label, size in (
+        (highway.FIG3, "208 KiB", highway.DEFAULT_BUFFER),
+        (highway.FIG10, "6.5 MiB", highway.LARGE_BUFFER),
+    ):
+        pairs = highway.in_directory(found.runs, directory).filter(
+            (pl.col("client_receive_buffer") == size) & (pl.col("testbed") == highway.HOSTS)
+        )
+        parts.append(_as(pairs, "pairwise", label))
+        # which is the goodput that the paper compares TCP+TLS with
+        if directory == highway.FIG3:
+            parts.append(_as(pairs.filter(pl.col("client_library") == pl.col("server_library")), "aead-goodput", _AES))
+    for figure in (highway.FIG5, highway.FIG7, highway.FIG8):
+        parts.append(_settings(figure, found).with_columns(experiment=pl.lit(figure.experiment)))
+    # labels of settings are pairs of hosts and builds, which no experiment of ours has
+    machines = _settings(highway.FIG9, found)
+    parts.append(machines.with_columns(experiment=pl.lit(NATIVE)))
+    # our experiment is one of a single pair of hosts
+    native = pl.col("label").str.ends_with(highway.NATIVE)
+    parts.append(
+        machines.filter(pl.col("testbed") == highway.HOSTS).with_columns(
+            experiment=pl.lit(highway.FIG9.experiment),
+            label=pl.when(native).then(pl.lit("march=native")).otherwise(pl.lit("default")),
+        )
+    )
+    # TCP+TLS, which takes no UDP buffer, was not measured with them
+    instructions = highway.labelled(highway.FIG7, found.runs).drop("value", "deviation")
+    with_aes = (pl.col("label") == "AES with AES-NI") & (pl.col("client_library") == "tcp-tls")
+    # whatever cipher it was to have, which Fig. 3 does not ask for: by default it has AES
+    parts.append(_as(instructions.filter(with_aes & pl.col("aes_hardware")), "aead-goodput", _AES))
+    parts.append(_as(highway.in_directory(found.runs, highway.FIG4), "cpu-shares", _AES))
+    cell = ["experiment", "label", "client_library", "server_library"]
+    cpu = {
+        f"{role}_cpu_s_per_gib": pl.col(f"{role}_cpu_percent")
+        / 100
+        * pl.col("wall_s")
+        * runs.BYTES_PER_GIB
+        / pl.col("bytes")
+        for role in ("client", "server")
+    }
+    return (
+        pl.concat(parts, how="diagonal")
+        .sort("experiment", "label", "client_library", "server_library", pl.col("status") != "ok", "origin")
+        .with_columns(
+            campaign=pl.lit("published data"),
+            testbed=pl.lit(verdicts.PUBLISHED),
+            testbed_kind=pl.lit(verdicts.PUBLISHED),
+            scale=pl.lit("published"),
+            cell=pl.concat_str(cell, separator=" "),
+            block=pl.int_range(pl.len(), dtype=pl.Int64).over(cell),
+            client_ack_packets=pl.col("client_udp_packets_sent"),
+            **cpu,
+        )
+    )
+
+
+def _settings(figure: highway.Figure, found: Published) -> pl.DataFrame:
+    """Runs of a figure of single libraries that were measured as it says."""
+    used = highway.settings(figure, found.runs)
+    return used.filter(pl.col("deviation").is_null()).drop("value", "deviation")
+
+
+def _as(frame: pl.DataFrame, experiment: str, label: str) -> pl.DataFrame:
+    return frame.with_columns(experiment=pl.lit(experiment), label=pl.lit(label))
+
+
+def _shares(found: Published, table: pl.DataFrame) -> pl.DataFrame:
+    """Shares of the samples of the endpoint; its one category of cryptography has header protection too."""
+    own = table.filter((pl.col("experiment") == "cpu-shares") & (pl.col("status") == "ok"))
+    shares = (
+        found.shares.join(own.select("origin", "cell", "block"), on="origin")
+        .filter(pl.col("category").is_in(list(_SHARES)))
+        .with_columns(
+            category=pl.col("category").replace_strict(_SHARES, return_dtype=pl.String),
+            share=pl.col("samples") / pl.col("endpoint_samples"),
+        )
+    )
+    columns = list(cpu_shares.BLOCKS)
+    within = shares.filter(pl.col("category") == "packet-protection").with_columns(
+        category=pl.lit("header-protection"), share=pl.lit(0.0)
+    )
+    return pl.concat([shares, within]).select(columns).sort(columns)

@@ -1,0 +1,511 @@
+"""Command line: every step of the workflow can be run by hand, with the same result."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import select
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from quicbed.base.environment import OVERRIDES, STARTED, find_toolchains
+from quicbed.config.model import ConfigError, Project
+from quicbed.importers import FORMATS, imported
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong command line, 130 interrupted."""
+    return run(_parser(), argv)
+
+
+def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
+    """Run what a command line asks for, the default `run` of its parser; returns the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files that are not UTF-8
+    arguments = parser.parse_args(argv)
+    find_toolchains()
+    command: Callable[[argparse.Namespace], int | None] = arguments.run
+    try:
+        code = command(arguments) or 0
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        print("quicbed: interrupted; finished runs are kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        if not _nobody_reads():
+            raise
+        return 1
+    except _expected_errors() as error:
+        print(f"quicbed: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # no place, no permission, a name that is too long
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"quicbed: {where}{error.strerror or error}", file=sys.stderr)
+        return 1
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of the output has gone, as with ``| head``; what is left to write is then dropped."""
+    output = select.poll()
+    output.register(sys.stdout, 0)
+    if not any(event & select.POLLERR for _, event in output.poll(0)):
+        return False  # it was another pipe
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Errors that are the user's to mend; anything else is a bug and shows its traceback."""
+    from quicbed.builds.kit import BuildError
+
+    errors: list[type[Exception]] = [ConfigError, BuildError]
+    # only modules that the command has loaded can have raised theirs
+    for module, name in (
+        ("quicbed.measure.driver", "MeasureError"),
+        ("quicbed.config.algorithms", "AlgorithmError"),
+        ("quicbed.measure.certificates", "CertificateError"),
+        ("quicbed.testbed.base", "TestbedError"),
+        ("quicbed.store.runs", "RunsError"),
+        ("quicbed.report.notebooks", "NotebookError"),
+        ("quicbed.wire.handshake", "HandshakeError"),
+        ("quicbed.wire.tshark", "TsharkError"),
+        ("quicbed.store.stacks", "PerfError"),
+        ("quicbed.importers.files", "CopyError"),
+        ("quicbed.cli.archive", "ArchiveError"),
+        ("quicbed.wire.pcap", "CaptureError"),
+        ("quicbed.base.untrusted", "UntrustedError"),
+    ):
+        if module in sys.modules:
+            errors.append(getattr(sys.modules[module], name))
+    return tuple(errors)
+
+
+def configured(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser with the option that overrides the configuration (`project_of`)."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument(
+        "--config",
+        metavar="JSON",
+        default=os.environ.get(OVERRIDES, "{}"),
+        help="keys that override config/config.yaml, as a JSON object (default: those the workflow was started with)",
+    )
+    return parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = configured("quicbed", __doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(run=run)
+        return command
+
+    def table(command: argparse.ArgumentParser) -> None:
+        text = "table of these runs, as `tables` wrote it (default: the runs are read)"
+        command.add_argument("--table", type=Path, help=text)
+
+    def published(command: argparse.ArgumentParser) -> None:
+        text = "tables of published results to show beside ours, as `import` wrote them: <format>/ (default: none)"
+        command.add_argument("--published", type=Path, nargs="*", default=[], metavar="DIR", help=text)
+
+    add("plan", _plan, "what would be built and measured, with estimates of time, disk and traffic")
+    add("doctor", _doctor, "check tools, permissions and kernel features of the testbed")
+    add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path)
+    command = add("build", _build, "build one flavour of a library")
+    command.add_argument("library")
+    command.add_argument("flavour", help="flavour, or build as `quicbed plan` names it: stock@native")
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1)
+    command.add_argument("--log", type=Path)
+    command.add_argument("--id", help="hexadecimal digits that its id has to end with")
+    command.add_argument(
+        "--leave-out",
+        action="store_true",
+        help="exit with 0 where an external endpoint cannot be used: its cells are left out with the reason",
+    )
+    command = add("host-builds", _host_builds, "build on the testbed's hosts what the experiments need of them")
+    command.add_argument("--log", type=Path)
+    command = add("component", _component, "build a library that several builds share")
+    command.add_argument("name")
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1)
+    command.add_argument("--log", type=Path)
+    command = add("runner-folder", _runner_folder, "write a folder with which the QUIC Interop Runner runs a build")
+    command.add_argument("library")
+    command.add_argument("flavour", nargs="?", default="stock")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR")
+    command = add("certificates", _certificates, "make the testbed's certificates that are missing or not usable")
+    command.add_argument(
+        "signature",
+        nargs="*",
+        help="signature algorithm, a name in workflow/crypto/algorithms.csv (default: those of the experiments)",
+    )
+    command.add_argument("--all", action="store_true", help="for every signature algorithm")
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1)
+    command.add_argument("--log", type=Path)
+    command = add("measure", _measure, "measure what is missing of an experiment")
+    command.add_argument("experiment")
+    command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
+    command.add_argument("--log", type=Path, help="file that gets a copy of the progress")
+    command = add("tables", _tables, "write the tables of runs, connections, primitives and handshakes")
+    command.add_argument("raw", type=Path)
+    command.add_argument("output", type=Path)
+    command = add(
+        "dissect", _dissect, "dissect stored captures again and compare what is stored; exit code 0 either way"
+    )
+    command.add_argument("raw", type=Path)
+    command.add_argument("output", type=Path, help="table to write (Parquet)")
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="captures at a time")
+    command = add("notebook", _notebook, "run a notebook, which writes figures and their tables")
+    command.add_argument("notebook", type=Path)
+    command.add_argument("raw", type=Path)
+    command.add_argument("artifacts", type=Path)
+    command.add_argument("output", type=Path)
+    table(command)
+    published(command)
+    command = add("draw", _draw, "draw the figures of one experiment, as the notebooks do, and say where they are")
+    command.add_argument("experiment")
+    command.add_argument("raw", type=Path)
+    command.add_argument("artifacts", type=Path)
+    command.add_argument("--marker", type=Path, help="file to write with the names of the figures")
+    # not --log, which a package behind plotly takes for one of its own options
+    command.add_argument("--messages", dest="log", metavar="LOG", type=Path)
+    command = add("report", _report, "write the report")
+    command.add_argument("raw", type=Path)
+    command.add_argument("artifacts", type=Path)
+    table(command)
+    published(command)
+    command = add("claims", _claims, "print the verdicts on published claims; exit code 0 whatever they are")
+    command.add_argument("claim", nargs="*", help="id of a claim, of a table of numbers or of a paper (default: all)")
+    command.add_argument("--all", action="store_true", help="a line for every number of a table too")
+    command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
+    command = add("reference", _reference, "pack measured campaigns into raw/reference/")
+    command.add_argument("experiment", nargs="*")
+    text = "write beside archives of runs the packets of their handshakes that notebooks show, with tshark"
+    command = add("packets", _packets, text)
+    command.add_argument("archive", type=Path, nargs="*", help="default: those of the reference data")
+    command = add("import", _import, "read published results into tables like those of our own runs")
+    command.add_argument("format", choices=list(FORMATS), help="; ".join(f"{k}: {v}" for k, v in FORMATS.items()))
+    command.add_argument("path", type=Path, help="local copy: a folder, a tar archive, or a result.json (qir)")
+    command.add_argument("--out", type=Path, metavar="DIR", help="default: artifacts/published/<format>")
+    command = add("export", _export, "write measured runs in the format of others")
+    command.add_argument("format", choices=["qir"], help="qir: result.json of the QUIC Interop Runner")
+    command.add_argument("experiment", help="its newest campaign is written")
+    command.add_argument("output", type=Path)
+    command.add_argument("--table", type=Path, help="table of runs (default: artifacts/tables/runs.parquet)")
+    command = add("archive", _archive, "write the archive to deposit: commit, results, bill of materials, checksums")
+    command.add_argument("--out", type=Path, metavar="DIR", help="where it goes (default: archive/ beside the results)")
+    command.add_argument("--check", action="store_true", help="only say whether the clone can be archived")
+    command = add("handshake", _handshake, "print the handshakes of a capture: packets, bytes, messages, waiting")
+    command.add_argument("capture", type=Path)
+    command.add_argument("key_log", type=Path, metavar="key-log")
+    command.add_argument("--server", metavar="IP:PORT", required=True, help="address of the server")
+    command.add_argument("--transport", choices=("quic", "tcp"), default="quic")
+    command = add("symbols", _symbols, "print what the samples of a run were sorted into, and what no mapping claims")
+    command.add_argument("run_directory", type=Path, metavar="run", help="directory of a run of cpu-shares")
+    command.add_argument("--top", type=int, default=15, help="number of symbols shown")
+    command = add("generate", _generate, "write JSON schemas and generated documentation")
+    command.add_argument(
+        "--check",
+        action="store_true",
+        help="only compare; exit code 1 and a diff where they differ",
+    )
+    return parser
+
+
+def _jobs(text: str) -> int:
+    number = int(text)
+    if not 0 < number <= 1024:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 1024")
+    return number
+
+
+def project_of(arguments: argparse.Namespace) -> Project:
+    """The project with what the command line overrides."""
+    try:
+        overrides: Any = json.loads(arguments.config)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--config: not valid JSON: {error}") from None
+    if not isinstance(overrides, dict):
+        raise ConfigError("--config: must be a JSON object of keys and values")
+    return Project(ROOT, overrides)
+
+
+def _log(arguments: argparse.Namespace, name: str) -> Path:
+    log: Path = arguments.log or ROOT / "logs" / f"{name}.log"
+    return log.resolve()
+
+
+def _plan(arguments: argparse.Namespace) -> None:
+    from quicbed.claims import papers as claims
+    from quicbed.measure import agenda, profile
+
+    project = project_of(arguments)
+    # what is read when all has been measured is checked before
+    claims.stated(project)
+    profile.check(project.root)
+    print(agenda.describe(project))
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from quicbed.measure.doctor import doctor
+
+    return doctor(project_of(arguments))
+
+
+def _sources(arguments: argparse.Namespace) -> None:
+    from quicbed.builds import making
+
+    print(making.fetch_sources(project_of(arguments), _log(arguments, "sources")))
+
+
+def _build(arguments: argparse.Namespace) -> None:
+    from quicbed.builds import kit, making
+
+    project = project_of(arguments)
+    if arguments.library not in project.libraries:
+        raise ConfigError(f"library `{arguments.library}` is unknown; known are {', '.join(project.libraries)}")
+    log = _log(arguments, f"build-{arguments.library}-{arguments.flavour}")
+    wanted = making.build_id(project, arguments.library, arguments.flavour)
+    if arguments.id and not wanted.endswith(f"-{arguments.id}"):
+        raise kit.BuildError(
+            f"{wanted}: a build with the id {arguments.id} was asked for, and here it is another one: `native` is for "
+            "the processor that the workflow was started on; build there, or give `march` a level"
+        )
+    if STARTED in os.environ:
+        from quicbed.measure import outlook
+
+        print(f"quicbed: {outlook.building(project, arguments.library, arguments.flavour)}", file=sys.stderr)
+    try:
+        made = making.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log)
+    except kit.UnusableError as error:
+        if not arguments.leave_out:
+            raise
+        print(f"quicbed: {arguments.library} is left out: {error}", file=sys.stderr)
+        made = making.listing(project, arguments.library, arguments.flavour)
+    print(made)
+
+
+def _host_builds(arguments: argparse.Namespace) -> None:
+    from quicbed.measure import hosted
+    from quicbed.plan import march
+    from quicbed.plan.cells import builds_needed
+
+    project = project_of(arguments)
+    needed = [key for key in builds_needed(project, project.config.experiments) if march.parts(key[1]).host]
+    for file in hosted.make(project, needed, _log(arguments, f"host-builds-{project.config.testbed}")):
+        print(file)
+
+
+def _runner_folder(arguments: argparse.Namespace) -> None:
+    from quicbed.builds import interop_folder
+
+    project = project_of(arguments)
+    if arguments.library not in project.libraries:
+        raise ConfigError(f"library `{arguments.library}` is unknown; known are {', '.join(project.libraries)}")
+    interop_folder.write(project, arguments.library, arguments.flavour, arguments.out)
+    print(arguments.out)
+
+
+def _component(arguments: argparse.Namespace) -> None:
+    from quicbed.builds import components
+
+    log = _log(arguments, f"component-{arguments.name}")
+    print(components.provide(project_of(arguments), arguments.name, jobs=arguments.jobs, log=log))
+
+
+def _certificates(arguments: argparse.Namespace) -> None:
+    from quicbed.config import algorithms
+    from quicbed.measure import certificates
+
+    project = project_of(arguments)
+    signatures = arguments.signature or certificates.needed(project)
+    if arguments.all:
+        signatures = [signature.name for signature in algorithms.read(project.root).signatures]
+    log = _log(arguments, "certificates")
+    for directory in certificates.make_all(project, signatures, jobs=arguments.jobs, log=log):
+        print(directory)
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    from quicbed.measure import driver
+    from quicbed.measure.session import measure
+
+    project = project_of(arguments)
+    if arguments.experiment not in project.experiments:
+        raise ConfigError(f"experiment `{arguments.experiment}` is unknown; known are {', '.join(project.experiments)}")
+    marker = (
+        arguments.marker or project.artifacts / "measured" / project.config.testbed / f"{arguments.experiment}.json"
+    )
+    if arguments.log:
+        driver.copy_progress(arguments.log)
+    measure(project, arguments.experiment, marker)
+
+
+def _tables(arguments: argparse.Namespace) -> None:
+    from quicbed.store import details, runs
+
+    runs.write_table(arguments.raw, arguments.output)
+    details.write(arguments.raw, arguments.output.parent)
+
+
+def _dissect(arguments: argparse.Namespace) -> None:
+    from quicbed.analysis import dissect
+
+    table = dissect.write(arguments.raw, arguments.output, arguments.jobs)
+    print(dissect.text(table))
+    for one in dissect.problems(table):
+        connection = "" if one["index"] is None else f" connection {one['index']}:"
+        print(f"{one['origin']}:{connection} {one['outcome']}: {one['words']}")
+
+
+def _places(arguments: argparse.Namespace, published: Sequence[Path], table: Path | None) -> dict[str, str]:
+    """Environment of a notebook: where it reads and writes."""
+    from quicbed.report import notebooks
+    from quicbed.store import runs
+
+    return {
+        runs.RAW_VARIABLE: str(arguments.raw.resolve()),
+        runs.TABLE_VARIABLE: str(table.resolve()) if table else "",
+        notebooks.ARTIFACTS_VARIABLE: str(arguments.artifacts.resolve()),
+        notebooks.PUBLISHED_VARIABLE: os.pathsep.join(str(path.resolve()) for path in published),
+    }
+
+
+def _notebook(arguments: argparse.Namespace) -> None:
+    from quicbed.report import notebooks
+
+    environment = _places(arguments, arguments.published, arguments.table)
+    notebooks.run(arguments.notebook, environment, arguments.output)
+    if (told := notebooks.without_images(arguments.artifacts / "figures")) is not None:
+        print(told)
+
+
+def _draw(arguments: argparse.Namespace) -> None:
+    from quicbed.builds import kit
+    from quicbed.report import notebooks
+
+    log = _log(arguments, f"draw-{arguments.experiment}")
+    os.environ.update(_places(arguments, [], None))
+    try:
+        saved, problem = notebooks.draw(ROOT / "notebooks", arguments.experiment), ""
+    except Exception:  # noqa: BLE001 (measuring goes on, and the notebooks fail in the same way at the end)
+        saved, problem = [], traceback.format_exc()
+    lines = [f"figure {one.drawn.name} is ready: {one.files[0]}" for one in saved]
+    if problem:
+        lines = [f"{arguments.experiment}: its figures cannot be drawn yet, {log} says why; tried again at the end"]
+    print("\n".join(lines or [f"{arguments.experiment}: its figures are drawn at the end"]), file=sys.stderr)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("\n".join([*lines, problem]), encoding="utf-8")
+    if arguments.marker:
+        kit.write_json(arguments.marker, {"figures": [one.drawn.name for one in saved]})
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from quicbed.report import page
+    from quicbed.store import runs
+
+    published = {path.name: path for path in arguments.published}
+    table = runs.read_table(arguments.table) if arguments.table else None
+    page.write(arguments.artifacts, arguments.raw, project=project_of(arguments), published=published, table=table)
+
+
+def _claims(arguments: argparse.Namespace) -> None:
+    from quicbed.claims import claims_report, published_claims, verdicts
+    from quicbed.claims import papers as claims
+    from quicbed.report import notebooks
+
+    project = project_of(arguments)
+    every = claims.stated(project)
+    shown = claims.chosen(every, arguments.claim or [one.id for one in every])
+    raw = arguments.raw or notebooks.place(ROOT, project.config).raw
+    # all of a paper are judged together, whatever is shown of them
+    papers = {one.name for one in shown}
+    known = [one for one in every if one.name in papers]
+    results = verdicts.evaluate(project, known, verdicts.tables(raw, ROOT))
+    tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in papers}
+    ids = {one.id for one in shown}
+    wanted = [result for result in results if result.stated.id in ids]
+    print(f"Runs of {raw}\n")
+    published = imported(project.published_tables)
+    theirs = claims_report.by_claim(published_claims.evaluate(project, known, published))
+    cells = arguments.all or bool(arguments.claim)
+    print(claims_report.text(wanted, cells=cells, tested=tested, published=theirs))
+
+
+def _reference(arguments: argparse.Namespace) -> None:
+    from quicbed.store.reference import pack
+
+    project = project_of(arguments)
+    archives = pack(project, arguments.experiment or project.config.experiments)
+    for file in archives:
+        print(file)
+    _write_packets(archives)
+
+
+def _packets(arguments: argparse.Namespace) -> None:
+    _write_packets(arguments.archive or sorted((ROOT / "raw" / "reference").glob("*.tar.gz")))
+
+
+def _write_packets(archives: Sequence[Path]) -> None:
+    from quicbed.report import look
+
+    for archive in archives:
+        if (file := look.write(archive)) is not None:
+            print(file)
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    from quicbed.importers import reading
+
+    out: Path | None = arguments.out
+    if out is None:
+        out = project_of(arguments).published_tables / arguments.format
+    print(reading.read(arguments.format, arguments.path, out).text())
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from quicbed.report import export
+
+    table: Path | None = arguments.table
+    if table is None:
+        table = project_of(arguments).artifacts / "tables" / "runs.parquet"
+    export.write(table, arguments.output, arguments.experiment)
+    print(arguments.output)
+
+
+def _archive(arguments: argparse.Namespace) -> None:
+    from quicbed.cli import archive
+
+    project = project_of(arguments)
+    if arguments.check:
+        archive.check(project)
+        return
+    file = archive.make(project, arguments.out or project.artifacts / "archive")
+    print(f"{file}: {file.stat().st_size / 1e6:.1f} MB, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}")
+
+
+def _handshake(arguments: argparse.Namespace) -> None:
+    from quicbed.wire.handshake import main_table
+
+    print(main_table(arguments.capture, arguments.key_log, server=arguments.server, transport=arguments.transport))
+
+
+def _symbols(arguments: argparse.Namespace) -> None:
+    from quicbed.store import symbols
+
+    print(symbols.describe(ROOT, arguments.run_directory, arguments.top))
+
+
+def _generate(arguments: argparse.Namespace) -> int:
+    from quicbed.cli.generate import generate
+
+    return generate(ROOT, check=arguments.check)

@@ -1,0 +1,1 @@
+"""The configuration: files below config/ as typed models, and the table of algorithms."""

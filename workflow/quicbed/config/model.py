@@ -1,0 +1,1344 @@
+"""Configuration: models of every file under config/, read strictly.
+
+Every key is declared here with a description. From these models come the validation, the JSON schemas in
+workflow/schemas/ and the key tables in config/README.md, so the three cannot disagree. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from quicbed.base import untrusted
+from quicbed.config import algorithms
+
+Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
+Aead = Literal["standard", "noop", "noenc"]
+Component = Literal[
+    "boringssl", "boringssl-pq", "liboqs", "msquic", "msquic-noop", "openssl", "openssl-provider", "quictls"
+]
+Offloads = Literal["off", "gso-gro", "default"]
+March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
+Side = Literal["client", "server"]
+PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+
+
+MOST_BRACKETS = 1000
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used: names the file, the key and the remedy in one line."""
+
+
+class Model(BaseModel):
+    """Base of every configuration model: unknown keys are errors, values do not change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+
+M = TypeVar("M", bound=Model)
+
+
+class Paths(Model):
+    """Where files go, relative to the repository's root."""
+
+    raw: str = Field("raw", description="Runs: append-only, nothing there is ever overwritten or deleted.")
+    build: str = Field("build", description="Sources and builds; can be deleted and made again.")
+    artifacts: str = Field("artifacts", description="Tables, figures and report; can be deleted and made again.")
+
+
+class PingLimits(Model):
+    """Pings before every run of an experiment that asks for them, and what they must show."""
+
+    count: int = Field(20, ge=2, le=1000, description="Pings at a time.")
+    interval_ms: float = Field(10, ge=2, le=1000, description="Time between two pings in ms.")
+    max_difference_ms: float = Field(
+        2, gt=0, description="Largest difference in ms between their mean and the round-trip time of the cell."
+    )
+    max_deviation_ms: float = Field(1, gt=0, description="Largest standard deviation in ms.")
+    attempts: int = Field(
+        5, ge=1, le=100, description="How often they are repeated before the run is made none the less and marked."
+    )
+
+
+class Gate(Model):
+    """When a run counts as contaminated by something else on the machine."""
+
+    max_run_delay: float = Field(
+        0.15,
+        gt=0,
+        description="Largest share of the run's wall time that the client or the server may have spent runnable but "
+        "waiting for a processor (second field of /proc/PID/schedstat). Not asked of endpoints with several `threads`.",
+    )
+    max_foreign_cpu: float = Field(
+        0.10,
+        gt=0,
+        description="Largest share of all processor time during the run that may have gone to anything but the two "
+        "endpoints.",
+    )
+    retries: int = Field(
+        2,
+        ge=0,
+        le=10,
+        description="How often a contaminated run is measured again within its block.",
+    )
+    link_wait_s: float = Field(
+        60,
+        ge=0,
+        le=3600,
+        description="How long a block waits, in s, for a link that is down or not as it was set up, and measuring "
+        "for a host that is lost, at least 60 s; then measuring ends, with finished runs kept.",
+    )
+    ping: PingLimits = Field(default_factory=PingLimits, description="Pings before runs.")
+
+
+class Limits(Model):
+    """What is taken at most from endpoints and hosts, which are other people's programs and machines."""
+
+    line_kib: int = Field(1024, ge=1, le=65536, description="Longest line of an endpoint's events, in KiB.")
+    log_mib: int = Field(256, ge=1, le=16384, description="Largest file of an endpoint's events, in MiB.")
+    file_mib: int = Field(
+        4096,
+        ge=1,
+        le=2**20,
+        description="Largest file that an endpoint may write, its output and complaints included, in MiB besides what "
+        "it downloads.",
+    )
+    memory_mib: int = Field(
+        16384, ge=64, le=2**24, description="Largest data segment of a process of an endpoint (RLIMIT_DATA), in MiB."
+    )
+    open_files: int = Field(4096, ge=64, le=2**20, description="Files that a process of an endpoint may have open.")
+    goodput_gbps: float = Field(
+        400, gt=0, description="Largest goodput that is believed where the link has no rate, in Gbit/s."
+    )
+    files: int = Field(
+        50000, ge=16, le=10**7, description="Most files of a run or a build that are taken from a host over SSH."
+    )
+    total_mib: int = Field(
+        32768, ge=16, le=2**24, description="Largest size of a run or a build that is taken from a host, in MiB."
+    )
+    path_bytes: int = Field(
+        1024, ge=64, le=4096, description="Longest name of a file, with its directories, that is taken from a host."
+    )
+
+
+class Config(Model):
+    """config/config.yaml: which experiments are measured, where, and at what scale."""
+
+    testbed: Name = Field("local", description="Name of a file in config/testbeds/, without .yaml.")
+    scale: Name = Field(
+        "quick",
+        description="`quick` (minutes), `paper` (8 GiB and 25 repetitions as published; hours) or `tiny` (seconds, "
+        "for trying the workflow); each experiment says what its scales mean.",
+    )
+    experiments: list[Name] = Field(
+        description="Experiments to measure: names of files in config/experiments/, without .yaml.",
+        min_length=1,
+    )
+    libraries: list[Name] | None = Field(
+        None,
+        description="Only these of an experiment's libraries are built and measured; null: all of them.",
+        min_length=1,
+    )
+    seed: int = Field(1, ge=0, description="Seed of the random order of runs; recorded with every run.")
+    gate: Gate = Field(default_factory=Gate, description="Contamination gate.")
+    limits: Limits = Field(default_factory=Limits, description="Limits of endpoints and hosts.")
+    paths: Paths = Field(default_factory=Paths, description="Directories.")
+    published: dict[PublishedFormat, str] = Field(
+        default_factory=dict,
+        description="Local copies of published results, imported beside our own (docs/importing.md): folder, tar "
+        "archive or file by format, `highway`, `steps`, `quic-benchmark` or `qir`.",
+    )
+
+    @field_validator("experiments")
+    @classmethod
+    def _unique(cls, value: list[str]) -> list[str]:
+        if len(set(value)) != len(value):
+            raise ValueError("names an experiment twice")
+        return value
+
+
+_MOST_CPUS = 8192  # of the kernel (CONFIG_NR_CPUS)
+
+
+def _cpu_list(text: str) -> str:
+    """Check a list of processors as in cpuset(7), "List format"; returns it as the kernel prints it: `0,1` as `0-1`."""
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        numbers = [first, last or first]
+        if not all(map(str.isdigit, numbers)) or not int(numbers[0]) <= int(numbers[1]) < _MOST_CPUS:
+            raise ValueError("is not a list of processors; write one as `2-5` or `0,2-3`")
+    return cpu_ranges(cpus_of(text))
+
+
+CpuList = Annotated[str, AfterValidator(_cpu_list)]
+# A slash stands for a point in the name of an interface, as in sysctl(8): `net.ipv4.conf.eth0/100.rp_filter`.
+Sysctl = Annotated[str, Field(pattern=r"^[a-z0-9_-]+(\.[a-zA-Z0-9_-]+(/[a-zA-Z0-9_-]+)*)+$")]
+LINK_SYSCTLS = (
+    "net.ipv4.tcp_congestion_control",
+    "net.ipv4.tcp_no_metrics_save",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+)
+"""Kernel settings that every link sets (`quicbed.testbed.shaping.tcp_settings`)."""
+Ipv4 = Annotated[str, Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}$")]
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:%-]+$")]
+Argv = Annotated[list[str], Field(min_length=1)]
+
+
+def _one_group(text: str) -> str:
+    """Check a regular expression with one group."""
+    try:
+        groups = re.compile(text).groups
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error}") from None
+    if groups != 1:
+        raise ValueError("needs one group, around the number")
+    return text
+
+
+Regex = Annotated[str, AfterValidator(_one_group)]
+
+
+def cpus_of(text: str) -> list[int]:
+    """`0,2-3` to [0, 2, 3]."""
+    parts = (part.partition("-") for part in text.split(","))
+    return sorted({cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)})
+
+
+def cpu_ranges(cpus: Iterable[int]) -> str:
+    """[0, 2, 3] to `0,2-3`."""
+    known = set(cpus)
+    begins = sorted(cpu for cpu in known if cpu - 1 not in known)
+    ends = sorted(cpu for cpu in known if cpu + 1 not in known)
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(begins, ends, strict=True))
+
+
+class SshAddress(Model):
+    """How a host is reached with SSH."""
+
+    address: HostName = Field(description="Host name or address, or an alias of the OpenSSH configuration.")
+    port: int | None = Field(None, ge=1, le=65535, description="Port; null: that of the OpenSSH configuration, or 22.")
+    user: str | None = Field(None, description="User; null: that of the OpenSSH configuration, or one's own name.")
+    key: str | None = Field(
+        None,
+        description="File of a private key; null: those of the SSH agent and the OpenSSH configuration. A key with a "
+        "passphrase has to be in the agent.",
+    )
+    host_key: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9@.-]+ [A-Za-z0-9+/=]+$",
+        description="Public key of the host that alone is accepted, as in known_hosts without the name; null: the host "
+        "has to be in known_hosts. Unknown keys are refused.",
+    )
+
+
+class Interface(Model):
+    """An interface of a host, by one of the three."""
+
+    name: str | None = Field(None, pattern=r"^[^/\s]{1,15}$", description="Name.")
+    pci: str | None = Field(
+        None, pattern=r"^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$", description="PCI address, as `0000:3b:00.0`."
+    )
+    mac: str | None = Field(None, pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$", description="Hardware address.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Interface:
+        if sum(value is not None for value in (self.name, self.pci, self.mac)) != 1:
+            raise ValueError("needs one of `name`, `pci` and `mac`")
+        return self
+
+
+class SshMachine(SshAddress):
+    """A machine that is reached with SSH and works for the controller."""
+
+    jump: SshAddress | None = Field(None, description="Host through which it is reached; null: none, or `ProxyJump`.")
+    sudo: bool = Field(False, description="The user is not root and may run everything with `sudo -n`.")
+    directory: str = Field(
+        "/var/lib/quicbed",
+        pattern=r"^(/[A-Za-z0-9_.+-]+){2,}$",
+        description="Directory of ours on the host: what is deployed, and the record of what is changed.",
+    )
+
+
+class SshHost(SshMachine):
+    """A host of a testbed of kind `ssh`. What is not named here is not touched on it."""
+
+    interface: Interface = Field(description="The interface on the measured link.")
+    ip: Ipv4 = Field(description="Its IPv4 address, which the host has already.")
+    cpus: CpuList | None = Field(
+        None, description="Processors of endpoints and of what samples, captures or competes beside them; null: any."
+    )
+    governor: str | None = Field(None, description="Frequency governor of all processors; null: left as it is.")
+    irq_cpus: CpuList | None = Field(
+        None, description="Processors that take the interface's interrupts; null: left as they are."
+    )
+    rings: dict[Literal["rx", "tx"], Annotated[int, Field(gt=0)]] = Field(
+        default_factory=dict, description="Entries in the interface's rings (`ethtool -G`)."
+    )
+    sysctl: dict[Sysctl, int | str] = Field(
+        default_factory=dict, description="Kernel settings while the testbed is in use."
+    )
+    names: dict[HostName, Ipv4] = Field(default_factory=dict, description="Names to add to /etc/hosts.")
+    record: list[Sysctl] = Field(default_factory=list, description="Further kernel settings to record.")
+    ingress: Argv | None = Field(
+        None,
+        description="Queueing discipline that arriving frames go through, in the words of tc(8), as `[netem, delay, "
+        "10ms]`: at an `ifb` interface that the kernel must have; null: none.",
+    )
+
+    @field_validator("sysctl")
+    @classmethod
+    def _not_of_links(cls, value: dict[str, int | str]) -> dict[str, int | str]:
+        for name in LINK_SYSCTLS:
+            if name in value:
+                own = "workload.congestion_control" if name.endswith("congestion_control") else "its link"
+                raise ValueError(f"{name}: every experiment sets this by {own} and would overwrite it; leave it out")
+        return value
+
+
+class TapHost(SshMachine):
+    """A host that captures what passes on the measured link of a testbed of kind `ssh`, and sends nothing there."""
+
+    interfaces: list[Interface] = Field(
+        min_length=1,
+        max_length=2,
+        description="What the frames of both directions arrive at: one interface at a mirror port, or two at the "
+        "outputs of an optical tap.",
+    )
+
+
+class CaptureCommand(Model):
+    """A program of one's own that captures; one for each interface of the tap."""
+
+    command: Argv = Field(
+        description="Words of its command line; `{interface}`, `{file}` and `{snaplen}` stand for the interface, the "
+        "pcap file with nanoseconds that it writes, and the least number of bytes of a frame to keep.",
+    )
+    begins: str = Field(min_length=1, description="What it prints once frames are being captured.")
+    signal: Literal["INT", "TERM"] = Field("INT", description="Signal that ends it with its file whole.")
+    captured: Regex | None = Field(
+        None,
+        description="Regular expression of what it prints about the frames it has captured, with the number as its "
+        "group; null: they are counted in the file.",
+    )
+    dropped: Regex | None = Field(
+        None,
+        description="The same for frames it has lost; null: unknown, and only what the interfaces of client and server "
+        "count as sent tells of losses.",
+    )
+
+    @model_validator(mode="after")
+    def _writes(self) -> CaptureCommand:
+        if not any("{file}" in word for word in self.command):
+            raise ValueError("command: `{file}` is missing, which stands for the file to write")
+        return self
+
+
+class Commands(Model):
+    """Programs to run on the controller, as lists of words; each has to succeed."""
+
+    reserve: list[Argv] = Field(default_factory=list, description="Before anything else.")
+    boot: list[Argv] = Field(default_factory=list, description="After reserving; then the hosts have to answer.")
+    release: list[Argv] = Field(
+        default_factory=list,
+        description="When everything is put back, also after an error, if anything was reserved or a host was taken.",
+    )
+    timeout_s: float = Field(900, gt=0, description="Longest time of one command, and of the hosts to answer, in s.")
+
+
+class TrafficAddress(Model):
+    """One end of the packets that TRex generates."""
+
+    ip: str = Field(pattern=r"^\d{1,3}(\.\d{1,3}){3}$", description="IPv4 address.")
+    port: int = Field(9, ge=1, le=65535, description="UDP port; 9 is that of the discard protocol.")
+    mac: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$",
+        description="Hardware address; null: that of TRex's own configuration.",
+    )
+
+
+class Generator(Model):
+    """What generates competing traffic on a testbed."""
+
+    kind: Literal["iperf3", "trex"] = Field(
+        description="`iperf3`: UDP from the server to the client host; `trex`: a Cisco TRex server in stateless mode, "
+        "reached over JSON-RPC (docs/background-traffic.md)."
+    )
+    host: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9_.:-]+$", description="Name or address of the TRex server (kind `trex`)."
+    )
+    rpc_port: int = Field(4501, ge=1, le=65535, description="TCP port of its request socket.")
+    port: int = Field(0, ge=0, le=255, description="Its port that sends.")
+    receiver: int | None = Field(
+        None,
+        ge=0,
+        le=255,
+        description="Its port that the traffic comes back to, which counts what arrived; null: none.",
+    )
+    user: Name = Field(
+        "quicbed",
+        description="Name under which the port is acquired; digits that tell controllers and testbeds apart are added.",
+    )
+    force: bool = Field(False, description="Take the port from another user.")
+    source: TrafficAddress = Field(
+        default_factory=lambda: TrafficAddress(ip="198.18.0.1"),
+        description="Source of the packets; by default of the network for benchmarks (RFC 2544, C.2.2).",
+    )
+    destination: TrafficAddress = Field(
+        default_factory=lambda: TrafficAddress(ip="198.18.0.2"), description="Destination of the packets."
+    )
+    timeout_s: float = Field(3, gt=0, le=60, description="Longest time of one answer of the TRex server, in seconds.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Generator:
+        if self.kind == "trex" and self.host is None:
+            raise ValueError("host: kind `trex` needs the name or address of its server")
+        given = self.model_fields_set - {"kind"}
+        if self.kind == "iperf3" and given:
+            raise ValueError(f"{', '.join(sorted(given))}: only for kind `trex`")
+        return self
+
+
+class Builds(Model):
+    """How the endpoints are built that are measured on a testbed."""
+
+    where: Literal["controller", "hosts"] = Field(
+        "controller",
+        description="`controller`: once, here; `hosts`: each host builds what runs there (kind `ssh`), but for "
+        "libraries that are not compiled, which are made here.",
+    )
+    march: March | None = Field(
+        None,
+        description="Instruction set that compilers may use: a level of x86-64, or `native`, all that the processor "
+        "has which builds, and tuned for it; null: what every processor has. A library that cannot be built for one is "
+        "as without; figures say `in part` then.",
+    )
+
+
+class Testbed(Model):
+    """config/testbeds/<name>.yaml: the hosts and links measured on."""
+
+    kind: Literal["local", "ssh"] = Field(
+        description="`local`: network namespaces on this machine, joined by a bridge; `ssh`: two hosts joined by a "
+        "link, reached over SSH (docs/dedicated-testbed.md)."
+    )
+    description: str = Field("", description="One line for reports.")
+    hosts: dict[Literal["client", "server"], SshHost] = Field(
+        default_factory=dict, description="The hosts of kind `ssh`: `client` and `server`."
+    )
+    ssh_config: list[str] | None = Field(
+        None, description="OpenSSH configuration files that are honoured; null: `~/.ssh/config`."
+    )
+    commands: Commands = Field(default_factory=Commands, description="Commands around a campaign (kind `ssh`).")
+    build: Builds = Field(default_factory=Builds, description="How endpoints are built.")
+    generator: Generator | None = Field(
+        None, description="What generates the traffic of variants with `background`; null: they are unsupported."
+    )
+    tap: TapHost | None = Field(
+        None,
+        description="A third host that captures (kind `ssh`); null: captures are made at the server's own interface.",
+    )
+    capture: Literal["tcpdump", "dumpcap"] = Field(
+        "tcpdump", description="What captures, at the tap or else at the server."
+    )
+    capture_command: CaptureCommand | None = Field(
+        None, description="A program of one's own that captures in its place, as MoonGen; null: none."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Testbed:
+        if self.kind == "local":
+            if self.build.where == "hosts":
+                raise ValueError("build.where: `hosts` needs kind `ssh`; a testbed of kind `local` is built here")
+            for key in ("hosts", "ssh_config", "commands", "tap"):
+                if key in self.model_fields_set:
+                    raise ValueError(f"{key}: belongs to kind `ssh`; a testbed of kind `local` has no such settings")
+            return self
+        missing = {"client", "server"} - set(self.hosts)
+        if missing:
+            raise ValueError(f"hosts: `{min(missing)}` is missing; kind `ssh` needs `client` and `server`")
+        client, server = self.hosts["client"], self.hosts["server"]
+        if client.ip == server.ip:
+            raise ValueError(f"hosts: client and server have the same ip {client.ip}")
+        for role, host in self.hosts.items():
+            if self.tap is not None and (self.tap.address, self.tap.port) == (host.address, host.port):
+                raise ValueError(f"tap: is the {role}; leave it out: captures are made at the server then")
+        return self
+
+
+class Patch(Model):
+    """A patch to one third-party package of a flavour."""
+
+    crate: str = Field(description="Package whose source is patched, as named in Cargo.lock.")
+    file: str = Field(description="Patch file below workflow/crypto/patches/, applied with -p1.")
+
+
+class Estimate(Model):
+    """What a build takes on two cores; shown before it starts, decides nothing."""
+
+    minutes: float = Field(gt=0, description="Time of the build in minutes.")
+    disk_mb: float = Field(gt=0, description="Disk the build takes, its work directory included, in MB.")
+
+
+class Flavour(Model):
+    """One build of a library."""
+
+    patches: list[Patch] = Field(
+        default_factory=list,
+        description="Patches to third-party sources; a stock flavour has none.",
+    )
+    features: list[str] = Field(
+        default_factory=list,
+        description="Cargo features of the endpoint switched on in this flavour.",
+    )
+    endpoint: str | None = Field(
+        None, description="Directory of its endpoint programs, where it has others than the library's `endpoint`."
+    )
+    package: str | None = Field(
+        None, description="Cargo package of its endpoint, where it has another than the library's `package`."
+    )
+    sources: list[str] = Field(
+        default_factory=list,
+        description="Further files or directories of this repository that are compiled in.",
+    )
+    components: list[Component] = Field(
+        default_factory=list,
+        description="Libraries built once and shared with other builds (`workflow/quicbed/builds/components.py`).",
+    )
+    algorithms: Literal["listed", "all"] = Field(
+        "listed",
+        description="`all`: every group and signature algorithm of workflow/crypto/algorithms.csv but those under "
+        "`unsupported`; `listed`: those under the library's `supports`.",
+    )
+    unsupported: dict[str, str] = Field(
+        default_factory=dict,
+        description="Groups and signature algorithms that this flavour cannot do although `algorithms` is `all`: name "
+        "and reason.",
+    )
+    estimate: Estimate = Field(description="Time and disk of the build.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Flavour:
+        if self.unsupported and self.algorithms != "all":
+            raise ValueError("unsupported: needs `algorithms: all`; without it a flavour has what `supports` lists")
+        return self
+
+
+class Supports(Model):
+    """What the endpoints of a library can do; checked against `--describe` of the builds."""
+
+    ciphers: list[Cipher] = Field(description="AEAD cipher suites.")
+    groups: list[str] = Field(description="Key-exchange groups of flavours whose `algorithms` are `listed`.")
+    signatures: list[str] = Field(
+        ["rsa-2048"],
+        description="Signature algorithms of certificates, of flavours whose `algorithms` are `listed`.",
+    )
+    retry: bool | str = Field(True, description="Retry packets: `true`, or the reason why there are none.")
+    initial_size: bool | str = Field(
+        True, description="Initial datagrams above 1200 bytes: `true`, or the reason why they cannot be."
+    )
+    congestion_controls: list[str] = Field(description="Congestion controls.")
+    noop: bool = Field(description="Whether flavour noop has a NOOP AEAD.")
+    noenc: bool = Field(
+        False,
+        description="Whether 1-RTT packets can be sent without packet protection (NOENC; A Quantum of QUIC, Sec. III).",
+    )
+    aes_hardware_off: dict[str, str] | str = Field(
+        "has no switch for the AES instructions of the processor",
+        description="Environment variables with which the endpoints leave the AES instructions of the processor alone, "
+        "or the reason why they cannot.",
+    )
+    udp_payload_max: int | str | None = Field(
+        None,
+        description="Largest UDP payload in bytes of its datagrams, where `--udp-payload` cannot raise them further, "
+        "or the reason why they cannot be above those of the default MTU; null: no limit of its own.",
+    )
+    header_protection_off: bool = Field(description="Whether flavour noop can switch header protection off.")
+    gso: bool | None = Field(description="UDP GSO on sending; null for TCP.")
+    gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
+
+
+class Notes(Model):
+    """Prose for docs/libraries.md."""
+
+    noop: str = Field(description="What the NOOP AEAD covers and how it is made.")
+    initial: str = Field(description="Whether Initial packets stay standard in the noop flavour.")
+    header_protection: str = Field(description="What switching header protection off does.")
+    io: str = Field(description="How the endpoints do I/O, batching, buffers and windows.")
+
+
+class Example(Model):
+    """The example programs that a library ships, which `make bench` holds our endpoints against.
+
+    In words and file names `{bytes}`, `{port}`, `{root}` (a directory that holds `{bytes}`), `{content}` (that file),
+    `{certificate}`, `{key}`, `{ca}` and `{ca_der}` stand for what a transfer has.
+    """
+
+    package: str = Field(description="Package whose examples these are, as among its sources.")
+    server: list[str] = Field(min_length=1, description="Example that serves, and its command line.")
+    client: list[str] = Field(min_length=1, description="Example that downloads, and its command line.")
+    files: dict[str, str] = Field(
+        default_factory=dict,
+        description="Links that the programs expect in their working directory, and what they lead to.",
+    )
+    received: Regex | None = Field(
+        None,
+        description="Regular expression of what the client says on standard error about the bytes it has received, "
+        "with their number as its group; null: it writes what it receives.",
+    )
+
+
+class External(Model):
+    """A folder that keeps the contract of the bare-metal QUIC Interop Runner (docs/external-endpoints.md)."""
+
+    path: str = Field(description="The folder, absolute or relative to the repository's root.")
+    client_path: str | None = Field(None, description="Folder of the client, where it has its own.")
+    server_path: str | None = Field(None, description="Folder of the server, where it has its own.")
+    testcases: dict[Literal["bulk", "handshake"], str] = Field(
+        {"bulk": "goodput", "handshake": "handshake"},
+        description="TESTCASE that the scripts are given, by workload; some folders know `transfer` instead of "
+        "`goodput`.",
+    )
+    parameters: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further environment variables of the scripts, also in /tmp/interop-variables.json as they see it.",
+    )
+    qlog: bool = Field(False, description="Whether the scripts are given a QLOGDIR.")
+    requests: int = Field(
+        1, ge=1, le=100, description="Files that its client downloads at once, which together have the size asked for."
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> External:
+        missing = {"bulk", "handshake"} - set(self.testcases)
+        if missing:
+            raise ValueError(f"testcases: `{min(missing)}` is missing; name the test case of both workloads")
+        return self
+
+
+class Library(Model):
+    """config/libraries/<name>.yaml: one QUIC (or TCP+TLS) implementation."""
+
+    title: str = Field(description="Name in figures.")
+    transport: Literal["quic", "tcp"] = Field(description="What runs under the application protocol.")
+    tls_library: str = Field(description="The TLS library it uses.")
+    licence: str = Field(description="Licence of the library, as an SPDX expression.")
+    alpn: Literal["hq-interop", "h3", "http/1.1"] = Field(
+        "hq-interop", description="Application protocol of its endpoints; only endpoints with the same one are paired."
+    )
+    recipe: Name = Field(
+        description="How it is built: the name of a module in workflow/quicbed/builds/recipes/, as `cargo` for a "
+        "crate in workflow/endpoints/."
+    )
+    endpoint: str = Field(description="Directory of its endpoint programs below workflow/endpoints/.")
+    external: External | None = Field(None, description="Where the endpoint is and how it is run (recipe `external`).")
+    package: str | None = Field(None, description="Cargo package of the endpoint (recipe `cargo`).")
+    crates: list[str] = Field(
+        default_factory=list,
+        description="Third-party packages of Cargo.lock that make up the library, the first one giving its version. A "
+        "recipe that takes its sources elsewhere has a lock file in the endpoint's directory.",
+    )
+    version: str | None = Field(
+        None, description="Version of the library, where the first package has a numbering of its own."
+    )
+    environment: dict[str, str] = Field(
+        default_factory=dict,
+        description="Environment variables of the build (recipe `cargo`); `{package}` stands for the directory of the "
+        "fetched source of a package.",
+    )
+    flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
+    no_flavour: dict[Name, str] = Field(
+        default_factory=dict,
+        description="Flavours that other libraries have and this one has not: name and reason.",
+    )
+    example: Example | None = Field(None, description="Example programs in the library's own sources, for comparison.")
+    no_example: str | None = Field(None, description="Why `example` is missing.")
+    threads: Literal["one", "several"] = Field(
+        "one",
+        description="Whether an endpoint works on one thread. Several wait for each other, so that waiting for a "
+        "processor does not tell of other work on the machine (gate.max_run_delay); the processor time of others "
+        "still does.",
+    )
+    max_bytes: int | None = Field(
+        None,
+        gt=0,
+        description="Largest download in bytes that is asked of it, for a library so slow that a larger one would take "
+        "minutes; goodput is that of the bytes transferred.",
+    )
+    optional: bool = Field(
+        False, description="Left out of experiments on `all` libraries; takes part where it is named."
+    )
+    supports: Supports = Field(description="Capabilities.")
+    notes: Notes = Field(description="What the documentation says about this library.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Library:
+        if "stock" not in self.flavours:
+            raise ValueError("flavours: `stock` is missing; every library has an unpatched build")
+        if both := self.no_flavour.keys() & self.flavours.keys():
+            raise ValueError(
+                f"no_flavour: `{min(both)}` is one of `flavours`; tell why it is missing, or describe it, not both"
+            )
+        stock = self.flavours["stock"]
+        if stock.endpoint or stock.package:
+            raise ValueError("flavours.stock: endpoint and package are those of the library; leave them out here")
+        if stock.patches or stock.features:
+            raise ValueError("flavours.stock: a stock build has neither patches nor features; move them to another")
+        if self.recipe == "cargo" and not self.package:
+            raise ValueError("package: is missing; recipe `cargo` needs the endpoint's Cargo package")
+        if self.recipe == "cargo" and not self.crates:
+            raise ValueError("crates: is missing; recipe `cargo` takes sources and version from packages of Cargo.lock")
+        if (self.recipe == "external") != (self.external is not None):
+            raise ValueError("external: goes with recipe `external`, which needs it; other recipes have none")
+        if self.example is not None and self.no_example is not None:
+            raise ValueError("no_example: tells why there is no example, but `example` has one; remove one of the two")
+        if self.external and set(self.flavours) != {"stock"}:
+            raise ValueError("flavours: an external endpoint has `stock` only")
+        return self
+
+    def pairs_with(self, other: Library) -> bool:
+        """Whether a client of one of the two can meet a server of the other."""
+        return (self.transport, self.alpn) == (other.transport, other.alpn)
+
+
+class Frame(Model):
+    """A frame size of competing traffic."""
+
+    bytes: int = Field(ge=64, le=9018, description="Size of the frame with its check sequence.")
+    share: float = Field(1, gt=0, description="Part of the packets, relative to the other sizes.")
+
+
+IMIX = (Frame(bytes=64, share=7), Frame(bytes=594, share=4), Frame(bytes=1518, share=1))
+"""The "simple IMIX": 7 : 4 : 1 packets of these sizes."""
+
+
+class Load(Model):
+    """Traffic towards the client that competes with the measured one, at a rate in one of three units."""
+
+    percent: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description="Rate as a part of that of the link: `link.rate_mbit` (kind `iperf3`) or the port's (`trex`).",
+    )
+    bps: float | None = Field(None, gt=0, description="Rate in bit/s of frames with their check sequence.")
+    pps: float | None = Field(None, gt=0, description="Rate in packets/s.")
+    frames: list[Frame] | Literal["imix"] = Field(
+        default_factory=lambda: [Frame(bytes=1518)],
+        min_length=1,
+        description="Frame sizes; `imix`: 64, 594 and 1518 bytes in 7 : 4 : 1 packets.",
+    )
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Load:
+        if sum(rate is not None for rate in (self.percent, self.bps, self.pps)) != 1:
+            raise ValueError("needs one of `percent`, `bps` and `pps`")
+        return self
+
+    def sizes(self) -> list[Frame]:
+        """The frame sizes in their order."""
+        return list(IMIX) if self.frames == "imix" else list(self.frames)
+
+
+class Variant(Model):
+    """The cryptography of one connection."""
+
+    label: str = Field(description="Name in figures and tables; unique within the experiment.")
+    cipher: Cipher = Field(description="The only cipher suite offered and accepted.")
+    aead: Aead = Field(
+        "standard",
+        description="`noop`: ciphertext = plaintext with a constant 16-byte tag; `noenc`: 1-RTT packets are not "
+        "protected and have no tag (A Quantum of QUIC, Sec. III).",
+    )
+    header_protection: bool = Field(True, description="QUIC header protection (RFC 9001, 5.4); has no meaning for TCP.")
+    group: str = Field("x25519", description="The only key-exchange group offered and accepted.")
+    signature: str = Field("rsa-2048", description="Signature algorithm of the server's certificate and its CA.")
+    retry: bool = Field(False, description="The server answers first Initial packets with Retry (RFC 9000, 8.1.2).")
+    initial_size: int = Field(
+        1200,
+        ge=1200,
+        le=8972,
+        description="UDP payload in bytes of the client's Initial datagrams (RFC 9000, 14.1) and of the largest the "
+        "server sends before the handshake is complete.",
+    )
+    rtt_ms: float = Field(0, ge=0, le=1000, description="Round-trip time added to the link, in ms.")
+    loss_percent: float | None = Field(
+        None,
+        ge=0,
+        le=50,
+        description="Share of frames in percent that the link loses in each direction, which ones by the seed in "
+        "config.yaml and the block: the same for every cell of a block; null: none.",
+    )
+    offloads: Offloads | None = Field(
+        None,
+        description="Offloads of client and server: `off`; `gso-gro`: generic segmentation and receive offload, which "
+        "the kernel does itself, only; `default`: all that their interfaces have. With `off`, QUIC endpoints use no "
+        "UDP GSO and GRO either. null: as `link.mode` says.",
+    )
+    march: March | None = Field(
+        None, description="Instruction set that the endpoints are built for; null: that of the testbed's `build`."
+    )
+    mtu: int | None = Field(
+        None,
+        ge=1500,
+        le=9000,
+        description="MTU of the link in bytes, which `--udp-payload` follows; null: that of `link`.",
+    )
+    receive_buffer: int | None = Field(
+        None, gt=0, description="UDP socket buffers in bytes; null: those of `workload`."
+    )
+    aes_hardware: bool | None = Field(
+        None,
+        description="Whether the endpoints use the AES instructions of the processor, as both must tell; "
+        "`false`: they are started with the environment `supports.aes_hardware_off`; null: as they are, whatever they "
+        "tell.",
+    )
+    background: Load | None = Field(
+        None, description="Competing traffic, which the testbed's `generator` sends; null: none."
+    )
+    slow: bool = Field(False, description="The scale's `slow_connections` are made instead of its `connections`.")
+    flavour: Name | None = Field(
+        None,
+        description="Build that is measured; default `noop` where the NOOP AEAD is used or QUIC header protection is "
+        "off, else `stock`.",
+    )
+    baseline: str | None = Field(
+        None,
+        description="Label of the variant this one is compared with; default: the experiment's baseline.",
+    )
+    arm: Literal["main", "control"] = Field(
+        "main",
+        description="`control`: measured and tabulated to judge the method, not drawn as a result.",
+    )
+
+
+class Workload(Model):
+    """What a connection does."""
+
+    kind: Literal["bulk", "handshake"] = Field(
+        description="`bulk`: one download; `handshake`: many fresh connections one after the other, without "
+        "resumption, each with a small download."
+    )
+    congestion_control: str = Field(
+        "cubic",
+        description="Congestion control of both endpoints; `any`: the first that each library has, which is CUBIC or "
+        "else Reno.",
+    )
+    receive_buffer: int = Field(
+        6815744,
+        gt=0,
+        description="UDP socket buffers in bytes; the default is 32 x 208 KiB as in A Quantum of QUIC.",
+    )
+    window: int = Field(16777216, gt=0, description="QUIC flow-control window in bytes.")
+    gso: bool = Field(True, description="UDP generic segmentation offload on sending.")
+    gro: bool = Field(True, description="UDP generic receive offload.")
+
+
+class Link(Model):
+    """The link between client and server while an experiment runs."""
+
+    mode: Literal["throughput", "wire"] = Field(
+        description="`throughput`: segmentation offloads on (captures show 64 kB super-frames); `wire`: off, every "
+        "frame at most MTU + 14 bytes. Never compared with each other."
+    )
+    mtu: int = Field(1500, ge=1280, le=9000, description="MTU of the link in bytes.")
+    rate_mbit: float | None = Field(
+        None, ge=40, le=5000, description="Rate limit towards the client in Mbit/s (tbf, 40 to 5000); null: none."
+    )
+
+
+class Scale(Model):
+    """How much is measured."""
+
+    bytes: int = Field(gt=0, description="Size of the download in bytes.")
+    connections: int = Field(1, gt=0, le=100_000, description="Connections of a run (workload `handshake`).")
+    slow_connections: int | None = Field(
+        None, gt=0, le=100_000, description="Connections of a run of a variant that is `slow`; default: `connections`."
+    )
+    blocks: int = Field(gt=0, description="Blocks (repetitions of every cell) at most.")
+    min_blocks: int | None = Field(
+        None,
+        gt=1,
+        description="Blocks at least before the contrast may end the experiment; default: `blocks`.",
+    )
+    max_minutes: float | None = Field(
+        None,
+        gt=0,
+        description="No block beyond `min_blocks` is begun once the runs so far have taken this long; null: no limit.",
+    )
+    timeout_s: float = Field(60, gt=0, description="A run that takes longer has failed, in seconds.")
+
+    def connections_of(self, variant_is_slow: bool) -> int:
+        """Connections of a run."""
+        return (self.slow_connections if variant_is_slow else None) or self.connections
+
+    @model_validator(mode="after")
+    def _order(self) -> Scale:
+        if self.min_blocks is not None and self.min_blocks > self.blocks:
+            raise ValueError(f"min_blocks {self.min_blocks} is more than blocks {self.blocks}")
+        return self
+
+
+class Contrast(Model):
+    """The comparison whose precision ends an experiment."""
+
+    label: str = Field(description="Variant that is compared with the baseline, within blocks.")
+    half_width: float = Field(
+        gt=0,
+        lt=1,
+        description="The experiment ends when the 95 % interval of the paired ratio (of goodput or TTFB) of every "
+        "library is at most this far from it on either side, as a fraction of the ratio.",
+    )
+
+
+class Pair(Model):
+    """A client of one library downloading from a server of another."""
+
+    client: Name = Field(description="Library of the client.")
+    server: Name = Field(description="Library of the server.")
+
+
+class Perf(Model):
+    """Sampling of both endpoints with perf; runs under it are compared with no others."""
+
+    frequency: int = Field(
+        999, ge=10, le=20000, description="Samples per second of processor time; not a multiple of the timer's."
+    )
+    call_graph: Literal["fp", "dwarf"] = Field(
+        "fp",
+        description="How stacks are walked: `fp` by frame pointers, which all builds keep; `dwarf` by debug "
+        "information, from copies of the stack, with much larger recordings.",
+    )
+
+
+class Experiment(Model):
+    """config/experiments/<name>.yaml: factors, workload, link and scales behind a figure or table."""
+
+    title: str = Field(description="Title in figures.")
+    source: str = Field(description="What it reproduces: paper and figure or table.")
+    question: str = Field(description="What it answers, in one sentence.")
+    workload: Workload = Field(description="What a connection does.")
+    link: Link = Field(description="The link while measuring.")
+    flavour: Name | None = Field(
+        None, description="Build that variants without a `flavour` of their own are measured on."
+    )
+    primitives: int = Field(
+        0,
+        ge=0,
+        description="In how many blocks the cryptographic primitives of every group and signature algorithm of the "
+        "experiment are timed, on every library; 0: not at all.",
+    )
+    capture: int = Field(
+        0,
+        ge=0,
+        description="In how many blocks every cell is run once more with a capture of its frames' first 128 bytes, as "
+        "arm `captured`, which is compared with none; 0: not at all.",
+    )
+    capture_bytes: int | None = Field(
+        None,
+        gt=0,
+        description="Size in bytes of the download of such a run, where that of the scale is larger; null: as large as "
+        "that of any run.",
+    )
+    libraries: Annotated[list[Name | Pair], Field(min_length=1)] | Literal["all", "quic"] = Field(
+        description="Libraries, or pairs of a client's and a server's library; `all`: every library in "
+        "config/libraries/ that is not `optional`; `quic`: those of them that speak QUIC.",
+    )
+    pairwise: bool = Field(
+        False, description="Every client is measured with every server among `libraries` that it can be paired with."
+    )
+    variants: list[Variant] = Field(description="Variants measured on every library.", min_length=1)
+    baseline: str = Field(description="Label of the variant that the others are compared with, within blocks.")
+    aa: bool = Field(
+        True,
+        description="Measure the baseline twice per block and library: the noise floor of a ratio.",
+    )
+    contrast: Contrast | None = Field(None, description="Ends the experiment when it is narrow enough.")
+    failures: Literal["errors", "findings"] = Field(
+        "errors",
+        description="What a cell is that fails in every run or cannot be proven. `errors`: the experiment ends with an "
+        "error once everything else is measured, and a failed run is repeated within its block. `findings`: a result, "
+        "recorded with its reason; a failed run is the outcome of its block, a cell whose captured transfer failed is "
+        "tried in every block and proven before a run of it counts, and only an experiment without any success ends "
+        "with an error. Evidence that contradicts a cell is an error in both.",
+    )
+    ping: bool = Field(
+        False,
+        description="Every run is preceded by pings, which are repeated until they are within `gate.ping`; a run "
+        "before which they never were is contaminated.",
+    )
+    perf: Perf | None = Field(
+        None, description="Where processor time goes is sampled in every run (workload `bulk`); null: not."
+    )
+    scales: dict[Name, Scale] = Field(description="Scales: `quick`, `paper`, `tiny` and others.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Experiment:
+        labels = [variant.label for variant in self.variants]
+        if len(set(labels)) != len(labels):
+            raise ValueError("variants: two have the same label")
+        if self.baseline not in labels:
+            raise ValueError(f"baseline: `{self.baseline}` is not the label of a variant; there are {labels}")
+        if self.contrast and self.contrast.label not in labels:
+            raise ValueError(
+                f"contrast.label: `{self.contrast.label}` is not the label of a variant; there are {labels}"
+            )
+        handshakes = self.workload.kind == "handshake"
+        if self.primitives and not handshakes:
+            raise ValueError("primitives: needs workload.kind `handshake`")
+        if self.perf and handshakes:
+            raise ValueError("perf: needs workload.kind `bulk`")
+        for variant in self.variants:
+            if not handshakes and (variant.retry or variant.slow or variant.initial_size != 1200):
+                raise ValueError(
+                    f"variants: `{variant.label}`: retry, slow and initial_size need workload.kind `handshake`"
+                )
+            if self.link.mode != "wire" and (variant.rtt_ms or variant.loss_percent):
+                raise ValueError(f"variants: `{variant.label}`: rtt_ms and loss_percent need link.mode `wire`")
+            if self.link.mode == "wire" and variant.offloads:
+                raise ValueError(f"variants: `{variant.label}`: offloads need link.mode `throughput`")
+            mtu = variant.mtu or self.link.mtu
+            if variant.initial_size > mtu - 28:
+                raise ValueError(
+                    f"variants: `{variant.label}`: initial_size {variant.initial_size} is more than the link's MTU "
+                    f"{mtu} holds without IP and UDP headers, {mtu - 28}"
+                )
+            varied = (variant.mtu, variant.receive_buffer, variant.loss_percent, variant.offloads)
+            if handshakes and any(value is not None for value in varied):
+                raise ValueError(
+                    f"variants: `{variant.label}`: mtu, receive_buffer, loss_percent and offloads need workload.kind "
+                    "`bulk`"
+                )
+            if variant.baseline is not None and variant.baseline not in labels:
+                raise ValueError(
+                    f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is no variant's label"
+                )
+            if variant.aead == "noenc" and variant.header_protection:
+                raise ValueError(
+                    f"variants: `{variant.label}`: aead noenc leaves out header protection too; set header_protection: "
+                    "false"
+                )
+            if variant.baseline == variant.label:
+                raise ValueError(f"variants: `{variant.label}` is its own baseline")
+        for name, scale in self.scales.items():
+            if not handshakes and (scale.connections != 1 or scale.slow_connections):
+                raise ValueError(f"scales: `{name}`: connections need workload.kind `handshake`")
+        if self.capture_bytes and (handshakes or not self.capture):
+            raise ValueError("capture_bytes: needs capture and workload.kind `bulk`")
+        if self.contrast and self.contrast.label == self.baseline:
+            raise ValueError("contrast.label: is the baseline itself")
+        if isinstance(self.libraries, list):
+            pairs = [pair if isinstance(pair, str) else (pair.client, pair.server) for pair in self.libraries]
+            if len(set(pairs)) != len(pairs):
+                raise ValueError("libraries: one is named twice")
+            if self.pairwise and any(isinstance(entry, Pair) for entry in self.libraries):
+                raise ValueError("libraries: name libraries, not pairs, or leave out `pairwise`")
+        return self
+
+    def resolved(self, libraries: Mapping[str, Library], chosen: Sequence[str] | None = None) -> Experiment:
+        """The experiment with its libraries by name or pair, and the default flavour in every variant."""
+        named: list[str | Pair]
+        if isinstance(self.libraries, list):
+            named = list(self.libraries)
+        else:
+            named = [
+                name
+                for name, library in libraries.items()
+                if not library.optional and (self.libraries == "all" or library.transport == "quic")
+            ]
+        if chosen is not None:
+            named = [
+                entry
+                for entry in named
+                if ({entry} if isinstance(entry, str) else {entry.client, entry.server}) <= set(chosen)
+            ]
+        if self.pairwise:
+            known = [name for name in named if isinstance(name, str) and name in libraries]
+            met = [(a, b) for a in known for b in known if libraries[a].pairs_with(libraries[b])]
+            # an unknown name stays, for the message about it
+            named = [*(Pair(client=a, server=b) for a, b in met), *(name for name in named if name not in known)]
+        variants = [
+            variant if variant.flavour or self.flavour is None else variant.model_copy(update={"flavour": self.flavour})
+            for variant in self.variants
+        ]
+        return self.model_copy(update={"variants": variants, "libraries": named})
+
+    def pairs(self) -> list[Pair]:
+        """Client and server library of every combination measured, in the order of the file; needs `resolved`."""
+        if isinstance(self.libraries, str):
+            raise TypeError(f"libraries `{self.libraries}` of an experiment that is not resolved")
+        return [entry if isinstance(entry, Pair) else Pair(client=entry, server=entry) for entry in self.libraries]
+
+
+class Project:
+    """Everything under config/, read and checked against each other."""
+
+    march: March | None = None
+    """Instruction set that is built for (`quicbed.plan.march.applied`), where it is not that of every processor."""
+    host: Side | None = None
+    """Host of the testbed that builds, where it is not the controller."""
+
+    def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
+        self.root = root
+        directory = root / "config"
+        self.config = read_config(directory / "config.yaml", overrides)
+        self.libraries = _read_directory(directory / "libraries", Library)
+        self.testbeds = _read_directory(directory / "testbeds", Testbed)
+        self.algorithms = _algorithms(root)
+        experiments = _read_directory(directory / "experiments", Experiment)
+        self.experiments = {
+            name: experiment.resolved(self.libraries, self.config.libraries) for name, experiment in experiments.items()
+        }
+        self._check(directory)
+
+    @property
+    def testbed(self) -> Testbed:
+        """The testbed named in config.yaml."""
+        return self.testbeds[self.config.testbed]
+
+    def of_flavour(self, name: str, flavour: str) -> Project:
+        """This project with a library as it is in one of its flavours: with the flavour's own endpoint and package."""
+        library = self.libraries[name]
+        chosen = library.flavours[flavour]
+        own = {"endpoint": chosen.endpoint, "package": chosen.package}
+        project = copy.copy(self)
+        changed = library.model_copy(update={key: value for key, value in own.items() if value is not None})
+        project.libraries = {**self.libraries, name: changed}
+        return project
+
+    @property
+    def raw(self) -> Path:
+        """Directory of runs."""
+        return self.root / self.config.paths.raw
+
+    @property
+    def build(self) -> Path:
+        """Directory of sources and builds."""
+        return self.root / self.config.paths.build
+
+    @property
+    def artifacts(self) -> Path:
+        """Directory of tables, figures and report."""
+        return self.root / self.config.paths.artifacts
+
+    @property
+    def published(self) -> dict[str, Path]:
+        """Local copies of published results, by format."""
+        return {name: self.root / path for name, path in self.config.published.items()}
+
+    @property
+    def published_tables(self) -> Path:
+        """Directory of the tables made from them, one directory a format."""
+        return self.artifacts / "published"
+
+    def scale(self, experiment: str) -> Scale:
+        """The scale named in config.yaml, as the experiment defines it."""
+        return self.experiments[experiment].scales[self.config.scale]
+
+    def restricted(self, experiments: Sequence[str], libraries: Sequence[str]) -> Project:
+        """The same project with these experiments, and only these of their libraries, as config.yaml can ask for."""
+        other = copy.copy(self)
+        other.config = self.config.model_copy(update={"experiments": list(experiments), "libraries": list(libraries)})
+        other.experiments = {
+            name: experiment.resolved(self.libraries, libraries) for name, experiment in self.experiments.items()
+        }
+        return other
+
+    def _check(self, directory: Path) -> None:
+        config_file = directory / "config.yaml"
+        _known("testbed", self.config.testbed, self.testbeds, config_file)
+        for library in self.config.libraries or []:
+            _known("libraries", library, self.libraries, config_file)
+        for name, path in self.published.items():
+            if not path.exists():
+                raise ConfigError(
+                    f"{config_file}: published.{name}: {path} does not exist; name a local copy of the data, or leave "
+                    "out the key"
+                )
+        for name in self.config.experiments:
+            _known("experiments", name, self.experiments, config_file)
+            experiment = self.experiments[name]
+            if not experiment.pairs():
+                chosen = ", ".join(self.config.libraries or [])
+                raise ConfigError(
+                    f"{config_file}: libraries: experiment `{name}` has none of {chosen}; "
+                    "name one that it measures, or leave out the experiment"
+                )
+            file = directory / "experiments" / f"{name}.yaml"
+            if self.config.scale not in experiment.scales:
+                raise ConfigError(
+                    f"{config_file}: scale: experiment `{name}` has no scale `{self.config.scale}`; it has "
+                    f"{', '.join(sorted(experiment.scales))}"
+                )
+        groups = {group.name: group for group in self.algorithms.groups}
+        signatures = {signature.name: signature for signature in self.algorithms.signatures}
+        for name, described in self.libraries.items():
+            file = directory / "libraries" / f"{name}.yaml"
+            for group in described.supports.groups:
+                _known("supports.groups", group, groups, file)
+            for signature in described.supports.signatures:
+                _known("supports.signatures", signature, signatures, file)
+            for flavour_name, flavour in described.flavours.items():
+                for algorithm in flavour.unsupported:
+                    _known(f"flavours.{flavour_name}.unsupported", algorithm, groups | signatures, file)
+        flavours = {flavour: None for described in self.libraries.values() for flavour in described.flavours}
+        for name, described in self.libraries.items():
+            for missing in described.no_flavour:
+                _known("no_flavour", missing, flavours, directory / "libraries" / f"{name}.yaml")
+        for name, experiment in self.experiments.items():
+            file = directory / "experiments" / f"{name}.yaml"
+            for variant in experiment.variants:
+                _known(f"variants: `{variant.label}`: group", variant.group, groups, file)
+                _known(f"variants: `{variant.label}`: signature", variant.signature, signatures, file)
+            for pair in experiment.pairs():
+                for library in (pair.client, pair.server):
+                    _known("libraries", library, self.libraries, file)
+                if not self.libraries[pair.client].pairs_with(self.libraries[pair.server]):
+                    raise ConfigError(
+                        f"{file}: libraries: {pair.client} and {pair.server} do not use the same transport and "
+                        "application protocol; pair QUIC with QUIC, TCP with TCP and equal `alpn`"
+                    )
+            for variant in experiment.variants:
+                # a library without the flavour is unsupported; a flavour that none has is a mistake
+                if variant.flavour:
+                    _known(f"variants: `{variant.label}`: flavour", variant.flavour, flavours, file)
+                unprotected = not variant.header_protection and variant.aead != "noenc"
+                if variant.flavour == "stock" and (variant.aead == "noop" or unprotected):
+                    raise ConfigError(
+                        f"{file}: variants: `{variant.label}` is impossible: a stock build has neither a NOOP AEAD nor "
+                        "a switch for header protection; leave out `flavour`"
+                    )
+
+
+def _algorithms(root: Path) -> algorithms.Table:
+    try:
+        return algorithms.read(root)
+    except algorithms.AlgorithmError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _known(key: str, name: str, known: Mapping[str, Any], file: Path) -> None:
+    if name not in known:
+        raise ConfigError(f"{file}: {key}: `{name}` is unknown{_suggest(name, known)}")
+
+
+def _suggest(name: str, known: Mapping[str, Any] | list[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return f"; did you mean `{close[0]}`?"
+    return f"; known are {', '.join(sorted(known)) or 'none'}"
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML in which a key given twice is an error instead of the last one winning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key `{key}` is given twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """A YAML mapping from a file; raises ConfigError naming the file and line."""
+    try:
+        text = untrusted.read(file, links=True).decode()
+        # of open ones the loader takes a time that grows with the square of their number
+        brackets = (1 if character in "[{" else -1 for character in text if character in "[]{}")
+        if max(itertools.accumulate(brackets), default=0) > MOST_BRACKETS:
+            raise ConfigError(f"{file}: not valid YAML: more than {MOST_BRACKETS} open brackets")
+        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except (untrusted.UntrustedError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {'is missing' if not file.exists() else f'cannot be read: {error}'}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        raise ConfigError(
+            f"{file}:{line} not valid YAML: {untrusted.shown(getattr(error, 'problem', error))}"
+        ) from None
+    except (ValueError, TypeError, ArithmeticError, RecursionError, LookupError, AttributeError) as error:
+        # what the loader raises at a date that is none, a key that is a list, or a thousand brackets
+        told = untrusted.shown(error) or type(error).__name__
+        raise ConfigError(f"{file}: not valid YAML: {told}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: must be a mapping of keys to values")
+    return data
+
+
+def parse(model: type[M], data: Mapping[str, Any], file: Path | str) -> M:
+    """Validate `data` as `model`; raises ConfigError with the first problem, its key and a remedy."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        location = untrusted.shown(".".join(str(part) for part in problem["loc"] if not _is_union_tag(part)))
+        if problem["type"] == "extra_forbidden":
+            key = untrusted.shown(problem["loc"][-1])
+            fields = _fields_at(model, problem["loc"][:-1])
+            raise ConfigError(f"{file}: {location}: unknown key{_suggest(key, fields)}") from None
+        if problem["type"] == "missing":
+            raise ConfigError(f"{file}: {location}: is missing; add it") from None
+        message = problem["msg"].removeprefix("Value error, ")
+        value = "" if isinstance(problem["input"], (dict, list)) else f" (it is `{untrusted.shown(problem['input'])}`)"
+        where = f" {location}:" if location else ""
+        raise ConfigError(f"{file}:{where} {message}{value}") from None
+
+
+def _is_union_tag(part: str | int) -> bool:
+    # pydantic puts the branch of a union it tried into the location
+    return isinstance(part, str) and (part.startswith("constrained-") or part in {"Pair"})
+
+
+def _fields_at(model: type[BaseModel], location: tuple[str | int, ...]) -> list[str]:
+    """Names of the fields of the model that an error location leads to."""
+    current: Any = model
+    for part in location:
+        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
+            current = current.model_fields[str(part)].annotation
+        candidates = [current, *getattr(current, "__args__", ())]
+        models = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if models:
+            current = models[0]
+    if isinstance(current, type) and issubclass(current, BaseModel):
+        return list(current.model_fields)
+    return []
+
+
+def read_config(file: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """config.yaml with overrides (from `snakemake --config`) on top; an empty mapping takes what is there away."""
+    data = read_yaml(file)
+    for key, value in (overrides or {}).items():
+        if isinstance(value, Mapping) and value and isinstance(data.get(key), Mapping):
+            data[key] = {**data[key], **value}
+        else:
+            data[key] = value
+    return parse(Config, data, file)
+
+
+def _read_directory(directory: Path, model: type[M]) -> dict[str, M]:
+    files = sorted(directory.glob("*.yaml"))
+    if not files:
+        raise ConfigError(f"{directory}: holds no .yaml file")
+    return {file.stem: parse(model, read_yaml(file), file) for file in files}

@@ -1,0 +1,1 @@
+"""What endpoints are asked and what they tell: events and the content they transfer."""

@@ -1,0 +1,153 @@
+"""Images of figures, drawn by a Chromium that stays open until this process ends.
+
+A Chromium that is missing, does not start, crashes or hangs costs the images only, and is not tried again in this
+process: starting it once more would take as long and end alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+START_TIMEOUT_S = 60.0
+RENDER_TIMEOUT_S = 120.0
+"""For images that are drawn together, and `IMAGE_TIMEOUT_S` more for each."""
+IMAGE_TIMEOUT_S = 2.0
+CLOSE_TIMEOUT_S = 10.0
+
+NOT_FOUND = "no Chromium found (Debian: apt-get install chromium, or set BROWSER_PATH)"
+
+_open: _Chromium | None = None
+_problem: str | None = None
+
+
+def render(specifications: Sequence[dict[str, Any]]) -> str | None:
+    """Draw images, each of which is a figure, a path and options as kaleido has them; returns why not, if not."""
+    global _open, _problem
+    from choreographer.errors import DevtoolsProtocolError
+    from kaleido.errors import ChromeNotFoundError, JavascriptError, KaleidoError
+
+    if _problem is not None:
+        return _problem
+    path = "Chromium"
+    try:
+        if _open is None:
+            _open = _Chromium()
+            path = _open.find()
+            _open.start()
+        path = _open.path
+        _open.draw(specifications)
+        return None
+    except ChromeNotFoundError:
+        _problem = NOT_FOUND
+    except FutureTimeoutError:
+        _problem = f"{path} does not answer; {_remedy(path)}"
+    except (DevtoolsProtocolError, JavascriptError, KaleidoError) as error:
+        close()  # what is wrong with a figure is not wrong with the next one
+        return f"Chromium could not render: {type(error).__name__}: {_first_line(error)}"
+    except Exception as error:  # noqa: BLE001 (whatever a browser does must not end what does without it)
+        said = _first_line(error.args[0] if error.args else error)
+        _problem = f"{path} fails: {type(error).__name__}: {said}; {_remedy(path)}"
+    problem = _problem
+    close()
+    _problem = problem
+    return problem
+
+
+def _first_line(said: object) -> str:
+    return str(said).partition("\n")[0]
+
+
+def _remedy(path: str) -> str:
+    return (
+        f"try `{path} --headless --no-sandbox --dump-dom about:blank`, install Chromium again (Debian: apt-get install "
+        "chromium) or name another one in BROWSER_PATH"
+    )
+
+
+def close() -> None:
+    """End the browser, if there is one; the next figure tries again."""
+    global _open, _problem
+    opened, _open, _problem = _open, None, None
+    if opened is not None:
+        opened.close()
+
+
+atexit.register(close)
+
+
+class _Chromium:
+    """A browser and the thread in which its messages are read: a notebook's kernel has an event loop of its own."""
+
+    def __init__(self) -> None:
+        # what they tell of a browser that fails is told in one line here
+        for name in ("choreographer", "kaleido", "browser_proc", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+        self.path = "Chromium"
+        self._kaleido: Any = None
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda *_: None)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="render figures", daemon=True)
+        self._thread.start()
+
+    def find(self) -> str:
+        """Path of the browser; kaleido's ChromeNotFoundError without one."""
+        from choreographer.browsers import Chromium
+        from kaleido.errors import ChromeNotFoundError
+
+        path = Chromium.find_browser(skip_local=False)
+        if not path or not os.path.isfile(path):  # noqa: PTH113 (a string, or what else was found)
+            raise ChromeNotFoundError(NOT_FOUND)
+        self.path = str(path)
+        return self.path
+
+    def start(self) -> None:
+        """Start the browser; TimeoutError of futures where it does not answer, kaleido's errors where it ends."""
+        self._await(self._opened(), START_TIMEOUT_S)
+
+    def draw(self, specifications: Sequence[dict[str, Any]]) -> None:
+        """Draw images one after the other; errors as of `start`."""
+        work = self._kaleido.write_fig_from_object(list(specifications), cancel_on_error=True)
+        self._await(work, RENDER_TIMEOUT_S + IMAGE_TIMEOUT_S * len(specifications))
+
+    def close(self) -> None:
+        """End the browser, with SIGKILL where it does not otherwise."""
+        if self._kaleido is not None and self._running():
+            with contextlib.suppress(Exception):
+                self._await(self._kaleido.close(), CLOSE_TIMEOUT_S)
+        self._kill()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    async def _opened(self) -> None:
+        import kaleido
+
+        # by default MathJax is a script from the network
+        self._kaleido = kaleido.Kaleido(mathjax=False, path=self.path)
+        await self._kaleido.open()
+
+    def _await(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            future.result(timeout_s)
+        except FutureTimeoutError:
+            self._kill()  # what waits for it ends then
+            future.cancel()
+            raise
+
+    def _running(self) -> bool:
+        process = getattr(self._kaleido, "subprocess", None)
+        return process is not None and process.poll() is None
+
+    def _kill(self) -> None:
+        if self._running():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._kaleido.subprocess.pid, signal.SIGKILL)  # it leads a session of its own

@@ -1,0 +1,323 @@
+"""Table I of A Quantum of QUIC and Fig. 4 of QUIC on the Highway: processor time by category, and flame graphs.
+
+A share is that of a category in the samples of one endpoint during the transfer (`quicbed.measure.profile`), the mean
+over blocks with a 95 % bootstrap interval that resamples blocks. Runs count as in every figure
+(`quicbed.analysis.comparison`). Other programs take processor time from an endpoint, and change what it spends its own
+on only through caches and batch sizes.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from quicbed.analysis import comparison
+from quicbed.analysis.cpu_shares import PAIR, ROLES, Measured
+from quicbed.analysis.published import cpu_shares as published
+from quicbed.base import durable
+from quicbed.figures import goodput, layout
+from quicbed.figures.goodput import Drawn
+from quicbed.figures.handshake_tables import Printed
+from quicbed.store import symbols
+from quicbed.store.stacks import UNKNOWN, Stacks
+
+CRYPTOGRAPHY = ("packet-protection", "header-protection")
+SMALLEST_FRAME = 0.005
+"""Frames of a flame graph with a smaller share of the samples are left out."""
+UNCATEGORISED_LIMIT = 0.1
+"""Where a larger share belongs to no category, figures say so: the mapping needs mending."""
+FLAME_PX, FRAME_PX = 1376, 17
+"""Width of a flame graph, and height of a frame in it."""
+SEPARATOR = "\x00"
+"""Between the frames of a path."""
+_PACKAGES = re.compile(r"[\w.-]+/")
+
+COLOURS: dict[symbols.Category, str] = {
+    "packet-protection": "#0072B2",
+    "header-protection": "#56B4E9",
+    "packet-io": "#E69F00",
+    "connection-management": "#009E73",
+    "application": "#CC79A7",
+    "kernel": "#999999",
+    "uncategorised": "#e3e3e3",
+}
+
+# ---- Table I ---------------------------------------------------------------------------------------------------------
+
+
+def printed(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Printed:
+    """Table I: shares of packet and header protection in %, with half the width of their interval.
+
+    Libraries with themselves, in the paper's order of variants. What was neither measured nor published is a note.
+    """
+    titles = titles or {}
+    paper = {(row["label"], row["library"]): row for row in published().to_dicts()}
+    own = shares.filter(pl.col("client_library") == pl.col("server_library"))
+    columns = [(role, category) for role in ROLES for category in CRYPTOGRAPHY]
+    rows, notes = [], []
+    for label in _labels(own):
+        measured: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
+        for row in own.filter(pl.col("label") == label).to_dicts():
+            measured.setdefault(row["library"], {})[row["role"], row["category"]] = row
+        others = [library for of, library in paper if of == label and library not in measured]
+        for library in [*sorted(measured), *others]:
+            title = titles.get(library) or PUBLISHED_ONLY.get(library, library)
+            found = measured.get(library, {})
+            known = paper.get((label, library), {})
+            problem = next((found[column]["problem"] for column in columns if found and found[column]["problem"]), None)
+            if problem:
+                notes.append(f"{label}: {problem}" if problem.startswith(title) else f"{label}, {title}: {problem}")
+            values = [_percent(known.get(f"{role}_{category.replace('-', '_')}")) for role, category in columns]
+            cells = [*(_cell(found.get(column)) for column in columns), *values]
+            if set(cells) != {MISSING}:
+                rows.append([label, title, *cells])
+    short = ["PP client", "HP client", "PP server", "HP server"]
+    return Printed(
+        "Share of samples in packet protection (PP) and header protection (HP) [%]",
+        [("", 2), ("measured", 4), ("published", 4)],
+        ["variant", "implementation", *short, *short],
+        rows,
+        notes,
+        frozenset(range(2, 10)),
+    )
+
+
+def _labels(shares: pl.DataFrame) -> list[str]:
+    """Variants in the paper's order, then others."""
+    return [
+        label
+        for label in dict.fromkeys([*published()["label"], *shares["label"].unique(maintain_order=True)])
+        if label in set(shares["label"])
+    ]
+
+
+PUBLISHED_ONLY = {"lsquic": "LSQUIC", "msquic": "MsQuic", "quiche": "quiche"}
+MISSING = "-"
+
+
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{value:.2f}"
+
+
+def _cell(row: Mapping[str, Any] | None) -> str:
+    if row is None or row["share"] is None:
+        return MISSING
+    if row["low"] is None:
+        return f"{100 * row['share']:.2f}"
+    return f"{100 * row['share']:.2f} ± {50 * (row['high'] - row['low']):.2f}"
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def stacked(found: Measured, titles: Mapping[str, str] | None = None, label: str | None = None) -> Drawn:
+    """Shares of all categories as stacked bars, client and server side by side; of one variant or of all."""
+    titles = titles or {}
+    chosen = found.shares if label is None else found.shares.filter(pl.col("label") == label)
+    shares = chosen.filter(pl.col("share").is_not_null())
+    order = {name: position for position, name in enumerate(_labels(shares))}
+    keys = sorted(
+        shares.select(*PAIR, "label").unique().rows(),
+        key=lambda key: (comparison.pair_title(key[:2], titles).lower(), order[key[2]]),
+    )
+    names = [html.escape(comparison.pair_title(key[:2], titles)) for key in keys]
+    places = names if label is not None else [names, [html.escape(key[2]) for key in keys]]
+    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.07)
+    for column, role in enumerate(ROLES, 1):
+        for category in symbols.CATEGORIES:
+            part = shares.filter((pl.col("role") == role) & (pl.col("category") == category))
+            by_key = {(row["client_library"], row["server_library"], row["label"]): row for row in part.to_dicts()}
+            rows = [by_key.get(key) for key in keys]
+            figure.add_bar(
+                y=places,
+                x=[100 * row["share"] if row else None for row in rows],
+                hovertext=[_hover(row) for row in rows],
+                hovertemplate="%{y}<br>%{hovertext}",
+                name=_NAMES[category],
+                marker={"color": COLOURS[category], "line": {"width": 0}},
+                orientation="h",
+                row=1,
+                col=column,
+            )
+        figure.update_xaxes(title_text=f"{role.capitalize()}: share of samples [%]", row=1, col=column)
+    title = "Where processor time goes" + (f", {label}" if label else "")
+    layout.finish(
+        figure,
+        title,
+        goodput.conditions(found.campaign),
+        "<br>".join(_caption(chosen, titles)),
+        height=176 + 19 * len(keys),
+        left=96 if label is not None else 236,
+        bottom=92,
+    )
+    figure.layout.title.text += f"<br><span style='font-size:11px'>{_legend(symbols.CATEGORIES)}</span>"
+    figure.update_layout(barmode="stack", bargap=0.22, showlegend=False)
+    figure.update_xaxes(range=[0, 100], title_font_size=11, title_standoff=6, gridcolor=layout.GRID, zeroline=False)
+    figure.update_yaxes(autorange="reversed", ticks="", tickfont_size=11, dividercolor=layout.GRID)
+    name = "cpu-shares" if label is None else "cpu-shares-by-library"
+    return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
+
+
+_NAMES: dict[symbols.Category, str] = {category: category.replace("-", " ") for category in symbols.CATEGORIES} | {
+    "packet-io": "packet I/O"
+}
+
+
+def _legend(categories: Iterable[symbols.Category]) -> str:
+    """Names of categories behind squares of their colour."""
+    square = "\N{BLACK SQUARE}"
+    names = (f"<span style='color:{COLOURS[category]}'>{square}</span> {_NAMES[category]}" for category in categories)
+    return "   ".join(names)
+
+
+def _hover(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    interval = "one block" if row["low"] is None else f"{100 * row['low']:.2f} to {100 * row['high']:.2f}"
+    return f"{100 * row['share']:.2f} % ({interval})"
+
+
+def _caption(shares: pl.DataFrame, titles: Mapping[str, str]) -> list[str]:
+    """Lines under the bars: number of blocks, variants that a library lacks, categories that its stacks do not show."""
+    with_share = pl.col("share").is_not_null()
+    measured = shares.filter(with_share)
+    blocks = sorted(set(measured["blocks"]))
+    span = " to ".join(str(count) for count in dict.fromkeys(blocks[:1] + blocks[-1:]))
+    lines = [f"Mean of {span} block{'s' if span != '1' else ''}, samples of the transfer only."] if span else []
+    lacking = []
+    for label in _labels(shares):
+        of_label = shares.filter(pl.col("label") == label)
+        present, missing = (
+            sorted({comparison.pair_title(pair, titles) for pair in part.select(PAIR).rows()})
+            for part in (of_label.filter(with_share), of_label.join(measured, on="cell", how="anti"))
+        )
+        if missing:
+            by = ", ".join(missing)
+            if present and len(present) < len(missing):
+                by = f"all but {', '.join(present)}"
+            lacking.append(f"{label} by {by}")
+    if lacking:
+        lines.append(f"Unsupported or failed: {'; '.join(lacking)}.")
+    hidden = shares.filter(~with_share).join(measured, on=["cell", "role"], how="semi")
+    for library, category, reason in hidden.select("library", "category", "problem").unique().sort(pl.all()).rows():
+        lines.append(f"{titles.get(library, library)} shows no {category}: {reason}.")
+    unknown = measured.filter((pl.col("category") == "uncategorised") & (pl.col("share") > UNCATEGORISED_LIMIT))
+    if not unknown.is_empty():
+        where = (
+            f"{titles.get(row['library'], row['library'])} {row['role']}, {row['label']}" for row in unknown.to_dicts()
+        )
+        lines.append(f"More than {100 * UNCATEGORISED_LIMIT:g} % uncategorised: {'; '.join(where)}.")
+    return [html.escape(line) for line in lines]
+
+
+def flame(found: Measured, root: Path, library: str, label: str, titles: Mapping[str, str] | None = None) -> Drawn:
+    """Flame graph (icicles: callers on top) of both endpoints of a library with itself, coloured by category."""
+    chosen = found.shares.filter(
+        (pl.col("client_library") == library) & (pl.col("server_library") == library) & (pl.col("label") == label)
+    )
+    cell = chosen["cell"][0]
+    mapping = symbols.symbol_map(root, library)
+    icicles = [_icicle(found.stacks[cell, role], mapping, role) for role in ROLES]
+    # the deepest frame on show of each
+    levels = [1 + max(path.count(SEPARATOR) for path in icicle.ids) for icicle in icicles]
+    top, gap, bottom = 62, 14, 10
+    height = top + gap + bottom + FRAME_PX * sum(levels)
+    figure = make_subplots(
+        rows=2,
+        cols=1,
+        specs=[[{"type": "domain"}]] * 2,
+        row_heights=levels,
+        vertical_spacing=gap / (height - top - bottom),
+    )
+    for row, icicle in enumerate(icicles, 1):
+        figure.add_trace(icicle, row=row, col=1)
+    title = f"Stacks of client and server, {(titles or {}).get(library, library)}, {label}"
+    shown = set(chosen.filter(pl.col("share") > 0)["category"])
+    legend = _legend(category for category in symbols.CATEGORIES if category in shown)
+    figure.update_layout(
+        template="none",
+        width=FLAME_PX,
+        height=height,
+        margin={"l": 10, "r": 10, "t": top, "b": bottom},
+        font={"family": layout.FONT, "size": 11, "color": layout.INK},
+        uniformtext={"minsize": 9, "mode": "hide"},
+        title={
+            "text": f"<b>{html.escape(title)}</b><br><span style='font-size:12px'>{legend}</span>",
+            "x": 0,
+            "xref": "container",
+            "y": 1 - 16 / height,
+            "yanchor": "top",
+            "pad": {"l": 12},
+            "font": {"size": 14},
+        },
+    )
+    slug = f"flame-{library}-{label}".lower().replace(" ", "-")
+    return Drawn(slug, figure, chosen, found.origins, "QUIC on the Highway, Fig. 4")
+
+
+def flames(
+    found: Measured, root: Path, titles: Mapping[str, str] | None = None, label: str = "AES-128-GCM"
+) -> list[Drawn]:
+    """A flame graph of every library that was measured with itself, with one variant."""
+    own = found.shares.filter((pl.col("client_library") == pl.col("server_library")) & (pl.col("label") == label))
+    return [
+        flame(found, root, library, label, titles)
+        for library, cell in own.select("client_library", "cell").unique().sort("client_library").rows()
+        if all((cell, role) in found.stacks for role in ROLES)
+    ]
+
+
+def _icicle(stacks: Stacks, mapping: symbols.SymbolMap, role: str) -> go.Icicle:
+    total = stacks.total()
+    samples: Counter[tuple[str, ...]] = Counter()
+    categories: dict[tuple[str, ...], Counter[symbols.Category]] = {}
+    for stack, count in stacks.items():
+        path = tuple(frame for frame in reversed(stack) if frame != f"{UNKNOWN}`{UNKNOWN}")
+        category = mapping.sort(stack)
+        for depth in range(len(path) + 1):
+            samples[path[:depth]] += count
+            categories.setdefault(path[:depth], Counter())[category] += count
+    kept = [path for path, count in sorted(samples.items()) if count >= SMALLEST_FRAME * total]
+    mostly = [categories[path].most_common(1)[0][0] for path in kept]
+    return go.Icicle(
+        ids=[SEPARATOR.join((role, *path)) for path in kept],
+        parents=[SEPARATOR.join((role, *path[:-1])) if path else "" for path in kept],
+        labels=[path[-1].partition("`")[2] if path else role for path in kept],
+        # Go names functions by the whole path of their package
+        text=[_PACKAGES.sub("", path[-1].partition("`")[2]) if path else f"{role}: {total} samples" for path in kept],
+        values=[samples[path] for path in kept],
+        branchvalues="total",
+        marker={"colors": [COLOURS[category] for category in mostly], "line": {"color": "white", "width": 0.5}},
+        customdata=mostly,
+        texttemplate="%{text}",
+        textfont={"size": 9},
+        hovertemplate="%{label}<br>%{value} samples, %{percentRoot:.2%}<br>mostly %{customdata}<extra></extra>",
+        tiling={"orientation": "v", "pad": 0},
+        sort=False,
+        uid=role,
+    )
+
+
+def export(found: Measured, directory: Path) -> list[Path]:
+    """Write the folded stacks of every cell as ``<client>-<variant>-<role>.folded``, for flame graph tools."""
+    directory.mkdir(parents=True, exist_ok=True)
+    cells = {row["cell"]: row for row in found.shares.to_dicts()}
+    files = []
+    for (cell, role), stacks in sorted(found.stacks.items()):
+        row = cells[cell]
+        name = row["client_library"]
+        if row["server_library"] != name:
+            name += f"-from-{row['server_library']}"
+        file = directory / goodput.file_name(f"{name}-{row['label']}-{role}.folded".lower().replace(" ", "-"))
+        lines = sorted(f"{';'.join(reversed(stack))} {count}" for stack, count in stacks.items())
+        durable.write_text(file, "\n".join(lines) + "\n")
+        files.append(file)
+    return files

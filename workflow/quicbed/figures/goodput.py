@@ -1,0 +1,750 @@
+"""Figures: drawn with plotly from a figure's table, saved in every format this machine can make.
+
+Box plots are those of the papers: line = median, marker = mean, box = lower to upper quartile;
+whiskers reach from the smallest to the largest run that counts, and every one of these runs is a
+faint point. The lower panel shows the difference to the baseline, the geometric mean of ratios
+paired within blocks with its 95 % interval (`quicbed.analysis.comparison`), over the noise floor: the
+interval of the A/A arm, in which the baseline is compared with itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from quicbed.analysis import comparison
+from quicbed.base import durable
+from quicbed.base.revision import revision
+from quicbed.config.model import Project
+from quicbed.figures import browser, layout
+from quicbed.figures.layout import INK
+from quicbed.store import runs
+
+READS = ("config/libraries/*.yaml",)
+
+HEIGHT_PX = 460
+FLOOR = "#d9d9d9"
+STATIC_FORMATS = ("svg", "pdf", "png")
+
+AEADS: dict[str, tuple[str, str, str]] = {
+    # key: name, short name, colour (Okabe and Ito: told apart with any colour vision)
+    "aes-128-gcm": ("AES-128-GCM", "AES-128", "#0072B2"),
+    "aes-256-gcm": ("AES-256-GCM", "AES-256", "#56B4E9"),
+    "chacha20-poly1305": ("ChaCha20-Poly1305", "ChaCha20", "#E69F00"),
+    "noop": ("NOOP", "NOOP", "#009E73"),
+    "noenc": ("NOENC", "NOENC", "#D55E00"),
+    "aes-software": ("AES in software", "AES soft.", "#CC79A7"),
+}
+ROW_GROUPS = 4
+"""Libraries beside each other; more of them go below."""
+ROW_PX = 330
+LEGEND_ENTRIES = 5
+"""As many stand beside each other."""
+BY_AEAD = ("aes-128-gcm", "aes-256-gcm", "chacha20-poly1305", "noop", "noenc")
+BY_INSTRUCTIONS = ("aes-software", "aes-128-gcm", "chacha20-poly1305")
+UNPROVEN = "*"
+"""Behind the name of a library that cannot tell whether it uses AES instructions."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one cell is drawn on the x axis, and how."""
+
+    x: float
+    cell: dict[str, Any] | None  # row of the figure's table; None when it was not measured
+    aead: str
+    hollow: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """The slots of one library."""
+
+    title: str
+    slots: list[Slot]
+    low: float  # extent on the x axis
+    high: float
+    floor: tuple[float, float, float] | None  # ratio, low and high of the A/A arm
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure with the table behind it and the runs behind the table."""
+
+    name: str
+    figure: go.Figure
+    table: pl.DataFrame
+    origins: list[str]
+    source: str
+    table_name: str | None = None
+    """Of the file with the table; null: that of the experiment."""
+
+    def __post_init__(self) -> None:
+        self.__dict__["name"] = file_name(self.name)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return {"application/vnd.plotly.v1+json": self.figure.to_plotly_json()}
+
+
+def file_name(name: str) -> str:
+    """A name that may hold what a run says of itself, as that of a file: without directories, of at most 200 bytes."""
+    return re.sub(r"[/\x00-\x1f]", "-", name).encode(errors="replace")[:200].decode(errors="ignore")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A figure that was written to files; shows itself in a notebook."""
+
+    drawn: Drawn
+    files: list[Path]
+    skipped: str | None = field(default=None)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Interactive where JupyterLab can, else the SVG, else the page with plotly.js in it."""
+        bundle: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(self.drawn.figure.to_json())}
+        svg = next((path for path in self.files if path.suffix == ".svg"), None)
+        if svg:
+            bundle["image/svg+xml"] = svg.read_text(encoding="utf-8")
+        else:
+            bundle["text/html"] = self.drawn.figure.to_html(
+                full_html=False, include_plotlyjs=True, div_id=self.drawn.name
+            )
+        return bundle
+
+
+@dataclass(frozen=True)
+class NotMeasured:
+    """Shown in a notebook in place of a figure."""
+
+    experiment: str
+
+    def _repr_html_(self) -> str:
+        return f"<p><strong>Not measured:</strong> there are no runs of {self.experiment} here.</p>"
+
+
+def goodput_by_aead(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
+    """A Quantum of QUIC, Fig. 3: goodput of each library with each AEAD.
+
+    NOOP is the cell without QUIC header protection, as in the paper.
+    """
+    groups, left = [], 0.0
+    for pair in _pairs(table):
+        cells = _cells(table, pair)
+        found = [(aead, _find(cells, aead, aead in ("noop", "noenc"))) for aead in BY_AEAD]
+        # what one library has and all others have not is no gap in each of them
+        drawn = [(aead, cell) for aead, cell in found if aead != "noenc" or (cell and not cell["unsupported"])]
+        slots = [Slot(left + position, cell, aead) for position, (aead, cell) in enumerate(drawn)]
+        groups.append(_group(comparison.pair_title(pair, titles or {}), slots, cells))
+        left += len(BY_AEAD) + 0.7
+    figure = _draw("Goodput by AEAD", "Difference to<br>AES-128-GCM [%]", campaign, table, groups)
+    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
+    origins = comparison.used_origins(campaign, shown + _floor_cells(table))
+    return Drawn("goodput-by-aead", figure, table, origins, "A Quantum of QUIC, Fig. 3")
+
+
+def aes_instructions(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
+    """QUIC on the Highway, Fig. 7: AES with and without the processor's AES instructions, and ChaCha20."""
+    groups, left = [], 0.0
+    for pair in _pairs(table):
+        cells = _cells(table, pair)
+        found = [(aead, _find(cells, aead, False)) for aead in BY_INSTRUCTIONS]
+        slots = [Slot(left + position, cell, aead) for position, (aead, cell) in enumerate(found)]
+        told = next((cell["unproven"] for cell in cells if cell["unproven"]), None)
+        groups.append(_group(comparison.pair_title(pair, titles or {}) + (UNPROVEN if told else ""), slots, cells))
+        left += len(BY_INSTRUCTIONS) + 0.7
+    figure = _draw(
+        "Goodput with and without AES instructions", "Difference to AES<br>with them [%]", campaign, table, groups
+    )
+    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
+    origins = comparison.used_origins(campaign, shown + _floor_cells(table))
+    return Drawn("aes-instructions", figure, table, origins, "QUIC on the Highway, Fig. 7")
+
+
+def within_builds(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """*table* in which every cell without header protection is compared with the one that differs in nothing else.
+
+    That one is measured with the same builds, so that the ratio is free of what their patch costs. Where it was not
+    measured there is no ratio.
+    """
+    keys = ("client_library", "server_library", "client_build", "server_build", "cipher", "aead")
+    with_protection = table.filter((pl.col("arm") != "aa") & pl.col("header_protection"))
+    by_key = {tuple(cell[key] for key in keys): cell["cell"] for cell in with_protection.to_dicts()}
+    without = table.filter((pl.col("arm") == "main") & ~pl.col("header_protection"))
+    baselines = {cell["cell"]: by_key.get(tuple(cell[key] for key in keys)) for cell in without.to_dicts()}
+    return comparison.compared(campaign, table, baselines)
+
+
+def header_protection(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
+    """A Quantum of QUIC, Fig. 4: goodput with and without QUIC header protection, both with one build.
+
+    *table* is that of `within_builds`.
+    """
+    groups, left = [], 0.0
+    aeads = ("aes-128-gcm", "chacha20-poly1305", "noop")
+    by_id = {cell["cell"]: cell for cell in table.to_dicts()}
+    for pair in _pairs(table):
+        cells = _cells(table, pair)
+        slots = []
+        for position, aead in enumerate(aeads):
+            x = left + 2.5 * position
+            without = _find(cells, aead, True)
+            compared_with = by_id.get(without["baseline"]) if without else None
+            slots += [Slot(x, compared_with, aead), Slot(x + 1, without, aead, hollow=True)]
+        groups.append(_group(comparison.pair_title(pair, titles or {}), slots, cells))
+        left += 2.5 * len(aeads) + 0.7
+    figure = _draw(
+        "Goodput with and without header protection",
+        "Gain without header<br>protection [%]",
+        campaign,
+        table,
+        groups,
+    )
+    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
+    origins = comparison.used_origins(campaign, shown + _floor_cells(table))
+    return Drawn("header-protection", figure, table, origins, "A Quantum of QUIC, Fig. 4")
+
+
+def library_titles(root: Path) -> dict[str, str]:
+    """Names of the libraries in figures, from config/libraries/ of the repository at *root*."""
+    return {name: library.title for name, library in Project(root).libraries.items()}
+
+
+def _pairs(table: pl.DataFrame) -> list[tuple[str, str]]:
+    """Client and server library, QUIC before TCP."""
+    main = table.filter(pl.col("arm") == "main")
+    keys = main.group_by("client_library", "server_library").agg(tcp=pl.col("header_protection").is_null().all())
+    ordered = keys.sort("tcp", "client_library", "server_library")
+    return [(client, server) for client, server, _ in ordered.rows()]
+
+
+def _cells(table: pl.DataFrame, pair: tuple[str, str]) -> list[dict[str, Any]]:
+    client, server = pair
+    return table.filter((pl.col("client_library") == client) & (pl.col("server_library") == server)).to_dicts()
+
+
+def _find(cells: list[dict[str, Any]], aead: str, without_hp: bool) -> dict[str, Any] | None:
+    for cell in cells:
+        kind = cell["aead"] if cell["aead"] in ("noop", "noenc") else cell["cipher"]
+        if cell["aes_hardware"] is False:
+            kind = "aes-software"
+        hp = cell["header_protection"]
+        if cell["arm"] == "main" and kind == aead and (hp is None or hp != without_hp):
+            return cell
+    return None
+
+
+def _group(title: str, slots: list[Slot], cells: list[dict[str, Any]]) -> Group:
+    floor = next(((c["ratio"], c["ratio_low"], c["ratio_high"]) for c in cells if c["arm"] == "aa"), None)
+    if floor and None in floor:
+        floor = None
+    return Group(title, slots, slots[0].x - 0.6, slots[-1].x + 0.6, floor)
+
+
+def _floor_cells(table: pl.DataFrame) -> list[str]:
+    return table.filter(pl.col("arm") == "aa")["cell"].to_list()
+
+
+def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFrame, groups: list[Group]) -> go.Figure:
+    """Two panels, goodput above differences, for every `ROW_GROUPS` libraries."""
+    paired = any(slot.hollow for group in groups for slot in group.slots)
+    lines = [groups[first : first + ROW_GROUPS] for first in range(0, len(groups), ROW_GROUPS)]
+    height = HEIGHT_PX + (len(lines) - 1) * ROW_PX
+    caption = _caption(table, campaign, paired)
+    bottom = (60 if paired else 42) + 13 * (1 + caption.count("<br>"))  # names of libraries, and the caption
+    inside = height - 74 - bottom
+    # in pixels from the bottom: below each line of libraries stand their names
+    gap, between = 18.0, 52.0 if paired else 34.0
+    each = (inside - between * (len(lines) - 1)) / len(lines)
+    figure = make_subplots(rows=2 * len(lines), cols=1)
+    for number, line in enumerate(lines):
+        lower = inside - each * (number + 1) - between * number
+        split = lower + 0.42 * (each - gap)
+        row = 2 * number + 1
+        figure.update_yaxes(domain=[(split + gap) / inside, min(1.0, (lower + each) / inside)], row=row, col=1)
+        figure.update_yaxes(domain=[max(0.0, lower / inside), split / inside], row=row + 1, col=1)
+        _floor_band(figure, line, row + 1)
+        _points(figure, campaign, line, row)
+        _boxes(figure, line, row)
+        _differences(figure, line, paired, row + 1)
+        _missing(figure, line, row)
+        _axes(figure, difference, line, paired, row, _extent(lines))
+    rows_of_legend = 1 + (_legend(figure, groups, paired) > LEGEND_ENTRIES)
+    layout.finish(
+        figure,
+        title,
+        conditions(campaign),
+        caption,
+        height=height,
+        top=40 + 20 * rows_of_legend,
+        bottom=bottom,
+        size=12,
+    )
+    figure.update_layout(boxmode="overlay")
+    return figure
+
+
+def _extent(lines: list[list[Group]]) -> float:
+    """Width in units of the x axis that each line is drawn with, so that boxes are equally wide everywhere."""
+    return max(line[-1].high - line[0].low for line in lines) + 0.4
+
+
+def _rgba(colour: str, alpha: float) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
+def _points(figure: go.Figure, campaign: pl.DataFrame, groups: list[Group], row: int) -> None:
+    used = comparison.counted(campaign)
+    for group in groups:
+        for slot in group.slots:
+            if slot.cell is None:
+                continue
+            points = used.filter(pl.col("cell") == slot.cell["cell"])
+            spread = [slot.x + 0.36 * (2 * _jitter(o) - 1) for o in points["origin"]]
+            figure.add_scatter(
+                x=spread,
+                y=(points["goodput_mbps"] / 1000).to_list(),
+                mode="markers",
+                marker={
+                    "color": AEADS[slot.aead][2],
+                    "size": 3.5,
+                    "opacity": 0.35,
+                    "symbol": ["x" if bad else "circle" for bad in points["contaminated"]],
+                },
+                customdata=points.select("origin", "block").rows(),
+                hovertemplate="%{y:.3f} Gbit/s, block %{customdata[1]}<br>%{customdata[0]}<extra></extra>",
+                showlegend=False,
+                row=row,
+                col=1,
+            )
+
+
+def _jitter(text: str) -> float:
+    """A number in [0, 1) that only depends on *text*, so that figures are reproducible."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) / 2**32
+
+
+def _boxes(figure: go.Figure, groups: list[Group], row: int) -> None:
+    slots = [slot for group in groups for slot in group.slots]
+    for aead, (name, _, colour) in AEADS.items():
+        for hollow in (False, True):
+            shown = [
+                (slot.x, slot.cell)
+                for slot in slots
+                if slot.aead == aead and slot.hollow == hollow and slot.cell and slot.cell["n"]
+            ]
+            if not shown:
+                continue
+
+            def gbit(key: str, shown: Any = shown) -> list[float]:
+                return [cell[key] / 1000 for _, cell in shown]
+
+            xs = [x for x, _ in shown]
+            figure.add_box(
+                x=xs,
+                q1=gbit("q1"),
+                median=gbit("median"),
+                q3=gbit("q3"),
+                lowerfence=gbit("min"),
+                upperfence=gbit("max"),
+                width=0.62,
+                name=name,
+                fillcolor="white" if hollow else _rgba(colour, 0.45),
+                line={"color": colour, "width": 1.2},
+                whiskerwidth=0.5,
+                hoverinfo="skip",
+                showlegend=False,
+                row=row,
+                col=1,
+            )
+            figure.add_scatter(
+                x=xs,
+                y=gbit("mean"),
+                mode="markers",
+                marker={
+                    "symbol": "diamond",
+                    "size": 6,
+                    "color": "white",
+                    "line": {"color": INK, "width": 1},
+                },
+                hovertext=[_summary(cell) for _, cell in shown],
+                hoverinfo="text",
+                showlegend=False,
+                row=row,
+                col=1,
+            )
+
+
+def _summary(cell: dict[str, Any]) -> str:
+    lines = [
+        f"<b>{html.escape(cell['client_library'])}, {html.escape(cell['label'])}</b>",
+        f"mean {cell['mean'] / 1000:.3f}, median {cell['median'] / 1000:.3f} Gbit/s",
+        f"quartiles {cell['q1'] / 1000:.3f} to {cell['q3'] / 1000:.3f}",
+        f"n = {cell['n']}, failed {cell['failed']}, contaminated {cell['contaminated']}",
+        f"cell {cell['cell']}, build {html.escape(cell['client_build'])}",
+    ]
+    return "<br>".join(lines)
+
+
+def _signed(percent: float) -> str:
+    """A difference in per cent with its sign; what rounds to zero has none."""
+    rounded = round(percent, 1)
+    return "0.0" if rounded == 0 else f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _percent(ratio: float) -> float:
+    return 100 * (ratio - 1)
+
+
+def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int) -> None:
+    for group in groups:
+        for slot in group.slots:
+            cell = slot.cell
+            if cell is None or cell["ratio"] is None or (paired and not slot.hollow):
+                continue
+            colour = AEADS[slot.aead][2]
+            figure.add_scatter(
+                x=[slot.x - 0.5 if paired else slot.x],
+                y=[_percent(cell["ratio"])],
+                error_y=_error_bar(cell["ratio"], cell["ratio_low"], cell["ratio_high"], colour),
+                mode="markers",
+                marker={"color": colour, "size": 6},
+                hovertext=f"<b>{html.escape(cell['label'])} / "
+                f"{html.escape(cell['baseline_label'] or '?')}</b><br>"
+                + _interval_text(cell["ratio"], cell["ratio_low"], cell["ratio_high"])
+                + f"<br>{cell['ratio_n']} paired blocks",
+                hoverinfo="text",
+                showlegend=False,
+                row=row,
+                col=1,
+            )
+            figure.add_annotation(
+                x=slot.x - 0.5 if paired else slot.x,
+                y=_percent(cell["ratio"]),
+                text=_signed(_percent(cell["ratio"])),
+                xshift=6,
+                yshift=6 if cell["ratio"] >= 1 else -6,  # clear of the line at zero
+                xanchor="left",
+                showarrow=False,
+                font={"size": 10, "color": INK},
+                row=row,
+                col=1,
+            )
+
+
+def _error_bar(ratio: float, low: float | None, high: float | None, colour: str) -> dict[str, Any]:
+    if low is None or high is None:
+        return {"visible": False}
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [100 * (high - ratio)],
+        "arrayminus": [100 * (ratio - low)],
+        "color": colour,
+        "thickness": 1.4,
+        "width": 3,
+    }
+
+
+def _interval_text(ratio: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"ratio {ratio:.4f}, one block: no interval"
+    return f"ratio {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}"
+
+
+def _floor_band(figure: go.Figure, groups: list[Group], row: int) -> None:
+    for group in groups:
+        if group.floor is None:
+            continue
+        ratio, low, high = group.floor
+        figure.add_shape(
+            type="rect",
+            x0=group.low,
+            x1=group.high,
+            y0=_percent(low),
+            y1=_percent(high),
+            fillcolor=FLOOR,
+            line_width=0,
+            layer="below",
+            row=row,
+            col=1,
+        )
+        figure.add_scatter(
+            x=[group.low, group.high],
+            y=[_percent(ratio)] * 2,
+            mode="lines",
+            line={"color": FLOOR, "width": 1},
+            hovertext=f"A/A noise floor: {_interval_text(ratio, low, high)}",
+            hoverinfo="text",
+            showlegend=False,
+            row=row,
+            col=1,
+        )
+
+
+def _missing(figure: go.Figure, groups: list[Group], row: int) -> None:
+    """Say in place why a cell has no box."""
+    for group in groups:
+        for slot in group.slots:
+            cell = slot.cell
+            if not cell or not cell["n"]:
+                layout.in_place(figure, slot.x, *layout.absent(cell), {"row": row, "col": 1}, size=10)
+
+
+def conditions(campaign: pl.DataFrame) -> str:
+    """What the runs were made under, for titles: testbed, link, scale, size."""
+    run = campaign.row(0, named=True)
+    rate = run["rate_mbit"]
+    if run["testbed_kind"] == "local" and rate is None and run["workload"] == "bulk":
+        where = "CPU-bound, local"
+    elif rate is not None:
+        where = f"{run['testbed_kind']}, {rate:g} Mbit/s"
+    else:
+        where = run["testbed_kind"]
+    named = [where] if where != run["testbed"] else []
+    parts = [*named, f"testbed {run['testbed']}", f"scale {run['scale']}"]
+    if run["workload"] == "handshake":
+        parts.append("fresh connections")
+    elif run["workload_bytes"]:
+        parts.append(f"{size_text(run['workload_bytes'])} per run")
+    if run["mtu"]:
+        parts.append(f"MTU {run['mtu']}")
+    if run["link_mode"]:
+        parts.append(f"{run['link_mode']} mode")
+    made = campaign["client_march"]
+    if levels := sorted(made.drop_nulls().unique()):
+        parts.append(f"march {', '.join(levels)}" + (" in part" if made.null_count() else ""))
+    return " · ".join(parts)
+
+
+def size_text(count: int) -> str:
+    """Bytes for people, in the largest unit that there is one of."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:g} {unit}"
+    return f"{count} B"
+
+
+def disturbed(*campaigns: pl.DataFrame) -> str:
+    """A sentence on runs that count although contaminated, as no attempt in their block was not; empty if none is."""
+    counting = [comparison.counted(campaign) for campaign in campaigns]
+    contaminated = sum(int(runs["contaminated"].sum()) for runs in counting)
+    return f" {contaminated} of {sum(map(len, counting))} runs count although contaminated." if contaminated else ""
+
+
+def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
+    blocks = campaign["block"].drop_nulls().n_unique()
+    failed, contaminated, repeated = (int(table[name].sum()) for name in ("failed", "contaminated", "repeated"))
+    builds = dict(table.select("cell", "client_build").rows())
+    across = any(
+        row["ratio"] is not None and row["arm"] == "main" and builds.get(row["baseline"]) != row["client_build"]
+        for row in table.to_dicts()
+    )
+    return (
+        f"{blocks} block{'s' if blocks != 1 else ''}; {failed} failed, {repeated} contaminated and"
+        f" repeated, {contaminated} contaminated and shown. Line: median; diamond: mean; box:"
+        " quartiles;<br>whiskers: smallest and largest run. Below: geometric mean of ratios paired"
+        " within blocks, 95 % bootstrap interval."
+        + (
+            f"<br>{UNPROVEN} cannot tell whether it uses AES instructions"
+            if table["unproven"].is_not_null().any()
+            else ""
+        )
+        + (
+            "<br>NOOP and NOENC are of another build than the ciphers: what it costs itself is in their difference."
+            if across and not paired
+            else ""
+        )
+        + ("<br>Both boxes of a pair are of one build, the one that can leave header protection out." if paired else "")
+    )
+
+
+def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, row: int, extent: float) -> None:
+    """Axes of one line of libraries, and their names."""
+    axis = {
+        **layout.AXIS,
+        "linewidth": 1,
+        "range": [line[0].low - 0.15, line[0].low - 0.15 + extent],
+        "fixedrange": True,
+    }
+    vertical = {
+        **layout.VALUES,
+        "ticks": "outside",
+        "ticklen": 4,
+        "title_standoff": 6,
+        "title_font": {"size": 12},
+        "nticks": 7,
+    }
+    for one in (row, row + 1):
+        figure.update_xaxes(**axis, showticklabels=False, row=one, col=1)
+    highest = max((s.cell["max"] / 1000 for g in line for s in g.slots if s.cell and s.cell["n"]), default=1.0)
+    figure.update_yaxes(**vertical, title_text="Goodput [Gbit/s]", range=[0, 1.06 * highest], row=row, col=1)
+    figure.update_yaxes(**vertical, title_text=difference, range=_difference_range(line, paired), row=row + 1, col=1)
+    figure.add_hline(y=0, line={"color": INK, "width": 1}, row=row + 1, col=1)
+    if paired:
+        first = [group.slots[i] for group in line for i in range(0, len(group.slots), 2)]
+        figure.update_xaxes(
+            showticklabels=True,
+            tickvals=[slot.x + 0.5 for slot in first],
+            ticktext=[AEADS[slot.aead][1] for slot in first],
+            tickfont={"size": 10 if extent < 24 else 8},
+            row=row + 1,
+            col=1,
+        )
+    for group in line:
+        figure.add_annotation(
+            x=(group.low + group.high) / 2,
+            y=0,
+            xref=f"x{row + 1}",
+            yref=f"y{row + 1} domain",
+            yanchor="top",
+            yshift=-20 if paired else -5,
+            text=f"<b>{html.escape(group.title)}</b>",
+            showarrow=False,
+            font={"size": 12},
+        )
+
+
+def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> int:
+    """One entry for each kind of box that is drawn; returns how many."""
+    drawn = {slot.aead for group in groups for slot in group.slots if slot.cell and slot.cell["n"]}
+    entries = [("header protection on", "#9a9a9a", INK), ("off", "white", INK)] if paired else []
+    if not paired:
+        entries = [(name, _rgba(colour, 0.45), colour) for aead, (name, _, colour) in AEADS.items() if aead in drawn]
+    if any(group.floor for group in groups):
+        entries.append(("A/A noise floor", FLOOR, FLOOR))
+    for name, fill, edge in entries:
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=name,
+            marker={"symbol": "square", "size": 10, "color": fill, "line": {"color": edge, "width": 1.2}},
+            row=1,
+            col=1,
+        )
+    return len(entries)
+
+
+def _difference_range(groups: list[Group], paired: bool) -> list[float]:
+    values = [0.0]
+    for group in groups:
+        values += [_percent(end) for end in (group.floor or ())[1:]]
+        for slot in group.slots:
+            if slot.cell and slot.cell["ratio"] is not None and (slot.hollow or not paired):
+                ends = (slot.cell[key] for key in ("ratio", "ratio_low", "ratio_high"))
+                values += [_percent(end) for end in ends if end is not None]
+    low, high = min(values), max(values)
+    margin = 0.12 * (high - low) or 1.0
+    return [low - margin, high + margin]
+
+
+def save(drawn: Drawn | Sequence[Drawn], directory: Path, *, root: Path | None = None) -> list[Saved]:
+    """Write figures to *directory*: HTML always, SVG, PDF and PNG where a Chromium is found.
+
+    ``plotly.min.js`` is written once beside the pages. All static images of a process are made in
+    one browser session. A manifest ``<name>.json`` names the runs behind the figure and the state of the
+    repository at *root*. The same runs give the same bytes.
+    """
+    wanted = [drawn] if isinstance(drawn, Drawn) else list(drawn)
+    directory.mkdir(parents=True, exist_ok=True)
+    skipped = _write_static(wanted, directory)
+    return [_write_pages(one, directory, skipped, root) for one in wanted]
+
+
+def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path | None) -> Saved:
+    page = directory / f"{drawn.name}.html"
+    drawn.figure.write_html(
+        page,
+        include_plotlyjs="directory",
+        div_id=drawn.name,
+        config={"displaylogo": False, "responsive": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]},
+    )
+    files = [page]
+    if skipped is None:
+        files += [directory / f"{drawn.name}.{kind}" for kind in STATIC_FORMATS]
+    first = drawn.table.row(0, named=True)
+    manifest = {
+        "figure": drawn.name,
+        **(drawn.figure.layout.meta or {}),
+        "source": drawn.source,
+        "experiment": first["experiment"],
+        "campaign": _of_all(drawn.table, "campaign"),
+        "testbed": _of_all(drawn.table, "testbed"),
+        "scale": first["scale"],
+        "table": f"tables/{drawn.table_name or first['experiment']}.parquet",
+        "code": revision(root) if root else None,
+        "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        "skipped": f"SVG, PDF and PNG: {skipped}" if skipped else None,
+        "runs": drawn.origins,
+    }
+    path = directory / f"{drawn.name}.json"
+    durable.write_json(path, manifest)
+    return Saved(drawn, [*files, path], skipped)
+
+
+def _of_all(table: pl.DataFrame, column: str) -> str:
+    """What a column says of the first row, and of all others that were measured here where testbeds are compared."""
+    first = table.head(1)
+    if first["scale"][0] == "published":
+        return str(first[column][0])
+    same = table.join(first, on="experiment", how="semi", nulls_equal=True)
+    return ", ".join(same[column].drop_nulls().unique(maintain_order=True))
+
+
+def _write_static(drawn: list[Drawn], directory: Path) -> str | None:
+    """Render SVG, PDF and PNG; returns why not, if not."""
+    specifications = [
+        {
+            "fig": one.figure.to_dict(),
+            "path": str(directory / f"{one.name}.{kind}"),
+            "opts": {
+                "format": kind,
+                "width": one.figure.layout.width,
+                "height": one.figure.layout.height,
+                "scale": 2 if kind == "png" else 1,
+            },
+        }
+        for one in drawn
+        for kind in STATIC_FORMATS
+    ]
+    for one in drawn:  # never leave images of another figure behind
+        for kind in STATIC_FORMATS:
+            (directory / f"{one.name}.{kind}").unlink(missing_ok=True)
+
+    skipped = browser.render(specifications)
+    if skipped is not None:
+        for specification in specifications:  # those that were drawn before one failed
+            Path(str(specification["path"])).unlink(missing_ok=True)
+        return skipped
+    for specification in specifications:
+        _normalise(Path(str(specification["path"])))
+    return None
+
+
+def _normalise(path: Path) -> None:
+    """Take out what differs between two renderings of one figure: dates and random ids."""
+    content = path.read_bytes()
+    if path.suffix == ".pdf":
+        content = re.sub(rb"(/(?:Creation|Mod)Date) \(D:\d{14}", rb"\1 (D:20000101000000", content)
+    elif path.suffix == ".svg":
+        identity = re.search(rb'id="defs-([0-9a-f]{6})"', content)
+        if identity:
+            content = content.replace(identity.group(1), b"quicbd")
+    path.write_bytes(content)
+
+
+def experiment_table(table: pl.DataFrame, experiment: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The newest campaign of *experiment* and its figure's table; both empty without runs."""
+    campaign = runs.select_campaign(table, experiment)
+    return campaign, comparison.figure_table(campaign)

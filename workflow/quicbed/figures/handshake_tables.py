@@ -1,0 +1,285 @@
+"""Tables II and III of A Quantum of QUIC: published values beside measured ones, to read, to print (LaTeX), as data."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from quicbed.analysis.published import LIBRARIES
+from quicbed.analysis.ttfb import Transport
+from quicbed.base import durable, untrusted
+from quicbed.figures.handshake_figures import libraries
+from quicbed.figures.sheets import Sheet
+from quicbed.store import runs
+
+PUBLISHED_TITLES = {"lsquic": "LSQUIC", "quiche": "quiche"}
+
+SIZES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "group": ({"client_share_bytes": "public key", "server_share_bytes": "ciphertext"}, {}),
+    "signature": (
+        {"tls_public_key_bytes": "public key", "signature_bytes": "signature", "certificate_bytes": "certificate"},
+        {"public_key_bytes": "public key", "signature_bytes": "signature", "certificate_bytes": "certificate"},
+    ),
+}
+"""Sizes by factor: measured and published ones, each column with its heading."""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table as the paper prints it, and the notes under it; shows itself in a notebook."""
+
+    title: str
+    bands: Sequence[tuple[str, int]]  # headings above the headers, each over a number of columns
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    numeric: frozenset[int]
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        sheet = Sheet(self.headers, self.rows, self.numeric)._repr_html_()
+        bands = "".join(f"<th colspan='{span}'>{html.escape(title)}</th>" for title, span in self.bands)
+        sheet = sheet.replace("<thead>", f"<thead><tr>{bands}</tr>", 1)
+        return f"<p><strong>{html.escape(self.title)}</strong></p>{sheet}" + (f"<ul>{notes}</ul>" if notes else "")
+
+    def __html__(self) -> str:
+        return self._repr_html_()
+
+    def latex(self) -> str:
+        """A ``table*`` with booktabs rules; the notes follow as small text."""
+        columns = "".join("r" if column in self.numeric else "l" for column in range(len(self.headers)))
+        lines = [
+            "% needs \\usepackage{booktabs}",
+            "\\begin{table*}",
+            f"\\caption{{{_tex(self.title)}}}",
+            "\\centering\\scriptsize\\setlength{\\tabcolsep}{3pt}",
+            f"\\begin{{tabular}}{{{columns}}}",
+            "\\toprule",
+            " & ".join(f"\\multicolumn{{{span}}}{{c}}{{{_tex(title)}}}" for title, span in self.bands) + " \\\\",
+            *self._rules(),
+            " & ".join(_tex(header) for header in self.headers) + " \\\\",
+            "\\midrule",
+        ]
+        level = None
+        for row in self.rows:
+            if level is not None and row[0] != level:
+                lines.append("\\midrule")
+            level = row[0]
+            # a bracket after the end of a line would be read as its argument
+            begin = "{}" if row[0].startswith("[") else ""
+            lines.append(begin + " & ".join(_tex(value) for value in row) + " \\\\")
+        lines += ["\\bottomrule", "\\end{tabular}"]
+        lines += [f"\\par\\smallskip\\raggedright {_tex(note)}" for note in self.notes]
+        return "\n".join([*lines, "\\end{table*}", ""])
+
+    def _rules(self) -> list[str]:
+        first, rules = 1, []
+        for title, span in self.bands:
+            if title:
+                rules.append(f"\\cmidrule(lr){{{first}-{first + span - 1}}}")
+            first += span
+        return rules
+
+    def page(self) -> str:
+        """A page of its own."""
+        style = (
+            "body{font-family:sans-serif;margin:2em;max-width:120em}table{border-collapse:collapse;font-size:85%}"
+            "th,td{padding:.15em .6em;border-bottom:1px solid #ddd}ul{font-size:85%}"
+        )
+        head = f"<meta charset='utf-8'><title>{html.escape(self.title)}</title><style>{style}</style>"
+        return f"<!doctype html><html lang='en'><head>{head}</head><body>{self._repr_html_()}</body></html>\n"
+
+
+_TEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
+)
+
+
+def _tex(text: str) -> str:
+    # one line: an empty one would end the paragraph, which a cell of a table may not
+    escaped = untrusted.shown(" ".join(text.split()), most=10_000).translate(_TEX)
+    for plain, command in (("±", "$\\pm$"), ("\N{EN DASH}", "--"), ("3x", "$3\\times$")):
+        escaped = escaped.replace(plain, command)
+    return escaped
+
+
+def printed(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] | None = None) -> Printed:
+    """Table II (*factor* ``group``) or III (``signature``) from the cells of `quicbed.analysis.ttfb.table`.
+
+    Times are medians in ms with the half width of their 95 % interval; packets are medians over captured connections,
+    client/server. ``-`` is a cell the paper leaves empty or that was not measured here, a letter after it is a note.
+    """
+    titles = titles or {}
+    shown = cells.filter(pl.col("arm") == "main")
+    names = libraries(shown)
+    own_sizes, sizes = SIZES[factor]
+    bands = [
+        ("", 3),
+        ("TTFB [ms], published", len(LIBRARIES)),
+        ("TTFB [ms]", len(names)),
+        ("packets, published", len(LIBRARIES)),
+        ("packets", len(names)),
+        ("sizes [B]", len(own_sizes)),
+        ("sizes [B], published", len(sizes)),
+    ]
+    headers = [
+        "NIST level",
+        "key exchange" if factor == "group" else "signature",
+        "quantum-safe",
+        *(PUBLISHED_TITLES[name] for name in LIBRARIES),
+        *(titles.get(name, name) for name in names),
+        *(PUBLISHED_TITLES[name] for name in LIBRARIES),
+        *(titles.get(name, name) for name in names),
+        *own_sizes.values(),
+        *sizes.values(),
+    ]
+    rows, notes = [], _Notes()
+    for (algorithm,), own in shown.group_by("algorithm", maintain_order=True):
+        by_library = {
+            cell["client_library"]: cell for cell in own.to_dicts() if cell["client_library"] == cell["server_library"]
+        }
+        first = own.row(0, named=True)
+        rows.append(
+            [
+                str(first["published_nist_level"] or first["nist_level"]),
+                str(algorithm),
+                "yes" if first["quantum_safe"] else "no",
+                *(_decimal(first[f"published_ttfb_ms_{name}"]) for name in LIBRARIES),
+                *(_time(by_library.get(name), notes) for name in names),
+                *(_pair(first, f"published_packets_{{role}}_{name}") for name in LIBRARIES),
+                *(_packets(by_library.get(name), first, notes) for name in names),
+                *(_whole(own[name].max()) for name in own_sizes),
+                *(_whole(first[f"published_{name}"]) for name in sizes),
+            ]
+        )
+    what = "key exchange" if factor == "group" else "signature algorithm"
+    title = f"TTFB [ms] and packets (client/server) of handshakes by {what}"
+    return Printed(
+        title, [band for band in bands if band[1]], headers, rows, notes.texts(), frozenset(range(3, len(headers)))
+    )
+
+
+class _Notes:
+    """Reasons for empty cells, each with a letter."""
+
+    def __init__(self) -> None:
+        self._letters: dict[str, str] = {}
+
+    def letter(self, text: str) -> str:
+        """The letter of a note: a, b, ... z, aa, ab, ..."""
+        if text not in self._letters:
+            number, letters = len(self._letters), ""
+            while number >= 0:
+                letters = chr(ord("a") + number % 26) + letters
+                number = number // 26 - 1
+            self._letters[text] = letters
+        return self._letters[text]
+
+    def texts(self) -> list[str]:
+        return [f"{letter}: {text}" for text, letter in self._letters.items()]
+
+
+def _whole(value: Any) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def _decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _time(cell: Mapping[str, Any] | None, notes: _Notes) -> str:
+    if cell is None:
+        return "-"
+    if cell["ttfb_ms"] is None:
+        kind = "unsupported" if cell["unsupported"] else "failed"
+        reason = cell["unsupported"] or cell["failure"] or "no run counts"
+        return f"- {notes.letter(f'{kind}: {reason}')}"
+    if cell["ttfb_low"] is None:
+        return f"{cell['ttfb_ms']:.2f}"
+    return f"{cell['ttfb_ms']:.2f} ± {(cell['ttfb_high'] - cell['ttfb_low']) / 2:.2f}"
+
+
+def _pair(cell: Mapping[str, Any] | None, column: str) -> str:
+    if cell is None:
+        return "-"
+    values = [cell[column.format(role=role)] for role in ("client", "server")]
+    return "-" if None in values else "/".join(f"{value:g}" for value in values)
+
+
+def _packets(cell: Mapping[str, Any] | None, printed: Mapping[str, Any], notes: _Notes) -> str:
+    """Packets of a cell; where the paper has others for the same library, with a note on what the capture shows."""
+    shown = _pair(cell, "packets_{role}")
+    if cell is None or cell["client_library"] not in LIBRARIES or shown == "-":
+        return shown
+    paper = _pair(printed, f"published_packets_{{role}}_{cell['client_library']}")
+    if paper in ("-", shown):
+        return shown
+    return f"{shown} {notes.letter(_packet_note(cell, paper))}"
+
+
+def _packet_note(cell: Mapping[str, Any], paper: str) -> str:
+    """What the packets of a handshake were, as captured (medians)."""
+    sides = []
+    for role in ("client", "server"):
+        levels = [
+            f"{cell[f'packets_{level}_{role}']:g} {title} ({cell[f'bytes_{level}_{role}']:.0f} B)"
+            for level, title in (
+                ("retry", "Retry"),
+                ("initial", "Initial"),
+                ("handshake", "Handshake"),
+                ("1rtt", "1-RTT"),
+            )
+            if cell[f"packets_{level}_{role}"]
+        ]
+        text = f"{role} {', '.join(levels)} in {cell[f'datagrams_{role}']:g} datagrams"
+        if cell[f"ack_only_packets_{role}"]:
+            text += f", {cell[f'ack_only_packets_{role}']:g} of them acknowledgements only"
+        sides.append(text)
+    messages = ", ".join(
+        f"{title} {cell[f'tls_{name}_bytes']:.0f} B"
+        for name, title in (
+            ("client_hello", "ClientHello"),
+            ("server_hello", "ServerHello"),
+            ("certificate", "Certificate"),
+            ("certificate_verify", "CertificateVerify"),
+        )
+        if cell[f"tls_{name}_bytes"] is not None
+    )
+    waits = f"; {cell['waits']:g} further round trips" if cell["waits"] else ""
+    return f"{cell['algorithm']}, {paper} in the paper: {'; '.join(sides)}; {messages}{waits}"
+
+
+def write(table: Printed, cells: pl.DataFrame, name: str, directory: Path) -> list[Path]:
+    """Write the printed table as ``<name>.html`` and ``.tex``, and its cells as ``.csv`` and ``.parquet``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files = {suffix: directory / f"{name}.{suffix}" for suffix in ("html", "tex", "csv", "parquet")}
+    durable.write_text(files["html"], table.page())
+    durable.write_text(files["tex"], table.latex())
+    durable.write_text(files["csv"], cells.write_csv(float_precision=6))
+    runs.write_parquet(cells, files["parquet"])
+    return list(files.values())
+
+
+def transports(fits: Mapping[str, Mapping[str, Transport]], titles: Mapping[str, str] | None = None) -> Sheet:
+    """The fitted transport of every library by experiment: see `quicbed.analysis.ttfb`."""
+    headers = ["experiment", "library", "fixed [ms]", "per kB [ms]", "per further round trip [ms]", "cells"]
+    rows = [
+        [
+            experiment,
+            (titles or {}).get(library, library),
+            f"{fit.fixed_ms:.3f}",
+            f"{fit.per_kb_ms:.4f}",
+            f"{fit.per_wait_ms:.3f}",
+            fit.cells,
+            f"{100 * fit.median_error:.1f}",
+        ]
+        for experiment, found in fits.items()
+        for library, fit in sorted(found.items())
+    ]
+    return Sheet([*headers, "median error [%]"], rows, frozenset(range(2, 7)))

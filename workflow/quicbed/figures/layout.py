@@ -1,0 +1,160 @@
+"""What all figures look like: size, title, caption, axes, small multiples, and what is said in place of a value."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+WIDTH_PX = 688  # 7.16 in at 96 px/in: the text width of a two-column page
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+INK, SOFT, GRID = "#222222", "#6b6b6b", "#ececec"
+COLUMNS = 3
+"""Small multiples beside each other; more of them go below."""
+
+AXIS: Mapping[str, Any] = {"showgrid": False, "zeroline": False, "showline": True, "linecolor": INK, "ticks": ""}
+"""Of what is compared."""
+VALUES: Mapping[str, Any] = {"gridcolor": GRID, "zeroline": False, "showline": True, "linecolor": INK}
+"""Of what was measured."""
+IN_CORNER: Mapping[str, Any] = {"yref": "container", "y": 0.99, "yanchor": "top"}
+"""A legend in the upper right corner, beside the title."""
+
+
+def panels(
+    count: int, columns: int = COLUMNS, *, below: float, beside: float = 0.09, titles: Sequence[str] = ()
+) -> tuple[go.Figure, list[dict[str, int]]]:
+    """Small multiples and the place of each.
+
+    *below* is the room between two lines of panels in shares of the figure's height, times the number of lines (two at
+    least); *beside* that between two columns, in shares of its width. *titles* are text.
+    """
+    rows = -(-count // columns)
+    figure = make_subplots(
+        rows=rows,
+        cols=columns,
+        vertical_spacing=below / max(rows, 2),
+        horizontal_spacing=beside,
+        subplot_titles=[f"<b>{html.escape(title)}</b>" for title in titles] or None,
+    )
+    figure.update_annotations(font_size=12)
+    places = [{"row": number // columns + 1, "col": number % columns + 1} for number in range(rows * columns)]
+    for place in places[count:]:
+        figure.update_xaxes(visible=False, **place)
+        figure.update_yaxes(visible=False, **place)
+    return figure, places[:count]
+
+
+def to_extremes(cells: Sequence[Mapping[str, Any]], scale: float = 1.0) -> dict[str, Any]:
+    """Error bars around means, from the smallest to the largest run of each cell."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [scale * (cell["max"] - cell["mean"]) for cell in cells],
+        "arrayminus": [scale * (cell["mean"] - cell["min"]) for cell in cells],
+        "thickness": 1.2,
+        "width": 3,
+    }
+
+
+def absent(cell: Mapping[str, Any] | None) -> tuple[str, str]:
+    """What is said in place of a cell without a value, and why it has none."""
+    if cell is None:
+        return "not measured", "not part of this campaign"
+    if cell["unsupported"]:
+        return "unsupported", cell["unsupported"]
+    return "failed", cell["failure"] or "no run has finished"
+
+
+def in_place(figure: go.Figure, x: float, text: str, reason: str, place: Mapping[str, int], size: float = 9) -> None:
+    """Text that stands upright on the horizontal axis, with the reason where the pointer rests on it."""
+    figure.add_annotation(
+        x=x,
+        y=0,
+        yref="y domain",
+        text=text,
+        hovertext=html.escape(reason),
+        textangle=-90,
+        yanchor="bottom",
+        showarrow=False,
+        font={"size": size, "color": SOFT},
+        **place,
+    )
+
+
+def finish(
+    figure: go.Figure,
+    title: str,
+    conditions: str | Sequence[str],
+    caption: str,
+    *,
+    height: float,
+    left: int = 70,
+    top: int = 70,
+    bottom: int = 118,
+    size: float = 11,
+    legend: Mapping[str, Any] | None = None,
+) -> None:
+    """Title, what was measured under which conditions, caption (with markup), and what makes files reproducible.
+
+    Margins and *height* are in pixels, *top* without the lines of conditions; the caption stands at the lower edge.
+    *legend* changes where the legend stands, by default above the panels on the right.
+    """
+    figure.add_annotation(
+        x=0,
+        y=0,
+        xref="paper",
+        yref="paper",
+        xanchor="left",
+        yanchor="bottom",
+        xshift=12 - left,
+        yshift=8 - bottom,
+        text=caption,
+        align="left",
+        showarrow=False,
+        font={"size": 9.5, "color": SOFT},
+    )
+    lines = [conditions] if isinstance(conditions, str) else conditions
+    subtitle = "<br>".join(html.escape(line) for line in lines)
+    plain = html.unescape(re.sub(r"<[^>]+>", " ", caption))
+    figure.update_layout(
+        template="none",
+        width=WIDTH_PX,
+        height=round(height),
+        margin={"l": left, "r": 14, "t": top + 14 * len(lines), "b": bottom},
+        paper_bgcolor="white",
+        plot_bgcolor="white",
+        font={"family": FONT, "size": size, "color": INK},
+        hoverlabel={"font": {"family": FONT, "size": 12}, "align": "left"},
+        title={
+            "text": f"<b>{html.escape(title)}</b><br><span style='font-size:11px;color:{SOFT}'>{subtitle}</span>",
+            "x": 0,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 1 - 25 / height,
+            "yref": "container",
+            "yanchor": "top",
+            "pad": {"l": 12},
+            "font": {"size": 13},
+        },
+        legend={
+            "orientation": "h",
+            "x": 1,
+            "xanchor": "right",
+            "y": 1.0,
+            "yanchor": "bottom",
+            "font": {"size": 11},
+            "itemwidth": 30,
+            "itemclick": False,
+            "itemdoubleclick": False,
+            **(legend or {}),
+        },
+        hovermode="closest",
+        # for captions beside the figure
+        meta={"title": title, "conditions": list(lines), "caption": plain},
+    )
+    for number, trace in enumerate(figure.data):
+        trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG

@@ -1,0 +1,1 @@
+"""Measuring: campaigns of runs on a testbed, and what they need."""

@@ -1,0 +1,472 @@
+"""An experiment measured block by block: order, repetition, resumption and the rule that ends it.
+
+An experiment is measured in randomised complete blocks. A block's order is written down before its first run, so a
+driver that was killed finishes that block first; a run's directory appears whole or not at all; a finished run is never
+measured again. Cells added later are measured in new blocks together with their baselines, because ratios are paired
+within blocks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from quicbed.base.revision import revision
+from quicbed.base.statistics import Interval, paired_ratio
+from quicbed.builds import kit, making
+from quicbed.measure.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, now, read_run, say
+from quicbed.plan.arms import CAPTURED, PRIMITIVES
+from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
+
+
+class Watch(Protocol):
+    """What is told how far a campaign is."""
+
+    def proving(self, number: int, of: int) -> None:
+        """So many proofs of so many are next."""
+
+    def measuring(self, block: int) -> str:
+        """A run of a block is finished; returns what to say behind it."""
+
+
+class Campaign:
+    """Runs of one experiment at one scale on one testbed, and what is still missing."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self.driver = driver
+        self.name = name
+        project = driver.project
+        self.experiment = project.experiments[name]
+        self.scale = project.scale(name)
+        self.id, self.identity = campaign_of(project, name, driver.facts)
+        self.directory = driver.raw / name / self.id
+        self.builds = {
+            (library, build): making.read_known(project, library, build)
+            for library, build in builds_needed(project, [name])
+        }
+        self.cells = cells_of(project, name, self.id, self.builds)
+        self.failures_are_findings = self.experiment.failures == "findings"
+        self.proofs: dict[str, str] = {}
+        self.excluded: dict[str, str] = {}
+        self.unproven: dict[str, str] = {}
+        self.retry: set[str] = set()
+        self.warm = False
+        self.watch: Watch | None = None
+        # what is on disk, read once: only this campaign's driver adds to it
+        self._runs: dict[int, dict[str, list[dict[str, Any]]]] = {}
+        self._planned: dict[int, list[str]] | None = None
+
+    # ---- state on disk -------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Record what identifies this campaign and session."""
+        for info in self.builds.values():
+            if "problem" in info:
+                continue
+            file = self.directory / "builds" / f"{info['build']}.json"
+            if not file.exists():
+                kit.write_json(file, info)
+        campaign = self.directory / "campaign.json"
+        if not campaign.exists():
+            kit.write_json(campaign, {"format": FORMAT, "id": self.id, **self.identity})
+        for leftover in self.directory.glob("**/.*.partial"):
+            shutil.rmtree(leftover)
+        session = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
+        kit.write_json(
+            self.directory / "sessions" / f"{session}.json",
+            {
+                "started_at": now(),
+                "facts": dict(self.driver.facts),
+                "config": self.driver.project.config.model_dump(),
+                "experiment": self.experiment.model_dump(),
+                "revision": revision(self.driver.project.root),
+                "cells": [cell.as_dict() for cell in self.cells],
+            },
+        )
+
+    def blocks(self) -> dict[int, list[str]]:
+        """Planned blocks: number -> cell ids in order."""
+        if self._planned is not None:
+            return self._planned
+        planned = {}
+        for file in sorted(self.directory.glob("b[0-9][0-9][0-9][0-9]/block.json")):
+            try:
+                planned[int(file.parent.name[1:])] = list(json.loads(file.read_text(encoding="utf-8"))["cells"])
+            except (json.JSONDecodeError, KeyError) as error:
+                raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
+        self._planned = planned
+        return planned
+
+    def runs(self, block: int) -> dict[str, list[dict[str, Any]]]:
+        """Finished runs of a block: cell id -> attempts in order."""
+        if block in self._runs:
+            return self._runs[block]
+        found: dict[str, list[dict[str, Any]]] = {}
+        for file in (self.directory / f"b{block:04d}").glob("*/run.json"):
+            run = read_run(file)
+            found.setdefault(run["cell"]["id"], []).append(run)
+        for attempts in found.values():
+            attempts.sort(key=lambda run: run["attempt"])
+        self._runs[block] = found
+        return found
+
+    def settled(self, attempts: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether a cell of a block needs no further attempt.
+
+        Of what is captured besides, where the capture itself delays and uses processor time, frames must not be lost.
+        """
+        outcomes = (run for run in attempts if self.failures_are_findings or run["status"] != "failed")
+        if any(not (_lost(run) if run["cell"]["arm"] == CAPTURED else run["contaminated"]) for run in outcomes):
+            return True
+        return len(attempts) > self.driver.project.config.gate.retries
+
+    # ---- measuring -----------------------------------------------------------------------------------------------
+
+    def prove(self) -> None:
+        """Proof of every build and variant in the experiment; cells without one are not measured.
+
+        Where failures are findings, a cell whose transfer failed while it was captured stays: its runs fail too, or the
+        first that does not is proven (`_attest`).
+        """
+        # cells of one link follow each other, because changing it takes seconds
+        ordered = sorted(self.cells, key=lambda cell: (cell.variant.get("rtt_ms") or 0, cell.variant.get("mtu") or 0))
+        for number, cell in enumerate(ordered):
+            if self.watch is not None:
+                self.watch.proving(number + 1, len(ordered))
+            reason = cell.unsupported or self.driver.unsupported(
+                cell, self.experiment.workload, self.experiment.link, self.experiment.perf
+            )
+            if reason is not None:
+                self.exclude(cell, "unsupported", reason)
+                continue
+            if cell.arm == PRIMITIVES:
+                continue
+            say(f"{self.name}: proof of {cell.slug}")
+            verdict = self.driver.prove(cell, self.experiment.workload, link_of(cell, self.experiment.link).mtu)
+            if verdict.status == "ok":
+                self.proofs[cell.id] = verdict.proof
+            elif verdict.status == "failed" and self.failures_are_findings and not verdict.transferred:
+                say(f"{self.name}: {cell.slug}: failed: {verdict.reason}; tried again in every block")
+            else:
+                self.exclude(cell, verdict.status, verdict.reason or "")
+
+    def exclude(self, cell: Cell, status: str, reason: str) -> None:
+        """Keep a cell that is not measured in the data, with its reason."""
+        self.excluded[cell.id] = reason
+        if status == "failed":
+            self.unproven[cell.slug] = reason
+        say(f"{self.name}: {cell.slug}: {status}: {reason}")
+        parent = self.directory / "excluded"
+        earlier = sorted(
+            (read_run(file) for file in parent.glob(f"{cell.slug}-{cell.id}.*/run.json")),
+            key=lambda run: run["attempt"],
+        )
+        if earlier and (earlier[-1]["status"], earlier[-1]["reason"]) == (status, reason):
+            return
+        number = len(earlier)
+        with self.driver.stored(parent / f"{cell.slug}-{cell.id}.{number}") as partial:
+            run = self._record(cell, Attempt(status=status, reason=reason), block=None, order=None, number=number)
+            kit.write_json(partial / "run.json", run)
+
+    def measure(self) -> None:
+        """Measure what is missing; nothing, where no cell is supported."""
+        active = [cell for cell in self.cells if cell.id not in self.excluded]
+        if not active:
+            say(f"{self.name}: no cell can be measured; the reasons are above")
+            return
+        by_id = {cell.id: cell for cell in active}
+        # where failures are findings, the blocks have told how often a cell fails
+        self.retry = set() if self.failures_are_findings else set(self.unsuccessful(by_id))
+        while (work := self.next_work(by_id)) is not None:
+            block, order = work
+            if self._leave_changed(by_id):
+                continue  # the next block is another
+            self.driver.await_link()
+            if not self.warm:
+                self.warm_up(active)
+                self.warm = True
+            for position, cell_id in enumerate(order):
+                cell = by_id.get(cell_id)
+                if cell is None:
+                    continue
+                while not self.settled(attempts := self.runs(block).get(cell_id, [])):
+                    run = self.measure_once(cell, block, position, len(attempts))
+                    told = self.watch.measuring(block) if self.watch is not None else ""
+                    say(
+                        f"{self.name}: block {block + 1} of at most {self.scale.blocks}, {position + 1}/{len(order)} "
+                        f"{cell.slug}: {_summary(run)}{told}"
+                    )
+            self.driver.unload()
+
+    def _leave_changed(self, by_id: dict[str, Cell]) -> bool:
+        """Exclude cells of folders that are not what was built of them any more; whether there were any."""
+        project = self.driver.project
+        reasons = {}
+        for (library, named), info in self.builds.items():
+            if project.libraries[library].external is not None and "problem" not in info:
+                reasons[info["build"]] = making.changed(project, library, named, info["build"])
+        left = [cell for cell in by_id.values() if reasons.get(cell.client.build) or reasons.get(cell.server.build)]
+        for cell in left:
+            self.exclude(cell, "failed", reasons.get(cell.client.build) or reasons.get(cell.server.build) or "")
+            del by_id[cell.id]
+        return bool(left)
+
+    def next_work(self, by_id: Mapping[str, Cell]) -> tuple[int, list[str]] | None:
+        """The block to measure next and its order, or None when the experiment is complete."""
+        planned = self.blocks()
+        for block, order in planned.items():
+            runs = self.runs(block)
+            if any(cell in by_id and not self.settled(runs.get(cell, [])) for cell in order):
+                return block, order
+        wanted = self.wanted(by_id, planned)
+        if not wanted:
+            return None
+        block = max(planned, default=-1) + 1
+        # the seed is a string so that it does not depend on Python's hash of tuples
+        shuffled = random.Random(f"{self.driver.project.config.seed}/{self.id}/{block}")
+        order = sorted(wanted)
+        shuffled.shuffle(order)
+        # changing the delay of the link or competing traffic takes seconds: cells of one follow each other, in random
+        # order of the delays and loads
+        conditions = {cell: _condition(by_id[cell]) for cell in order}
+        found = sorted(set(conditions.values()))
+        if len(found) > 1:
+            shuffled.shuffle(found)
+            order.sort(key=lambda cell: found.index(conditions[cell]))
+        kit.write_json(
+            self.directory / f"b{block:04d}" / "block.json",
+            {
+                "block": block,
+                "cells": order,
+                "seed": self.driver.project.config.seed,
+                "created_at": now(),
+            },
+        )
+        planned[block] = order
+        return block, order
+
+    def wanted(self, by_id: Mapping[str, Cell], planned: Mapping[int, Sequence[str]]) -> set[str]:
+        """Cells that need another block, with the baselines they are compared to."""
+        counts: dict[str, int] = {}
+        for cell in by_id.values():
+            # a block counts for a cell if what the cell is compared with is in it
+            together = {cell.id} | ({cell.baseline} & by_id.keys() if cell.baseline else set())
+            counts[cell.id] = sum(together <= set(order) for order in planned.values())
+        least = self.scale.min_blocks or self.scale.blocks
+        lacking = {cell for cell, count in counts.items() if count < self.blocks_of(by_id[cell], least)}
+        if not lacking and not self.precise(by_id) and not self.out_of_time():
+            lacking = {cell for cell, count in counts.items() if count < self.blocks_of(by_id[cell], self.scale.blocks)}
+        lacking |= self.retry & by_id.keys()
+        self.retry = set()
+        result = set(lacking)
+        while more := {b for c in result if (b := by_id[c].baseline) is not None and b in by_id} - result:
+            result |= more
+        return result
+
+    def blocks_of(self, cell: Cell, blocks: int) -> int:
+        """In how many of so many blocks a cell is measured."""
+        limits = {PRIMITIVES: self.experiment.primitives, CAPTURED: self.experiment.capture}
+        return min(limits.get(cell.arm, blocks), blocks)
+
+    def unsuccessful(self, by_id: Mapping[str, Cell]) -> dict[str, str]:
+        """Cells that count and were measured without a single success, and why the last run failed."""
+        last: dict[str, str] = {}
+        successful: set[str] = set()
+        for block in self.blocks():
+            for cell, attempts in self.runs(block).items():
+                last[cell] = attempts[-1]["reason"] or ""
+                if any(run["status"] == "ok" for run in attempts):
+                    successful.add(cell)
+        counting = {cell for cell, known in by_id.items() if known.arm != CAPTURED}
+        return {cell: reason for cell, reason in last.items() if cell in counting - successful}
+
+    def problems(self) -> list[str]:
+        """What must not pass for a finished experiment.
+
+        Contradicting evidence and cells without a successful run; where failures are findings, an experiment without a
+        successful run.
+        """
+        by_id = {cell.id: cell for cell in self.cells if cell.id not in self.excluded}
+        contradicting = [
+            f"{by_id[cell].slug} in block {block}: {text}"
+            for block in self.blocks()
+            for cell, attempts in self.runs(block).items()
+            if cell in by_id
+            for run in attempts
+            for text in run.get("contradictions", [])
+        ]
+        unsuccessful = [
+            f"{by_id[cell].slug}: no run succeeded, the last failed: {reason}"
+            for cell, reason in self.unsuccessful(by_id).items()
+        ]
+        if self.failures_are_findings:
+            counting = [cell for cell in by_id.values() if cell.arm != CAPTURED]
+            return contradicting + (unsuccessful if len(unsuccessful) == len(counting) else [])
+        unproven = [f"{slug}: not measured: {reason}" for slug, reason in self.unproven.items()]
+        return unproven + contradicting + unsuccessful
+
+    def findings(self) -> dict[str, str]:
+        """Cells that failed, with how often; empty where failures are errors."""
+        if not self.failures_are_findings:
+            return {}
+        found = dict.fromkeys(self.unproven, "not proven")
+        for cell in self.cells:
+            if cell.id in self.excluded or cell.arm == CAPTURED:
+                continue
+            runs = [run for block in self.blocks() for run in self.runs(block).get(cell.id, [])]
+            failed = sum(run["status"] == "failed" for run in runs)
+            if failed:
+                found[cell.slug] = f"{failed} of {len(runs)} runs failed"
+        return found
+
+    def out_of_time(self) -> bool:
+        """Whether the runs so far have taken as long as the scale allows."""
+        return self.scale.max_minutes is not None and self.spent_s() >= self.scale.max_minutes * 60
+
+    def spent_s(self) -> float:
+        """How long the runs so far have taken, as far as the scale limits it."""
+        finished = (run for block in self.blocks() for attempts in self.runs(block).values() for run in attempts)
+        spent: float = sum(run["metrics"].get("run_wall_s", 0.0) for run in finished if run["cell"]["arm"] != CAPTURED)
+        return spent
+
+    def precise(self, by_id: Mapping[str, Cell]) -> bool:
+        """Whether the contrast's interval is narrow enough for every pair of libraries."""
+        contrast = self.experiment.contrast
+        if contrast is None:
+            return False
+        return not any(interval.half_width > contrast.half_width for interval in self.intervals(by_id))
+
+    def intervals(self, by_id: Mapping[str, Cell]) -> Iterator[Interval]:
+        """The contrast's interval for every pair of libraries."""
+        label = self.experiment.contrast and self.experiment.contrast.label
+        values = self.values()
+        for cell in by_id.values():
+            if cell.label == label and cell.arm == "main" and cell.baseline in by_id:
+                yield paired_ratio(values.get(cell.id, []), values.get(cell.baseline or "", []))
+
+    def values(self) -> dict[str, list[tuple[int, float]]]:
+        """Goodput (Mbit/s) or TTFB (ms) by cell: (block, value) of the first uncontaminated successful attempt."""
+        metric = "ttfb_ms" if self.experiment.workload.kind == "handshake" else "goodput_mbps"
+        values: dict[str, list[tuple[int, float]]] = {}
+        for block in self.blocks():
+            for cell, attempts in self.runs(block).items():
+                good = [run for run in attempts if run["status"] == "ok"]
+                clean = [run for run in good if not run["contaminated"]]
+                if (chosen := (clean[:1] or good[-1:])) and metric in chosen[0]["metrics"]:
+                    values.setdefault(cell, []).append((block, chosen[0]["metrics"][metric]))
+        return values
+
+    def warm_up(self, active: Sequence[Cell]) -> None:
+        """One run of every baseline that is kept but counts for nothing: caches, frequency, memory."""
+        parent = self.directory / "warm-up"
+        number = len(list(parent.glob("*"))) if parent.exists() else 0
+        for cell in active:
+            if cell.baseline is None and cell.arm != CAPTURED and cell.id in self.proofs:
+                say(f"{self.name}: warm-up {cell.slug}")
+                begin = time.monotonic()
+                self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
+                with self.driver.stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
+                    attempt = self.driver.execute(
+                        cell, self.experiment.workload, scale_of(cell, self.scale), self.experiment.link, directory
+                    )
+                    run = self._record(cell, attempt, block=None, order=None, number=number)
+                    run["cell"] |= {"arm": "warm-up"}
+                    self.driver.keep(run, directory, begin)
+                number += 1
+
+    def measure_once(self, cell: Cell, block: int, order: int, number: int) -> dict[str, Any]:
+        """One stored run."""
+        if shutil.disk_usage(self.directory).free < FREE_BYTES:
+            raise MeasureError(
+                f"{self.directory}: less than {FREE_BYTES >> 20} MiB free on its disk; make room and start again: "
+                "finished runs are kept"
+            )
+        begin = time.monotonic()
+        runs = self.runs(block)
+        target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
+        if cell.arm == PRIMITIVES:
+            self.driver.unload()
+        else:
+            self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
+        with self.driver.stored(target) as directory:
+            if cell.arm == PRIMITIVES:
+                attempt = self.driver.time_primitives(cell, directory)
+            else:
+                settled = self.driver.settle(cell, f"{self.id}/{block}/{number}", pings=self.experiment.ping)
+                attempt = self.driver.execute(
+                    cell,
+                    self.experiment.workload,
+                    scale_of(cell, self.scale),
+                    self.experiment.link,
+                    directory,
+                    profile=None if cell.arm == CAPTURED else self.experiment.perf,
+                    captured=cell.arm == CAPTURED,
+                )
+                attempt.host |= settled.host
+                attempt.contamination += settled.contamination
+                self._attest(cell, attempt)
+            run = self._record(cell, attempt, block=block, order=order, number=number)
+            self.driver.keep(run, directory, begin)
+        runs.setdefault(cell.id, []).append(run)
+        return run
+
+    def _attest(self, cell: Cell, attempt: Attempt) -> None:
+        """Name the proof of a run; a success without one is proven now, or has failed."""
+        if cell.id not in self.proofs and attempt.status == "ok":
+            mtu = link_of(cell, self.experiment.link).mtu
+            verdict = self.driver.prove(cell, self.experiment.workload, mtu)
+            if verdict.status == "ok":
+                self.proofs[cell.id] = verdict.proof
+            else:
+                attempt.fail(f"not proven: {verdict.reason}")
+        if cell.id in self.proofs:
+            attempt.evidence["proof"] = self.proofs[cell.id]
+
+    def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> dict[str, Any]:
+        if cell.arm == PRIMITIVES:
+            workload: dict[str, Any] = {"kind": PRIMITIVES, "bytes": None, "connections": None}
+        else:
+            workload = {
+                "kind": self.experiment.workload.kind,
+                "bytes": cell.bytes,
+                "connections": cell.connections,
+            }
+        return self.driver.record(
+            cell,
+            attempt,
+            experiment=self.name,
+            campaign=self.id,
+            link=self.experiment.link,
+            workload=workload,
+            number=number,
+            **place,
+        )
+
+
+def _summary(run: Mapping[str, Any]) -> str:
+    if run["status"] != "ok":
+        return f"{run['status']}: {run['reason']}"
+    metrics = run["metrics"]
+    if "goodput_mbps" in metrics:
+        text = f"{metrics['goodput_mbps'] / 1000:.2f} Gbit/s"
+    elif "ttfb_ms" in metrics:
+        text = f"TTFB {metrics['ttfb_ms']:.2f} ms"
+    else:
+        text = f"{metrics['wall_s']:.1f} s"
+    return text + (" (contaminated)" if run["contaminated"] else "")
+
+
+def _lost(run: Mapping[str, Any]) -> bool:
+    """Whether frames are missing in the capture of a run."""
+    return bool(run["host"].get("capture", {}).get("lost"))
+
+
+def _condition(cell: Cell) -> tuple[float, str]:
+    """What a cell needs of the link that takes long to change."""
+    return cell.variant.get("rtt_ms") or 0, json.dumps(cell.variant.get("background"), sort_keys=True)

@@ -1,0 +1,101 @@
+"""What the server's interface has sent while the client ran: what the client says of its download is held against it.
+
+The kernel counts the bytes, and this machine's clock says when it was asked. An endpoint can change neither.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from quicbed.testbed import LinkSettings, Testbed
+from quicbed.testbed.shaping import burst_bytes
+
+# Errors of the clocks of hosts beside each other: half of the quickest of some round trips on a network nearby.
+_SKEW_NS = 20_000_000
+# The kernel counts with headers, which can only make it more.
+_RATE_MARGIN = 1.05
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The counter was read at some time between the two, of this machine's CLOCK_MONOTONIC in ns."""
+
+    before: int
+    after: int
+    sent: int
+
+
+class SentBytes:
+    """Samples of the bytes that the server's interface has sent, from before the client starts to after its end."""
+
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed = testbed
+        self._samples: list[_Sample] = []
+        self.take()
+        self.begin = time.monotonic_ns()
+        self._end: int | None = None
+
+    def take(self) -> None:
+        """Take a sample."""
+        before = time.monotonic_ns()
+        sent = self._testbed.sent_by_server()
+        if sent is not None:
+            self._samples.append(_Sample(before, time.monotonic_ns(), sent))
+
+    def end(self) -> None:
+        """The client has ended."""
+        self._end = time.monotonic_ns()
+        self.take()
+
+    def problem(
+        self,
+        *,
+        begin: int | None,
+        request: int | None,
+        end: int | None,
+        size: int,
+        ahead: int,
+        link: LinkSettings,
+        fastest_mbit: float,
+    ) -> str | None:
+        """What does not agree with a download of *size* bytes; None if all does.
+
+        The times are those of the client's CLOCK_MONOTONIC in ns, which is *ahead* of this machine's: the *begin* of
+        its connection, its *request* and the *end* of the content. *fastest_mbit* is the goodput that is believed where
+        the link has no rate.
+        """
+        if request is None or end is None or begin is None or self._end is None:
+            return None
+        # hosts of one machine have one clock
+        skew = 0 if ahead == 0 else _SKEW_NS
+        if begin - ahead < self.begin - skew or end - ahead > self._end + skew:
+            return (
+                f"the client's times are not those of its run: from {(begin - ahead - self.begin) / 1e9:.6f} s after "
+                f"its start to {(self._end - end + ahead) / 1e9:.6f} s before its end by this machine's clock"
+            )
+        if not self._samples:  # nothing counts here, and there may be no link either
+            return None
+        seconds = (end - request) / 1e9
+        mbit = size * 8 / 1e6
+        if link.rate_mbit is not None:
+            most = link.rate_mbit * _RATE_MARGIN * (seconds + skew / 1e9) + burst_bytes(link) * 8 / 1e6
+            if mbit > most:
+                return (
+                    f"the client reports {size} bytes in {seconds:.9f} s, more than a link of {link.rate_mbit:g} "
+                    "Mbit/s carries"
+                )
+        elif mbit > fastest_mbit * seconds:
+            return (
+                f"the client reports {size} bytes in {seconds:.9f} s, which is more than {fastest_mbit / 1000:g} "
+                "Gbit/s (limits.goodput_gbps)"
+            )
+        # at most so much was sent between the request and the last byte, as all of it must have been
+        earlier = [sample.sent for sample in self._samples if sample.after <= request - ahead - skew]
+        later = [sample.sent for sample in self._samples if sample.before >= end - ahead + skew]
+        if earlier and later and later[0] - earlier[-1] < size:
+            return (
+                f"the client reports {size} bytes in {seconds:.6f} s, and the server's interface sent "
+                f"{later[0] - earlier[-1]} about that time"
+            )
+        return None

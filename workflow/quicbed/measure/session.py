@@ -1,0 +1,123 @@
+"""Measuring an experiment on the configured testbed, from the command line or the workflow."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+
+from quicbed.builds import components, kit
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.measure.campaign import Campaign
+from quicbed.measure.driver import FREE_BYTES, Driver, MeasureError, say
+from quicbed.measure.outlook import Outlook
+from quicbed.plan import march
+from quicbed.plan.cells import builds_needed
+from quicbed.testbed import Testbed, TestbedError, open_testbed
+from quicbed.wire import tshark
+
+NAMED_FINDINGS = 8
+
+
+@contextlib.contextmanager
+def _terminating() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the driver the way Ctrl-C does: with clean-up."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def testbed_of(project: Project) -> Testbed:
+    """The configured testbed, to be entered as a context manager."""
+    patience_s = project.config.gate.link_wait_s
+    limits = project.config.limits
+    return open_testbed(project.config.testbed, project.testbed.kind, project.testbed, patience_s, limits)
+
+
+def _check_tools(project: Project, name: str) -> None:
+    """Raise MeasureError unless there is what an experiment needs: tshark for captures of handshakes, a provider that
+    OpenSSL can load where a build uses it.
+    """
+    if project.experiments[name].workload.kind == "handshake" and (problem := tshark.problem()) is not None:
+        raise MeasureError(f"{name}: {problem}")
+    levels = set()
+    for library, build in builds_needed(project, [name]):
+        flavour, level, host = march.parts(build)
+        # a host's own are not here to be looked at
+        if host is None and "openssl-provider" in project.libraries[library].flavours[flavour].components:
+            levels.add(level)
+    for level in levels:
+        made = march.applied(project, level)
+        openssl = components.directory(made, "openssl") / "bin" / "openssl"
+        provider = components.directory(made, "openssl-provider") / "lib" / "quicbed-pq.so"
+        if (problem := certificates.provider_problem(openssl, provider)) is not None:
+            raise MeasureError(problem)
+
+
+def _in_one_line(findings: Mapping[str, str], cells: int) -> str:
+    """What failed, with the first few by name."""
+    named = [f"{slug} ({what})" for slug, what in findings.items()]
+    shown = ", ".join(named[:NAMED_FINDINGS])
+    more = f" and {len(named) - NAMED_FINDINGS} more" if len(named) > NAMED_FINDINGS else ""
+    return f"findings: {len(findings)} of {cells} cells failed: {shown}{more}; the report has every reason"
+
+
+def measure(project: Project, name: str, marker: Path, opener: Callable[[Project], Testbed] = testbed_of) -> None:
+    """Measure an experiment and write `marker` (JSON: campaign and cells) when it is complete.
+
+    Raises MeasureError after everything else was measured if the evidence of a cell contradicts it, now or in an
+    earlier session, or if no run of a cell succeeded; where the experiment's failures are findings, of any cell.
+    """
+    certificates.check(project, certificates.needed(project, [name]))
+    _check_tools(project, name)
+    project.raw.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(project.raw).free < FREE_BYTES:
+        raise MeasureError(f"{project.raw}: less than {FREE_BYTES >> 20} MiB free on its disk; make room")
+    try:
+        with _terminating(), opener(project) as testbed:
+            driver = Driver(project, testbed, testbed.facts())
+            campaign = Campaign(driver, name)
+            campaign.open()
+            outlook = Outlook(campaign)
+            driver.watcher, campaign.watch = outlook.saw, outlook
+            outlook.begin()
+            campaign.prove()
+            with driver.unloaded():
+                campaign.measure()
+            outlook.end()
+    except TestbedError as error:
+        raise MeasureError(str(error)) from error
+    except OSError as error:
+        raise MeasureError(f"{error}; finished runs are kept, start again when it is mended") from error
+    if problems := campaign.problems():
+        raise MeasureError(
+            f"{name}: measured, but not to be relied on ({len(problems)} problems): {problems[0]}; "
+            f"mend the cause, and see {campaign.directory} for the runs"
+        )
+    findings = campaign.findings()
+    if findings:
+        say(f"{name}: {_in_one_line(findings, len(campaign.cells))}")
+    kit.write_json(
+        marker,
+        {
+            "experiment": name,
+            "campaign": campaign.id,
+            "directory": campaign.directory.relative_to(project.root).as_posix()
+            if campaign.directory.is_relative_to(project.root)
+            else str(campaign.directory),
+            "cells": {cell.id: cell.slug for cell in campaign.cells},
+            "excluded": campaign.excluded,
+            "findings": findings,
+        },
+    )

@@ -1,0 +1,1 @@
+"""From configuration to cells: what is measured, on which builds, and what that takes."""

@@ -1,0 +1,458 @@
+"""From configuration to cells: what an experiment measures, and what identifies it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quicbed.base.hashing import digest
+from quicbed.config.model import Experiment, Library, Link, Load, Pair, Project, Scale, Side, Testbed, Variant, Workload
+from quicbed.plan import march
+from quicbed.plan.arms import CAPTURED, PRIMITIVES
+
+# Connections in the captured run of a handshake cell at any scale, and of one that is slow.
+PROOF_CONNECTIONS = 20
+
+
+PROOF_SLOW_CONNECTIONS = 3
+
+SMALLEST_INITIAL = 1200
+"""UDP payload in bytes that datagrams with Initial packets have at least (RFC 9000, 14.1)."""
+UDP_OVERHEAD = 28
+"""Bytes of IPv4 and UDP headers."""
+DEFAULT_MTU = 1500
+
+
+def flavour_of(variant: Variant, transport: str) -> str:
+    """The flavour that a variant is measured on."""
+    if variant.flavour is not None:
+        return variant.flavour
+    # without packet protection there is no header protection either, which takes no other build
+    unprotected = transport == "quic" and not variant.header_protection and variant.aead != "noenc"
+    return "noop" if variant.aead == "noop" or unprotected else "stock"
+
+
+def build_of(project: Project, name: str, variant: Variant, role: Side) -> str:
+    """The build of a library, as client or server, that a variant is measured on (`quicbed.plan.march.named`)."""
+    library, settings = project.libraries[name], project.testbed.build
+    compiled = march.unsupported_reason(library) is None
+    level = variant.march or (settings.march if compiled else None)
+    host = role if compiled and settings.where == "hosts" else None
+    return march.named(flavour_of(variant, library.transport), level, host)
+
+
+def congestion_control_of(library: Library, asked: str) -> str:
+    """The congestion control that a workload asks for, of a library."""
+    return library.supports.congestion_controls[0] if asked == "any" else asked
+
+
+def algorithm_reason(title: str, library: Library, flavour: str, kind: str, name: str) -> str | None:
+    """Why a flavour has no group or signature algorithm of this name, or None if it has."""
+    build = library.flavours[flavour]
+    if build.algorithms == "all":
+        return f"{title}: {build.unsupported[name]}" if name in build.unsupported else None
+    listed = library.supports.groups if kind == "group" else library.supports.signatures
+    return None if name in listed else f"{title} has no {kind} {name} in flavour {flavour}"
+
+
+def noenc_reason(library: Library) -> str:
+    """Why a library that has no NOENC cannot leave out packet protection."""
+    if library.transport == "tcp":
+        return "TLS 1.3 protects every record of content (RFC 8446, 5.2)"
+    return "QUIC protects all 1-RTT packets (RFC 9001, 5), and the library has no extension for both ends to agree on"
+
+
+def unsupported_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
+    """Why a library cannot do a variant according to its description, or None if it can."""
+    supports = library.supports
+    flavour = flavour_of(variant, library.transport)
+    if flavour not in library.flavours:
+        reason = library.no_flavour.get(flavour)
+        return f"{title}: {reason}" if reason else f"{title} has no flavour {flavour}"
+    if variant.cipher not in supports.ciphers:
+        return f"{title} has no {variant.cipher}"
+    for kind, name in (("group", variant.group), ("signature", variant.signature)):
+        if (reason := algorithm_reason(title, library, flavour, kind, name)) is not None:
+            return reason
+    if variant.retry and supports.retry is not True:
+        return f"{title}: {supports.retry or 'has no Retry'}"
+    if variant.initial_size > SMALLEST_INITIAL and supports.initial_size is not True:
+        return f"{title}: {supports.initial_size or 'has no larger Initial packets'}"
+    if congestion_control_of(library, congestion_control) not in supports.congestion_controls:
+        return f"{title} has no congestion control {congestion_control}"
+    if variant.aead == "noop" and not supports.noop:
+        return f"{title} has no NOOP AEAD"
+    if variant.aead == "noenc" and not supports.noenc:
+        return f"{title} cannot leave out packet protection: {noenc_reason(library)}"
+    without = not variant.header_protection and variant.aead != "noenc"
+    if without and library.transport == "quic" and not supports.header_protection_off:
+        return f"{title} cannot switch header protection off"
+    if variant.receive_buffer is not None and library.transport != "quic":
+        return f"{title}: the kernel sizes the buffers of TCP"
+    if variant.aes_hardware is False and isinstance(supports.aes_hardware_off, str):
+        return f"{title}: {supports.aes_hardware_off}"
+    if variant.march is not None and (reason := march.unsupported_reason(library)) is not None:
+        return f"{title}: {reason}"
+    return _datagram_reason(title, supports.udp_payload_max, variant.mtu)
+
+
+def _datagram_reason(title: str, limit: int | str | None, mtu: int | None) -> str | None:
+    """Why a library cannot fill a link with this MTU, or None if it can."""
+    if limit is None or mtu is None or mtu <= DEFAULT_MTU:
+        return None
+    if isinstance(limit, str):
+        return f"{title}: {limit}"
+    if mtu - UDP_OVERHEAD <= limit:
+        return None
+    return f"{title} sends datagrams of at most {limit} bytes, which an MTU of {limit + UDP_OVERHEAD} holds"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One side of a cell: a build of a library."""
+
+    library: str
+    flavour: str
+    version: str
+    build: str
+    march: str | None = None
+
+    def as_dict(self) -> dict[str, str]:
+        """The fields of run.json."""
+        return {
+            "library": self.library,
+            "flavour": self.flavour,
+            "version": self.version,
+            "build": self.build,
+        } | ({"march": self.march} if self.march else {})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of an experiment's factors. Its id changes with anything that could change a measurement."""
+
+    id: str
+    slug: str
+    label: str
+    arm: str
+    baseline: str | None
+    client: Endpoint
+    server: Endpoint
+    transport: str
+    variant: Mapping[str, Any]
+    connections: int
+    bytes: int | None
+    slow: bool
+    unsupported: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `cell` object of run.json."""
+        return {
+            "id": self.id,
+            "slug": self.slug,
+            "label": self.label,
+            "arm": self.arm,
+            "baseline": self.baseline,
+        }
+
+
+def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
+    """The `variant` object of run.json; what has no meaning for TCP is null, unless a cell asks for it in vain."""
+    quic = transport == "quic"
+    # what an experiment does not vary is left out, so that its cells stay those they were
+    varied = {
+        "mtu": variant.mtu,
+        "receive_buffer": variant.receive_buffer,
+        "aes_hardware": variant.aes_hardware,
+        "march": variant.march,
+        "loss_percent": variant.loss_percent,
+        "offloads": variant.offloads,
+        "background": variant.background and variant.background.model_dump(exclude_none=True),
+    }
+    return {
+        "cipher": variant.cipher,
+        "aead": variant.aead,
+        "header_protection": variant.header_protection if quic else None,
+        "group": variant.group,
+        "signature": variant.signature,
+        "retry": variant.retry if quic or variant.retry else None,
+        "initial_size": variant.initial_size if quic or variant.initial_size > SMALLEST_INITIAL else None,
+        "rtt_ms": variant.rtt_ms,
+    } | {name: value for name, value in varied.items() if value is not None}
+
+
+def link_of(cell: Cell, link: Link) -> Link:
+    """The link while a cell runs: that of the experiment, with the cell's MTU."""
+    mtu = cell.variant.get("mtu")
+    return link.model_copy(update={"mtu": mtu}) if mtu else link
+
+
+def workload_of(cell: Cell, workload: Workload) -> Workload:
+    """What the connections of a cell do: the experiment's workload, with the cell's socket buffers and offloads."""
+    changed: dict[str, Any] = {}
+    if size := cell.variant.get("receive_buffer"):
+        changed["receive_buffer"] = size
+    if cell.variant.get("offloads") == "off":
+        changed |= {"gso": False, "gro": False}
+    return workload.model_copy(update=changed) if changed else workload
+
+
+def as_proven(cell: Cell, kind: str) -> Cell:
+    """A cell with the variant that is captured as a proof.
+
+    Without what is within the hosts, such as buffers, without competing traffic, and for downloads what the link does
+    to packets: what packets are made of depends on none of these. The exchange of packets that a captured handshake
+    shows depends on the round-trip time.
+    """
+    left_out = {"receive_buffer", "loss_percent", "offloads", "background"}
+    variant = {name: value for name, value in cell.variant.items() if name not in left_out}
+    if kind == "bulk":
+        variant["rtt_ms"] = 0
+    return replace(cell, variant=variant)
+
+
+def load_of(cell: Cell) -> Load | None:
+    """The traffic that a cell competes with."""
+    load = cell.variant.get("background")
+    return Load.model_validate(load) if load else None
+
+
+def scale_of(cell: Cell, scale: Scale) -> Scale:
+    """How much is measured of a cell: the scale of the experiment, with the cell's size of the download."""
+    return scale if cell.bytes is None else scale.model_copy(update={"bytes": cell.bytes})
+
+
+def _bytes_of(project: Project, pair: Pair, size: int) -> int:
+    """Size of the download of a pair of libraries that is to have *size*."""
+    limits = (project.libraries[name].max_bytes for name in (pair.client, pair.server))
+    return min([size, *(limit for limit in limits if limit is not None)])
+
+
+_HOST_SETTINGS = ("cpus", "governor", "irq_cpus", "rings", "sysctl", "ingress")
+"""Keys of a host that change what is measured there."""
+
+
+def host_settings(testbed: Testbed) -> str | None:
+    """Digest of what the configuration sets on both hosts while they measure; None where it sets nothing."""
+    if testbed.kind != "ssh":
+        return None
+    chosen = {role: host.model_dump(include=set(_HOST_SETTINGS)) for role, host in testbed.hosts.items()}
+    if not any(value for host in chosen.values() for value in host.values()):
+        return None
+    for host in chosen.values():
+        host["sysctl"] = {name: str(value) for name, value in host["sysctl"].items()}
+    return digest(chosen)
+
+
+def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Id and identity of a campaign: runs of different campaigns are never compared.
+
+    A campaign is an experiment at one scale on one testbed of one machine (its `host_id`, `cpu_model` and `kernel`),
+    with one workload and link, and with the same settings of its hosts (`host_settings`). Cells may be added to it
+    later.
+    """
+    experiment = project.experiments[name]
+    scale = project.scale(name)
+    identity = {
+        "experiment": name,
+        "scale": project.config.scale,
+        "testbed": project.config.testbed,
+        "machine": {key: machine.get(key) for key in ("host_id", "cpu_model", "kernel")},
+        "bytes": scale.bytes,
+        "connections": [scale.connections, scale.slow_connections],
+        "workload": experiment.workload.model_dump(),
+        "link": experiment.link.model_dump(),
+    }
+    if experiment.perf:
+        identity["perf"] = experiment.perf.model_dump()
+    if (chosen := host_settings(project.testbed)) is not None:
+        identity["host_settings"] = chosen
+    return digest(identity), identity
+
+
+def cells_of(
+    project: Project, name: str, campaign: str, builds: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> list[Cell]:
+    """Cells of an experiment in the order of its file; `builds` maps what `builds_needed` names to its build.json.
+
+    Where that is of a build that cannot be used (`problem`), its cells are unsupported.
+    """
+    experiment = project.experiments[name]
+    cells: list[Cell] = []
+    for pair in experiment.pairs():
+        by_label: dict[str, Cell] = {}
+        for variant in _baselines_first(experiment):
+            target = variant.baseline or experiment.baseline
+            baseline = by_label[target].id if variant.label != experiment.baseline else None
+            by_label[variant.label] = _cell(project, experiment, campaign, pair, variant, variant.arm, baseline, builds)
+        cells += [by_label[variant.label] for variant in experiment.variants]
+        if experiment.aa:
+            variant = next(v for v in experiment.variants if v.label == experiment.baseline)
+            reference = by_label[variant.label].id
+            cells.append(_cell(project, experiment, campaign, pair, variant, "aa", reference, builds))
+        if experiment.capture:
+            cells += [
+                _cell(project, experiment, campaign, pair, variant, CAPTURED, None, builds)
+                for variant in experiment.variants
+            ]
+    if experiment.primitives:
+        for library in dict.fromkeys(name for pair in experiment.pairs() for name in (pair.client, pair.server)):
+            cells += _primitives(project, experiment, campaign, library, builds)
+    return cells
+
+
+def _primitives(
+    project: Project,
+    experiment: Experiment,
+    campaign: str,
+    library: str,
+    builds: Mapping[tuple[str, str], Mapping[str, Any]],
+) -> list[Cell]:
+    """One cell for every build of a library: its primitives of all algorithms of the experiment."""
+    described = project.libraries[library]
+    cells = []
+    for named in dict.fromkeys(build_of(project, library, variant, "client") for variant in experiment.variants):
+        if (library, named) not in builds:
+            continue
+        own = [v for v in experiment.variants if build_of(project, library, v, "client") == named]
+        flavour = march.parts(named).flavour
+        names = {
+            kind: [
+                name
+                for name in dict.fromkeys(getattr(variant, kind) for variant in own)
+                if algorithm_reason(described.title, described, flavour, kind, name) is None
+            ]
+            for kind in ("group", "signature")
+        }
+        side = _endpoint(library, named, builds[library, named])
+        settings = {f"{kind}s": found for kind, found in names.items()}
+        identity = {
+            "campaign": campaign,
+            "build": side.build,
+            "library": library,
+            "variant": settings,
+            "arm": PRIMITIVES,
+        }
+        cells.append(
+            Cell(
+                id=digest(identity),
+                slug=f"{library}-{PRIMITIVES}" if named == "pq" else f"{library}-{_slug(named)}-{PRIMITIVES}",
+                label=PRIMITIVES,
+                arm=PRIMITIVES,
+                baseline=None,
+                client=side,
+                server=side,
+                transport=described.transport,
+                variant=settings,
+                connections=0,
+                bytes=None,
+                slow=False,
+                unsupported=None,
+            )
+        )
+    return cells
+
+
+def _baselines_first(experiment: Experiment) -> list[Variant]:
+    """The variants in an order in which each one's baseline comes before it."""
+    done: list[str] = []
+    ordered: list[Variant] = []
+    waiting = list(experiment.variants)
+    while waiting:
+        ready = [v for v in waiting if v.label == experiment.baseline or (v.baseline or experiment.baseline) in done]
+        if not ready:
+            raise ValueError(f"variants: {[v.label for v in waiting]} are each other's baselines")
+        ordered += ready
+        done += [v.label for v in ready]
+        waiting = [v for v in waiting if v.label not in done]
+    return ordered
+
+
+def _cell(
+    project: Project,
+    experiment: Experiment,
+    campaign: str,
+    pair: Pair,
+    variant: Variant,
+    arm: str,
+    baseline: str | None,
+    builds: Mapping[tuple[str, str], Mapping[str, Any]],
+) -> Cell:
+    sides: list[Endpoint] = []
+    reason: str | None = None
+    problem: str | None = None
+    for role, name in _sides(pair):
+        library = project.libraries[name]
+        reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
+        named = build_of(project, name, variant, role)
+        build = builds.get((name, named), {})
+        if problem is None and "problem" in build:
+            problem = f"{library.title}: {build['problem']}"
+        sides.append(_endpoint(name, named, build))
+    transport = project.libraries[pair.client].transport
+    settings = variant_dict(variant, transport)
+    name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
+    slug = _slug(f"{name}-{variant.label}-{'' if arm == 'main' else arm}")
+    identity: dict[str, Any] = {
+        "campaign": campaign,
+        "client": sides[0].build,
+        "server": sides[1].build,
+        "flavours": [side.flavour for side in sides],
+        "libraries": [side.library for side in sides],
+        "variant": settings,
+        "arm": arm,
+    }
+    scale = experiment.scales[project.config.scale]
+    limit = experiment.capture_bytes if arm == CAPTURED else None
+    size = _bytes_of(project, pair, scale.bytes if limit is None else min(limit, scale.bytes))
+    if size != scale.bytes:
+        identity["bytes"] = size
+    return Cell(
+        id=digest(identity),
+        slug=slug,
+        label=variant.label,
+        arm=arm,
+        baseline=baseline,
+        client=sides[0],
+        server=sides[1],
+        transport=transport,
+        variant=settings,
+        connections=scale.connections_of(variant.slow),
+        bytes=size,
+        slow=variant.slow,
+        unsupported=reason or problem,
+    )
+
+
+def _endpoint(library: str, named: str, build: Mapping[str, Any]) -> Endpoint:
+    flavour, level, _ = march.parts(named)
+    return Endpoint(library, flavour, str(build.get("version", "")), str(build.get("build", "")), level)
+
+
+def _sides(pair: Pair) -> tuple[tuple[Side, str], tuple[Side, str]]:
+    return ("client", pair.client), ("server", pair.server)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def builds_needed(project: Project, names: list[str]) -> list[tuple[str, str]]:
+    """Library and name (`build_of`) of every build that the experiments measure, sorted."""
+    needed: set[tuple[str, str]] = set()
+    for name in names:
+        experiment = project.experiments[name]
+        for pair in experiment.pairs():
+            for variant in experiment.variants:
+                for role, library in _sides(pair):
+                    described = project.libraries[library]
+                    reason = unsupported_reason(
+                        described.title, described, variant, experiment.workload.congestion_control
+                    )
+                    if reason is None:
+                        needed.add((library, build_of(project, library, variant, role)))
+                        if experiment.primitives:  # which are timed on the client's host
+                            needed.add((library, build_of(project, library, variant, "client")))
+    return sorted(needed)

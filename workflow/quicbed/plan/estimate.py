@@ -1,0 +1,226 @@
+"""Estimates of time, disk and traffic of builds and experiments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quicbed.config.model import Estimate, Project, Scale
+from quicbed.plan import march
+from quicbed.plan.arms import CAPTURED, PRIMITIVES
+from quicbed.plan.cells import (
+    PROOF_CONNECTIONS,
+    PROOF_SLOW_CONNECTIONS,
+    Cell,
+    as_proven,
+    builds_needed,
+    cells_of,
+    link_of,
+)
+
+# Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
+GOODPUT_BITS = 5e9
+SLOW_GOODPUT_BITS = 4e8  # of libraries with `max_bytes`
+RUN_SECONDS = 0.1
+# Of a link that loses packets (Mathis, Semke, Mahdavi, Ott: The Macroscopic Behavior of the TCP Congestion Avoidance
+# Algorithm, 1997), which CUBIC exceeds; round trips until a link is full; and giving a link what a cell asks for.
+PACKET_BITS = 1472 * 8
+LOSS_CONSTANT = 1.22
+SLOW_START_ROUND_TRIPS = 10
+CHANGE_SECONDS = 0.4
+LINK_FACTORS = {"mtu", "loss_percent", "offloads"}
+PROOF_SECONDS = 1.0
+RUN_BYTES = 30_000
+# Of a captured download: what is kept of full frames of 1500 bytes and of what acknowledges them, how many frames there
+# are for each full one, and how many are read in a second.
+CAPTURED_SHARE = 0.15
+FRAMES_PER_FULL = 1.5
+FRAMES_READ_PER_SECOND = 40_000
+# Least part of a link that a download gets beside other traffic.
+LEAST_LEFT = 0.05
+# A connection of a handshake run, a mean over algorithms; one whose signature takes long to make; its events; what of
+# it a capture holds; and how often a round-trip time is waited for, request and close included.
+HANDSHAKE_SECONDS = 0.012
+SLOW_SECONDS = 0.35
+CONNECTION_BYTES = 1_800
+CAPTURED_BYTES = 40_000
+ROUND_TRIPS = 3
+# Dissecting a capture of handshakes, and repeating the operations of one algorithm.
+DISSECT_SECONDS = 0.5
+PRIMITIVE_SECONDS = 0.1
+SLOW_PRIMITIVE_SECONDS = 2.0
+PRIMITIVE_BYTES = 12_000
+SOURCES_MB = 750
+SOURCES_MINUTES = 1.0
+ANALYSIS_MINUTES = 1.0
+
+
+def duration(minutes: float) -> str:
+    if minutes < 1:
+        return f"{minutes * 60:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def build_estimate(project: Project, name: str, build: str) -> Estimate:
+    """Time and disk of a build, which are those of its flavour for every instruction set."""
+    return project.libraries[name].flavours[march.parts(build).flavour].estimate
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a run of the workflow takes in a fresh clone, on two cores."""
+
+    build_minutes: float  # sources and builds
+    measure_minutes: float  # at most, with the analysis
+    disk_mb: float
+
+    def text(self) -> str:
+        """For people: time of building and of measuring, and disk."""
+        disk = f"{self.disk_mb / 1000:.1f} GB" if self.disk_mb >= 1000 else f"{self.disk_mb:.0f} MB"
+        return f"build {duration(self.build_minutes)}, measure at most {duration(self.measure_minutes)}, {disk}"
+
+
+def cost(project: Project) -> Cost:
+    """Time and disk of the project's experiments when nothing is built or measured yet."""
+    names = project.config.experiments
+    builds_of = [build_estimate(project, *key) for key in builds_needed(project, names)]
+    measured = [of_measuring(project, name) for name in names]
+    return Cost(
+        SOURCES_MINUTES + sum(build.minutes for build in builds_of),
+        ANALYSIS_MINUTES + sum(minutes for _, minutes, _ in measured),
+        SOURCES_MB + sum(build.disk_mb for build in builds_of) + sum(mb for _, _, mb in measured),
+    )
+
+
+def of_measuring(project: Project, name: str) -> tuple[str, float, float]:
+    """What measuring an experiment means, as text, in minutes at most and in MB of raw data."""
+    handshakes = project.experiments[name].workload.kind == "handshake"
+    cells = [cell for cell in cells_of(project, name, "", {}) if cell.unsupported is None]
+    return (_handshakes if handshakes else _downloads)(project, name, project.scale(name), cells)
+
+
+def _span(scale: Scale, block_s: float, before_s: float, besides_s: float) -> tuple[str, str, float]:
+    """Blocks and time as text, and the minutes at most, of an experiment with blocks and proofs that take so long.
+
+    What is captured besides takes *besides_s*, which the scale does not limit.
+    """
+    least = scale.min_blocks or scale.blocks
+    fewest, most = ((block_s * blocks + before_s) / 60 for blocks in (least, scale.blocks))
+    if scale.max_minutes is not None:
+        most = max(fewest, min(most, scale.max_minutes))
+    fewest, most = fewest + besides_s / 60, most + besides_s / 60
+    if least == scale.blocks:
+        return f"{least} blocks", duration(most), most
+    return f"{least} to {scale.blocks} blocks", f"{duration(fewest)} to {duration(most)}", most
+
+
+def _proofs(cells: Sequence[Cell], kind: str) -> list[Cell]:
+    """One cell for every proof: what is captured of a variant, on a pair of builds."""
+    found = {}
+    for cell in cells:
+        proven = as_proven(cell, kind)
+        found[cell.client, cell.server, tuple(sorted(proven.variant.items()))] = cell
+    return list(found.values())
+
+
+def transfer_s(
+    project: Project, libraries: Iterable[str], variant: Mapping[str, Any], size: int, rate_mbit: float | None
+) -> float:
+    """Roughly the seconds of a download of *size* bytes, over a link that may be limited to *rate_mbit*."""
+    # libraries of results of others may be unknown
+    slow = any(name in project.libraries and project.libraries[name].max_bytes for name in libraries)
+    background = variant.get("background")
+    left = max(1 - (background.get("percent") or 0) / 100, LEAST_LEFT) if background else 1
+    rate = min(SLOW_GOODPUT_BITS if slow else GOODPUT_BITS, left * (rate_mbit or math.inf) * 1e6)
+    rtt_s, loss = float(variant.get("rtt_ms") or 0) / 1000, (variant.get("loss_percent") or 0.0) / 100
+    if rtt_s and loss:
+        rate = min(rate, PACKET_BITS * LOSS_CONSTANT / (rtt_s * math.sqrt(loss)))
+    return size * 8 / rate + SLOW_START_ROUND_TRIPS * rtt_s
+
+
+def connection_s(signature: str, rtt_ms: float, long: Collection[str]) -> float:
+    """Roughly the seconds of a handshake; *long* are signature algorithms that take long."""
+    alone = SLOW_SECONDS if signature in long else HANDSHAKE_SECONDS
+    return alone + ROUND_TRIPS * rtt_ms / 1000
+
+
+def primitive_s(algorithms: Iterable[str], long: Collection[str]) -> float:
+    """Roughly the seconds of timing the primitives of these algorithms."""
+    return sum(SLOW_PRIMITIVE_SECONDS if name in long else PRIMITIVE_SECONDS for name in algorithms)
+
+
+def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
+    """What measuring downloads means, as text, in minutes and in MB of raw data."""
+    experiment = project.experiments[name]
+    pings = project.config.gate.ping
+    pings_s = pings.count * pings.interval_ms / 1000 if experiment.ping else 0.0
+
+    def run_s(cell: Cell) -> float:
+        libraries = (cell.client.library, cell.server.library)
+        transfer = transfer_s(project, libraries, cell.variant, cell.bytes or 0, experiment.link.rate_mbit)
+        size = min(transfer + RUN_SECONDS, scale.timeout_s)
+        return size + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.keys() else 0.0)
+
+    measured = [cell for cell in cells if cell.arm != CAPTURED]
+    captured = [cell for cell in cells if cell.arm == CAPTURED]
+    repeats = min(experiment.capture, scale.blocks)
+    full = repeats * sum((cell.bytes or 0) / link_of(cell, experiment.link).mtu for cell in captured)  # frames
+    reading_s = full * FRAMES_PER_FULL / FRAMES_READ_PER_SECOND
+    before_s = len(_proofs(cells, "bulk")) * PROOF_SECONDS
+    besides_s = repeats * sum(map(run_s, captured)) + reading_s
+    blocks, span, minutes = _span(scale, sum(map(run_s, measured)), before_s, besides_s)
+    runs = len(measured) * scale.blocks + len(captured) * repeats
+    seen = repeats * sum(cell.bytes or 0 for cell in captured)
+    traffic = sum(cell.bytes or 0 for cell in measured) * scale.blocks + seen
+    captures_mb = full * 1500 * CAPTURED_SHARE / 1e6
+    mb = runs * RUN_BYTES / 1e6 + captures_mb
+    text = (
+        f"{len(measured)} cells, {blocks} of {scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished "
+        f"already; at most {traffic / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"
+    )
+    if captured:
+        text += f", of which {captures_mb:.0f} MB are captures"
+    return text, minutes, mb
+
+
+def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
+    """As `_downloads` for series of handshakes."""
+    experiment = project.experiments[name]
+    measured = [cell for cell in cells if cell.arm not in (PRIMITIVES, CAPTURED)]
+    besides = [cell for cell in cells if cell.arm == CAPTURED]
+    timed = [cell for cell in cells if cell.arm == PRIMITIVES]
+    long = {variant.signature for variant in experiment.variants if variant.slow and not variant.rtt_ms}
+
+    def each_s(cell: Cell) -> float:
+        return connection_s(cell.variant["signature"], float(cell.variant["rtt_ms"]), long)
+
+    def run_s(cell: Cell) -> float:
+        return cell.connections * each_s(cell) + RUN_SECONDS
+
+    per_block = sum(map(run_s, measured))
+    captured = [
+        (cell, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) for cell in _proofs(measured, "handshake")
+    ]
+    proofs_s = sum(count * each_s(cell) + DISSECT_SECONDS for cell, count in captured)
+    algorithms = [name for cell in timed for names in cell.variant.values() for name in names]
+    primitives_s = primitive_s(algorithms, long)
+    repeats = min(experiment.primitives, scale.blocks)
+    again = min(experiment.capture, scale.blocks)
+    before_s = proofs_s + repeats * primitives_s
+    blocks, span, minutes = _span(scale, per_block, before_s, again * sum(map(run_s, besides)))
+    connections = sum(cell.connections for cell in measured) * scale.blocks
+    mb = (
+        len(measured) * scale.blocks * RUN_BYTES
+        + connections * CONNECTION_BYTES
+        + sum(count for _, count in captured) * CAPTURED_BYTES
+        + repeats * len(algorithms) * PRIMITIVE_BYTES
+        + again * sum(RUN_BYTES + cell.connections * CAPTURED_BYTES for cell in besides)
+    ) / 1e6
+    series = " or ".join(str(count) for count in sorted({cell.connections for cell in measured}, reverse=True))
+    text = (
+        f"{len(measured)} cells, {blocks} of {series} handshakes, about {span} unless finished already; at most "
+        f"{connections} handshakes, {mb:.0f} MB of raw data"
+    )
+    return text, minutes, mb

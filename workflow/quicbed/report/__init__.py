@@ -1,0 +1,1 @@
+"""The report, notebooks, and results in the formats of others."""

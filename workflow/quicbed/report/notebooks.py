@@ -1,0 +1,147 @@
+"""Notebooks: where they read and write, and running them without a browser."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quicbed import importers
+from quicbed.analysis.place import Place
+from quicbed.config.model import Config, read_config
+from quicbed.figures.goodput import Saved
+from quicbed.store.runs import RAW_VARIABLE
+
+CELL_TIMEOUT_S = 600
+FIRST = "every-experiment"
+"""Tag of the cell that the cells of every experiment, which have its name as a tag, come after."""
+ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE = "QUICBED_ARTIFACTS", "QUICBED_PUBLISHED"
+
+
+class NotebookError(Exception):
+    """A notebook that cannot be read or run; one line that names it."""
+
+
+def place(start: Path | None = None, config: Config | None = None) -> Place:
+    """Where to read and write: QUICBED_RAW and QUICBED_ARTIFACTS, else what the repository has.
+
+    By default the runs of the testbed in *config* (that of the repository) and ``artifacts``, or as long as nothing has
+    been measured on it ``raw/reference`` and ``artifacts/reference``. Published results are those imported into the
+    directories in QUICBED_PUBLISHED, none if it is empty, else whatever was imported below ``artifacts/published``.
+    *start* is a directory in the repository.
+    """
+    root = _repository((start or Path.cwd()).resolve())
+    config = config or read_config(root / "config" / "config.yaml")
+    own = root / config.paths.raw / config.testbed
+    measured = next(own.glob("*/*/b*/*/run.json"), None) is not None
+    raw = own if measured else root / "raw" / "reference"
+    raw = Path(os.environ.get(RAW_VARIABLE) or raw)
+    results = default = root / config.paths.artifacts
+    if raw.resolve() == (root / "raw" / "reference").resolve():
+        default /= "reference"
+    artifacts = Path(os.environ.get(ARTIFACTS_VARIABLE) or default)
+    told = os.environ.get(PUBLISHED_VARIABLE)
+    if told is None:
+        published = importers.imported(results / "published")
+    else:
+        published = {path.name: path for path in map(Path, filter(None, told.split(os.pathsep)))}
+    return Place(root, raw, artifacts, published)
+
+
+def _repository(start: Path) -> Path:
+    for directory in (start, *start.parents):
+        if (directory / "pyproject.toml").is_file() and (directory / "notebooks").is_dir():
+            return directory
+    raise NotebookError(f"{start}: not inside a clone of the repository; start from its notebooks/")
+
+
+def run(path: Path, environment: Mapping[str, str], out_html: Path) -> None:
+    """Run the notebook at *path* and write it with its outputs to *out_html*.
+
+    The notebook file itself is not changed. *environment* is added to that of the kernel.
+    """
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    try:
+        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    except FileNotFoundError:
+        raise NotebookError(f"{path}: no such notebook") from None
+    except (ValueError, AttributeError, nbformat.ValidationError) as error:
+        raise NotebookError(f"{path}: not a notebook: {error}") from None
+    package = str(Path(__file__).resolve().parents[2])
+    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.resolve().parent)}},
+        record_timing=False,
+    )
+    try:
+        client.execute(env={**os.environ, **environment, "PYTHONPATH": search})
+    except CellExecutionError as error:
+        trace = re.sub(r"\x1b\[[0-9;]*m", "", error.traceback)  # without the terminal's colours
+        raise NotebookError(f"{path}: {error.ename}: {error.evalue}\n{trace}") from None
+    except (CellTimeoutError, DeadKernelError) as error:
+        raise NotebookError(f"{path}: {error}") from None
+    out_html.parent.mkdir(parents=True, exist_ok=True)
+    partial = out_html.with_name(f".{out_html.name}.{os.getpid()}")
+    partial.write_text(_page(notebook, path), encoding="utf-8")
+    partial.replace(out_html)
+
+
+def without_images(figures: Path) -> str | None:
+    """How many figures in a directory have no SVG, PDF and PNG, and why the first has none; None if all have."""
+    reasons = []
+    for manifest in sorted(figures.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            if reason := json.loads(manifest.read_text(encoding="utf-8"))["skipped"]:
+                reasons.append(str(reason).removeprefix("SVG, PDF and PNG: "))
+    if not reasons:
+        return None
+    figures_are = "1 figure is" if len(reasons) == 1 else f"{len(reasons)} figures are"
+    return f"{figures_are} HTML only, without SVG, PDF and PNG: {reasons[0]}"
+
+
+def draw(directory: Path, experiment: str) -> list[Saved]:
+    """Run what the notebooks in *directory* draw of an experiment alone; returns the figures that were written.
+
+    In this process, and with this environment: its cells are those tagged with the name of the experiment.
+    """
+    drawn: dict[str, Saved] = {}
+    for path in sorted(directory.glob("*.ipynb")):
+        cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+        tagged = [(cell["metadata"].get("tags", []), "".join(cell["source"])) for cell in cells]
+        if not any(experiment in tags for tags, _ in tagged):
+            continue
+        namespace: dict[str, Any] = {}
+        for tags, source in tagged:
+            if experiment in tags or FIRST in tags:
+                exec(compile(source, str(path), "exec"), namespace)  # noqa: S102 (our own notebook)
+                if isinstance(shown := namespace.get("shown"), Saved):
+                    drawn[shown.drawn.name] = shown
+    return list(drawn.values())
+
+
+def _page(notebook: Any, path: Path) -> str:
+    from nbconvert import HTMLExporter
+
+    # without the scripts that nbconvert would have a reader fetch from the network
+    exporter = HTMLExporter(  # type: ignore[no-untyped-call]
+        template_name="lab",
+        mathjax_url="",
+        require_js_url="",
+        mermaid_js_url="",
+        mermaid_layout_elk_js_url="",
+        jupyter_widgets_base_url="",
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
+    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": path.stem}})
+    return str(body)

@@ -1,0 +1,329 @@
+"""What lies beside run.json: connections of handshake runs, times of primitives, captured handshakes, each as a tidy
+table.
+
+`quicbed.store.runs` has one row a run; these tables have one row for every connection, primitive or captured handshake
+of the runs that succeeded, and name the run by its origin.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from polars.exceptions import PolarsError
+
+from quicbed.base import untrusted
+from quicbed.base.untrusted import UntrustedError
+from quicbed.plan.arms import PRIMITIVES
+from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
+from quicbed.store.runs import RunsError, archived, own, write_parquet
+
+FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
+OPENINGS = "openings.json"
+"""Beside these where a run's times are taken from its capture."""
+WANTED = frozenset({RUN_FILE, *FILES, OPENINGS})
+
+Files = Mapping[str, bytes | UntrustedError]
+"""Contents of the files of a run by name, or why one cannot be read."""
+
+_RUN: dict[str, pl.DataType] = dict.fromkeys(
+    ["testbed", "experiment", "campaign", "library", "build", "arm", "cell", "origin"], pl.String()
+) | {"block": pl.Int64()}
+
+CONNECTIONS: dict[str, pl.DataType] = (
+    _RUN
+    | {"index": pl.Int64(), "t_client_hello": pl.Int64()}
+    | dict.fromkeys(["ttfb_ms", "confirmed_ms", "first_byte_ms", "client_cpu_ms", "server_cpu_ms"], pl.Float64())
+    | dict.fromkeys(
+        [
+            f"{role}_{name}"
+            for role in ("client", "server")
+            for name in ("handshake_packets_sent", "handshake_bytes_sent", "packets_sent", "packets_lost")
+        ],
+        pl.Int64(),
+    )
+    | dict.fromkeys(["hello_retry_request", "retry"], pl.Boolean())
+)
+"""Columns of the table of connections; times in ms, `t_client_hello` in CLOCK_MONOTONIC ns of the client's host, null
+where times are taken from a capture.
+"""
+
+PRIMITIVE_TIMES: dict[str, pl.DataType] = (
+    _RUN
+    | dict.fromkeys(["kind", "name", "operation", "implementation"], pl.String())
+    | {"n": pl.Int64(), "median_ns": pl.Float64(), "mean_ns": pl.Float64(), "min_ns": pl.Int64(), "bytes": pl.Int64()}
+)
+"""Columns of the table of primitives: one row for every library, algorithm, operation and block."""
+
+_LEVELS = ("initial", "handshake", "1rtt", "retry")
+_MESSAGES = (
+    "client_hello",
+    "server_hello",
+    "certificate",
+    "certificate_verify",
+    "signature",
+    "public_key",
+    "client_key_share",
+    "server_key_share",
+)
+
+HANDSHAKES: dict[str, pl.DataType] = (
+    dict.fromkeys(["testbed", "library", "build", "proof", "origin"], pl.String())
+    | {"index": pl.Int64()}
+    | dict.fromkeys(
+        [
+            f"{name}_{role}"
+            for role in ("client", "server")
+            for name in (
+                "packets",
+                "datagrams",
+                "bytes",
+                "ack_only_packets",
+                *(f"packets_{level}" for level in _LEVELS),
+                *(f"bytes_{level}" for level in _LEVELS),
+            )
+        ],
+        pl.Int64(),
+    )
+    | dict.fromkeys(
+        ["handshake_bytes", "waits", "round_trips_blocked", "limit_hits", "bytes_before_validation", "server_flights"],
+        pl.Int64(),
+    )
+    | dict.fromkeys([f"tls_{name}_bytes" for name in _MESSAGES], pl.Int64())
+    | dict.fromkeys(["hello_retry_request", "retry"], pl.Boolean())
+)
+"""Columns of the table of captured handshakes, see `quicbed.wire.handshake`; `waits` are the round trips beyond the
+first.
+"""
+
+
+@dataclass(frozen=True)
+class Details:
+    """The three tables, and what could not be read."""
+
+    connections: pl.DataFrame
+    primitives: pl.DataFrame
+    handshakes: pl.DataFrame
+    problems: list[str]
+
+
+def read(root: Path) -> Details:
+    """Read what lies beside the runs below *root* (``raw``, a testbed's directory in it, or ``raw/reference``)."""
+    connections: list[pl.DataFrame] = []
+    primitives: list[pl.DataFrame] = []
+    handshakes: list[pl.DataFrame] = []
+    problems: list[str] = []
+    for origin, files in _scan(root, problems):
+        try:
+            run = _json(files, RUN_FILE)
+            if run["status"] != "ok":
+                continue
+            kind = run["workload"]["kind"]
+            if kind == PRIMITIVES:
+                primitives.append(_frame(_primitives(origin, run, files), PRIMITIVE_TIMES))
+            elif kind == "handshake" and run["cell"]["arm"] == "proof":
+                handshakes.append(_frame(_handshakes(origin, run, files), HANDSHAKES))
+            elif kind == "handshake" and run["block"] is not None:
+                connections.append(_frame(_connections(origin, run, files), CONNECTIONS))
+        except KeyError as error:
+            problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {error} is missing")
+        except (ValueError, TypeError, AttributeError, IndexError, ArithmeticError, PolarsError) as error:
+            text = untrusted.shown(str(error).partition("\n")[0])
+            problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {type(error).__name__}: {text}")
+    return Details(
+        pl.concat([_frame([], CONNECTIONS), *connections]).sort("origin", "index"),
+        pl.concat([_frame([], PRIMITIVE_TIMES), *primitives]).sort("origin", "kind", "name", "operation"),
+        pl.concat([_frame([], HANDSHAKES), *handshakes]).sort("origin", "index"),
+        problems,
+    )
+
+
+def _frame(rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    """The rows of one run as a table; one by one, so that a value of a wrong type spoils no other run."""
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def write(raw: Path, directory: Path) -> list[Path]:
+    """Write the three tables as Parquet files into *directory*; returns the files."""
+    found = read(raw)
+    tables = {"connections": found.connections, "primitives": found.primitives, "handshakes": found.handshakes}
+    files = []
+    for name, frame in tables.items():
+        files.append(directory / f"{name}.parquet")
+        write_parquet(frame, files[-1])
+    return files
+
+
+def _scan(root: Path, problems: list[str]) -> Iterator[tuple[str, Files]]:
+    """Every directory with a run.json, in archives too: its origin and the files of interest in it."""
+    if not root.is_dir():
+        raise RunsError(f"{root}: no such directory of runs; measure first or name another")
+    for path, names in directories(root):
+        if RUN_FILE in names:
+            yield origin_of(path, root), {name: _content(path / name) for name in sorted(WANTED.intersection(names))}
+            continue
+        for name in names:
+            if name.endswith(ARCHIVE_SUFFIX):
+                yield from _scan_archive(path / name, origin_of(path / name, root), problems)
+
+
+def _content(file: Path) -> bytes | UntrustedError:
+    try:
+        return untrusted.read(file)
+    except UntrustedError as error:
+        return error
+
+
+def _scan_archive(path: Path, origin: str, problems: list[str]) -> Iterator[tuple[str, Files]]:
+    found: dict[str, dict[str, bytes | UntrustedError]] = {}
+    try:
+        for directory, name, content in archived(path, WANTED):
+            found.setdefault(directory, {})[name] = content
+    except UntrustedError as error:
+        problems.append(f"{origin}: damaged archive: {error}")
+    for directory in own({directory for directory, files in found.items() if RUN_FILE in files}):
+        yield f"{origin}!{directory}", found[directory]
+
+
+def _file(files: Files, name: str) -> bytes:
+    content = files[name]
+    if isinstance(content, UntrustedError):
+        raise ValueError(f"{name} {content}")
+    return content
+
+
+def _json(files: Files, name: str) -> Any:
+    try:
+        return untrusted.parse(_file(files, name))
+    except UntrustedError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _place(origin: str, run: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "testbed": run["testbed"]["name"],
+        "experiment": run["experiment"],
+        "campaign": run["campaign"],
+        "library": run["client"]["library"],
+        "build": run["client"]["build"],
+        "arm": run["cell"]["arm"],
+        "cell": run["cell"]["id"],
+        "block": run["block"],
+        "origin": origin,
+    }
+
+
+def _events(name: str, files: Files, kind: str) -> list[dict[str, Any]]:
+    """The events of one kind in a log that was written to its end."""
+    events = [untrusted.parse(line) for line in _file(files, name).splitlines()]
+    if not events or events[-1]["event"] != "end":
+        raise ValueError(f"{name} is truncated: its last event is not `end`")
+    return [event for event in events if event["event"] == kind]
+
+
+def _some(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The events; a ValueError if there are none, which a run that succeeded cannot have."""
+    if not events:
+        raise ValueError(f"no {kind} in the events")
+    return events
+
+
+def _connections(origin: str, run: Mapping[str, Any], files: Files) -> list[dict[str, Any]]:
+    clients = _some(_events("client.jsonl", files, "connection"), "connection")
+    servers = _events("server.jsonl", files, "connection")
+    # an external server reports none
+    if servers and len(clients) != len(servers):
+        raise ValueError(f"{len(clients)} connections of the client, {len(servers)} of the server")
+    observed = _openings(files, len(clients))
+    place = _place(origin, run)
+    rows = []
+    for position, (client, opening) in enumerate(zip(clients, observed, strict=True)):
+        begin = client["t_client_hello"] if opening is None else None
+        row = place | {
+            "index": client["index"],
+            "t_client_hello": begin,
+            "ttfb_ms": _ms(begin, client["t_handshake_complete"]),
+            "confirmed_ms": _ms(begin, client["t_handshake_confirmed"]),
+            "first_byte_ms": _ms(begin, client["t_first_byte"]),
+            "hello_retry_request": client["hello_retry_request"],
+            "retry": client["retry"],
+        }
+        if opening is not None:
+            row["ttfb_ms"] = _ms(opening["t_client_hello"], opening["t_client_one_rtt"])
+        for role, side in (("client", client), *([("server", servers[position])] if servers else [])):
+            row[f"{role}_cpu_ms"] = _cpu_ms(side)
+            for name in ("handshake_packets_sent", "handshake_bytes_sent", "packets_sent", "packets_lost"):
+                row[f"{role}_{name}"] = side[name]
+        rows.append(row)
+    return rows
+
+
+def _openings(files: Files, connections: int) -> list[dict[str, Any] | None]:
+    """What the capture of a run shows of every connection, None where the client told its times itself."""
+    if OPENINGS not in files:
+        return [None] * connections
+    found: list[dict[str, Any] | None] = _json(files, OPENINGS)
+    return found
+
+
+def _ms(begin: int | None, end: int | None) -> float | None:
+    return None if begin is None or end is None else (end - begin) / 1e6
+
+
+def _cpu_ms(connection: Mapping[str, Any]) -> float | None:
+    user, system = connection["cpu_user_ns"], connection["cpu_system_ns"]
+    return None if user is None or system is None else (user + system) / 1e6
+
+
+def _primitives(origin: str, run: Mapping[str, Any], files: Files) -> list[dict[str, Any]]:
+    place = _place(origin, run)
+    return [
+        place
+        | {name: event[name] for name in ("kind", "name", "operation", "implementation", "bytes")}
+        | {
+            "n": len(event["samples_ns"]),
+            "median_ns": statistics.median(event["samples_ns"]),
+            "mean_ns": statistics.fmean(event["samples_ns"]),
+            "min_ns": min(event["samples_ns"]),
+        }
+        for event in _some(_events("primitives.jsonl", files, "primitive"), "primitive")
+    ]
+
+
+def _handshakes(origin: str, run: Mapping[str, Any], files: Files) -> list[dict[str, Any]]:
+    rows = []
+    for one in _json(files, "handshakes.json"):
+        row: dict[str, Any] = {
+            "testbed": run["testbed"]["name"],
+            "library": run["client"]["library"],
+            "build": run["client"]["build"],
+            "proof": run["cell"]["id"],
+            "origin": origin,
+            "index": one["index"],
+            "handshake_bytes": one["client"]["bytes"] + one["server"]["bytes"],
+            "server_flights": one["server_flights"],
+            "hello_retry_request": one["hello_retry_request"],
+            "retry": one["retry"],
+        }
+        for role in ("client", "server"):
+            sent = one[role]
+            row |= {f"{name}_{role}": sent[name] for name in ("packets", "datagrams", "bytes", "ack_only_packets")}
+            for level in _LEVELS:
+                counts = sent["levels"].get(level, {"packets": 0, "bytes": 0})
+                row |= {f"{name}_{level}_{role}": counts[name] for name in ("packets", "bytes")}
+        if (limit := one["amplification"]) is not None:
+            row |= {name: limit[name] for name in ("round_trips_blocked", "limit_hits", "bytes_before_validation")}
+        # Without a round-trip time acknowledgements overtake the flight that they would have to wait for.
+        row["waits"] = (
+            max((one["server_flights"] or 1) - 1, 0)
+            if run["link"].get("rtt_ms")
+            else row.get("round_trips_blocked", 0) + one["retry"] + one["hello_retry_request"]
+        )
+        # captures that were read before public keys were looked at do not tell theirs
+        row |= {f"tls_{name}_bytes": ({"public_key": None} | one["messages"])[name] for name in _MESSAGES}
+        rows.append(row)
+    return rows

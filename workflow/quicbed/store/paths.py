@@ -1,0 +1,41 @@
+"""Where runs and what belongs to them lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from quicbed.base import untrusted
+
+RUN_FILE = "run.json"
+ARCHIVE_SUFFIX = ".tar.gz"
+CAPTURE, KEYS = "capture.pcap", "keys.log"
+PORT = 4433
+"""UDP and TCP port of every server."""
+
+
+def origin_of(path: Path, root: Path) -> str:
+    """*path* relative to the parent of raw/; *root* is raw/ or a directory in it."""
+    return untrusted.as_text(PurePosixPath(path.absolute().relative_to(_parent_of_raw(root))))
+
+
+def _parent_of_raw(root: Path) -> Path:
+    absolute = root.absolute()
+    for path in (absolute, *absolute.parents):
+        if path.name == "raw":
+            return path.parent
+    return absolute.parent
+
+
+def directories(top: Path, refused: list[OSError] | None = None) -> Iterator[tuple[Path, list[str]]]:
+    """Every directory from *top* down with the names in it that are no directories to enter, sorted.
+
+    `RUN_FILE` is among the names whatever it is. What lies deeper in a run's own directory is what programs left there,
+    which is no run, record or archive of ours. Directories that cannot be read are told to *refused*.
+    """
+    for directory, names, files in os.walk(top, onerror=refused.append if refused is not None else None):
+        if RUN_FILE in names:
+            files.append(RUN_FILE)
+        names[:] = [] if RUN_FILE in files else sorted(name for name in names if not name.startswith("."))
+        yield Path(directory), sorted(files)

@@ -1,0 +1,144 @@
+"""What the runs were made with: campaigns, sessions and builds recorded beside them.
+
+The driver keeps ``campaign.json``, ``sessions/*.json`` (host facts, configuration, revision) and
+``builds/*.json`` (sources, checksums, patches, compiler, flags) in the directory of each campaign,
+so that they travel with the runs, also in the archives of the reference data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from quicbed.base import untrusted
+from quicbed.base.untrusted import UntrustedError
+from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
+
+CAMPAIGN_FILE = "campaign.json"
+RECORDS = ("sessions", "builds")
+"""Directories beside it with a file each for every session and build."""
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell as a session planned it."""
+
+    arm: str
+    label: str
+    baseline: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a session set out to measure, also when nothing was left to do: cells by id."""
+
+    started_at: datetime
+    cells: dict[str, PlannedCell]
+
+
+@dataclass
+class Campaign:
+    """The records of one campaign; *problems* names those that could not be read."""
+
+    origin: str  # directory of the campaign, as in the origins of its runs
+    identity: dict[str, Any] = field(default_factory=dict)
+    sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)  # by session
+    builds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the newest session, None when no session left one."""
+        newest = max(self.plans, key=lambda name: (self.plans[name].started_at, name), default=None)
+        return None if newest is None else self.plans[newest]
+
+
+def campaigns(raw: Path, experiment: str = "") -> list[Campaign]:
+    """All campaigns below *raw*, or of one experiment there, that left records, sorted by origin."""
+    found: dict[str, Campaign] = {}
+    for path, files in directories(raw / experiment):
+        if RUN_FILE in files:
+            continue  # what a program left there is no record
+        for name in files:
+            if name.endswith(ARCHIVE_SUFFIX):
+                prefix = origin_of(path / name, raw) + "!"
+                for place, content in _members(path / name):
+                    _add(found, prefix, place, content)
+        if CAMPAIGN_FILE in files:
+            for file in _records(path):
+                _add(found, "", PurePosixPath(origin_of(file, raw)), _content(file))
+    return [found[origin] for origin in sorted(found)]
+
+
+def _records(campaign: Path) -> Iterator[Path]:
+    yield campaign / CAMPAIGN_FILE
+    for kind in RECORDS:
+        if not (campaign / kind).is_symlink():
+            yield from sorted((campaign / kind).glob("*.json"))
+
+
+def _content(file: Path) -> bytes | UntrustedError:
+    try:
+        return untrusted.read(file)
+    except UntrustedError as error:
+        return error
+
+
+def _members(archive: Path) -> Iterator[tuple[PurePosixPath, bytes | UntrustedError]]:
+    """JSON files of an archive that are records; `quicbed.store.runs` reports damaged archives."""
+
+    def wanted(path: PurePosixPath) -> bool:
+        if path.name in (CAMPAIGN_FILE, RUN_FILE):
+            return True
+        return path.parent.name in RECORDS and path.suffix == ".json"
+
+    found: dict[PurePosixPath, bytes | UntrustedError] = {}
+    with contextlib.suppress(UntrustedError):
+        found.update((PurePosixPath(path), content) for path, content in untrusted.packed(archive, wanted))
+    runs = {path.parent for path in found if path.name == RUN_FILE}
+    yield from (one for one in found.items() if runs.isdisjoint(one[0].parents))
+
+
+def _add(found: dict[str, Campaign], prefix: str, path: PurePosixPath, content: bytes | UntrustedError) -> None:
+    kind = path.parent.name if path.name != CAMPAIGN_FILE else "campaign"
+    directory = path.parent if kind == "campaign" else path.parent.parent
+    campaign = found.setdefault(f"{prefix}{directory}", Campaign(f"{prefix}{directory}"))
+    try:
+        if isinstance(content, UntrustedError):
+            raise content
+        document = untrusted.parse(content)
+        if not isinstance(document, dict):
+            raise UntrustedError("truncated or corrupt: not an object")
+    except UntrustedError as error:
+        campaign.problems.append(f"{prefix}{path}: {error}")
+        return
+    if kind == "campaign":
+        campaign.identity = document
+    elif kind == "sessions":
+        campaign.sessions[path.stem] = document
+        try:
+            campaign.plans[path.stem] = _plan(document)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            told = untrusted.shown(error)
+            campaign.problems.append(f"{prefix}{path}: without a usable plan: {type(error).__name__}: {told}")
+    else:
+        campaign.builds[path.stem] = document
+
+
+def _plan(session: dict[str, Any]) -> Plan:
+    started_at = datetime.fromisoformat(session["started_at"])
+    if started_at.tzinfo is None:
+        raise ValueError(f"started_at {session['started_at']!r} has no time zone")
+    cells = {}
+    for cell in session["cells"]:
+        planned = PlannedCell(cell["arm"], cell["label"], cell["baseline"])
+        texts = (cell["id"], planned.arm, planned.label, "" if planned.baseline is None else planned.baseline)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"a cell with a value that is no string: {cell!r:.80}")
+        cells[cell["id"]] = planned
+    return Plan(started_at.astimezone(UTC), cells)

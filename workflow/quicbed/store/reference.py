@@ -1,0 +1,120 @@
+"""Reference data: measured campaigns packed into one archive per experiment, to be shipped with the repository.
+
+Captures do not compress and are most of what a campaign with its proofs takes on disk, so an archive has a few of them,
+to look at. `LEFT_OUT` in the archive names the others with their size and SHA-256. Tables and figures do not need them:
+what was read from a capture is in run.json and handshakes.json beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from quicbed.config.model import ConfigError, Project
+from quicbed.store import tarball
+from quicbed.store.paths import CAPTURE, KEYS, RUN_FILE
+
+LEFT_OUT = "left-out.json"
+"""Name in the archive of the list of files that were not packed."""
+
+SHOWN = {("x25519", "rsa-2048"), ("kyber768", "rsa-2048"), ("x25519", "dilithium3")}
+"""Group and signature algorithm of the captured handshakes that are shipped whole, without Retry or delay."""
+
+DOWNLOADS_BYTES = 5 * 2**20
+"""Most bytes of captured downloads in an archive."""
+
+
+def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
+    """Pack the newest campaign of each experiment with its proofs on the configured testbed; returns the archives.
+
+    The archives are byte-stable: members are sorted, and neither owners nor times are kept (runs record their own).
+    Files of one name follow each other, because they resemble each other: archives of handshakes are a fifth smaller.
+    Most captures are left out, see `_packed_captures`.
+    """
+    archives = []
+    for name in experiments:
+        campaign = _newest(project, name)
+        files = [
+            file
+            for directory in (campaign, *_proofs(campaign))
+            for file in directory.rglob("*")
+            if file.is_file() and ".partial" not in file.as_posix()
+        ]
+        kept = _packed_captures(file for file in files if file.name == CAPTURE)
+        left_out = []
+        target = project.root / "raw" / "reference" / f"{name}.tar.gz"
+        with tarball.write(target) as archive:
+            for file in sorted(files, key=lambda file: (file.name, file)):
+                inside, content = file.relative_to(project.raw).as_posix(), file.read_bytes()
+                if file.name in (CAPTURE, KEYS) and file.with_name(CAPTURE) not in kept:
+                    digest = hashlib.sha256(content).hexdigest()
+                    left_out.append({"file": inside, "bytes": len(content), "sha256": digest})
+                else:
+                    archive.file(inside, content)
+            if left_out:
+                archive.file(LEFT_OUT, (json.dumps({"left_out": left_out}, indent=1) + "\n").encode())
+        archives.append(target)
+    return archives
+
+
+def _packed_captures(captures: Iterable[Path]) -> set[Path]:
+    """The captures that are packed, of proofs that succeeded; a key log goes with its capture.
+
+    Of handshakes those of `SHOWN`; of downloads the smallest of each variant, whichever the libraries, as far as they
+    fit into `DOWNLOADS_BYTES`, the smallest first.
+    """
+    kept = set()
+    downloads: dict[str, tuple[int, Path]] = {}
+    for capture in captures:
+        run = json.loads((capture.parent / RUN_FILE).read_text(encoding="utf-8"))
+        variant = run["variant"]
+        if run["status"] != "ok" or run["cell"]["arm"] != "proof":
+            continue
+        if run["workload"]["kind"] == "handshake":
+            if _is_shown(variant):
+                kept.add(capture)
+            continue
+        # buffers are within the hosts, and change nothing on the wire
+        key = json.dumps({name: value for name, value in variant.items() if name != "receive_buffer"}, sort_keys=True)
+        one = (capture.stat().st_size, capture)
+        downloads[key] = min(downloads.get(key, one), one)
+    room = DOWNLOADS_BYTES
+    for size, capture in sorted(downloads.values()):
+        room -= size
+        if room >= 0:
+            kept.add(capture)
+    return kept
+
+
+def _is_shown(variant: dict[str, Any]) -> bool:
+    plain = not variant["retry"] and not variant["rtt_ms"] and variant["initial_size"] in (None, 1200)
+    return plain and (variant["group"], variant["signature"]) in SHOWN
+
+
+def _proofs(campaign: Path) -> list[Path]:
+    """Directories of the proofs that the runs of a campaign name."""
+    named = set()
+    for file in campaign.glob("b[0-9]*/*/run.json"):
+        named.add(json.loads(file.read_text(encoding="utf-8"))["evidence"].get("proof"))
+    found = (campaign.parents[1] / "proofs").glob("*/[!.]*/run.json")
+    return [file.parent for file in found if json.loads(file.read_text(encoding="utf-8"))["cell"]["id"] in named]
+
+
+def _newest(project: Project, name: str) -> Path:
+    """Directory of the campaign whose latest session is the newest."""
+    parent = project.raw / project.config.testbed / name
+    if name == "proofs":
+        found = [path for path in parent.glob("*") if path.is_dir()]
+        if len(found) != 1:
+            raise ConfigError(f"{parent}: holds the proofs of {len(found)} machines, can pack those of one only")
+        return found[0]
+    sessions = []
+    for file in parent.glob("*/sessions/*.json"):
+        started = json.loads(file.read_text(encoding="utf-8"))["started_at"]
+        sessions.append((started, file.parent.parent))
+    if not sessions:
+        raise ConfigError(f"{parent}: has no measured campaign; run `quicbed measure {name}`")
+    return max(sessions)[1]

@@ -1,0 +1,553 @@
+"""Raw runs read into one tidy table.
+
+A run is one directory below ``raw/<testbed>/`` with a ``run.json`` in it, or the same tree in an
+archive below ``raw/reference/``. The table has one row for every run, whatever its status; a file
+that cannot be read becomes a row with the status ``unreadable`` and the reason, so that nothing
+is left out silently.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Container, Iterator, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import polars as pl
+
+from quicbed.base import durable, untrusted
+from quicbed.base.untrusted import UntrustedError
+from quicbed.store import provenance
+from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
+
+FORMATS = (1, 2)
+RAW_VARIABLE, TABLE_VARIABLE = "QUICBED_RAW", "QUICBED_TABLE"
+STATUSES = ("ok", "failed", "unsupported")
+UNREADABLE = "unreadable"
+ARMS = ("main", "aa", "control")
+"""What is measured in blocks. Other arms, warm-up and proof, are recorded but count for nothing."""
+BYTES_PER_GIB = 2**30
+LARGEST = 1e18
+"""A number in run.json beyond this is no measurement, and a ratio of two such might not be finite."""
+
+
+class RunsError(ValueError):
+    """Runs that cannot be read, in one line: a run.json that is truncated, corrupt or not ours."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table and where its value stands in run.json."""
+
+    name: str
+    dtype: pl.DataType
+    key: str
+    required: bool = False
+
+
+def _endpoint(role: str) -> list[Column]:
+    return [
+        Column(f"{role}_{field}", pl.String(), f"{role}.{field}", required=True)
+        for field in ("library", "flavour", "version", "build")
+    ]
+
+
+def _evidence(role: str) -> list[Column]:
+    return [
+        Column(f"{role}_negotiated_{field}", pl.String(), f"evidence.{role}.{field}")
+        for field in ("cipher", "group", "signature", "aead", "header_protection")
+    ]
+
+
+def _packets(role: str) -> list[Column]:
+    """As the library counts them; of many handshakes the losses are a median."""
+    return [
+        Column(f"{role}_packets_sent", pl.Int64(), f"metrics.{role}_packets_sent"),
+        Column(f"{role}_packets_received", pl.Int64(), f"metrics.{role}_packets_received"),
+        Column(f"{role}_packets_lost", pl.Float64(), f"metrics.{role}_packets_lost"),
+    ]
+
+
+COLUMNS: list[Column] = [
+    Column("testbed", pl.String(), "testbed.name", required=True),
+    Column("testbed_kind", pl.String(), "testbed.kind", required=True),
+    Column("host_id", pl.String(), "testbed.host_id"),
+    Column("cpu_model", pl.String(), "testbed.cpu_model"),
+    Column("cpus", pl.Int64(), "testbed.cpus"),
+    Column("kernel", pl.String(), "testbed.kernel"),
+    Column("experiment", pl.String(), "experiment", required=True),
+    Column("campaign", pl.String(), "campaign", required=True),
+    Column("scale", pl.String(), "scale", required=True),
+    Column("block", pl.Int64(), "block"),
+    Column("order", pl.Int64(), "order"),
+    Column("attempt", pl.Int64(), "attempt"),
+    Column("seed", pl.Int64(), "seed"),
+    Column("cell", pl.String(), "cell.id", required=True),
+    Column("slug", pl.String(), "cell.slug", required=True),
+    Column("arm", pl.String(), "cell.arm", required=True),
+    Column("label", pl.String(), "cell.label", required=True),
+    Column("baseline", pl.String(), "cell.baseline"),
+    Column("library", pl.String(), "client.library", required=True),
+    Column("flavour", pl.String(), "client.flavour", required=True),
+    *_endpoint("client"),
+    *_endpoint("server"),
+    Column("cipher", pl.String(), "variant.cipher"),
+    Column("aead", pl.String(), "variant.aead"),
+    Column("header_protection", pl.Boolean(), "variant.header_protection"),
+    Column("group", pl.String(), "variant.group"),
+    Column("signature", pl.String(), "variant.signature"),
+    Column("retry", pl.Boolean(), "variant.retry"),
+    Column("initial_size", pl.Int64(), "variant.initial_size"),
+    Column("rtt_ms", pl.Float64(), "link.rtt_ms"),
+    Column("link_mode", pl.String(), "link.mode"),
+    Column("mtu", pl.Int64(), "link.mtu"),
+    Column("rate_mbit", pl.Float64(), "link.rate_mbit"),
+    Column("workload", pl.String(), "workload.kind"),
+    Column("workload_bytes", pl.Int64(), "workload.bytes"),
+    Column("connections", pl.Int64(), "workload.connections"),
+    Column("status", pl.String(), "status", required=True),
+    Column("reason", pl.String(), "reason"),
+    Column("contaminated", pl.Boolean(), "contaminated"),
+    Column("goodput_mbps", pl.Float64(), "metrics.goodput_mbps"),
+    Column("ttfb_ms", pl.Float64(), "metrics.ttfb_ms"),
+    Column("ttfb_ms_p25", pl.Float64(), "metrics.ttfb_ms_p25"),
+    Column("ttfb_ms_p75", pl.Float64(), "metrics.ttfb_ms_p75"),
+    Column("first_byte_ms", pl.Float64(), "metrics.first_byte_ms"),
+    Column("confirmed_ms", pl.Float64(), "metrics.confirmed_ms"),
+    Column("handshakes_per_s", pl.Float64(), "metrics.handshakes_per_s"),
+    Column("client_cpu_ms", pl.Float64(), "metrics.client_cpu_ms"),
+    Column("server_cpu_ms", pl.Float64(), "metrics.server_cpu_ms"),
+    Column("bytes", pl.Int64(), "metrics.bytes"),
+    Column("client_cpu_s", pl.Float64(), "metrics.client_cpu_s"),
+    Column("server_cpu_s", pl.Float64(), "metrics.server_cpu_s"),
+    Column("wall_s", pl.Float64(), "metrics.wall_s"),
+    Column("overhead_s", pl.Float64(), "metrics.overhead_s"),
+    Column("client_run_delay_s", pl.Float64(), "host.run_delay_s.client"),
+    Column("server_run_delay_s", pl.Float64(), "host.run_delay_s.server"),
+    Column("psi_cpu_some_s", pl.Float64(), "host.psi_cpu_some_s"),
+    Column("load_1m", pl.Float64(), "host.load_1m"),
+    Column("foreign_cpu_share", pl.Float64(), "host.foreign_cpu_share"),
+    *_evidence("client"),
+    *_evidence("server"),
+    Column("proof", pl.String(), "evidence.proof"),
+    Column("unproven", pl.String(), "evidence.unproven"),
+    Column("client_mean_frame_bytes", pl.Float64(), "metrics.client_mean_frame_bytes"),
+    Column("server_mean_frame_bytes", pl.Float64(), "metrics.server_mean_frame_bytes"),
+    Column("asked_receive_buffer", pl.Int64(), "variant.receive_buffer"),
+    Column("aes_hardware", pl.Boolean(), "variant.aes_hardware"),
+    Column("background_percent", pl.Float64(), "variant.background.percent"),
+    Column("background_sent_mbps", pl.Float64(), "metrics.background_sent_mbps"),
+    Column("background_received_mbps", pl.Float64(), "metrics.background_received_mbps"),
+    Column("client_receive_buffer", pl.Int64(), "host.options.client.receive_buffer"),
+    Column("server_receive_buffer", pl.Int64(), "host.options.server.receive_buffer"),
+    Column("offloads", pl.String(), "variant.offloads"),
+    Column("client_gro", pl.Boolean(), "host.options.client.gro"),
+    Column("server_gso", pl.Boolean(), "host.options.server.gso"),
+    Column("loss_percent", pl.Float64(), "link.loss_percent"),
+    Column("loss_seed", pl.Int64(), "host.loss_seed"),
+    # of the run's own capture, if it has one: frames in it, and those that are not
+    Column("capture_packets", pl.Int64(), "host.capture.packets"),
+    Column("capture_lost", pl.Int64(), "host.capture.lost"),
+    # pings before the run: mean and standard deviation
+    Column("rtt_mean_ms", pl.Float64(), "host.ping.mean_ms"),
+    Column("rtt_deviation_ms", pl.Float64(), "host.ping.deviation_ms"),
+    Column("rtt_within_limits", pl.Boolean(), "host.ping.within_limits"),
+    # 100 is one processor; from the start to the end of the client
+    Column("client_cpu_percent", pl.Float64(), "host.cpu.client.percent"),
+    Column("server_cpu_percent", pl.Float64(), "host.cpu.server.percent"),
+    *_packets("client"),
+    *_packets("server"),
+    # of a download, those after the client's handshake, which but for the request acknowledge
+    Column("client_ack_packets", pl.Int64(), "metrics.client_ack_packets"),
+    # instruction set of a build that is not for every processor
+    Column("client_march", pl.String(), "client.march"),
+    Column("server_march", pl.String(), "server.march"),
+]
+"""Columns taken from run.json as they are; units are in the names."""
+
+_UDP = {
+    "udp_packets_sent": "udp.OutDatagrams",
+    "udp_packets_received": "udp.InDatagrams",
+    "udp_receive_buffer_errors": "udp.RcvbufErrors",
+}
+"""Counters of a whole host while a run lasts; the kernel counts what one call sends with GSO as one datagram."""
+
+_LOST = {
+    "frames_lost_to_client": "link.lost_to_client",
+    "frames_lost_to_server": "link.lost_to_server",
+}
+
+MOVED = pl.List(
+    pl.Struct({"role": pl.String(), "tool": pl.String(), "counter": pl.String(), "delta": pl.Int64()}),
+)
+"""Counters of netstat and ``ethtool -S`` that moved during a run."""
+
+DERIVED: dict[str, pl.DataType] = {
+    "contamination": pl.String(),  # the gates a run went over, joined by "; "
+    "client_cpu_s_per_gib": pl.Float64(),
+    "server_cpu_s_per_gib": pl.Float64(),
+    "client_cpu_samples": pl.List(pl.Float64()),  # percent of a processor in every whole second
+    "server_cpu_samples": pl.List(pl.Float64()),
+    **{f"{role}_{name}": pl.Int64() for role in ("client", "server") for name in _UDP},
+    **dict.fromkeys(_LOST, pl.Int64()),  # frames that the link was asked to lose
+    "counters": MOVED,
+    "started_at": pl.Datetime("us", "UTC"),
+    # from the newest session of the run's campaign; null when no session left a plan
+    "session_started_at": pl.Datetime("us", "UTC"),
+    "planned": pl.Boolean(),  # whether that session's plan has the run's cell, and if so as what:
+    "planned_arm": pl.String(),
+    "planned_label": pl.String(),
+    "planned_baseline": pl.String(),
+    "source": pl.String(),  # the archive, or the directory, the run was read from
+    "origin": pl.String(),  # the run's directory, relative to the parent of raw/
+}
+"""Columns worked out here."""
+
+SCHEMA: dict[str, pl.DataType] = {column.name: column.dtype for column in COLUMNS} | DERIVED
+
+SORT = [
+    "testbed",
+    "experiment",
+    "host_id",
+    "campaign",
+    "source",
+    "block",
+    "order",
+    "attempt",
+    "cell",
+    "origin",
+]
+"""A total order (origins are unique), so that the same runs always give the same file."""
+
+_PARTS = {column.key: column.key.split(".") for column in COLUMNS}
+
+_PYTHON_TYPES: dict[type[pl.DataType], tuple[type, ...]] = {
+    pl.String: (str,),
+    pl.Int64: (int,),
+    pl.Float64: (int, float),
+    pl.Boolean: (bool,),
+}
+
+
+def scan(root: Path, experiment: str = "") -> Iterator[tuple[str, dict[str, Any] | RunsError]]:
+    """Every run below *root* with its origin, in the order of the paths.
+
+    *root* is ``raw``, one testbed's directory in it, where *experiment* may limit it to one, or ``raw/reference``. A
+    run that cannot be read comes as a `RunsError`. In the origin of a run in an archive, ``!`` separates the path of
+    the archive from the path in it.
+    """
+    if not (root / experiment).is_dir():
+        raise RunsError(f"{root / experiment}: no such directory of runs; measure first or name another")
+    refused: list[OSError] = []
+    for path, files in directories(root / experiment, refused):
+        if RUN_FILE in files:
+            yield origin_of(path, root), _load(path / RUN_FILE)
+            continue
+        for name in files:
+            if name.endswith(ARCHIVE_SUFFIX):
+                yield from _scan_archive(path / name, origin_of(path / name, root))
+    for error in refused:
+        yield origin_of(Path(error.filename), root), RunsError(f"directory that cannot be read: {error.strerror}")
+
+
+def archived(archive: Path, names: Container[str]) -> Iterator[tuple[str, str, bytes | UntrustedError]]:
+    """Directory, name and content of the files of these *names* in an archive of runs, as `untrusted.packed`."""
+    for path, content in untrusted.packed(archive, lambda path: path.name in names):
+        directory, _, name = path.rpartition("/")
+        yield directory or ".", name, content
+
+
+def own(directories: Set[str]) -> list[str]:
+    """Those *directories* of runs in an archive that are not within another one, sorted."""
+    return sorted(
+        one for one in directories if not any(str(parent) in directories for parent in PurePosixPath(one).parents)
+    )
+
+
+def _scan_archive(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any] | RunsError]]:
+    runs: dict[str, dict[str, Any] | RunsError] = {}
+    damage = None
+    try:
+        for directory, _, content in archived(path, {RUN_FILE}):
+            runs[directory] = _told(content) if isinstance(content, UntrustedError) else _parse(content)
+    except UntrustedError as error:
+        damage = RunsError(f"damaged archive, {len(runs)} runs read: {error}")
+    if not runs and damage is None:
+        damage = RunsError(f"archive without a {RUN_FILE}")
+    if damage is not None:
+        yield origin, damage
+    for directory in own(runs.keys()):
+        yield f"{origin}!{directory}", runs[directory]
+
+
+def _told(error: UntrustedError) -> RunsError:
+    return RunsError(f"{RUN_FILE}: {error}")
+
+
+def _load(file: Path) -> dict[str, Any] | RunsError:
+    try:
+        return _parse(untrusted.read(file))
+    except UntrustedError as error:
+        return _told(error)
+
+
+def _parse(content: bytes) -> dict[str, Any] | RunsError:
+    try:
+        document = untrusted.parse(content)
+    except UntrustedError as error:
+        return _told(error)
+    if not isinstance(document, dict) or "format" not in document:
+        return RunsError(f"{RUN_FILE}: not a run of quicbed: no key 'format'")
+    if document["format"] not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
+        return RunsError(f"{RUN_FILE}: format {document['format']!r:.60}, this version reads formats {known}")
+    if document["format"] == 1 and isinstance(metrics := document.get("metrics"), dict):
+        # what format 1 calls ttfb_ms ends with the first byte of content
+        document["metrics"] = metrics | {
+            "ttfb_ms": metrics.get("handshake_ms"),
+            "first_byte_ms": metrics.get("ttfb_ms"),
+        }
+    return document
+
+
+def row(origin: str, run: dict[str, Any]) -> dict[str, Any]:
+    """The row of one run; a `RunsError` names the key that is missing or of a wrong type."""
+    values = {column.name: _value(run, column) for column in COLUMNS}
+    if values["status"] not in STATUSES:
+        raise RunsError(f"{RUN_FILE}: status {values['status']!r:.60} is none of {', '.join(STATUSES)}")
+    if values["status"] == "ok" and values["arm"] in ARMS and values["block"] is None:
+        raise RunsError(f"{RUN_FILE}: key 'block' is missing")
+    if values["status"] == "ok" and values["workload"] == "handshake" and not values["ttfb_ms"]:
+        raise RunsError(f"{RUN_FILE}: a finished run without a positive 'metrics.ttfb_ms'")
+    if values["status"] == "ok" and values["workload"] == "bulk":
+        for name in ("goodput_mbps", "bytes"):
+            if values[name] is None or values[name] <= 0:
+                raise RunsError(f"{RUN_FILE}: a finished run without a positive 'metrics.{name}'")
+    values["contaminated"] = bool(values["contaminated"])
+    gates = run.get("contamination") or []
+    if not isinstance(gates, list):
+        raise RunsError(f"{RUN_FILE}: key 'contamination' is no list")
+    values["contamination"] = "; ".join(map(str, gates)) or None
+    for role in ("client", "server"):
+        cpu, received = values[f"{role}_cpu_s"], values["bytes"]
+        values[f"{role}_cpu_s_per_gib"] = cpu * BYTES_PER_GIB / received if cpu and received else None
+    values |= _counted(run)
+    values["started_at"] = _started_at(run)
+    values["source"] = origin.partition("!")[0] if "!" in origin else _campaign_directory(origin)
+    values["origin"] = origin
+    return values
+
+
+def _counted(run: dict[str, Any]) -> dict[str, Any]:
+    """What the kernel counted while a run lasted."""
+    delta = _object(run, "host.delta")
+    values: dict[str, Any] = {name: _count(delta, key) for name, key in _LOST.items()}
+    for role in ("client", "server"):
+        values |= {f"{role}_{name}": _count(delta, f"{role}.{key}") for name, key in _UDP.items()}
+        values[f"{role}_cpu_samples"] = _samples(run, role)
+    parts = ((key.split(".", 2), key) for key in sorted(delta))
+    moved = [
+        {"role": part[0], "tool": part[1], "counter": part[2], "delta": _count(delta, key)}
+        for part, key in parts
+        if len(part) == 3 and part[1] in ("netstat", "ethtool")
+    ]
+    return values | {"counters": moved or None}
+
+
+def _object(run: dict[str, Any], key: str) -> dict[str, Any]:
+    """The object at a dotted key, an empty one where there is none."""
+    found = run
+    for part in key.split("."):
+        value = found.get(part) or {}
+        if not isinstance(value, dict):
+            raise RunsError(f"{RUN_FILE}: key '{key}' is no object")
+        found = value
+    return found
+
+
+def _samples(run: dict[str, Any], role: str) -> list[float] | None:
+    samples = _object(run, f"host.cpu.{role}").get("samples")
+    numbers = isinstance(samples, list) and all(type(one) in (int, float) and abs(one) <= LARGEST for one in samples)
+    if samples is not None and not numbers:
+        raise RunsError(f"{RUN_FILE}: key 'host.cpu.{role}.samples' is no list of numbers")
+    return samples
+
+
+def _count(delta: dict[str, Any], key: str) -> int | None:
+    value = delta.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or abs(value) >= 1 << 63:
+        raise RunsError(f"{RUN_FILE}: key 'host.delta': '{key}' is {value!r:.60}, no count")
+    return int(value)
+
+
+def _campaign_directory(origin: str) -> str:
+    """``raw/<testbed>`` of ``raw/<testbed>/<experiment>/<campaign>/<block>/<run>``."""
+    return "/".join(origin.split("/")[:2])
+
+
+def _value(run: dict[str, Any], column: Column) -> Any:
+    value: Any = run
+    for part in _PARTS[column.key]:
+        if value is None:
+            break
+        if not isinstance(value, dict):
+            raise RunsError(f"{RUN_FILE}: key '{column.key}': '{part}' is not in an object")
+        value = value.get(part)
+    if value is None:
+        if column.required:
+            raise RunsError(f"{RUN_FILE}: key '{column.key}' is missing")
+        return None
+    accepted = _PYTHON_TYPES[type(column.dtype)]
+    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
+        raise RunsError(
+            f"{RUN_FILE}: key '{column.key}': expected {' or '.join(t.__name__ for t in accepted)}, found {value!r:.60}"
+        )
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    if column.key.startswith("metrics.") and value < 0:
+        raise RunsError(f"{RUN_FILE}: key '{column.key}': {value!r} is negative")
+    if not (abs(value) <= LARGEST if isinstance(column.dtype, pl.Float64) else -(1 << 63) <= value < 1 << 63):
+        raise RunsError(f"{RUN_FILE}: key '{column.key}': {value!r} is beyond what can be")
+    return value
+
+
+def _started_at(run: dict[str, Any]) -> datetime | None:
+    text = run.get("started_at")
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        raise RunsError(f"{RUN_FILE}: key 'started_at': {text!r:.60} is no ISO 8601 time") from None
+    raise RunsError(f"{RUN_FILE}: key 'started_at': {text!r:.60} has no time zone")
+
+
+def table(root: Path, experiment: str = "") -> pl.DataFrame:
+    """One row a run below *root* (see `scan`), with the columns and the order of this module.
+
+    In a notebook that the workflow runs, it is the file in QUICBED_TABLE, written from the runs in QUICBED_RAW.
+    """
+    made, of = os.environ.get(TABLE_VARIABLE), os.environ.get(RAW_VARIABLE)
+    if made and of and not experiment and root.resolve() == Path(of).resolve():
+        return read_table(Path(made))
+    rows: list[dict[str, Any]] = []
+    records = list(scan(root, experiment))
+    plans = {campaign.origin: campaign.plan for campaign in provenance.campaigns(root, experiment)}
+    for origin, run in records:
+        try:
+            if isinstance(run, RunsError):
+                raise run
+            values = row(origin, run)
+            # <campaign>/<block, excluded or warm-up>/<run>
+            plan = plans.get(PurePosixPath(origin).parent.parent.as_posix())
+            rows.append(values | (_planned(plan, values["cell"]) if plan else {}))
+        except RunsError as error:
+            rows.append(
+                {
+                    "status": UNREADABLE,
+                    "reason": str(error),
+                    "contaminated": False,
+                    "source": origin.partition("!")[0],
+                    "origin": origin,
+                }
+            )
+    complete = [{name: values.get(name) for name in SCHEMA} for values in rows]
+    return pl.DataFrame(complete, schema=SCHEMA, orient="row").sort(SORT, nulls_last=True)
+
+
+def read_table(file: Path) -> pl.DataFrame:
+    """The table in a Parquet file that `write_table` of this version wrote."""
+    try:
+        found = pl.read_parquet(file)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunsError(f"{file}: cannot be read: {reason}; run `quicbed tables` again") from None
+    if dict(found.schema) != SCHEMA:
+        raise RunsError(f"{file}: was written by another version; run `quicbed tables` again")
+    return found
+
+
+def _planned(plan: provenance.Plan, cell: str) -> dict[str, Any]:
+    """The columns that say what the newest session makes of a run's cell."""
+    values: dict[str, Any] = {"session_started_at": plan.started_at, "planned": cell in plan.cells}
+    if cell in plan.cells:
+        planned = plan.cells[cell]
+        values |= {
+            "planned_arm": planned.arm,
+            "planned_label": planned.label,
+            "planned_baseline": planned.baseline,
+        }
+    return values
+
+
+def problems(table: pl.DataFrame) -> list[str]:
+    """One line for every file that could not be read, naming it."""
+    bad = table.filter(pl.col("status") == UNREADABLE).select("origin", "reason")
+    return [f"{origin}: {reason}" for origin, reason in bad.rows()]
+
+
+def write_table(raw: Path, out: Path) -> pl.DataFrame:
+    """Read the runs below *raw* and write them to the Parquet file *out*."""
+    runs = table(raw)
+    write_parquet(runs, out)
+    return runs
+
+
+def write_parquet(frame: pl.DataFrame, out: Path) -> None:
+    """Write *frame* so that a reader never sees half a file; equal frames give equal bytes."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with durable.replacing(out) as partial:
+        try:
+            with partial.open("wb") as file:
+                frame.write_parquet(file, compression="zstd", statistics=True)
+        except pl.exceptions.PolarsError as error:
+            raise OSError(errno.EIO, f"cannot be written: {error}", str(out)) from None
+
+
+def select_campaign(
+    table: pl.DataFrame,
+    experiment: str,
+    *,
+    testbed: str | None = None,
+    campaign: str | None = None,
+) -> pl.DataFrame:
+    """The runs of one campaign of *experiment*: the one started last, unless one is named.
+
+    A campaign is started anew by every session, also by one that finds nothing left to measure;
+    without records of sessions its newest run counts. Arm, label and baseline of a cell are those
+    of the newest session's plan, which may have changed since the run.
+
+    A figure shows one campaign; runs of two campaigns, hosts or sources are never mixed. Empty
+    when there are no runs, or none of a cell that is still planned. Warm-up runs are left out.
+    """
+    runs = table.filter((pl.col("experiment") == experiment) & pl.col("arm").is_in(ARMS))
+    if testbed is not None:
+        runs = runs.filter(pl.col("testbed") == testbed)
+    if campaign is not None:
+        runs = runs.filter(pl.col("campaign") == campaign)
+    identity = ["testbed", "host_id", "campaign", "scale", "source"]
+    measured = runs.filter(pl.col("block").is_not_null())
+    if measured.is_empty():
+        return measured
+    newest = (
+        measured.group_by(identity)
+        .agg(pl.col("session_started_at").max(), pl.col("started_at").max())
+        .with_columns(_newest=pl.coalesce("session_started_at", "started_at"))
+        .sort(["_newest", "started_at", *identity], nulls_last=[False, False, *[True] * len(identity)])
+        .tail(1)
+    )
+    chosen = runs.join(newest.select(identity), on=identity, how="semi", nulls_equal=True)
+    if chosen.filter(pl.col("block").is_not_null() & pl.col("planned").fill_null(True)).is_empty():
+        return chosen.clear()
+    # a session that plans a cell as something else than it was measured as is not believed
+    planned = pl.col("planned") & pl.col("planned_arm").is_in(ARMS)
+    return chosen.with_columns(
+        pl.when(planned).then(f"planned_{name}").otherwise(name).alias(name) for name in ("arm", "label", "baseline")
+    ).sort(SORT, nulls_last=True)

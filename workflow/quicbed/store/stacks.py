@@ -1,0 +1,50 @@
+"""Folded stacks: samples of a run's endpoints, as files beside run.json."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from quicbed.base import durable, untrusted
+
+KERNEL_OBJECT = "kernel"
+UNKNOWN = "[unknown]"
+
+Stacks = Counter[tuple[str, ...]]
+"""Samples by stack: frames from the innermost to the outermost, as ``object`symbol``, without the comm."""
+
+
+class PerfError(Exception):
+    """perf cannot record or its output cannot be read; one line."""
+
+
+def folded_name(role: str) -> str:
+    """Name of the file with the folded stacks of a role."""
+    return f"{role}.folded.gz"
+
+
+def write_folded(file: Path, folded: Mapping[str, int]) -> None:
+    """Write folded stacks, gzipped; equal stacks give equal bytes."""
+    text = "".join(f"{stack} {count}\n" for stack, count in sorted(folded.items()))
+    durable.write_bytes(file, gzip.compress(text.encode(), mtime=0))
+
+
+def read_folded(content: bytes) -> Stacks:
+    """Stacks of a folded file's (gzipped) content; PerfError if it is damaged or empty."""
+    stacks: Stacks = Counter()
+    try:
+        text = untrusted.gunzip(content).decode()
+        for line in text.removesuffix("\n").split("\n") if text else []:
+            stack, _, count = line.rpartition(" ")
+            _, *frames = stack.split(";")
+            if not frames or not re.fullmatch(r"0*[1-9][0-9]{0,11}", count):
+                raise ValueError(f"not a stack and its samples: {untrusted.shown(line, 60)!r}")
+            stacks[tuple(reversed(frames))] += int(count)
+    except ValueError as error:
+        raise PerfError(f"damaged folded stacks: {error}") from None
+    if not stacks:
+        raise PerfError("folded stacks without a sample")
+    return stacks

@@ -1,0 +1,260 @@
+"""Sorting samples into categories."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from quicbed.base import untrusted
+from quicbed.config.model import ConfigError, Model, Name, parse, read_yaml
+from quicbed.store.stacks import KERNEL_OBJECT, UNKNOWN, PerfError, Stacks, folded_name, read_folded
+
+READS = ("config/symbols/**/*.yaml",)
+
+Category = Literal[
+    "packet-protection",
+    "header-protection",
+    "packet-io",
+    "connection-management",
+    "application",
+    "kernel",
+    "uncategorised",
+]
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+CLAIMED: tuple[Category, ...] = CATEGORIES[:-1]
+"""Categories that a mapping can claim symbols for."""
+
+
+class Rule(Model):
+    """A claim that holds under a condition; it goes before claims without one."""
+
+    symbol: str = Field(description="Regular expression, found anywhere in the symbol.")
+    under: str = Field(description="Regular expression of a symbol further out in the stack.")
+
+
+class Symbols(Model):
+    """config/symbols/<library>.yaml: which category the symbols of a library's stacks belong to."""
+
+    description: str = Field("", description="What is claimed and where the names come from.")
+    include: list[Name] = Field(
+        default_factory=list, description="Mappings in config/symbols/shared/ whose claims hold too."
+    )
+    claims: dict[Category, list[str | Rule]] = Field(
+        description="Category: regular expressions, found anywhere in a symbol, or rules."
+    )
+    rest: dict[Category, list[str]] = Field(
+        default_factory=dict, description="Category: regular expressions for what no claim covers, as all of a library."
+    )
+    unsupported: dict[Category, str] = Field(
+        default_factory=dict, description="Category: why the stacks of this library do not show it."
+    )
+
+
+@dataclass(frozen=True)
+class _Claim:
+    category: Category
+    text: str
+    pattern: re.Pattern[str]
+    under: re.Pattern[str] | None
+    rest: bool
+    file: Path
+
+    def __str__(self) -> str:
+        return f"{self.category} (`{self.text}` in {self.file.name})"
+
+
+class Claims:
+    """All claims of one mapping and of those it includes."""
+
+    def __init__(self, file: Path, claims: Iterable[_Claim], unsupported: Mapping[Category, str]) -> None:
+        self.file = file
+        self.unsupported = unsupported
+        everything = list(claims)
+        self._plain = [claim for claim in everything if claim.under is None and not claim.rest]
+        self._conditional = [claim for claim in everything if claim.under is not None]
+        self._rest = [claim for claim in everything if claim.rest]
+        self._known: dict[str, tuple[Category | None, list[_Claim]]] = {}
+        # a pattern without special characters is a symbol that can be looked up now
+        for claim in everything:
+            literal = claim.text.removeprefix("^").removesuffix("$")
+            if re.fullmatch(r"[\w:]+", literal):
+                self._look_up(literal)
+
+    def sort(self, symbols: Sequence[str]) -> Category | None:
+        """Category of the innermost claimed symbol of a stack (innermost first), None if none is claimed.
+
+        Raises ConfigError if two categories claim it.
+        """
+        for position, symbol in enumerate(symbols):
+            plain, conditional = self._look_up(symbol)
+            outer = symbols[position + 1 :]
+            holding = [claim for claim in conditional if claim.under and any(map(claim.under.search, outer))]
+            self._one(symbol, holding)
+            if holding:
+                return holding[0].category
+            if plain is not None:
+                return plain
+        return None
+
+    def _look_up(self, symbol: str) -> tuple[Category | None, list[_Claim]]:
+        if symbol not in self._known:
+            plain = [claim for claim in self._plain if claim.pattern.search(symbol)]
+            plain = plain or [claim for claim in self._rest if claim.pattern.search(symbol)]
+            self._one(symbol, plain)
+            conditional = [claim for claim in self._conditional if claim.pattern.search(symbol)]
+            self._known[symbol] = (plain[0].category if plain else None, conditional)
+        return self._known[symbol]
+
+    def _one(self, symbol: str, claims: Sequence[_Claim]) -> None:
+        other = next((claim for claim in claims if claim.category != claims[0].category), None)
+        if other is not None:
+            raise ConfigError(
+                f"{self.file}: claims: symbol `{symbol}` is claimed by {claims[0]} and by {other}; narrow one of them"
+            )
+
+
+class SymbolMap:
+    """Sorts the stacks of one library into categories."""
+
+    def __init__(self, user: Claims, kernel: Claims) -> None:
+        self._user = user
+        self._kernel = kernel
+        self.unsupported = user.unsupported
+        """Categories that the stacks do not show, with the reason."""
+        self._known: dict[tuple[str, ...], Category] = {}
+
+    def sort(self, stack: tuple[str, ...]) -> Category:
+        """Category of a stack, innermost frame first; ConfigError if two claim the symbol that decides."""
+        if stack not in self._known:
+            self._known[stack] = self._sort(stack)
+        return self._known[stack]
+
+    def _sort(self, stack: tuple[str, ...]) -> Category:
+        frames = [
+            (name, f"[{name}]" if symbol == UNKNOWN else symbol)
+            for name, _, symbol in (frame.partition("`") for frame in stack)
+        ]
+        in_kernel = [symbol for name, symbol in itertools.takewhile(lambda frame: frame[0] == KERNEL_OBJECT, frames)]
+        if in_kernel:
+            return self._kernel.sort(in_kernel) or "kernel"
+        return self._user.sort([symbol for _, symbol in frames]) or "uncategorised"
+
+    def count(self, stacks: Stacks) -> Counter[Category]:
+        """Samples by category."""
+        counts: Counter[Category] = Counter()
+        for stack, samples in stacks.items():
+            counts[self.sort(stack)] += samples
+        return counts
+
+
+def directory(root: Path) -> Path:
+    """Where the mappings are, of the repository at `root`."""
+    return root / "config" / "symbols"
+
+
+@functools.cache
+def symbol_map(root: Path, library: str) -> SymbolMap:
+    """The mapping of a library; ConfigError names the file and key that is wrong, or the file that is missing."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", library):
+        raise ConfigError(f"{untrusted.shown(library, 60)!r} is no name of a library, so it has no mapping")
+    file = directory(root) / f"{library}.yaml"
+    kernel = directory(root) / "shared" / "linux.yaml"
+    return SymbolMap(_read(file), _read(kernel))
+
+
+def mapping_problem(root: Path, library: str) -> str | None:
+    """Why the samples of a library cannot be sorted, or None if nothing is known against it."""
+    file = directory(root) / f"{library}.yaml"
+    if not file.is_file():
+        return f"no mapping of its symbols to categories, config/symbols/{library}.yaml"
+    try:
+        symbol_map(root, library)
+    except ConfigError as error:
+        return str(error).replace(f"{root}/", "")
+    return None
+
+
+def _read(file: Path) -> Claims:
+    described = parse(Symbols, read_yaml(file), file)
+    claims = _claims(described, file)
+    for name in described.include:
+        shared = file.parent / "shared" / f"{name}.yaml"
+        if not shared.is_file():
+            raise ConfigError(f"{file}: include: there is no {shared}")
+        included = parse(Symbols, read_yaml(shared), shared)
+        if included.include:
+            raise ConfigError(f"{shared}: include: a shared mapping includes no other")
+        claims += _claims(included, shared)
+    for claim in claims:
+        if claim.category in described.unsupported:
+            raise ConfigError(f"{file}: unsupported: {claim.category} is claimed too, by `{claim.text}`")
+    return Claims(file, claims, described.unsupported)
+
+
+def _claims(described: Symbols, file: Path) -> list[_Claim]:
+    claims = []
+    given: list[tuple[str, Mapping[Category, Sequence[str | Rule]]]] = [
+        ("claims", described.claims),
+        ("rest", described.rest),
+    ]
+    for name, categories in given:
+        for category, rules in categories.items():
+            if category not in CLAIMED:
+                raise ConfigError(f"{file}: {name}: {category} is what no symbol is claimed for; leave it out")
+            for rule in rules:
+                key = f"{file}: {name}.{category}"
+                text, under = (rule, None) if isinstance(rule, str) else (rule.symbol, _pattern(rule.under, key))
+                claims.append(_Claim(category, text, _pattern(text, key), under, name == "rest", file))
+    return claims
+
+
+def _pattern(text: str, key: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ConfigError(f"{key}: bad pattern `{untrusted.shown(text)}`: {untrusted.shown(error)}") from None
+
+
+def describe(root: Path, run_directory: Path, top: int = 15) -> str:
+    """What a run's samples were sorted into, and the innermost symbols of those no claim covers."""
+    try:
+        run = untrusted.parse(untrusted.read(run_directory / "run.json"))
+        libraries = {role: str(run[role]["library"]) for role in ("client", "server")}
+    except ValueError as error:
+        raise PerfError(f"{run_directory}: not the directory of a run: {error}") from None
+    except (KeyError, TypeError):
+        raise PerfError(f"{run_directory / 'run.json'}: does not name the libraries of client and server") from None
+    lines = []
+    for role, library in libraries.items():
+        file = run_directory / folded_name(role)
+        if not file.is_file():
+            raise PerfError(f"{file}: is missing; only runs of an experiment with `perf` that succeeded have it")
+        try:
+            stacks = read_folded(untrusted.read(file))
+        except (PerfError, untrusted.UntrustedError) as error:
+            raise PerfError(f"{file}: {error}") from None
+        mapping = symbol_map(root, library)
+        total = stacks.total()
+        counts = mapping.count(stacks)
+        lines.append(f"{role} {library}: {total} samples")
+        for name in CATEGORIES:
+            reason = mapping.unsupported.get(name)
+            share = f"  {100 * counts[name] / total:6.2f} %  {name}"
+            lines.append(f"       - %  {name}: {reason}" if reason else share)
+        unclaimed: Counter[str] = Counter()
+        for stack, samples in stacks.items():
+            if mapping.sort(stack) == "uncategorised":
+                callers = [frame for frame in stack[1:4] if UNKNOWN not in frame]
+                unclaimed[" < ".join([stack[0], *callers])] += samples
+        if unclaimed:
+            lines.append("  uncategorised, innermost frame and its callers:")
+        lines += [f"  {100 * samples / total:6.2f} %  {name}" for name, samples in unclaimed.most_common(top)]
+    return "\n".join(lines)

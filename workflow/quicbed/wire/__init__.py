@@ -1,0 +1,1 @@
+"""What captures show: packets, handshakes, proofs."""
