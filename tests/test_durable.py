@@ -101,3 +101,19 @@ def test_a_fifo_is_neither_waited_for_nor_replaced(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="is not a regular file"):
         durable.write_text(tmp_path / "fifo", "new")
     assert (tmp_path / "fifo").is_fifo()
+
+
+def test_what_a_killed_process_left_is_removed_file_or_directory(tmp_path: Path) -> None:
+    """A file's partial content may stand inside the partial directory of a run, or beside a finished run."""
+    finished = tmp_path / "b0000" / "run"
+    half = tmp_path / "b0000" / ".other.partial"
+    for directory in (finished, half):
+        directory.mkdir(parents=True)
+        (directory / "run.json").write_text("{}")
+        (directory / ".run.json.partial").write_text("{")
+    (tmp_path / "b0000" / ".block.json.partial").write_text("{")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "b0000" / ".link.partial").symlink_to(elsewhere)
+    durable.remove_leftovers(tmp_path / "b0000")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["b0000", "elsewhere", "run", "run.json"]

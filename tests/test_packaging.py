@@ -426,8 +426,12 @@ def test_lock_of_a_running_snakemake_is_kept(
     locks.mkdir(parents=True)
     (locks / "0.input.lock").touch()
     monkeypatch.setattr(set_up, "ROOT", tmp_path)
-    running = subprocess.Popen([sys.executable, "-c", "input()", "snakemake"], cwd=tmp_path, stdin=subprocess.PIPE)
+    program = [sys.executable, "-c", "print(flush=True); input()", "snakemake"]
+    running = subprocess.Popen(program, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
+        assert running.stdout is not None
+        # its command line is empty while it starts
+        running.stdout.readline()
         with pytest.raises(set_up.SetUpError, match=f"process {running.pid}"):
             set_up.release_stale_lock()
     finally:

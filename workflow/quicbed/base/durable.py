@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,16 @@ def move(made: Path, target: Path) -> None:
     made.rename(target)
     for parent in {made.parent, target.parent}:
         sync(parent)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what killed processes left below a directory: files and directories that had not got their names yet."""
+    for leftover in list(directory.glob("**/.*.partial")):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            # gone with the directory it was in
+            leftover.unlink(missing_ok=True)
 
 
 def sync_tree(directory: Path) -> None:

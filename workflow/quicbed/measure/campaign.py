@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from quicbed.base import durable
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
 from quicbed.builds import kit, making
@@ -75,8 +76,7 @@ class Campaign:
         campaign = self.directory / "campaign.json"
         if not campaign.exists():
             kit.write_json(campaign, {"format": FORMAT, "id": self.id, **self.identity})
-        for leftover in self.directory.glob("**/.*.partial"):
-            shutil.rmtree(leftover)
+        durable.remove_leftovers(self.directory)
         session = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
         kit.write_json(
             self.directory / "sessions" / f"{session}.json",
