@@ -63,7 +63,7 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "header_protection": "on",
     }
     run = {
-        "format": 1,
+        "format": 2,
         "testbed": {
             "name": "local",
             "kind": "local",
@@ -102,8 +102,8 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "contamination": [],
         "metrics": {
             "goodput_mbps": 2000.0,
-            "handshake_ms": 1.9,
-            "ttfb_ms": 2.4,
+            "ttfb_ms": 1.9,
+            "first_byte_ms": 2.4,
             "bytes": 268435456,
             "client_cpu_s": 0.5,
             "server_cpu_s": 0.75,
@@ -113,7 +113,6 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "evidence": {"client": evidence, "server": evidence, "proof": "proof-1"},
         "host": {
             "before": {},
-            "after": {},
             "delta": {},
             "run_delay_s": {"client": 0.01, "server": 0.02},
             "psi_cpu_some_s": 0.03,
@@ -285,7 +284,6 @@ def write_captured(raw: Path, name: str, **changes: Any) -> Path:
     cell = {"id": "0000000f", "slug": name, "arm": "proof", "label": name, "baseline": None}
     run = make_run(
         **{
-            "format": 2,
             "experiment": "proofs",
             "cell": cell,
             "block": None,

@@ -14,7 +14,7 @@ import pytest
 import fakeruns
 from quicbed.analysis import comparison
 from quicbed.base import statistics
-from quicbed.store import runs
+from quicbed.store import record, runs
 
 
 def test_a_constant_ratio_is_found_exactly_whatever_drifts_between_blocks() -> None:
@@ -93,7 +93,7 @@ def test_two_values_in_a_block_are_refused() -> None:
 
 
 def table_of(documents: list[dict[str, Any]]) -> pl.DataFrame:
-    rows = [runs.row(f"raw/{fakeruns.place(run)}", run) for run in documents]
+    rows = [runs.row(f"raw/{fakeruns.place(run)}", record.made(run)) for run in documents]
     frame = pl.DataFrame([{c: row.get(c) for c in runs.SCHEMA} for row in rows], schema=runs.SCHEMA, orient="row")
     return frame.sort(runs.SORT, nulls_last=True)
 

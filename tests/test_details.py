@@ -15,7 +15,7 @@ import fakeruns
 from quicbed.cli.commands import main
 from quicbed.report import page as report
 from quicbed.store import details, runs
-from quicbed.store.runs import RunsError
+from quicbed.store.record import RunsError
 
 EXPERIMENT = "table2-kem"
 MS = 1_000_000
@@ -175,7 +175,9 @@ def test_runs_that_are_no_series_of_handshakes_have_no_connections(tmp_path: Pat
     warm_up = {"id": "00000003", "slug": "warm", "arm": "warm-up", "label": "X25519", "baseline": None}
     write_handshakes(raw, block=None, cell=warm_up)
     write_handshakes(raw, block=1, status="failed", reason="the client hung", metrics={})
-    write_handshakes(raw, block=2, workload={"kind": "bulk", "bytes": 1, "connections": 1})
+    write_handshakes(
+        raw, block=2, workload={"kind": "bulk", "bytes": 1, "connections": 1}, metrics={"goodput_mbps": 1.0, "bytes": 1}
+    )
     found = details.read(raw)
     assert found.problems == []
     for table in (found.connections, found.primitives, found.handshakes):

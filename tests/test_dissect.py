@@ -17,7 +17,7 @@ import wirefixtures
 from quicbed.analysis import dissect
 from quicbed.cli.commands import main
 from quicbed.report import page as report
-from quicbed.store import runs
+from quicbed.store.record import RunsError
 from quicbed.wire import handshake, proof, tshark
 
 NAMES = sorted(file.stem for file in fakeruns.CAPTURES.glob("*.pcap"))
@@ -211,9 +211,9 @@ def test_what_is_missing_or_damaged_is_a_row_with_its_reason(raw: Path) -> None:
         ("handshakes.json", cut, "handshakes.json: truncated or corrupt"),
         ("handshakes.json", lambda file: file.write_text("{}"), "handshakes.json: is not a list of objects"),
         ("handshakes.json", Path.unlink, "nothing is stored of what it showed"),
-        ("run.json", Path.unlink, "run.json is missing"),
+        ("run.json", Path.unlink, "run.json: cannot be read: No such file"),
         ("run.json", cut, "run.json: truncated or corrupt"),
-        ("run.json", lambda file: file.write_text("{}"), "run.json: key 'testbed' is missing"),
+        ("run.json", lambda file: file.write_text("{}"), "run.json: not a run of quicbed"),
     ]
     for number, (name, damage, _) in enumerate(damages, start=10):
         damage(fakeruns.write_captured(raw, "tcp-tls", campaign=str(number)) / name)
@@ -238,7 +238,7 @@ def test_runs_without_captures_have_no_rows(raw: Path) -> None:
     table = dissect.read(raw)
     assert table.is_empty()
     assert dissect.text(table) == "0 captures dissected again"
-    with pytest.raises(runs.RunsError, match="no such directory of runs"):
+    with pytest.raises(RunsError, match="no such directory of runs"):
         dissect.read(raw / "absent")
 
 

@@ -33,7 +33,8 @@ from quicbed.contract import events
 from quicbed.importers import files, qir, reading, samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
-from quicbed.store import details, provenance, runs, stacks, symbols
+from quicbed.store import details, provenance, record, runs, stacks, symbols
+from quicbed.store.record import RunsError
 
 pytestmark = pytest.mark.timeout(3600)
 """`QUICBED_INPUTS` may be large."""
@@ -59,9 +60,9 @@ def one_line(error: Exception, names: str = "") -> None:
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
-GOOD = fakeruns.make_run(format=2, cell=fakeruns.make_run()["cell"] | {"id": "good"})
-HANDSHAKES = fakeruns.make_run(format=2, workload={"kind": "handshake", "connections": 2})
-STATUSES = {*runs.STATUSES, runs.UNREADABLE}
+GOOD = fakeruns.make_run(cell=fakeruns.make_run()["cell"] | {"id": "good"})
+HANDSHAKES = fakeruns.make_run(workload={"kind": "handshake", "connections": 2})
+STATUSES = {*record.STATUSES, runs.UNREADABLE}
 
 
 def put(directory: Path, content: bytes, rng: random.Random) -> None:
@@ -86,17 +87,15 @@ def put(directory: Path, content: bytes, rng: random.Random) -> None:
 def test_a_run_json_is_a_row_or_a_reason(rng: random.Random) -> None:
     rows = []
     for _ in range(100):
-        found = runs._parse(document(rng, rng.choice([GOOD, HANDSHAKES])))
         try:
-            if isinstance(found, runs.RunsError):
-                raise found
+            found = record.parse(document(rng, rng.choice([GOOD, HANDSHAKES])))
             rows.append(runs.row("raw/local/e/c/b/r", found))
-        except runs.RunsError as error:
+        except RunsError as error:
             one_line(error)
     complete = [{name: row.get(name) for name in runs.SCHEMA} for row in rows]
     table = pl.DataFrame(complete, schema=runs.SCHEMA, orient="row")
     table.write_parquet(io.BytesIO())
-    assert set(table["status"]) <= set(runs.STATUSES)
+    assert set(table["status"]) <= set(record.STATUSES)
 
 
 @property_of(batch=50, share=0.05)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import fakeruns
 from quicbed.cli.commands import main
 from quicbed.report import look
 from quicbed.store import paths
@@ -37,20 +38,9 @@ def no_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def own(repository: Path, tmp_path: Path) -> Path:
     """Runs with the proof of a handshake, as they are measured."""
-    run = tmp_path / "raw" / "local" / "proofs" / "c0ffee00" / "quiche"
-    run.mkdir(parents=True)
-    data = repository / "tests" / "data" / "handshakes"
-    shutil.copy(data / "quiche.pcap", run / paths.CAPTURE)
-    shutil.copy(data / "quiche.keys", run / paths.KEYS)
-    described = {
-        "status": "ok",
-        "cell": {"arm": "proof"},
-        "workload": {"kind": "handshake"},
-        "client": {"library": "quiche"},
-        "server": {"library": "quiche"},
-        "variant": {"group": "kyber768", "signature": "rsa-2048"},
-    }
-    (run / "run.json").write_text(json.dumps(described), encoding="utf-8")
+    side = fakeruns.make_run()["client"] | {"library": "quiche"}
+    variant = {"group": "kyber768", "signature": "rsa-2048"}
+    fakeruns.write_captured(tmp_path / "raw", "quiche", client=side, server=side, variant=variant)
     return tmp_path / "raw"
 
 
@@ -188,8 +178,8 @@ def test_packets_of_an_archive_are_written_beside_it(own: Path, tmp_path: Path) 
     assert file.read_bytes() == first
     head, one = map(json.loads, first.decode().splitlines())
     assert head["archive"] == "runs.tar.gz"
-    assert one["run"] == "local/proofs/c0ffee00/quiche"
-    (own / "local" / "proofs" / "c0ffee00" / "quiche" / "run.json").unlink()
+    assert one["run"] == "local/proofs/c0ffee00/quiche-0000000f.0"
+    (own / "local" / "proofs" / "c0ffee00" / "quiche-0000000f.0" / "run.json").unlink()
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(own / "local", arcname="local")
     assert look.write(archive) is None
@@ -212,5 +202,5 @@ def test_a_capture_that_tshark_cannot_read_is_named_with_its_archive(own: Path, 
     archive = tmp_path / "runs.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(own / "local", arcname="local")
-    with pytest.raises(TsharkError, match=r"runs.tar.gz!local/proofs/c0ffee00/quiche/capture.pcap: tshark"):
+    with pytest.raises(TsharkError, match=r"runs.tar.gz!local/proofs/c0ffee00/quiche-0000000f.0/capture.pcap: tshark"):
         look.write(archive)

@@ -21,6 +21,7 @@ from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
 from quicbed.measure.outlook import Outlook, Works
 from quicbed.plan.forecast import Pace, Span
+from quicbed.store.record import RunsError
 from quicbed.wire import proof
 from test_driver import EXPERIMENT, Proven
 
@@ -148,7 +149,7 @@ def test_reference_runs_tell_how_libraries_differ() -> None:
     works, pace = Works(Project(root)), Pace(forgets=False)
     seconds: dict[str, list[float]] = {}
     for _, one in outlook.runs.scan(root / "raw" / "reference", ""):
-        assert not isinstance(one, outlook.runs.RunsError)
+        assert not isinstance(one, RunsError)
         if one["experiment"] == "aead-goodput" and one["cell"]["arm"] == "main":
             told = works.stored(one)
             if told is not None:

@@ -56,7 +56,7 @@ HOSTILE = {
     "early": (json.dumps(fakeruns.make_run(started_at="0001-01-01T00:00:00+23:00")).encode(), "no ISO 8601 time"),
     "samples": (
         json.dumps(fakeruns.make_run(host={"cpu": {"client": {"samples": ["x"]}}})).encode(),
-        "no list of numb",
+        "'host.cpu.client.samples.0': expected",
     ),
 }
 

@@ -34,10 +34,12 @@ import polars as pl
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import CAPTURED
+from quicbed.store import record
 from quicbed.store.details import OPENINGS
 from quicbed.store.paths import ARCHIVE_SUFFIX, CAPTURE, KEYS, PORT, RUN_FILE, directories, origin_of
+from quicbed.store.record import Run, RunsError
 from quicbed.store.reference import LEFT_OUT
-from quicbed.store.runs import RunsError, archived, write_parquet
+from quicbed.store.runs import archived, write_parquet
 from quicbed.wire import handshake, proof, tshark
 from quicbed.wire.pcap import Capture, CaptureError
 
@@ -206,8 +208,8 @@ def _left_out(listed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _is_download(run: bytes) -> bool:
     """Whether a run.json tells what a capture of a download showed."""
     try:
-        return bool(untrusted.parse(run)["evidence"]["seen"])
-    except (ValueError, LookupError, TypeError):
+        return bool(record.parse(run).evidence.seen)
+    except RunsError:
         return False
 
 
@@ -221,16 +223,16 @@ def _rows(stored: _Stored) -> list[dict[str, Any]]:
     try:
         if stored.problem is not None:
             raise ValueError(stored.problem)
-        run = _json(directory / RUN_FILE)
+        run = record.read(directory / RUN_FILE)
         row |= {
-            "testbed": str(run["testbed"]["name"]),
-            "workload": str(run["workload"]["kind"]),
-            "client_library": str(run["client"]["library"]),
-            "server_library": str(run["server"]["library"]),
-            "label": str(run["cell"]["label"]),
-            "cell": str(run["cell"]["id"]),
+            "testbed": run.testbed.name,
+            "workload": run.workload.kind,
+            "client_library": run.client.library,
+            "server_library": run.server.library,
+            "label": run.cell.label,
+            "cell": run.cell.id,
         }
-        if run["cell"]["arm"] == CAPTURED and not (directory / OPENINGS).is_file():
+        if run.cell.arm == CAPTURED and not (directory / OPENINGS).is_file():
             return []  # nothing was read from it but sizes of frames
         capture = directory / CAPTURE
         if stored.left_out is not None and not capture.is_file():
@@ -248,8 +250,6 @@ def _reason(error: Exception, directory: Path) -> str:
     match error:
         case FileNotFoundError(filename=missing) if missing:
             return f"{Path(missing).name} is missing"
-        case KeyError():
-            return f"{RUN_FILE}: key {error} is missing"
         case _:
             return str(error).replace(f"{directory}/", "").partition("\n")[0]
 
@@ -272,7 +272,7 @@ def _server(capture: Path) -> tuple[str, proof.Transport]:
     raise CaptureError(f"{capture}: no packet from or to port {PORT}")
 
 
-def _handshakes(directory: Path, run: Mapping[str, Any]) -> list[tuple[int | None, Any, Any]]:
+def _handshakes(directory: Path, run: Run) -> list[tuple[int | None, Any, Any]]:
     """Of a series of handshakes every connection: its index, what is stored and what is dissected, None for nothing."""
     if not any((directory / name).is_file() for name in (HANDSHAKES, OPENINGS)):
         raise ValueError(_nothing(run))
@@ -316,28 +316,30 @@ def _joined(parts: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     ]
 
 
-def _download(directory: Path, run: Mapping[str, Any]) -> list[tuple[int | None, Any, Any]]:
+def _download(directory: Path, run: Run) -> list[tuple[int | None, Any, Any]]:
     """As `_handshakes` of a download, which is looked at as a whole."""
-    evidence = run["evidence"]
-    if not evidence.get("seen"):
+    evidence = run.evidence
+    if not evidence.seen:
         raise ValueError(_nothing(run))
+    if run.link.mtu is None:
+        raise ValueError(f"{RUN_FILE}: key 'link.mtu' is missing")
     capture = directory / CAPTURE
     address, transport = _server(capture)
-    shown = proof.examine(capture, server_ip=address, server_port=PORT, transport=transport, mtu=run["link"]["mtu"])
+    shown = proof.examine(capture, server_ip=address, server_port=PORT, transport=transport, mtu=run.link.mtu)
     seen = shown.model_dump(mode="json")
-    stored = dict(evidence["seen"])
+    stored = dict(evidence.seen)
     for role, direction in (("client", shown.client_to_server), ("server", shown.server_to_client)):
-        if (metric := f"{role}_mean_frame_bytes") in run["metrics"]:
-            stored[metric], seen[metric] = run["metrics"][metric], direction.mean_frame_bytes
-    if "signatures" in evidence:
-        stored["signatures"] = evidence["signatures"]
+        if (mean := getattr(run.metrics, metric := f"{role}_mean_frame_bytes")) is not None:
+            stored[metric], seen[metric] = mean, direction.mean_frame_bytes
+    if evidence.signatures is not None:
+        stored["signatures"] = evidence.signatures
         found = {one.signature for one in _examined(directory, address, transport)}
         seen["signatures"] = sorted(signature for signature in found if signature is not None)
     return [(None, stored, seen)]
 
 
-def _nothing(run: Mapping[str, Any]) -> str:
-    return "nothing is stored of what it showed" + (f"; the run failed: {run['reason']}" if run.get("reason") else "")
+def _nothing(run: Run) -> str:
+    return "nothing is stored of what it showed" + (f"; the run failed: {run.reason}" if run.reason else "")
 
 
 def _compared(stored: Mapping[str, Any] | None, seen: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class EventError(Exception):
 
 class _Event(BaseModel):
     # Fields that the contract does not name are an endpoint's own business.
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     t: Time
     """When the event was written."""

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from quicbed.analysis import comparison
-from quicbed.plan.arms import CAPTURED
+from quicbed.plan.arms import ARMS, CAPTURED
 from quicbed.store import runs
 
 
@@ -48,7 +48,7 @@ def overview(table: pl.DataFrame) -> Sheet:
     known = table.filter(pl.col("status") != runs.UNREADABLE)
     keys = ["testbed", "cpu_model", "experiment", "campaign", "scale"]
     status = pl.col("status")
-    counting = pl.col("arm").is_in(runs.ARMS)
+    counting = pl.col("arm").is_in(ARMS)
     summary = (
         known.group_by(keys)
         .agg(

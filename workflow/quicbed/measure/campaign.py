@@ -21,9 +21,12 @@ from quicbed.base import durable
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
 from quicbed.builds import kit, making
-from quicbed.measure.driver import FORMAT, FREE_BYTES, Attempt, Driver, MeasureError, now, read_run, say
+from quicbed.measure.driver import FREE_BYTES, Attempt, Driver, MeasureError, now, read_run, say
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
+from quicbed.store import record
+from quicbed.store.paths import RUN_FILE
+from quicbed.store.record import Run
 
 
 class Watch(Protocol):
@@ -60,7 +63,7 @@ class Campaign:
         self.warm = False
         self.watch: Watch | None = None
         # what is on disk, read once: only this campaign's driver adds to it
-        self._runs: dict[int, dict[str, list[dict[str, Any]]]] = {}
+        self._runs: dict[int, dict[str, list[Run]]] = {}
         self._planned: dict[int, list[str]] | None = None
 
     # ---- state on disk -------------------------------------------------------------------------------------------
@@ -75,7 +78,7 @@ class Campaign:
                 kit.write_json(file, info)
         campaign = self.directory / "campaign.json"
         if not campaign.exists():
-            kit.write_json(campaign, {"format": FORMAT, "id": self.id, **self.identity})
+            kit.write_json(campaign, {"format": record.FORMAT, "id": self.id, **self.identity})
         durable.remove_leftovers(self.directory)
         session = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
         kit.write_json(
@@ -103,26 +106,26 @@ class Campaign:
         self._planned = planned
         return planned
 
-    def runs(self, block: int) -> dict[str, list[dict[str, Any]]]:
+    def runs(self, block: int) -> dict[str, list[Run]]:
         """Finished runs of a block: cell id -> attempts in order."""
         if block in self._runs:
             return self._runs[block]
-        found: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, list[Run]] = {}
         for file in (self.directory / f"b{block:04d}").glob("*/run.json"):
             run = read_run(file)
-            found.setdefault(run["cell"]["id"], []).append(run)
+            found.setdefault(run.cell.id, []).append(run)
         for attempts in found.values():
-            attempts.sort(key=lambda run: run["attempt"])
+            attempts.sort(key=_number)
         self._runs[block] = found
         return found
 
-    def settled(self, attempts: Sequence[Mapping[str, Any]]) -> bool:
+    def settled(self, attempts: Sequence[Run]) -> bool:
         """Whether a cell of a block needs no further attempt.
 
         Of what is captured besides, where the capture itself delays and uses processor time, frames must not be lost.
         """
-        outcomes = (run for run in attempts if self.failures_are_findings or run["status"] != "failed")
-        if any(not (_lost(run) if run["cell"]["arm"] == CAPTURED else run["contaminated"]) for run in outcomes):
+        outcomes = (run for run in attempts if self.failures_are_findings or run.status != "failed")
+        if any(not (run.host.capture.lost if run.cell.arm == CAPTURED else run.contaminated) for run in outcomes):
             return True
         return len(attempts) > self.driver.project.config.gate.retries
 
@@ -165,14 +168,14 @@ class Campaign:
         parent = self.directory / "excluded"
         earlier = sorted(
             (read_run(file) for file in parent.glob(f"{cell.slug}-{cell.id}.*/run.json")),
-            key=lambda run: run["attempt"],
+            key=_number,
         )
-        if earlier and (earlier[-1]["status"], earlier[-1]["reason"]) == (status, reason):
+        if earlier and (earlier[-1].status, earlier[-1].reason) == (status, reason):
             return
         number = len(earlier)
         with self.driver.stored(parent / f"{cell.slug}-{cell.id}.{number}") as partial:
             run = self._record(cell, Attempt(status=status, reason=reason), block=None, order=None, number=number)
-            kit.write_json(partial / "run.json", run)
+            record.write(partial / RUN_FILE, run)
 
     def measure(self) -> None:
         """Measure what is missing; nothing, where no cell is supported."""
@@ -280,8 +283,8 @@ class Campaign:
         successful: set[str] = set()
         for block in self.blocks():
             for cell, attempts in self.runs(block).items():
-                last[cell] = attempts[-1]["reason"] or ""
-                if any(run["status"] == "ok" for run in attempts):
+                last[cell] = attempts[-1].reason or ""
+                if any(run.status == "ok" for run in attempts):
                     successful.add(cell)
         counting = {cell for cell, known in by_id.items() if known.arm != CAPTURED}
         return {cell: reason for cell, reason in last.items() if cell in counting - successful}
@@ -299,7 +302,7 @@ class Campaign:
             for cell, attempts in self.runs(block).items()
             if cell in by_id
             for run in attempts
-            for text in run.get("contradictions", [])
+            for text in run.contradictions
         ]
         unsuccessful = [
             f"{by_id[cell].slug}: no run succeeded, the last failed: {reason}"
@@ -320,7 +323,7 @@ class Campaign:
             if cell.id in self.excluded or cell.arm == CAPTURED:
                 continue
             runs = [run for block in self.blocks() for run in self.runs(block).get(cell.id, [])]
-            failed = sum(run["status"] == "failed" for run in runs)
+            failed = sum(run.status == "failed" for run in runs)
             if failed:
                 found[cell.slug] = f"{failed} of {len(runs)} runs failed"
         return found
@@ -332,8 +335,7 @@ class Campaign:
     def spent_s(self) -> float:
         """How long the runs so far have taken, as far as the scale limits it."""
         finished = (run for block in self.blocks() for attempts in self.runs(block).values() for run in attempts)
-        spent: float = sum(run["metrics"].get("run_wall_s", 0.0) for run in finished if run["cell"]["arm"] != CAPTURED)
-        return spent
+        return sum(run.metrics.run_wall_s or 0.0 for run in finished if run.cell.arm != CAPTURED)
 
     def precise(self, by_id: Mapping[str, Cell]) -> bool:
         """Whether the contrast's interval is narrow enough for every pair of libraries."""
@@ -356,10 +358,10 @@ class Campaign:
         values: dict[str, list[tuple[int, float]]] = {}
         for block in self.blocks():
             for cell, attempts in self.runs(block).items():
-                good = [run for run in attempts if run["status"] == "ok"]
-                clean = [run for run in good if not run["contaminated"]]
-                if (chosen := (clean[:1] or good[-1:])) and metric in chosen[0]["metrics"]:
-                    values.setdefault(cell, []).append((block, chosen[0]["metrics"][metric]))
+                good = [run for run in attempts if run.status == "ok"]
+                clean = [run for run in good if not run.contaminated]
+                if (chosen := (clean[:1] or good[-1:])) and (value := getattr(chosen[0].metrics, metric)) is not None:
+                    values.setdefault(cell, []).append((block, value))
         return values
 
     def warm_up(self, active: Sequence[Cell]) -> None:
@@ -375,12 +377,12 @@ class Campaign:
                     attempt = self.driver.execute(
                         cell, self.experiment.workload, scale_of(cell, self.scale), self.experiment.link, directory
                     )
-                    run = self._record(cell, attempt, block=None, order=None, number=number)
-                    run["cell"] |= {"arm": "warm-up"}
+                    named = {"arm": "warm-up"}
+                    run = self._record(cell, attempt, block=None, order=None, number=number, named=named)
                     self.driver.keep(run, directory, begin)
                 number += 1
 
-    def measure_once(self, cell: Cell, block: int, order: int, number: int) -> dict[str, Any]:
+    def measure_once(self, cell: Cell, block: int, order: int, number: int) -> Run:
         """One stored run."""
         if shutil.disk_usage(self.directory).free < FREE_BYTES:
             raise MeasureError(
@@ -412,7 +414,7 @@ class Campaign:
                 attempt.contamination += settled.contamination
                 self._attest(cell, attempt)
             run = self._record(cell, attempt, block=block, order=order, number=number)
-            self.driver.keep(run, directory, begin)
+            run = self.driver.keep(run, directory, begin)
         runs.setdefault(cell.id, []).append(run)
         return run
 
@@ -428,7 +430,7 @@ class Campaign:
         if cell.id in self.proofs:
             attempt.evidence["proof"] = self.proofs[cell.id]
 
-    def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> dict[str, Any]:
+    def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> Run:
         if cell.arm == PRIMITIVES:
             workload: dict[str, Any] = {"kind": PRIMITIVES, "bytes": None, "connections": None}
         else:
@@ -449,22 +451,21 @@ class Campaign:
         )
 
 
-def _summary(run: Mapping[str, Any]) -> str:
-    if run["status"] != "ok":
-        return f"{run['status']}: {run['reason']}"
-    metrics = run["metrics"]
-    if "goodput_mbps" in metrics:
-        text = f"{metrics['goodput_mbps'] / 1000:.2f} Gbit/s"
-    elif "ttfb_ms" in metrics:
-        text = f"TTFB {metrics['ttfb_ms']:.2f} ms"
+def _summary(run: Run) -> str:
+    if run.status != "ok":
+        return f"{run.status}: {run.reason}"
+    metrics = run.metrics
+    if metrics.goodput_mbps is not None:
+        text = f"{metrics.goodput_mbps / 1000:.2f} Gbit/s"
+    elif metrics.ttfb_ms is not None:
+        text = f"TTFB {metrics.ttfb_ms:.2f} ms"
     else:
-        text = f"{metrics['wall_s']:.1f} s"
-    return text + (" (contaminated)" if run["contaminated"] else "")
+        text = f"{metrics.wall_s or 0:.1f} s"
+    return text + (" (contaminated)" if run.contaminated else "")
 
 
-def _lost(run: Mapping[str, Any]) -> bool:
-    """Whether frames are missing in the capture of a run."""
-    return bool(run["host"].get("capture", {}).get("lost"))
+def _number(run: Run) -> int:
+    return run.attempt or 0
 
 
 def _condition(cell: Cell) -> tuple[float, str]:

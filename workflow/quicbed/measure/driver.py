@@ -40,14 +40,15 @@ from quicbed.plan.cells import (
     load_of,
     workload_of,
 )
-from quicbed.store import stacks, symbols
+from quicbed.store import record, stacks, symbols
 from quicbed.store.details import OPENINGS
+from quicbed.store.paths import RUN_FILE
+from quicbed.store.record import Run, RunsError
 from quicbed.testbed import Capture, Confined, Exit, Host, HostLostError, LinkSettings, Process, Testbed, TestbedError
 from quicbed.wire import handshake, proof, tshark
 from quicbed.wire.pcap import Capture as CaptureFile
 from quicbed.wire.pcap import CaptureError
 
-FORMAT = 2
 PORT = 4433
 SERVER_NAME = "server"
 SUITES = {
@@ -78,7 +79,7 @@ LINK_POLL = 0.5
 PRIMITIVES_MS = 20
 FREE_BYTES = 500 * 2**20
 _NOT_TRIED = "perf was not tried"
-_OWN_FILES = frozenset({"run.json", "handshakes.json", OPENINGS})
+_OWN_FILES = frozenset({RUN_FILE, "handshakes.json", OPENINGS})
 """Files of a run's directory that only the driver writes, after its programs have ended."""
 # Hundreds of counters, of which a run keeps those that moved.
 _DETAIL = re.compile(r"(client|server)\.(netstat|ethtool)\.")
@@ -219,7 +220,7 @@ class Driver:
         # whether the generator may be sending, also what it was not asked for
         self._sending = False
         self._perf_problem: str | None = _NOT_TRIED
-        self.watcher: Callable[[Mapping[str, Any]], None] | None = None
+        self.watcher: Callable[[Run], None] | None = None
         """Called with every run that is kept."""
 
     # ---- one run -------------------------------------------------------------------------------------------------
@@ -1125,11 +1126,12 @@ class Driver:
         link: Link,
         workload: Mapping[str, Any],
         number: int,
+        named: Mapping[str, str | None] | None = None,
         **place: Any,
-    ) -> dict[str, Any]:
-        """The run.json of an attempt."""
-        return {
-            "format": FORMAT,
+    ) -> Run:
+        """What is kept of an attempt; the cell is kept with what else it is *named*."""
+        values = {
+            "format": record.FORMAT,
             "testbed": {
                 "name": self.project.config.testbed,
                 "kind": self.project.testbed.kind,
@@ -1146,7 +1148,7 @@ class Driver:
             "experiment": experiment,
             "campaign": campaign,
             "scale": self.project.config.scale,
-            "cell": cell.as_dict(),
+            "cell": cell.as_dict() | dict(named or {}),
             "seed": self.project.config.seed,
             "client": cell.client.as_dict(),
             "server": cell.server.as_dict(),
@@ -1164,6 +1166,7 @@ class Driver:
             "attempt": number,
             **place,
         }
+        return record.made(values)
 
     @contextlib.contextmanager
     def stored(self, directory: Path) -> Iterator[Path]:
@@ -1183,12 +1186,14 @@ class Driver:
             raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
         durable.move(partial, directory)
 
-    def keep(self, run: dict[str, Any], directory: Path, begin: float) -> None:
-        """Write run.json, with all the seconds that the run took since *begin* (monotonic)."""
-        run["metrics"]["spent_s"] = time.monotonic() - begin
-        kit.write_json(directory / "run.json", run)
+    def keep(self, run: Run, directory: Path, begin: float) -> Run:
+        """Write run.json; returns the run with all the seconds that it took since *begin* (monotonic)."""
+        metrics = run.metrics.model_copy(update={"spent_s": time.monotonic() - begin})
+        run = run.model_copy(update={"metrics": metrics})
+        record.write(directory / RUN_FILE, run)
         if self.watcher is not None:
             self.watcher(run)
+        return run
 
     # ---- proofs --------------------------------------------------------------------------------------------------
 
@@ -1224,12 +1229,10 @@ class Driver:
         done = sorted(parent.glob(f"[!.]*-{proof_id}.*/run.json"))
         for file in done:
             stored = read_run(file)
-            if stored["status"] == "unsupported":
-                return Verdict(proof_id, stored["status"], stored["reason"], transferred=False)
+            if stored.status == "unsupported":
+                return Verdict(proof_id, stored.status, stored.reason, transferred=False)
             # looked at again, because what examines captures may have changed since
-            if stored["status"] == "ok" and (
-                handshakes or not self._examine(cell, file.parent / "capture.pcap", mtu)[1]
-            ):
+            if stored.status == "ok" and (handshakes or not self._examine(cell, file.parent / "capture.pcap", mtu)[1]):
                 return Verdict(proof_id, "ok", None, transferred=True)
         size, count = proof_size(cell, workload.kind)
         # an attempt that was lost with a host has left none of its number
@@ -1315,8 +1318,8 @@ class Driver:
                 block=None,
                 order=None,
                 number=number,
+                named={"id": proof_id, "arm": "proof", "baseline": None},
             )
-            run["cell"] |= {"id": proof_id, "arm": "proof", "baseline": None}
             self.keep(run, directory, begin)
         return attempt, transferred
 
@@ -1457,14 +1460,12 @@ def proof_size(cell: Cell, kind: str) -> tuple[int, int]:
     return PROOF_BYTES_LARGE if cell.variant.get("mtu") else PROOF_BYTES, 1
 
 
-def read_run(file: Path) -> dict[str, Any]:
+def read_run(file: Path) -> Run:
     """A stored run.json; raises MeasureError naming a damaged one."""
     try:
-        run: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        run["cell"]["id"], run["status"], run["attempt"]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        return record.read(file)
+    except RunsError as error:
         raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
-    return run
 
 
 def expectations(project: Project, cell: Cell) -> dict[str, Any]:

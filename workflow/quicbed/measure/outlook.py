@@ -24,12 +24,14 @@ from quicbed.base.environment import STARTED
 from quicbed.builds import kit, making
 from quicbed.config.model import Project
 from quicbed.measure.campaign import Campaign
-from quicbed.measure.driver import FORMAT, MeasureError, proof_link, proof_size, read_run, say
+from quicbed.measure.driver import MeasureError, proof_link, proof_size, read_run, say
 from quicbed.plan import estimate
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, as_proven, builds_needed, link_of, workload_of
 from quicbed.plan.forecast import AGAIN, AGAIN_BUSY, EVERYTHING, Left, Pace, Repeats, Span, Work, blocks_needed
 from quicbed.store import runs
+from quicbed.store.paths import RUN_FILE
+from quicbed.store.record import Run
 
 LOOK_S, LOOKS = 1.0, 20
 """How long is looked at what else the machine does, and how often in that time."""
@@ -93,27 +95,30 @@ class Works:
         variant = as_proven(cell, kind).variant
         return self._work(kind, "proof", libraries, variant, (link.mode, link.mtu, link.rate_mbit), size, count)
 
-    def stored(self, run: Mapping[str, Any]) -> tuple[Work, float, float | None] | None:
+    def stored(self, run: Run) -> tuple[Work, float, float | None] | None:
         """A finished run, all the seconds it took, and those of its transfer; None where it does not tell."""
-        metrics, arm, workload = run["metrics"], run["cell"]["arm"], run["workload"]
-        if "run_wall_s" not in metrics:
+        metrics, arm, workload, link = run.metrics, run.cell.arm, run.workload, run.link
+        if metrics.run_wall_s is None or workload.kind is None:
             return None
-        spent = metrics.get("spent_s", metrics["run_wall_s"] + (PROOF_BESIDES_S if arm == "proof" else 0.0))
+        spent = metrics.spent_s
+        if spent is None:
+            spent = metrics.run_wall_s + (PROOF_BESIDES_S if arm == "proof" else 0.0)
+        # as the cells of a plan have it: what was not varied is not there
+        variant = run.variant.model_dump(exclude_unset=True)
         if arm == PRIMITIVES:
-            return self._primitives(run["client"]["library"], run["variant"]), spent, None
-        extra = arm if arm in (CAPTURED, "proof") else "perf" if "perf" in run["host"] else ""
-        link = run["link"]
+            return self._primitives(run.client.library, variant), spent, None
+        extra = arm if arm in (CAPTURED, "proof") else "perf" if run.host.perf else ""
         work = self._work(
-            workload["kind"],
+            workload.kind,
             extra,
-            (run["client"]["library"], run["server"]["library"]),
-            run["variant"],
-            (link["mode"], link["mtu"], link["rate_mbit"]),
-            workload["bytes"] or 0,
-            workload["connections"] or 1,
-            pinged="ping" in run["host"],
+            (run.client.library, run.server.library),
+            variant,
+            (link.mode, link.mtu, link.rate_mbit),
+            workload.bytes or 0,
+            workload.connections or 1,
+            pinged=run.host.ping.sent is not None,
         )
-        return work, spent, metrics.get("wall_s") if run["status"] == "ok" else None
+        return work, spent, metrics.wall_s if run.status == "ok" else None
 
     def _primitives(self, library: str, variant: Mapping[str, Any]) -> Work:
         names = [name for names in variant.values() for name in names]
@@ -154,16 +159,16 @@ def _text(variant: Mapping[str, Any]) -> str:
     return json.dumps(variant, sort_keys=True)
 
 
-def _past(directory: Path, host_id: str) -> Iterator[dict[str, Any]]:
+def _past(directory: Path, host_id: str) -> Iterator[Run]:
     """The newest runs of a host below *directory*, in the order in which they were measured."""
-    files = ((file.stat().st_mtime, file) for file in directory.glob("*/*/**/run.json"))
+    files = ((file.stat().st_mtime, file) for file in directory.glob(f"*/*/**/{RUN_FILE}"))
     found = []
     for _, file in sorted(files)[-PAST_RUNS:]:
         with contextlib.suppress(MeasureError):  # who reads it for its results says so
             run = read_run(file)
-            if run.get("format") == FORMAT and run["testbed"]["host_id"] == host_id:
+            if run.testbed.host_id == host_id and run.started_at is not None:
                 found.append(run)
-    yield from sorted(found, key=lambda run: run["started_at"])
+    yield from sorted(found, key=lambda run: str(run.started_at))
 
 
 @dataclass(frozen=True)
@@ -231,7 +236,7 @@ class Outlook:
         others = Pace(forgets=False)
         if shipped.is_dir():
             for _, run in runs.scan(shipped):
-                if not isinstance(run, runs.RunsError):
+                if isinstance(run, Run):
                     self._learn(others, run)
         self._pace = Pace(others, slowdown=self._busy.slowdown)
         for run in _past(driver.raw, driver.facts["host_id"]):
@@ -241,15 +246,15 @@ class Outlook:
             self._counted = _count(driver.raw)
             self._analysed = _analysed(self._project)
 
-    def _learn(self, pace: Pace, run: Mapping[str, Any]) -> None:
+    def _learn(self, pace: Pace, run: Run) -> None:
         if (told := self._works.stored(run)) is not None:
             pace.saw(*told)
 
-    def saw(self, run: Mapping[str, Any]) -> None:
+    def saw(self, run: Run) -> None:
         """A run was finished on this machine."""
         self._learn(self._pace, run)
-        if run.get("block") is not None and run["cell"]["arm"] not in (CAPTURED, PRIMITIVES):
-            self._repeats.saw(spoilt=run["contaminated"])
+        if run.block is not None and run.cell.arm not in (CAPTURED, PRIMITIVES):
+            self._repeats.saw(spoilt=bool(run.contaminated))
 
     def _others(self) -> Iterator[Left]:
         """What is left of other experiments of this run of the workflow that are not finished."""

@@ -1,6 +1,9 @@
-"""Arms of cells that are no part of a comparison."""
+"""Arms of cells: what is compared, and what is measured besides."""
 
 from __future__ import annotations
+
+ARMS = ("main", "aa", "control")
+"""What is measured in blocks and compared. Other arms, warm-up and proof too, are recorded but count for nothing."""
 
 PRIMITIVES = "primitives"
 """Arm and label of the cells in which a library's primitives are timed."""

@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 from quicbed.base import durable, untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.figures.sheets import Sheet
+from quicbed.store import record
 from quicbed.store.paths import ARCHIVE_SUFFIX, CAPTURE, KEYS, PORT, RUN_FILE, directories
-from quicbed.store.runs import RunsError, own
+from quicbed.store.record import RunsError
+from quicbed.store.runs import own
 from quicbed.wire import tshark
 from quicbed.wire.tshark import TsharkError
 
@@ -160,19 +162,14 @@ def _shown(content: bytes | UntrustedError) -> Handshake | None:
     if isinstance(content, UntrustedError):
         return None
     try:
-        run = untrusted.parse(content)
-        variant = run["variant"]
-        library = run["client"]["library"]
-        plain = not variant.get("retry") and not variant.get("rtt_ms") and variant.get("initial_size") in (None, 1200)
-        if run["status"] != "ok" or run["cell"]["arm"] != "proof" or run["workload"]["kind"] != "handshake":
-            return None
-        return (
-            Handshake(library, str(variant["group"]), str(variant["signature"]))
-            if plain and library == run["server"]["library"]
-            else None
-        )
-    except (UntrustedError, LookupError, TypeError, AttributeError):
+        run = record.parse(content)
+    except RunsError:
         return None
+    variant, library = run.variant, run.client.library
+    plain = not variant.retry and not variant.rtt_ms and variant.initial_size in (None, 1200)
+    if run.status != "ok" or run.cell.arm != "proof" or run.workload.kind != "handshake" or not plain:
+        return None
+    return Handshake(library, str(variant.group), str(variant.signature)) if library == run.server.library else None
 
 
 def _unpacked(raw: Path, target: Path, wanted: Handshake) -> bool:

@@ -25,7 +25,7 @@ from quicbed.base import durable, untrusted
 from quicbed.claims import claims_report, papers, published_claims, verdicts
 from quicbed.config.model import Project
 from quicbed.figures.sheets import Sheet, latency_summary, overview, summary
-from quicbed.plan.arms import CAPTURED
+from quicbed.plan.arms import ARMS, CAPTURED
 from quicbed.report import workflow_report
 from quicbed.store import details, provenance, runs
 
@@ -66,7 +66,7 @@ def write(
     # what cannot be measured cannot be captured either, and capturing takes processor time
     measured = table.filter(pl.col("arm") != CAPTURED)
     experiments = [
-        _experiment(table, name) for name in table.filter(pl.col("arm").is_in(runs.ARMS))["experiment"].unique().sort()
+        _experiment(table, name) for name in table.filter(pl.col("arm").is_in(ARMS))["experiment"].unique().sort()
     ]
     claims_page = _claims(project, artifacts, raw, table, beside, published or {}) if project else None
     figures = _figures(artifacts, table)
@@ -135,7 +135,7 @@ def _experiment(table: pl.DataFrame, name: str) -> dict[str, Any] | None:
         sheet = latency_summary(comparison.figure_table(campaign, "ttfb_ms"))
     else:
         sheet = summary(comparison.figure_table(campaign))
-    others = table.filter((pl.col("experiment") == name) & pl.col("arm").is_in(runs.ARMS))
+    others = table.filter((pl.col("experiment") == name) & pl.col("arm").is_in(ARMS))
     return {
         "name": name,
         "campaign": first["campaign"],

@@ -19,8 +19,10 @@ from polars.exceptions import PolarsError
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import PRIMITIVES
+from quicbed.store import record
 from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
-from quicbed.store.runs import RunsError, archived, own, write_parquet
+from quicbed.store.record import Run, RunsError
+from quicbed.store.runs import archived, own, write_parquet
 
 FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
 OPENINGS = "openings.json"
@@ -119,15 +121,15 @@ def read(root: Path) -> Details:
     problems: list[str] = []
     for origin, files in _scan(root, problems):
         try:
-            run = _json(files, RUN_FILE)
-            if run["status"] != "ok":
+            run = record.parse(_file(files, RUN_FILE))
+            if run.status != "ok":
                 continue
-            kind = run["workload"]["kind"]
+            kind = run.workload.kind
             if kind == PRIMITIVES:
                 primitives.append(_frame(_primitives(origin, run, files), PRIMITIVE_TIMES))
-            elif kind == "handshake" and run["cell"]["arm"] == "proof":
+            elif kind == "handshake" and run.cell.arm == "proof":
                 handshakes.append(_frame(_handshakes(origin, run, files), HANDSHAKES))
-            elif kind == "handshake" and run["block"] is not None:
+            elif kind == "handshake" and run.block is not None:
                 connections.append(_frame(_connections(origin, run, files), CONNECTIONS))
         except KeyError as error:
             problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {error} is missing")
@@ -203,16 +205,16 @@ def _json(files: Files, name: str) -> Any:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _place(origin: str, run: Mapping[str, Any]) -> dict[str, Any]:
+def _place(origin: str, run: Run) -> dict[str, Any]:
     return {
-        "testbed": run["testbed"]["name"],
-        "experiment": run["experiment"],
-        "campaign": run["campaign"],
-        "library": run["client"]["library"],
-        "build": run["client"]["build"],
-        "arm": run["cell"]["arm"],
-        "cell": run["cell"]["id"],
-        "block": run["block"],
+        "testbed": run.testbed.name,
+        "experiment": run.experiment,
+        "campaign": run.campaign,
+        "library": run.client.library,
+        "build": run.client.build,
+        "arm": run.cell.arm,
+        "cell": run.cell.id,
+        "block": run.block,
         "origin": origin,
     }
 
@@ -232,7 +234,7 @@ def _some(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return events
 
 
-def _connections(origin: str, run: Mapping[str, Any], files: Files) -> list[dict[str, Any]]:
+def _connections(origin: str, run: Run, files: Files) -> list[dict[str, Any]]:
     clients = _some(_events("client.jsonl", files, "connection"), "connection")
     servers = _events("server.jsonl", files, "connection")
     # an external server reports none
@@ -279,7 +281,7 @@ def _cpu_ms(connection: Mapping[str, Any]) -> float | None:
     return None if user is None or system is None else (user + system) / 1e6
 
 
-def _primitives(origin: str, run: Mapping[str, Any], files: Files) -> list[dict[str, Any]]:
+def _primitives(origin: str, run: Run, files: Files) -> list[dict[str, Any]]:
     place = _place(origin, run)
     return [
         place
@@ -294,14 +296,14 @@ def _primitives(origin: str, run: Mapping[str, Any], files: Files) -> list[dict[
     ]
 
 
-def _handshakes(origin: str, run: Mapping[str, Any], files: Files) -> list[dict[str, Any]]:
+def _handshakes(origin: str, run: Run, files: Files) -> list[dict[str, Any]]:
     rows = []
     for one in _json(files, "handshakes.json"):
         row: dict[str, Any] = {
-            "testbed": run["testbed"]["name"],
-            "library": run["client"]["library"],
-            "build": run["client"]["build"],
-            "proof": run["cell"]["id"],
+            "testbed": run.testbed.name,
+            "library": run.client.library,
+            "build": run.client.build,
+            "proof": run.cell.id,
             "origin": origin,
             "index": one["index"],
             "handshake_bytes": one["client"]["bytes"] + one["server"]["bytes"],
@@ -320,7 +322,7 @@ def _handshakes(origin: str, run: Mapping[str, Any], files: Files) -> list[dict[
         # Without a round-trip time acknowledgements overtake the flight that they would have to wait for.
         row["waits"] = (
             max((one["server_flights"] or 1) - 1, 0)
-            if run["link"].get("rtt_ms")
+            if run.link.rtt_ms
             else row.get("round_trips_blocked", 0) + one["retry"] + one["hello_retry_request"]
         )
         # captures that were read before public keys were looked at do not tell theirs

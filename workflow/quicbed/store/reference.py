@@ -11,11 +11,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from quicbed.config.model import ConfigError, Project
-from quicbed.store import tarball
+from quicbed.store import record, tarball
 from quicbed.store.paths import CAPTURE, KEYS, RUN_FILE
+from quicbed.store.record import Variant
 
 LEFT_OUT = "left-out.json"
 """Name in the archive of the list of files that were not packed."""
@@ -69,16 +69,16 @@ def _packed_captures(captures: Iterable[Path]) -> set[Path]:
     kept = set()
     downloads: dict[str, tuple[int, Path]] = {}
     for capture in captures:
-        run = json.loads((capture.parent / RUN_FILE).read_text(encoding="utf-8"))
-        variant = run["variant"]
-        if run["status"] != "ok" or run["cell"]["arm"] != "proof":
+        run = record.read(capture.parent / RUN_FILE)
+        if run.status != "ok" or run.cell.arm != "proof":
             continue
-        if run["workload"]["kind"] == "handshake":
-            if _is_shown(variant):
+        if run.workload.kind == "handshake":
+            if _is_shown(run.variant):
                 kept.add(capture)
             continue
         # buffers are within the hosts, and change nothing on the wire
-        key = json.dumps({name: value for name, value in variant.items() if name != "receive_buffer"}, sort_keys=True)
+        varied = run.variant.model_dump(exclude_unset=True, exclude={"receive_buffer"})
+        key = json.dumps(varied, sort_keys=True)
         one = (capture.stat().st_size, capture)
         downloads[key] = min(downloads.get(key, one), one)
     room = DOWNLOADS_BYTES
@@ -89,18 +89,16 @@ def _packed_captures(captures: Iterable[Path]) -> set[Path]:
     return kept
 
 
-def _is_shown(variant: dict[str, Any]) -> bool:
-    plain = not variant["retry"] and not variant["rtt_ms"] and variant["initial_size"] in (None, 1200)
-    return plain and (variant["group"], variant["signature"]) in SHOWN
+def _is_shown(variant: Variant) -> bool:
+    plain = not variant.retry and not variant.rtt_ms and variant.initial_size in (None, 1200)
+    return plain and (variant.group, variant.signature) in SHOWN
 
 
 def _proofs(campaign: Path) -> list[Path]:
     """Directories of the proofs that the runs of a campaign name."""
-    named = set()
-    for file in campaign.glob("b[0-9]*/*/run.json"):
-        named.add(json.loads(file.read_text(encoding="utf-8"))["evidence"].get("proof"))
-    found = (campaign.parents[1] / "proofs").glob("*/[!.]*/run.json")
-    return [file.parent for file in found if json.loads(file.read_text(encoding="utf-8"))["cell"]["id"] in named]
+    named = {record.read(file).evidence.proof for file in campaign.glob(f"b[0-9]*/*/{RUN_FILE}")}
+    found = (campaign.parents[1] / "proofs").glob(f"*/[!.]*/{RUN_FILE}")
+    return [file.parent for file in found if record.read(file).cell.id in named]
 
 
 def _newest(project: Project, name: str) -> Path:

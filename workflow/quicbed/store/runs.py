@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Container, Iterator, Set
+from collections.abc import Container, Iterator, Mapping, Set
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,22 +20,14 @@ import polars as pl
 
 from quicbed.base import durable, untrusted
 from quicbed.base.untrusted import UntrustedError
-from quicbed.store import provenance
+from quicbed.plan.arms import ARMS
+from quicbed.store import provenance, record
 from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
+from quicbed.store.record import ROLES, Run, RunsError
 
-FORMATS = (1, 2)
 RAW_VARIABLE, TABLE_VARIABLE = "QUICBED_RAW", "QUICBED_TABLE"
-STATUSES = ("ok", "failed", "unsupported")
 UNREADABLE = "unreadable"
-ARMS = ("main", "aa", "control")
-"""What is measured in blocks. Other arms, warm-up and proof, are recorded but count for nothing."""
 BYTES_PER_GIB = 2**30
-LARGEST = 1e18
-"""A number in run.json beyond this is no measurement, and a ratio of two such might not be finite."""
-
-
-class RunsError(ValueError):
-    """Runs that cannot be read, in one line: a run.json that is truncated, corrupt or not ours."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +37,11 @@ class Column:
     name: str
     dtype: pl.DataType
     key: str
-    required: bool = False
 
 
 def _endpoint(role: str) -> list[Column]:
     return [
-        Column(f"{role}_{field}", pl.String(), f"{role}.{field}", required=True)
+        Column(f"{role}_{field}", pl.String(), f"{role}.{field}")
         for field in ("library", "flavour", "version", "build")
     ]
 
@@ -72,26 +63,26 @@ def _packets(role: str) -> list[Column]:
 
 
 COLUMNS: list[Column] = [
-    Column("testbed", pl.String(), "testbed.name", required=True),
-    Column("testbed_kind", pl.String(), "testbed.kind", required=True),
+    Column("testbed", pl.String(), "testbed.name"),
+    Column("testbed_kind", pl.String(), "testbed.kind"),
     Column("host_id", pl.String(), "testbed.host_id"),
     Column("cpu_model", pl.String(), "testbed.cpu_model"),
     Column("cpus", pl.Int64(), "testbed.cpus"),
     Column("kernel", pl.String(), "testbed.kernel"),
-    Column("experiment", pl.String(), "experiment", required=True),
-    Column("campaign", pl.String(), "campaign", required=True),
-    Column("scale", pl.String(), "scale", required=True),
+    Column("experiment", pl.String(), "experiment"),
+    Column("campaign", pl.String(), "campaign"),
+    Column("scale", pl.String(), "scale"),
     Column("block", pl.Int64(), "block"),
     Column("order", pl.Int64(), "order"),
     Column("attempt", pl.Int64(), "attempt"),
     Column("seed", pl.Int64(), "seed"),
-    Column("cell", pl.String(), "cell.id", required=True),
-    Column("slug", pl.String(), "cell.slug", required=True),
-    Column("arm", pl.String(), "cell.arm", required=True),
-    Column("label", pl.String(), "cell.label", required=True),
+    Column("cell", pl.String(), "cell.id"),
+    Column("slug", pl.String(), "cell.slug"),
+    Column("arm", pl.String(), "cell.arm"),
+    Column("label", pl.String(), "cell.label"),
     Column("baseline", pl.String(), "cell.baseline"),
-    Column("library", pl.String(), "client.library", required=True),
-    Column("flavour", pl.String(), "client.flavour", required=True),
+    Column("library", pl.String(), "client.library"),
+    Column("flavour", pl.String(), "client.flavour"),
     *_endpoint("client"),
     *_endpoint("server"),
     Column("cipher", pl.String(), "variant.cipher"),
@@ -108,7 +99,7 @@ COLUMNS: list[Column] = [
     Column("workload", pl.String(), "workload.kind"),
     Column("workload_bytes", pl.Int64(), "workload.bytes"),
     Column("connections", pl.Int64(), "workload.connections"),
-    Column("status", pl.String(), "status", required=True),
+    Column("status", pl.String(), "status"),
     Column("reason", pl.String(), "reason"),
     Column("contaminated", pl.Boolean(), "contaminated"),
     Column("goodput_mbps", pl.Float64(), "metrics.goodput_mbps"),
@@ -222,17 +213,10 @@ SORT = [
 ]
 """A total order (origins are unique), so that the same runs always give the same file."""
 
-_PARTS = {column.key: column.key.split(".") for column in COLUMNS}
-
-_PYTHON_TYPES: dict[type[pl.DataType], tuple[type, ...]] = {
-    pl.String: (str,),
-    pl.Int64: (int,),
-    pl.Float64: (int, float),
-    pl.Boolean: (bool,),
-}
+_VALUES = {column.name: attrgetter(column.key) for column in COLUMNS}
 
 
-def scan(root: Path, experiment: str = "") -> Iterator[tuple[str, dict[str, Any] | RunsError]]:
+def scan(root: Path, experiment: str = "") -> Iterator[tuple[str, Run | RunsError]]:
     """Every run below *root* with its origin, in the order of the paths.
 
     *root* is ``raw``, one testbed's directory in it, where *experiment* may limit it to one, or ``raw/reference``. A
@@ -267,87 +251,61 @@ def own(directories: Set[str]) -> list[str]:
     )
 
 
-def _scan_archive(path: Path, origin: str) -> Iterator[tuple[str, dict[str, Any] | RunsError]]:
-    runs: dict[str, dict[str, Any] | RunsError] = {}
+def _scan_archive(path: Path, origin: str) -> Iterator[tuple[str, Run | RunsError]]:
+    found: dict[str, Run | RunsError] = {}
     damage = None
     try:
         for directory, _, content in archived(path, {RUN_FILE}):
-            runs[directory] = _told(content) if isinstance(content, UntrustedError) else _parse(content)
+            found[directory] = _told(content) if isinstance(content, UntrustedError) else _run(content)
     except UntrustedError as error:
-        damage = RunsError(f"damaged archive, {len(runs)} runs read: {error}")
-    if not runs and damage is None:
+        damage = RunsError(f"damaged archive, {len(found)} runs read: {error}")
+    if not found and damage is None:
         damage = RunsError(f"archive without a {RUN_FILE}")
     if damage is not None:
         yield origin, damage
-    for directory in own(runs.keys()):
-        yield f"{origin}!{directory}", runs[directory]
+    for directory in own(found.keys()):
+        yield f"{origin}!{directory}", found[directory]
 
 
 def _told(error: UntrustedError) -> RunsError:
     return RunsError(f"{RUN_FILE}: {error}")
 
 
-def _load(file: Path) -> dict[str, Any] | RunsError:
+def _run(content: bytes) -> Run | RunsError:
     try:
-        return _parse(untrusted.read(file))
-    except UntrustedError as error:
-        return _told(error)
+        return record.parse(content)
+    except RunsError as error:
+        return error
 
 
-def _parse(content: bytes) -> dict[str, Any] | RunsError:
+def _load(file: Path) -> Run | RunsError:
     try:
-        document = untrusted.parse(content)
-    except UntrustedError as error:
-        return _told(error)
-    if not isinstance(document, dict) or "format" not in document:
-        return RunsError(f"{RUN_FILE}: not a run of quicbed: no key 'format'")
-    if document["format"] not in FORMATS:
-        known = " and ".join(map(str, FORMATS))
-        return RunsError(f"{RUN_FILE}: format {document['format']!r:.60}, this version reads formats {known}")
-    if document["format"] == 1 and isinstance(metrics := document.get("metrics"), dict):
-        # what format 1 calls ttfb_ms ends with the first byte of content
-        document["metrics"] = metrics | {
-            "ttfb_ms": metrics.get("handshake_ms"),
-            "first_byte_ms": metrics.get("ttfb_ms"),
-        }
-    return document
+        return record.read(file)
+    except RunsError as error:
+        return error
 
 
-def row(origin: str, run: dict[str, Any]) -> dict[str, Any]:
-    """The row of one run; a `RunsError` names the key that is missing or of a wrong type."""
-    values = {column.name: _value(run, column) for column in COLUMNS}
-    if values["status"] not in STATUSES:
-        raise RunsError(f"{RUN_FILE}: status {values['status']!r:.60} is none of {', '.join(STATUSES)}")
-    if values["status"] == "ok" and values["arm"] in ARMS and values["block"] is None:
-        raise RunsError(f"{RUN_FILE}: key 'block' is missing")
-    if values["status"] == "ok" and values["workload"] == "handshake" and not values["ttfb_ms"]:
-        raise RunsError(f"{RUN_FILE}: a finished run without a positive 'metrics.ttfb_ms'")
-    if values["status"] == "ok" and values["workload"] == "bulk":
-        for name in ("goodput_mbps", "bytes"):
-            if values[name] is None or values[name] <= 0:
-                raise RunsError(f"{RUN_FILE}: a finished run without a positive 'metrics.{name}'")
-    values["contaminated"] = bool(values["contaminated"])
-    gates = run.get("contamination") or []
-    if not isinstance(gates, list):
-        raise RunsError(f"{RUN_FILE}: key 'contamination' is no list")
-    values["contamination"] = "; ".join(map(str, gates)) or None
-    for role in ("client", "server"):
+def row(origin: str, run: Run) -> dict[str, Any]:
+    """The row of one run; a `RunsError` names the counter that is none."""
+    values: dict[str, Any] = {name: value(run) for name, value in _VALUES.items()}
+    values["contaminated"] = bool(run.contaminated)
+    values["contamination"] = "; ".join(run.contamination) or None
+    for role in ROLES:
         cpu, received = values[f"{role}_cpu_s"], values["bytes"]
         values[f"{role}_cpu_s_per_gib"] = cpu * BYTES_PER_GIB / received if cpu and received else None
-    values |= _counted(run)
-    values["started_at"] = _started_at(run)
+        values[f"{role}_cpu_samples"] = getattr(run.host.cpu, role).samples
+    values |= _counted(run.host.delta)
+    values["started_at"] = run.started_at
     values["source"] = origin.partition("!")[0] if "!" in origin else _campaign_directory(origin)
     values["origin"] = origin
     return values
 
 
-def _counted(run: dict[str, Any]) -> dict[str, Any]:
+def _counted(delta: Mapping[str, float | None]) -> dict[str, Any]:
     """What the kernel counted while a run lasted."""
-    delta = _object(run, "host.delta")
     values: dict[str, Any] = {name: _count(delta, key) for name, key in _LOST.items()}
-    for role in ("client", "server"):
+    for role in ROLES:
         values |= {f"{role}_{name}": _count(delta, f"{role}.{key}") for name, key in _UDP.items()}
-        values[f"{role}_cpu_samples"] = _samples(run, role)
     parts = ((key.split(".", 2), key) for key in sorted(delta))
     moved = [
         {"role": part[0], "tool": part[1], "counter": part[2], "delta": _count(delta, key)}
@@ -357,76 +315,16 @@ def _counted(run: dict[str, Any]) -> dict[str, Any]:
     return values | {"counters": moved or None}
 
 
-def _object(run: dict[str, Any], key: str) -> dict[str, Any]:
-    """The object at a dotted key, an empty one where there is none."""
-    found = run
-    for part in key.split("."):
-        value = found.get(part) or {}
-        if not isinstance(value, dict):
-            raise RunsError(f"{RUN_FILE}: key '{key}' is no object")
-        found = value
-    return found
-
-
-def _samples(run: dict[str, Any], role: str) -> list[float] | None:
-    samples = _object(run, f"host.cpu.{role}").get("samples")
-    numbers = isinstance(samples, list) and all(type(one) in (int, float) and abs(one) <= LARGEST for one in samples)
-    if samples is not None and not numbers:
-        raise RunsError(f"{RUN_FILE}: key 'host.cpu.{role}.samples' is no list of numbers")
-    return samples
-
-
-def _count(delta: dict[str, Any], key: str) -> int | None:
+def _count(delta: Mapping[str, float | None], key: str) -> int | None:
     value = delta.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or abs(value) >= 1 << 63:
+    if value is not None and value != int(value):
         raise RunsError(f"{RUN_FILE}: key 'host.delta': '{key}' is {value!r:.60}, no count")
-    return int(value)
+    return None if value is None else int(value)
 
 
 def _campaign_directory(origin: str) -> str:
     """``raw/<testbed>`` of ``raw/<testbed>/<experiment>/<campaign>/<block>/<run>``."""
     return "/".join(origin.split("/")[:2])
-
-
-def _value(run: dict[str, Any], column: Column) -> Any:
-    value: Any = run
-    for part in _PARTS[column.key]:
-        if value is None:
-            break
-        if not isinstance(value, dict):
-            raise RunsError(f"{RUN_FILE}: key '{column.key}': '{part}' is not in an object")
-        value = value.get(part)
-    if value is None:
-        if column.required:
-            raise RunsError(f"{RUN_FILE}: key '{column.key}' is missing")
-        return None
-    accepted = _PYTHON_TYPES[type(column.dtype)]
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-        raise RunsError(
-            f"{RUN_FILE}: key '{column.key}': expected {' or '.join(t.__name__ for t in accepted)}, found {value!r:.60}"
-        )
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return value
-    if column.key.startswith("metrics.") and value < 0:
-        raise RunsError(f"{RUN_FILE}: key '{column.key}': {value!r} is negative")
-    if not (abs(value) <= LARGEST if isinstance(column.dtype, pl.Float64) else -(1 << 63) <= value < 1 << 63):
-        raise RunsError(f"{RUN_FILE}: key '{column.key}': {value!r} is beyond what can be")
-    return value
-
-
-def _started_at(run: dict[str, Any]) -> datetime | None:
-    text = run.get("started_at")
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is not None:
-            return moment.astimezone(UTC)
-    except (TypeError, ValueError, OverflowError):
-        raise RunsError(f"{RUN_FILE}: key 'started_at': {text!r:.60} is no ISO 8601 time") from None
-    raise RunsError(f"{RUN_FILE}: key 'started_at': {text!r:.60} has no time zone")
 
 
 def table(root: Path, experiment: str = "") -> pl.DataFrame:

@@ -15,6 +15,9 @@ from pydantic import Field
 
 from quicbed.base import untrusted
 from quicbed.config.model import ConfigError, Model, Name, parse, read_yaml
+from quicbed.store import record
+from quicbed.store.paths import RUN_FILE
+from quicbed.store.record import RunsError
 from quicbed.store.stacks import KERNEL_OBJECT, UNKNOWN, PerfError, Stacks, folded_name, read_folded
 
 READS = ("config/symbols/**/*.yaml",)
@@ -226,12 +229,10 @@ def _pattern(text: str, key: str) -> re.Pattern[str]:
 def describe(root: Path, run_directory: Path, top: int = 15) -> str:
     """What a run's samples were sorted into, and the innermost symbols of those no claim covers."""
     try:
-        run = untrusted.parse(untrusted.read(run_directory / "run.json"))
-        libraries = {role: str(run[role]["library"]) for role in ("client", "server")}
-    except ValueError as error:
+        run = record.read(run_directory / RUN_FILE)
+    except RunsError as error:
         raise PerfError(f"{run_directory}: not the directory of a run: {error}") from None
-    except (KeyError, TypeError):
-        raise PerfError(f"{run_directory / 'run.json'}: does not name the libraries of client and server") from None
+    libraries = {"client": run.client.library, "server": run.server.library}
     lines = []
     for role, library in libraries.items():
         file = run_directory / folded_name(role)
