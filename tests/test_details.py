@@ -310,9 +310,31 @@ def test_tables_are_the_same_bytes_wherever_and_in_whatever_order_runs_were_writ
             "handshakes.parquet",
             "primitives.parquet",
             "runs.parquet",
+            "unread.parquet",
         ]
         written.append([file.read_bytes() for file in files])
     assert written[0] == written[1]
+
+
+def test_what_the_workflow_collected_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, table = tmp_path / "raw", tmp_path / "out" / "runs.parquet"
+    write_handshakes(raw, 0)
+    cut(write_handshakes(raw, 1) / "client.jsonl")
+    read = details.read(raw)
+    assert main(["tables", str(raw), str(table)]) == 0
+    monkeypatch.setenv(runs.RAW_VARIABLE, str(raw))
+    monkeypatch.setenv(runs.TABLE_VARIABLE, str(table))
+    write_handshakes(raw, 2)
+    found = details.read(raw)
+    assert found.connections.equals(read.connections)
+    assert found.problems == read.problems
+    assert len(read.problems) == 1
+    assert runs.table(raw).height == 2
+    # of other runs nothing was collected
+    assert runs.table(raw / "local").height == 3
+    table.with_name("handshakes.parquet").write_bytes(b"")
+    with pytest.raises(RunsError, match=r"handshakes\.parquet: cannot be read: .*; run `quicbed tables` again"):
+        details.read(raw)
 
 
 # ---- damaged files

@@ -301,7 +301,7 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     file = tmp_path / "runs.parquet"
     file.write_text("no table", encoding="utf-8")
     with pytest.raises(RunsError, match=r"runs\.parquet: cannot be read: .*; run `quicbed tables` again"):
-        runs.read_table(file)
+        runs.read_parquet(file, runs.SCHEMA)
     pl.DataFrame({"status": ["ok"]}).write_parquet(file)
     with pytest.raises(RunsError, match=r"runs\.parquet: was written by another version"):
-        runs.read_table(file)
+        runs.read_parquet(file, runs.SCHEMA)

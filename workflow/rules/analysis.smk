@@ -38,7 +38,7 @@ for KIND in RESULTS:
         output:
             *(
                 str(RESULTS[KIND] / "tables" / f"{name}.parquet")
-                for name in ("connections", "primitives", "handshakes")
+                for name in ("connections", "primitives", "handshakes", "unread")
             ),
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
         log:

@@ -368,7 +368,7 @@ def _dissect(arguments: argparse.Namespace) -> None:
 
 
 def _places(arguments: argparse.Namespace, published: Sequence[Path], table: Path | None) -> dict[str, str]:
-    """Environment of a notebook: where it reads and writes."""
+    """Environment of a notebook or report: where it reads and writes."""
     from quicbed.report import notebooks
     from quicbed.store import runs
 
@@ -411,11 +411,10 @@ def _draw(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     from quicbed.report import page
-    from quicbed.store import runs
 
     published = {path.name: path for path in arguments.published}
-    table = runs.read_table(arguments.table) if arguments.table else None
-    page.write(arguments.artifacts, arguments.raw, project=project_of(arguments), published=published, table=table)
+    os.environ.update(_places(arguments, arguments.published, arguments.table))
+    page.write(arguments.artifacts, arguments.raw, project=project_of(arguments), published=published)
 
 
 def _claims(arguments: argparse.Namespace) -> None:

@@ -40,18 +40,15 @@ def write(
     builds: Path | None = None,
     project: Project | None = None,
     published: Mapping[str, Path] | None = None,
-    table: pl.DataFrame | None = None,
 ) -> Path:
     """Write the report on the runs below *raw* into *artifacts*/report; returns its first page.
 
     Figures, tables and notebooks already in *artifacts* are linked. *builds* is a directory of
     builds; the ``build.json`` files in it are added to those recorded beside the runs. The claims
     are those of *project*; their verdicts are written as a table too. *published* are directories
-    of imported tables by format, by which they are judged as well. *table* is that of the runs, if
-    they have been read.
+    of imported tables by format, by which they are judged as well.
     """
-    if table is None:
-        table = runs.table(raw)
+    table = runs.table(raw)
     beside = details.read(raw)
     directory = artifacts / "report"
     directory.mkdir(parents=True, exist_ok=True)

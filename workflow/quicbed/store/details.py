@@ -22,7 +22,7 @@ from quicbed.plan.arms import PRIMITIVES
 from quicbed.store import record
 from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
 from quicbed.store.record import Run, RunsError
-from quicbed.store.runs import archived, own, write_parquet
+from quicbed.store.runs import archived, collected, own, read_parquet, write_parquet
 
 FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
 OPENINGS = "openings.json"
@@ -103,6 +103,15 @@ first.
 """
 
 
+SCHEMAS: dict[str, dict[str, pl.DataType]] = {
+    "connections": CONNECTIONS,
+    "primitives": PRIMITIVE_TIMES,
+    "handshakes": HANDSHAKES,
+    "unread": {"problem": pl.String()},
+}
+"""Columns of the files that `write` makes, by their names."""
+
+
 @dataclass(frozen=True)
 class Details:
     """The three tables, and what could not be read."""
@@ -114,7 +123,18 @@ class Details:
 
 
 def read(root: Path) -> Details:
-    """Read what lies beside the runs below *root* (``raw``, a testbed's directory in it, or ``raw/reference``)."""
+    """Read what lies beside the runs below *root* (``raw``, a testbed's directory in it, or ``raw/reference``).
+
+    Where the workflow has collected the table of these runs (`quicbed.store.runs.collected`), the tables beside it.
+    """
+    if (table := collected(root)) is not None:
+        frames = {name: read_parquet(table.with_name(f"{name}.parquet"), schema) for name, schema in SCHEMAS.items()}
+        problems = frames.pop("unread")["problem"].to_list()
+        return Details(**frames, problems=problems)
+    return _read(root)
+
+
+def _read(root: Path) -> Details:
     connections: list[pl.DataFrame] = []
     primitives: list[pl.DataFrame] = []
     handshakes: list[pl.DataFrame] = []
@@ -149,15 +169,13 @@ def _frame(rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> pl.Dat
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def write(raw: Path, directory: Path) -> list[Path]:
-    """Write the three tables as Parquet files into *directory*; returns the files."""
-    found = read(raw)
+def write(raw: Path, directory: Path) -> None:
+    """Write the three tables, and what could not be read, as Parquet files into *directory* (names of `SCHEMAS`)."""
+    found = _read(raw)
     tables = {"connections": found.connections, "primitives": found.primitives, "handshakes": found.handshakes}
-    files = []
+    tables["unread"] = pl.DataFrame({"problem": found.problems}, schema=SCHEMAS["unread"])
     for name, frame in tables.items():
-        files.append(directory / f"{name}.parquet")
-        write_parquet(frame, files[-1])
-    return files
+        write_parquet(frame, directory / f"{name}.parquet")
 
 
 def _scan(root: Path, problems: list[str]) -> Iterator[tuple[str, Files]]:

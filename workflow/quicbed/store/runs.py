@@ -330,11 +330,10 @@ def _campaign_directory(origin: str) -> str:
 def table(root: Path, experiment: str = "") -> pl.DataFrame:
     """One row a run below *root* (see `scan`), with the columns and the order of this module.
 
-    In a notebook that the workflow runs, it is the file in QUICBED_TABLE, written from the runs in QUICBED_RAW.
+    In what the workflow runs, it is the file that is `collected`.
     """
-    made, of = os.environ.get(TABLE_VARIABLE), os.environ.get(RAW_VARIABLE)
-    if made and of and not experiment and root.resolve() == Path(of).resolve():
-        return read_table(Path(made))
+    if not experiment and (made := collected(root)) is not None:
+        return read_parquet(made, SCHEMA)
     rows: list[dict[str, Any]] = []
     records = list(scan(root, experiment))
     plans = {campaign.origin: campaign.plan for campaign in provenance.campaigns(root, experiment)}
@@ -360,14 +359,20 @@ def table(root: Path, experiment: str = "") -> pl.DataFrame:
     return pl.DataFrame(complete, schema=SCHEMA, orient="row").sort(SORT, nulls_last=True)
 
 
-def read_table(file: Path) -> pl.DataFrame:
-    """The table in a Parquet file that `write_table` of this version wrote."""
+def collected(root: Path) -> Path | None:
+    """The table that the workflow has made of the runs below *root*: QUICBED_TABLE, of the runs in QUICBED_RAW."""
+    made, of = os.environ.get(TABLE_VARIABLE), os.environ.get(RAW_VARIABLE)
+    return Path(made) if made and of and root.resolve() == Path(of).resolve() else None
+
+
+def read_parquet(file: Path, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """The table with this *schema* in a file that `write_parquet` of this version wrote."""
     try:
         found = pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).partition("\n")[0]
         raise RunsError(f"{file}: cannot be read: {reason}; run `quicbed tables` again") from None
-    if dict(found.schema) != SCHEMA:
+    if dict(found.schema) != dict(schema):
         raise RunsError(f"{file}: was written by another version; run `quicbed tables` again")
     return found
 
