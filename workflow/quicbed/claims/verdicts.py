@@ -44,6 +44,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 from scipy.special import stdtr
+from scipy.stats import false_discovery_control
 
 from quicbed.analysis import comparison as analysis
 from quicbed.analysis import cpu_shares, published, ttfb
@@ -238,14 +239,7 @@ def blocks_needed(margin: float, n: int, level: float) -> int | None:
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
     """Benjamini and Hochberg's adjusted p-values, in the order given."""
-    m = len(p_values)
-    order = sorted(range(m), key=lambda i: p_values[i])
-    result = [1.0] * m
-    smallest = 1.0
-    for rank in range(m, 0, -1):
-        smallest = min(smallest, p_values[order[rank - 1]] * m / rank)
-        result[order[rank - 1]] = smallest
-    return result
+    return list(map(float, false_discovery_control(p_values))) if p_values else []
 
 
 # ---- what was measured -----------------------------------------------------------------------------------------------
