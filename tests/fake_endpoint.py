@@ -57,7 +57,8 @@ def main() -> int:
             version="1",
             pid=os.getpid(),
             options={key: options[name] for name, key in seen.items() if name in options}
-            | {"aes_hardware": None if behaviour == "silent" else "OPENSSL_ia32cap" not in os.environ},
+            | {"aes_hardware": None if behaviour == "silent" else "OPENSSL_ia32cap" not in os.environ}
+            | ({"receive_buffer": "much"} if behaviour == "odd-option" else {}),
         )
         if behaviour == "unsupported":
             emit("unsupported", reason="this build cannot do that")

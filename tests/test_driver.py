@@ -134,6 +134,7 @@ def test_new_cells_are_measured_in_new_blocks_with_their_baselines(project: Proj
         ("client", "short", "ok is true, but content_ok is not"),
         ("client", "wrong-content", "content differs at byte 3"),
         ("client", "failed-connection", "handshake failed: TLS alert bad_certificate (42)"),
+        ("client", "odd-option", "key 'host.options.client.receive_buffer': expected int, found 'much'"),
         ("server", "crash", "the server exited with 1: server: cannot bind"),
         ("server", "never-ready", "the server was not ready"),
         ("server", "ignore-sigterm", "the server did not stop"),

@@ -21,6 +21,7 @@ from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
 from quicbed.measure.outlook import Outlook, Works
 from quicbed.plan.forecast import Pace, Span
+from quicbed.store import record
 from quicbed.store.record import RunsError
 from quicbed.wire import proof
 from test_driver import EXPERIMENT, Proven
@@ -120,7 +121,7 @@ def test_a_damaged_run_or_one_of_another_host_tells_nothing(project: Project) ->
     run(project)
     files = sorted((project.raw / "local" / "test").glob("*/b*/*/run.json"))
     known = list(outlook._past(project.raw / "local", HOST))
-    hosts = {one["testbed"]["host_id"] for one in known}
+    hosts = {one.testbed.host_id for one in known}
     assert len(known) >= len(files)
     assert len(hosts) == 1
     files[0].write_text("{", encoding="utf-8")
@@ -135,11 +136,11 @@ def test_a_planned_run_and_a_stored_one_are_the_same_work(project: Project) -> N
     works = Works(project)
     planned = {cell.id: works.planned(of, cell) for cell in of.cells}
     for entry in runs(project):
-        told = works.stored(entry)
+        told = works.stored(record.made(entry))
         assert told is not None
         assert told[0] == planned[entry["cell"]["id"]]
     proofs = {works.proof(of, cell) for cell in of.cells}
-    stored = {told[0] for entry in runs(project, "proofs/*") if (told := works.stored(entry)) is not None}
+    stored = {told[0] for entry in runs(project, "proofs/*") if (told := works.stored(record.made(entry))) is not None}
     assert stored == proofs
 
 
@@ -150,13 +151,11 @@ def test_reference_runs_tell_how_libraries_differ() -> None:
     seconds: dict[str, list[float]] = {}
     for _, one in outlook.runs.scan(root / "raw" / "reference", ""):
         assert not isinstance(one, RunsError)
-        if one["experiment"] == "aead-goodput" and one["cell"]["arm"] == "main":
+        if one.experiment == "aead-goodput" and one.cell.arm == "main":
             told = works.stored(one)
             if told is not None:
                 pace.saw(*told)
-                seconds.setdefault(one["client"]["library"], []).append(
-                    pace.parts(told[0])[0] / one["workload"]["bytes"]
-                )
+                seconds.setdefault(one.client.library, []).append(pace.parts(told[0])[0] / (one.workload.bytes or 0))
     assert seconds["aioquic"][-1] > 3 * seconds["quinn"][-1]
 
 

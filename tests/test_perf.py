@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fakeproject
+import fakeruns
 from faketestbed import FakeHost
 from quicbed.config.model import ConfigError, Perf, Project
 from quicbed.measure import driver
@@ -288,7 +289,7 @@ def test_a_library_without_mapping_is_unsupported_and_the_rest_goes_on(
     def execute(self, cell, *_, profile=None, **__):  # type: ignore[no-untyped-def]
         if profile is not None:
             profiled.append(cell.client.library)
-        return driver.Attempt(metrics={"goodput_mbps": 1.0})
+        return driver.Attempt(metrics={"goodput_mbps": 1.0, "bytes": 1})
 
     monkeypatch.setattr(driver.Driver, "execute", execute)
     said = fakeproject.run(project)
@@ -380,11 +381,15 @@ def test_perf_that_ends_at_once_is_a_reason(tmp_path: Path, monkeypatch: pytest.
     profile.stop()
 
 
+SIDE = fakeruns.make_run()["client"] | {"library": "test"}
+OF_TEST = fakeruns.make_run(client=SIDE, server=SIDE)
+
+
 def test_describe_names_what_no_claim_covers(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     mapping(tmp_path, CLAIMS)
-    (run / "run.json").write_text(json.dumps({role: {"library": "test"} for role in ("client", "server")}))
+    (run / "run.json").write_text(json.dumps(OF_TEST))
     for role in ("client", "server"):
         write_folded(run / folded_name(role), {"c;a`seal": 3, "c;a`odd_caller;b`odd": 1})
     text = symbols.describe(tmp_path, run)
@@ -398,9 +403,9 @@ def test_describe_says_in_one_line_what_a_directory_lacks(tmp_path: Path) -> Non
     with pytest.raises(PerfError, match="not the directory of a run"):
         symbols.describe(tmp_path, tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(PerfError, match=r"run\.json: does not name the libraries"):
+    with pytest.raises(PerfError, match=r"run\.json: not a run of quicbed"):
         symbols.describe(tmp_path, tmp_path)
-    (tmp_path / "run.json").write_text(json.dumps({role: {"library": "test"} for role in ("client", "server")}))
+    (tmp_path / "run.json").write_text(json.dumps(OF_TEST))
     with pytest.raises(PerfError, match=r"client\.folded\.gz: is missing; only runs of an experiment with `perf`"):
         symbols.describe(tmp_path, tmp_path)
     (tmp_path / folded_name("client")).write_bytes(b"")

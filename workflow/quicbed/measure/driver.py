@@ -1166,7 +1166,13 @@ class Driver:
             "attempt": number,
             **place,
         }
-        return record.made(values)
+        try:
+            return record.made(values)
+        except RunsError as error:
+            # such as an option that an endpoint reports with a value of another type
+            attempt.fail(f"cannot be kept: {error}")
+            empty: dict[str, Any] = {"metrics": {}, "evidence": {}, "host": {}}
+            return record.made(values | empty | {"status": attempt.status, "reason": attempt.reason})
 
     @contextlib.contextmanager
     def stored(self, directory: Path) -> Iterator[Path]:

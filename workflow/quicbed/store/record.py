@@ -403,10 +403,13 @@ def read(file: Path) -> Run:
 
 
 def made(values: Mapping[str, Any]) -> Run:
-    """The run of these *values*, all of which the model must name; ValueError if it does not."""
-    run = Run.model_validate(dict(values))
+    """The run of these *values*, all of which the model must name; RunsError if they are none."""
+    try:
+        run = Run.model_validate(dict(values))
+    except ValidationError as error:
+        raise RunsError(_problem(error)) from None
     if unknown := _unknown(values, run.model_dump(exclude_unset=True)):
-        raise ValueError(f"the model of a run does not name {', '.join(unknown)}")
+        raise RunsError(f"the model of a run does not name {', '.join(unknown)}")
     return run
 
 
