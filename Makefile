@@ -14,7 +14,7 @@ PYTHON ?= $(shell test -f .venv/set-up.json && .venv/bin/python -IS -c "" 2>/dev
 	&& echo .venv/bin/python || echo python3)
 # Programs keep caches in the home directory. A user without one, or with one that cannot be written, gets one below build/.
 ifneq ($(shell test -n "$$HOME" && test -d "$$HOME" && test -w "$$HOME" && echo yes),yes)
-$(shell echo "make: the home directory '$$HOME' cannot be written; caches go to build/home" >&2; mkdir -p "$(CURDIR)/build/home")
+$(shell echo "make: the home directory '$$HOME' cannot be written; caches go to build/home" >&2; mkdir -p "$(CURDIR)/build/home" 2>/dev/null)
 # where rustup keeps the toolchains of this user
 ifneq ($(wildcard $(HOME)/.rustup),)
 export RUSTUP_HOME ?= $(HOME)/.rustup

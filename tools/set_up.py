@@ -10,6 +10,7 @@ nothing else, and no root.
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import hashlib
 import importlib.util
@@ -41,8 +42,11 @@ MEASURING_TARGETS = ("all", "test", "bench", "setup")
 OTHER_TARGETS = ("figures", "check", "lab")
 # Locks that a target's Python environment is made of, after build.txt.
 LOCKS = {"test": ("test.txt",), "check": ("test.txt",), "setup": ("test.txt",), "lab": ("lab.txt",)}
-# What set-up writes below the clone: the environment, and what test.txt and lab.txt add, in MB.
-ENVIRONMENT_MB = {"runtime.txt": 700, "test.txt": 250, "lab.txt": 150}
+# What set-up writes below the clone: the environment, and what test.txt and lab.txt add, in MB; files in the first.
+ENVIRONMENT_MB = {"runtime.txt": 930, "test.txt": 250, "lab.txt": 150}
+ENVIRONMENT_FILES = 35_000
+# What is drawn of the reference data, in MB; runs and builds need more, which the estimate says.
+RESULTS_MB = 170
 # Targets that run Snakemake in this clone (the tests and benchmarks for their builds).
 SNAKEMAKE_TARGETS = ("all", "figures", "test", "bench")
 
@@ -179,14 +183,18 @@ def check_python() -> None:
     )
 
 
-def check_disk(megabytes: int) -> None:
-    """What is going to be installed below the clone fits on its disk."""
-    free = shutil.disk_usage(ROOT).free / 1e6
+def check_disk(megabytes: int, files: int = 0) -> None:
+    """What is going to be written below the clone fits on its disk."""
+    disk = os.statvfs(ROOT)
+    free = disk.f_bavail * disk.f_frsize / 1e6
     if free < megabytes:
-        raise SetUpError(
-            f"{ROOT}: its disk has {free:.0f} MB left, and set-up needs {megabytes} MB. Free some, then run the same "
-            "command again"
-        )
+        problem = f"{free:.0f} MB left, and {megabytes} MB are needed"
+    # some file systems have no limit of files, and tell 0
+    elif disk.f_files and disk.f_favail < files:
+        problem = f"room for {disk.f_favail} more files, and {files} are needed"
+    else:
+        return
+    raise SetUpError(f"{ROOT}: its disk has {problem}. Free some, then run the same command again")
 
 
 def check_namespaces(target: str) -> None:
@@ -222,21 +230,25 @@ def run_logged(arguments: list[str], log: TextIO, environment: dict[str, str] | 
     return done.returncode == 0
 
 
+PROXIES = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+UNREACHABLE = "the package registry cannot be reached: connect to the network"
 # What installers say when a machine lacks something, and what to do.
 CAUSES = (
     (r"No space left on device|not enough (free )?space|Disk quota exceeded", "the disk is full: free some"),
     (
-        r"ProxyError|Tunnel connection failed|Cannot connect to proxy|IncompleteRead|InvalidProxyURL",
-        "the proxy does not work: check http_proxy and https_proxy",
+        r"ProxyError|Tunnel connection failed|Cannot connect to proxy|IncompleteRead|InvalidProxyURL"
+        r"|\b407  ?Proxy Authentication",
+        "the proxy does not work: check http_proxy, https_proxy and what pip and apt are told of proxies",
     ),
     (
         r"Temporary failure in name resolution|Temporary failure resolving|Name or service not known"
         r"|Network is unreachable|Could not resolve|No route to host|Connection refused|NewConnectionError",
-        "the package registry cannot be reached: connect to the network",
+        UNREACHABLE,
     ),
     (
         r"CERTIFICATE_VERIFY_FAILED|SSLError|THESE PACKAGES DO NOT MATCH THE HASHES|BadZipFile|Invalid (URL|wheel)"
-        r"|No matching distribution found|Clearsigned file isn't valid|Content-Type",
+        r"|No matching distribution found|Clearsigned file isn't valid|Content-Type|Bad header|is not signed"
+        r"|(?m:^ +[45]\d\d  )|[45]\d\d (Client|Server) Error",
         "the package registry, or a proxy before it, does not answer with packages: use another network or index",
     ),
     (r"Read timed out|Connection timed out|ReadTimeoutError", "the package registry does not answer: try again later"),
@@ -245,15 +257,23 @@ CAUSES = (
 )
 
 
-def cause(log_from: int) -> str:
-    """Why the installer failed that has written to the log from this position on, with the remedy."""
+def known_cause(log_from: int) -> str | None:
+    """Why the installer failed that has written to the log from this position on, with the remedy; None if unknown."""
     with LOG.open("rb") as log:
         log.seek(log_from)
         said = log.read().decode(errors="replace")
     for pattern, meaning in CAUSES:
         if re.search(pattern, said):
+            proxies = [name for name in PROXIES if os.environ.get(name)]
+            if meaning == UNREACHABLE and proxies:
+                meaning = f"{meaning}, and check the proxy in {' and '.join(proxies)}"
             return f"{meaning}, then run the same command again ({LOG} has the details)"
-    return f"{LOG} ends:\n{log_tail()}"
+    return None
+
+
+def cause(log_from: int) -> str:
+    """The same, or the end of the log."""
+    return known_cause(log_from) or f"{LOG} ends:\n{log_tail()}"
 
 
 def log_tail(lines: int = 15) -> str:
@@ -403,8 +423,11 @@ def make_environment(log: TextIO) -> None:
         if wheel := debian_pip(Path(temporary), log):
             install_locked(["build.txt"], log, (f"{wheel}/pip",))
             return
+    lack = f"there is no pip for {base_python()}"
+    if why := known_cause(began):
+        raise SetUpError(f"{lack}, and none could be fetched: {why}")
     remedy = f"as an administrator: {apt_get_line(['python3-venv'])}" if has_apt() else "install Python with ensurepip"
-    raise SetUpError(f"there is no pip for {base_python()}, and none could be fetched: {cause(began)}; or, {remedy}")
+    raise SetUpError(f"{lack}, and none could be fetched ({LOG} has the details): {remedy}")
 
 
 def debian_pip(directory: Path, log: TextIO) -> Path | None:
@@ -438,7 +461,8 @@ def provide_environment(target: str, log: TextIO) -> None:
     stamp = recorded()
     fresh = stamp.get("locks") != locks or not runs(VENV / "bin" / "python")
     more = [name for name in LOCKS.get(target, ()) if fresh or stamp.get(name) != digest(name)]
-    check_disk(sum(ENVIRONMENT_MB[name] for name in ([*more, "runtime.txt"] if fresh else more)))
+    megabytes = sum(ENVIRONMENT_MB[name] for name in ([*more, "runtime.txt"] if fresh else more))
+    check_disk(megabytes + (RESULTS_MB if target in SNAKEMAKE_TARGETS else 0), ENVIRONMENT_FILES if fresh else 0)
     if fresh:
         say(f"making the Python environment .venv of {base_python()} (about a minute, 1 GB)")
         STAMP.unlink(missing_ok=True)
@@ -544,6 +568,14 @@ def set_up(target: str) -> None:
             say(f"done in {elapsed:.0f} s")
 
 
+# What to do where set-up itself cannot write.
+REMEDIES = {
+    errno.ENOSPC: ": free some, then run the same command again",
+    errno.EDQUOT: ": free some, then run the same command again",
+    errno.EROFS: ": clone to a directory that can be written",
+}
+
+
 def fail(message: str) -> NoReturn:
     """End with one message and exit code 1."""
     print(f"set-up: error: {message}", file=sys.stderr)
@@ -565,7 +597,9 @@ def main() -> None:
             "give this directory back to yourself (chown -R)."
         )
     except OSError as error:
-        fail(str(error))
+        where = f"{error.filename}: " if error.filename else ""
+        remedy = REMEDIES.get(error.errno or 0, "")
+        fail(f"{where}{error.strerror or error}{remedy}")
     except KeyboardInterrupt:
         fail("interrupted; run the same command again to go on")
 

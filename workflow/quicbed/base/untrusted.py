@@ -20,7 +20,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 MOST_BYTES = 64 << 20
 """Largest file that is read whole where no other limit is given."""
@@ -47,9 +47,17 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 _ANYTHING = (
     *(tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError),
-    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, MemoryError, struct.error),
+    *(ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error),
 )
 """What tarfile and decompressors raise at what nobody meant them to read."""
+
+
+class Stream(Protocol):
+    """A file or what a decompressor offers."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Some bytes, none at the end."""
+        ...
 
 
 class UntrustedError(ValueError):
@@ -66,7 +74,7 @@ def shown(text: object, most: int = 300) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def opened(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> IO[bytes]:
+def opened(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> io.BufferedReader:
     """A regular file of at most *most* bytes, open; of what a link leads to only with *links*."""
     # not blocking: nobody may ever write to a FIFO
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
@@ -92,12 +100,21 @@ def read(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> bytes:
     """The content of what `opened` opens."""
     with opened(path, most, links=links) as file:
         try:
-            content = file.read(most + 1)
+            content = _beginning(file, most + 1)
         except OSError as error:
             raise UntrustedError(f"cannot be read: {error.strerror}") from None
     if len(content) > most:
         raise UntrustedError(f"is larger than {most / 2**20:g} MiB")
     return content
+
+
+def _beginning(stream: Stream, size: int) -> bytes:
+    """At most so many bytes, in pieces: most files are small, and memory for all that is allowed may not be there."""
+    pieces, left = [], size
+    while left and (piece := stream.read1(min(left, _CHUNK))):
+        pieces.append(piece)
+        left -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def parse(content: bytes) -> Any:
@@ -132,14 +149,6 @@ def _refuse(name: str) -> None:
 # ---- archives --------------------------------------------------------------------------------------------------------
 
 
-class Stream(Protocol):
-    """What a decompressor offers."""
-
-    def read1(self, size: int, /) -> bytes:
-        """Some bytes, none at the end."""
-        ...
-
-
 class _Forward:
     """A stream as tarfile takes it: read forward only, headers in small parts, and no more than *most* bytes."""
 
@@ -163,14 +172,11 @@ class _Forward:
             pass
 
     def take(self, size: int) -> bytes:
-        parts, left = [], size
-        while left and (part := self._stream.read1(min(left, _CHUNK))):
-            parts.append(part)
-            left -= len(part)
-        self._at += size - left
+        taken = _beginning(self._stream, size)
+        self._at += len(taken)
         if self._at > self._most:
             raise tarfile.ReadError(f"unpacks to more than {self._most >> 20} MiB")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return taken
 
 
 class Member:
@@ -265,7 +271,7 @@ def gunzip(content: bytes, most: int = MOST_BYTES) -> bytes:
     """What gzip compressed, of at most *most* bytes."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
-            unpacked = stream.read(most + 1)
+            unpacked = _beginning(stream, most + 1)
     except _ANYTHING as error:
         raise _damage(error) from None
     if len(unpacked) > most:

@@ -47,6 +47,9 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> i
     except _expected_errors() as error:
         print(f"quicbed: {error}", file=sys.stderr)
         return 1
+    except MemoryError:
+        print("quicbed: memory is full: end other programs, then run the same command again", file=sys.stderr)
+        return 1
     except OSError as error:  # no place, no permission, a name that is too long
         where = f"{error.filename}: " if error.filename else ""
         print(f"quicbed: {where}{error.strerror or error}", file=sys.stderr)

@@ -21,6 +21,13 @@ FIRST = "every-experiment"
 """Tag of the cell that the cells of every experiment, which have its name as a tag, come after."""
 ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE = "QUICBED_ARTIFACTS", "QUICBED_PUBLISHED"
 
+_MACHINE = {
+    r"No space left on device|Disk quota exceeded": "free some of the disk",
+    r"MemoryError|Cannot allocate memory": "memory is full; end other programs",
+    r"Read-only file system|Permission denied": "write somewhere else, or give yourself the directory",
+}
+"""What a cell raises where the machine lacks something, and what to do; a trace would say nothing of it."""
+
 
 class NotebookError(Exception):
     """A notebook that cannot be read or run; one line that names it."""
@@ -86,8 +93,12 @@ def run(path: Path, environment: Mapping[str, str], out_html: Path) -> None:
     try:
         client.execute(env={**os.environ, **environment, "PYTHONPATH": search})
     except CellExecutionError as error:
+        told = f"{path}: {error.ename}: {error.evalue}"
+        for pattern, remedy in _MACHINE.items():
+            if re.search(pattern, told):
+                raise NotebookError(f"{told}: {remedy}, then run the same command again") from None
         trace = re.sub(r"\x1b\[[0-9;]*m", "", error.traceback)  # without the terminal's colours
-        raise NotebookError(f"{path}: {error.ename}: {error.evalue}\n{trace}") from None
+        raise NotebookError(f"{told}\n{trace}") from None
     except (CellTimeoutError, DeadKernelError) as error:
         raise NotebookError(f"{path}: {error}") from None
     out_html.parent.mkdir(parents=True, exist_ok=True)
