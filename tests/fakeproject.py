@@ -19,6 +19,10 @@ from quicbed.plan.cells import scale_of
 ROOT = Path(__file__).resolve().parents[1]
 
 
+INTERPRETER = f'#!/usr/bin/env -S "{sys.executable}" -S\n'
+"""First line of a program in Python, also where the path of the interpreter has spaces."""
+
+
 def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project below `root` with this experiment, named `test`, alone; its builds are made as they are asked for."""
     shutil.copytree(ROOT / "config", root / "config")
@@ -57,7 +61,7 @@ def behave(project: Project, library: str, flavour: str, **behaviour: list[str])
     binaries.mkdir(parents=True, exist_ok=True)
     text = (ROOT / "tests" / "fake_endpoint.py").read_text(encoding="utf-8")
     for role in ("client", "server", "primitives"):
-        (binaries / role).write_text(f"#!{sys.executable} -S\n{text}", encoding="utf-8")
+        (binaries / role).write_text(f"{INTERPRETER}{text}", encoding="utf-8")
         (binaries / role).chmod(0o755)
         (binaries / f"{role}.count").unlink(missing_ok=True)
     (binaries / "behaviour.json").write_text(json.dumps(behaviour), encoding="utf-8")

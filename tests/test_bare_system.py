@@ -209,7 +209,9 @@ def test_an_old_python(visited: BareRoot) -> None:
             > {place}/bin/python3 && chmod +x {place}/bin/python3 && {place}/bin/python3 --version"""
     assert "Python 3.9." in expect(visited, unpack, "/")
     old = {"PATH": f"{place}/bin:/usr/bin:/bin", **DIRECT}
-    says = r"Python 3.11 or newer is needed, .*pypy3 is 3\.9\.\d+. Install one, or name it: make PYTHON=/path/to/python3.11"
+    says = (
+        r"Python 3.11 or newer is needed, .*pypy3 is 3\.9\.\d+. Install one, or name it: make PYTHON=/path/to/python3"
+    )
     stopped(visited, says, environment=old, before='mount --bind /dev/null "$root/usr/bin/python3.11"')
     # a newer one under its own name takes over
     stopped(visited, "cannot be reached", environment=old, prefix=("unshare", "--net"))

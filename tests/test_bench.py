@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import fakeproject
 from benchmarks import bench as bench_module
 from benchmarks import examples
 from benchmarks.bench import BenchError, bench
-from fakeproject import behave
+from fakeproject import INTERPRETER, behave
 from faketestbed import FakeTestbed
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError
@@ -231,7 +230,7 @@ def test_an_example_counts_only_with_all_it_was_to_receive(
     programs = project.root / "programs"
     programs.mkdir()
     scripts = {
-        Path(described.server[0]).name: f"#!{sys.executable} -S\n{LISTEN.format(port)}",
+        Path(described.server[0]).name: f"{INTERPRETER}{LISTEN.format(port)}",
         Path(described.client[0]).name: f"#!/bin/sh\n{client}\n",
     }
     for name, text in scripts.items():

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fakeproject
-from fakeproject import behave, once, run, runs
+from fakeproject import INTERPRETER, behave, once, run, runs
 from faketestbed import FakeTestbed
 from quicbed.config.model import Project
 from quicbed.contract import events
@@ -46,7 +45,7 @@ def become(project: Project, role: str, body: str, library: str = "quiche") -> N
     """Let a program of the stock build do this."""
     behave(project, library, "stock")
     file = project.build / f"{library}-stock" / "bin" / role
-    file.write_text(f"#!{sys.executable} -S\n{HEAD}{body}", encoding="utf-8")
+    file.write_text(f"{INTERPRETER}{HEAD}{body}", encoding="utf-8")
 
 
 HOSTILE = {

@@ -339,6 +339,17 @@ def test_a_notebook_that_fails_is_one_error_that_names_it(tmp_path: Path) -> Non
     assert not (tmp_path / "broken.html").exists()
 
 
+@pytest.mark.slow
+def test_what_the_machine_lacks_is_one_line(tmp_path: Path) -> None:
+    cell = "import errno, os; raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'x.csv')"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    path = tmp_path / "full.ipynb"
+    nbformat.write(notebook, path)
+    says = r".*full\.ipynb: OSError: .*No space left on device: 'x\.csv': free some of the disk, then run the same .*"
+    with pytest.raises(notebooks.NotebookError, match=f"^{says}$"):
+        notebooks.run(path, {}, tmp_path / "full.html")
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[]", "no JSON"])
 def test_a_file_that_is_no_notebook_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / "odd.ipynb"

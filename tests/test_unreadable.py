@@ -195,6 +195,23 @@ def test_archives_unpack_within_bounds(tmp_path: Path, monkeypatch: pytest.Monke
         list(untrusted.packed(tmp_path / "fifo.tar.gz", lambda _: True))
 
 
+def test_what_is_small_needs_no_memory_for_the_most_that_is_allowed(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x" * 10)
+    assert untrusted.read(tmp_path / "small", 1 << 50) == b"x" * 10
+    assert untrusted.gunzip(untrusted.gzip.compress(b"x" * 10), 1 << 50) == b"x" * 10
+
+
+def test_full_memory_is_no_damage_of_a_file() -> None:
+    """A run that is left out for want of memory would change the figures."""
+
+    class Full(io.BytesIO):
+        def read1(self, _size: int | None = -1, /) -> bytes:
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        list(untrusted.members(Full(), 1 << 20))
+
+
 # ---- names and values in files ---------------------------------------------------------------------------------------
 
 
@@ -395,6 +412,15 @@ def test_wrong_input_is_one_line(
     assert told in error
     assert error.startswith("quicbed: ")
     assert error.count("\n") == 1
+
+
+def test_full_memory_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(commands, "_tables", full)
+    assert commands.main(["tables", "x", "y"]) == 1
+    assert capsys.readouterr().err == ("quicbed: memory is full: end other programs, then run the same command again\n")
 
 
 def test_jobs_are_a_number_of_them(capsys: pytest.CaptureFixture[str]) -> None:
