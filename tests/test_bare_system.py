@@ -92,9 +92,11 @@ def expect(root: BareRoot, command: str, cwd: str, user: str = "root", **how: An
     return done.said
 
 
-def stopped(root: BareRoot, says: str, *, command: str = "make figures", cwd: str = PLACE, **how: Any) -> None:
-    """Run a command of the visitor that set-up has to stop, with one line that has this pattern in it."""
-    done = root.run(command, cwd=cwd, user=USER, **how)
+def stopped(
+    root: BareRoot, says: str, *, command: str = "make figures", cwd: str = PLACE, user: str = USER, **how: Any
+) -> None:
+    """Run a command that set-up has to stop, with one line that has this pattern in it."""
+    done = root.run(command, cwd=cwd, user=user, **how)
     assert done.code != 0, f"$ {command}\n{done.said[-6000:]}"
     lines = done.said.splitlines()
     (error,) = (line for line in lines if line.startswith("set-up: error: "))
@@ -144,6 +146,10 @@ BAD_PROXY = "the proxy does not work: check http_proxy, https_proxy and what pip
 def test_no_network(visited: BareRoot) -> None:
     says = "the package registry cannot be reached: connect to the network, then run the same command again"
     stopped(visited, says, prefix=("unshare", "--net"), environment=DIRECT)
+    visited.clone(ROOT, "/srv/quicbed")
+    says = f"Debian packages could not be installed: {says}"
+    alone = {"prefix": ("unshare", "--net"), "environment": DIRECT, "user": "root"}
+    stopped(visited, says, command="make setup", cwd="/srv/quicbed", **alone)
 
 
 @pytest.mark.parametrize(
