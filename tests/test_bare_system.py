@@ -239,12 +239,12 @@ def packets_shipped() -> str:
     """The notebook's table of the handshake, as the shipped file has it."""
     head, *handshakes = map(json.loads, (ROOT / PACKETS).read_text(encoding="utf-8").splitlines())
     (packets,) = (one["packets"] for one in handshakes if SHOWN.items() <= one.items())
-    return Sheet(head["columns"], packets, frozenset({0, 1, 3, 5}))._repr_html_()
+    return Sheet(head["columns"], packets, frozenset({0, 1, 3, 5}))._repr_html_().replace("'", '"')
 
 
 def notebook(results: Path) -> str:
     """The page of the notebook that shows a handshake."""
-    return (results / "notebooks" / "quantum-of-quic.html").read_text(encoding="utf-8")
+    return (results / "notebooks" / "quantum-of-quic.html").read_text(encoding="utf-8").replace("'", '"')
 
 
 def test_a_visitor_who_may_not_become_root_draws_the_figures_and_makes_the_archive(visited: BareRoot) -> None:
