@@ -38,15 +38,20 @@ STOP_TIMEOUT = 0.7
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _MOUNT_FAILED = 125
-_START = f"""
-mount --bind "$1" /etc/hosts || exit {_MOUNT_FAILED}
-if test -n "$2"; then
-    test -e /tmp/interop-variables.json || : >/tmp/interop-variables.json
-    mount --bind "$2" /tmp/interop-variables.json || exit {_MOUNT_FAILED}
-fi
+_START = """
 if test -f venv/bin/activate; then . venv/bin/activate; fi
-exec "$3"
+exec "$1"
 """
+# In a mount namespace of its own.
+_START_WITH_MOUNTS = f"""
+mount --bind "$2" /etc/hosts || exit {_MOUNT_FAILED}
+if test -n "$3"; then
+    test -e /tmp/interop-variables.json || : >/tmp/interop-variables.json
+    mount --bind "$3" /tmp/interop-variables.json || exit {_MOUNT_FAILED}
+fi
+{_START}"""
+_IS_CONFINED = "QUICBED_CONFINED" in os.environ
+"""Whether this program has a view of its own of the machine's files: the server's name is known, and /tmp its own."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -134,7 +139,8 @@ class Folder:
         if SETTINGS["parameters"]:
             known = {"implementation": SETTINGS["describe"]["library"], "role": self.role, "log_dir": str(self.logs)}
             variables = json.dumps(known | {"parameters": SETTINGS["parameters"]} | SETTINGS["parameters"])
-            (self.scratch / "variables.json").write_text(variables, encoding="utf-8")
+            file = Path("/tmp/interop-variables.json") if _IS_CONFINED else self.scratch / "variables.json"  # noqa: S108
+            file.write_text(variables, encoding="utf-8")
         _check_script(self.path / SET_UP)
         with self._whole_venv():
             limit: float = SETTINGS["set_up_timeout_s"]
@@ -172,9 +178,12 @@ class Folder:
         """Start a script of the folder; returns when, in nanoseconds."""
         _check_script(self.path / script)
         variables = self.scratch / "variables.json"
-        arguments = [str(self.scratch / "hosts"), str(variables) if variables.exists() else "", f"./{script}"]
-        rootless = [] if os.geteuid() == 0 else ["--map-root-user"]
-        argv = ["unshare", "--mount", *rootless, "--propagation", "private", "sh", "-c", _START, "sh", *arguments]
+        argv = ["sh", "-c", _START, "sh", f"./{script}"]
+        if not _IS_CONFINED:
+            mounts = [str(self.scratch / "hosts"), str(variables) if variables.exists() else ""]
+            rootless = [] if os.geteuid() == 0 else ["--map-root-user"]
+            argv = ["unshare", "--mount", *rootless, "--propagation", "private"]
+            argv += ["sh", "-c", _START_WITH_MOUNTS, "sh", f"./{script}", *mounts]
         with self.output.open("ab") as output:
             self._written_before = output.tell()
             begin = now_ns()

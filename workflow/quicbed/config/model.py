@@ -124,18 +124,35 @@ class Limits(Model):
     memory_mib: int = Field(
         16384, ge=64, le=2**24, description="Largest data segment of a process of an endpoint (RLIMIT_DATA), in MiB."
     )
+    total_memory_mib: int = Field(
+        16384,
+        ge=64,
+        le=2**24,
+        description="Largest resident memory of all processes of an endpoint together, in MiB.",
+    )
+    processes: int = Field(
+        4096, ge=16, le=2**22, description="Most processes and threads of an endpoint at a time (RLIMIT_NPROC)."
+    )
     open_files: int = Field(4096, ge=64, le=2**20, description="Files that a process of an endpoint may have open.")
     goodput_gbps: float = Field(
         400, gt=0, description="Largest goodput that is believed where the link has no rate, in Gbit/s."
     )
     files: int = Field(
-        50000, ge=16, le=10**7, description="Most files of a run or a build that are taken from a host over SSH."
+        50000,
+        ge=16,
+        le=10**7,
+        description="Most files that a program of an endpoint may leave, or that are taken from a host "
+        "over SSH as a run or a build.",
     )
     total_mib: int = Field(
-        32768, ge=16, le=2**24, description="Largest size of a run or a build that is taken from a host, in MiB."
+        32768,
+        ge=16,
+        le=2**24,
+        description="Largest size of the files that an endpoint leaves, besides what it "
+        "downloads, or of a run or a build that is taken from a host, in MiB.",
     )
     path_bytes: int = Field(
-        1024, ge=64, le=4096, description="Longest name of a file, with its directories, that is taken from a host."
+        1024, ge=64, le=4096, description="Longest name of a file, with its directories, that an endpoint leaves."
     )
 
 
@@ -625,6 +642,12 @@ class External(Model):
     qlog: bool = Field(False, description="Whether the scripts are given a QLOGDIR.")
     requests: int = Field(
         1, ge=1, le=100, description="Files that its client downloads at once, which together have the size asked for."
+    )
+
+    root: bool = Field(
+        False,
+        description="Whether its scripts run as the user of who starts quicbed, in the folder itself, with all that "
+        "this user may read and change: for a folder that needs root.",
     )
 
     @model_validator(mode="after")

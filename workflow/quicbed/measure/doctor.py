@@ -25,7 +25,7 @@ def doctor(project: Project) -> int:
         required = name in needed
         missing += required and not feature.available
         state = "yes" if feature.available else f"{'MISSING' if required else 'unsupported'}: {feature.reason}"
-        print(f"  {name:12} {state}")
+        print(f"  {name:13} {state}")
     return max(int(missing > 0), _inspect_generator(project))
 
 
@@ -45,7 +45,7 @@ def _inspect_generator(project: Project) -> int:
     for name, feature in generator.inspect(settings, project.config.testbed).items():
         missing |= required and not feature.available
         word = "" if feature.available else f"{'MISSING' if required else 'unsupported'}: "
-        print(f"  {name:12} {word}{feature.reason}")
+        print(f"  {name:13} {word}{feature.reason}")
     return int(missing)
 
 
@@ -59,5 +59,5 @@ def _inspect(project: Project, controller_tshark: Feature, *, needs_tshark: bool
         for name, feature in rows.items():
             state = (feature.reason or "yes") if feature.available else f"MISSING: {feature.reason}"
             missing |= not feature.available
-            print(f"  {name:12} {state}")
+            print(f"  {name:13} {state}")
     return int(missing)

@@ -10,7 +10,9 @@ import logging
 import os
 import re
 import shutil
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -504,7 +506,7 @@ class Driver:
         if key_log is not None:
             # the secrets are the same on both sides, and not every external endpoint writes them
             role = _key_logger(self._external(cell.client.library), self._external(cell.server.library))
-            place = self._host(role).workspace(key_log.parent)
+            place = self._host(role).place(key_log.parent)
             more[role] += ["--key-log", str(place / key_log.name)]
         for role, side in (("client", cell.client), ("server", cell.server)):
             self._provide(role, side)
@@ -519,13 +521,15 @@ class Driver:
         profiled = perf.Profile(profile, directory) if profile else None
         perf_cpu: dict[str, float] = {}
         try:
-            server = self._spawn("server", cell, workload, scale, link, directory, more["server"], profiled)
-            log = self.testbed.server.workspace(directory) / "server.jsonl"
+            server = self._spawn("server", cell, workload, scale, link, directory, more["server"], attempt, profiled)
+            log = self.testbed.server.place(directory) / "server.jsonl"
             if (problem := self._await_ready(server, log, READY_TIMEOUT + self._set_up_s(cell.server))) is not None:
                 attempt.fail(problem)
             else:
                 sent = SentBytes(self.testbed)
-                client = self._spawn("client", cell, workload, scale, link, directory, more["client"], profiled)
+                client = self._spawn(
+                    "client", cell, workload, scale, link, directory, more["client"], attempt, profiled
+                )
                 limit = scale.timeout_s + HANG_MARGIN + self._set_up_s(cell.client)
                 try:
                     samples = CpuSamples({"client": client, "server": server}, sent.take, self.testbed.sample_s)
@@ -533,7 +537,7 @@ class Driver:
                     sent.end()
                     attempt.host["cpu"] = samples.result()
                 except TimeoutError:
-                    said = _complaint(directory / "client.jsonl")
+                    said = _complaint(self.testbed.client.place(directory) / "client.jsonl")
                     attempt.fail(
                         f"the client hung: not finished {limit:g} s after its start" + (f": {said}" if said else "")
                     )
@@ -602,12 +606,13 @@ class Driver:
         link: Link,
         directory: Path,
         more: Sequence[str],
+        attempt: Attempt,
         profiled: perf.Profile | None = None,
     ) -> Process:
         side = cell.client if role == "client" else cell.server
         host = self._host(role)
         program = host.provide(self.project.build / side.build) / "bin" / role
-        output = host.workspace(directory)
+        output = host.place(directory)
         address = f"{self.testbed.server.address}:{PORT}"
         argv = [str(program), "--events", str(output / f"{role}.jsonl"), *more]
         identity = host.provide(certificates.directory(self.project, cell.variant["signature"]))
@@ -653,12 +658,14 @@ class Driver:
             argv += ["--window", str(workload.window)]
         if profiled is not None:
             argv = profiled.held(role, host, argv)
+        confined = self._confined(role, side, scale.bytes, workload.receive_buffer, identity)
+        attempt.host.setdefault("confinement", {})[role] = host.confinement(confined)
         process = host.spawn(
             argv,
             stdout=output / f"{role}.out",
             stderr=output / f"{role}.err",
             env=self._environment(role, cell, scale, workload),
-            confined=self._confined(scale.bytes),
+            confined=confined,
         )
         if profiled is not None:
             try:
@@ -668,10 +675,29 @@ class Driver:
                 raise
         return process
 
-    def _confined(self, size: int) -> Confined:
-        """What a program of an endpoint may use in a run that downloads so many bytes."""
+    def _confined(self, role: str, side: Endpoint, size: int = 0, buffers: int = 0, *identities: Path) -> Confined:
+        """What a program of an endpoint may use and see in a run that downloads so many bytes.
+
+        *identities* are directories of certificates with their keys, which a client has no business with.
+        """
         limits = self.project.config.limits
-        return Confined((limits.file_mib << 20) + size, limits.memory_mib << 20, limits.open_files)
+        # the interpreter that builds in Python were made with
+        readable = [self.project.build, Path(sys.prefix), Path(sys.base_prefix)]
+        described = self.project.libraries[side.library].external
+        if described is None:
+            private = () if role == "client" else identities
+            return Confined(limits, size, buffers, tuple(readable), private)
+        folder = external.folder_of_build(self.project.build / side.build, role)
+        return Confined(
+            limits,
+            size,
+            buffers,
+            readable=(*readable, *external.led_to(folder)),
+            private=() if role == "client" else identities,
+            changing=(folder,),
+            names={SERVER_NAME: str(self.testbed.server.address)},
+            privileged=described.root,
+        )
 
     def _collect(self, attempt: Attempt, directory: Path, *hosts: Host) -> None:
         """Bring what the endpoints have written to the run's directory, and remove what is not theirs to write.
@@ -741,6 +767,9 @@ class Driver:
     def _folder(self, role: str, side: Endpoint) -> Path:
         """Where the folder of an external endpoint is on its host."""
         folder = external.folder_of_build(self.project.build / side.build, role)
+        described = self.project.libraries[side.library].external
+        if described is not None and described.root and self.testbed.kind == "local":
+            return folder
         return self._host(role).provide_copy(folder, external.MADE_ON_HOST)
 
     def _files(self, cell: Cell, scale: Scale) -> list[int]:
@@ -826,8 +855,8 @@ class Driver:
         for role, exit_ in (("client", client_exit), ("server", server_exit)):
             if exit_ is None:
                 continue
-            if exit_.returncode != 0:
-                problems.append(_exit_text(role, exit_.returncode, directory))
+            if exit_.returncode != 0 or exit_.exceeded is not None:
+                problems.append(_exit_text(role, exit_, directory))
                 continue
             try:
                 if role == "client":
@@ -1048,7 +1077,7 @@ class Driver:
         before = self.testbed.counters()
         own_before = time.process_time()
         host = self.testbed.client
-        output = host.workspace(directory)
+        output = host.place(directory)
         log = directory / "primitives.jsonl"
         argv = [str(host.provide(self.project.build / cell.client.build) / "bin" / "primitives")]
         argv += ["--events", str(output / log.name)]
@@ -1056,8 +1085,11 @@ class Driver:
         argv += [part for name in cell.variant["groups"] for part in ("--group", name)]
         for name in cell.variant["signatures"]:
             argv += ["--signature", f"{name}={host.provide(certificates.directory(self.project, name))}"]
+        identities = (certificates.directory(self.project, name) for name in cell.variant["signatures"])
+        confined = self._confined("primitives", cell.client, 0, 0, *identities)
+        attempt.host["confinement"] = {"primitives": host.confinement(confined)}
         process = host.spawn(
-            argv, stdout=output / "primitives.out", stderr=output / "primitives.err", confined=self._confined(0)
+            argv, stdout=output / "primitives.out", stderr=output / "primitives.err", confined=confined
         )
         exit_ = None
         try:
@@ -1073,8 +1105,8 @@ class Driver:
         self._collect(attempt, directory, host)
         delta = {key: after[key] - before[key] for key in after.keys() & before.keys()}
         with self._judging(attempt):
-            if exit_ is not None and exit_.returncode != 0:
-                attempt.fail(_exit_text("primitives", exit_.returncode, directory))
+            if exit_ is not None and (exit_.returncode != 0 or exit_.exceeded is not None):
+                attempt.fail(_exit_text("primitives", exit_, directory))
             elif exit_ is not None:
                 try:
                     seen = events.read_primitives(log, self.project.config.limits)
@@ -1626,8 +1658,13 @@ def _text(value: object) -> str:
     return one_line(value) if isinstance(value, str) else ""
 
 
-def _exit_text(role: str, code: int, directory: Path) -> str:
+def _exit_text(role: str, ended: Exit, directory: Path) -> str:
+    if ended.exceeded is not None:
+        return f"the {role} {ended.exceeded}"
+    code = ended.returncode
     how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}"
+    if code == -signal.SIGXFSZ:
+        how += ", as a file was to be larger than limits.file_mib"
     detail = _complaint(directory / f"{role}.jsonl")
     with contextlib.suppress(OSError):
         if not detail:

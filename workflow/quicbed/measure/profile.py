@@ -82,6 +82,8 @@ class _Recorder:
     host: Host
     place: Path
     role: str
+    gate: Path
+    """Directory that the program may look into."""
     process: Process | None = None
     cpu_s: float = 0.0
     data_bytes: int = 0
@@ -89,7 +91,7 @@ class _Recorder:
     """How far the host's clock is ahead of the driver's machine's."""
 
     def pipe(self, name: str) -> str:
-        return str(self.place / f".{self.role}.{name}")
+        return str((self.gate if name == "gate" else self.place) / f".{self.role}.{name}")
 
     @property
     def pipes(self) -> list[str]:
@@ -109,7 +111,7 @@ class Profile:
 
     def held(self, role: str, host: Host, argv: Sequence[str]) -> list[str]:
         """The command that starts `argv` on a host, under the same process id, once `attach` has let it go."""
-        recorder = _Recorder(host, host.workspace(self.directory), role)
+        recorder = _Recorder(host, host.workspace(self.directory), role, host.place(self.directory))
         self._recorders[role] = recorder
         host.run(["mkfifo", *recorder.pipes])
         return ["/bin/sh", "-c", _HELD, "sh", recorder.pipe("gate"), *argv]

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -137,13 +137,36 @@ class Completed:
 
 @dataclass(frozen=True)
 class Confined:
-    """What a program of other people may use, each of its processes for itself."""
+    """What a program of other people may use and see.
 
-    file_bytes: int
-    """Size of the files that it writes."""
-    memory_bytes: int
-    """Its data segment: what it has allocated."""
-    open_files: int
+    Limits are those of the configuration (`limits`); what it sees beside what everybody may is looked at where it has a
+    user of its own.
+    """
+
+    limits: Limits
+    transfer_bytes: int = 0
+    """What it downloads or serves, which may be in files besides what the limits say."""
+    buffer_bytes: int = 0
+    """Size of the socket buffers that it asks for."""
+    readable: tuple[Path, ...] = ()
+    """What it is made of and needs."""
+    private: tuple[Path, ...] = ()
+    """Directories with files that it may read though others may not."""
+    changing: tuple[Path, ...] = ()
+    """Directories that it may change: a copy of its own stands in their place (`Host.provide_copy`)."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Addresses by name of host that it has to know."""
+    privileged: bool = False
+    """Whether it runs as the user that the testbed is of, and sees all that this sees."""
+
+    @property
+    def of_process(self) -> dict[str, int]:
+        """Limits of each of its processes: `file_bytes`, `memory_bytes` of the data segment, `open_files`."""
+        return {
+            "file_bytes": (self.limits.file_mib << 20) + self.transfer_bytes,
+            "memory_bytes": self.limits.memory_mib << 20,
+            "open_files": self.limits.open_files,
+        }
 
 
 @dataclass(frozen=True)
@@ -159,6 +182,8 @@ class Exit:
     user_s: float
     system_s: float
     max_rss_bytes: int
+    exceeded: str | None = None
+    """The limit for which the testbed has killed it, with what else it has started."""
 
 
 @dataclass
@@ -311,9 +336,24 @@ class Host(ABC):
         """Where programs on this host may write files that :meth:`collect` brings to *directory*."""
         return directory
 
+    def place(self, directory: Path) -> Path:
+        """Where confined programs on this host may write files that :meth:`collect` brings to *directory*.
+
+        The programs of this host that are not confined have nothing there that these could put a link in the way of.
+        """
+        return self.workspace(directory)
+
     def collect(self, directory: Path) -> None:
-        """Bring the files of a workspace to *directory*; the workspace is gone afterwards."""
+        """Bring the files of workspace and place to *directory*; both are gone afterwards."""
         del directory
+
+    def confinement(self, confined: Confined | None = None) -> dict[str, Any]:
+        """Who programs of endpoints run as on this host and what holds their limits, for the record.
+
+        `endpoint_user` is a number, and `why` says why it is not one of its own. *confined*: of this one program.
+        """
+        del confined
+        return {}
 
     def monotonic_ahead_ns(self) -> int:
         """How far CLOCK_MONOTONIC of this host is ahead of the driver's machine's, in ns."""

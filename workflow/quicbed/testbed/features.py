@@ -8,6 +8,7 @@ import os
 import platform
 import socket
 import struct
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +16,11 @@ from pathlib import Path
 
 from .agent import QUIET_IFB, redirection
 from .base import Completed, TestbedError
+from .confinement import View, unused_users
 from .delay import uml_problem
 from .loss import port_loss
 from .namespace import NamespaceThread, unshare
-from .process import find_program, finish, require_tools, start
+from .process import find_program, finish, require_tools, start, user_problem
 
 # linux/udp.h; Python's socket module does not have them.
 UDP_SEGMENT = 103
@@ -172,6 +174,18 @@ def _loss() -> Feature:
     return _YES
 
 
+def _endpoint_user() -> Feature:
+    """Whether programs of endpoints can have a user and a view of files of their own."""
+    users = unused_users("probe", 1)
+    if not users:
+        return Feature(False, "this user namespace has no unused number of a user; endpoints run as this user")
+    with tempfile.TemporaryDirectory(prefix="quicbed-") as place:
+        temporary = Path(place) / "tmp"
+        temporary.mkdir()
+        problem = user_problem(View(users[0], temporary, 2**20))
+    return _YES if problem is None else Feature(False, f"{problem}; endpoints run as this user")
+
+
 def _psi() -> Feature:
     try:
         Path("/proc/pressure/cpu").read_text()
@@ -232,6 +246,7 @@ def _in_namespace() -> dict[str, Feature]:
         "udp-gso": _udp_gso,
         "udp-gro": _udp_gro,
         "loss": _loss,
+        "endpoint-user": _endpoint_user,
         **{kind: partial(_qdisc, kind) for kind in _QDISCS},
     }
     up = _run("ip", "link", "set", "lo", "up")
@@ -251,11 +266,13 @@ def _delay(netem: Feature) -> Feature:
 def features() -> dict[str, Feature]:
     """Every feature a testbed or an experiment may need; nothing on the machine changes.
 
-    Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``ifb``, ``udp-gso``, ``udp-gro``, ``loss``, ``tbf``,
-    ``netem``, ``fq``, ``etf``, ``delay``, ``psi``, ``schedstat``, ``perf``, ``perf-hardware``.
+    Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``ifb``, ``udp-gso``, ``udp-gro``, ``loss``,
+    ``endpoint-user``, ``tbf``, ``netem``, ``fq``, ``etf``, ``delay``, ``psi``, ``schedstat``, ``perf``,
+    ``perf-hardware``.
     """
     found = _anywhere()
-    needs_namespace = ("namespaces", "veth", "bridge", "ifb", "udp-gso", "udp-gro", "loss", *_QDISCS, "delay")
+    devices = ("veth", "bridge", "ifb", "udp-gso", "udp-gro", "loss")
+    needs_namespace = ("namespaces", *devices, "endpoint-user", *_QDISCS, "delay")
     if not has_capabilities():
         no = Feature(False, "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")
         return {"root": no, **dict.fromkeys(needs_namespace, no), **found}

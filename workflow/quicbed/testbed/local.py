@@ -12,27 +12,32 @@ direction of downloads. The addresses exist inside the namespaces only. For a ro
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import re
 import shutil
 import socket
+import stat
 import statistics
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from quicbed.base import environment
+from quicbed.base.hostile import one_line
 
 from . import counters as parse
 from . import facts as machine_facts
 from .base import ROLES, Capture, Completed, Confined, Host, LinkSettings, Role, TestbedError
 from .capture import Command, Tcpdump, Tool, capturing
+from .confinement import View, take, unused_users, used
 from .delay import CLIENT_END, SERVER_END, DelayLine, open_line
 from .ethtool import Statistics
 from .facts import sysctl_path
@@ -41,7 +46,7 @@ from .lifecycle import Attempts, LockedTestbed
 from .lock import HostSetting, State, host_settings_lock, runtime_directory
 from .loss import LinkLoss
 from .namespace import RUN_NETNS, NamespaceThread, is_namespace, kill_processes, setns
-from .process import LocalProcess, finish, require_tools, start, start_confined
+from .process import LocalProcess, finish, overrun, require_tools, start, start_confined, user_problem
 from .shaping import burst_bytes, root_qdisc, rtt_problem, tcp_settings, token_bucket, verify_token_bucket
 
 _PREFIX = "quicbed-"
@@ -91,6 +96,22 @@ _ALLOWED_CONGESTION_CONTROL = sysctl_path("net.ipv4.tcp_allowed_congestion_contr
 _PROBE_TIMEOUT_S = 10.0
 _RTT_ECHOES = 5
 _RTT_ATTEMPTS = 4
+_COPY_TIMEOUT_S = 600.0
+_BUFFERS = ("net.core.rmem_max", "net.core.wmem_max")
+_LARGEST_BUFFER = 2**30
+CONFINED = "QUICBED_CONFINED"
+"""Environment variable of programs with a view of their own of the machine's files."""
+
+
+def _remove(directory: Path) -> None:
+    """Remove a directory that other people's programs have written to, as deep as it may be."""
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+        return
+    argv = ["rm", "-rf", str(directory)]
+    done = finish("this machine", argv, start("this machine", argv), timeout=_COPY_TIMEOUT_S, check=False, text=None)
+    if done.returncode != 0:
+        raise TestbedError(f"{directory}: cannot be removed: {one_line(done.stderr, 300)}")
 
 
 def namespace_name(testbed: str, role: Role) -> str:
@@ -110,6 +131,15 @@ class LocalHost(Host):
         self._files: dict[str, int] = {}
         self._spawned: list[LocalProcess] = []
         self._statistics: Statistics | None = None
+        self._user: int | None = None
+        self._no_user = "the testbed is not open"
+        self._own = Path()
+        """Directory for what its user has outside of runs, which others may not enter."""
+        self._places: dict[Path, Path] = {}
+        self._copies: dict[Path, Path] = {}
+        self._last: Confined | None = None
+        self.allow_buffers: Callable[[int], bool] = lambda _: False
+        """Let programs have socket buffers of so many bytes; whether it could be done."""
 
     @property
     def path(self) -> Path:
@@ -137,6 +167,118 @@ class LocalHost(Host):
             self._statistics = None
         self._thread.close()
         self._thread = None
+        if self._user is not None:
+            self._places.clear()
+            self._copies.clear()
+            _remove(self._own)
+            self._user, self._no_user = None, "the testbed is not open"
+
+    def be_user(self, user: int | None) -> None:
+        """Let confined programs be of this user, if the kernel lets them."""
+        if user is None:
+            self._no_user = "this user namespace has no unused number of a user"
+            return
+        self._own = Path(tempfile.gettempdir()) / self.namespace
+        if os.path.lexists(self._own):
+            status = self._own.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                raise TestbedError(f"{self._own}: is not of this user; remove it")
+            _remove(self._own)
+        self._own.mkdir(mode=0o700)
+        self._user = user
+        self._renew_temporary()
+        view = self._view(Confined(self.limits))
+        self._no_user = self.call(user_problem, view) or ""
+        if self._no_user:
+            _remove(self._own)
+            self._user = None
+
+    def _renew_temporary(self) -> None:
+        """Have an empty directory for temporary files."""
+        temporary = self._own / "tmp"
+        if temporary.is_dir():
+            with os.scandir(temporary) as found:
+                if next(found, None) is None:
+                    return
+            _remove(temporary)
+        temporary.mkdir(mode=0o700)
+        os.chown(temporary, self._user or 0, self._user or 0)
+
+    def _view(self, confined: Confined) -> View:
+        if self._user is None:
+            raise ValueError(self._no_user)
+        buffers = self.allow_buffers(confined.buffer_bytes)
+        return View(
+            self._user,
+            self._own / "tmp",
+            confined.limits.total_memory_mib << 20,
+            writable=[*self._places.values()],
+            readable=[*confined.readable, *confined.changing],
+            copies={path: self._copies[path] for path in confined.changing if path in self._copies},
+            private=confined.private,
+            names=confined.names,
+            # before Linux has it for a namespace of its own, this is all that there is in a container
+            capabilities=() if buffers else ("net_admin",),
+        )
+
+    def confinement(self, confined: Confined | None = None) -> dict[str, Any]:
+        why = "asked for by the configuration (external.root)" if confined and confined.privileged else self._no_user
+        known: dict[str, Any] = {
+            "endpoint_user": os.geteuid() if why else self._user,
+            "limits": "looked at every 0.25 s",
+        }
+        if why:
+            return known | {"why": why}
+        buffers = self.allow_buffers(0 if confined is None else confined.buffer_bytes)
+        return known | {"capabilities": [] if buffers else ["net_admin"]}
+
+    def place(self, directory: Path) -> Path:
+        if self._user is None:
+            return directory
+        if directory not in self._places:
+            place = directory / f".{self.name}"
+            place.mkdir(mode=0o700)
+            os.chown(place, self._user, self._user)
+            self._places[directory] = place
+        return self._places[directory]
+
+    def provide_copy(self, directory: Path, leave: Collection[str]) -> Path:
+        del leave  # as it stands in the directory's place, it is the same for what has been made in there
+        if self._user is None or directory in self._copies:
+            return directory
+        copy = self._own / f"copy{len(self._copies)}"
+        argv = ["cp", "-a", "--reflink=auto", str(directory), str(copy)]
+        done = self.run(argv, timeout=_COPY_TIMEOUT_S, check=False)
+        if done.returncode != 0:
+            raise TestbedError(f"{directory}: cannot be copied to {copy}: {one_line(done.stderr, 300)}")
+        self.run(["chown", "-hR", f"{self._user}:{self._user}", str(copy)], timeout=_COPY_TIMEOUT_S)
+        self._copies[directory] = copy
+        return directory
+
+    def collect(self, directory: Path) -> None:
+        place = self._places.pop(directory, None)
+        if place is None or self._user is None:
+            return
+        try:
+            last = self._last or Confined(self.limits)
+            left = used([place, self._own / "tmp"], last.limits, last.transfer_bytes)
+            if left.problem is not None:
+                raise TestbedError(f"the {self.name} {left.problem}")
+            entries = [entry for entry in left.entries if Path(entry.path).is_relative_to(place)]
+            if refused := take(place, directory, entries, self._user):
+                raise TestbedError(
+                    f"the {self.name} left what is not its own in the run's directory: {', '.join(refused)}"
+                )
+        except OSError as error:
+            raise TestbedError(f"{self.name}: what it left cannot be taken: {error}") from error
+        finally:
+            _remove(place)
+            self._renew_temporary()
+
+    def forget(self, directory: Path) -> None:
+        if (place := self._places.pop(directory, None)) is not None:
+            _remove(place)
+            self._renew_temporary()
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Result of a call made in the namespace."""
@@ -199,17 +341,38 @@ class LocalHost(Host):
         cwd: Path | None = None,
         confined: Confined | None = None,
     ) -> LocalProcess:
-        first = None
+        first, look = None, None
         with stdout.open("wb") as out, stderr.open("wb") as err:
             options: dict[str, Any] = {"stdout": out, "stderr": err, "env": environment.named(env), "cwd": cwd}
             if confined is None:
                 popen = self.start(argv, **options)
             else:
+                if self._user is not None and not confined.privileged:
+                    for file in (out, err):  # programs open them again, by names such as /dev/stderr
+                        os.fchown(file.fileno(), self._user, self._user)
+                    temporary = tempfile.gettempdir()
+                    own = {"HOME": temporary, "TMPDIR": temporary, CONFINED: "1"}
+                    self._last = confined
+                    options |= {
+                        "view": self._view(confined),
+                        "env": options["env"] | own,
+                        "cwd": cwd or Path(temporary),
+                    }
                 popen, first = self.call(lambda: start_confined(self.name, argv, confined, **options))
-        process = LocalProcess(popen, first)
+                look = partial(self._overrun, confined)
+        process = LocalProcess(popen, first, look)
         self._spawned = [other for other in self._spawned if other.poll() is None]
         self._spawned.append(process)
         return process
+
+    def _overrun(self, confined: Confined, pids: Sequence[int]) -> str | None:
+        """Which limit a program exceeds now, with all that it has started; None if none."""
+        problem = overrun(pids, confined.limits)
+        if problem is None and self._user is not None:
+            problem = used(
+                [*self._places.values(), self._own / "tmp"], confined.limits, confined.transfer_bytes
+            ).problem
+        return problem
 
     def set(self, name: str, value: str) -> None:
         """Set a sysctl of the namespace and verify it."""
@@ -301,7 +464,32 @@ class LocalTestbed(LockedTestbed):
             self._remove_leftovers()
             # a signal between the start of a program and the wait for it would let it make a namespace later
             self._create()
+            users: list[int | None] = [*unused_users(self.name, len(_ENDS))]
+            for role, user in zip(_ENDS, users or [None] * len(_ENDS), strict=True):
+                self._local[role].allow_buffers = self._allow_buffers
+                self._local[role].be_user(user)
         self._probe_path(udp_segment=None)
+
+    def _allow_buffers(self, size: int) -> bool:
+        """Let everybody on the machine have socket buffers of so many bytes, which programs of endpoints ask for.
+
+        Root may have any size, in any namespace. While the testbed lasts, the machine's limits are larger instead, and
+        all testbeds make them the same: the one that ends last puts back what was there.
+        """
+        for name in _BUFFERS:
+            file = Path(sysctl_path(name))
+            try:
+                now = int(file.read_text())
+                if now >= size:
+                    continue
+                with self._signals.held(), host_settings_lock(self._state_path.parent):
+                    if str(file) not in [setting.path for setting in self._state.host_settings]:
+                        self._state.host_settings.append(HostSetting(str(file), str(now), str(_LARGEST_BUFFER)))
+                        self._state.write(self._state_path)
+                    file.write_text(str(_LARGEST_BUFFER))
+            except OSError:  # as in a container
+                return False
+        return True
 
     def _put_back(self, attempt: Attempts) -> None:
         if self._delay is not None:

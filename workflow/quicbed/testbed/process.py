@@ -12,17 +12,28 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from quicbed.base.hostile import one_line
+from quicbed.config.model import Limits
 
 from .base import PACKAGES, Completed, Confined, Exit, Process, TestbedError
+from .confinement import View, seen
 
 # Root's PATH lacks these for some ways of becoming root.
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 _CLONE_NEWPID = 0x20000000
 _ENDING_S = 20.0
+_LOOK_S = 0.25
+_OF_PROCESS = (
+    ("fsize", "file_bytes", resource.RLIMIT_FSIZE),
+    ("data", "memory_bytes", resource.RLIMIT_DATA),
+    ("nofile", "open_files", resource.RLIMIT_NOFILE),
+)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -107,23 +118,24 @@ def start_confined(
     stderr: IO[bytes],
     env: Mapping[str, str],
     cwd: Path | None = None,
+    view: View | None = None,
 ) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes] | None]:
     """As :func:`start`, in a namespace of processes (pid_namespaces(7)) of its own and with limits.
 
-    Returns the program and the namespace's first process, with which all in it ends, whatever session it is in; None
-    where the kernel makes no such namespace.
+    *view* is that of a user of its own, if it is to have one. Returns the program and the namespace's first process,
+    with which all in it ends, whatever session it is in; None where the kernel makes no such namespace, which there is
+    no view without.
     """
-    _program(where, argv[0], cwd)  # whose absence the programs before it would tell in their words
+    program = _program(where, argv[0], cwd)  # whose absence the programs before it would tell in their words
     limited = ["prlimit", "--core=0"]
-    for option, number, value in (
-        ("fsize", resource.RLIMIT_FSIZE, confined.file_bytes),
-        ("data", resource.RLIMIT_DATA, confined.memory_bytes),
-        ("nofile", resource.RLIMIT_NOFILE, confined.open_files),
-    ):
+    wanted = {option: (number, confined.of_process[name]) for option, name, number in _OF_PROCESS}
+    if view is not None:  # otherwise it would count what others run as this user
+        wanted["nproc"] = (resource.RLIMIT_NPROC, confined.limits.processes)
+    for option, (number, value) in wanted.items():
         hard = resource.getrlimit(number)[1]
         limited.append(f"--{option}={value if hard == resource.RLIM_INFINITY else min(value, hard)}")
     limited.append("--")
-    if not has_process_namespaces():
+    if view is None and not has_process_namespaces():
         return start(where, [*limited, *argv], stdout=stdout, stderr=stderr, env=env, cwd=cwd), None
     own = os.open("/proc/thread-self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -132,8 +144,10 @@ def start_confined(
         first = start(where, ["sleep", "infinity"], stdout=quiet, stderr=quiet, env={"PATH": _SYSTEM_DIRECTORIES})
         try:
             # its own /proc: what is in there by number would be other processes
-            inside = [*limited, "unshare", "--mount-proc", "--", *argv]
-            return start(where, inside, stdout=stdout, stderr=stderr, env=env, cwd=cwd), first
+            inside = [*limited, "unshare", "--mount-proc"]
+            inside += ["--", *argv] if view is None else ["--ipc", "--", *_as_user(view), program, *argv[1:]]
+            with contextlib.nullcontext() if view is None else seen(view):
+                return start(where, inside, stdout=stdout, stderr=stderr, env=env, cwd=cwd), first
         except BaseException:
             first.kill()
             first.wait()
@@ -142,6 +156,32 @@ def start_confined(
         # what this thread starts from now on is as before
         _check(_libc.setns(own, _CLONE_NEWPID))
         os.close(own)
+
+
+def _as_user(view: View) -> list[str]:
+    """Words before a program that become the user of a view, with which the parent-death signal is lost."""
+    words = ["setpriv", "--pdeathsig", "KILL", "--reuid", str(view.user), "--regid", str(view.user), "--clear-groups"]
+    kept = "".join(f",+{name}" for name in view.capabilities)
+    return [
+        *words,
+        *(f"--{which}=-all{kept}" for which in ("inh-caps", "ambient-caps", "bounding-set")),
+        "--no-new-privs",
+    ]
+
+
+def user_problem(view: View) -> str | None:
+    """Why programs cannot have a view and be its user, None if they can: tried on a program that ends at once."""
+    try:
+        with (view.temporary.parent / "said").open("w+b") as said:
+            options: dict[str, Any] = {"stdout": said, "stderr": said, "env": {"PATH": _SYSTEM_DIRECTORIES}}
+            ended = LocalProcess(
+                *start_confined("this machine", ["true"], Confined(Limits()), view=view, cwd=Path("/"), **options)
+            ).wait(_ENDING_S)
+            said.seek(0)
+            text = one_line(said.read(4096).decode(errors="replace"), 300)
+    except (OSError, TestbedError, TimeoutError) as error:
+        return one_line(error)
+    return None if ended.returncode == 0 else text or f"exit status {ended.returncode}"
 
 
 @functools.cache
@@ -194,6 +234,16 @@ def finish(
     return done
 
 
+def _children(directory: Path) -> tuple[int, list[int]]:
+    """How many threads a process has, by its directory in /proc, and what they have started."""
+    threads = 0
+    found: list[int] = []
+    for thread in (directory / "task").iterdir():
+        threads += 1
+        found += map(int, (thread / "children").read_text().split())
+    return threads, found
+
+
 def cpu_seconds(pid: int) -> float | None:
     """Processor time in seconds of a process and its descendants so far; ``None`` once it has ended."""
     ticks, waiting = 0, [pid]
@@ -203,24 +253,83 @@ def cpu_seconds(pid: int) -> float | None:
             # proc(5): utime, stime and those of children waited for, after the name in parentheses
             fields = (directory / "stat").read_text().rpartition(")")[2].split()
             ticks += sum(int(field) for field in fields[11:15])
-            for thread in (directory / "task").iterdir():
-                waiting += map(int, (thread / "children").read_text().split())
+            waiting += _children(directory)[1]
     except (OSError, IndexError, ValueError):
         return None
     return ticks / _TICKS_PER_SECOND
 
 
+def overrun(pids: Iterable[int], limits: Limits) -> str | None:
+    """Which limit processes with their descendants exceed together now; ``None`` if none, or if they have ended.
+
+    Their resident memory counts, with what several of them share once where it matters.
+    """
+    count, pages = 0, 0
+    found: list[Path] = []
+    waiting = [*pids]
+    while waiting:
+        directory = Path(f"/proc/{waiting.pop()}")
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended meanwhile
+            threads, children = _children(directory)
+            pages += int((directory / "statm").read_text().split()[1])
+            count += threads
+            found.append(directory)
+            waiting += children
+        if count > limits.processes:
+            return f"had more than {limits.processes} processes and threads (limits.processes)"
+    most = limits.total_memory_mib << 20
+    if pages * _PAGE <= most:
+        return None
+    size = 0
+    for directory in found:
+        # takes the kernel a while, so only now
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            rows = (directory / "smaps_rollup").read_text().splitlines()
+            size += next(int(row.split()[1]) << 10 for row in rows if row.startswith("Pss:"))
+    return f"took more than {limits.total_memory_mib} MiB of memory (limits.total_memory_mib)" if size > most else None
+
+
 class LocalProcess(Process):
     """A program on this machine, started with :func:`start` or :func:`start_confined`."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], first: subprocess.Popen[bytes] | None = None) -> None:
-        """*first* is the first process of its namespace, if it has one of its own."""
+    def __init__(
+        self,
+        popen: subprocess.Popen[bytes],
+        first: subprocess.Popen[bytes] | None = None,
+        look: Callable[[Sequence[int]], str | None] | None = None,
+    ) -> None:
+        """*first* is the first process of its namespace, if it has one of its own.
+
+        *look* is called from time to time with the processes that all others of the program descend from, and what it
+        returns is why the program is killed.
+        """
         self._popen = popen
         self._first = first
         self.pid = popen.pid
         self._exit: Exit | None = None
+        self._exceeded: str | None = None
         self._lock = threading.Lock()
         self._pidfd = os.pidfd_open(popen.pid)
+        if look is not None:
+            threading.Thread(target=self._watch, args=(os.pidfd_open(popen.pid), look), daemon=True).start()
+
+    def _watch(self, pidfd: int, look: Callable[[Sequence[int]], str | None]) -> None:
+        """Kill the program once it exceeds a limit; ends with it."""
+        # what has lost its parent is a child of the namespace's first process
+        pids = [self.pid, *(() if self._first is None else (self._first.pid,))]
+        poller = select.poll()
+        poller.register(pidfd, select.POLLIN)
+        try:
+            while not poller.poll(_LOOK_S * 1000):
+                problem = look(pids)
+                if problem is not None:
+                    with self._lock:
+                        if self._exit is None:
+                            self._exceeded = problem
+                            self._kill_all()
+                    return
+        finally:
+            os.close(pidfd)
 
     def poll(self) -> Exit | None:
         with self._lock:
@@ -242,6 +351,7 @@ class LocalProcess(Process):
                 user_s=usage.ru_utime,
                 system_s=usage.ru_stime,
                 max_rss_bytes=usage.ru_maxrss * 1024,
+                exceeded=self._exceeded,
             )
             return self._exit
 

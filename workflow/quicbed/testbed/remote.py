@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -408,7 +407,7 @@ class RemoteMachine(Host):
             cwd=None if cwd is None else str(cwd),
             cpus=self._cpus,
             inherited=[*environment.NAMED],
-            confined=None if confined is None else dataclasses.asdict(confined),
+            confined=None if confined is None else confined.of_process,
         )
         return RemoteProcess(self, _of(int, pid, self.where))
 

@@ -187,6 +187,13 @@ def folder_of_build(build: Path, role: str) -> Path:
     return Path(settings["folders"][role])
 
 
+def led_to(folder: Path) -> list[Path]:
+    """What links in a folder lead to outside of it."""
+    real = folder.resolve()
+    targets = {path.resolve() for path in _files(folder).values() if path.is_symlink()}
+    return sorted(target for target in targets if target.exists() and not target.is_relative_to(real))
+
+
 def _external(project: Project, name: str) -> External:
     external = project.libraries[name].external
     if external is None:
