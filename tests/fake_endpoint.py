@@ -11,6 +11,7 @@ Of several connections the second is the one that is wrong.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -76,7 +77,8 @@ def behaviour_of(here: Path, role: str) -> str:
     counter = here / f"{role}.count"
     # empty where the driver and what it started were killed
     count = int(counter.read_text() or 0) if counter.exists() else 0
-    counter.write_text(str(count + 1))
+    with contextlib.suppress(OSError):  # where it may not write there, it behaves the same each time
+        counter.write_text(str(count + 1))
     return str(plan[min(count, len(plan) - 1)])
 
 

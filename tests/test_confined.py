@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import time
@@ -12,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from quicbed.config.model import Limits
 from quicbed.testbed import Confined, LocalTestbed
 from quicbed.testbed.process import LocalProcess, has_process_namespaces, start, start_confined
 
 pytestmark = pytest.mark.root
-LIMITS = Confined(file_bytes=1 << 20, memory_bytes=256 << 20, open_files=64)
+LIMITS = Confined(Limits(file_mib=1, memory_mib=256, open_files=64))
 
 
 @pytest.fixture
@@ -115,12 +115,11 @@ def test_a_program_of_the_testbed_is_given_named_variables_only(
         before = testbed.sent_by_server()
         for number, confined in enumerate((LIMITS, None)):
             out = tmp_path / f"{number}.out"
-            argv = ["python3", "-c", "import json, os; print(json.dumps(dict(os.environ)))"]
             process = testbed.server.spawn(
-                argv, stdout=out, stderr=tmp_path / "err", env={"OWN": "1"}, confined=confined
+                ["env", "-0"], stdout=out, stderr=tmp_path / "err", env={"OWN": "1"}, confined=confined
             )
             assert process.wait(20).returncode == 0
-            seen = json.loads(out.read_text(encoding="utf-8"))
+            seen = dict(row.split("=", 1) for row in out.read_text(encoding="utf-8").split("\0") if row)
             assert not {"AWS_SECRET_ACCESS_KEY", "SSH_AUTH_SOCK"} & set(seen)
             assert (seen["https_proxy"], seen["OWN"]) == ("http://proxy.example", "1")
         argv = ["ping", "-c", "2", "-i", "0.01", "-s", "1000", str(testbed.client.address)]

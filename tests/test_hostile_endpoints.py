@@ -16,7 +16,7 @@ from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import driver
 from quicbed.measure.driver import Attempt, MeasureError
-from quicbed.testbed import TestbedError
+from quicbed.testbed import Exit, TestbedError
 from quicbed.wire import proof
 from test_driver import EXPERIMENT, Proven
 
@@ -255,7 +255,7 @@ def look_at(tmp_path: Path, chosen: random.Random) -> None:
         for text in (
             driver._complaint(file),
             driver._unsupported_event(file) or "",
-            driver._exit_text("client", 1, tmp_path),
+            driver._exit_text("client", Exit(1, 0, 0, 0), tmp_path),
         ):
             assert text == "" or text.isprintable()
             text.encode()

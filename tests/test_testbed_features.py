@@ -22,6 +22,7 @@ NAMES = {
     "udp-gso",
     "udp-gro",
     "loss",
+    "endpoint-user",
     "tbf",
     "netem",
     "fq",

@@ -682,17 +682,18 @@ class Driver:
         """
         limits = self.project.config.limits
         # the interpreter that builds in Python were made with
-        readable = [self.project.build, Path(sys.prefix), Path(sys.base_prefix)]
+        readable = [self.project.build, self.project.build / side.build, Path(sys.prefix), Path(sys.base_prefix)]
         described = self.project.libraries[side.library].external
         if described is None:
             private = () if role == "client" else identities
             return Confined(limits, size, buffers, tuple(readable), private)
         folder = external.folder_of_build(self.project.build / side.build, role)
+        named = [Path(value) for value in described.parameters.values() if Path(value).is_absolute()]
         return Confined(
             limits,
             size,
             buffers,
-            readable=(*readable, *external.led_to(folder)),
+            readable=(*readable, *external.led_to(folder), *filter(Path.exists, named)),
             private=() if role == "client" else identities,
             changing=(folder,),
             names={SERVER_NAME: str(self.testbed.server.address)},

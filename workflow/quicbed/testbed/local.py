@@ -46,7 +46,7 @@ from .lifecycle import Attempts, LockedTestbed
 from .lock import HostSetting, State, host_settings_lock, runtime_directory
 from .loss import LinkLoss
 from .namespace import RUN_NETNS, NamespaceThread, is_namespace, kill_processes, setns
-from .process import LocalProcess, finish, overrun, require_tools, start, start_confined, user_problem
+from .process import LOOK_S, LocalProcess, finish, overrun, require_tools, start, start_confined, user_problem
 from .shaping import burst_bytes, root_qdisc, rtt_problem, tcp_settings, token_bucket, verify_token_bucket
 
 _PREFIX = "quicbed-"
@@ -225,7 +225,7 @@ class LocalHost(Host):
         why = "asked for by the configuration (external.root)" if confined and confined.privileged else self._no_user
         known: dict[str, Any] = {
             "endpoint_user": os.geteuid() if why else self._user,
-            "limits": "looked at every 0.25 s",
+            "memory_limit": f"resident memory of all its processes, looked at every {LOOK_S:g} s",
         }
         if why:
             return known | {"why": why}
@@ -881,6 +881,7 @@ class LocalTestbed(LockedTestbed):
             "name": self.name,
             "kind": self.kind,
             **machine_facts.machine(),
+            "endpoint_user": {role: self._local[role].confinement() for role in _ENDS},
             "tools": self._tools,
             "link": self._link_facts(
                 burst_bytes=burst_bytes(self._link) if self._link is not None and self._link.rate_mbit else None,

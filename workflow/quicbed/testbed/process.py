@@ -28,7 +28,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 _CLONE_NEWPID = 0x20000000
 _ENDING_S = 20.0
-_LOOK_S = 0.25
+LOOK_S = 0.25
 _OF_PROCESS = (
     ("fsize", "file_bytes", resource.RLIMIT_FSIZE),
     ("data", "memory_bytes", resource.RLIMIT_DATA),
@@ -320,7 +320,7 @@ class LocalProcess(Process):
         poller = select.poll()
         poller.register(pidfd, select.POLLIN)
         try:
-            while not poller.poll(_LOOK_S * 1000):
+            while not poller.poll(LOOK_S * 1000):
                 problem = look(pids)
                 if problem is not None:
                     with self._lock:
