@@ -158,6 +158,7 @@ def test_an_agent_of_another_namespace_is_not_ended(host: Callable[[], Client], 
 # ---- programs on a host ----------------------------------------------------------------------------------------------
 
 LIMITS = {"file_bytes": 1 << 20, "memory_bytes": 1 << 30, "open_files": 64}
+LIMITS |= {"total_memory_bytes": 100 << 20, "processes": 40}
 
 
 @pytest.mark.root
@@ -192,6 +193,31 @@ def test_a_confined_program_has_limits_and_named_variables(
     assert {"https_proxy=kept", "OWN=1"} <= set(seen)
     pid = _spawn(client, tmp_path, "exec head -c 2000000 /dev/zero >&2", confined=LIMITS)
     assert client.ask("wait", pid=pid, timeout=20)["returncode"] == -25  # SIGXFSZ
+
+
+@pytest.mark.parametrize(
+    ("script", "exceeded"),
+    [
+        (
+            "for _ in 1 2 3 4; do setsid python3 -c \"x = b'x' * (40 << 20); import time; time.sleep(60)\" &"
+            " done; wait",
+            "took more than 100 MiB of memory (limits.total_memory_mib)",
+        ),
+        (
+            "for _ in $(seq 50); do setsid sleep 60 & done; wait",
+            "had more than 40 processes and threads (limits.processes)",
+        ),
+    ],
+)
+def test_a_confined_program_is_ended_for_what_all_that_it_has_started_takes(
+    host: Callable[[], Client], tmp_path: Path, script: str, exceeded: str
+) -> None:
+    client = _taken(host)
+    ended = client.ask("wait", pid=_spawn(client, tmp_path, script, confined=LIMITS), timeout=20)
+    assert (ended["returncode"], ended["exceeded"]) == (-9, exceeded)
+    pid = _spawn(client, tmp_path, "sleep 0.6", confined=LIMITS)
+    ended = client.ask("wait", pid=pid, timeout=20)
+    assert (ended["returncode"], ended["exceeded"]) == (0, None)
 
 
 def test_an_agent_waits_for_no_fifo(host: Callable[[], Client], tmp_path: Path) -> None:

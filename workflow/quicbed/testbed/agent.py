@@ -60,6 +60,8 @@ ENDING_TIMEOUT_S = 20.0
 COPY_TIMEOUT_S = 270.0
 """For what reads or copies everything that was deployed; less than the controller waits."""
 POLL_S = 0.002
+LOOK_S = 0.25
+"""Between two looks at what a confined program takes, each of which takes some 0.1 ms."""
 AWAITED_BYTES = 2**20
 """Beginning of a file in which a text is waited for."""
 ECHO_TIMEOUT_S = 3.0
@@ -237,10 +239,13 @@ def tree_digest(directory: Path, leave: Container[str] = ()) -> str:
 class Child:
     """A program that this agent has started, leader of its own session."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], first: int | None = None) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], first: int | None = None, first_pid: int | None = None) -> None:
         """*first* is a descriptor of the first process of its namespace, if it has one of its own."""
         self.popen = popen
         self.first = first
+        self.pids = [popen.pid] if first_pid is None else [popen.pid, first_pid]
+        """What all of its processes descend from: what has lost its parent is a child of the namespace's first."""
+        self.exceeded: str | None = None
         self.pid = popen.pid
         self.ended = asyncio.Event()
         self.exit: dict[str, Any] | None = None
@@ -270,8 +275,18 @@ class Child:
             "user_s": usage.ru_utime,
             "system_s": usage.ru_stime,
             "max_rss_bytes": usage.ru_maxrss * 1024,
+            "exceeded": self.exceeded,
         }
         self.ended.set()
+
+    async def watch(self, limits: Mapping[str, int]) -> None:
+        """Kill the program once it and what it has started exceed limits together; returns when it has ended."""
+        while not await within(self.ended, LOOK_S):
+            problem = overrun(self.pids, limits)
+            if problem is not None:
+                self.exceeded = problem
+                self.kill()
+                return
 
 
 def find_program(name: str) -> str:
@@ -289,15 +304,63 @@ _LIMITS = {
 }
 
 
+def content(file: str) -> bytes:
+    """A small file of /proc, read without what takes longer than the kernel does."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 1 << 16)
+    finally:
+        os.close(descriptor)
+
+
+def children(pid: int) -> tuple[int, list[int]]:
+    """How many threads a process has, and what they have started."""
+    threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (as above)
+    found = b" ".join(content(f"/proc/{pid}/task/{thread}/children") for thread in threads)
+    return len(threads), [*map(int, found.split())]
+
+
+def overrun(pids: Iterable[int], limits: Mapping[str, int]) -> str | None:
+    """Which limit processes exceed now, with all that descends from them; None if none, or if they have ended.
+
+    Limits are `processes`, with their threads, and `total_memory_bytes`: of resident memory, with what several of them
+    share counted once where it matters.
+    """
+    count, pages = 0, 0
+    found = []
+    waiting = [*pids]
+    while waiting:
+        pid = waiting.pop()
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended meanwhile
+            threads, started = children(pid)
+            pages += int(content(f"/proc/{pid}/statm").split()[1])
+            count += threads
+            found.append(pid)
+            waiting += started
+        if count > limits["processes"]:
+            return f"had more than {limits['processes']} processes and threads (limits.processes)"
+    most = limits["total_memory_bytes"]
+    if pages * resource.getpagesize() <= most:
+        return None
+    size = 0
+    for pid in found:
+        # takes the kernel a while, so only now
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            rows = content(f"/proc/{pid}/smaps_rollup").splitlines()
+            size += next((int(row.split()[1]) << 10 for row in rows if row.startswith(b"Pss:")), 0)
+    return f"took more than {most >> 20} MiB of memory (limits.total_memory_mib)" if size > most else None
+
+
 def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextlib.contextmanager
-def _new_namespace(mark: str) -> Iterator[int]:
+def _new_namespace(mark: str) -> Iterator[tuple[int, int]]:
     """What is started in the context is in a namespace of processes of its own.
 
-    Gives a descriptor of its first process, with which all in it ends, and which ends if the context fails.
+    Gives a descriptor and the number of its first process, with which all in it ends, and which ends if the context
+    fails.
     """
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -316,7 +379,7 @@ def _new_namespace(mark: str) -> Iterator[int]:
         first = os.pidfd_open(sleep.pid)
         sleep.returncode = 0  # it is reaped as others are
         try:
-            yield first
+            yield first, sleep.pid
         except BaseException:
             signal.pidfd_send_signal(first, signal.SIGKILL)
             os.close(first)
@@ -378,9 +441,8 @@ class Programs:
         words = [find_program(argv[0]), *argv[1:]]
         if own_namespace:
             words = [find_program("unshare"), "--mount-proc", "--", *words]
-        first = None
         try:
-            with _new_namespace(self.mark) if own_namespace else contextlib.nullcontext() as first:
+            with _new_namespace(self.mark) if own_namespace else contextlib.nullcontext((None, None)) as first:
                 popen = subprocess.Popen(
                     words,
                     stdin=stdin,
@@ -393,7 +455,7 @@ class Programs:
                 )
         except (OSError, subprocess.SubprocessError) as error:
             raise AgentError(f"cannot run {argv[0]}: {getattr(error, 'strerror', None) or error}") from None
-        child = Child(popen, first)
+        child = Child(popen, *first)
         self.children[child.pid] = child
         return child
 
@@ -1559,7 +1621,8 @@ class Agent:
     ) -> int:
         """Start a program with its output in files; returns its process id.
 
-        One that is *confined* is limited (`Programs.start`), and has a namespace of its own where the kernel makes one.
+        One that is *confined* is limited (`Programs.start`, `overrun`), and has a namespace of its own where the kernel
+        makes one.
         """
         self._locked()
         own = confined is not None and await self._has_namespaces()
@@ -1576,6 +1639,10 @@ class Agent:
                 own_namespace=own,
             )
         self.spawned[child.pid] = child
+        if confined is not None:
+            task = asyncio.ensure_future(child.watch(confined))
+            self.running.add(task)
+            task.add_done_callback(self._finished)
         return child.pid
 
     async def _has_namespaces(self) -> bool:

@@ -160,12 +160,14 @@ class Confined:
     """Whether it runs as the user that the testbed is of, and sees all that this sees."""
 
     @property
-    def of_process(self) -> dict[str, int]:
-        """Limits of each of its processes: `file_bytes`, `memory_bytes` of the data segment, `open_files`."""
+    def amounts(self) -> dict[str, int]:
+        """What each of its processes may use, and all of them together, as the agent of a host is told."""
         return {
             "file_bytes": (self.limits.file_mib << 20) + self.transfer_bytes,
             "memory_bytes": self.limits.memory_mib << 20,
             "open_files": self.limits.open_files,
+            "total_memory_bytes": self.limits.total_memory_mib << 20,
+            "processes": self.limits.processes,
         }
 
 

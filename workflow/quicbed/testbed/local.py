@@ -35,6 +35,7 @@ from quicbed.base.hostile import one_line
 
 from . import counters as parse
 from . import facts as machine_facts
+from .agent import LOOK_S, overrun
 from .base import ROLES, Capture, Completed, Confined, Host, LinkSettings, Role, TestbedError
 from .capture import Command, Tcpdump, Tool, capturing
 from .confinement import View, take, unused_users, used
@@ -46,7 +47,7 @@ from .lifecycle import Attempts, LockedTestbed
 from .lock import HostSetting, State, host_settings_lock, runtime_directory
 from .loss import LinkLoss
 from .namespace import RUN_NETNS, NamespaceThread, is_namespace, kill_processes, setns
-from .process import LOOK_S, LocalProcess, finish, overrun, require_tools, start, start_confined, user_problem
+from .process import LocalProcess, finish, require_tools, start, start_confined, user_problem
 from .shaping import burst_bytes, root_qdisc, rtt_problem, tcp_settings, token_bucket, verify_token_bucket
 
 _PREFIX = "quicbed-"
@@ -367,7 +368,7 @@ class LocalHost(Host):
 
     def _overrun(self, confined: Confined, pids: Sequence[int]) -> str | None:
         """Which limit a program exceeds now, with all that it has started; None if none."""
-        problem = overrun(pids, confined.limits)
+        problem = overrun(pids, confined.amounts)
         if problem is None and self._user is not None:
             problem = used(
                 [*self._places.values(), self._own / "tmp"], confined.limits, confined.transfer_bytes

@@ -12,23 +12,22 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from quicbed.base.hostile import one_line
 from quicbed.config.model import Limits
 
+from .agent import LOOK_S, children, content
 from .base import PACKAGES, Completed, Confined, Exit, Process, TestbedError
 from .confinement import View, seen
 
 # Root's PATH lacks these for some ways of becoming root.
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 _CLONE_NEWPID = 0x20000000
 _ENDING_S = 20.0
-LOOK_S = 0.25
 _OF_PROCESS = (
     ("fsize", "file_bytes", resource.RLIMIT_FSIZE),
     ("data", "memory_bytes", resource.RLIMIT_DATA),
@@ -128,9 +127,9 @@ def start_confined(
     """
     program = _program(where, argv[0], cwd)  # whose absence the programs before it would tell in their words
     limited = ["prlimit", "--core=0"]
-    wanted = {option: (number, confined.of_process[name]) for option, name, number in _OF_PROCESS}
+    wanted = {option: (number, confined.amounts[name]) for option, name, number in _OF_PROCESS}
     if view is not None:  # otherwise it would count what others run as this user
-        wanted["nproc"] = (resource.RLIMIT_NPROC, confined.limits.processes)
+        wanted["nproc"] = (resource.RLIMIT_NPROC, confined.amounts["processes"])
     for option, (number, value) in wanted.items():
         hard = resource.getrlimit(number)[1]
         limited.append(f"--{option}={value if hard == resource.RLIM_INFINITY else min(value, hard)}")
@@ -234,22 +233,6 @@ def finish(
     return done
 
 
-def _content(file: str) -> bytes:
-    """A small file of /proc, read without what takes longer than the kernel does."""
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 1 << 16)
-    finally:
-        os.close(descriptor)
-
-
-def _children(pid: int) -> tuple[int, list[int]]:
-    """How many threads a process has, and what they have started."""
-    threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (as above)
-    found = b" ".join(_content(f"/proc/{pid}/task/{thread}/children") for thread in threads)
-    return len(threads), [*map(int, found.split())]
-
-
 def cpu_seconds(pid: int) -> float | None:
     """Processor time in seconds of a process and its descendants so far; ``None`` once it has ended."""
     ticks, waiting = 0, [pid]
@@ -257,42 +240,12 @@ def cpu_seconds(pid: int) -> float | None:
         while waiting:
             pid = waiting.pop()
             # proc(5): utime, stime and those of children waited for, after the name in parentheses
-            fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
             ticks += sum(int(field) for field in fields[11:15])
-            waiting += _children(pid)[1]
+            waiting += children(pid)[1]
     except (OSError, IndexError, ValueError):
         return None
     return ticks / _TICKS_PER_SECOND
-
-
-def overrun(pids: Iterable[int], limits: Limits) -> str | None:
-    """Which limit processes with their descendants exceed together now; ``None`` if none, or if they have ended.
-
-    Their resident memory counts, with what several of them share once where it matters.
-    """
-    count, pages = 0, 0
-    found: list[int] = []
-    waiting = [*pids]
-    while waiting:
-        pid = waiting.pop()
-        with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended meanwhile
-            threads, children = _children(pid)
-            pages += int(_content(f"/proc/{pid}/statm").split()[1])
-            count += threads
-            found.append(pid)
-            waiting += children
-        if count > limits.processes:
-            return f"had more than {limits.processes} processes and threads (limits.processes)"
-    most = limits.total_memory_mib << 20
-    if pages * _PAGE <= most:
-        return None
-    size = 0
-    for pid in found:
-        # takes the kernel a while, so only now
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            rows = _content(f"/proc/{pid}/smaps_rollup").splitlines()
-            size += next((int(row.split()[1]) << 10 for row in rows if row.startswith(b"Pss:")), 0)
-    return f"took more than {limits.total_memory_mib} MiB of memory (limits.total_memory_mib)" if size > most else None
 
 
 class LocalProcess(Process):

@@ -41,7 +41,7 @@ from quicbed.config.model import CpuList, Interface, SshHost, SshMachine, TapHos
 from quicbed.config.model import Testbed as Settings
 
 from . import counters as parse
-from .agent import AgentError, boot_id, ifb_name, process_namespace, shown, start_ticks, tree, tree_digest
+from .agent import LOOK_S, AgentError, boot_id, ifb_name, process_namespace, shown, start_ticks, tree, tree_digest
 from .base import (
     PACKAGES,
     Capture,
@@ -203,7 +203,10 @@ def _exit(told: Any, where: str) -> Exit:
     found = _of(dict, told, where)
     user, system = (_seconds(found.get(name), where) for name in ("user_s", "system_s"))
     code, memory = (_of(int, found.get(name), where) for name in ("returncode", "max_rss_bytes"))
-    return Exit(returncode=code, user_s=user or 0.0, system_s=system or 0.0, max_rss_bytes=memory)
+    exceeded = found.get("exceeded")
+    if exceeded is not None:
+        exceeded = one_line(_of(str, exceeded, where), 200)
+    return Exit(returncode=code, user_s=user or 0.0, system_s=system or 0.0, max_rss_bytes=memory, exceeded=exceeded)
 
 
 _TOLD: dict[type, tuple[str, ...]] = {
@@ -407,7 +410,7 @@ class RemoteMachine(Host):
             cwd=None if cwd is None else str(cwd),
             cpus=self._cpus,
             inherited=[*environment.NAMED],
-            confined=None if confined is None else confined.of_process,
+            confined=None if confined is None else confined.amounts,
         )
         return RemoteProcess(self, _of(int, pid, self.where))
 
@@ -648,7 +651,20 @@ class RemoteMachine(Host):
     def _machine_facts(self) -> dict[str, Any]:
         """What the machine is, of any testbed."""
         hello = {key: value for key, value in self.hello.items() if key not in _UNRECORDED}
-        return {**hello, "cpu_governor": self._governor(), "clock_offset_s": self.clock_offset_s}
+        return {
+            **hello,
+            "endpoint_user": self.confinement(),
+            "cpu_governor": self._governor(),
+            "clock_offset_s": self.clock_offset_s,
+        }
+
+    def confinement(self, confined: Confined | None = None) -> dict[str, Any]:
+        del confined
+        return {
+            "endpoint_user": self.hello["uid"],
+            "why": "programs of a host over SSH run as the user of its agent",
+            "memory_limit": f"resident memory of all its processes, looked at every {LOOK_S:g} s",
+        }
 
     def _described(self) -> dict[str, Feature]:
         """What the machine is, in rows of any testbed."""
@@ -656,6 +672,7 @@ class RemoteMachine(Host):
         return {
             "kernel": Feature(True, f"{hello['kernel']}, {hello['libc'] or 'no GNU C library'}"),
             "free disk": Feature(True, f"{hello['disk_free_bytes'] >> 20} MiB in {self.settings.directory}"),
+            "endpoint-user": Feature(True, f"{hello['uid']}, as the agent: endpoints have no user of their own here"),
             "clock": Feature(True, f"{hello['clock_source']}, {self.clock_offset_s:+.3f} s from the controller's"),
         }
 
