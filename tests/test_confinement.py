@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,17 @@ from typing import Any
 import pytest
 
 import fakeproject
+from quicbed.builds import making
 from quicbed.config.model import Limits, Project
 from quicbed.measure import campaign, driver
-from quicbed.plan.cells import scale_of
-from quicbed.testbed import Confined, LocalTestbed, confinement, local
+from quicbed.plan.cells import Endpoint, scale_of
+from quicbed.testbed import Confined, LocalTestbed, TestbedError, confinement, local
 from quicbed.wire import proof
 from test_driver import EXPERIMENT, Proven
+from test_external import described
 from test_hostile_endpoints import HEAD
 
+ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.root
 BUFFERS = [Path("/proc/sys/net/core/rmem_max"), Path("/proc/sys/net/core/wmem_max")]
 
@@ -230,6 +235,39 @@ def test_without_a_user_the_run_is_made_and_says_so(
     told = attempt.host["confinement"]["client"]
     assert told == facts["client"]
     assert (told["endpoint_user"], told["why"]) == (os.geteuid(), "this user namespace has no unused number of a user")
+
+
+def test_what_a_killed_driver_has_left_is_removed_and_what_others_have_put_there_is_told(tmp_path: Path) -> None:
+    name = f"left-{os.getpid()}"
+    left = Path(tempfile.gettempdir()) / local.namespace_name(name, "client")
+    (left / "tmp" / "old").mkdir(parents=True)
+    with LocalTestbed(name) as testbed:
+        assert "old" not in said(testbed, tmp_path, "ls", "/tmp").split()
+    assert not left.exists()
+    left.symlink_to(tmp_path)
+    with pytest.raises(TestbedError, match="is not of this user; remove it"), LocalTestbed(name):
+        pass
+    left.unlink()
+
+
+def test_a_folder_is_not_root_unless_it_is_said_and_sees_what_its_links_and_parameters_name(
+    tmp_path: Path, testbed: LocalTestbed
+) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
+    shutil.copytree(ROOT / "tests" / "external" / "wrapping", folder)
+    elsewhere.mkdir()
+    (folder / "link").symlink_to(elsewhere)
+    for root in (False, True):
+        project = Project(ROOT, {"paths": {"build": str(tmp_path / "build")}})
+        named = described(path=str(folder), parameters={"A": str(ROOT), "B": "relative", "C": "/not/there"}, root=root)
+        project.libraries["ext"] = named
+        making.build(project, "ext", "stock", jobs=1, log=tmp_path / "build.log")
+        build = making.build_directory(project, "ext", "stock").name
+        side = Endpoint("ext", "stock", "1", build)
+        made = driver.Driver(project, testbed, testbed.facts())._confined("client", side, 7, 8, tmp_path)
+        assert (made.privileged, made.changing, made.private) == (root, (folder,), ())
+        assert {elsewhere, ROOT} < set(made.readable)
+        assert Path("/not/there") not in made.readable
 
 
 def test_users_are_those_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,10 +179,7 @@ def _endpoint_user() -> Feature:
     users = unused_users("probe", 1)
     if not users:
         return Feature(False, "this user namespace has no unused number of a user; endpoints run as this user")
-    with tempfile.TemporaryDirectory(prefix="quicbed-") as place:
-        temporary = Path(place) / "tmp"
-        temporary.mkdir()
-        problem = user_problem(View(users[0], temporary, 2**20))
+    problem = user_problem(View(users[0], Path(tempfile.gettempdir()), 2**20))
     return _YES if problem is None else Feature(False, f"{problem}; endpoints run as this user")
 
 

@@ -171,7 +171,7 @@ def _as_user(view: View) -> list[str]:
 def user_problem(view: View) -> str | None:
     """Why programs cannot have a view and be its user, None if they can: tried on a program that ends at once."""
     try:
-        with (view.temporary.parent / "said").open("w+b") as said:
+        with open(os.memfd_create("said"), "w+b") as said:
             options: dict[str, Any] = {"stdout": said, "stderr": said, "env": {"PATH": _SYSTEM_DIRECTORIES}}
             ended = LocalProcess(
                 *start_confined("this machine", ["true"], Confined(Limits()), view=view, cwd=Path("/"), **options)
