@@ -301,6 +301,18 @@ class BothOptions(Part):
     server: Annotated[Options, BeforeValidator(_unless_null)] = Options()
 
 
+class Confinement(Part):
+    """Who a program of an endpoint ran as, and what held its limits (docs/confinement.md)."""
+
+    endpoint_user: Integer | None = None
+    why: str | None = None
+    """Why that was not a user of its own."""
+    capabilities: list[str] | None = None
+    """What it kept of root's."""
+    memory_limit: str | None = None
+    """How the memory of all its processes was limited."""
+
+
 class HostFacts(Part):
     """The state of the hosts around a run."""
 
@@ -321,6 +333,8 @@ class HostFacts(Part):
     """By how much they grew."""
     background: dict[str, Any] | None = None
     perf: dict[str, Any] | None = None
+    confinement: dict[str, Confinement] | None = None
+    """By program."""
     removed: list[str] | None = None
     """What an endpoint left in the run's directory that is not its to leave."""
 
