@@ -15,7 +15,7 @@ import fakeproject
 from fakeproject import run, runs
 from faketestbed import FakeTestbed
 from quicbed.base.environment import STARTED
-from quicbed.config.model import Project
+from quicbed.config.model import Contrast, Project
 from quicbed.measure import campaign, driver, outlook
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
@@ -157,6 +157,34 @@ def test_reference_runs_tell_how_libraries_differ() -> None:
                 pace.saw(*told)
                 seconds.setdefault(one.client.library, []).append(pace.parts(told[0])[0] / (one.workload.bytes or 0))
     assert seconds["aioquic"][-1] > 3 * seconds["quinn"][-1]
+
+
+def test_before_anything_is_measured_the_shipped_runs_tell_how_many_blocks_it_takes(project: Project) -> None:
+    """A half width that is half as large takes four times as many blocks."""
+    run(project)
+    testbed = FakeTestbed()
+    of = Campaign(Driver(project, testbed, testbed.facts()), "test")
+    by_id = {cell.id: cell for cell in of.cells}
+    as_wanted = of.experiment
+
+    def wanted(half_width: float) -> None:
+        of.experiment = as_wanted.model_copy(update={"contrast": Contrast(label="NOOP", half_width=half_width)})
+
+    wanted(0.9)
+    shipped = outlook.Shipped()
+    assert shipped.blocks(of, by_id, 2) is None
+    for entry in runs(project):
+        for block in range(16):
+            noise = 1.02 if block % 2 and entry["cell"]["label"] == "NOOP" else 1.0
+            shipped.saw(record.made(entry | {"block": block, "metrics": {"goodput_mbps": 1000 * noise, "bytes": 1}}))
+    assert shipped.blocks(of, by_id, 2) == 2
+    wanted(0.002)
+    half = shipped.blocks(of, by_id, 2)
+    wanted(0.001)
+    narrow = shipped.blocks(of, by_id, 2)
+    assert half is not None
+    assert narrow == pytest.approx(4 * half, rel=0.05)
+    assert half > 16
 
 
 def test_the_line_of_a_build_says_which_and_how_many_are_left(

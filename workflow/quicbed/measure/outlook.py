@@ -21,6 +21,7 @@ from typing import Any
 import polars as pl
 
 from quicbed.base.environment import STARTED
+from quicbed.base.statistics import paired_ratio
 from quicbed.builds import kit, making
 from quicbed.config.model import Project
 from quicbed.measure.campaign import Campaign
@@ -204,6 +205,36 @@ def _processors() -> tuple[int, int, int]:
     return passed - idle - waiting, passed, int(lines["procs_running"])
 
 
+class Shipped:
+    """How many blocks the contrasts of experiments took on the machine of the reference data."""
+
+    def __init__(self) -> None:
+        self._values: dict[tuple[str, str, str, str], dict[int, float]] = {}
+
+    def saw(self, run: Run) -> None:
+        """A shipped run."""
+        value = run.metrics.ttfb_ms if run.workload.kind == "handshake" else run.metrics.goodput_mbps
+        if run.block is None or run.cell.arm != "main" or run.status != "ok" or run.contaminated or not value:
+            return
+        key = (run.experiment, run.client.library, run.server.library, run.cell.label)
+        self._values.setdefault(key, {})[run.block] = value
+
+    def blocks(self, campaign: Campaign, by_id: Mapping[str, Cell], least: int) -> int | None:
+        """Blocks until the contrast of a campaign is narrow enough; None where that was not shipped."""
+        contrast = campaign.experiment.contrast
+        if contrast is None:
+            return None
+        found = []
+        for cell in by_id.values():
+            baseline = by_id.get(cell.baseline or "")
+            if cell.label == contrast.label and cell.arm == "main" and baseline is not None:
+                libraries = (campaign.name, cell.client.library, cell.server.library)
+                own, other = (self._values.get((*libraries, one.label), {}) for one in (cell, baseline))
+                interval = paired_ratio(own.items(), other.items())
+                found.append((interval.n, interval.half_width))
+        return blocks_needed(found, contrast.half_width, least) if found else None
+
+
 @dataclass(frozen=True)
 class Forecast:
     """When things are done, in seconds from now."""
@@ -234,10 +265,12 @@ class Outlook:
         self._first: Span | None = None
         shipped = self._project.root / "raw" / "reference"
         others = Pace(forgets=False)
+        self._shipped = Shipped()
         if shipped.is_dir():
             for _, run in runs.scan(shipped):
                 if isinstance(run, Run):
                     self._learn(others, run)
+                    self._shipped.saw(run)
         self._pace = Pace(others, slowdown=self._busy.slowdown)
         for run in _past(driver.raw, driver.facts["host_id"]):
             self.saw(run)
@@ -311,6 +344,7 @@ class Outlook:
             least=least,
             most=scale.blocks,
             needed=needed,
+            usual=self._shipped.blocks(campaign, by_id, least),
             max_s=None if scale.max_minutes is None else scale.max_minutes * 60,
             spent_s=campaign.spent_s(),
             start_s=0.0 if current else START_S,
@@ -354,10 +388,13 @@ class Outlook:
         if not self._whole:
             return Forecast(own, None)
         everything = own + Span.of(self._analysis_s([left, *self._later]))
-        # how noisy the machine is, an experiment that ends by the same rule tells
+        # how noisy this machine is, the experiment being measured tells
         told = left.needed if self._campaign.experiment.contrast else None
+        noise = told / left.usual if told and left.usual else 1.0
         for later in self._later:
-            needed = told if later.needed is None else later.needed
+            needed = later.needed
+            if needed is None:
+                needed = told if later.usual is None else round(noise * later.usual)
             everything += replace(later, needed=needed).span(self._pace, attempts)
         return Forecast(own, everything)
 

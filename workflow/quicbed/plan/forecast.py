@@ -169,7 +169,9 @@ class Left:
     """Blocks at least, before the experiment may end."""
     most: int = 1
     needed: int | None = None
-    """Blocks that the contrast is expected to take; None: not known yet."""
+    """Blocks that the contrast is expected to take, from what was measured here; None: not known yet."""
+    usual: int | None = None
+    """The same from measurements elsewhere."""
     max_s: float | None = None
     spent_s: float = 0.0
     start_s: float = 0.0
@@ -189,7 +191,7 @@ class Left:
         last = self.least
         while last < self.most and (self.max_s is None or self.spent_s + blocks_s(last, timed) < self.max_s):
             last += 1
-        expected = min(max(self.needed or self.least, self.least), last)
+        expected = min(max(self.needed or self.usual or self.least, self.least), last)
         return Span(*(before + blocks_s(blocks, each) for blocks in (expected, self.least, last)))
 
 
