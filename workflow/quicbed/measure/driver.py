@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quicbed.base import durable
+from quicbed.base import durable, untrusted
 from quicbed.base.hashing import digest
-from quicbed.base.hostile import end_of_plain, one_line, scrub, signal_name
+from quicbed.base.untrusted import UntrustedError, one_line, scrub, signal_name
 from quicbed.builds import kit
 from quicbed.builds.recipes import external
 from quicbed.config.model import Link, Load, Perf, Project, Scale, Workload
@@ -1667,9 +1667,9 @@ def _exit_text(role: str, ended: Exit, directory: Path) -> str:
     if code == -signal.SIGXFSZ:
         how += ", as a file was to be larger than limits.file_mib"
     detail = _complaint(directory / f"{role}.jsonl")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(UntrustedError):
         if not detail:
-            said = end_of_plain(directory / f"{role}.err", 4096)
+            said = untrusted.end(directory / f"{role}.err", 4096)
             detail = one_line(said.decode(errors="replace").strip()[-300:])
     return f"the {role} {how}" + (f": {detail}" if detail else "")
 

@@ -36,7 +36,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from quicbed.base import durable, environment
-from quicbed.base.hostile import one_line
+from quicbed.base.untrusted import one_line
 from quicbed.config.model import CpuList, Interface, SshHost, SshMachine, TapHost, cpu_ranges, cpus_of
 from quicbed.config.model import Testbed as Settings
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import asyncssh
 
-from quicbed.base.hostile import one_line
+from quicbed.base.untrusted import one_line
 from quicbed.config.model import SshAddress, SshMachine
 
 from .agent import LENGTHS, MAX_BLOB, MAX_HEADER
