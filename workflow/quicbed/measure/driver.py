@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import statistics
 import sys
@@ -1210,20 +1209,13 @@ class Driver:
     @contextlib.contextmanager
     def stored(self, directory: Path) -> Iterator[Path]:
         """A directory to fill that takes its place under `directory` only when complete."""
-        partial = directory.with_name(f".{directory.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        try:
+        with durable.filling(directory) as partial:
             yield partial
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        for file in partial.iterdir():
-            if file.suffix in (".out", ".err") and file.is_file() and file.stat().st_size == 0:
-                file.unlink()
-        if directory.exists():
-            raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
-        durable.move(partial, directory)
+            for file in partial.iterdir():
+                if file.suffix in (".out", ".err") and file.is_file() and file.stat().st_size == 0:
+                    file.unlink()
+            if directory.exists():
+                raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
 
     def keep(self, run: Run, directory: Path, begin: float) -> Run:
         """Write run.json; returns the run with all the seconds that it took since *begin* (monotonic)."""

@@ -17,7 +17,6 @@ import importlib.metadata
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -28,7 +27,7 @@ from typing import get_args
 
 import yaml
 
-from quicbed.base import untrusted
+from quicbed.base import durable, untrusted
 from quicbed.base.untrusted import one_line
 from quicbed.builds import kit, making
 from quicbed.builds.kit import BuildError
@@ -162,6 +161,7 @@ class Builder:
             self.host.run(["rm", "-rf", partial], timeout=LIMIT_S)
             self.host.run(["mkdir", "-p", partial])
             self.host.run(["tar", "-xmf", str(stored / _PACKED), "-C", partial], timeout=LIMIT_S)
+            self.host.run(["sync"], timeout=LIMIT_S)
             self.host.run(["mv", "-T", partial, str(target)])
         self.trees.add(target.name)
         return target
@@ -260,8 +260,7 @@ class Builder:
         record = {key: self.host.hello[key] for key in _RECORDED}
         built_on = {"role": self.host.name, "address": address, "build": fetched.name, **record}
         kit.write_json(file, {**info, "build": directory.name, "built_on": built_on})
-        shutil.rmtree(directory, ignore_errors=True)
-        fetched.rename(directory)
+        durable.move(fetched, directory, replace=True)
 
 
 Files = dict[str, Path]
