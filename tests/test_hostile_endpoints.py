@@ -17,8 +17,7 @@ from quicbed.contract import events
 from quicbed.measure import driver
 from quicbed.measure.driver import Attempt, MeasureError
 from quicbed.testbed import Exit, TestbedError
-from quicbed.wire import proof
-from test_driver import EXPERIMENT, Proven
+from test_driver import EXPERIMENT
 
 HEAD = """
 import json, os, signal, sys, time
@@ -36,8 +35,7 @@ START = (
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
-    monkeypatch.setattr(proof, "check", lambda *_args: [])
+    fakeproject.prove(monkeypatch)
     return fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
 
 
