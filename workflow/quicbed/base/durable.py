@@ -41,10 +41,11 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
     # never through a link that somebody left here
     partial.unlink(missing_ok=True)
     try:
-        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
-        yield partial
-        sync(partial)
-        partial.replace(path)
+        with _naming(path):
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
+            yield partial
+            sync(partial)
+            partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
@@ -82,10 +83,11 @@ def filling(target: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     partial = _unfinished(target)
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     try:
-        yield partial
-        move(partial, target, replace=replace)
+        with _naming(target):
+            partial.mkdir(parents=True)
+            yield partial
+            move(partial, target, replace=replace)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -106,6 +108,17 @@ def move(made: Path, target: Path, *, replace: bool = False) -> None:
     for parent in {made.parent, target.parent}:
         sync(parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Give an error of the operating system that names no file this name: a full disk says so when it is written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 def _unfinished(path: Path) -> Path:

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import statistics
 import sys
@@ -130,6 +131,15 @@ class Attempt:
         """Mark as failed; the first reason stays."""
         if self.status == "ok":
             self.status, self.reason = "failed", one_line(reason)
+
+
+def need_room(directory: Path) -> None:
+    """MeasureError unless the disk of a directory has room for runs."""
+    if shutil.disk_usage(directory).free < FREE_BYTES:
+        raise MeasureError(
+            f"{directory}: less than {FREE_BYTES >> 20} MiB free on its disk; make room and start again: "
+            "finished runs are kept"
+        )
 
 
 @dataclass
@@ -1218,7 +1228,12 @@ class Driver:
                 raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
 
     def keep(self, run: Run, directory: Path, begin: float) -> Run:
-        """Write run.json; returns the run with all the seconds that it took since *begin* (monotonic)."""
+        """Write run.json; returns the run with all the seconds that it took since *begin* (monotonic).
+
+        MeasureError instead where a run has failed on a full disk, which is no finding.
+        """
+        if run.status == "failed":
+            need_room(directory.parent)
         metrics = run.metrics.model_copy(update={"spent_s": time.monotonic() - begin})
         run = run.model_copy(update={"metrics": metrics})
         record.write(directory / RUN_FILE, run)
