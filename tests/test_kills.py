@@ -235,7 +235,7 @@ def test_snakemake(project: Project, what: str) -> None:
         if what == "its leader" and processes(ours[1]):
             again = snakemake.start()
             if again.wait() != 0:
-                assert "testbed local is in use by process" in snakemake.said()
+                assert "testbed local is in use by process" in (said := snakemake.said()), said[-4000:]
             await_none(*ours)
             kept.look()
     assert snakemake.start().wait() == 0, snakemake.said()
