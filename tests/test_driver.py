@@ -14,6 +14,7 @@ import pytest
 import fakeproject
 from fakeproject import behave, once, orders, run, runs
 from faketestbed import FakeHost, FakeTestbed
+from killed import processes
 from quicbed.config.model import Project
 from quicbed.measure import campaign, certificates, driver
 from quicbed.measure.driver import MeasureError
@@ -140,17 +141,7 @@ def test_a_misbehaving_endpoint_is_a_failed_run_with_its_reason(
         assert reason in entry["reason"]
         assert "goodput_mbps" not in entry["metrics"]
     assert sum(entry["status"] == "ok" for entry in runs(project)) >= 16
-    assert processes_of(project) == []
-
-
-def processes_of(project: Project) -> list[str]:
-    """Ids of the processes that were started from this project's builds."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            if f"{project.build}/".encode() in (process / "cmdline").read_bytes():
-                found.append(process.name)
-    return found
+    assert processes(f"{project.build}/") == []
 
 
 def test_an_endpoint_that_is_left_running_would_be_noticed(project: Project, tmp_path: Path) -> None:
@@ -159,12 +150,12 @@ def test_an_endpoint_that_is_left_running_would_be_noticed(project: Project, tmp
     left = FakeTestbed().server.spawn(argv, stdout=tmp_path / "out", stderr=tmp_path / "err")
     try:
         deadline = time.monotonic() + 10
-        while not processes_of(project) and time.monotonic() < deadline:
+        while not processes(f"{project.build}/") and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert processes_of(project) == [str(left.pid)]
+        assert processes(f"{project.build}/") == [left.pid]
     finally:
         left.kill()
-    assert processes_of(project) == []
+    assert processes(f"{project.build}/") == []
 
 
 def test_contradicting_evidence_fails_loudly_and_is_no_data_point(project: Project) -> None:

@@ -27,12 +27,12 @@ import pytest
 import fakeproject
 import killed
 from fakeproject import behave, run, runs
+from killed import KILLS, processes
 from quicbed.config.model import Project
 from quicbed.measure.driver import MeasureError
 from quicbed.testbed import agent
 from test_testbed_agent import Client, _holder
 
-KILLS = int(os.environ.get("QUICBED_KILLS", "0"))
 PATIENCE_S = 30
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.timeout(300 + 20 * KILLS)
@@ -109,17 +109,6 @@ class Kept:
 def content(directory: Path) -> dict[str, str]:
     files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
     return {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-
-
-def processes(*words: str) -> list[int]:
-    """Processes in whose command line one of these words stands."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if any(word in line for word in words):
-                found.append(int(process.name))
-    return found
 
 
 def await_none(*words: str) -> None:

@@ -22,11 +22,12 @@ from pathlib import Path
 import pytest
 
 import powercutguest
+from killed import KILLS
 from powercutguest import FILES, expected
 from quicbed.base import durable
 from quicbed.testbed import uml
 from quicbed.testbed.delay import UML
-from test_kills import KILLS, chances
+from test_kills import chances
 
 PATIENCE_S = 120
 DISK_BYTES = 64 << 20
