@@ -35,9 +35,12 @@ class Disk:
         with contextlib.suppress(OSError), (self.place / "filler").open("wb", buffering=0) as file:
             while file.write(bytes(4096)):
                 pass
-        if left:
-            with (self.place / "filler").open("r+b") as file:
-                file.truncate((self.place / "filler").stat().st_size - left)
+        self.give_back(left)
+
+    def give_back(self, size: int) -> None:
+        """Let so many bytes be free again."""
+        with (self.place / "filler").open("r+b") as file:
+            file.truncate((self.place / "filler").stat().st_size - size)
 
     def make_room(self) -> None:
         (self.place / "filler").unlink()
@@ -53,11 +56,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 class Filling(FakeTestbed):
-    """Its disk fills up at one of the programs that are started, before or after it runs."""
+    """Its disk fills up before one of the programs that are started; somebody gives back a little after it."""
 
-    def __init__(self, disk: Disk, program: int, left: int) -> None:
+    def __init__(self, disk: Disk, program: int, left: int, after: int) -> None:
         super().__init__()
-        self.disk, self.left, self.programs = disk, left, program
+        self.disk, self.left, self.after, self.programs = disk, left, after, program
         for role in ("client", "server"):
             self.hosts[role] = FillingHost(role, self)
 
@@ -65,6 +68,11 @@ class Filling(FakeTestbed):
         self.programs -= 1
         if self.programs == 0:
             self.disk.fill(self.left)
+
+    def ended(self) -> None:
+        if self.programs <= 0:
+            self.disk.give_back(self.after)
+            self.after = 0
 
 
 class FillingHost(FakeHost):
@@ -75,6 +83,10 @@ class FillingHost(FakeHost):
     def spawn(self, argv: Sequence[str], **options: Any) -> Process:
         self.testbed.started()
         return super().spawn(argv, **options)
+
+    def collect(self, directory: Path) -> None:
+        self.testbed.ended()
+        super().collect(directory)
 
 
 @pytest.fixture
@@ -88,13 +100,14 @@ def project(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proj
 
 
 def test_measuring_goes_on_when_there_is_room(project: Project, disk: Disk) -> None:
-    """In a proof, the warm-up and runs; with room for nothing, for what programs say, and for run.json too."""
+    """In a proof, the warm-up and runs; with room for nothing, for a part, and for run.json after programs had none."""
     kept = Kept(project)
-    for program, left in ((1, 0), (2, 4096), (3, 0), (4, 8192), (5, 4096), (4, 0), (3, 20_000), (6, 0), (5, 0)):
+    full = [(1, 0, 0), (2, 4096, 0), (2, 0, 100_000), (3, 0, 0), (4, 8192, 0), (4, 0, 100_000), (5, 4096, 0)]
+    for program, left, after in (*full, (4, 0, 0), (3, 20_000, 0), (6, 0, 100_000), (5, 0, 0)):
         with pytest.raises(
             MeasureError, match=r"make room|No space left on device: '.*'; finished runs are kept"
         ) as told:
-            run(project, Filling(disk, program, left))
+            run(project, Filling(disk, program, left, after))
         assert "\n" not in str(told.value)
         kept.look()
         disk.make_room()
