@@ -176,6 +176,8 @@ OTHERS = {
     "store/runs.py": "into a file of durable",
     "store/tarball.py": "into a file of durable",
     "testbed/agent.py": "one file on a host, with a writer of its own",
+    "testbed/confinement.py": f"file systems in memory, and {UNFINISHED}",
+    "testbed/process.py": "what a program says, in memory",
     "testbed/delay.py": "the first program of a guest, in a temporary directory",
     **dict.fromkeys(["testbed/capture.py", "testbed/remote.py"], UNFINISHED),
     "testbed/local.py": f"files of the kernel, and {UNFINISHED}",
