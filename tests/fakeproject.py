@@ -15,6 +15,7 @@ from quicbed.config.model import Project
 from quicbed.measure import campaign as campaign_module
 from quicbed.measure import certificates, driver, outlook, session
 from quicbed.plan.cells import scale_of
+from quicbed.wire import proof
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,6 +40,12 @@ def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Projec
     for signature in certificates.needed(made):
         if signature != certificates.DEFAULT:
             shutil.copytree(certificates.directory(made), certificates.directory(made, signature))
+    pretend(monkeypatch)
+    return made
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let builds be made as they are asked for, and let nothing be waited for as long as with real ones."""
 
     def read_build(project: Project, library: str, flavour: str) -> dict[str, Any]:
         directory = project.build / f"{library}-{flavour}"
@@ -52,7 +59,19 @@ def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Projec
     monkeypatch.setattr(driver, "READY_TIMEOUT", 1.0)
     monkeypatch.setattr(driver, "STOP_TIMEOUT", 0.5)
     monkeypatch.setattr(driver, "HANG_MARGIN", 0.5)
-    return made
+
+
+class Proven:
+    """What an examined capture says, where the capture itself is not the subject of a test."""
+
+    def model_dump(self, mode: str) -> dict[str, Any]:
+        return {"mode": mode, "client_to_server": {"mean_frame_bytes": 80.0}}
+
+
+def prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every capture show what it should."""
+    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
+    monkeypatch.setattr(proof, "check", lambda *_args: [])
 
 
 def behave(project: Project, library: str, flavour: str, **behaviour: list[str]) -> None:

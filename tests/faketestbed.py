@@ -87,8 +87,9 @@ class FakeHost(Host):
         del confined
         self.spawned.append(list(argv))
         with stdout.open("wb") as out, stderr.open("wb") as err:
-            # it must not outlive a driver that a test kills
-            argv = ["setpriv", "--pdeathsig", "KILL", *argv]
+            # it must not outlive a driver that a test kills, nor one that was killed before this could be asked for
+            begin = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"', str(os.getpid())]
+            argv = [*begin, *argv]
             whole = {**os.environ, **(env or {})}
             return FakeProcess(
                 subprocess.Popen(argv, stdout=out, stderr=err, env=whole, cwd=cwd, start_new_session=True)

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import multiprocessing
-import os
-import random
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +14,7 @@ import pytest
 import fakeproject
 from fakeproject import behave, once, orders, run, runs
 from faketestbed import FakeHost, FakeTestbed
+from killed import processes
 from quicbed.config.model import Project
 from quicbed.measure import campaign, certificates, driver
 from quicbed.measure.driver import MeasureError
@@ -44,17 +40,9 @@ scales:
 """
 
 
-class Proven:
-    """What an examined capture says, where the capture itself is not the subject of a test."""
-
-    def model_dump(self, mode: str) -> dict[str, Any]:
-        return {"mode": mode, "client_to_server": {"mean_frame_bytes": 80.0}}
-
-
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
-    monkeypatch.setattr(proof, "check", lambda *_args: [])
+    fakeproject.prove(monkeypatch)
     return fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
 
 
@@ -153,17 +141,7 @@ def test_a_misbehaving_endpoint_is_a_failed_run_with_its_reason(
         assert reason in entry["reason"]
         assert "goodput_mbps" not in entry["metrics"]
     assert sum(entry["status"] == "ok" for entry in runs(project)) >= 16
-    assert processes_of(project) == []
-
-
-def processes_of(project: Project) -> list[str]:
-    """Ids of the processes that were started from this project's builds."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-            if f"{project.build}/".encode() in (process / "cmdline").read_bytes():
-                found.append(process.name)
-    return found
+    assert processes(f"{project.build}/") == []
 
 
 def test_an_endpoint_that_is_left_running_would_be_noticed(project: Project, tmp_path: Path) -> None:
@@ -172,12 +150,12 @@ def test_an_endpoint_that_is_left_running_would_be_noticed(project: Project, tmp
     left = FakeTestbed().server.spawn(argv, stdout=tmp_path / "out", stderr=tmp_path / "err")
     try:
         deadline = time.monotonic() + 10
-        while not processes_of(project) and time.monotonic() < deadline:
+        while not processes(f"{project.build}/") and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert processes_of(project) == [str(left.pid)]
+        assert processes(f"{project.build}/") == [left.pid]
     finally:
         left.kill()
-    assert processes_of(project) == []
+    assert processes(f"{project.build}/") == []
 
 
 def test_contradicting_evidence_fails_loudly_and_is_no_data_point(project: Project) -> None:
@@ -589,39 +567,6 @@ def test_expired_or_missing_certificates_are_named_before_anything_runs(project:
     with pytest.raises(certificates.CertificateError, match=r"server\.pem.*quicbed certificates"):
         run(project)
     assert not list(project.raw.rglob("run.json"))
-
-
-def _measure_in_child(project: Project) -> None:
-    os.setpgid(0, 0)
-    run(project)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_killed_at_any_moment_and_started_again_it_loses_and_repeats_nothing(project: Project, seed: int) -> None:
-    chance = random.Random(seed)
-    context = multiprocessing.get_context("fork")
-    kept: dict[Path, bytes] = {}
-    for _ in range(3):
-        child = context.Process(target=_measure_in_child, args=(project,))
-        child.start()
-        time.sleep(chance.uniform(0.1, 2.0))
-        if child.is_alive() and child.pid:
-            os.killpg(child.pid, signal.SIGKILL)
-        child.join()
-        for file, content in kept.items():
-            assert file.read_bytes() == content
-        found = project.raw.glob("local/test/*/b*/*/run.json")
-        # a run is finished once its directory has its name
-        kept = {file: file.read_bytes() for file in found if not file.parent.name.endswith(".partial")}
-        for content in kept.values():
-            json.loads(content)
-    run(project)
-    for file, content in kept.items():
-        assert file.read_bytes() == content
-    done = runs(project)
-    assert len(done) == 18
-    assert len({(entry["cell"]["id"], entry["block"]) for entry in done}) == 18
-    assert not list(project.raw.rglob("*.partial"))
 
 
 def test_the_contrast_ends_the_experiment_when_it_is_precise(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

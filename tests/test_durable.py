@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -117,3 +118,98 @@ def test_what_a_killed_process_left_is_removed_file_or_directory(tmp_path: Path)
     (tmp_path / "b0000" / ".link.partial").symlink_to(elsewhere)
     durable.remove_leftovers(tmp_path / "b0000")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["b0000", "elsewhere", "run", "run.json"]
+
+
+def test_a_directory_has_its_name_with_all_its_files_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "runs" / "run"
+    with durable.filling(target) as made:
+        (made / "run.json").write_text("1")
+        assert not target.exists()
+        assert durable.is_unfinished(made / "run.json")
+    assert (target / "run.json").read_text() == "1"
+    assert not durable.is_unfinished(target / "run.json")
+    for replace in (False, True):
+        with pytest.raises(ZeroDivisionError), durable.filling(target, replace=replace) as made:
+            (made / "run.json").write_text(str(1 / 0))
+    with pytest.raises(OSError, match="not empty"), durable.filling(target) as made:
+        (made / "other").touch()
+    assert (target / "run.json").read_text() == "1"
+    with durable.filling(target, replace=True) as made:
+        (made / "other").touch()
+    assert sorted(path.name for path in target.parent.rglob("*")) == ["other", "run"]
+
+
+def test_a_tree_of_many_files_is_on_disk_before_it_is_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for name in ("sync", "_sync_file_system"):
+        monkeypatch.setattr(durable, name, lambda path, name=name: calls.append(f"{name} {path.name}"))
+    with durable.filling(tmp_path / "vendor") as made:
+        for number in range(durable.MANY + 1):
+            (made / str(number)).touch()
+    assert calls == ["_sync_file_system .vendor.partial", f"sync {tmp_path.name}"]
+    monkeypatch.undo()
+    durable._sync_file_system(tmp_path)
+
+
+PACKAGE = Path(__file__).resolve().parents[1] / "workflow" / "quicbed"
+UNFINISHED = "what is in a directory that is not in its place yet"
+TEMPORARY = "what is in a temporary directory"
+DRAWN = "what a rule of the workflow draws"
+LOG = "a log"
+OTHERS = {
+    "base/durable.py": "all the others",
+    **dict.fromkeys(["analysis/dissect.py", "importers/quic_benchmark.py", "report/look.py"], TEMPORARY),
+    **dict.fromkeys(["figures/goodput.py", "report/workflow_report.py"], DRAWN),
+    **dict.fromkeys(["builds/kit.py", "cli/commands.py"], LOG),
+    "builds/making.py": LOG,
+    **{
+        f"builds/{name}.py": UNFINISHED
+        for name in (
+            *("compiled", "components", "recipes/cargo", "recipes/external", "recipes/go", "recipes/nginx_h3"),
+            *("recipes/python", "recipes/tcp_tls"),
+        )
+    },
+    "measure/certificates.py": UNFINISHED,
+    "measure/hosted.py": f"{LOG}, and {TEMPORARY}",
+    "importers/reading.py": "moves tables that are on disk, between a summary that has gone and one that comes",
+    "importers/samples.py": "made-up copies for tests and the documentation",
+    "store/runs.py": "into a file of durable",
+    "store/tarball.py": "into a file of durable",
+    "testbed/agent.py": "one file on a host, with a writer of its own",
+    "testbed/confinement.py": f"file systems in memory, and {UNFINISHED}",
+    "testbed/process.py": "what a program says, in memory",
+    "testbed/delay.py": "the first program of a guest, in a temporary directory",
+    **dict.fromkeys(["testbed/capture.py", "testbed/remote.py"], UNFINISHED),
+    "testbed/local.py": f"files of the kernel, and {UNFINISHED}",
+    "testbed/lock.py": "files of the kernel",
+}
+"""Modules that write files by themselves, and what these are."""
+
+
+def writes(file: Path) -> list[str]:
+    """Calls in a module by which a file gets content or a name."""
+    found = []
+    for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call):
+            continue
+        match call.func:
+            case ast.Attribute(value=ast.Name(id="durable")):
+                continue
+            case ast.Attribute(attr="write_text" | "write_bytes" | "copyfile" | "copytree" | "move" as name):
+                found.append(name)
+            case ast.Attribute(attr="rename" | "replace" as name) if (
+                len(call.args) == 1
+                and isinstance(call.args[0], ast.Name | ast.BinOp | ast.Call)
+                and "rename(renamed)" not in ast.unparse(call)  # columns of a table
+            ):
+                found.append(name)
+            case ast.Attribute(attr="open") | ast.Name(id="open"):
+                modes = [one.value for one in call.args if isinstance(one, ast.Constant)]
+                if any(isinstance(mode, str) and set(mode) & set("wax") and len(mode) < 4 for mode in modes):
+                    found.append("open")
+    return found
+
+
+def test_files_are_written_durably_but_for_what_is_named_here() -> None:
+    found = {file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if writes(file)}
+    assert found == set(OTHERS)

@@ -43,8 +43,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @contextmanager
 def alone() -> Iterator[Path]:
-    """A directory in one that has nothing else, and has nothing else after."""
-    with tempfile.TemporaryDirectory(prefix="quicbed-hostile-") as outer:
+    """A directory in one that has nothing else, and has nothing else after; in memory, as there are many."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="quicbed-hostile-", dir=memory if memory.is_dir() else None) as outer:
         place = Path(outer, "place")
         place.mkdir()
         yield place
@@ -410,12 +411,18 @@ WORDS = [
 ]
 
 
+def _dump(good: Any) -> str:
+    # the one in C, where there is one, takes a tenth of the time
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(good, Dumper=dumper, sort_keys=False, allow_unicode=True))
+
+
 def yaml_like(rng: random.Random, good: Any) -> bytes:
     """YAML like a good document, with places that are not."""
-    content = yaml.safe_dump(json.loads(json.dumps(good)), sort_keys=False)
+    content = _dump(json.loads(json.dumps(good)))
     if rng.random() < 0.5:
         with suppress(ValueError, RecursionError, yaml.YAMLError):
-            content = yaml.safe_dump(json.loads(document(rng, good)), sort_keys=False, allow_unicode=True)
+            content = _dump(json.loads(document(rng, good)))
     if rng.random() < 0.7:
         place = rng.choice(content.splitlines() or [""])
         content = content.replace(place, place.partition(":")[0] + ": " + rng.choice(WORDS), 1)
@@ -483,9 +490,9 @@ def test_claims_are_read_or_refused(rng: random.Random) -> None:
                 one_line(error, "paper")
 
 
-def test_folded_stacks_are_read_or_refused() -> None:
-    rng = random.Random(1)
-    for _ in range(300):
+@property_of(batch=100)
+def test_folded_stacks_are_read_or_refused(rng: random.Random) -> None:
+    for _ in range(50):
         content = text(rng, b"comm;a`f 3\ncomm;a`f;b`g 4\n")
         for packed in (untrusted.gzip.compress(content), damaged(rng, untrusted.gzip.compress(content))):
             try:

@@ -8,30 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from quicbed.base import environment, hostile
+from quicbed.base import environment, untrusted
 
 
 def test_text_is_one_line_of_limited_length() -> None:
-    assert hostile.one_line("a\x1b[31mb\n\ud800c\x00 \u2028d") == "a [31mb c d"
-    assert hostile.one_line("x" * 10**6, 10) == "x" * 10
-    hostile.one_line("\ud800 lone").encode()
+    assert untrusted.one_line("a\x1b[31mb\n\ud800c\x00 \u2028d") == "a [31mb c d"
+    assert untrusted.one_line("x" * 10**6, 10) == "x" * 10
+    untrusted.one_line("\ud800 lone").encode()
 
 
 def test_every_signal_has_a_name() -> None:
-    assert hostile.signal_name(signal.SIGSEGV) == "SIGSEGV"
-    assert hostile.signal_name(40) == "signal 40"
-    assert hostile.signal_name(10**9) == "signal 1000000000"
+    assert untrusted.signal_name(signal.SIGSEGV) == "SIGSEGV"
+    assert untrusted.signal_name(40) == "signal 40"
+    assert untrusted.signal_name(10**9) == "signal 1000000000"
 
 
 def test_links_fifos_and_directories_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("abc", encoding="ascii")
-    assert hostile.read_plain(tmp_path / "file", 2) == b"ab"
-    assert hostile.end_of_plain(tmp_path / "file", 2) == b"bc"
+    assert untrusted.beginning(tmp_path / "file", 2) == b"ab"
+    assert untrusted.end(tmp_path / "file", 2) == b"bc"
     (tmp_path / "link").symlink_to("file")
     os.mkfifo(tmp_path / "fifo")
-    for name, what in (("link", "is a link"), ("fifo", "is no regular file"), (".", "Is a directory")):
-        with pytest.raises(OSError, match=what):
-            hostile.read_plain(tmp_path / name, 10)
+    for name, what in (("link", "is a link"), ("fifo", "is not a regular file"), (".", "Is a directory")):
+        with pytest.raises(untrusted.UntrustedError, match=what):
+            untrusted.beginning(tmp_path / name, 10)
 
 
 def test_what_is_no_file_or_not_for_endpoints_to_write_is_removed(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_what_is_no_file_or_not_for_endpoints_to_write_is_removed(tmp_path: Path
     (run / "server.jsonl").symlink_to("/nowhere")
     (run / "client.logs" / "there").symlink_to(outside)
     os.mkfifo(run / "client.logs" / "fifo\n")
-    removed = hostile.scrub(run, frozenset({"openings.json", "run.json"}))
+    removed = untrusted.scrub(run, frozenset({"openings.json", "run.json"}))
     assert removed == ["client.logs/fifo", "client.logs/there", "openings.json", "server.jsonl"]
     assert sorted(path.name for path in run.rglob("*")) == ["client.jsonl", "client.logs", "run.json"]
     assert (outside / "kept").is_file()

@@ -16,8 +16,7 @@ from quicbed.builds.recipes import external
 from quicbed.config.model import External, Project
 from quicbed.measure import campaign as campaigns
 from quicbed.measure import driver
-from quicbed.wire import proof
-from test_driver import EXPERIMENT, Proven
+from test_driver import EXPERIMENT
 from test_external import described
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -108,8 +107,7 @@ def test_a_folder_of_too_many_files_is_told(folder: Path, monkeypatch: pytest.Mo
 def test_cells_of_a_folder_that_changes_meanwhile_have_failed_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
-    monkeypatch.setattr(proof, "check", lambda *_args: [])
+    fakeproject.prove(monkeypatch)
     project = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
     testbed = FakeTestbed()
     campaign = campaigns.Campaign(driver.Driver(project, testbed, testbed.facts()), "test")

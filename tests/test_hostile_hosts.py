@@ -13,16 +13,18 @@ from typing import Any, cast
 
 import pytest
 
-from quicbed.config.model import Limits
+import hostile
+from hostile import damaged, document, property_of
+from quicbed.config.model import Interface, Limits
 from quicbed.store import tarball
 from quicbed.testbed import TestbedError
 from quicbed.testbed.agent import LENGTHS, MAX_BLOB, MAX_HEADER
 from quicbed.testbed.base import HostLostError
-from quicbed.testbed.remote import RemoteHost, RemoteProcess
-from quicbed.testbed.ssh import Connection, Loop
+from quicbed.testbed.remote import RemoteHost, RemoteProcess, _hello
+from quicbed.testbed.ssh import Connection, Loop, _finite, _of_64_bits, _refuse
 
 LIMITS = Limits(files=20, total_mib=16, path_bytes=64)
-INPUTS = 2500
+INPUTS = hostile.INPUTS or 2500
 
 # ---- archives --------------------------------------------------------------------------------------------------------
 
@@ -326,8 +328,6 @@ HELLO = {
 
 @pytest.mark.parametrize("name", [*HELLO])
 def test_what_a_host_tells_of_itself_is_of_its_kind(name: str) -> None:
-    from quicbed.testbed.remote import _hello
-
     assert _hello(dict(HELLO), "server (a)") == HELLO
     for wrong in (None, "0-99999999999", 1.5, [None], {}, True, [[]]):
         told = HELLO | {name: wrong}
@@ -423,3 +423,145 @@ def test_an_error_that_a_host_tells_is_one_line() -> None:
     said = asyncio.run(listen())
     assert said.isprintable()
     assert len(said) < 3000
+
+
+# ---- any answer ------------------------------------------------------------------------------------------------------
+
+ROWS = [
+    {
+        "ifname": "link0",
+        "mtu": 1500,
+        "flags": ["UP", "LOWER_UP"],
+        "addr_info": [{"local": "192.0.2.1"}],
+        "address": "x",
+    },
+    {"ifname": "lo", "mtu": 65536, "flags": ["UP"], "addr_info": []},
+]
+COUNTERS = {"texts": [" lo: 1 2\n", None], "statistics": {"rx": 1}, "clock_s": 1.5}
+DONE = {"returncode": 0, "stdout": json.dumps(ROWS), "stderr": "", "user_s": 0.1, "system_s": 0.2, "max_rss_bytes": 1}
+FEATURE = {"active": True, "fixed": False, "requested": True}
+SETTING = [["sysctl", "a"], ["sysctl", "b"]]
+ASKED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "abilities": ({"delay": "", "loss": "x", "ifb": ""}, {}),
+    "acquire": ({"session": "x", "who": "y"}, {}),
+    "counters": (COUNTERS, {"paths": ["/a", "/b"]}),
+    "echo": ([0.1, 0.2], {"count": 2}),
+    "echo_open": (7, {}),
+    "features": ({"tso": FEATURE, "gso": FEATURE}, {}),
+    "held_to": ([0, 1], {}),
+    "holder": (None, {}),
+    "lost": ([1, 2], {}),
+    "read_all": (["1", None], {"paths": ["/a", "/b"]}),
+    "read_settings": (["1", None], {"settings": SETTING}),
+    "working_copy": ("/x", {}),
+}
+
+
+def use(host: RemoteHost, op: str, asked: dict[str, Any]) -> None:
+    """What is done with an answer, as far as it shows what is wrong with it."""
+    match op:
+        case "hello":
+            _hello(host.request("hello"), host.where)
+        case "run":
+            host.run(["true"])
+        case "rows":
+            host._look_up(Interface(name="link0"), host._rows())
+        case "wait":
+            RemoteProcess(host, 1).poll()
+        case "run_delay":
+            RemoteProcess(host, 1).sample_run_delay()
+        case "spawn":
+            host.spawn(["true"], stdout=Path("out"), stderr=Path("err"))
+        case "monotonic":
+            host.monotonic_ahead_ns()
+        case "abilities":
+            host._abilities = None
+            host.lacks("delay") + host.lacks("loss") + host.lacks("ifb")
+        case "features":
+            host._feature_changes("link0", {"tso": False})
+        case "read_settings":
+            assert len(host._values("sysctl", ["a", "b"])) == 2
+        case "held_to":
+            set(host.request(op))
+        case "working_copy":
+            Path(host.request(op))
+        case "echo":
+            assert sum(host.request(op, **asked)) >= 0
+        case "lost":
+            to_client, to_server = host.request(op)
+            assert to_client + to_server is not None
+        case "counters":
+            found = host.request(op, **asked)
+            dict(zip(asked["paths"], found["texts"], strict=True))
+            json.dumps([found["clock_s"], found["statistics"]])
+        case _:
+            host.request(op, **asked)
+
+
+ANSWERED = {
+    "hello": HELLO,
+    "run": DONE,
+    "rows": DONE,
+    "wait": DONE,
+    "run_delay": 0.5,
+    "spawn": 7,
+    "monotonic": 7,
+    **{op: good for op, (good, _) in ASKED.items()},
+}
+
+
+@property_of(batch=100)
+def test_any_answer_is_used_or_an_error_of_the_host(rng: random.Random) -> None:
+    loop = Loop("test")
+    try:
+        for _ in range(100):
+            op = rng.choice([*ANSWERED])
+            good = ANSWERED[op]
+            if op == "rows" and rng.random() < 0.8:
+                answer: Any = DONE | {"stdout": document(rng, ROWS).decode(errors="replace")}
+            else:
+                answer = sent(document(rng, [good]))
+            host = host_with(Answering(answer), loop)
+            said = "server (one.example): "
+            try:
+                use(host, op, ASKED.get(op, (None, {}))[1])
+            except TestbedError as error:
+                said = str(error)
+            assert said.startswith("server (one.example): ")
+            assert said.isprintable()
+    finally:
+        loop.close()
+
+
+def sent(content: bytes) -> Any:
+    """What a connection takes an answer for; nothing where it would end."""
+    try:
+        found = json.loads(content, parse_constant=_refuse, parse_float=_finite, parse_int=_of_64_bits)
+        return found[0]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+@property_of(batch=100)
+def test_any_bytes_are_an_answer_or_end_the_connection(rng: random.Random) -> None:
+    async def listen(content: bytes) -> None:
+        connection = Connection("server (a)")
+        connection._process = cast(Any, SimpleNamespace(stdout=Stream(content)))
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        connection._pending[1] = waiting
+        await connection._listen()
+        assert "the connection was lost" in (connection.failure or "")
+        said = ""
+        try:
+            await waiting
+        except TestbedError as error:
+            said = str(error)
+        assert said.isprintable()
+
+    async def every() -> None:
+        for _ in range(100):
+            header = document(rng, {"id": 1, rng.choice(["result", "error"]): {"a": [1, "x"]}, "bytes": False})
+            content = message(header, rng.randbytes(rng.randrange(9)))
+            await listen(damaged(rng, content) if rng.random() < 0.3 else content)
+
+    asyncio.run(every())

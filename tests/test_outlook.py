@@ -23,8 +23,7 @@ from quicbed.measure.outlook import Outlook, Works
 from quicbed.plan.forecast import Pace, Span
 from quicbed.store import record
 from quicbed.store.record import RunsError
-from quicbed.wire import proof
-from test_driver import EXPERIMENT, Proven
+from test_driver import EXPERIMENT
 
 HOST = str(FakeTestbed().facts()["host_id"])
 RANGE = EXPERIMENT.replace("blocks: 3", "blocks: 8, min_blocks: 2") + "contrast: {label: NOOP, half_width: 0.9}\n"
@@ -40,8 +39,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
-    monkeypatch.setattr(proof, "check", lambda *_args: [])
+    fakeproject.prove(monkeypatch)
     monkeypatch.delenv(STARTED, raising=False)
     return fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
 

@@ -166,6 +166,7 @@ def test_two_rules_that_hold_for_one_stack_are_an_error(tmp_path: Path) -> None:
         ("claims: {uncategorised: [a]}", "claims: uncategorised"),
         ("claims: {packets: [a]}", r"test\.yaml: claims"),
         ("include: [nothing]\nclaims: {}", r"test\.yaml: include: there is no .*nothing\.yaml"),
+        (f"include: [{'a' * 300}]\nclaims: {{}}", r"test\.yaml: include\.0: String should have at most 100 characters"),
     ],
 )
 def test_a_bad_mapping_is_one_line_that_names_file_and_key(tmp_path: Path, text: str, message: str) -> None:

@@ -1046,6 +1046,7 @@ def test_the_controller_is_answered_while_much_is_read_or_copied(
     assert client.receive() is True
     client.send("working_copy", digest=digest)
     _answered_while(client, pipes["cp"])
+    _answered_while(client, pipes["sync"])
     assert Path(client.receive(), "file").read_text() == Path(stored, "file").read_text() == "content"
 
 

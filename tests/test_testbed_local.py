@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+import killed
 from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, open_testbed
 from quicbed.testbed import local as module
 from quicbed.testbed.base import ROLES
@@ -200,7 +201,7 @@ def test_a_testbed_that_is_not_open_says_so(name: str) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(killed.KILLS or 8))
 def test_the_next_start_removes_what_a_killed_driver_left(
     name: str, drive: Callable[..., subprocess.Popen[str]], seed: int
 ) -> None:

@@ -24,6 +24,7 @@ import pytest
 import yaml
 
 import fakeproject
+import killed
 from fakehardware import BEFORE, CPUS, INTERRUPTS, LARGEST
 from faketestbed import FakeHost
 from quicbed.builds import making
@@ -48,7 +49,7 @@ PATIENCE_S = 20.0
 THROUGHPUT = LinkSettings(mode="throughput", congestion_control="reno")
 WIRE = LinkSettings(mode="wire", mtu=1400, rate_mbit=100, congestion_control="reno")
 # How often the test that kills at random does so; many times by hand: QUICBED_KILLS=200
-KILLS = int(os.environ.get("QUICBED_KILLS", "16"))
+KILLS = killed.KILLS or 16
 # What a controller outlives, by a word of its command line.
 VICTIMS = {"agent": "/agent/", "connection": "sshd: root", "endpoint": "sleep 8639"}
 

@@ -1,12 +1,21 @@
 """Files that are on disk, whole, once they can be seen: written, synchronised, renamed, their directory synchronised.
 
 A file appears under its name with its new content or keeps its old one, also when the process is killed or the power
-fails. One process at a time writes a file. Errors are those of the operating system (OSError); what was being written
-is then removed.
+fails; a directory that `filling` or `move` puts there has all its files or is not there. One process at a time writes a
+file. Errors are those of the operating system (OSError); what was being written is then removed.
+
+What is measured, and what decides whether something is done again, is written by this module. Others write only
+
+- what is in a directory that is not in its place yet, or is temporary;
+- logs, which nothing reads but people;
+- what a rule of the workflow draws or prints: Snakemake removes the output of a rule that did not end;
+- the agent (`quicbed.testbed.agent`), which is one file on a host and has its own `write_whole`;
+- files of the kernel, below /proc and /sys.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -16,38 +25,42 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+MANY = 100
+"""Files for which a file system writes everything at once, instead of one after the other."""
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
     """An empty file to fill in a `with` block, after which it takes the place of *path* or, on an error, is removed.
 
-    What *path* links to is left alone. A device or FIFO of this name is not replaced.
+    What *path* links to is left alone. A device or FIFO of this name is not replaced. *mode* is as open(2) takes it.
     """
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "is not a regular file", str(path))
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _unfinished(path)
     # never through a link that somebody left here
     partial.unlink(missing_ok=True)
     try:
-        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
-        yield partial
-        sync(partial)
-        partial.replace(path)
+        with _naming(path):
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
+            yield partial
+            sync(partial)
+            partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
     sync(path.parent)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Replace a file, whole or not at all, and have it on disk on return."""
-    with replacing(path) as partial:
+    with replacing(path, mode=mode) as partial:
         partial.write_bytes(content)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, *, mode: int = 0o666) -> None:
     """`write_bytes` in UTF-8; UnicodeEncodeError (a ValueError) for what UTF-8 cannot say, before anything changes."""
-    write_bytes(path, text.encode())
+    write_bytes(path, text.encode(), mode=mode)
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = 1, sort_keys: bool = False) -> None:
@@ -62,12 +75,60 @@ def to_json(value: Any, *, indent: int | None = 1, sort_keys: bool = False) -> b
     return (text + "\n").encode(errors="backslashreplace")
 
 
-def move(made: Path, target: Path) -> None:
-    """Rename a file or directory, everything below it on disk before, to a *target* that does not exist."""
+@contextmanager
+def filling(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """An empty directory to fill in a `with` block, after which it is moved to *target* or, on an error, removed.
+
+    Directories above it are made. Only with *replace* is there something at *target* before, which then goes.
+    """
+    partial = _unfinished(target)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with _naming(target):
+            partial.mkdir(parents=True)
+            yield partial
+            move(partial, target, replace=replace)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def move(made: Path, target: Path, *, replace: bool = False) -> None:
+    """Rename a file or directory, everything below it on disk before.
+
+    OSError where *target* is a directory that is not empty, unless it is to *replace* that.
+    """
     sync_tree(made)
+    old = _unfinished(target.with_name(f"{target.name}.old"))
+    if replace and target.is_dir():
+        # never half a directory under its name
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
     made.rename(target)
     for parent in {made.parent, target.parent}:
         sync(parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Give an error of the operating system that names no file this name: a full disk says so when it is written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
+def _unfinished(path: Path) -> Path:
+    """What a file or directory is called as long as it is not whole."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a path, or one above it, has not got its name yet."""
+    return any(part.startswith(".") and part.endswith(".partial") for part in path.parts)
 
 
 def remove_leftovers(directory: Path) -> None:
@@ -82,6 +143,9 @@ def remove_leftovers(directory: Path) -> None:
 
 def sync_tree(directory: Path) -> None:
     """Have a file, or a directory with all files below it, on disk; links are not followed, devices are left out."""
+    if sum(len(files) for _, _, files in os.walk(directory)) > MANY:
+        _sync_file_system(directory)
+        return
     for top, _, files in os.walk(directory, topdown=False):
         for name in files:
             file = Path(top, name)
@@ -90,6 +154,17 @@ def sync_tree(directory: Path) -> None:
         sync(Path(top))
     if not directory.is_dir():
         sync(directory)
+
+
+def _sync_file_system(directory: Path) -> None:
+    """Have everything on disk that the file system of a directory still has in memory (syncfs(2))."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(directory))
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:

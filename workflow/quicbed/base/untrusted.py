@@ -1,4 +1,4 @@
-"""Files that other people's programs and machines left: read within bounds, and refused in one line.
+"""What other people's programs and machines say and leave: read within bounds, and refused in one line.
 
 A name may be that of a link, a FIFO or a file of any size; JSON may be nested, hold numbers that nothing else can hold
 or text that is no Unicode; an archive may be damaged, be a bomb, or have headers that send its reader in circles. What
@@ -14,6 +14,8 @@ import json
 import lzma
 import os
 import re
+import shutil
+import signal
 import stat
 import struct
 import tarfile
@@ -22,6 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
+MOST_TEXT = 2000
+"""Characters that are kept of what a program says."""
 MOST_BYTES = 64 << 20
 """Largest file that is read whole where no other limit is given."""
 MOST_UNPACKED = 1 << 30
@@ -64,20 +68,41 @@ class UntrustedError(ValueError):
     """Why a file is not used: what is wrong with it, without its name."""
 
 
-def shown(text: object, most: int = 300) -> str:
-    """Text from elsewhere on one line, at most *most* characters, what is no printable character replaced."""
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def one_line(text: object, most: int = MOST_TEXT) -> str:
+    """What a program says as a part of a line: words with single spaces, at most *most* characters; may be empty."""
+    # what is longer is cut before it is looked at
+    words = "".join(c if c.isprintable() else " " for c in str(text)[: 4 * most]).split()
+    return " ".join(words)[:most]
+
+
+def shown(value: object, most: int = 300) -> str:
+    """A value that is quoted: one line of at most *most* characters, what is no printable character made visible."""
     try:
-        line = str(text)
+        line = str(value)
     except (ValueError, RecursionError):  # an integer of thousands of digits
-        line = f"a {type(text).__name__} that cannot be printed"
+        line = f"a {type(value).__name__} that cannot be printed"
     line = _UNPRINTABLE.sub("\ufffd", line[: most + 1])
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def opened(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> io.BufferedReader:
+def signal_name(number: int) -> str:
+    """Name of a signal that has ended a program; those for real-time programs have a number only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def opened(path: Path, most: int | None = MOST_BYTES, *, links: bool = False) -> io.BufferedReader:
     """A regular file of at most *most* bytes, open; of what a link leads to only with *links*."""
     # not blocking: nobody may ever write to a FIFO
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if links else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -88,7 +113,7 @@ def opened(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> io.Buf
     problem = None
     if not stat.S_ISREG(status.st_mode):
         problem = "cannot be read: Is a directory" if stat.S_ISDIR(status.st_mode) else "is not a regular file"
-    elif status.st_size > most:
+    elif most is not None and status.st_size > most:
         problem = f"is larger than {most / 2**20:g} MiB"
     if problem is not None:
         os.close(descriptor)
@@ -99,13 +124,30 @@ def opened(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> io.Buf
 def read(path: Path, most: int = MOST_BYTES, *, links: bool = False) -> bytes:
     """The content of what `opened` opens."""
     with opened(path, most, links=links) as file:
-        try:
-            content = _beginning(file, most + 1)
-        except OSError as error:
-            raise UntrustedError(f"cannot be read: {error.strerror}") from None
+        content = _read(file, most + 1)
     if len(content) > most:
         raise UntrustedError(f"is larger than {most / 2**20:g} MiB")
     return content
+
+
+def beginning(path: Path, length: int) -> bytes:
+    """The first *length* bytes of a regular file of any size."""
+    with opened(path, None) as file:
+        return _read(file, length)
+
+
+def end(path: Path, length: int) -> bytes:
+    """The last *length* bytes of a regular file of any size."""
+    with opened(path, None) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - length))
+        return _read(file, length)
+
+
+def _read(file: io.BufferedReader, length: int) -> bytes:
+    try:
+        return _beginning(file, length)
+    except OSError as error:
+        raise UntrustedError(f"cannot be read: {error.strerror}") from None
 
 
 def _beginning(stream: Stream, size: int) -> bytes:
@@ -115,6 +157,31 @@ def _beginning(stream: Stream, size: int) -> bytes:
         pieces.append(piece)
         left -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def scrub(directory: Path, reserved: frozenset[str] = frozenset()) -> list[str]:
+    """Remove from a directory what is neither file nor directory, and what has a *reserved* name; returns the names.
+
+    Nothing is followed.
+    """
+    removed: list[str] = []
+    for top, directories, files in os.walk(directory):
+        for name in (*directories, *files):  # a copy: directories that are removed are not entered
+            path = Path(top, name)
+            mode = path.lstat().st_mode
+            planted = Path(top) == directory and name in reserved
+            if not planted and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                continue
+            removed.append(one_line(path.relative_to(directory), 200))
+            if stat.S_ISDIR(mode):
+                shutil.rmtree(path)
+                directories.remove(name)
+            else:
+                path.unlink()
+    return sorted(removed)
+
+
+# ---- JSON ------------------------------------------------------------------------------------------------------------
 
 
 def parse(content: bytes) -> Any:

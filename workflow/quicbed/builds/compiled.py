@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from quicbed.base import durable
 from quicbed.builds import kit
 from quicbed.builds.recipes import cargo
 from quicbed.config.model import Project
@@ -80,8 +81,6 @@ def _undisturbed(directory: Path) -> Iterator[bool]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    for part in _KEPT:
-        shutil.copytree(source / "release" / part, partial / "release" / part, symlinks=True, ignore=_OWN)
-    partial.rename(target)
+    with durable.filling(target) as made:
+        for part in _KEPT:
+            shutil.copytree(source / "release" / part, made / "release" / part, symlinks=True, ignore=_OWN)

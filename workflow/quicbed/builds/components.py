@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quicbed.base import durable
 from quicbed.builds import kit
 from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
@@ -403,19 +404,17 @@ def provide(project: Project, name: str, *, jobs: int, log: Path) -> Path:
         vendor = kit.vendor_directory(project)
         package = _package(project, name)
         kit.verify_source(vendor, package)
-        out, work = (final.with_name(final.name + suffix) for suffix in (".partial", ".work"))
-        for fresh in (out, work, final):
-            shutil.rmtree(fresh, ignore_errors=True)
-        for fresh in (out, work):
-            fresh.mkdir(parents=True)
+        work = final.with_name(f"{final.name}.work")
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
         source = (vendor / f"{package['name']}-{package['version']}").absolute()
         began = time.monotonic()
-        with kit.unflagged(), march.compilers(project):
-            component.build(Place(project, name, source, work, out, needs, jobs, log))
-        seconds = round(time.monotonic() - began, 1)
-        told = {"compiler": {program: _version(program) for program in ("gcc", "g++")}, "seconds": seconds}
-        kit.write_json(out / "component.json", {**identity(project, name), **told})
-        out.rename(final)
+        with durable.filling(final, replace=True) as out:
+            with kit.unflagged(), march.compilers(project):
+                component.build(Place(project, name, source, work, out, needs, jobs, log))
+            seconds = round(time.monotonic() - began, 1)
+            told = {"compiler": {program: _version(program) for program in ("gcc", "g++")}, "seconds": seconds}
+            kit.write_json(out / "component.json", {**identity(project, name), **told})
         shutil.rmtree(work)
     return final
 

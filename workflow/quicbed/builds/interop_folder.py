@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+from quicbed.base import durable
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
@@ -92,6 +93,5 @@ def write(project: Project, library: str, flavour: str, out: Path) -> None:
         "run-client.sh": _HEAD.format(**values, role="client") + _CLIENT,
     }
     for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
-        (out / name).chmod(0o755)
-    (out / "VERSION").write_text(f"{made['version']}\n", encoding="utf-8")
+        durable.write_text(out / name, text, mode=0o777)
+    durable.write_text(out / "VERSION", f"{made['version']}\n")

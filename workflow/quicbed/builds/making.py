@@ -9,7 +9,6 @@ takes its place. `build.json` inside records all that.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import tomllib
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from quicbed.base import environment
+from quicbed.base import durable, environment
 from quicbed.builds import compiled, components
 from quicbed.builds.kit import (
     ENDPOINTS,
@@ -228,14 +227,10 @@ def fetch_sources(project: Project, log: Path) -> Path:
         return listing
     kept.unlink(missing_ok=True)
     manifest = project.root / SOURCES / "Cargo.toml"
-    partial = target.with_name("vendor.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", str(manifest), str(partial)]
-    run(argv, log=log, cwd=project.root)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
-    kept.write_text(text, encoding="utf-8")
+    with durable.filling(target, replace=True) as made:
+        argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", str(manifest), str(made)]
+        run(argv, log=log, cwd=project.root)
+    durable.write_text(kept, text)
     write_json(listing, wanted)
     return listing
 
@@ -280,9 +275,6 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
     known = identity(project, name, flavour)
     for package in crates_of(project.root, library):
         verify_source(vendor, package)
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("", encoding="utf-8")
     shared = {
@@ -298,36 +290,35 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
         build(project, name, "stock", jobs=jobs, log=log)
         stock = build_directory(project, name, "stock")
     version = version_of(project, name)
-    job = Job(project, name, flavour, vendor, shared, partial.absolute(), jobs, log, version, stock)
-    details = recipe.build(job)
-    described = {role: describe(partial / "bin" / role) for role in ("client", "server")}
-    patched = {patch.crate for patch in library.flavours[flavour].patches}
-    write_json(
-        partial / "build.json",
-        {
-            "build": directory.name,
-            "library": name,
-            "flavour": flavour,
-            "version": version,
-            "features": known["features"],
-            "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
-            "patches": [
-                {
-                    "crate": p.crate,
-                    "file": p.file,
-                    "sha256": known["files"][(PATCHES / p.file).as_posix()],
-                }
-                for p in library.flavours[flavour].patches
-            ],
-            "components": {component: components.read(project, component) for component in shared},
-            "files": known["files"],
-            "describe": described,
-            **march.recorded(project, name),
-            **details,
-        },
-    )
-    shutil.rmtree(directory, ignore_errors=True)
-    partial.rename(directory)
+    with durable.filling(directory, replace=True) as made:
+        job = Job(project, name, flavour, vendor, shared, made.absolute(), jobs, log, version, stock)
+        details = recipe.build(job)
+        described = {role: describe(made / "bin" / role) for role in ("client", "server")}
+        patched = {patch.crate for patch in library.flavours[flavour].patches}
+        write_json(
+            made / "build.json",
+            {
+                "build": directory.name,
+                "library": name,
+                "flavour": flavour,
+                "version": version,
+                "features": known["features"],
+                "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
+                "patches": [
+                    {
+                        "crate": p.crate,
+                        "file": p.file,
+                        "sha256": known["files"][(PATCHES / p.file).as_posix()],
+                    }
+                    for p in library.flavours[flavour].patches
+                ],
+                "components": {component: components.read(project, component) for component in shared},
+                "files": known["files"],
+                "describe": described,
+                **march.recorded(project, name),
+                **details,
+            },
+        )
 
 
 def describe(program: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pydantic import AwareDatetime, BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import models_json_schema
 
+from quicbed.base import durable
 from quicbed.builds import kit, making
 from quicbed.claims import claims_report
 from quicbed.claims.papers import Paper
@@ -63,7 +64,7 @@ def generate(root: Path, *, check: bool) -> int:
             print("\n".join(diff), file=sys.stderr)
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+            durable.write_text(file, text)
             print(file.relative_to(root))
     if differences:
         print("quicbed: run `quicbed generate` and commit the result", file=sys.stderr)

@@ -37,7 +37,7 @@ Offloads = Literal["off", "gso-gro", "default"]
 March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 Side = Literal["client", "server"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
 
 
 MOST_BRACKETS = 1000

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar, overload
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from quicbed.base import untrusted
-from quicbed.base.hostile import one_line, open_plain
+from quicbed.base.untrusted import UntrustedError, one_line
 from quicbed.config.model import Limits
 
 CONTRACT = 2
@@ -285,7 +285,7 @@ def said(path: Path, limits: Limits = LIMITS) -> Iterator[dict[str, Any]]:
     lines = _Reader(path, "client", ClientConnection, limits)._lines()
     with suppress(EventError):
         for line in lines:
-            with suppress(untrusted.UntrustedError):
+            with suppress(UntrustedError):
                 event = untrusted.parse(line)
                 if isinstance(event, dict):
                     yield event
@@ -376,7 +376,7 @@ class _Reader(Generic[C]):
     def _lines(self) -> Iterator[bytes]:
         longest, left = self.limits.line_kib << 10, self.limits.log_mib << 20
         try:
-            with open(open_plain(self.path), "rb") as file:
+            with untrusted.opened(self.path, None) as file:
                 while line := file.readline(longest + 1):
                     self.line += 1
                     left -= len(line)
@@ -385,6 +385,8 @@ class _Reader(Generic[C]):
                     if left < 0:
                         raise self._error(f"the file is larger than {self.limits.log_mib} MiB (limits.log_mib)")
                     yield line
+        except UntrustedError as error:
+            raise EventError(f"{self.path}: {error}", tuple(self.reasons)) from None
         except OSError as error:
             raise EventError(f"{self.path}: cannot be read: {error.strerror}", tuple(self.reasons)) from None
 
@@ -395,7 +397,7 @@ class _Reader(Generic[C]):
             raise self._error(f"the line is not UTF-8: {content[:40]!r}") from None
         try:
             event = untrusted.parse(content)
-        except untrusted.UntrustedError:
+        except UntrustedError:
             cut = "" if line.endswith("\n") else ", the file ends within it"
             raise self._error(f"the line is not JSON{cut}: {line[:40].rstrip()!r}") from None
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):

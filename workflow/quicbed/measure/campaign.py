@@ -12,7 +12,6 @@ import datetime
 import json
 import os
 import random
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -21,7 +20,7 @@ from quicbed.base import durable
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
 from quicbed.builds import kit, making
-from quicbed.measure.driver import FREE_BYTES, Attempt, Driver, MeasureError, now, read_run, say
+from quicbed.measure.driver import Attempt, Driver, MeasureError, need_room, now, read_run, say
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
 from quicbed.store import record
@@ -384,11 +383,7 @@ class Campaign:
 
     def measure_once(self, cell: Cell, block: int, order: int, number: int) -> Run:
         """One stored run."""
-        if shutil.disk_usage(self.directory).free < FREE_BYTES:
-            raise MeasureError(
-                f"{self.directory}: less than {FREE_BYTES >> 20} MiB free on its disk; make room and start again: "
-                "finished runs are kept"
-            )
+        need_room(self.directory)
         begin = time.monotonic()
         runs = self.runs(block)
         target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"

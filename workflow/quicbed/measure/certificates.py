@@ -16,7 +16,6 @@ import ipaddress
 import os
 import re
 import secrets
-import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from quicbed.base import durable
 from quicbed.builds import components
 from quicbed.config import algorithms
 from quicbed.config.algorithms import Signature
@@ -155,18 +155,14 @@ def make(target: Path, signature: Signature | None = None, tools: Tools | None =
 
     Post-quantum algorithms need `tools`.
     """
-    partial = target.with_name(target.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     start = (datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)).replace(microsecond=0)
-    if signature is None or not signature.quantum_safe:
-        _make_classical(partial, DEFAULT if signature is None else signature.name, start)
-    elif tools is None:
-        raise CertificateError(f"{signature.name}: only the openssl command can make its certificates")
-    else:
-        _make_post_quantum(partial, signature.tls_name, start, tools)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
+    with durable.filling(target, replace=True) as made:
+        if signature is None or not signature.quantum_safe:
+            _make_classical(made, DEFAULT if signature is None else signature.name, start)
+        elif tools is None:
+            raise CertificateError(f"{signature.name}: only the openssl command can make its certificates")
+        else:
+            _make_post_quantum(made, signature.tls_name, start, tools)
 
 
 def _serial_number() -> int:

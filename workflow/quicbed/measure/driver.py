@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quicbed.base import durable
+from quicbed.base import durable, untrusted
 from quicbed.base.hashing import digest
-from quicbed.base.hostile import end_of_plain, one_line, scrub, signal_name
+from quicbed.base.untrusted import UntrustedError, one_line, scrub, signal_name
 from quicbed.builds import kit
 from quicbed.builds.recipes import external
 from quicbed.config.model import Link, Load, Perf, Project, Scale, Workload
@@ -131,6 +131,15 @@ class Attempt:
         """Mark as failed; the first reason stays."""
         if self.status == "ok":
             self.status, self.reason = "failed", one_line(reason)
+
+
+def need_room(directory: Path) -> None:
+    """MeasureError unless the disk of a directory has room for runs."""
+    if shutil.disk_usage(directory).free < FREE_BYTES:
+        raise MeasureError(
+            f"{directory}: less than {FREE_BYTES >> 20} MiB free on its disk; make room and start again: "
+            "finished runs are kept"
+        )
 
 
 @dataclass
@@ -1210,23 +1219,21 @@ class Driver:
     @contextlib.contextmanager
     def stored(self, directory: Path) -> Iterator[Path]:
         """A directory to fill that takes its place under `directory` only when complete."""
-        partial = directory.with_name(f".{directory.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        try:
+        with durable.filling(directory) as partial:
             yield partial
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        for file in partial.iterdir():
-            if file.suffix in (".out", ".err") and file.is_file() and file.stat().st_size == 0:
-                file.unlink()
-        if directory.exists():
-            raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
-        durable.move(partial, directory)
+            for file in partial.iterdir():
+                if file.suffix in (".out", ".err") and file.is_file() and file.stat().st_size == 0:
+                    file.unlink()
+            if directory.exists():
+                raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
 
     def keep(self, run: Run, directory: Path, begin: float) -> Run:
-        """Write run.json; returns the run with all the seconds that it took since *begin* (monotonic)."""
+        """Write run.json; returns the run with all the seconds that it took since *begin* (monotonic).
+
+        MeasureError instead where a run has failed on a full disk, which is no finding.
+        """
+        if run.status == "failed":
+            need_room(directory.parent)
         metrics = run.metrics.model_copy(update={"spent_s": time.monotonic() - begin})
         run = run.model_copy(update={"metrics": metrics})
         record.write(directory / RUN_FILE, run)
@@ -1667,9 +1674,9 @@ def _exit_text(role: str, ended: Exit, directory: Path) -> str:
     if code == -signal.SIGXFSZ:
         how += ", as a file was to be larger than limits.file_mib"
     detail = _complaint(directory / f"{role}.jsonl")
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(UntrustedError):
         if not detail:
-            said = end_of_plain(directory / f"{role}.err", 4096)
+            said = untrusted.end(directory / f"{role}.err", 4096)
             detail = one_line(said.decode(errors="replace").strip()[-300:])
     return f"the {role} {how}" + (f": {detail}" if detail else "")
 

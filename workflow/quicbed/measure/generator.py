@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quicbed.base.hostile import one_line
+from quicbed.base.untrusted import one_line
 from quicbed.config import model
 from quicbed.config.model import Link, Load
 from quicbed.measure import trex

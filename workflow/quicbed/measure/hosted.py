@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -29,7 +27,8 @@ from typing import get_args
 
 import yaml
 
-from quicbed.base.hostile import one_line, read_plain
+from quicbed.base import durable, untrusted
+from quicbed.base.untrusted import one_line
 from quicbed.builds import kit, making
 from quicbed.builds.kit import BuildError
 from quicbed.builds.recipes import go
@@ -59,8 +58,6 @@ _TREE = re.compile(r"(python|sources|go)-[0-9a-f]{12}(\.partial)?")
 _OWN = ("workflow", "config")
 _MADE = re.compile(r"[a-z0-9][A-Za-z0-9@+._-]{0,199}")
 """Name of a build, which a host tells."""
-_RECORD_BYTES = 64 << 20
-"""Largest build.json that is read."""
 _PACKED = "content.tar"
 _ASK = (
     "import os, sys, pathlib; print('%d.%d' % sys.version_info[:2], os.environ['PATH'], pathlib.Path.home(), sep='\\n')"
@@ -164,6 +161,7 @@ class Builder:
             self.host.run(["rm", "-rf", partial], timeout=LIMIT_S)
             self.host.run(["mkdir", "-p", partial])
             self.host.run(["tar", "-xmf", str(stored / _PACKED), "-C", partial], timeout=LIMIT_S)
+            self.host.run(["sync"], timeout=LIMIT_S)
             self.host.run(["mv", "-T", partial, str(target)])
         self.trees.add(target.name)
         return target
@@ -249,9 +247,9 @@ class Builder:
         """Give a fetched build its name and record, and its place."""
         file = fetched / "build.json"
         try:
-            info = json.loads(read_plain(file, _RECORD_BYTES))
+            info = untrusted.parse(untrusted.read(file))
             files = info["files"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        except (untrusted.UntrustedError, LookupError, TypeError) as error:
             raise BuildError(f"{self.host.where}: {fetched.name}: build.json: {one_line(error, 200)}") from None
         wanted = making.identity(self.project, name, named)
         if files != wanted["files"]:
@@ -262,8 +260,7 @@ class Builder:
         record = {key: self.host.hello[key] for key in _RECORDED}
         built_on = {"role": self.host.name, "address": address, "build": fetched.name, **record}
         kit.write_json(file, {**info, "build": directory.name, "built_on": built_on})
-        shutil.rmtree(directory, ignore_errors=True)
-        fetched.rename(directory)
+        durable.move(fetched, directory, replace=True)
 
 
 Files = dict[str, Path]

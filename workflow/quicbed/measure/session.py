@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from quicbed.builds import components, kit
 from quicbed.config.model import Project
 from quicbed.measure import certificates
 from quicbed.measure.campaign import Campaign
-from quicbed.measure.driver import FREE_BYTES, Driver, MeasureError, say
+from quicbed.measure.driver import Driver, MeasureError, need_room, say
 from quicbed.measure.outlook import Outlook
 from quicbed.plan import march
 from quicbed.plan.cells import builds_needed
@@ -82,8 +81,7 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
     certificates.check(project, certificates.needed(project, [name]))
     _check_tools(project, name)
     project.raw.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(project.raw).free < FREE_BYTES:
-        raise MeasureError(f"{project.raw}: less than {FREE_BYTES >> 20} MiB free on its disk; make room")
+    need_room(project.raw)
     try:
         with _terminating(), opener(project) as testbed:
             driver = Driver(project, testbed, testbed.facts())

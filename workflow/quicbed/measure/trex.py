@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import zmq
 
-from quicbed.base.hostile import one_line
+from quicbed.base.untrusted import one_line
 from quicbed.testbed import TestbedError
 
 RPC_PORT = 4501

@@ -10,6 +10,7 @@ processor has, is the same in every build.
 from __future__ import annotations
 
 import copy
+import fcntl
 import os
 import platform
 import shlex
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
+from quicbed.base import durable
 from quicbed.base.hashing import digest
 from quicbed.config.model import Library, March, Project, Side
 
@@ -204,12 +206,14 @@ def _without(path: str, directory: Path) -> str:
 
 def _write_program(file: Path, text: str) -> None:
     """Write a program unless it is there; whoever runs it meanwhile sees the old or the whole new one."""
-    if file.is_file() and file.read_text(encoding="utf-8") == text:
-        return
-    partial = file.with_name(f"{file.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.chmod(0o755)
-    partial.replace(file)
+    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # builds start at the same time; closing ends the lock
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        if not (file.is_file() and file.read_text(encoding="utf-8") == text):
+            durable.write_text(file, text, mode=0o777)
+    finally:
+        os.close(directory)
 
 
 def recorded(project: Project, name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from quicbed import importers
 from quicbed.analysis.place import Place
+from quicbed.base import durable
 from quicbed.config.model import Config, read_config
 from quicbed.figures.goodput import Saved
 from quicbed.store.runs import RAW_VARIABLE
@@ -102,9 +103,7 @@ def run(path: Path, environment: Mapping[str, str], out_html: Path) -> None:
     except (CellTimeoutError, DeadKernelError) as error:
         raise NotebookError(f"{path}: {error}") from None
     out_html.parent.mkdir(parents=True, exist_ok=True)
-    partial = out_html.with_name(f".{out_html.name}.{os.getpid()}")
-    partial.write_text(_page(notebook, path), encoding="utf-8")
-    partial.replace(out_html)
+    durable.write_text(out_html, _page(notebook, path))
 
 
 def without_images(figures: Path) -> str | None:

@@ -12,12 +12,13 @@ report has one directory for them, ``report/results/``, which is its own and mad
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from quicbed.base import durable
 
 DIRECTORY = "results"
 """Below the directory of the report."""
@@ -46,19 +47,15 @@ def write(artifacts: Path, manifests: Iterable[Mapping[str, Any]]) -> Path:
     Figures and tables are those already in *artifacts*.
     """
     final = artifacts / "report" / DIRECTORY
-    partial = final.with_name(f".{DIRECTORY}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     labels: dict[str, dict[str, str]] = {}
     behind: dict[str, list[Mapping[str, Any]]] = {}
-    for manifest in manifests:
-        labels |= _figure(artifacts / "figures", partial, manifest)
-        behind.setdefault(Path(manifest["table"]).stem, []).append(manifest)
-    for name in (*behind, *_VERDICTS):
-        labels |= _table(artifacts / "tables", partial, name, behind.get(name, []))
-    (partial / LABELS).write_text(json.dumps(labels, indent=1) + "\n", encoding="utf-8")
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
+    with durable.filling(final, replace=True) as made:
+        for manifest in manifests:
+            labels |= _figure(artifacts / "figures", made, manifest)
+            behind.setdefault(Path(manifest["table"]).stem, []).append(manifest)
+        for name in (*behind, *_VERDICTS):
+            labels |= _table(artifacts / "tables", made, name, behind.get(name, []))
+        (made / LABELS).write_text(json.dumps(labels, indent=1) + "\n", encoding="utf-8")
     return final
 
 

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from quicbed.base import durable
 from quicbed.config.model import ConfigError, Project
 from quicbed.store import record, tarball
 from quicbed.store.paths import CAPTURE, KEYS, RUN_FILE
@@ -41,7 +42,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
             file
             for directory in (campaign, *_proofs(campaign))
             for file in directory.rglob("*")
-            if file.is_file() and ".partial" not in file.as_posix()
+            if file.is_file() and not durable.is_unfinished(file.relative_to(directory))
         ]
         kept = _packed_captures(file for file in files if file.name == CAPTURE)
         left_out = []

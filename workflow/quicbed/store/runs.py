@@ -403,6 +403,9 @@ def write_table(raw: Path, out: Path) -> pl.DataFrame:
     return runs
 
 
+_ROOM_BYTES = 16 << 20
+
+
 def write_parquet(frame: pl.DataFrame, out: Path) -> None:
     """Write *frame* so that a reader never sees half a file; equal frames give equal bytes."""
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -411,6 +414,8 @@ def write_parquet(frame: pl.DataFrame, out: Path) -> None:
             with partial.open("wb") as file:
                 frame.write_parquet(file, compression="zstd", statistics=True)
         except pl.exceptions.PolarsError as error:
+            with partial.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)  # says so where the disk is full
             raise OSError(errno.EIO, f"cannot be written: {error}", str(out)) from None
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from quicbed.base.hostile import one_line
+from quicbed.base import durable
+from quicbed.base.untrusted import one_line
 from quicbed.config.model import Limits
 
 
@@ -56,19 +57,13 @@ def write(path: Path, *, mtime: int = 0, headers: Mapping[str, str] | None = Non
     *mtime* is the time of all members in seconds since 1970, *headers* are global ones of the format pax.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with (
-            partial.open("wb") as raw,
-            gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as zipped,
-            tarfile.open(
-                fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT, pax_headers=dict(headers or {})
-            ) as archive,
-        ):
-            yield Writer(archive, mtime)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with (
+        durable.replacing(path) as partial,
+        partial.open("wb") as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT, pax_headers=dict(headers or {})) as archive,
+    ):
+        yield Writer(archive, mtime)
 
 
 def unpack(archive: Path, directory: Path, top: str, limits: Limits) -> None:

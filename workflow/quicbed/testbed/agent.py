@@ -1851,6 +1851,7 @@ class Agent:
             if status != 0:
                 raise AgentError((stderr.strip().splitlines() or [f"{target}: cannot be copied"])[-1])
             target.parent.mkdir(exist_ok=True)
+            await self.programs.run(["sync"], timeout=COPY_TIMEOUT_S)
             part.rename(target)
         return str(target)
 

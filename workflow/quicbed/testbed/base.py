@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from quicbed.base.hostile import end_of_plain, read_plain
+from quicbed.base import untrusted
 from quicbed.config.model import Limits
 
 Role = Literal["client", "middle", "server", "tap"]
@@ -374,8 +374,8 @@ class Host(ABC):
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             ended = process.poll() is not None
-            with contextlib.suppress(OSError):  # not there yet, or not a file
-                if text.encode() in read_plain(path, _AWAITED_BYTES) and end_of_plain(path, 1) == b"\n":
+            with contextlib.suppress(untrusted.UntrustedError):  # not there yet, or not a file
+                if text.encode() in untrusted.beginning(path, _AWAITED_BYTES) and untrusted.end(path, 1) == b"\n":
                     return True
             if ended:
                 return False

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quicbed.base.hostile import one_line
+from quicbed.base.untrusted import one_line
 from quicbed.config.model import Limits
 
 FIRST, LAST = 1_879_048_192, 2_147_352_575

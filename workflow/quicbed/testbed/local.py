@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.base import environment
-from quicbed.base.hostile import one_line
+from quicbed.base.untrusted import one_line
 
 from . import counters as parse
 from . import facts as machine_facts

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from quicbed.base.hostile import one_line
+from quicbed.base.untrusted import one_line
 from quicbed.config.model import Limits
 
 from .agent import LOOK_S, children, content

@@ -28,15 +28,16 @@ import statistics
 import subprocess
 import time
 import uuid
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
-from quicbed.base import durable, environment
-from quicbed.base.hostile import one_line
+from quicbed.base import durable, environment, untrusted
+from quicbed.base.untrusted import UntrustedError, one_line
 from quicbed.config.model import CpuList, Interface, SshHost, SshMachine, TapHost, cpu_ranges, cpus_of
 from quicbed.config.model import Testbed as Settings
 
@@ -179,7 +180,93 @@ class Record:
                 same[0]["after"].append(change["after"])
 
 
+class _FeatureOf(TypedDict):
+    """A feature of an interface, as an agent tells."""
+
+    active: bool
+    fixed: bool
+
+
+class _Counters(TypedDict):
+    """Counters of a host, as an agent tells."""
+
+    texts: list[str | None]
+    statistics: dict[str, int]
+    clock_s: float
+
+
+class _Address(TypedDict):
+    local: NotRequired[str]
+
+
+class _Row(TypedDict):
+    """An interface, as `ip -j addr` tells."""
+
+    ifname: str
+    mtu: int
+    flags: list[str]
+    addr_info: list[_Address]
+    address: NotRequired[str]
+
+
+class _Way(TypedDict):
+    """A route, as `ip -j route get` tells."""
+
+    dev: NotRequired[str]
+
+
+_ROWS: TypeAdapter[Any] = TypeAdapter(list[_Row])
+_WAYS: TypeAdapter[Any] = TypeAdapter(list[_Way])
+_ANSWERS: dict[str, TypeAdapter[Any]] = {
+    "abilities": TypeAdapter(dict[Literal["delay", "loss", "ifb"], str]),
+    "acquire": TypeAdapter(dict[str, Any] | None),
+    "counters": TypeAdapter(_Counters),
+    "echo": TypeAdapter(list[Annotated[float, Field(ge=0, allow_inf_nan=False)]]),
+    "echo_open": TypeAdapter(int),
+    "features": TypeAdapter(dict[str, _FeatureOf]),
+    "held_to": TypeAdapter(list[int]),
+    "holder": TypeAdapter(dict[str, Any] | None),
+    "lost": TypeAdapter(Annotated[list[int], Field(min_length=2, max_length=2)]),
+    "read_all": TypeAdapter(list[str | None]),
+    "read_settings": TypeAdapter(list[str | None]),
+    "working_copy": TypeAdapter(str),
+}
+"""What a host may answer, by operation; other answers are looked at where they are used, or not at all."""
+
 V = TypeVar("V")
+
+
+def _answer(op: str, value: Any, where: str, asked: Mapping[str, Any]) -> Any:
+    """An answer of its kind, with as many values as were asked for; TestbedError for another."""
+    if op in _ANSWERS:
+        _is(_ANSWERS[op], value, where, f"`{op}`")
+    counts = {"abilities": 3, "echo": asked.get("count")}
+    for name in ("paths", "settings"):
+        if op in ("counters", "read_all", "read_settings") and name in asked:
+            counts[op] = len(asked[name])
+    found = value["texts"] if op == "counters" else value
+    if counts.get(op) is not None and len(found) != counts[op]:
+        raise TestbedError(f"{where}: answers to `{op}` with {len(found)} values where {counts[op]} are expected")
+    return value
+
+
+@contextlib.contextmanager
+def _understood(where: str) -> Iterator[None]:
+    """TestbedError where texts that a host has sent cannot be read."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise TestbedError(f"{where}: tells counters that cannot be read: {one_line(error, 100)}") from None
+
+
+def _is(adapter: TypeAdapter[Any], value: Any, where: str, what: str) -> None:
+    try:
+        adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        told = one_line(f"{place}: {first['msg']}" if place else first["msg"], 200)
+        raise TestbedError(f"{where}: answers to {what} with something else than it should: {told}") from None
 
 
 def _of(kind: type[V], value: Any, where: str) -> V:
@@ -355,7 +442,19 @@ class RemoteMachine(Host):
         """A request to the agent, to be awaited in the loop."""
         if self.connection is None:
             raise HostLostError(f"{self.where}: is not connected")
-        return self.connection.request(op, **arguments)
+        return self._asked(op, self.connection.request(op, **arguments), arguments)
+
+    async def _asked(self, op: str, answer: Awaitable[Any], arguments: Mapping[str, Any]) -> Any:
+        return _answer(op, await answer, self.where, arguments)
+
+    def _json(self, argv: Sequence[str], kind: TypeAdapter[Any]) -> Any:
+        """What a command of the host prints, as JSON."""
+        try:
+            found = untrusted.parse(self.run(argv).stdout.encode(errors="replace"))
+        except UntrustedError as error:
+            raise TestbedError(f"{self.where}: {' '.join(argv)}: {error}") from None
+        _is(kind, found, self.where, f"`{' '.join(argv)}`")
+        return found
 
     def request(self, op: str, **arguments: Any) -> Any:
         """Answer to a request to the agent."""
@@ -599,7 +698,7 @@ class RemoteMachine(Host):
 
     def _rows(self) -> list[dict[str, Any]]:
         """The interfaces as `ip -j addr` shows them."""
-        rows: list[dict[str, Any]] = json.loads(self.run(["ip", "-j", "-d", "addr", "show"]).stdout)
+        rows: list[dict[str, Any]] = self._json(["ip", "-j", "-d", "addr", "show"], _ROWS)
         return rows
 
     def _look_up(self, wanted: Interface, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -772,7 +871,7 @@ class RemoteHost(RemoteMachine):
             )
 
     def _check_route(self, peer: str, interface: str) -> None:
-        route = json.loads(self.run(["ip", "-j", "route", "get", peer, "from", self.settings.ip]).stdout)
+        route = self._json(["ip", "-j", "route", "get", peer, "from", self.settings.ip], _WAYS)
         if not route or route[0].get("dev") != interface:
             by = route[0].get("dev") if route else "nothing"
             raise TestbedError(
@@ -1468,25 +1567,26 @@ class SshTestbed(LockedTestbed):
             for host, carrier, throttled in zip(hosts, carriers, throttles, strict=True)
         )
         for host, carrier, throttled, answer in zip(hosts, carriers, throttles, answers, strict=True):
-            content = dict(zip([*common, carrier, *throttled], answer["texts"], strict=True))
-            for path in (*common[: len(files)], carrier):
-                if content[path] is None:
-                    raise TestbedError(f"{host.where}: cannot read {path}")
-            role = host.name
-            values[f"{role}.{host.interface}.carrier_changes"] = int(content[carrier])
-            values[f"{role}.machine.clock_s"] = answer["clock_s"]
-            if counts := [int(content[path]) for path in throttled if content[path] is not None]:
-                values[f"{role}.machine.throttled"] = sum(counts)
-            values |= parse.interface_counters(role, [host.interface], content["/proc/net/dev"])
-            snmp, extended = content["/proc/net/snmp"], content["/proc/net/netstat"]
-            values |= parse.protocol_counters(role, snmp, extended, answer["statistics"])
-            values[f"{role}.machine.cpus"] = host.hello["cpus"]
-            softnet = content["/proc/net/softnet_stat"]
-            texts = {name: content[path] for name, path in pressures.items()}
-            values |= parse.machine_counters(f"{role}.machine", content["/proc/stat"], softnet, texts)
-            load = float(content["/proc/loadavg"].split()[0])
-            values[f"{role}.machine.load_1m"] = load
-            values["machine.load_1m"] = max(values["machine.load_1m"], load)
+            with _understood(host.where):
+                content = dict(zip([*common, carrier, *throttled], answer["texts"], strict=True))
+                for path in (*common[: len(files)], carrier):
+                    if content[path] is None:
+                        raise TestbedError(f"{host.where}: cannot read {path}")
+                role = host.name
+                values[f"{role}.{host.interface}.carrier_changes"] = int(content[carrier])
+                values[f"{role}.machine.clock_s"] = answer["clock_s"]
+                if counts := [int(content[path]) for path in throttled if content[path] is not None]:
+                    values[f"{role}.machine.throttled"] = sum(counts)
+                values |= parse.interface_counters(role, [host.interface], content["/proc/net/dev"])
+                snmp, extended = content["/proc/net/snmp"], content["/proc/net/netstat"]
+                values |= parse.protocol_counters(role, snmp, extended, answer["statistics"])
+                values[f"{role}.machine.cpus"] = host.hello["cpus"]
+                softnet = content["/proc/net/softnet_stat"]
+                texts = {name: content[path] for name, path in pressures.items()}
+                values |= parse.machine_counters(f"{role}.machine", content["/proc/stat"], softnet, texts)
+                load = float(content["/proc/loadavg"].split()[0])
+                values[f"{role}.machine.load_1m"] = load
+                values["machine.load_1m"] = max(values["machine.load_1m"], load)
         return values
 
     def disturbances(self, delta: Mapping[str, float]) -> list[str]:

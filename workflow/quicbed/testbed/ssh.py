@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import asyncssh
 
-from quicbed.base.hostile import one_line
+from quicbed.base.untrusted import one_line
 from quicbed.config.model import SshAddress, SshMachine
 
 from .agent import LENGTHS, MAX_BLOB, MAX_HEADER
@@ -292,6 +292,13 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
+def _of_64_bits(text: str) -> int:
+    value = int(text)
+    if not -(1 << 63) <= value < 1 << 64:
+        raise ValueError("a number beyond 64 bits")
+    return value
+
+
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
@@ -389,7 +396,7 @@ class Connection:
                 if header > MAX_HEADER or size > MAX_BLOB:
                     raise ValueError("message too long")
                 content = await stdout.readexactly(header)
-                answer = json.loads(content, parse_constant=_refuse, parse_float=_finite)
+                answer = json.loads(content, parse_constant=_refuse, parse_float=_finite, parse_int=_of_64_bits)
                 blob = await stdout.readexactly(size)
                 future = self._pending.pop(answer["id"], None)
                 if future is None or future.done():
