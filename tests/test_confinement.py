@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 import fakeproject
+from fakeproject import Proven
 from quicbed.builds import making
 from quicbed.config.model import Limits, Project
 from quicbed.measure import campaign, driver
 from quicbed.plan.cells import Endpoint, scale_of
 from quicbed.testbed import Confined, LocalTestbed, TestbedError, confinement, local
 from quicbed.wire import proof
-from test_driver import EXPERIMENT, Proven
+from test_driver import EXPERIMENT
 from test_external import described
 from test_hostile_endpoints import HEAD
 
