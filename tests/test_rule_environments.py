@@ -384,7 +384,24 @@ def test_a_package_that_an_environment_lacks_is_noticed(
 
 # What every Linux has, and conda's packages of Python bring.
 UBIQUITOUS = {
-    *("/bin/sh", "cat", "cp", "df", "env", "grep", "link", "ln", "ls", "mkdir", "mkfifo", "mv", "python3", "rm", "sh"),
+    *(
+        "/bin/sh",
+        "cat",
+        "chown",
+        "cp",
+        "df",
+        "env",
+        "grep",
+        "link",
+        "ln",
+        "ls",
+        "mkdir",
+        "mkfifo",
+        "mv",
+        "python3",
+        "rm",
+        "sh",
+    ),
     *("sha256sum", "sleep", "stat", "sync", "tar", "test", "true", "type"),
 }
 # Rules that run what a module runs, by the names of their environments; none: only commands that no rule runs.
