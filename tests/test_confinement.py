@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -281,3 +282,36 @@ def test_users_are_those_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(60000 < user < 65534 for user in confinement.unused_users("a", 2))
     monkeypatch.setattr(confinement, "_mapped", lambda _: [range(1)])
     assert confinement.unused_users("a", 2) == []
+
+
+IN_A_CHROOT = """
+from pathlib import Path
+from quicbed.testbed.confinement import View
+from quicbed.testbed.process import user_problem
+print(user_problem(View(1900000000, Path("/tmp"), 1 << 20)))
+print(Path("/marked").exists(), Path.cwd())
+"""
+CHANGED_ROOT = """
+set -eu
+for directory in /*; do
+    [ -d "$directory" ] || continue
+    if [ -L "$directory" ]; then cp -P "$directory" "$1"; continue; fi
+    mkdir "$1$directory"
+    mount --rbind "$directory" "$1$directory"
+done
+exec chroot "$1" sh -c 'cd "$1" && exec "$2" -c "$3"' sh "$2" "$3" "$4"
+"""
+
+
+def test_in_a_chroot_programs_run_as_this_user_and_the_root_directory_stays(repository: Path, tmp_path: Path) -> None:
+    """A mount namespace has a root directory of its own, to which nothing may fall back."""
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "marked").touch()
+    argv = ["unshare", "--mount", "sh", "-c", CHANGED_ROOT, "sh", root, repository, sys.executable, IN_A_CHROOT]
+    environment = os.environ | {"PYTHONPATH": str(repository / "workflow")}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [
+        "a process whose root directory was changed by chroot makes no views of files",
+        f"True {repository}",
+    ]

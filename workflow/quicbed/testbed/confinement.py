@@ -148,6 +148,8 @@ def seen(view: View) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, here)
+        root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, root)
         own = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, own)
         _check(_libc.unshare(_CLONE_NEWNS), "a mount namespace")
@@ -156,11 +158,17 @@ def seen(view: View) -> Iterator[None]:
             yield
         finally:
             _check(_libc.setns(own, _CLONE_NEWNS), "the mount namespace")
+            # whose root directory is not that of a process in a chroot(2)
+            if not os.path.samestat(Path("/").stat(), os.fstat(root)):
+                os.fchdir(root)
+                os.chroot(".")
             os.fchdir(here)
 
 
 def _arrange(view: View) -> None:
     """Mount all of a view in the mount namespace of the calling thread."""
+    if not _is_mounted_root():
+        raise OSError("a process whose root directory was changed by chroot makes no views of files")
     _mount("none", Path("/"), None, _MS_REC | _MS_PRIVATE)
     if view.names:
         _name_hosts(view)
@@ -194,6 +202,12 @@ def _arrange(view: View) -> None:
             (directory / file).write_bytes(content)
             os.chown(directory / file, view.user, view.user)
             (directory / file).chmod(0o400)
+
+
+def _is_mounted_root() -> bool:
+    """Whether the root directory is a mount (proc_pid_mountinfo(5)), which that of a chroot(2) often is not."""
+    lines = Path("/proc/thread-self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    return any(line.split()[4] == "/" for line in lines)
 
 
 def _not_entered(path: Path) -> Path | None:
