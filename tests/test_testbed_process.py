@@ -70,6 +70,26 @@ def test_a_signal_is_a_negative_status(launch: Callable[..., LocalProcess]) -> N
     process.kill()
 
 
+def test_a_process_that_was_reaped_as_this_one_was_interrupted_has_ended(
+    launch: Callable[..., LocalProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C may come between the system call that reaps and keeping what it said; putting back goes on."""
+    process = launch("true")
+
+    def interrupted(pid: int, options: int) -> None:
+        os.waitpid(pid, options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "wait4", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            process.wait(10)
+    ended = process.wait(10)
+    assert ended.returncode == -signal.SIGKILL
+    process.kill()
+    assert process.poll() == ended
+
+
 def test_waiting_ends_at_the_time_limit(launch: Callable[..., LocalProcess]) -> None:
     process = launch("sleep", "600")
     with pytest.raises(TimeoutError, match=f"process {process.pid} still running"):

@@ -296,14 +296,14 @@ class LocalProcess(Process):
                 return self._exit
             # Look without reaping: as long as the process is a zombie, its number and group are its
             # own.
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                return None
-            self._kill_all()
-            _, status, usage = os.wait4(self.pid, 0)
-            os.close(self._pidfd)
-            if self._first is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):  # something is stuck in the kernel
-                    self._first.wait(_ENDING_S)  # it ends after all that was in the namespace
+            try:
+                if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                    return None
+                self._kill_all()
+                _, status, usage = os.wait4(self.pid, 0)
+            except ChildProcessError:
+                # a signal to this process came between reaping it and keeping how it ended, which nobody knows now
+                status, usage = signal.SIGKILL, resource.struct_rusage([0] * len(resource.getrusage(0)))
             self._popen.returncode = os.waitstatus_to_exitcode(status)
             self._exit = Exit(
                 returncode=self._popen.returncode,
@@ -312,6 +312,10 @@ class LocalProcess(Process):
                 max_rss_bytes=usage.ru_maxrss * 1024,
                 exceeded=self._exceeded,
             )
+            os.close(self._pidfd)
+            if self._first is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):  # something is stuck in the kernel
+                    self._first.wait(_ENDING_S)  # it ends after all that was in the namespace
             return self._exit
 
     def _kill_all(self) -> None:
