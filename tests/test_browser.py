@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -91,6 +93,35 @@ def test_one_browser_draws_all_figures_of_a_process(tmp_path: Path, monkeypatch:
     browser.close()
     assert not Path(f"/proc/{started}").exists()
     assert notebooks.without_images(tmp_path / "figures") is None
+
+
+DRAWN_AT_EXIT = """
+import plotly.graph_objects as go
+from quicbed.figures import browser
+figure = {"fig": go.Figure(go.Scatter(y=[1, 2])), "path": "figure.svg", "opts": {"format": "svg"}}
+assert browser.render([figure]) is None
+"""
+
+
+@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
+def test_a_browser_ends_before_its_directory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    telling = tmp_path / "chromium"
+    telling.write_text(
+        f"""#!/bin/sh
+"{Chromium.find_browser(skip_local=False)}" "$@"
+for option; do
+    case $option in --user-data-dir=*) test -d "${{option#*=}}" && echo there > {tmp_path}/profile ;; esac
+done
+""",
+        encoding="utf-8",
+    )
+    telling.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(telling))
+    done = subprocess.run(
+        [sys.executable, "-c", DRAWN_AT_EXIT], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert (tmp_path / "profile").read_text() == "there\n"
 
 
 @pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")

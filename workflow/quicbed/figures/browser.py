@@ -42,7 +42,13 @@ def render(specifications: Sequence[dict[str, Any]]) -> str | None:
         if _open is None:
             _open = _Chromium()
             path = _open.find()
-            _open.start()
+            try:
+                _open.start()
+            finally:
+                # What is registered last runs first: the browser ends before the temporary directory that it was given
+                # when it started is removed.
+                atexit.unregister(close)
+                atexit.register(close)
         path = _open.path
         _open.draw(specifications)
         return None
@@ -79,9 +85,6 @@ def close() -> None:
     opened, _open, _problem = _open, None, None
     if opened is not None:
         opened.close()
-
-
-atexit.register(close)
 
 
 class _Chromium:
