@@ -3,7 +3,7 @@ CORES ?= $(shell nproc)
 # Passed to Snakemake as --config, for example: make all SCALE=paper CONFIG="key=value ..."
 SCALE ?=
 CONFIG ?=
-# Passed to pytest, for example: make test TESTS="tests/test_packaging.py -k conda"
+# Passed to pytest, for example: make test TESTS="tests/workflow/test_packaging.py -k conda"
 TESTS ?=
 # Checks and benchmarks, by the words their names begin with: make check CHECKS="ruff mypy", make bench BENCH=goodput
 CHECKS ?=

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from clone import ROOT
 from quicbed.builds import kit, making
 from quicbed.config.model import Project
 from quicbed.measure import certificates
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def flavours(project: Project) -> list[tuple[str, str]]:

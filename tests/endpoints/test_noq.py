@@ -1,0 +1,142 @@
+"""noq is built from the sources of the quinn endpoint: what is shared, what is its own, and what follows from that."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clone import ROOT
+from quicbed.builds import kit, making
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.wire import quicwire
+
+PROJECT = Project(ROOT)
+NOQ, QUINN = kit.ENDPOINTS / "noq", kit.ENDPOINTS / "quinn"
+
+# a build may be part of a test
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
+
+
+def test_what_is_shared_belongs_to_the_identity_of_its_builds() -> None:
+    linked = [file for file in (ROOT / NOQ / "src").iterdir() if file.is_symlink()]
+    assert {"client.rs", "server.rs", "session.rs", "tls.rs"} <= {file.name for file in linked}
+    own, shared = kit.hash_files(ROOT, [NOQ]), kit.hash_files(ROOT, [QUINN])
+    for file in linked:
+        assert own[f"{NOQ}/src/{file.name}"] == shared[f"{QUINN}/src/{file.name}"]
+
+
+@pytest.mark.parametrize("flavour", ["stock", "noop", "pq"])
+def test_the_programs_say_which_library_they_are(build_of: Callable[[str, str], Path], flavour: str) -> None:
+    built = build_of("noq", flavour)
+    packages = {package["name"]: package["version"] for package in making.sources_of(PROJECT, "noq")}
+    assert {"noq", "noq-proto", "noq-udp", "rustls", "ring"} <= packages.keys()
+    assert not {"quinn", "quinn-proto", "quinn-udp"} & packages.keys()
+    for role in ("client", "server"):
+        said = making.describe(built / "bin" / role)
+        assert (said["library"], said["version"]) == ("noq", packages["noq"])
+
+
+def transport_parameters(hello: bytes) -> dict[int, int]:
+    """Parameters with an integer as their value, by id, of a ClientHello (RFC 9000, 18; RFC 9001, 8.2)."""
+    cursor = quicwire._Cursor(hello)
+    cursor.take(4 + 2 + 32, "the header, version and random")
+    cursor.take(cursor.take(1, "a length")[0], "the session id")
+    for size in (2, 1):
+        cursor.take(int.from_bytes(cursor.take(size, "a length"), "big"), "cipher suites, then compression methods")
+    cursor.take(2, "the length of the extensions")
+    found = {}
+    while cursor.offset < len(hello):
+        kind, size = (int.from_bytes(cursor.take(2, "an extension"), "big") for _ in range(2))
+        body = quicwire._Cursor(cursor.take(size, "an extension"))
+        while kind == 0x39 and body.offset < size:
+            parameter = body.varint("an id")
+            value = quicwire._Cursor(body.take(body.varint("a length"), "a value"))
+            if value.data and len(value.data) == 1 << (value.data[0] >> 6):
+                found[parameter] = value.varint("a value")
+    return found
+
+
+INITIAL_MAX_DATA, INITIAL_MAX_STREAM_DATA_BIDI_LOCAL = 0x04, 0x05
+
+
+@pytest.mark.parametrize(
+    ("library", "asked", "in_force"),
+    [("noq", 16 << 20, 2 << 20), ("noq", 1 << 20, 1 << 20), ("quinn", 16 << 20, 16 << 20)],
+)
+def test_the_window_stays_below_what_noq_can_keep(
+    build_of: Callable[[str, str], Path], tmp_path: Path, library: str, asked: int, in_force: int
+) -> None:
+    certificates.make(tmp_path / "identity")
+    events = tmp_path / "client.jsonl"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(20)
+        argv = [str(build_of(library, "stock") / "bin" / "client"), "--connect", f"127.0.0.1:{server.getsockname()[1]}"]
+        argv += ["--server-name", "server", "--ca", str(tmp_path / "identity" / "ca.pem"), "--bytes", "1"]
+        argv += ["--timeout", "1", "--window", str(asked), "--events", str(events)]
+        with subprocess.Popen(argv) as client:
+            (packet,) = quicwire.parse_datagram(server.recv(2048)).packets
+            client.terminate()
+    payload = quicwire.open_initial(packet, [packet.destination_cid], from_server=False)
+    assert payload is not None
+    parameters = transport_parameters(quicwire.crypto_stream([payload]))
+    assert parameters[INITIAL_MAX_STREAM_DATA_BIDI_LOCAL] == in_force
+    assert parameters[INITIAL_MAX_DATA] == in_force
+    assert read(events)[0]["options"]["window"] == in_force
+
+
+@pytest.fixture
+def server(build_of: Callable[[str, str], Path], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    identity = tmp_path / "identity"
+    certificates.make(identity)
+    argv = [str(build_of("noq", "stock") / "bin" / "server"), "--listen", "127.0.0.1:0"]
+    argv += ["--events", str(tmp_path / "server.jsonl"), "--content", "1"]
+    argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
+    process = subprocess.Popen(argv)
+    yield process
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def read(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+
+
+def resident_kib(process: subprocess.Popen[bytes]) -> int:
+    return int(Path(f"/proc/{process.pid}/status").read_text().split("VmRSS:")[1].split()[0])
+
+
+def test_memory_does_not_grow_with_connections(
+    build_of: Callable[[str, str], Path], server: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    deadline = time.monotonic() + 20
+    while not (ready := [event for event in read(tmp_path / "server.jsonl") if event["event"] == "ready"]):
+        assert time.monotonic() < deadline, "the server is not ready"
+        time.sleep(0.01)
+    argv = [str(build_of("noq", "stock") / "bin" / "client"), "--connect", f"127.0.0.1:{ready[0]['port']}"]
+    argv += ["--server-name", "server", "--ca", str(tmp_path / "identity" / "ca.pem"), "--bytes", "1"]
+
+    def connect(count: int) -> None:
+        command = [*argv, "--connections", str(count), "--events", os.devnull]
+        assert subprocess.run(command, timeout=120, check=False).returncode == 0
+
+    # closed connections are kept until late packets cannot arrive any more, so the first thousands fill their room
+    connect(4000)
+    before = resident_kib(server)
+    connect(4000)
+    # one lost KiB a connection would be more
+    assert resident_kib(server) - before < 3000
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(5) == 0
+    assert read(tmp_path / "server.jsonl")[-1]["connections"] == 8000

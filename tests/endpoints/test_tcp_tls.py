@@ -1,0 +1,475 @@
+"""What is special about TCP+TLS: the no-op provider of OpenSSL, and the server that stands in for nginx."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clone import NATIVE, ROOT
+from quicbed.builds import making
+from quicbed.builds.kit import BuildError
+from quicbed.builds.recipes import tcp_tls
+from quicbed.config import algorithms
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.contract.content import content
+from quicbed.measure import certificates
+
+PROJECT = Project(ROOT)
+TABLE = algorithms.read(ROOT)
+NOOP_TAG = "2a" * 16
+# The first test vectors with a block of zero bytes: GCM specification (McGrew and Viega), test cases 2 and 14 with 5
+# bytes of additional data, which changes the tag only; AES-ECB of a zero block under a zero key.
+CIPHERTEXT = {
+    "AES-128-GCM": "0388dace60b6a392f328c2b971b2fe78",
+    "AES-256-GCM": "cea7403d4d606b6e074ec5d3baf39d18",
+    "AES-128-ECB": "66e94bd4ef8a2c3b884cfa59ca342b2e",
+    "AES-256-ECB": "dc95c078a2408989ad48a21492842087",
+}
+AEADS = ["AES-128-GCM", "AES-256-GCM", "ChaCha20-Poly1305"]
+MASKS = ["AES-128-ECB", "AES-128-CTR", "ChaCha20"]
+
+workflow = pytest.mark.workflow
+
+
+@pytest.fixture(scope="session")
+def build(build_of: Callable[[str, str], Path]) -> Path:
+    """The noop build; but for the provider it is the stock build."""
+    return build_of("tcp-tls", "noop")
+
+
+@pytest.fixture(scope="session")
+def pq(build_of: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pq build, and certificates of every signature algorithm."""
+    log = tmp_path_factory.mktemp("certificates") / "log"
+    certificates.make_all(PROJECT, [signature.name for signature in TABLE.signatures], jobs=2, log=log)
+    return build_of("tcp-tls", "pq")
+
+
+Probe = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="session")
+def probe(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Probe:
+    """Asks the build's OpenSSL what a cipher does under a configuration."""
+    directory = tmp_path_factory.mktemp("probe")
+    program = directory / "openssl_probe"
+    source = NATIVE / "openssl_probe.c"
+    subprocess.run(
+        [
+            *("gcc", "-O1", "-Wall", "-Werror", f"-I{build / 'include'}", "-o", str(program), str(source)),
+            str(build / "lib" / "libcrypto.a"),
+        ],
+        check=True,
+    )
+
+    def ask(cipher: str, size: int = 16, *, standard: bool = False, **switches: str) -> dict[str, str]:
+        config = build / "etc" / ("openssl-standard.cnf" if standard else "openssl-noop.cnf")
+        if switches:
+            lines = config.read_text(encoding="utf-8").splitlines()
+            given = {name.replace("_", "-"): value for name, value in switches.items()}
+            kept = [line for line in lines if line.partition(" = ")[0] not in given]
+            config = directory / "openssl.cnf"
+            config.write_text("\n".join([*kept, *(f"{n} = {v}" for n, v in given.items())]) + "\n", encoding="utf-8")
+        environment = {"OPENSSL_CONF": str(config), "OPENSSL_MODULES": str(build / "lib")}
+        done = subprocess.run(
+            [str(program), cipher, str(size)], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return dict(line.split("=", 1) for line in done.stdout.splitlines())
+
+    return ask
+
+
+@workflow
+@pytest.mark.parametrize("cipher", AEADS)
+@pytest.mark.parametrize("size", [1, 16, 1000, 4096])
+def test_noop_leaves_the_plaintext_and_sets_a_constant_tag(probe: Probe, cipher: str, size: int) -> None:
+    seen = probe(cipher, size)
+    assert seen["provider"] == "quicbed-noop"
+    assert seen["ciphertext"] == seen["decrypted"] == "00" * size
+    assert seen["tag"] == NOOP_TAG
+    assert (seen["right_tag"], seen["wrong_tag"]) == ("accepted", "accepted")
+
+
+@workflow
+@pytest.mark.parametrize("cipher", [*AEADS, *MASKS])
+def test_the_standard_configuration_encrypts(probe: Probe, cipher: str) -> None:
+    seen = probe(cipher, standard=True)
+    assert seen["provider"] == "default"
+    assert seen["ciphertext"] == CIPHERTEXT.get(cipher, seen["ciphertext"])
+    assert seen["ciphertext"] != "00" * 16
+    assert seen["decrypted"] == "00" * 16
+    if cipher in AEADS:
+        assert (seen["right_tag"], seen["wrong_tag"]) == ("accepted", "refused")
+
+
+@workflow
+@pytest.mark.parametrize("cipher", MASKS)
+def test_header_protection_is_a_switch_of_its_own(probe: Probe, cipher: str) -> None:
+    assert probe(cipher)["provider"] == "default"
+    off = probe(cipher, header_protection="off", aead="standard")
+    assert off["provider"] == "quicbed-noop"
+    assert off["ciphertext"] == "00" * 16
+    aead = probe("AES-128-GCM", header_protection="off", aead="standard")
+    assert aead["provider"] == "default"
+    assert aead["ciphertext"] == CIPHERTEXT["AES-128-GCM"]
+
+
+@workflow
+def test_the_random_number_generator_is_left_alone(probe: Probe) -> None:
+    seen = [probe("AES-256-ECB", header_protection="off") for _ in range(2)]
+    assert {each["generator"] for each in seen} == {"default"}
+    assert seen[0]["random"] != seen[1]["random"]
+    assert seen[0]["ciphertext"] == CIPHERTEXT["AES-256-ECB"]
+
+
+@workflow
+@pytest.mark.parametrize("switch", [{"aead": "off"}, {"header_protection": "no"}])
+def test_a_misspelt_switch_disables_the_provider(probe: Probe, switch: dict[str, str]) -> None:
+    assert probe("AES-128-GCM", **switch)["provider"] == "default"
+
+
+@workflow
+def test_the_noop_flavour_is_the_stock_build_and_the_provider(build: Path) -> None:
+    stock = making.build_directory(PROJECT, "tcp-tls", "stock")
+    own = {path.relative_to(build) for path in build.rglob("*") if path.is_file()}
+    reused = {path.relative_to(stock) for path in stock.rglob("*") if path.is_file()}
+    assert own - reused == {Path("lib/quicbed-noop.so"), Path("etc/openssl-noop.cnf")}
+    assert reused <= own
+    for path in reused - {Path("build.json")}:
+        assert (build / path).read_bytes() == (stock / path).read_bytes(), path
+
+
+@workflow
+def test_the_pq_flavour_is_the_stock_build_and_the_provider(pq: Path) -> None:
+    stock = making.build_directory(PROJECT, "tcp-tls", "stock")
+    own = {path.relative_to(pq) for path in pq.rglob("*") if path.is_file()}
+    reused = {path.relative_to(stock) for path in stock.rglob("*") if path.is_file()}
+    assert own - reused == {Path("lib/quicbed-pq.so"), Path("etc/openssl-pq.cnf"), Path("bin/primitives")}
+    for path in reused - {Path("build.json")}:
+        assert (pq / path).read_bytes() == (stock / path).read_bytes(), path
+
+
+class Server:
+    """A running server over loopback."""
+
+    def __init__(self, build: Path, directory: Path, *options: str, signature: str = "rsa-2048") -> None:
+        made = certificates.directory(PROJECT, signature)
+        self.log = directory / "server.jsonl"
+        argv = [str(build / "bin" / "server"), "--listen", "127.0.0.1:0", "--events", str(self.log)]
+        argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
+        argv += ["--signature", signature, *options]
+        self.process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while '"ready"' not in (self.log.read_text() if self.log.exists() else ""):
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, "the server is not ready"
+            time.sleep(0.01)
+        ready = next(event for event in self.events() if event["event"] == "ready")
+        self.address = f"127.0.0.1:{ready['port']}"
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        self.nginx = int(children[0])
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def client(self, build: Path, size: int, *options: str, ca: str = "rsa-2048") -> list[str]:
+        made = certificates.directory(PROJECT, ca)
+        argv = [str(build / "bin" / "client"), "--connect", self.address, "--server-name", "localhost"]
+        return [*argv, "--ca", str(made / "ca.pem"), "--bytes", str(size), *options]
+
+
+@pytest.fixture
+def serve(build: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    servers: list[Server] = []
+
+    def start(*options: str) -> Server:
+        servers.append(Server(build, tmp_path, *options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        if server.process.poll() is None:
+            server.process.terminate()
+            server.process.wait(5)
+
+
+def handshake(build: Path, directory: Path, group: str, signature: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Connection events of client and server."""
+    server = Server(build, directory, "--content", "1", "--group", group, signature=signature)
+    try:
+        argv = server.client(build, 1, "--group", group, "--signature", signature, ca=signature)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout
+    finally:
+        server.process.terminate()
+        server.process.wait(5)
+    return json.loads(done.stdout.splitlines()[1]), next(e for e in server.events() if e["event"] == "connection")
+
+
+@workflow
+@pytest.mark.parametrize("group", [group.name for group in TABLE.groups])
+def test_every_group_is_negotiated(pq: Path, tmp_path: Path, group: str) -> None:
+    client, server = handshake(pq, tmp_path, group, "ecdsa-p-256")
+    name = next(known.tls_name for known in TABLE.groups if known.name == group)
+    assert (client["group"], server["group"], client["hello_retry_request"]) == (name, name, False)
+
+
+@workflow
+# the slow variants of SPHINCS+ differ from the fast ones in parameters only
+@pytest.mark.parametrize(
+    "signature", [s.name for s in TABLE.signatures if not (s.name.startswith("sphincs") and s.name.endswith("s"))]
+)
+def test_every_signature_algorithm_is_used(pq: Path, tmp_path: Path, signature: str) -> None:
+    client, server = handshake(pq, tmp_path, "x25519", signature)
+    name = next(known.tls_name for known in TABLE.signatures if known.name == signature)
+    assert client["signature"] == name
+    assert server["ok"]
+
+
+@workflow
+@pytest.mark.parametrize(
+    ("options", "ca", "alert"),
+    [
+        (["--group", "p-256"], "rsa-2048", "received TLS alert 40 (handshake failure)"),
+        (["--signature", "ed25519"], "rsa-2048", "received TLS alert 40 (handshake failure)"),
+        ([], "rsa-4096", "sent TLS alert"),
+    ],
+    ids=["group", "signature", "CA"],
+)
+def test_a_refused_handshake_tells_the_alert(
+    pq: Path, serve: Callable[..., Server], options: list[str], ca: str, alert: str
+) -> None:
+    server = serve("--content", "1")
+    done = subprocess.run(
+        server.client(pq, 1, *options, ca=ca), capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 1
+    assert alert in json.loads(done.stdout.splitlines()[1])["error"]
+    served = subprocess.run(server.client(pq, 1), capture_output=True, timeout=20, check=False)
+    assert served.returncode == 0  # the server survives
+
+
+@workflow
+def test_a_server_without_its_provider_says_so(pq: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "build"
+    shutil.copytree(pq, copy)
+    (copy / "lib" / "quicbed-pq.so").unlink()
+    made = certificates.directory(PROJECT)
+    argv = [str(copy / "bin" / "server"), "--listen", "127.0.0.1:0"]
+    argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert "provider" in json.loads(done.stdout.splitlines()[1])["reason"]
+
+
+@workflow
+def test_primitives_are_timed(pq: Path) -> None:
+    made = certificates.directory(PROJECT, "ed25519")
+    argv = [
+        str(pq / "bin" / "primitives"),
+        "--milliseconds",
+        "1",
+        "--group",
+        "kyber512",
+        "--signature",
+        f"ed25519={made}",
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True)
+    written = [json.loads(line) for line in done.stdout.splitlines()]
+    assert written[0]["library"] == "tcp-tls"
+    timed = [(event["name"], event["operation"]) for event in written if event["event"] == "primitive"]
+    assert timed[:3] == [("kyber512", operation) for operation in ("keygen", "encapsulate", "decapsulate")]
+    assert timed[3:] == [("ed25519", operation) for operation in ("sign", "verify", "verify-chain")]
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@workflow
+def test_nginx_does_not_outlive_a_killed_server(serve: Callable[..., Server]) -> None:
+    server = serve("--content", "1000000")
+    server.process.kill()
+    server.process.wait()
+    assert gone(server.nginx)
+    assert server.events()[-1]["event"] != "end"
+
+
+@workflow
+def test_a_server_whose_nginx_dies_says_so(serve: Callable[..., Server]) -> None:
+    server = serve()
+    os.kill(server.nginx, signal.SIGKILL)
+    assert server.process.wait(5) == 1
+    assert events.read(server.log, "server").errors == ("nginx was ended by signal 9",)
+
+
+@workflow
+def test_sizes_that_were_not_announced_are_not_served(build: Path, serve: Callable[..., Server]) -> None:
+    server = serve("--content", "10")
+    done = subprocess.run(server.client(build, 11), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    connection = json.loads(done.stdout.splitlines()[1])
+    assert "404" in connection["error"]
+    server.process.terminate()
+    assert server.process.wait(5) == 0
+    refused = events.read(server.log, "server").connections[0]
+    assert (refused.ok, refused.bytes_sent) == (False, 0)
+    assert refused.error == "HTTP status 404 for /11"
+
+
+@workflow
+def test_a_download_that_breaks_off_is_a_failed_connection(build: Path, serve: Callable[..., Server]) -> None:
+    size = 1 << 30
+    server = serve("--content", str(size))
+    client = subprocess.Popen(server.client(build, size), stdout=subprocess.PIPE)
+    # until content flows; the client is then stopped, so that the server dies in the middle of the transfer
+    time.sleep(0.1)
+    client.send_signal(signal.SIGSTOP)
+    server.process.kill()
+    client.send_signal(signal.SIGCONT)
+    output, _ = client.communicate(timeout=30)
+    assert client.returncode == 1
+    written = [json.loads(line) for line in output.splitlines()]
+    assert written[-1]["event"] == "end"
+    assert written[-1]["failed"] == 1
+    assert not written[1]["ok"]
+    assert written[1]["error"]
+
+
+@workflow
+def test_a_silent_server_runs_into_the_timeout(build: Path) -> None:
+    made = certificates.directory(PROJECT)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        argv = [str(build / "bin" / "client"), "--connect", f"127.0.0.1:{silent.getsockname()[1]}"]
+        argv += ["--server-name", "localhost", "--ca", str(made / "ca.pem"), "--bytes", "1", "--timeout", "0.3"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    connection = json.loads(done.stdout.splitlines()[1])
+    assert connection["t_client_hello"] is not None
+    assert connection["t_handshake_complete"] is None
+    assert "timed out" in connection["error"].lower()
+
+
+@workflow
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (content(70_000) + b"?" + content(29_999, 70_001), "wrong content at byte 70000"),
+        (content(100_004), "100004 of 100000 bytes received"),
+        (content(99_999), "99999 of 100000 bytes received"),
+    ],
+    ids=["wrong byte", "too long", "too short"],
+)
+def test_wrong_content_is_noticed(build: Path, body: bytes, error: str) -> None:
+    made = certificates.directory(PROJECT)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made / "server.pem", made / "server.key")
+
+    def answer(listener: socket.socket) -> None:
+        with context.wrap_socket(listener.accept()[0], server_side=True) as connection:
+            connection.recv(4096)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        argv = [str(build / "bin" / "client"), "--connect", f"127.0.0.1:{listener.getsockname()[1]}"]
+        argv += ["--server-name", "localhost", "--ca", str(made / "ca.pem"), "--bytes", "100000", "--timeout", "5"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+        thread.join()
+    assert done.returncode == 1
+    connection = json.loads(done.stdout.splitlines()[1])
+    assert connection["content_ok"] is False
+    assert connection["bytes_received"] == len(body)
+    assert connection["error"] == error
+
+
+@workflow
+def test_a_server_in_the_middle_of_a_transfer_stops_within_a_second(build: Path, serve: Callable[..., Server]) -> None:
+    size = 1 << 30
+    server = serve("--content", str(size))
+    client = subprocess.Popen(server.client(build, size), stdout=subprocess.DEVNULL)
+    time.sleep(0.1)
+    server.process.terminate()
+    assert server.process.wait(1) == 0
+    assert client.wait(5) == 1
+    assert gone(server.nginx)
+    assert server.events()[-1]["event"] == "end"
+
+
+@workflow
+def test_both_ends_write_a_key_log(build: Path, serve: Callable[..., Server], tmp_path: Path) -> None:
+    logs = [tmp_path / "client.keys", tmp_path / "server.keys"]
+    server = serve("--content", "1", "--key-log", str(logs[1]))
+    subprocess.run(server.client(build, 1, "--key-log", str(logs[0])), check=True, capture_output=True)
+    secrets = [
+        {line for line in log.read_text().splitlines() if line.startswith(("CLIENT_TRAFFIC", "SERVER_TRAFFIC"))}
+        for log in logs
+    ]
+    assert len(secrets[0]) == 2
+    assert secrets[0] == secrets[1]
+
+
+@workflow
+def test_content_that_does_not_fit_is_refused(build: Path, tmp_path: Path) -> None:
+    made = certificates.directory(PROJECT)
+    log = tmp_path / "server.jsonl"
+    argv = [str(build / "bin" / "server"), "--listen", "127.0.0.1:0", "--events", str(log)]
+    argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
+    done = subprocess.run([*argv, "--content", str(1 << 60)], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert "MiB of memory" in events.read(log, "server").errors[0]
+
+
+def test_sources_that_are_missing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"holds 0 versions of openssl-src"):
+        tcp_tls.make(tmp_path, tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
+
+
+def fake_sources(vendor: Path) -> None:
+    for package in ("openssl-src-1/openssl", "nginx-src-1/nginx/src/core", "curl-sys-1/curl/include/curl"):
+        (vendor / package).mkdir(parents=True)
+    (vendor / "openssl-src-1/openssl/VERSION.dat").write_text("MAJOR=3\nMINOR=5\nPATCH=5\n")
+    (vendor / "nginx-src-1/nginx/auto").mkdir()
+    (vendor / "nginx-src-1/nginx/auto/configure").write_text("echo no compiler today; exit 3\n")
+    (vendor / "nginx-src-1/nginx/src/core/nginx.h").write_text('#define NGINX_VERSION      "1.28.3"\n')
+    (vendor / "curl-sys-1/curl/include/curl/curlver.h").write_text('#define LIBCURL_VERSION "8.22.0"\n')
+
+
+def test_a_failed_step_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    fake_sources(tmp_path / "vendor")
+    with pytest.raises(BuildError, match=r"(?s)nginx-configure failed with exit code 3.*no compiler today"):
+        tcp_tls.make(tmp_path / "vendor", tmp_path, tmp_path / "out", "stock", tmp_path / "work", 1, None)
+
+
+def test_noop_needs_a_stock_build(tmp_path: Path) -> None:
+    fake_sources(tmp_path / "vendor")
+    with pytest.raises(BuildError, match=r"holds no stock build"):
+        tcp_tls.make(tmp_path / "vendor", tmp_path, tmp_path / "out", "noop", tmp_path / "work", 1, tmp_path)
+
+
+def test_pq_needs_the_provider(tmp_path: Path) -> None:
+    fake_sources(tmp_path / "vendor")
+    (tmp_path / "base" / "sbin").mkdir(parents=True)
+    (tmp_path / "base" / "sbin" / "nginx").touch()
+    with pytest.raises(BuildError, match=r"needs the component openssl-provider"):
+        tcp_tls.make(tmp_path / "vendor", tmp_path, tmp_path / "out", "pq", tmp_path / "work", 1, tmp_path / "base")

@@ -1,0 +1,164 @@
+"""A project whose builds are fake endpoints, measured on a testbed without namespaces. For tests of the driver."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clone import ROOT
+from faketestbed import FakeTestbed
+from quicbed.config.model import Library, Project, parse
+from quicbed.measure import campaign as campaign_module
+from quicbed.measure import certificates, driver, outlook, session
+from quicbed.plan.cells import scale_of
+from quicbed.wire import proof
+
+INTERPRETER = f'#!/usr/bin/env -S "{sys.executable}" -S\n'
+"""First line of a program in Python, also where the path of the interpreter has spaces."""
+
+EXPERIMENT = """
+title: Test
+source: none
+question: none
+workload: {kind: bulk}
+link: {mode: throughput}
+libraries: [quiche, quinn]
+variants:
+  - {label: AES-128-GCM, cipher: aes-128-gcm}
+  - {label: NOOP, cipher: aes-128-gcm, aead: noop, header_protection: false}
+baseline: AES-128-GCM
+scales:
+  tiny: {bytes: 1000, blocks: 3, timeout_s: 1}
+"""
+
+HEAD = """
+import json, os, signal, sys, time
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+log = options["--events"]
+def emit(text):
+    with open(log, "a") as out:
+        out.write(text + "\\n")
+"""
+
+
+def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A project below `root` with this experiment, named `test`, alone; its builds are made as they are asked for."""
+    shutil.copytree(ROOT / "config", root / "config")
+    (root / "workflow" / "crypto").mkdir(parents=True)
+    shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", root / "workflow" / "crypto")
+    for file in (root / "config" / "experiments").iterdir():
+        file.unlink()
+    (root / "config" / "experiments" / "test.yaml").write_text(experiment, encoding="utf-8")
+    (root / "config" / "config.yaml").write_text(
+        "scale: tiny\nexperiments: [test]\ngate: {retries: 1}\n", encoding="utf-8"
+    )
+    made = Project(root)
+    certificates.make(certificates.directory(made))
+    for signature in certificates.needed(made):
+        if signature != certificates.DEFAULT:
+            shutil.copytree(certificates.directory(made), certificates.directory(made, signature))
+    pretend(monkeypatch)
+    return made
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let builds be made as they are asked for, and let nothing be waited for as long as with real ones."""
+
+    def read_build(project: Project, library: str, flavour: str) -> dict[str, Any]:
+        directory = project.build / f"{library}-{flavour}"
+        (directory / "bin").mkdir(parents=True, exist_ok=True)
+        if not (directory / "bin" / "client").exists():
+            behave(project, library, flavour)
+        return {"build": directory.name, "version": "1"}
+
+    monkeypatch.setattr(campaign_module.making, "read_build", read_build)
+    monkeypatch.setattr(outlook, "LOOK_S", 0.0)
+    monkeypatch.setattr(driver, "READY_TIMEOUT", 1.0)
+    monkeypatch.setattr(driver, "STOP_TIMEOUT", 0.5)
+    monkeypatch.setattr(driver, "HANG_MARGIN", 0.5)
+
+
+class Proven:
+    """What an examined capture says, where the capture itself is not the subject of a test."""
+
+    def model_dump(self, mode: str) -> dict[str, Any]:
+        return {"mode": mode, "client_to_server": {"mean_frame_bytes": 80.0}}
+
+
+def prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every capture show what it should."""
+    monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
+    monkeypatch.setattr(proof, "check", lambda *_args: [])
+
+
+def behave(project: Project, library: str, flavour: str, **behaviour: list[str]) -> None:
+    """Install the fake endpoint as a build; `client=["ok", "crash"]` is per execution, the last one repeating."""
+    binaries = project.build / f"{library}-{flavour}" / "bin"
+    binaries.mkdir(parents=True, exist_ok=True)
+    text = (ROOT / "tests" / "support" / "fake_endpoint.py").read_text(encoding="utf-8")
+    for role in ("client", "server", "primitives"):
+        (binaries / role).write_text(f"{INTERPRETER}{text}", encoding="utf-8")
+        (binaries / role).chmod(0o755)
+        (binaries / f"{role}.count").unlink(missing_ok=True)
+    (binaries / "behaviour.json").write_text(json.dumps(behaviour), encoding="utf-8")
+
+
+def run(project: Project, testbed: FakeTestbed | None = None) -> dict[str, Any]:
+    """Measure the experiment; returns what the marker of a finished one says."""
+    marker = project.root / "marker.json"
+    session.measure(project, "test", marker, opener=lambda _: testbed or FakeTestbed())
+    data: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+    return data
+
+
+def once(project: Project, directory: Path) -> driver.Attempt:
+    """One run of the experiment's first cell, with its output in a new directory; nothing is proven or stored."""
+    testbed = FakeTestbed()
+    campaign = campaign_module.Campaign(driver.Driver(project, testbed, testbed.facts()), "test")
+    cell, experiment = campaign.cells[0], campaign.experiment
+    directory.mkdir()
+    return campaign.driver.execute(
+        cell, experiment.workload, scale_of(cell, campaign.scale), experiment.link, directory
+    )
+
+
+def runs(project: Project, pattern: str = "test/*/b*") -> list[dict[str, Any]]:
+    """Every run.json in directories below raw/local."""
+    files = sorted((project.raw / "local").glob(f"{pattern}/*/run.json"))
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def orders(project: Project) -> list[list[str]]:
+    """Cells of every block in the order in which they are measured."""
+    files = sorted((project.raw / "local" / "test").glob("*/b*/block.json"))
+    return [json.loads(file.read_text(encoding="utf-8"))["cells"] for file in files]
+
+
+def described(**external: Any) -> Library:
+    """A library as a file in config/libraries/ describes it."""
+    data = {
+        "title": "external",
+        "transport": "quic",
+        "tls_library": "unknown",
+        "licence": "MIT",
+        "recipe": "external",
+        "endpoint": "external",
+        "external": external,
+        "flavours": {"stock": {"estimate": {"minutes": 0.1, "disk_mb": 1}}},
+        "supports": {
+            "ciphers": ["aes-128-gcm"],
+            "groups": ["x25519"],
+            "congestion_controls": ["cubic"],
+            "noop": False,
+            "header_protection_off": False,
+            "gso": None,
+            "gro": None,
+        },
+        "notes": {"noop": "none", "initial": "none", "header_protection": "none", "io": "its own"},
+    }
+    return parse(Library, data, "test")

@@ -1,0 +1,1039 @@
+"""Claims: reading them, their predicates, verdicts on made-up tables, multiple testing, how they are shown."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import yaml
+
+import fakeruns
+from clone import ROOT
+from quicbed.analysis import cpu_shares, published
+from quicbed.claims import claims_report, papers, verdicts
+from quicbed.claims.papers import Claim, Paper, Stated
+from quicbed.claims.verdicts import Result, Tables
+from quicbed.cli import commands as cli
+from quicbed.config.model import ConfigError, Project, parse
+from quicbed.store import details, runs
+from quicbed.store.stacks import folded_name, write_folded
+
+PROJECT = Project(ROOT)
+STATED = papers.stated(PROJECT)
+
+# ---- made-up tables --------------------------------------------------------------------------------------------------
+
+Values = Mapping[tuple[str, str], Sequence[float]]
+"""By library (or client>server) and label: a value for each block."""
+
+
+def make_rows(values: Values, metric: str = "goodput_mbps", **changes: Any) -> list[dict[str, Any]]:
+    """Runs of one campaign."""
+    rows = []
+    for number, ((library, label), series) in enumerate(values.items()):
+        client, _, server = library.partition(">")
+        for block, value in enumerate(series):
+            row: dict[str, Any] = {
+                "testbed": "local",
+                "testbed_kind": "local",
+                "host_id": "h",
+                "experiment": "aead-goodput",
+                "campaign": "c",
+                "scale": "quick",
+                "block": block,
+                "order": number,
+                "attempt": 0,
+                "cell": f"{library}/{label}",
+                "arm": "main",
+                "label": label,
+                "client_library": client,
+                "server_library": server or client,
+                "workload": "handshake" if metric == "ttfb_ms" else "bulk",
+                "status": "ok",
+                "contaminated": False,
+                "group": "x25519",
+                "signature": "rsa-2048",
+                "proof": f"proof of {library}/{label}",
+                "source": "raw/local",
+                "origin": f"raw/local/{library}/{label}/{block}",
+                "started_at": fakeruns.START + timedelta(seconds=block),
+                metric: value,
+            }
+            rows.append(row | changes)
+    return rows
+
+
+def frame(*groups: list[dict[str, Any]]) -> pl.DataFrame:
+    """The table of runs."""
+    complete = [{name: row.get(name) for name in runs.SCHEMA} for rows in groups for row in rows]
+    return pl.DataFrame(complete, schema=runs.SCHEMA, orient="row")
+
+
+def tables(*groups: list[dict[str, Any]], **beside: pl.DataFrame) -> Tables:
+    """Tables with these runs and nothing beside them but what is given."""
+    empty = {
+        "handshakes": pl.DataFrame(schema=details.HANDSHAKES),
+        "primitives": pl.DataFrame(schema=details.PRIMITIVE_TIMES),
+        "shares": pl.DataFrame(schema=cpu_shares.BLOCKS),
+    }
+    return Tables(frame(*groups), **(empty | beside))
+
+
+def around(mean: float, spread: float = 0.01, n: int = 10, seed: int = 1) -> list[float]:
+    """Values of *n* blocks whose geometric mean is exactly *mean*."""
+    draw = random.Random(f"{seed}/{mean}")
+    logs = [draw.gauss(0, spread) for _ in range(n)]
+    middle = math.fsum(logs) / n
+    return [mean * math.exp(value - middle) for value in logs]
+
+
+PAPER = {
+    "title": "A paper",
+    "citation": "A. Author",
+    "population": "two hosts",
+    "libraries": {"quiche": "quiche", "quinn": "Quinn", "tcp-tls": "TCP+TLS", "lsquic": "LSQUIC"},
+    "awaited": {"satellite": "delay"},
+}
+RATIO = {"of": [{"label": "NOOP"}], "over": [{"label": "AES-128-GCM"}]}
+VALUE = {"of": [{"label": "NOOP"}]}
+
+
+def make_claim(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": "one",
+        "source": "Fig. 1",
+        "statement": "NOOP is faster.",
+        "libraries": ["quiche"],
+        "reads": {"experiment": "aead-goodput", "metric": "goodput_mbps"},
+        "compare": [RATIO],
+        "predicate": {"kind": "at-least", "value": 1.1},
+        "figure": "goodput-by-aead",
+    } | changes
+
+
+def evaluate(found: Tables, *given: dict[str, Any], **paper: Any) -> list[Result]:
+    """Verdicts on claims of one paper."""
+    about = parse(Paper, PAPER | paper | {"claims": list(given)}, "paper.yaml")
+    return verdicts.evaluate(PROJECT, [Stated("paper", about, claim) for claim in about.claims], found)
+
+
+def evaluate_one(found: Tables, paper: dict[str, Any] | None = None, **changes: Any) -> Result:
+    (result,) = evaluate(found, make_claim(**changes), **(paper or {}))
+    return result
+
+
+def goodputs(
+    noop: float, spread: float = 0.01, n: int = 10, library: str = "quiche"
+) -> dict[tuple[str, str], list[float]]:
+    """AES-128-GCM and NOOP, whose ratio is exactly *noop*."""
+    return {
+        (library, "AES-128-GCM"): around(2000, spread, n, seed=2),
+        (library, "NOOP"): around(2000 * noop, spread, n, seed=3),
+    }
+
+
+# ---- predicates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("predicate", "holds", "fails"),
+    [
+        ({"kind": "between", "low": 1.1, "high": 1.2}, [1.15], [1.0, 1.3]),
+        ({"kind": "between", "low": 1.1, "high": 1.2, "slack": 0.1}, [1.05, 1.25], [0.95, 1.35]),
+        ({"kind": "equal", "value": 1.1, "tolerance": 0.1}, [1.05, 1.17], [0.95, 1.3]),
+        ({"kind": "at-most", "value": 1.1}, [0.5, 1.05], [1.15]),
+        ({"kind": "at-least", "value": 1.1}, [1.15, 9.0], [1.05]),
+        ({"kind": "magnitude", "value": 10}, [4.0, 25.0], [2.5, 40.0]),
+    ],
+)
+def test_a_ratio_is_held_against_the_bounds(predicate: dict[str, Any], holds: list[float], fails: list[float]) -> None:
+    for ratios, verdict in ((holds, "holds"), (fails, "fails")):
+        for ratio in ratios:
+            result = evaluate_one(tables(make_rows(goodputs(ratio))), predicate=predicate)
+            assert (result.verdict, result.reason) == (verdict, "")
+            (outcome,) = result.outcomes
+            assert outcome.value == pytest.approx(ratio)
+            assert outcome.low < ratio < outcome.high
+            assert outcome.n == 10
+
+
+def test_the_interval_is_the_one_of_the_figures() -> None:
+    from quicbed.base import statistics
+
+    values = goodputs(1.2, 0.05)
+    result = evaluate_one(tables(make_rows(values)))
+    series = {label: list(enumerate(one)) for (_, label), one in values.items()}
+    interval = statistics.paired_ratio(series["NOOP"], series["AES-128-GCM"])
+    (outcome,) = result.outcomes
+    assert (outcome.value, outcome.low, outcome.high) == pytest.approx((interval.ratio, interval.low, interval.high))
+
+
+@pytest.mark.parametrize(("middle", "verdict"), [(1900, "holds"), (1500, "fails")])
+def test_an_order_is_one_of_neighbours(middle: float, verdict: str) -> None:
+    labels = ["ChaCha20-Poly1305", "AES-128-GCM", "NOOP"]
+    values = dict(zip([("quiche", one) for one in labels], map(around, (1600, middle, 2100)), strict=True))
+    order = [{"rising": [{"label": label} for label in labels]}]
+    result = evaluate_one(tables(make_rows(values)), compare=order, predicate={"kind": "order"})
+    assert result.verdict == verdict
+    assert result.basis == "order"
+    assert [one.text for one in result.outcomes] == ["AES-128-GCM / ChaCha20-Poly1305", "NOOP / AES-128-GCM"]
+
+
+def test_sums_and_ratios_of_ratios_are_formed_within_blocks() -> None:
+    drift = [1.0, 3.0, 0.2, 7.0, 1.5]
+    values = {
+        ("quiche", "AES-128-GCM"): [100 * one for one in drift],
+        ("quiche", "AES-256-GCM"): [50 * one for one in drift],
+        ("quiche", "NOOP"): [120 * one for one in drift],
+    }
+    total = {"of": [{"label": "NOOP"}], "over": [{"label": "AES-128-GCM"}, {"label": "AES-256-GCM"}]}
+    both = RATIO | {"against": {"of": [{"label": "AES-256-GCM"}], "over": [{"label": "AES-128-GCM"}]}}
+    result = evaluate_one(tables(make_rows(values)), compare=[total, both])
+    assert [one.value for one in result.outcomes] == pytest.approx([0.8, 1.2 / 0.5])
+    assert [one.high - one.low for one in result.outcomes] == pytest.approx([0, 0], abs=1e-9)
+
+
+def test_a_spread_is_that_of_the_pairs_within_a_block() -> None:
+    values = {
+        ("quiche", "208 KiB"): [1000.0, 1100.0, 990.0],
+        ("quiche>quinn", "208 KiB"): [100.0, 110.0, 99.0],
+        ("quinn", "208 KiB"): [500.0, 550.0, 495.0],
+        ("aioquic", "208 KiB"): [1.0, 1.0, 1.0],
+    }
+    result = evaluate_one(
+        tables(make_rows(values, experiment="pairwise")),
+        libraries=["quiche", "quinn", "lsquic"],
+        reads={"experiment": "pairwise", "metric": "goodput_mbps"},
+        compare=[{"spread": {"label": "208 KiB"}}],
+        predicate={"kind": "magnitude", "value": 12},
+    )
+    (outcome,) = result.outcomes
+    assert outcome.value == pytest.approx(10)
+    assert outcome.text == "largest / smallest, 208 KiB: quiche / Quinn to quiche, 3 of 9 pairs"
+
+
+PAIRS = {
+    ("quiche", "208 KiB"): [1000.0, 1100.0, 990.0],
+    ("quiche>quinn", "208 KiB"): [100.0, 110.0, 99.0],
+    ("quinn>quiche", "208 KiB"): [400.0, 440.0, 396.0],
+    ("quinn", "208 KiB"): [500.0, 550.0, 495.0],
+}
+
+
+def over_pairs(rows: list[dict[str, Any]], what: str, wanted: float) -> Result:
+    return evaluate_one(
+        tables(rows),
+        libraries=["quiche", "quinn"],
+        reads={"experiment": "pairwise", "metric": "goodput_mbps"},
+        compare=[{what: {"label": "208 KiB"}}],
+        predicate={"kind": "equal", "value": wanted, "tolerance": 0.5},
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted", "verdict"),
+    [
+        ("spread", 10, "holds"),
+        ("spread", 100, "fails"),
+        ("largest", 1000, "holds"),
+        ("largest", 2000, "fails"),
+        ("smallest", 100, "holds"),
+        ("smallest", 10, "fails"),
+    ],
+)
+def test_the_fastest_and_the_slowest_of_all_pairs_are_judged(what: str, wanted: float, verdict: str) -> None:
+    result = over_pairs(make_rows(PAIRS, experiment="pairwise"), what, wanted)
+    assert (result.verdict, result.reason) == (verdict, "")
+    (outcome,) = result.outcomes
+    assert outcome.text.endswith(", 4 of 4 pairs")
+    assert outcome.value == pytest.approx({"spread": 10, "largest": 1030, "smallest": 103}[what])
+    assert result.basis == ("ratio" if what == "spread" else "value")
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted", "verdict"),
+    [
+        # more pairs can only make the largest larger
+        ("spread", 1, "fails"),
+        ("spread", 10, "inconclusive"),
+        ("spread", 120, "inconclusive"),
+        ("largest", 100, "fails"),
+        ("largest", 1000, "inconclusive"),
+        ("largest", 9000, "inconclusive"),
+        # and the smallest smaller
+        ("smallest", 10, "inconclusive"),
+        ("smallest", 100, "inconclusive"),
+        ("smallest", 1000, "fails"),
+    ],
+)
+def test_some_of_the_pairs_tell_only_what_more_of_them_cannot_change(what: str, wanted: float, verdict: str) -> None:
+    some = {pair: PAIRS[pair] for pair in (("quiche", "208 KiB"), ("quiche>quinn", "208 KiB"))}
+    result = over_pairs(make_rows(some, experiment="pairwise"), what, wanted)
+    assert result.verdict == verdict
+    bound = "most" if what == "smallest" else "least"
+    told = f"over 2 of 4 pairs is the {bound} that it can be over all"
+    assert (told in result.reason) is (verdict == "inconclusive")
+
+
+def test_a_pair_that_does_not_get_on_is_none_that_is_missing() -> None:
+    rows = make_rows(PAIRS, experiment="pairwise")
+    for row in rows:
+        if row["cell"].startswith("quinn>quiche/"):
+            row |= {"status": "failed", "reason": "timed out", "goodput_mbps": None}
+    result = over_pairs(rows, "smallest", 100)
+    assert result.verdict == "holds"
+    assert result.outcomes[0].text == "smallest, 208 KiB: Quinn to quiche, 3 of 4 pairs, 1 failed"
+
+
+def test_pairs_that_never_ran_in_the_same_block_have_no_spread() -> None:
+    rows = make_rows(
+        {("quiche", "208 KiB"): [1000.0, 1100.0], ("quinn", "208 KiB"): [100.0, 110.0]}, experiment="pairwise"
+    )
+    for row in rows:
+        row["block"] += 10 if row["client_library"] == "quinn" else 0
+    result = evaluate_one(
+        tables(rows),
+        libraries=["quiche", "quinn"],
+        reads={"experiment": "pairwise", "metric": "goodput_mbps"},
+        compare=[{"spread": {"label": "208 KiB"}}],
+        predicate={"kind": "magnitude", "value": 12},
+    )
+    assert (result.verdict, result.reason) == ("not measured", "no block has all that is compared")
+
+
+def signatures(**ends: str) -> list[dict[str, Any]]:
+    """Runs of table3-signature; an algorithm ends as `ok` or with the reason of its failure."""
+    rows: list[dict[str, Any]] = []
+    for label, end in ends.items():
+        own = make_rows({("quiche", label): [2.0, 2.1]}, "ttfb_ms", experiment="table3-signature")
+        rows += own if end == "ok" else [row | {"status": "failed", "reason": end, "ttfb_ms": None} for row in own]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "verdict"),
+    [("timed out", "ok", "holds"), ("ok", "ok", "fails"), ("timed out", "refused", "fails")],
+)
+def test_failures_are_expected_above_a_size_and_nowhere_else(large: str, small: str, verdict: str) -> None:
+    ends = {"SPHINCS+-SHA2-192f": large, "Dilithium5": small}
+    result = evaluate_one(
+        tables(signatures(**ends)),
+        reads={"experiment": "table3-signature", "metric": "ttfb_ms"},
+        compare=[{"of": [{"label": label} for label in ends]}],
+        predicate={"kind": "fails-above", "value": 30000},
+    )
+    assert (result.verdict, result.basis, result.p) == (verdict, "failures", None)
+    assert f"SPHINCS+-SHA2-192f (35956 B): {'succeeds' if large == 'ok' else 'fails'}" in result.outcomes[0].text
+
+
+# ---- counts, shares, sizes -------------------------------------------------------------------------------------------
+
+KEMS = {"experiment": "table2-kem", "metric": "packets_client", "table": "handshakes"}
+
+
+def captured(counts: Sequence[int], label: str = "X25519") -> pl.DataFrame:
+    rows = [
+        dict.fromkeys(details.HANDSHAKES)
+        | {"proof": f"proof of quiche/{label}", "index": number, "packets_client": count}
+        for number, count in enumerate(counts)
+    ]
+    return pl.DataFrame(rows, schema=details.HANDSHAKES, orient="row")
+
+
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [
+        ([3] * 20, "holds"),
+        ([3] * 18 + [4, 4], "holds"),
+        ([4] * 20, "fails"),
+        ([3, 3, 3, 4, 4], "inconclusive"),
+        ([3] * 3, "holds"),
+        # so few have no quartiles of their own
+        ([3] * 2, "inconclusive"),
+        ([4], "inconclusive"),
+    ],
+)
+def test_packets_are_judged_by_their_median_and_quartiles(counts: list[int], verdict: str) -> None:
+    runs_ = make_rows({("quiche", "X25519"): [2.0]}, "ttfb_ms", experiment="table2-kem")
+    result = evaluate_one(
+        tables(runs_, handshakes=captured(counts)),
+        reads=KEMS,
+        compare=[{"of": [{"label": "X25519"}]}],
+        predicate={"kind": "equal", "value": 3},
+    )
+    assert (result.verdict, result.basis, result.p) == (verdict, "count", None)
+    assert result.outcomes[0].n == len(counts)
+    told = {
+        5: "further captures would tell, not further blocks",
+        2: "2 captured connections cannot tell how others vary",
+        1: "1 captured connection cannot tell how others vary; 3 can",
+    }
+    assert told.get(len(counts), "") in result.reason
+    assert bool(result.reason) is (verdict == "inconclusive")
+
+
+def shares(values: Sequence[float], category: str = "packet-io", role: str = "client") -> pl.DataFrame:
+    rows = [("quiche/AES-128-GCM", role, category, block, value) for block, value in enumerate(values)]
+    return pl.DataFrame(rows, schema=cpu_shares.BLOCKS, orient="row")
+
+
+def test_a_share_is_a_mean_over_blocks_and_judged_everywhere() -> None:
+    runs_ = make_rows({("quiche", "AES-128-GCM"): [1.0] * 3}, experiment="cpu-shares")
+    term = {"label": "AES-128-GCM", "role": "client", "category": "packet-io"}
+    given = {
+        "reads": {"experiment": "cpu-shares", "table": "shares", "metric": "share"},
+        "compare": [{"of": [term]}],
+        "predicate": {"kind": "between", "low": 0.4, "high": 0.6},
+    }
+    found = tables(runs_, shares=shares([0.49, 0.5, 0.51]))
+    result = evaluate_one(found, {"hardware": "other hosts"}, **given)
+    assert (result.verdict, result.basis) == ("holds", "share")
+    assert result.outcomes[0].value == pytest.approx(0.5)
+    assert "between 40 and 60 %: 50 [" in claims_report.text([result], cells=True, tested={})
+    assert "only: stated for other hosts, measured on a local testbed" in result.judged
+
+
+@pytest.mark.parametrize(
+    ("over", "kind", "verdict", "value"),
+    [
+        ([0.1, 0, 0.1], "at-least", "holds", 7.5),
+        ([0.1, 0, 0.1], "at-most", "fails", 7.5),
+        ([0.6, 0.0, 0.8], "at-least", "inconclusive", 1.5 / 1.4),
+        ([0, 0, 0], "at-least", "holds", math.inf),
+        ([0, 0, 0], "at-most", "fails", math.inf),
+    ],
+)
+def test_a_share_that_is_zero_at_times_is_compared_by_its_sum(
+    over: list[float], kind: str, verdict: str, value: float
+) -> None:
+    runs_ = make_rows({("quiche", "AES-128-GCM"): [1.0] * 3}, experiment="cpu-shares")
+    term = {"label": "AES-128-GCM", "role": "client"}
+    compared = {"of": [term | {"category": "packet-io"}], "over": [term | {"category": "kernel"}]}
+    found = tables(runs_, shares=pl.concat([shares([0.5] * 3), shares(over, "kernel")]))
+    reads = {"experiment": "cpu-shares", "table": "shares", "metric": "share"}
+    result = evaluate_one(found, reads=reads, compare=[compared], predicate={"kind": kind, "value": 1.1})
+    assert result.verdict == verdict
+    assert result.outcomes[0].value == pytest.approx(value)
+    claims_report.text([result], cells=True, tested={})
+    # of a ratio of ratios there is none
+    against = {"of": [term | {"category": "packet-io"}], "over": [term | {"category": "packet-io"}]}
+    result = evaluate_one(found, reads=reads, compare=[compared | {"against": against}])
+    assert result.verdict == "not measured"
+    zeros = over.count(0)
+    assert f"in {zeros} of 3 blocks a value is zero" in result.reason
+
+
+def test_a_category_that_samples_were_not_sorted_into_is_left_out() -> None:
+    runs_ = make_rows({("quiche", "AES-128-GCM"): [1.0] * 3}, experiment="cpu-shares")
+    term = {"label": "AES-128-GCM", "role": "client"}
+    result = evaluate_one(
+        tables(runs_, shares=pl.concat([shares([0.5] * 3), shares([0.1, 0.11, 0.1], "application")])),
+        reads={"experiment": "cpu-shares", "table": "shares", "metric": "share"},
+        compare=[
+            {"of": [term | {"category": "packet-io"}], "over": [term | {"category": name}]}
+            for name in ("application", "kernel")
+        ],
+    )
+    assert result.verdict == "holds"
+    assert result.reason == "left out: quiche: the samples have no category kernel"
+
+
+@pytest.mark.parametrize(("bound", "verdict"), [(0.5, "holds"), (0.001, "fails")])
+def test_nothing_may_be_left_of_what_is_divided(bound: float, verdict: str) -> None:
+    runs_ = make_rows({("quiche", "AES-128-GCM"): [1.0] * 3}, experiment="cpu-shares")
+    term = {"label": "AES-128-GCM", "role": "client"}
+    left = shares([0.01, 0.0, 0.0101], "kernel") if verdict == "holds" else shares([0.1, 0.101, 0.0999], "kernel")
+    result = evaluate_one(
+        tables(runs_, shares=pl.concat([shares([0.5] * 3), left])),
+        reads={"experiment": "cpu-shares", "table": "shares", "metric": "share"},
+        compare=[{"of": [term | {"category": "kernel"}], "over": [term | {"category": "packet-io"}]}],
+        predicate={"kind": "at-most", "value": bound},
+    )
+    assert result.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("many", "few", "verdict", "value"),
+    [
+        ([90, 110, 100, 0, 105], [0, 2, 1, 0, 2], "holds", 5 / 405),
+        ([0, 2, 1, 0, 2], [90, 110, 100, 60, 105], "fails", 93),
+        ([0, 2, 1, 0, 2], [1, 0, 1, 2, 0], "inconclusive", 4 / 5),
+        ([0, 0, 0], [1, 0, 1], "not measured", None),
+    ],
+)
+def test_counts_that_are_zero_at_times_are_compared_by_their_sums(
+    many: list[float], few: list[float], verdict: str, value: float | None
+) -> None:
+    metric = "client_udp_receive_buffer_errors"
+    result = evaluate_one(
+        tables(make_rows({("quiche", "AES-128-GCM"): many, ("quiche", "NOOP"): few}, metric)),
+        reads={"experiment": "aead-goodput", "metric": metric},
+        predicate={"kind": "at-most", "value": 1},
+    )
+    assert result.verdict == verdict
+    if value is None:
+        assert "divided by are all zero" in result.reason
+        return
+    (outcome,) = result.outcomes
+    assert outcome.value == pytest.approx(value)
+    assert outcome.low <= value <= outcome.high
+
+
+def test_shares_of_blocks_are_read_beside_the_runs(tmp_path: Path) -> None:
+    for block, packets in enumerate((1, 3)):
+        run = fakeruns.make_run(experiment="cpu-shares", block=block)
+        directory = fakeruns.write_run(tmp_path / "raw", run)
+        for role in ("client", "server"):
+            stacks = {"client;a`main;kernel`udp_sendmsg": packets, "client;a`what no mapping knows": 4 - packets}
+            write_folded(directory / folded_name(role), stacks)
+    found = verdicts.tables(tmp_path / "raw", ROOT)
+    own = found.shares.filter((pl.col("category") == "packet-io") & (pl.col("role") == "server"))
+    assert own.sort("block").select("block", "share").rows() == [(0, 0.25), (1, 0.75)]
+    assert found.shares.group_by("role", "block").agg(pl.col("share").sum())["share"].to_list() == [1.0] * 4
+
+
+def test_frames_are_those_of_the_capture_of_a_cell() -> None:
+    label = "AES-128-GCM, MTU 3000"
+    measured = make_rows({("quiche", label): [1.0, 2.0]}, experiment="mtu")
+    proof = make_rows({("quiche", "proof"): [1.0]}, experiment="proofs", arm="proof", cell=f"proof of quiche/{label}")
+    result = evaluate_one(
+        tables(measured, [row | {"server_mean_frame_bytes": 2960.0} for row in proof]),
+        reads={"experiment": "mtu", "table": "frames", "metric": "server_mean_frame_bytes"},
+        compare=[{"of": [{"label": label}]}],
+        predicate={"kind": "between", "low": 2953, "high": 2999},
+    )
+    assert (result.verdict, result.basis, result.outcomes[0].value) == ("holds", "count", 2960)
+
+
+@pytest.mark.parametrize(("size", "verdict"), [(32, "holds"), (800, "fails")])
+def test_sizes_are_those_of_the_primitives_of_a_library(size: int, verdict: str) -> None:
+    measured = make_rows({("quiche", "X25519"): [2.0, 2.1]}, "ttfb_ms", experiment="table2-kem")
+    timed = make_rows({("quiche", "primitives"): [0.0]}, experiment="table2-kem", arm="primitives", goodput_mbps=None)
+    known = {"library": "quiche", "kind": "group", "name": "x25519", "operation": "keygen", "median_ns": 1.0}
+    row = dict.fromkeys(details.PRIMITIVE_TIMES) | known | {"bytes": size, "origin": timed[0]["origin"]}
+    result = evaluate_one(
+        tables(measured, timed, primitives=pl.DataFrame([row], schema=details.PRIMITIVE_TIMES)),
+        reads={"experiment": "table2-kem", "table": "sizes", "metric": "client_share_bytes"},
+        compare=[{"of": [{"label": "X25519"}]}],
+        predicate={"kind": "equal", "value": 32},
+    )
+    assert (result.verdict, result.basis) == (verdict, "count")
+
+
+# ---- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_holds_for_all_its_libraries_and_fails_for_one() -> None:
+    both = make_rows(goodputs(1.2)) + make_rows(goodputs(1.3, library="quinn"))
+    assert evaluate_one(tables(both), libraries=["quiche", "quinn"]).verdict == "holds"
+    one = make_rows(goodputs(1.2)) + make_rows(goodputs(1.0, library="quinn"))
+    result = evaluate_one(tables(one), libraries=["quiche", "quinn"])
+    assert result.verdict == "fails"
+    assert [outcome.library for outcome in result.outside] == ["quinn"]
+
+
+def test_other_libraries_are_shown_and_decide_nothing() -> None:
+    rows = make_rows(goodputs(1.2)) + make_rows(goodputs(0.9, library="quinn"))
+    rows += make_rows(goodputs(2, library="tcp-tls"))
+    result = evaluate_one(tables(rows))
+    assert result.verdict == "holds"
+    assert [(one.library, one.inside) for one in result.beyond] == [("quinn", False)]
+    assert evaluate_one(tables(rows), beyond=False).beyond == []
+
+
+@pytest.mark.parametrize("ratio", [1.09, 1.11])
+def test_an_interval_that_straddles_the_bound_is_inconclusive_and_says_how_many_blocks_decide(ratio: float) -> None:
+    result = evaluate_one(tables(make_rows(goodputs(ratio, 0.03, 6))))
+    assert result.verdict == "inconclusive"
+    assert result.p is not None
+    assert result.p > 0.05
+    assert result.more_blocks is not None
+    assert f"straddles a bound; about {result.more_blocks} more blocks would decide it" in result.reason
+    # the same spread in as many blocks
+    more = evaluate_one(tables(make_rows(goodputs(ratio, 0.03, 6 + 3 * result.more_blocks))))
+    assert more.verdict == ("holds" if ratio > 1.1 else "fails")
+
+
+def test_as_many_blocks_are_asked_for_as_make_the_p_value_small_enough() -> None:
+    from scipy.special import stdtr
+
+    for margin, n, level in ((0.5, 5, 0.05), (0.1, 20, 0.01), (3.0, 2, 0.001)):
+        needed = verdicts.blocks_needed(margin, n, level)
+        assert needed is not None
+
+        def p(count: int, margin: float = margin) -> float:
+            return 2 * float(stdtr(count - 1, -margin * math.sqrt(count)))
+
+        assert p(n + needed) <= level < p(n + needed - 1)
+    assert verdicts.blocks_needed(0.0, 5, 0.05) is None
+    assert verdicts.blocks_needed(1e-6, 5, 0.05) is None
+
+
+def test_one_block_decides_nothing() -> None:
+    result = evaluate_one(tables(make_rows(goodputs(5.0, n=1))))
+    assert result.verdict == "inconclusive"
+    assert result.reason == "one block tells no interval; at least two are needed"
+
+
+def test_two_blocks_are_not_taken_for_many() -> None:
+    """The bootstrap interval of two blocks is too narrow; Student's t knows how little two blocks tell."""
+    values = {("quiche", "AES-128-GCM"): [2000.0, 2000.0], ("quiche", "NOOP"): [2300.0, 2500.0]}
+    result = evaluate_one(tables(make_rows(values)))
+    assert result.outcomes[0].clear
+    assert result.verdict == "inconclusive"
+
+
+def test_the_evidence_says_what_was_measured_under() -> None:
+    rows = make_rows(goodputs(1.2))
+    rows[0] |= {"contaminated": True}
+    again = make_rows({("quiche", "AES-128-GCM"): around(2000, seed=9)}, arm="aa", cell="again")
+    arms = [row | {"baseline": "quiche/AES-128-GCM"} for row in again]
+    result = evaluate_one(tables(rows, arms))
+    assert result.floor is not None
+    low, high = result.floor
+    assert low < 1 < high
+    assert result.conditions == f"testbed local, scale quick, 1 contaminated run, A/A {low:.3f} to {high:.3f}"
+    assert result.conditions in claims_report.text([result], cells=True, tested={})
+    (row,) = claims_report.frame([result]).to_dicts()
+    assert (row["testbed"], row["scale"], row["contaminated"]) == ("local", "quick", 1)
+    assert (row["aa_low"], row["aa_high"]) == (low, high)
+    without = evaluate_one(tables(make_rows(goodputs(1.2))))
+    assert without.conditions == "testbed local, scale quick, no contaminated runs"
+    assert evaluate_one(tables(rows), libraries=["quinn"]).conditions == ""
+
+
+# ---- not measured, not applicable ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"libraries": ["lsquic"]}, "LSQUIC is not configured; it can take part as an external endpoint"),
+        ({"libraries": ["quinn"]}, "there are no runs of experiment `aead-goodput` with Quinn"),
+        ({"reads": {"experiment": "mtu", "metric": "goodput_mbps"}}, "there are no runs of experiment `mtu`"),
+        (
+            {"reads": {"experiment": "satellite", "metric": "goodput_mbps"}},
+            "there is no experiment `satellite` yet: delay",
+        ),
+        ({"compare": [{"of": [{"label": "NOENC"}], "over": [{"label": "NOOP"}]}]}, "failed: timed out"),
+    ],
+)
+def test_what_was_not_measured_says_why(changes: dict[str, Any], reason: str) -> None:
+    lost = make_rows({("quiche", "NOENC"): [1.0]}, status="failed", reason="timed out", goodput_mbps=None)
+    result = evaluate_one(tables(make_rows(goodputs(1.2)), lost), **changes)
+    assert result.verdict == "not measured"
+    assert reason in result.reason
+
+
+def test_what_a_library_cannot_do_is_not_applicable() -> None:
+    refused = make_rows(
+        {("quiche", "NOENC"): [1.0]}, status="unsupported", reason="cannot", goodput_mbps=None, block=None
+    )
+    compare = [{"of": [{"label": "NOENC"}], "over": [{"label": "NOOP"}]}]
+    result = evaluate_one(tables(make_rows(goodputs(1.2)), refused), compare=compare)
+    assert (result.verdict, result.reason) == ("not applicable", "quiche: unsupported: cannot")
+
+
+def test_a_part_that_is_missing_is_named_beside_the_verdict() -> None:
+    result = evaluate_one(tables(make_rows(goodputs(1.2))), libraries=["quiche", "lsquic"])
+    assert result.verdict == "holds"
+    assert result.reason == "left out: LSQUIC is not configured; it can take part as an external endpoint"
+
+
+HARDWARE = {"hardware": "hosts with 10 Gbit/s"}
+ABSOLUTE = {"compare": [VALUE], "predicate": {"kind": "equal", "value": 4782, "tolerance": 0.1}}
+
+
+def test_a_value_of_other_hardware_is_not_judged_on_a_local_testbed() -> None:
+    result = evaluate_one(tables(make_rows(goodputs(1.2))), HARDWARE, **ABSOLUTE)
+    assert result.verdict == "not applicable"
+    assert result.reason == "a value of hosts with 10 Gbit/s: a local testbed can tell ratios and orders only"
+
+
+def test_a_value_is_judged_where_hardware_is_or_where_none_matters() -> None:
+    rows = make_rows({("quiche", "NOOP"): around(4800)})
+    for found, paper, changes in (
+        (tables([row | {"testbed_kind": "ssh"} for row in rows]), HARDWARE, {}),
+        (tables(rows), {}, {}),
+        (tables(rows), HARDWARE, {"hardware": False}),
+    ):
+        result = evaluate_one(found, paper, **(ABSOLUTE | changes))
+        assert (result.verdict, result.basis) == ("holds", "value")
+
+
+def test_a_value_becomes_a_ratio_on_a_local_testbed_and_says_so() -> None:
+    ratio = {"over": [{"label": "AES-128-GCM"}], "predicate": {"kind": "equal", "value": 1.2, "tolerance": 0.05}}
+    result = evaluate_one(tables(make_rows(goodputs(1.2))), HARDWARE, **ABSOLUTE, locally=ratio)
+    assert (result.verdict, result.basis) == ("holds", "ratio")
+    assert result.judged == "a ratio only: stated for hosts with 10 Gbit/s, measured on a local testbed"
+    assert result.outcomes[0].text == "NOOP / AES-128-GCM"
+    remote = tables([row | {"testbed_kind": "ssh"} for row in make_rows(goodputs(1.2))])
+    assert evaluate_one(remote, HARDWARE, **ABSOLUTE, locally=ratio).verdict == "fails"
+
+
+def test_what_needs_hardware_is_judged_on_hardware_only() -> None:
+    rows = make_rows(goodputs(1.2))
+    result = evaluate_one(tables(rows), needs="five pairs of hosts")
+    assert (result.verdict, result.reason) == ("not applicable", "needs five pairs of hosts")
+    assert evaluate_one(tables([row | {"testbed_kind": "ssh"} for row in rows]), needs="hosts").verdict == "holds"
+
+
+# ---- multiple testing ------------------------------------------------------------------------------------------------
+
+
+def test_adjusted_p_values_are_benjamini_and_hochbergs() -> None:
+    """The example of their paper (Journal of the Royal Statistical Society B 57(1), 1995, sec. 3.2): 4 of 15."""
+    p = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.324, 0.4262, 0.5719, 0.6528, 0.759]
+    p += [1.0]
+    found = verdicts.adjusted(p[::-1])[::-1]
+    assert sum(value <= 0.05 for value in found) == 4
+    assert found[:3] == pytest.approx([0.0015, 0.003, 0.0095])
+    assert found == sorted(found)
+    assert verdicts.adjusted([]) == []
+
+
+def test_a_claim_that_is_one_of_many_needs_a_smaller_p_value() -> None:
+    values = goodputs(1.15, 0.03, 8)
+    near = {("quinn", label): series for (_, label), series in goodputs(1.101, 0.03, 8).items()}
+    found = tables(make_rows(values), make_rows(near))
+    alone = evaluate_one(found)
+    assert alone.verdict == "holds"
+    assert alone.p is not None
+    assert 0.005 < alone.p < 0.05
+    others = [make_claim(id=f"other-{number}", libraries=["quinn"]) for number in range(30)]
+    first, *rest = evaluate(found, make_claim(), *others)
+    assert first.verdict == "inconclusive"
+    assert "not by enough for one of 31 claims tested together" in first.reason
+    assert first.adjusted == pytest.approx(min(1, 31 * alone.p))
+    assert {one.verdict for one in rest} == {"inconclusive"}
+
+
+def test_true_values_on_the_bound_are_hardly_ever_decided() -> None:
+    draw = random.Random(7)
+    decided = 0
+    for _ in range(150):
+        values = {
+            ("quiche", "AES-128-GCM"): [math.exp(draw.gauss(0, 0.02)) for _ in range(6)],
+            ("quiche", "NOOP"): [1.1 * math.exp(draw.gauss(0, 0.02)) for _ in range(6)],
+        }
+        decided += evaluate_one(tables(make_rows(values))).verdict != "inconclusive"
+    assert decided <= 0.1 * 150
+
+
+# ---- the published tables --------------------------------------------------------------------------------------------
+
+
+def as_published() -> Tables:
+    """What a testbed would have measured on which everything is as the paper prints it."""
+    rows: list[dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []
+    for experiment, table in (("table2-kem", "table2"), ("table3-signature", "table3")):
+        for row in published.rows(table):
+            values = {("quiche", row["label"]): around(row["ttfb_ms_quiche"], 0.002, 6)}
+            own = make_rows(values, "ttfb_ms", experiment=experiment)
+            proof = f"proof of {experiment}/{row['label']}"
+            rows += [one | {"cell": f"{experiment}/{row['label']}", "proof": proof} for one in own]
+            packets = {f"packets_{role}": row[f"packets_{role}_quiche"] for role in ("client", "server")}
+            seen += [dict.fromkeys(details.HANDSHAKES) | packets | {"proof": proof, "index": i} for i in range(3)]
+    taken = []
+    for row in published.rows("table1"):
+        if row["library"] in PROJECT.libraries:
+            cell = f"cpu-shares/{row['library']}/{row['label']}"
+            own = make_rows({(row["library"], row["label"]): [1.0] * 6}, experiment="cpu-shares")
+            rows += [one | {"cell": cell} for one in own]
+            for role in ("client", "server"):
+                for category in ("packet-protection", "header-protection"):
+                    share = row[f"{role}_{category.replace('-', '_')}"] / 100
+                    series = around(share, 0.01, 6)
+                    taken += [(cell, role, category, block, value) for block, value in enumerate(series)]
+    return tables(
+        rows,
+        handshakes=pl.DataFrame(seen, schema=details.HANDSHAKES, orient="row"),
+        shares=pl.DataFrame(taken, schema=cpu_shares.BLOCKS, orient="row"),
+    )
+
+
+def test_the_papers_own_numbers_make_its_claims_hold() -> None:
+    own = [one for one in STATED if one.name == "quantum-of-quic"]
+    results = verdicts.evaluate(PROJECT, own, as_published())
+    told = [result for result in results if result.experiment in own[0].paper.published and result.p is not None]
+    assert len(told) > 60
+    assert [(result.stated.id, result.reason) for result in told if result.verdict != "holds"] == []
+    printed = [one for result in results for one in result.outcomes if one.published is not None]
+    assert len(printed) > 250
+    assert [one for one in printed if not one.agrees] == []
+    packets = [result for result in results if result.stated.group in ("table2-packets", "table3-packets")]
+    assert {result.verdict for result in packets if result.stated.claim.libraries == ["quiche"]} == {"holds"}
+    # times of the row that all others are divided by say nothing on another machine
+    reference = {result.stated.claim.id: result.verdict for result in results}
+    assert reference["table2-ttfb-x25519-quiche"] == "not applicable"
+
+
+def test_every_number_of_the_tables_is_a_claim() -> None:
+    for table, groups in (
+        ("table1", ["table1"]),
+        ("table2", ["table2-ttfb", "table2-packets"]),
+        ("table3", ["table3-ttfb", "table3-packets", *(f"table3-{x}" for x in ("public-key", "signature-size"))]),
+    ):
+        if table == "table3":
+            groups.append("table3-certificate-size")
+        numbers = [
+            value
+            for row in published.rows(table)
+            for name, value in row.items()
+            if name not in ("nist_level", "quantum_safe") and isinstance(value, (int, float))
+        ]
+        assert len([one for one in STATED if one.group in groups]) == len(numbers)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_unique_and_every_paper_has_claims() -> None:
+    ids = [one.id for one in STATED]
+    assert len(set(ids)) == len(ids)
+    assert {one.name for one in STATED} == {file.stem for file in (ROOT / papers.DIRECTORY).glob("*.yaml")}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project whose only paper is to be written."""
+    made = Project(ROOT).restricted(PROJECT.config.experiments, list(PROJECT.libraries))
+    made.root = tmp_path
+    (tmp_path / papers.DIRECTORY).mkdir(parents=True)
+    return made
+
+
+def write(project: Project, **changes: Any) -> None:
+    file = project.root / papers.DIRECTORY / "paper.yaml"
+    file.write_text(yaml.safe_dump(PAPER | {"claims": [make_claim()]} | changes), encoding="utf-8")
+
+
+CELLS = {
+    "id": "t",
+    "source": "Table II",
+    "statement": "{value}",
+    "data": "table2",
+    "column": "ttfb_ms_{library}",
+    "libraries": ["quiche"],
+    "reads": {"experiment": "table2-kem", "metric": "ttfb_ms"},
+    "figure": "ttfb-by-kem",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clams": []}, "clams: unknown key; did you mean `claims`"),
+        ({"claims": [make_claim(sauce="Fig. 1")]}, r"claims\.0\.sauce: unknown key; did you mean `source`"),
+        ({"claims": [make_claim(predicate={"kind": "at-lest", "value": 1})]}, r"claims\.0\.predicate\.kind"),
+        ({"claims": [make_claim(predicate={"kind": "between", "low": 1})]}, "needs `low` and `high`, has low"),
+        ({"claims": [make_claim(predicate={"kind": "at-most", "low": 1, "value": 2})]}, "`value`, has low, value"),
+        ({"claims": [make_claim(predicate={"kind": "between", "low": 2, "high": 1})]}, "low 2 is more than high 1"),
+        ({"claims": [make_claim(compare=[RATIO, VALUE])]}, "values and ratios are claims of their own"),
+        ({"claims": [make_claim(predicate={"kind": "order"})]}, "`order` goes with `rising`"),
+        ({"claims": [make_claim(compare=[{"over": [{"label": "NOOP"}]}])]}, "needs one of `of`, `rising`"),
+        ({"claims": [make_claim(compare=[{"rising": [{"label": "NOOP"}]}])]}, "an order needs two cells"),
+        (
+            {"claims": [make_claim(compare=[VALUE, {"largest": {"label": "NOOP"}}])]},
+            "`spread`, `smallest` and `largest` go with neither `of`",
+        ),
+        ({"claims": [make_claim(libraries=[])]}, "`NOOP` names no library, and neither does the claim"),
+        ({"claims": [make_claim(libraries=["quich"])]}, "`one`: libraries: `quich` is unknown; did you mean `quiche`"),
+        (
+            {"claims": [make_claim(compare=[{"of": [{"label": "NOP"}]}])]},
+            "`one`: label: `NOP` is unknown; did you mean `NOOP`",
+        ),
+        (
+            {"claims": [make_claim(reads={"experiment": "aead-godput", "metric": "goodput_mbps"})]},
+            "reads.experiment: `aead-godput` is unknown; did you mean `aead-goodput`",
+        ),
+        (
+            {"claims": [make_claim(reads={"experiment": "aead-goodput", "metric": "goodput"})]},
+            "reads.metric: `goodput` is unknown",
+        ),
+        (
+            # an experiment that was awaited has to have the cells once it is there
+            {
+                "awaited": {"aead-goodput": "AEADs"},
+                "claims": [make_claim(compare=[{"of": [{"label": "NOP"}], "over": [{"label": "NOOP"}]}])],
+            },
+            "`one`: label: `NOP` is unknown; did you mean `NOOP`",
+        ),
+        ({"claims": [make_claim(), make_claim()]}, "`one`: the id is given twice"),
+        ({"claims": [make_claim(figure=None)]}, "`one`: figure: name the figure that shows it, or else say why none"),
+        ({"claims": [make_claim(no_figure="?")]}, "`one`: figure: name the figure that shows it, or else say why none"),
+        (
+            {"claims": [make_claim(locally={"over": [{"label": "NOOP"}], "predicate": {"kind": "order"}})]},
+            "locally: a ratio is judged everywhere",
+        ),
+        ({"cells": [CELLS, CELLS]}, "cells: two have the same id"),
+        ({"cells": [CELLS | {"column": "ttfb_{library}"}]}, "`t`: column: table2 has no column `ttfb_quiche`"),
+        ({"cells": [CELLS | {"reference": "X25591"}]}, "`t`: reference: `X25591` is unknown; did you mean `X25519`"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_file_key_and_remedy(
+    project: Project, changes: dict[str, Any], message: str
+) -> None:
+    write(project, **changes)
+    with pytest.raises(ConfigError, match=message) as error:
+        papers.stated(project)
+    assert "paper.yaml: " in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_claims_are_chosen_by_id_table_and_paper() -> None:
+    assert [one.id for one in papers.chosen(STATED, ["fig3-tcp-fastest"])] == ["quantum-of-quic/fig3-tcp-fastest"]
+    assert len(papers.chosen(STATED, ["table1"])) == len(published.rows("table1")) * 4
+    assert {one.name for one in papers.chosen(STATED, ["quic-steps"])} == {"quic-steps"}
+    with pytest.raises(ConfigError, match="claim `fig3-tcp-fast` is unknown; did you mean `fig3-tcp-fastest`"):
+        papers.chosen(STATED, ["fig3-tcp-fast"])
+
+
+# ---- shown -----------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def documentation() -> str:
+    return claims_report.documentation(PROJECT)
+
+
+def test_a_command_measures_the_libraries_of_a_claim_alone() -> None:
+    commands = claims_report.Commands(PROJECT)
+    by_id = {one.id: one.claim for one in STATED}
+    first = commands.of(by_id["quantum-of-quic/fig3-tcp-fastest"])
+    assert first is not None
+    assert first.text() == 'make all CONFIG="experiments=[aead-goodput] libraries=[msquic,quiche,tcp-tls]"'
+    less = commands.of(by_id["quantum-of-quic/fig3-noop-gain-tcp"])
+    assert less is not None
+    assert 0 < less.cost.disk_mb < first.cost.disk_mb
+    assert 0 < less.cost.build_minutes < first.cost.build_minutes
+    assert commands.of(by_id["quantum-of-quic/table3-lsquic-fails-30kb"]) is None
+    assert commands.of(by_id["quic-steps/trains-quiche"]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "libraries", "why"),
+    [
+        # one of the two libraries that are compared is not ours
+        ("quic-on-the-highway/fig3-lsquic-quiche", "", "LSQUIC as an external endpoint"),
+        ("quic-on-the-highway/fig3-range", "", "mvfst, picoquic, LSQUIC as external endpoints"),
+        ("quic-on-the-highway/fig3-tcp", "aioquic,quic-go,quiche,tcp-tls", ""),
+        ("quic-on-the-highway/fig9-native", "quiche", ""),
+        ("quic-on-the-highway/fig9-native-hosts", "", "experiment `hardware-native`"),
+        # and a cell that is unsupported is not measured
+        ("quantum-of-quic/fig5-mtu-gain", "", "MsQuic: sends datagrams of at most 1472 bytes"),
+        ("quantum-of-quic/fig5-noop-gain-flat", "tcp-tls", ""),
+        ("quantum-of-quic/fig5-frames-full", "tcp-tls", ""),
+    ],
+)
+def test_a_command_measures_what_a_claim_compares_or_there_is_none(name: str, libraries: str, why: str) -> None:
+    commands = claims_report.Commands(PROJECT)
+    (one,) = papers.chosen(STATED, [name])
+    command = commands.of(one.claim)
+    if command is None:
+        assert libraries == ""
+        assert why in commands.why_not(one)
+    else:
+        assert ",".join(command.libraries) == libraries
+    (line,) = (line for line in documentation().splitlines() if f"| `{one.claim.id}` | Fig" in line)
+    assert ("make all" in line) == (libraries != "")
+    assert ("not yet: " in line) == (libraries == "")
+
+
+def test_a_value_of_hardware_is_not_among_what_a_local_testbed_tells() -> None:
+    (one,) = papers.chosen(STATED, ["fig3-noenc-goodput"])
+    assert one.not_locally is not None
+    page = documentation()
+    (line,) = (line for line in page.splitlines() if "| `fig3-noenc-goodput` |" in line)
+    assert "libraries=[msquic]" in line
+    assert "not on a local testbed: a value of the paper's hardware" in line
+    # all but the time of the row that the others are divided by
+    (line,) = (line for line in page.splitlines() if "| `table2-ttfb` |" in line and "numbers of quiche" in line)
+    assert "1 of them not on a local testbed" in line
+
+
+def test_every_claim_is_in_the_documentation_with_how_it_is_measured() -> None:
+    page = documentation()
+    for one in STATED:
+        assert f"| `{one.group or one.claim.id}` |" in page
+    for line in page.splitlines():
+        if line.startswith("| `"):
+            assert "`make all CONFIG=" in line or "not yet: " in line or "needs " in line
+
+
+def test_the_documentation_starts_with_figures_and_tables() -> None:
+    page = documentation()
+    overview = page.split("## Figures and tables\n\n")[1].split("\n\n")[1].splitlines()[2:]
+    rows = [line.strip("| ").split(" | ") for line in overview]
+    commands = claims_report.Commands(PROJECT)
+    measured = [one for one in STATED if one.not_locally is None and commands.of(one.claim)]
+    assert sum(int(row[2]) for row in rows) == len(measured)
+    for one in measured:
+        command = commands.of(one.claim)
+        assert command is not None
+        (row,) = (r for r in rows if r[0] == one.paper.title and f"[{command.experiment}]" in r[3])
+        assert one.claim.source.partition(",")[0] in row[1]
+        libraries = row[3].partition("libraries=[")[2].partition("]")[0].split(",")
+        assert {*command.libraries} <= {*libraries}
+    whole = page.split("All of them, with all libraries (")[1].split("```")[1]
+    experiments = whole.partition("experiments=[")[2].partition("]")[0].split(",")
+    assert sorted(experiments) == sorted({one.claim.reads.experiment for one in measured})
+
+
+def test_the_table_has_a_row_for_every_outcome_and_for_claims_without_one(tmp_path: Path) -> None:
+    results = evaluate(
+        tables(make_rows(goodputs(1.2)), make_rows(goodputs(1.3, library="quinn"))),
+        make_claim(),
+        make_claim(id="two", needs="hosts"),
+    )
+    parquet, csv = claims_report.write_table(results, tmp_path)
+    table = pl.read_parquet(parquet)
+    shown = table.select("claim", "verdict", "library", "in_population").rows()
+    assert shown == [
+        ("one", "holds", "quiche", True),
+        ("one", "holds", "quinn", False),
+        ("two", "not applicable", None, None),
+    ]
+    assert table["low"][0] < table["value"][0] < table["high"][0]
+    assert len(pl.read_csv(csv)) == 3
+
+
+def test_the_command_prints_verdicts_and_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = tmp_path / "raw"
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=6)
+    assert cli.main(["claims", "--raw", str(raw)]) == 0
+    said = capsys.readouterr().out
+    # of the made-up runs NOOP gains 16 %, and ChaCha20-Poly1305 loses 12 %
+    assert "  holds           fig3-noop-gain-quic" in said
+    assert "  not measured    fig4-aes-small" in said
+    assert "  not applicable  fig3-noenc-goodput" in said
+    assert " 4782 Mbit/s (± 10 %)\n" in said
+    assert "table1-ttfb" not in said
+    assert "  table           table2-ttfb" in said
+    assert "table2-ttfb-kyber512-quiche" not in said
+    assert cli.main(["claims", "--raw", str(raw), "table2-ttfb", "fig3-aes-equal"]) == 0
+    said = capsys.readouterr().out
+    assert "table2-ttfb-kyber512-quiche" in said
+    assert "fig3-aes-equal" in said
+    assert "fig3-noop-gain-quic" not in said
+
+
+def test_a_claim_that_does_not_exist_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "raw").mkdir()
+    assert cli.main(["claims", "--raw", str(tmp_path / "raw"), "fig3-aes-eqal"]) == 1
+    assert "claim `fig3-aes-eqal` is unknown; did you mean `fig3-aes-equal`?" in capsys.readouterr().err
+
+
+def test_a_claim_says_what_it_is_about() -> None:
+    claim = Claim.model_validate(make_claim(predicate={"kind": "between", "low": 0.84, "high": 0.91, "slack": 0.02}))
+    assert claims_report.bounds(claim) == "between 0.84 and 0.91 (± 0.02)"
+    value = Claim.model_validate(make_claim(**ABSOLUTE))
+    assert claims_report.bounds(value) == "4782 Mbit/s (± 10 %)"

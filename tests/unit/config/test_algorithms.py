@@ -1,0 +1,136 @@
+"""The table of algorithms: read strictly, and the same in Python, C and Rust."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clone import ROOT
+from quicbed.config import algorithms
+from quicbed.config.algorithms import AlgorithmError
+
+TABLE = algorithms.read(ROOT)
+
+PRINT_HEADER = r"""
+#include <stdio.h>
+#include "algorithms.h"
+static const char *text(const char *s) { return s ? s : "-"; }
+int main(void) {
+    for (size_t i = 0; i < QUICBED_GROUPS; i++) {
+        const quicbed_group *g = &quicbed_groups[i];
+        printf("%s %s %d %d %s %s %d\n", g->name, g->tls_name, g->code_point, g->nist_level, text(g->liboqs),
+               text(g->classical), g->pq_first);
+    }
+    for (size_t i = 0; i < QUICBED_SIGNATURES; i++) {
+        const quicbed_signature *s = &quicbed_signatures[i];
+        printf("%s %s %d %d %s %s %s ", s->name, s->tls_name, s->code_point, s->nist_level, text(s->liboqs),
+               text(s->classical), s->oid);
+        for (size_t k = 0; k < s->oid_der_len; k++) {
+            printf("%02x", s->oid_der[k]);
+        }
+        printf("\n");
+    }
+    return 0;
+}
+"""
+
+
+def test_names_and_code_points_are_found() -> None:
+    # draft-ietf-tls-ecdhe-mlkem, section 4.1; RFC 8446, section 4.2.7
+    hybrid = TABLE.group("x25519-mlkem768")
+    assert (hybrid.code_point, hybrid.classical, hybrid.liboqs) == (0x11EC, "x25519", "ML-KEM-768")
+    assert TABLE.group_of_code_point(0x11EC) == hybrid
+    assert TABLE.group_of_code_point(23) == TABLE.group("p-256")
+    assert TABLE.group_of_code_point(0xFFFF) is None
+    assert TABLE.signatures_of_code_point(0x0807) == [TABLE.signature("ed25519")]
+    assert [s.name for s in TABLE.signatures_of_code_point(0x0804)] == ["rsa-1024", "rsa-2048", "rsa-4096"]
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(AlgorithmError, match=r"algorithms\.csv: has no group `kyber`; there are x25519, "):
+        TABLE.group("kyber")
+    with pytest.raises(AlgorithmError, match="has no signature `kyber512`"):
+        TABLE.signature("kyber512")
+
+
+def test_only_one_hybrid_has_the_kem_first() -> None:
+    assert [group.name for group in TABLE.groups if group.pq_first] == ["x25519-mlkem768"]
+    assert TABLE.group("x25519-mlkem768").hybrid
+    assert not TABLE.group("kyber512").hybrid
+    assert not TABLE.group("x25519").hybrid
+
+
+@pytest.mark.parametrize(
+    ("name", "der"),
+    [
+        ("ed25519", "06032b6570"),  # RFC 8410, section 10.1
+        ("rsa-2048", "06092a864886f70d010101"),  # RFC 8017, appendix C
+        ("ecdsa-p-256", "06072a8648ce3d0201"),  # RFC 5480, section 2.1.1
+        ("mldsa44", "0609608648016503040311"),  # RFC 9881, appendix C
+        ("dilithium2", "060b2b0601040102820b070404"),
+        ("falcon-512", "06052bce0f0310"),
+    ],
+)
+def test_object_identifiers_are_encoded_as_in_certificates(name: str, der: str) -> None:
+    assert TABLE.signature(name).oid_der.hex() == der
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kind,name,", "kind,title,", r"line 1: the columns must be kind,name,title"),
+        ("group,x448,", "groups,x448,", r"line 3, column kind: `groups` must be `group` or `signature`"),
+        ("group,x448,", "group,X448,", r"line 3, column name: `X448` must be lower-case words"),
+        ("group,x448,", "group,x25519,", r"line 3, column name: `x25519` is on line 2 already"),
+        (",x448,0x001e", ",x25519,0x001e", r"line 3, column tls_name: `x25519` is on line 2 already"),
+        ("0x001e", "0x001d", r"line 3, column code_point: `0x001d` is on line 2 already"),
+        ("0x001e", "30", r"line 3, column code_point: `30` must be 0x and 4 hex digits"),
+        ("0x001e,3", "0x001e,4", r"line 3, column nist_level: `4` must be one of \(1, 2, 3, 5\)"),
+        ("0x001e,3,no", "0x001e,3,maybe", r"line 3, column quantum_safe: `maybe` must be `yes` or `no`"),
+        ("0x001e,3,no", "0x001e,3,yes", r"line 3, column liboqs: must be given for a quantum-safe algorithm"),
+        (",x448,,IANA", ",,,IANA", r"line 3, column classical: must be given for a classical algorithm"),
+        (",x448,,IANA", ",x448,1.2.3,IANA", r"line 3, column oid: `1\.2\.3` must be empty for a group"),
+        (",x448,,IANA", ",x448,", r"line 3: has 10 columns instead of 11"),
+        (",x448,,IANA", ",x448,,", r"line 3, column source: `` must not be empty"),
+        ("Kyber512,p-256,", "Kyber512,p-255,", r"line 16, column classical: `p-255` is no group of the table"),
+        ("1.3.101.112", "ed25519", r"column oid: `ed25519` must be a dotted object identifier"),
+        ("Dilithium2,,1.3.", "Dilithium2,ed25519,1.3.", r"column classical: must be empty for a post-quantum"),
+        ("1.3.9999.3.19", "1.3.9999.3.16", r"column oid: `1\.3\.9999\.3\.16` is on line \d+ already"),
+    ],
+)
+def test_a_mistake_is_named_with_line_and_column(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = (ROOT / algorithms.FILE).read_text(encoding="utf-8")
+    assert old in text
+    file = tmp_path / algorithms.FILE
+    file.parent.mkdir(parents=True)
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(AlgorithmError, match=message) as error:
+        algorithms.read(tmp_path)
+    assert str(error.value).startswith(str(file))
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AlgorithmError, match=r"algorithms\.csv: cannot be read"):
+        algorithms.read(tmp_path)
+
+
+def test_the_c_table_says_the_same(tmp_path: Path) -> None:
+    source, program = tmp_path / "table.c", tmp_path / "table"
+    source.write_text(PRINT_HEADER, encoding="utf-8")
+    include = f"-I{ROOT / 'workflow' / 'crypto' / 'pq'}"
+    warnings = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+    subprocess.run(["gcc", *warnings, include, "-o", str(program), str(source)], check=True)
+    printed = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+    expected = [
+        f"{g.name} {g.tls_name} {g.code_point} {g.nist_level} {g.liboqs or '-'} {g.classical or '-'} {int(g.pq_first)}"
+        for g in TABLE.groups
+    ]
+    expected += [
+        f"{s.name} {s.tls_name} {s.code_point} {s.nist_level} {s.liboqs or '-'} {s.classical or '-'} {s.oid} "
+        f"{s.oid_der.hex()}"
+        for s in TABLE.signatures
+    ]
+    assert printed == expected

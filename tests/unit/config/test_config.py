@@ -1,0 +1,482 @@
+"""The configuration: what is wrong is one clear error that names file, key and remedy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clone import ROOT
+from quicbed.analysis import published
+from quicbed.cli.generate import libraries_page
+from quicbed.config.model import ConfigError, Project
+from quicbed.plan.cells import builds_needed, campaign_of, cells_of, noenc_reason
+
+EXTERNAL = """
+title: external
+transport: quic
+tls_library: unknown
+licence: MIT
+recipe: external
+endpoint: external
+external: {path: ../endpoint}
+flavours: {stock: {estimate: {minutes: 1, disk_mb: 1}}}
+supports:
+  ciphers: [aes-128-gcm]
+  groups: [x25519]
+  congestion_controls: [cubic]
+  noop: false
+  header_protection_off: false
+  gso: null
+  gro: null
+notes: {noop: none, initial: standard, header_protection: always on, io: its own}
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (tmp_path / "workflow" / "crypto").mkdir(parents=True)
+    shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", tmp_path / "workflow" / "crypto")
+    return tmp_path
+
+
+def edit(root: Path, name: str, old: str, new: str) -> None:
+    file = root / "config" / name
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        ("config.yaml", "testbed:", "tesbed:", ["config.yaml: tesbed: unknown key", "did you mean `testbed`"]),
+        ("config.yaml", "scale: quick", "scale: quik", ["scale", "no scale `quik`", "paper, quick"]),
+        ("config.yaml", "- aead-goodput", "- aead-godput", ["experiments", "did you mean `aead-goodput`"]),
+        ("config.yaml", "testbed: local", "testbed: lab", ["testbed", "`lab` is unknown"]),
+        ("config.yaml", "seed: 1", "seed: one", ["seed", "integer", "`one`"]),
+        ("config.yaml", "testbed: local", "testbed: local\ntestbed: local", ["line 3", "`testbed` is given twice"]),
+        ("config.yaml", "seed: 1", "seed: [1", ["config.yaml", "not valid YAML"]),
+        ("config.yaml", "seed: 1", "gate: {max_run_dely: 1}", ["gate.max_run_dely", "did you mean `max_run_delay`"]),
+        ("config.yaml", "  - header-protection", "  - aead-goodput", ["experiments", "twice"]),
+        ("config.yaml", "seed: 1", "published: {highwy: x}", ["published", "highway"]),
+        ("config.yaml", "seed: 1", "published: {steps: nowhere}", ["published.steps", "does not exist", "local copy"]),
+        (
+            "experiments/pairwise.yaml",
+            "failures: findings",
+            "failures: ignored",
+            ["pairwise.yaml: failures", "'errors' or 'findings'", "`ignored`"],
+        ),
+        (
+            "experiments/aead-goodput.yaml",
+            "cipher: aes-256-gcm",
+            "ciper: aes-256-gcm",
+            ["aead-goodput.yaml: variants.1", "cipher"],
+        ),
+        (
+            "experiments/aead-goodput.yaml",
+            "cipher: aes-256-gcm",
+            "cipher: aes-512-gcm",
+            ["variants.1.cipher", "aes-128-gcm"],
+        ),
+        (
+            "experiments/aead-goodput.yaml",
+            "baseline: AES-128-GCM",
+            "baseline: AES-129-GCM",
+            ["baseline", "`AES-129-GCM` is not the label"],
+        ),
+        (
+            "experiments/aead-goodput.yaml",
+            "aead: noop",
+            "aead: noop\n    flavour: stock",
+            ["variants", "`NOOP` is impossible", "leave out `flavour`"],
+        ),
+        (
+            "experiments/aead-goodput.yaml",
+            "libraries: all",
+            "libraries: [quiche, {client: quinn, server: tcp-tls}]",
+            ["libraries", "same transport"],
+        ),
+        (
+            "experiments/aead-goodput.yaml",
+            "libraries: all",
+            "libraries: [quich]",
+            ["libraries", "did you mean `quiche`"],
+        ),
+        ("experiments/aead-goodput.yaml", "mode: throughput", "mode: trough", ["link.mode", "throughput"]),
+        ("experiments/aead-goodput.yaml", "min_blocks: 20", "min_blocks: 80", ["min_blocks 80 is more than"]),
+        ("libraries/quinn.yaml", "  stock:\n", "  plain:\n", ["quinn.yaml", "`stock` is missing"]),
+        ("libraries/quinn.yaml", "transport: quic", "transport: sctp", ["quinn.yaml: transport"]),
+        ("testbeds/local.yaml", "kind: local", "kind: remote", ["local.yaml: kind"]),
+        (
+            "experiments/table2-kem.yaml",
+            "group: kyber512",
+            "group: kyber521",
+            ["table2-kem.yaml: variants: `Kyber512`: group: `kyber521` is unknown", "did you mean `kyber512`"],
+        ),
+        (
+            "experiments/table3-signature.yaml",
+            "signature: dilithium3",
+            "signature: dilithum3",
+            ["variants: `Dilithium3`: signature", "did you mean `dilithium3`"],
+        ),
+        (
+            "experiments/table3-signature.yaml",
+            "flavour: pq",
+            "flavour: qp",
+            ["variants: `RSA-1024`: flavour: `qp` is unknown", "known are noop, pq, stock"],
+        ),
+        ("experiments/table2-kem.yaml", "kind: handshake", "kind: handshakes", ["workload.kind", "`handshakes`"]),
+        ("experiments/table2-kem.yaml", "connections: 40,", "connections: 0,", ["scales.quick.connections", "`0`"]),
+        (
+            "experiments/amplification.yaml",
+            "mode: wire",
+            "mode: wire\n  mtu: 1400",
+            ["initial_size 1472 is more than the link's MTU 1400 holds"],
+        ),
+        ("experiments/amplification.yaml", "rtt_ms: 10,", "rtt_ms: -10,", ["variants.1.rtt_ms", "`-10`"]),
+        ("experiments/aead-goodput.yaml", "control: any", "control: any\nprimitives: 1", ["primitives: needs"]),
+        (
+            "experiments/aead-goodput.yaml",
+            "cipher: aes-256-gcm",
+            "cipher: aes-256-gcm\n    retry: true",
+            ["variants: `AES-256-GCM`: retry, slow and initial_size need workload.kind `handshake`"],
+        ),
+        ("experiments/aead-goodput.yaml", "min_blocks: 20", "connections: 20", ["connections need workload.kind"]),
+        (
+            "experiments/aead-goodput.yaml",
+            "cipher: aes-256-gcm",
+            "cipher: aes-256-gcm\n    loss_percent: 1",
+            ["variants: `AES-256-GCM`: rtt_ms and loss_percent need link.mode `wire`"],
+        ),
+        (
+            "experiments/delay-loss.yaml",
+            "loss_percent: 0.1}",
+            "offloads: default}",
+            ["variants: `0 ms, 0.1 %`: offloads need link.mode `throughput`"],
+        ),
+        ("experiments/delay-loss.yaml", "loss_percent: 1}", "loss_percent: 51}", ["loss_percent", "`51`"]),
+        ("experiments/offloads.yaml", "offloads: gso-gro}", "offloads: gso}", ["offloads", "`gso`"]),
+        ("experiments/offloads.yaml", 'offloads: "off"}', "offloads: off}", ["offloads", "`False`"]),
+        (
+            "libraries/quinn.yaml",
+            "x448: neither",
+            "x484: neither",
+            ["quinn.yaml: flavours.pq.unsupported: `x484` is unknown", "did you mean `x448`"],
+        ),
+        (
+            "libraries/quinn.yaml",
+            "algorithms: all",
+            "algorithms: listed",
+            ["quinn.yaml: flavours.pq", "unsupported: needs `algorithms: all`"],
+        ),
+        (
+            "libraries/quinn.yaml",
+            "  stock:\n",
+            "  stock:\n    endpoint: other\n",
+            ["quinn.yaml", "flavours.stock: endpoint and package are those of the library"],
+        ),
+        ("libraries/quinn.yaml", "groups: [x25519,", "groups: [x25591,", ["supports.groups", "did you mean `x25519`"]),
+        ("libraries/quic-go.yaml", "pq: >-", "qp: >-", ["quic-go.yaml: no_flavour: `qp` is unknown", "known are noop"]),
+        ("libraries/quic-go.yaml", "pq: >-", "noop: >-", ["quic-go.yaml", "no_flavour: `noop` is one of `flavours`"]),
+    ],
+)
+def test_a_wrong_configuration_names_file_key_and_remedy(
+    root: Path, name: str, old: str, new: str, expected: list[str]
+) -> None:
+    edit(root, name, old, new)
+    with pytest.raises(ConfigError) as error:
+        Project(root)
+    for part in expected:
+        assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(root: Path) -> None:
+    (root / "config" / "config.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"config\.yaml: is missing"):
+        Project(root)
+
+
+def test_overrides_are_checked_like_the_file(root: Path) -> None:
+    assert Project(root, {"scale": "tiny"}).config.scale == "tiny"
+    with pytest.raises(ConfigError, match="unknown key"):
+        Project(root, {"scael": "tiny"})
+
+
+def test_libraries_without_a_flavour_of_other_experiments_can_be_chosen() -> None:
+    # the experiments of flavour pq, which are not chosen, keep none of their libraries
+    project = Project(ROOT, {"experiments": ["aead-goodput"], "libraries": ["quic-go"]})
+    assert "pq" not in project.libraries["quic-go"].flavours
+    assert project.experiments["table2-kem"].pairs() == []
+    assert [pair.client for pair in project.experiments["aead-goodput"].pairs()] == ["quic-go"]
+
+
+def test_a_section_is_overridden_key_by_key(root: Path) -> None:
+    project = Project(root, {"gate": {"retries": 0}})
+    assert project.config.gate.retries == 0
+    assert project.config.gate.max_run_delay == Project(root).config.gate.max_run_delay
+
+
+def test_noop_and_missing_header_protection_are_measured_on_the_noop_build_and_nothing_else_is() -> None:
+    project = Project(ROOT)
+    for name, experiment in project.experiments.items():
+        if experiment.workload.kind == "handshake":
+            continue
+        for cell in cells_of(project, name, campaign_of(project, name, {})[0], {}):
+            # NOENC, which has no header protection either, is a switch of the stock build
+            aead = cell.variant["aead"]
+            altered = aead == "noop" or (cell.variant["header_protection"] is False and aead != "noenc")
+            expected = "noop" if altered or cell.label.endswith(" in the noop build") else "stock"
+            assert (cell.client.flavour, cell.server.flavour) == (expected, expected)
+
+
+def test_every_cell_has_its_own_id_and_its_baseline_is_a_cell_of_the_same_libraries() -> None:
+    project = Project(ROOT)
+    for name in project.experiments:
+        cells = {cell.id: cell for cell in cells_of(project, name, "c", {})}
+        assert len(cells) == len(cells_of(project, name, "c", {}))
+        for cell in cells.values():
+            if cell.baseline is not None:
+                assert cells[cell.baseline].client.library == cell.client.library
+                assert cells[cell.baseline].arm == "main"
+
+
+def test_what_tcp_cannot_do_is_a_cell_of_its_own_with_the_reason() -> None:
+    project = Project(ROOT)
+    cells = {cell.slug: cell for cell in cells_of(project, "amplification", "c", {}) if cell.transport == "tcp"}
+    plain, retry, large = (cells[f"tcp-tls-rsa-2048-{arm}0-ms"] for arm in ("", "retry-", "initial-1472-"))
+    assert (plain.variant["retry"], plain.variant["initial_size"], plain.unsupported) == (None, None, None)
+    assert (retry.variant["retry"], retry.unsupported) == (True, "TCP+TLS: TCP has no Retry packets")
+    assert (large.variant["initial_size"], large.unsupported) == (1472, "TCP+TLS: TCP has no Initial packets")
+
+
+def test_a_flavour_with_all_algorithms_lacks_those_it_names_with_their_reason(root: Path) -> None:
+    edit(root, "libraries/quinn.yaml", "x448:", "bike-l1: too odd\n      dilithium3: too long\n      x448:")
+    project = Project(root)
+    reasons = {
+        cell.slug: cell.unsupported
+        for name in ("table2-kem", "table3-signature")
+        for cell in cells_of(project, name, "c", {})
+        if cell.client.library == "quinn" and cell.unsupported
+    }
+    assert reasons == {"quinn-bike-l1": "quinn: too odd", "quinn-dilithium3": "quinn: too long"}
+
+
+def test_a_stock_flavour_has_only_the_listed_algorithms(root: Path) -> None:
+    edit(root, "experiments/table2-kem.yaml", "flavour: pq", "flavour: stock")
+    cells = {cell.slug: cell for cell in cells_of(Project(root), "table2-kem", "c", {})}
+    assert cells["quinn-x25519"].unsupported is None
+    assert cells["quinn-kyber512"].unsupported == "quinn has no group kyber512 in flavour stock"
+
+
+def test_handshake_experiments_name_algorithms_as_the_table_does_and_cover_the_papers_tables() -> None:
+    project = Project(ROOT)
+    for name, kind, printed in (
+        ("table2-kem", "group", published.kems()),
+        ("table3-signature", "signature", published.signatures()),
+    ):
+        variants = project.experiments[name].variants
+        for variant in variants:
+            assert variant.label == getattr(project.algorithms, kind)(getattr(variant, kind)).title
+            assert variant.flavour == "pq"
+        assert set(printed["algorithm"]) <= {variant.label for variant in variants}
+    slow = {variant.signature for variant in project.experiments["table3-signature"].variants if variant.slow}
+    assert slow == {f"sphincs-{kind}-{bits}s" for kind in ("sha2", "shake") for bits in (128, 192, 256)}
+
+
+def test_the_parts_of_every_hybrid_are_measured_beside_it() -> None:
+    project = Project(ROOT)
+    groups = [project.algorithms.group(v.group) for v in project.experiments["hybrid-cost"].variants]
+    measured = {group.name for group in groups}
+    hybrids = [group for group in groups if group.hybrid]
+    assert len(hybrids) == 12
+    by_liboqs = {group.liboqs: group.name for group in groups if group.liboqs and not group.classical}
+    for hybrid in hybrids:
+        assert {hybrid.classical, by_liboqs[hybrid.liboqs]} <= measured
+
+
+def test_unpatched_builds_of_every_library_are_asked_for_the_algorithms_they_say_they_have(root: Path) -> None:
+    """External endpoints, which have no other flavour, and libraries without flavour pq."""
+    (root / "config" / "libraries" / "external.yaml").write_text(EXTERNAL, encoding="utf-8")
+    project = Project(root)
+    cells = [cell for cell in cells_of(project, "native-handshake", "c", {}) if cell.arm == "main"]
+    assert {cell.client.library for cell in cells} == set(project.libraries) >= {"external", "quic-go", "s2n-quic"}
+    variants = {variant.label: variant for variant in project.experiments["native-handshake"].variants}
+    for cell in cells:
+        library, variant = project.libraries[cell.client.library], variants[cell.label]
+        assert cell.client.flavour == "stock"
+        if variant.group not in library.supports.groups:
+            assert cell.unsupported == f"{library.title} has no group {variant.group} in flavour stock"
+        elif variant.signature not in library.supports.signatures:
+            assert cell.unsupported == f"{library.title} has no signature {variant.signature} in flavour stock"
+        else:
+            assert cell.unsupported is None
+    # every variant is one that some library has, and the baseline one that all have
+    able = [cell for cell in cells if cell.unsupported is None]
+    assert {cell.label for cell in able} == set(variants)
+    assert {cell.client.library for cell in able if cell.label == "X25519"} == set(project.libraries)
+    native = {g for lib in project.libraries.values() for g in lib.supports.groups if "-mlkem" in g}
+    assert native == {variant.group for variant in variants.values()} - {"x25519"}
+
+
+def test_a_variant_s_connections_are_those_of_its_scale() -> None:
+    project = Project(ROOT)
+    cells = {cell.slug: cell for cell in cells_of(project, "table3-signature", "c", {})}
+    assert cells["openssl-rsa-2048"].connections == 40
+    assert cells["openssl-sphincs-sha2-128s"].connections == 4
+    scale = project.scale("table3-signature")
+    assert scale.blocks * scale.connections >= 200
+    assert scale.blocks * (scale.slow_connections or 0) >= 20
+
+
+def test_a_new_build_makes_new_cells() -> None:
+    project = Project(ROOT)
+    keys = builds_needed(project, ["aead-goodput"])
+    before = {key: {"build": f"{key}-1", "version": "1"} for key in keys}
+    after = before | {("quiche", "noop"): {"build": "other", "version": "1"}}
+    old = {cell.slug: cell.id for cell in cells_of(project, "aead-goodput", "c", before)}
+    new = {cell.slug: cell.id for cell in cells_of(project, "aead-goodput", "c", after)}
+    assert {slug for slug in old if old[slug] != new[slug]} == {"quiche-noop"}
+
+
+def test_a_variant_that_a_library_cannot_do_stays_in_the_plan_with_its_reason(root: Path) -> None:
+    edit(root, "libraries/quinn.yaml", "noop: true", "noop: false")
+    project = Project(root)
+    cells = {cell.slug: cell for cell in cells_of(project, "aead-goodput", "c", {})}
+    assert cells["quinn-noop"].unsupported == "quinn has no NOOP AEAD"
+    assert cells["quiche-noop"].unsupported is None
+    assert ("quinn", "noop") not in builds_needed(project, ["aead-goodput"])
+
+
+def test_a_flavour_that_a_library_has_not_has_the_same_reason_in_tables_and_documentation(root: Path) -> None:
+    edit(root, "experiments/table2-kem.yaml", "libraries: [", "libraries: [quic-go, s2n-quic, ")
+    cells = cells_of(Project(root), "table2-kem", "c", {})
+    project = Project(ROOT)
+    page = libraries_page(project)
+    lines = [line for line in page.splitlines() if line.startswith("- **Unsupported**: flavour")]
+    flavours = {flavour for library in project.libraries.values() for flavour in library.flavours}
+    missing = {}
+    for name, library in project.libraries.items():
+        assert set(library.no_flavour) == flavours - set(library.flavours), f"{name}: every one with its reason"
+        missing |= {(name, flavour): reason for flavour, reason in library.no_flavour.items()}
+    assert lines == [f"- **Unsupported**: flavour `{flavour}`: {why}." for (_, flavour), why in missing.items()]
+    for name in ("quic-go", "s2n-quic"):
+        reasons = {cell.unsupported for cell in cells if cell.client.library == name}
+        assert reasons == {f"{name}: {missing[name, 'pq']}"}
+
+
+def test_a_library_without_noenc_has_the_same_reason_in_tables_and_documentation() -> None:
+    project = Project(ROOT)
+    page = libraries_page(project)
+    cells = {cell.client.library: cell for cell in cells_of(project, "aead-goodput", "c", {}) if cell.label == "NOENC"}
+    for name, library in project.libraries.items():
+        section = page.partition(f'<a id="{name}"></a>')[2].partition('<a id="')[0]
+        line = f"- **Unsupported**: NOENC, 1-RTT packets without packet protection: {noenc_reason(library)}."
+        assert (line in section) == (not library.supports.noenc) == (cells[name].unsupported is not None)
+        if reason := cells[name].unsupported:
+            assert reason == f"{library.title} cannot leave out packet protection: {noenc_reason(library)}"
+
+
+def test_campaigns_differ_by_scale_and_machine_and_not_by_cells(root: Path) -> None:
+    project = Project(root)
+    ids = {
+        campaign_of(project, "aead-goodput", {"host_id": "a"})[0],
+        campaign_of(project, "aead-goodput", {"host_id": "b"})[0],
+        campaign_of(Project(root, {"scale": "paper"}), "aead-goodput", {"host_id": "a"})[0],
+    }
+    assert len(ids) == 3
+    edit(root, "experiments/aead-goodput.yaml", "libraries: all", "libraries: [quiche]")
+    assert campaign_of(Project(root), "aead-goodput", {"host_id": "a"})[0] in ids
+
+
+def test_campaigns_over_ssh_differ_by_what_is_set_on_the_hosts(root: Path) -> None:
+    machine = {"host_id": "a"}
+    # those of this machine have the ids that they had before there were others
+    _, local = campaign_of(Project(root), "aead-goodput", machine)
+    assert set(local) == {"experiment", "scale", "testbed", "machine", "bytes", "connections", "workload", "link"}
+    file = root / "config" / "testbeds" / "pair.yaml"
+
+    def id_with(**settings: Any) -> str:
+        host = {"interface": {"name": "eth1"}, "address": "a.example"}
+        hosts = {"client": host | {"ip": "192.0.2.1"}, "server": host | {"ip": "192.0.2.2"} | settings}
+        file.write_text(json.dumps({"kind": "ssh", "hosts": hosts}), encoding="utf-8")
+        return campaign_of(Project(root, {"testbed": "pair"}), "aead-goodput", machine)[0]
+
+    changes: list[dict[str, Any]] = [
+        {},
+        {"cpus": "2-3"},
+        {"governor": "performance"},
+        {"irq_cpus": "0-1"},
+        {"rings": {"rx": 512}},
+        {"rings": {"rx": 1024}},
+        {"sysctl": {"net.core.rmem_max": 1}},
+        {"ingress": ["fq"]},
+    ]
+    assert len({id_with(**change) for change in changes}) == len(changes)
+    # not by how that is written, nor by what a host is reached with
+    assert id_with(irq_cpus="1,0") == id_with(irq_cpus="0-1")
+    assert id_with(sysctl={"net.core.rmem_max": "1"}) == id_with(sysctl={"net.core.rmem_max": 1})
+    assert id_with(address="b.example", record=["net.core.somaxconn"]) == id_with()
+
+
+def libraries_of(root: Path, text: str) -> list[tuple[str, str]]:
+    """Pairs of an experiment whose `libraries` are as given."""
+    edit(root, "experiments/table2-kem.yaml", "baseline:", f"libraries: {text}\nbaseline:")
+    file = root / "config" / "experiments" / "table2-kem.yaml"
+    first = next(line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("libraries:"))
+    edit(root, "experiments/table2-kem.yaml", f"{first}\n", "")
+    return [(pair.client, pair.server) for pair in Project(root).experiments["table2-kem"].pairs()]
+
+
+def test_every_library_has_an_example_to_compare_with_or_the_reason_why_not() -> None:
+    libraries = Project(ROOT).libraries.values()
+    assert all((library.example is None) != (library.no_example is None) for library in libraries)
+
+
+def test_an_example_and_a_reason_why_there_is_none_contradict_each_other(root: Path) -> None:
+    edit(root, "libraries/quinn.yaml", "flavours:", "no_example: it has none\nflavours:")
+    with pytest.raises(ConfigError, match=r"quinn\.yaml: .*no_example: tells why there is no example"):
+        Project(root)
+
+
+def test_all_libraries_are_those_of_the_directory_but_optional_ones(root: Path) -> None:
+    known = Project(root).libraries
+    assert libraries_of(root, "all") == [(name, name) for name in known]
+    edit(root, "libraries/quinn.yaml", "transport: quic", "transport: quic\noptional: true")
+    left = [(name, name) for name in known if name != "quinn"]
+    assert libraries_of(root, "all") == left
+    assert libraries_of(root, "quic") == [pair for pair in left if pair[0] != "tcp-tls"]
+
+
+def test_pairwise_is_every_client_with_every_server_it_can_talk_to(root: Path) -> None:
+    found = libraries_of(root, "[quiche, quinn, tcp-tls]\npairwise: true")
+    quic = ("quiche", "quinn")
+    assert sorted(found) == sorted([(a, b) for a in quic for b in quic] + [("tcp-tls", "tcp-tls")])
+
+
+def test_endpoints_of_different_application_protocols_are_not_paired(root: Path) -> None:
+    edit(root, "libraries/quinn.yaml", "transport: quic", "transport: quic\nalpn: h3")
+    with pytest.raises(ConfigError, match=r"table2-kem\.yaml: libraries: quiche and quinn do not use the same"):
+        libraries_of(root, "[{client: quiche, server: quinn}]")
+
+
+def test_pairs_in_a_pairwise_experiment_are_an_error(root: Path) -> None:
+    with pytest.raises(ConfigError, match="name libraries, not pairs"):
+        libraries_of(root, "[{client: quiche, server: quinn}]\npairwise: true")
+
+
+def test_only_chosen_libraries_are_measured(root: Path) -> None:
+    project = Project(root, {"libraries": ["quiche", "tcp-tls"], "experiments": ["aead-goodput"]})
+    assert {pair.client for pair in project.experiments["aead-goodput"].pairs()} == {"quiche", "tcp-tls"}
+    assert {library for library, _ in builds_needed(project, ["aead-goodput"])} == {"quiche", "tcp-tls"}
+    pairs = project.experiments["pairwise"].pairs()
+    assert [(pair.client, pair.server) for pair in pairs] == [("quiche", "quiche")]
+    with pytest.raises(ConfigError, match=r"libraries: `quich` is unknown; did you mean `quiche`"):
+        Project(root, {"libraries": ["quich"]})
+    with pytest.raises(ConfigError, match=r"experiment `header-protection` has none of tcp-tls; name one"):
+        Project(root, {"libraries": ["tcp-tls"], "experiments": ["header-protection"]})

@@ -1,0 +1,218 @@
+"""Figures: what they show of a table, and the files they are written to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from choreographer.browsers.chromium import Chromium
+
+import fakeruns
+from clone import ROOT
+from quicbed.figures import goodput
+from quicbed.store import runs
+
+TITLES = {"tcp-tls": "TCP+TLS"}
+HAS_CHROMIUM = Chromium.find_browser(skip_local=False) is not None
+
+
+def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> goodput.Drawn:
+    raw = tmp_path / "raw"
+    fakeruns.write_campaign(raw, experiment, **options)
+    campaign, table = goodput.experiment_table(runs.table(raw), experiment)
+    if experiment == "aead-goodput":
+        return goodput.goodput_by_aead(campaign, table, TITLES)
+    return goodput.header_protection(campaign, goodput.within_builds(campaign, table), TITLES)
+
+
+def texts(figure: goodput.Drawn) -> str:
+    return " | ".join(str(annotation.text) for annotation in figure.figure.layout.annotations)
+
+
+def traces(figure: goodput.Drawn, kind: str) -> list[Any]:
+    return [trace for trace in figure.figure.data if trace.type == kind]
+
+
+def test_boxes_are_the_numbers_of_the_table(tmp_path: Path) -> None:
+    figure = drawn(tmp_path)
+    main = figure.table.filter((pl.col("arm") == "main") & (pl.col("n") > 0))
+    boxes = traces(figure, "box")
+    assert [box.name for box in boxes] == ["AES-128-GCM", "AES-256-GCM", "ChaCha20-Poly1305", "NOOP"]
+    for box in boxes:
+        expected = main.filter(pl.col("label") == box.name)
+        for key, column in (
+            ("q1", "q1"),
+            ("median", "median"),
+            ("q3", "q3"),
+            ("lowerfence", "min"),
+            ("upperfence", "max"),
+        ):
+            assert sorted(box[key]) == pytest.approx(sorted(expected[column] / 1000))
+
+
+def test_every_run_that_counts_is_a_point_that_names_its_directory(tmp_path: Path) -> None:
+    figure = drawn(tmp_path)
+    points = {row[0] for trace in traces(figure, "scatter") if trace.customdata is not None for row in trace.customdata}
+    cells = figure.table.filter(pl.col("arm") == "main")
+    assert len(points) == cells["n"].sum()
+    assert points < set(figure.origins)  # the manifest has the A/A runs too
+    assert all((tmp_path / origin / "run.json").is_file() for origin in figure.origins)
+
+
+def test_differences_and_noise_floor_are_those_of_the_table(tmp_path: Path) -> None:
+    figure = drawn(tmp_path)
+    ratios = figure.table.filter((pl.col("arm") == "main") & pl.col("ratio").is_not_null())
+    shown = {
+        round(trace.y[0], 9): trace.error_y for trace in traces(figure, "scatter") if trace.error_y.array is not None
+    }
+    assert sorted(shown) == pytest.approx(sorted(100 * (ratios["ratio"] - 1)))
+    for cell in ratios.to_dicts():
+        bar = shown[round(100 * (cell["ratio"] - 1), 9)]
+        assert bar.array[0] == pytest.approx(100 * (cell["ratio_high"] - cell["ratio"]))
+        assert bar.arrayminus[0] == pytest.approx(100 * (cell["ratio"] - cell["ratio_low"]))
+    bands = sorted((s.y0, s.y1) for s in figure.figure.layout.shapes if s.type == "rect")
+    floors = figure.table.filter(pl.col("arm") == "aa")
+    expected = sorted(zip(100 * (floors["ratio_low"] - 1), 100 * (floors["ratio_high"] - 1), strict=True))
+    assert bands == [pytest.approx(pair) for pair in expected]
+
+
+def test_title_axis_and_caption_say_what_was_measured(tmp_path: Path) -> None:
+    figure = drawn(tmp_path, blocks=8)
+    layout = figure.figure.layout
+    assert "CPU-bound, local · testbed local · scale quick · 256 MiB per run" in layout.title.text
+    assert layout.yaxis.title.text == "Goodput [Gbit/s]"
+    assert layout.yaxis.range[0] == 0
+    assert "8 blocks; " in texts(figure)
+    assert f"{figure.table['failed'].sum()} failed" in texts(figure)
+    assert "TCP+TLS" in texts(figure)
+
+
+def test_a_shaped_link_is_not_called_cpu_bound(tmp_path: Path) -> None:
+    for run in fakeruns.campaign("aead-goodput", blocks=1):
+        run["link"] = run["link"] | {"rate_mbit": 1000}
+        fakeruns.write_run(tmp_path / "raw", run)
+    campaign, table = goodput.experiment_table(runs.table(tmp_path / "raw"), "aead-goodput")
+    title = goodput.goodput_by_aead(campaign, table).figure.layout.title.text
+    assert "CPU-bound" not in title
+    assert "local, 1000 Mbit/s" in title
+
+
+def test_an_unsupported_cell_is_labelled_in_place_with_its_reason(tmp_path: Path) -> None:
+    figure = drawn(tmp_path)
+    (label,) = [a for a in figure.figure.layout.annotations if a.text == "unsupported"]
+    assert label.hovertext == "quinn has no NOOP AEAD"
+
+
+def test_cells_without_a_finished_run_are_labelled(tmp_path: Path) -> None:
+    for run in fakeruns.campaign("aead-goodput", blocks=2, incidents=False):
+        if run["cell"]["label"] == "NOOP":
+            run |= {"status": "failed", "reason": "the server exited with 1", "metrics": {}}
+        if run["cell"]["label"] != "AES-256-GCM":
+            fakeruns.write_run(tmp_path / "raw", run)
+    figure = goodput.goodput_by_aead(*goodput.experiment_table(runs.table(tmp_path / "raw"), "aead-goodput"))
+    labels = [(a.text, a.hovertext) for a in figure.figure.layout.annotations if a.hovertext]
+    assert (
+        sorted(labels)
+        == [("failed", "the server exited with 1")] * 3 + [("not measured", "not part of this campaign")] * 3
+    )
+
+
+def test_header_protection_is_compared_within_pairs(tmp_path: Path) -> None:
+    figure = drawn(tmp_path, "header-protection", incidents=False)
+    gains = figure.table.filter((pl.col("arm") == "main") & pl.col("header_protection").not_())
+    aes, chacha = (f"{cipher} in the noop build" for cipher in ("AES-128-GCM", "ChaCha20-Poly1305"))
+    assert set(gains["baseline_label"]) == {aes, chacha, "NOOP with HP"}
+    shown = [t.y[0] for t in traces(figure, "scatter") if t.error_y.array is not None]
+    assert sorted(shown) == pytest.approx(sorted(100 * (gains["ratio"] - 1)))
+    assert "Both boxes of a pair are of one build" in texts(figure)
+    # the control arm is tabulated, not drawn
+    control = figure.table.filter(pl.col("arm") == "control")
+    assert len(control) == 2
+    assert not any(f"-{cell}." in origin for cell in control["cell"] for origin in figure.origins)
+
+
+def test_header_protection_is_never_compared_between_builds(tmp_path: Path) -> None:
+    """ChaCha20 has header protection on the stock build only; AES on both, and was planned to be compared with that."""
+    planned = drawn(tmp_path / "planned", "header-protection", incidents=False, blocks=4).table
+    for run in fakeruns.campaign("header-protection", incidents=False, blocks=4):
+        cell = run["cell"]
+        if cell["label"] == "ChaCha20-Poly1305 in the noop build":
+            run["client"] = run["server"] = run["client"] | {"flavour": "stock", "build": "a-stock-0123456789ab"}
+        if cell["label"] == "AES-128-GCM without HP":
+            cell["baseline"] = f"{cell['id'][0]}0000006"  # AES-128-GCM of the stock build
+        fakeruns.write_run(tmp_path / "raw", run)
+    campaign, table = goodput.experiment_table(runs.table(tmp_path / "raw"), "header-protection")
+    within = goodput.within_builds(campaign, table)
+    lost = pl.col("label") == "ChaCha20-Poly1305 without HP"
+    builds = ["client_build", "server_build"]
+    assert within.filter(~lost).drop(builds).equals(planned.filter(~lost).drop(builds))
+    assert not within.filter(~lost).equals(table.filter(~lost))
+    assert within.filter(lost)["ratio"].null_count() == within.filter(lost)["baseline"].null_count() == 2
+    figure = goodput.header_protection(campaign, within)
+    assert texts(figure).count("not measured") == 2
+    assert len([t for t in traces(figure, "scatter") if t.error_y.array is not None]) == 2 * 2
+
+
+def test_one_block_has_no_interval_and_still_draws(tmp_path: Path) -> None:
+    figure = drawn(tmp_path, blocks=1, incidents=False)
+    assert figure.table["ratio_low"].is_null().all()
+    assert not [s for s in figure.figure.layout.shapes if s.type == "rect"]
+    assert "1 block; " in texts(figure)
+
+
+def test_libraries_have_the_names_of_their_description() -> None:
+    titles = goodput.library_titles(ROOT)
+    assert {"quiche", "quinn", "tcp-tls"} <= set(titles)
+
+
+def test_without_chromium_there_is_still_a_page_and_the_manifest_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Chromium, "find_browser", lambda **_: None)
+    out = tmp_path / "figures"
+    out.mkdir()
+    stale = out / "goodput-by-aead.svg"
+    stale.write_text("of an earlier figure")
+    (saved,) = goodput.save(drawn(tmp_path), out)
+    assert sorted(path.name for path in out.iterdir()) == [
+        "goodput-by-aead.html",
+        "goodput-by-aead.json",
+        "plotly.min.js",
+    ]
+    manifest = json.loads((out / "goodput-by-aead.json").read_text())
+    assert "no Chromium found" in manifest["skipped"]
+    assert list(manifest["files"]) == ["goodput-by-aead.html"]
+    assert "Plotly.newPlot" in saved._repr_mimebundle_()["text/html"]
+
+
+def test_a_browser_that_cannot_start_is_no_error_but_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "chromium"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(Chromium, "find_browser", lambda **_: str(broken))
+    (saved,) = goodput.save(drawn(tmp_path), tmp_path / "figures")
+    assert saved.skipped is not None
+    assert "Chromium" in saved.skipped
+    assert (tmp_path / "figures" / "goodput-by-aead.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
+def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path) -> None:
+    contents = []
+    for folder in ("a", "b"):
+        one = drawn(tmp_path / folder, blocks=3)
+        two = drawn(tmp_path / folder, "header-protection", blocks=3)
+        saved = goodput.save([one, two], tmp_path / folder / "figures")
+        assert [s.skipped for s in saved] == [None, None]
+        contents.append({path.name: path.read_bytes() for s in saved for path in s.files})
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == 10
+    assert contents[0]["goodput-by-aead.pdf"].startswith(b"%PDF-")
+    assert contents[0]["goodput-by-aead.png"].startswith(b"\x89PNG")
+    svg = contents[0]["header-protection.svg"].decode()
+    assert "header protection on" in svg
+    assert "unsupported" in svg

@@ -1,0 +1,250 @@
+"""Reference data: what is packed is byte-stable, small, and gives the tables and figures of what was measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import fakeruns
+from clone import ROOT
+from quicbed.analysis import pairs
+from quicbed.config.model import ConfigError, Project
+from quicbed.figures import goodput
+from quicbed.store import reference, runs
+
+AES = {"cipher": "aes-128-gcm", "aead": "standard", "header_protection": True, "group": "x25519"}
+NOOP = AES | {"aead": "noop", "header_protection": False}
+HANDSHAKE = AES | {"signature": "rsa-2048", "retry": False, "rtt_ms": 0, "initial_size": 1200}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A proof and its capture."""
+
+    slug: str
+    variant: dict[str, Any]
+    size: int
+    id: str = ""
+    status: str = "ok"
+
+
+DOWNLOADS = [
+    Proof("aes-large", AES | {"receive_buffer": 212992}, 3000),
+    Proof("aes-small", AES | {"receive_buffer": 6815744}, 2000),
+    Proof("aes-failed", AES, 10, id="aes-small", status="failed"),
+    Proof("noop", NOOP, 2500),
+]
+HANDSHAKES = [
+    Proof("shown", HANDSHAKE, 900_000),
+    Proof("retry", HANDSHAKE | {"retry": True}, 100),
+    Proof("far", HANDSHAKE | {"rtt_ms": 40}, 100),
+    Proof("other", HANDSHAKE | {"group": "bike-l1"}, 100),
+    Proof("failed", HANDSHAKE, 100, id="shown", status="failed"),
+]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A repository of its own: packing writes below the root."""
+    shutil.copytree(ROOT / "config", tmp_path / "clone" / "config")
+    (tmp_path / "clone" / "workflow").symlink_to(ROOT / "workflow")
+    return Project(tmp_path / "clone", {"experiments": ["mtu"]})
+
+
+def measure(project: Project, proofs: list[Proof]) -> None:
+    """A run for each proof that succeeded, and the proofs; beside these one of another experiment."""
+    kind = "handshake" if proofs is HANDSHAKES else "bulk"
+    measured = []
+    for one in proofs:
+        if one.status == "ok":
+            made = fakeruns.make_run(
+                experiment="mtu",
+                cell={"id": f"cell-{one.slug}", "slug": one.slug, "arm": "main", "label": one.slug, "baseline": None},
+                variant=one.variant,
+                evidence=fakeruns.make_run()["evidence"] | {"proof": one.id or one.slug},
+                workload={"kind": kind, "bytes": 1000, "connections": 1},
+            )
+            fakeruns.write_run(project.raw, made)
+            measured.append(made)
+    fakeruns.write_session(project.raw, "mtu", fakeruns.plan(measured), fakeruns.START)
+    for one in [*proofs, Proof("foreign", AES, 1)]:
+        made = fakeruns.make_run(
+            format=2,
+            experiment="proofs",
+            cell={"id": one.id or one.slug, "slug": one.slug, "arm": "proof", "label": one.slug, "baseline": None},
+            variant=one.variant,
+            block=None,
+            status=one.status,
+            metrics={
+                "client_mean_frame_bytes": 100.0,
+                "server_mean_frame_bytes": 1000.0 + one.size,
+                "goodput_mbps": 90.0,
+                "bytes": 262144,
+                "ttfb_ms": 2.0,
+            },
+            workload={"kind": kind, "bytes": 262144, "connections": 1},
+        )
+        directory = project.raw / "local" / "proofs" / "01234567" / f"{one.slug}.0"
+        directory.mkdir(parents=True)
+        (directory / "run.json").write_text(json.dumps(made), encoding="utf-8")
+        (directory / "capture.pcap").write_bytes(f"{one.slug} ".encode().ljust(one.size, b"."))
+        if kind == "handshake":
+            (directory / "keys.log").write_text(f"# secrets of {one.slug}\n", encoding="utf-8")
+            (directory / "handshakes.json").write_text("[]", encoding="utf-8")
+
+
+def unpack(archive: Path) -> dict[str, bytes]:
+    with tarfile.open(archive, "r:gz") as opened:
+        members = [(member, opened.extractfile(member)) for member in opened]
+        assert [(member.mtime, member.uid, member.gid, member.uname) for member, _ in members] == [
+            (0, 0, 0, "") for _ in members
+        ]
+        assert len({member.name for member, _ in members}) == len(members)
+        return {member.name: file.read() for member, file in members if file}
+
+
+def packed(project: Project) -> dict[str, bytes]:
+    (archive,) = reference.pack(project, ["mtu"])
+    return unpack(archive)
+
+
+def captured(files: dict[str, bytes]) -> set[str]:
+    """Proofs whose captures were packed."""
+    return {name.split("/")[-2].removesuffix(".0") for name in files if name.endswith("/capture.pcap")}
+
+
+@pytest.mark.parametrize("proofs", [DOWNLOADS, HANDSHAKES], ids=["downloads", "handshakes"])
+def test_every_file_is_packed_as_it_is_or_listed_with_its_checksum(project: Project, proofs: list[Proof]) -> None:
+    measure(project, proofs)
+    # a run that is being stored is none yet
+    unfinished = project.raw / "local" / "mtu" / "c0ffee00" / "b0009" / ".slug.0.partial"
+    unfinished.mkdir(parents=True)
+    (unfinished / "client.jsonl").touch()
+    files = packed(project)
+    left_out = {one["file"]: one for one in json.loads(files.pop("left-out.json"))["left_out"]}
+    assert left_out
+    assert not left_out.keys() & files.keys()
+    there = {
+        file.relative_to(project.raw).as_posix(): file.read_bytes()
+        for file in (project.raw / "local").rglob("*")
+        if file.is_file() and not {"foreign.0", unfinished.name} & set(file.parts)
+    }
+    assert left_out.keys() | files.keys() == there.keys()
+    for name, content in there.items():
+        if name in files:
+            assert files[name] == content
+        else:
+            assert left_out[name] == {
+                "file": name,
+                "bytes": len(content),
+                "sha256": hashlib.sha256(content).hexdigest(),
+            }
+
+
+def test_of_downloads_the_smallest_capture_of_each_variant_is_packed(project: Project) -> None:
+    measure(project, DOWNLOADS)
+    assert captured(packed(project)) == {"aes-small", "noop"}
+
+
+@pytest.mark.parametrize(("room", "kept"), [(4500, {"aes-small", "noop"}), (4499, {"aes-small"}), (1999, set())])
+def test_captures_of_downloads_stay_within_their_limit(
+    project: Project, monkeypatch: pytest.MonkeyPatch, room: int, kept: set[str]
+) -> None:
+    measure(project, DOWNLOADS)
+    monkeypatch.setattr(reference, "DOWNLOADS_BYTES", room)
+    assert captured(packed(project)) == kept
+
+
+def test_of_handshakes_those_to_be_shown_are_packed_with_their_secrets(project: Project) -> None:
+    measure(project, HANDSHAKES)
+    files = packed(project)
+    assert captured(files) == {"shown"}
+    assert [name for name in files if name.endswith("/keys.log")] == ["local/proofs/01234567/shown.0/keys.log"]
+    assert len([name for name in files if name.endswith("/handshakes.json")]) == len(HANDSHAKES)
+
+
+def test_what_was_not_captured_needs_no_list(project: Project) -> None:
+    fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1)
+    (archive,) = reference.pack(project, ["aead-goodput"])
+    assert "left-out.json" not in unpack(archive)
+
+
+def test_an_archive_is_the_same_whenever_and_by_whomever_it_is_packed(project: Project) -> None:
+    measure(project, DOWNLOADS)
+    (archive,) = reference.pack(project, ["mtu"])
+    first = archive.read_bytes()
+    for file in project.raw.rglob("*"):
+        os.utime(file, (1, 1))
+        file.chmod(0o700)
+    (archive,) = reference.pack(project, ["mtu"])
+    assert archive.read_bytes() == first
+    assert not list(archive.parent.glob("*.partial"))
+
+
+def test_tables_and_figures_are_those_of_what_was_measured(project: Project) -> None:
+    measure(project, DOWNLOADS)
+    reference.pack(project, ["mtu"])
+    own, shipped = (runs.table(project.raw / name) for name in ("local", "reference"))
+    own = own.filter(pl.col("slug") != "foreign")
+    place = ["source", "origin"]
+    assert runs.problems(shipped) == []
+    assert shipped.drop(place).sort("cell", "slug").equals(own.drop(place).sort("cell", "slug"))
+    drawn = []
+    for table in (own, shipped):
+        campaign, cells = goodput.experiment_table(table, "mtu")
+        drawn.append(pairs.mtu_table(table, campaign, cells))
+    assert drawn[0]["server_mean_frame_bytes"].null_count() == 0
+    assert drawn[1].equals(drawn[0])
+
+
+def test_of_runs_that_were_captured_besides_the_frame_sizes_are_packed(project: Project) -> None:
+    measure(project, DOWNLOADS)
+    run = fakeruns.make_run(
+        experiment="mtu",
+        cell={"id": "besides", "slug": "noop-captured", "arm": "captured", "label": "noop", "baseline": None},
+        variant=NOOP,
+        evidence=fakeruns.make_run()["evidence"] | {"proof": "noop"},
+    )
+    run["metrics"] |= {"client_mean_frame_bytes": 80.0, "server_mean_frame_bytes": 9014.0}
+    (fakeruns.write_run(project.raw, run) / "capture.pcap").write_bytes(b"frames")
+    files = packed(project)
+    left_out = json.loads(files["left-out.json"])["left_out"]
+    assert [one["bytes"] for one in left_out if "noop-captured" in one["file"]] == [6]
+    assert captured(files) == {"aes-small", "noop"}
+    table = runs.table(project.raw / "reference")
+    campaign, cells = goodput.experiment_table(table, "mtu")
+    sizes = pairs.mtu_table(table, campaign, cells)
+    assert dict(sizes.select("label", "frames_arm").rows()) == {
+        "aes-large": "proof",
+        "aes-small": "proof",
+        "noop": "captured",
+    }
+
+
+def test_the_campaign_that_was_worked_on_last_is_packed(project: Project) -> None:
+    fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1, campaign_id="00000000")
+    earlier = fakeruns.START.replace(year=2029)
+    fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1, campaign_id="ffffffff", start=earlier)
+    (archive,) = reference.pack(project, ["aead-goodput"])
+    assert {name.split("/")[2] for name in unpack(archive)} == {"00000000"}
+
+
+def test_an_experiment_that_was_not_measured_is_named(project: Project) -> None:
+    with pytest.raises(ConfigError, match=r"local/mtu: has no measured campaign; run `quicbed measure mtu`"):
+        reference.pack(project, ["mtu"])
+
+
+def test_the_shipped_archives_stay_small(repository: Path) -> None:
+    sizes = {file.name: file.stat().st_size for file in (repository / "raw" / "reference").glob("*.tar.gz")}
+    assert sizes
+    assert max(sizes.values()) < 9_000_000, sizes
+    assert sum(sizes.values()) < 50_000_000, sizes

@@ -1,0 +1,373 @@
+"""The commands of the documents, as written there, on a system where nothing has been installed.
+
+Each runs in a clone of the commit under test inside a minimal Debian, as a visitor who may not become root or as root.
+What measures is cut to a few small downloads through the clone's configuration, not through the commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socketserver
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import bareroot
+from bareroot import USER, BareRoot
+from clone import ROOT
+from quicbed.figures.sheets import Sheet
+
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3000)]
+
+PAGES = ("README.md", "docs/artifact-evaluation.md")
+# Spaces and letters that are not ASCII, as home directories have them.
+PLACE = f"/home/{USER}/Übung mit QUIC/quicbed"
+
+LOOKING = (
+    "make figures",
+    ".venv/bin/python -m quicbed claims",
+    ".venv/bin/python -m quicbed claims fig3-aes-equal",
+    ".venv/bin/python -m quicbed --help",
+)
+DEPOSITING = ("make archive",)
+UNPACKING = ("tar -xzf quicbed-*.tar.gz && cd quicbed-*/", "sha256sum --check --quiet SHA256SUMS && echo complete")
+COMPARING = (
+    "make figures",
+    "diff -r --brief results/reference/tables artifacts/reference/tables && echo same",
+)
+MEASURING = (
+    "make figures",
+    "make setup",
+    ".venv/bin/python -m quicbed doctor",
+    'make all SCALE=tiny CONFIG="experiments=[aead-goodput] libraries=[aioquic,quinn]"',
+    ".venv/bin/python -c 'import json, sys; print(json.dumps(json.load(open(sys.argv[1]))[\"evidence\"], indent=1))' "
+    "raw/local/proofs/*/quinn-noop-*.0/run.json",
+    ".venv/bin/python -m quicbed dissect raw/reference artifacts/captures.parquet",
+    'make test TESTS="tests/unit/wire tests/unit/store tests/unit/analysis"',
+    'make all CONFIG="experiments=[aead-goodput] libraries=[aioquic,quinn]"',
+    "make all",
+    "make test",
+    "make check",
+    "make bench",
+)
+
+
+def words(command: str) -> str:
+    """A command without what a line break in a document adds."""
+    return re.sub(r"\s+", " ", command)
+
+
+@pytest.fixture(scope="module")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
+    """A minimal Debian 12, made once and removed afterwards."""
+    if problem := bareroot.problem():
+        pytest.fail(problem)
+    with bareroot.made(tmp_path_factory.mktemp("bare") / "bookworm", "bookworm") as root:
+        yield root
+
+
+@pytest.fixture(scope="module")
+def visited(debian: BareRoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
+    """A system with a visitor's clone: in it the same command fails for one reason after the other, and then works."""
+    with bareroot.copy(debian, tmp_path_factory.mktemp("visited") / "root") as root:
+        root.clone(ROOT, PLACE, user=USER)
+        yield root
+
+
+def expect(root: BareRoot, command: str, cwd: str, user: str = "root", **how: Any) -> str:
+    """Run a command that has to succeed; returns what it printed. *how* is that of `BareRoot.run`."""
+    done = root.run(command, cwd=cwd, user=user, **how)
+    assert done.code == 0, f"$ {command}\n{done.said[-6000:]}"
+    assert "Traceback" not in done.said, f"$ {command}\n{done.said[-6000:]}"
+    return done.said
+
+
+def stopped(
+    root: BareRoot, says: str, *, command: str = "make figures", cwd: str = PLACE, user: str = USER, **how: Any
+) -> None:
+    """Run a command that set-up has to stop, with one line that has this pattern in it."""
+    done = root.run(command, cwd=cwd, user=user, **how)
+    assert done.code != 0, f"$ {command}\n{done.said[-6000:]}"
+    lines = done.said.splitlines()
+    (error,) = (line for line in lines if line.startswith("set-up: error: "))
+    assert re.search(says, error), error
+    others = [line for line in lines if line is not error and not line.startswith(("set-up: ", "make: "))]
+    assert not others, done.said
+
+
+@contextmanager
+def answering(answer: bytes | None) -> Iterator[str]:
+    """Address of a proxy that has one answer to everything, or that nobody listens at."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(answer or b"")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler, bind_and_activate=False) as server:
+        server.server_bind()
+        if answer is not None:
+            server.server_activate()
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        if answer is not None:
+            server.shutdown()
+
+
+def drawn(results: Path, suffix: str) -> set[str]:
+    """Names of the figures that were drawn in a format."""
+    return {file.stem for file in (results / "figures").glob(f"*.{suffix}")}
+
+
+def test_every_command_of_the_documents_is_run_here_as_it_is_written() -> None:
+    written = {words(command) for page in PAGES for command in bareroot.commands((ROOT / page).read_text("utf-8"))}
+    run = {words(command) for command in (*LOOKING, *DEPOSITING, *UNPACKING, *COMPARING, *MEASURING)}
+    assert written == run
+
+
+# What goes wrong: these come before the test in which everything works, in the same clone.
+
+
+DIRECT = {"http_proxy": "", "https_proxy": ""}
+NO_PACKAGES = "a proxy before it, does not answer with packages: use another network or index, then run the same"
+BAD_PROXY = "the proxy does not work: check http_proxy, https_proxy and what pip and apt are told of proxies, then run"
+
+
+def test_no_network(visited: BareRoot) -> None:
+    says = "the package registry cannot be reached: connect to the network, then run the same command again"
+    stopped(visited, says, prefix=("unshare", "--net"), environment=DIRECT)
+    visited.clone(ROOT, "/srv/quicbed")
+    says = f"Debian packages could not be installed: {says}"
+    alone = {"prefix": ("unshare", "--net"), "environment": DIRECT, "user": "root"}
+    stopped(visited, says, command="make setup", cwd="/srv/quicbed", **alone)
+
+
+@pytest.mark.parametrize(
+    ("answer", "of_apt", "of_pip"),
+    [
+        (None, "cannot be reached.* and check the proxy in http_proxy and https_proxy, then run the same", BAD_PROXY),
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", NO_PACKAGES, BAD_PROXY),
+        (b"\0\x15\x03 nonsense\r\n\r\n", NO_PACKAGES, NO_PACKAGES),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\nLog in", NO_PACKAGES, NO_PACKAGES),
+    ],
+    ids=["is not there", "refuses", "answers nonsense", "answers with a page"],
+)
+def test_a_proxy_that(visited: BareRoot, answer: bytes | None, of_apt: str, of_pip: str) -> None:
+    with answering(answer) as proxy:
+        stopped(visited, of_apt, environment={"http_proxy": proxy, "https_proxy": proxy})
+        stopped(visited, of_pip, environment={"PIP_PROXY": proxy, "PIP_INDEX_URL": "https://packages.example/simple"})
+
+
+@pytest.mark.parametrize(
+    ("size", "says"),
+    [
+        ("size=500m", r"/disk/quicbed: its disk has \d+ MB left, and 1100 MB are needed. Free some, then run"),
+        ("size=2g,nr_inodes=5000", r"room for \d+ more files, and 35000 are needed. Free some, then run the same"),
+    ],
+    ids=["too small", "for too few files"],
+)
+def test_a_clone_on_a_disk_that_is(visited: BareRoot, size: str, says: str) -> None:
+    disk = f'mkdir -p "$root/disk" && mount -t tmpfs -o {size} tmpfs "$root/disk" && cp -a "$root{PLACE}" "$root/disk/"'
+    stopped(visited, says, cwd="/disk/quicbed", before=disk)
+
+
+def test_a_clone_that_nobody_can_write_to(visited: BareRoot) -> None:
+    """No cache in the home directory either, which is on the same disk."""
+    home = f'"$root/home/{USER}"'
+    says = "quicbed/.*: Read-only file system: clone to a directory that can be written"
+    stopped(visited, says, before=f"mount --bind {home} {home} && mount -o remount,bind,ro {home}")
+
+
+def test_a_disk_that_fills_while_packages_are_installed(visited: BareRoot) -> None:
+    venv, left = (visited.directory / f"{PLACE}/{name}".lstrip("/") for name in (".venv", ".left"))
+    shutil.rmtree(venv, ignore_errors=True)
+    venv.mkdir()
+    visited.give(venv, USER)
+    small = f'mount -t tmpfs -o size=60m,uid={bareroot.USER_ID} tmpfs "$root{PLACE}/.venv"'
+    says = "Python packages could not be installed.*: the disk is full: free some, then run the same command again"
+    stopped(visited, says, command="{ make figures; code=$?; cp -a .venv .left; exit $code; }", before=small)
+    # what comes next finds what this one has left
+    assert (left / "bin" / "python").is_symlink()
+    venv.rmdir()
+    left.rename(venv)
+
+
+def test_an_old_python(visited: BareRoot) -> None:
+    """Debian 12 has a Python 3.9: that of PyPy."""
+    place, venv = "/opt/old", visited.directory / f"{PLACE}/.venv".lstrip("/")
+    # without what is to be tried here: a `python3` in a .venv that is not complete, which comes first on the PATH
+    aside = venv.with_name(".aside")
+    if venv.exists():
+        venv.rename(aside)
+    unpack = f"""apt-get update && cd /tmp && apt-get download pypy3 pypy3-lib && mkdir -p {place}/bin &&
+        for package in *.deb; do dpkg-deb --extract $package {place}; done &&
+        printf '#!/bin/sh\nLD_LIBRARY_PATH=$(echo {place}/usr/lib/*-linux-gnu) exec {place}/usr/bin/pypy3 "$@"\n' \
+            > {place}/bin/python3 && chmod +x {place}/bin/python3 && {place}/bin/python3 --version"""
+    assert "Python 3.9." in expect(visited, unpack, "/")
+    old = {"PATH": f"{place}/bin:/usr/bin:/bin", **DIRECT}
+    says = (
+        r"Python 3.11 or newer is needed, .*pypy3 is 3\.9\.\d+. Install one, or name it: make PYTHON=/path/to/python3"
+    )
+    stopped(visited, says, environment=old, before='mount --bind /dev/null "$root/usr/bin/python3.11"')
+    # a newer one under its own name takes over
+    stopped(visited, "cannot be reached", environment=old, prefix=("unshare", "--net"))
+    if aside.exists():
+        shutil.rmtree(venv, ignore_errors=True)
+        aside.rename(venv)
+
+
+# What works.
+
+
+BAD_CHROMIUM = "#!/bin/sh\nkill -SEGV $$\n"
+# What is shipped of the handshake that the notebook shows packet by packet.
+PACKETS = "raw/reference/table2-kem.packets.jsonl"
+SHOWN = {"library": "quiche", "group": "kyber768", "signature": "rsa-2048"}
+
+
+def packets_shipped() -> str:
+    """The notebook's table of the handshake, as the shipped file has it."""
+    head, *handshakes = map(json.loads, (ROOT / PACKETS).read_text(encoding="utf-8").splitlines())
+    (packets,) = (one["packets"] for one in handshakes if SHOWN.items() <= one.items())
+    return Sheet(head["columns"], packets, frozenset({0, 1, 3, 5}))._repr_html_().replace("'", '"')
+
+
+def notebook(results: Path) -> str:
+    """The page of the notebook that shows a handshake."""
+    return (results / "notebooks" / "quantum-of-quic.html").read_text(encoding="utf-8").replace("'", '"')
+
+
+def test_a_visitor_who_may_not_become_root_draws_the_figures_and_makes_the_archive(visited: BareRoot) -> None:
+    root = visited
+    clone = root.directory / PLACE.lstrip("/")
+    refused = root.run("su -c true || test $(id -u) = 0", user=USER)
+    assert refused.code != 0, "the visitor is, or can become, root"
+    # what is made in a changed root may not make any
+    assert root.run("unshare --user true", user=USER).code != 0, "the visitor has user namespaces"
+    for program in ("tshark", "cc", "gcc", "cargo", "go", "chromium", "pip", "pip3", "ip", "tcpdump"):
+        assert root.run(f"command -v {program}", user=USER).code != 0, f"a bare system has {program}"
+
+    said = {command: expect(root, command, PLACE, USER) for command in LOOKING}
+    results = clone / "artifacts" / "reference"
+    figures = drawn(results, "html")
+    assert figures >= {"goodput-by-aead", "header-protection", "ttfb-by-kem", "cpu-shares", "pairwise"}
+    assert not drawn(results, "svg")
+    assert "no Chromium: figures are made as HTML only" in said["make figures"]
+    # the handshake packet by packet comes from data that was dissected where there was tshark
+    assert packets_shipped() in notebook(results)
+    assert (results / "report" / "index.html").stat().st_size > 100_000
+    assert "fig3-aes-equal" in said[".venv/bin/python -m quicbed claims fig3-aes-equal"]
+
+    full = f'mount -t tmpfs -o size=100k,uid={bareroot.USER_ID} tmpfs "$root{PLACE}/artifacts"'
+    done = root.run("make figures", cwd=PLACE, user=USER, before=full)
+    assert done.code != 0
+    assert re.search(r"(?m)^quicbed: .*/runs.parquet: .*No space left on device", done.said), done.said
+    assert "Traceback" not in done.said
+
+    # a home directory that cannot be written, a Chromium that crashes
+    chromium = root.directory / "usr" / "bin" / "chromium"
+    chromium.write_text(BAD_CHROMIUM, encoding="utf-8")
+    chromium.chmod(0o755)
+    home = f'h="$root/home/{USER}"; p="$root{PLACE}"; mount --bind "$h" "$h"; mount --bind "$p" "$p"; '
+    home += 'mount -o remount,bind,ro "$h"'
+    for command in DEPOSITING:
+        told = expect(root, command, PLACE, USER, before=home)
+        assert "home directory '/home/visitor' cannot be written; caches go to build/home" in told
+        assert re.search(rf"(?m)^{len(figures)} figures are HTML only.*: /usr/bin/chromium fails: ", told), told
+    assert drawn(results, "html") == figures
+    chromium.unlink()
+
+    (archive,) = (clone / "artifacts" / "archive").glob("quicbed-*.tar.gz")
+    place = f"/home/{USER}/deposited"
+    target = root.directory / place.lstrip("/")
+    target.mkdir()
+    archive.rename(target / archive.name)
+    root.give(target, USER)
+    unpack, check = UNPACKING
+    assert expect(root, f"{unpack} && {check}", place, USER).endswith("complete\n")
+    (inside,) = (path for path in target.iterdir() if path.is_dir())
+    draw, compare = COMPARING
+    # a small machine, and no home directory; packages are in the cache that the first set-up has filled
+    processor = str(min(os.sched_getaffinity(0)))
+    small = ("taskset", "--cpu-list", processor, "prlimit", f"--as={2 << 30}")
+    (inside / PACKETS).unlink()
+    homeless = {"HOME": "/home/nobody", "PIP_CACHE_DIR": f"/home/{USER}/.cache/pip"}
+    expect(root, draw, f"{place}/{inside.name}", USER, prefix=small, environment=homeless)
+    assert expect(root, compare, f"{place}/{inside.name}", USER) == "same\n"
+    results = inside / "artifacts" / "reference"
+    assert drawn(results, "html") == figures
+    assert packets_shipped() not in notebook(results)
+    what = " with ".join([SHOWN["library"], f"{SHOWN['group']} and {SHOWN['signature']}"])
+    assert f"a handshake of {what}: tshark is missing; install with: apt-get install tshark" in notebook(results)
+
+
+def cut(clone: Path) -> None:
+    """Let the clone's configuration measure little, whatever scale is asked for, and commit that."""
+    config = clone / "config" / "config.yaml"
+    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+    settings |= {"experiments": ["aead-goodput"], "libraries": ["aioquic"], "gate": {"retries": 0}}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    file = clone / "config" / "experiments" / "aead-goodput.yaml"
+    experiment = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for scale in experiment["scales"].values():
+        scale |= {"bytes": 262144, "blocks": 2, "timeout_s": 60}
+        scale.pop("min_blocks", None)
+    file.write_text(yaml.safe_dump(experiment), encoding="utf-8")
+    for line in ("config user.name Test", "config user.email test@example.org", "commit --all --quiet --message Cut"):
+        subprocess.run(["git", "-C", str(clone), *line.split()], check=True)
+
+
+def steps(recipe: str) -> list[str]:
+    """The commands that a recipe for containers runs, without what concerns the image only."""
+    text = (ROOT / recipe).read_text(encoding="utf-8")
+    if recipe == "Containerfile":
+        return re.findall(r"^RUN (.+)$", text, re.MULTILINE)
+    post = text.partition("%post\n")[2].partition("\n%")[0]
+    lines = (line.strip() for line in post.splitlines())
+    return [line for line in lines if line and not line.startswith(("#", "cd ", "chmod "))]
+
+
+def test_recipes_for_containers_take_the_same_steps_from_the_same_system() -> None:
+    assert steps("Containerfile") == steps("quicbed.def")
+    assert steps("Containerfile")[-1] == "make setup"
+    bases = re.findall(r"(?mi)^from:? (?:docker.io/library/)?(\S+)$", (ROOT / "Containerfile").read_text("utf-8"))
+    assert bases == re.findall(r"(?mi)^from: (\S+)$", (ROOT / "quicbed.def").read_text("utf-8"))
+    assert re.fullmatch(r"debian:12-slim@sha256:[0-9a-f]{64}", bases[0])
+
+
+def test_root_draws_builds_measures_and_tests(debian: BareRoot, tmp_path: Path) -> None:
+    place = "/srv/quicbed"
+    # the whole suite would not end within itself; all checks and benchmarks run where everything is built
+    less = {"CHECKS": "ruff snakefmt", "BENCH": "goodput", "PYTEST_ADDOPTS": "-k 'citation_file or shipped_archives'"}
+    with bareroot.copy(debian, tmp_path / "root") as root:
+        clone = root.clone(ROOT, place)
+        cut(clone)
+        said: dict[str, str] = {}
+        for command in MEASURING:
+            said[command] = expect(root, command, place, environment=less)
+            if command == "make figures":
+                results = clone / "artifacts" / "reference"
+                assert drawn(results, "html") == drawn(results, "svg") == drawn(results, "pdf")
+                assert "goodput-by-aead" in drawn(results, "svg")
+                # the containers' recipes, whose last step is the set-up; asked for again, it has nothing to do
+                recipe = "".join(expect(root, step, place) for step in steps("Containerfile"))
+                assert "installing Rust into .toolchains/" in recipe
+                assert "installing Go into .toolchains/" in recipe
+            elif command == "make setup":
+                assert "installing" not in said[command]
+            elif "libraries=[aioquic,quinn]" in command:
+                assert drawn(clone / "artifacts", "svg") == {"goodput-by-aead"}
+                assert (clone / "artifacts" / "report" / "index.html").is_file()
+        proof = said[MEASURING[4]]
+        assert '"payload_in_clear": true' in proof
+        measured = list((clone / "raw" / "local" / "aead-goodput").glob("*/b*/*/run.json"))
+        assert measured
