@@ -55,7 +55,10 @@ def test_begin_and_end_of_an_experiment_are_said_with_times(project: Project, sa
     run(project)
     begins = [line for line in said if "begins" in line]
     assert len(begins) == 1
-    assert re.fullmatch(r"test: begins, 3 blocks: done about (\w{3} )?\d\d:\d\d \(in \d+ s\)", begins[0])
+    done = r"done about (\w{3} )?\d\d:\d\d \(in \d+ s\)"
+    assert re.fullmatch(rf"test: begins, 3 blocks, roughly as on the machine of the reference data: {done}", begins[0])
+    (warmed,) = (line for line in said if "warmed up" in line)
+    assert re.fullmatch(rf"test: warmed up: {done}", warmed)
     assert re.fullmatch(r"test: measured in \d+ s, expected were \d+ s", said[-1])
     measured = [line for line in said if "block " in line]
     assert len(measured) == 18
@@ -75,7 +78,7 @@ def test_while_the_workflow_runs_everything_counts(
     line = outlook.compared(project.root / "logs")
     assert line is not None
     span = r"\d+ (s|min)(, between .* and .*)?"  # ends that read alike are told once
-    assert re.fullmatch(rf"predicted when the builds were over: {span}; it took \d+ s \([+-]\d+ %\)", line)
+    assert re.fullmatch(rf"predicted at (\w{{3}} )?\d\d:\d\d: {span}; it took \d+ s \([+-]\d+ %\)", line)
     monkeypatch.setenv(STARTED, "2")
     assert outlook.compared(project.root / "logs") is None  # it was told by another run of the workflow
 
@@ -95,9 +98,22 @@ def test_only_the_first_prediction_is_kept(tmp_path: Path, monkeypatch: pytest.M
     assert outlook.compared(tmp_path) is None
 
 
-def watched(project: Project) -> Outlook:
+def watched(project: Project, *, whole: bool = False) -> Outlook:
     testbed = FakeTestbed()
-    return Outlook(Campaign(Driver(project, testbed, testbed.facts()), "test"), whole=False)
+    return Outlook(Campaign(Driver(project, testbed, testbed.facts()), "test"), whole=whole)
+
+
+def test_the_prediction_that_is_kept_knows_the_machine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything was measured on it only the machine of the reference data is known."""
+    monkeypatch.setenv(STARTED, "1")
+    kept = project.root / "logs" / outlook.RECORD
+    watched(project, whole=True).begin()
+    assert not kept.exists()
+    run(project)
+    first = kept.read_bytes()
+    monkeypatch.setenv(STARTED, "2")
+    watched(project, whole=True).begin()
+    assert kept.read_bytes() != first
 
 
 def test_runs_on_disk_tell_and_finished_ones_are_not_left(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

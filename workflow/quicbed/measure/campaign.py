@@ -34,6 +34,9 @@ class Watch(Protocol):
     def proving(self, number: int, of: int) -> None:
         """So many proofs of so many are next."""
 
+    def warmed(self) -> None:
+        """The warm-up is over."""
+
     def measuring(self, block: int) -> str:
         """A run of a block is finished; returns what to say behind it."""
 
@@ -193,6 +196,8 @@ class Campaign:
             if not self.warm:
                 self.warm_up(active)
                 self.warm = True
+                if self.watch is not None:
+                    self.watch.warmed()
             for position, cell_id in enumerate(order):
                 cell = by_id.get(cell_id)
                 if cell is None:

@@ -272,8 +272,10 @@ class Outlook:
                     self._learn(others, run)
                     self._shipped.saw(run)
         self._pace = Pace(others, slowdown=self._busy.slowdown)
+        self._known = False
         for run in _past(driver.raw, driver.facts["host_id"]):
             self.saw(run)
+            self._known = True
         if self._whole:
             self._later = list(self._others())
             self._counted = _count(driver.raw)
@@ -401,16 +403,27 @@ class Outlook:
     # ---- saying it -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Say when all will be done, before anything is measured."""
+        """Say when all will be done, before anything is measured: roughly, on a machine that nothing is known of."""
         self._forecast = self.look()
         self._first = self._forecast.experiment
-        if self._forecast.everything is not None:
-            record(self._project.root / "logs", self._forecast.everything)
+        if self._known:
+            self._keep()
         if self._busy.share > self._project.config.gate.max_foreign_cpu:
             say(
                 f"other programs use {100 * self._busy.share:.0f} % of this machine: measuring takes longer beside them"
             )
-        self._say(f"begins, {self._blocks()} blocks")
+        roughly = "" if self._known else ", roughly as on the machine of the reference data"
+        self._say(f"begins, {self._blocks()} blocks{roughly}")
+
+    def warmed(self) -> None:
+        """Proofs and first runs have told how fast this machine is; say when all will be done."""
+        self._forecast, self._looked = self.look(), time.monotonic()
+        self._keep()
+        self._say("warmed up")
+
+    def _keep(self) -> None:
+        if self._forecast.everything is not None:
+            record(self._project.root / "logs", self._forecast.everything)
 
     def proving(self, number: int, of: int) -> None:
         """So many proofs of so many are next."""
@@ -533,7 +546,7 @@ def _when(span: Span) -> str:
 
 
 def record(logs: Path, everything: Span) -> None:
-    """Keep the first prediction of this run of the workflow."""
+    """Keep the first prediction of this run of the workflow that knows the machine."""
     file, started = logs / RECORD, os.environ.get(STARTED, "")
     if (_recorded(file) or {}).get("started") != started:
         now = time.time()
@@ -558,7 +571,7 @@ def compared(logs: Path) -> str | None:
     least, most = told["least"] - told["said"], told["most"] - told["said"]
     between = f", between {duration(least)} and {duration(most)}" if duration(least) != duration(most) else ""
     return (
-        f"predicted when the builds were over: {duration(expected)}{between}; it took {duration(took)} "
+        f"predicted at {clock(-took)}: {duration(expected)}{between}; it took {duration(took)} "
         f"({100 * (expected / took - 1):+.0f} %)"
     )
 
