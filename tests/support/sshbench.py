@@ -1,4 +1,4 @@
-"""The benchmark `ssh` between network namespaces of this machine: `.venv/bin/python tests/support/sshbench.py`, as root."""
+"""The benchmark `ssh` between network namespaces of this machine; to be run as root."""
 
 from __future__ import annotations
 
