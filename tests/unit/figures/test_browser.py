@@ -95,6 +95,20 @@ def test_one_browser_draws_all_figures_of_a_process(tmp_path: Path, monkeypatch:
     assert notebooks.without_images(tmp_path / "figures") is None
 
 
+@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
+def test_images_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
+    figures = [drawn("first"), drawn("second")]
+    figures[0].figure.update_layout(showlegend=True)
+    figures[1].figure.add_scatter(y=[3, 1]).update_layout(width=700, legend={"orientation": "h"})
+    for one in figures:
+        for number, trace in enumerate(one.figure.data):
+            trace.uid = str(number)  # else it is a random one
+    goodput.save(figures, tmp_path / "ahead")
+    goodput.save(figures[::-1], tmp_path / "back")
+    for file in (tmp_path / "ahead").iterdir():
+        assert file.read_bytes() == (tmp_path / "back" / file.name).read_bytes(), file.name
+
+
 DRAWN_AT_EXIT = """
 import plotly.graph_objects as go
 from quicbed.figures import browser

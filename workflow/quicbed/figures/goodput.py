@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import plotly.graph_objects as go
 import polars as pl
@@ -733,7 +734,7 @@ def _write_static(drawn: list[Drawn], directory: Path) -> str | None:
 
 
 def _normalise(path: Path) -> None:
-    """Take out what differs between two renderings of one figure: dates and random ids."""
+    """Take out what differs between two renderings of one figure: dates, random ids and the order of attributes."""
     content = path.read_bytes()
     if path.suffix == ".pdf":
         content = re.sub(rb"(/(?:Creation|Mod)Date) \(D:\d{14}", rb"\1 (D:20000101000000", content)
@@ -741,6 +742,7 @@ def _normalise(path: Path) -> None:
         identity = re.search(rb'id="defs-([0-9a-f]{6})"', content)
         if identity:
             content = content.replace(identity.group(1), b"quicbd")
+        content = ElementTree.canonicalize(content.decode()).encode()
     path.write_bytes(content)
 
 
