@@ -110,8 +110,8 @@ rule table:
     output:
         "tables/runs.parquet",
     shell:
-        "{python:q} -c 'import pathlib, sys; from quicbed.store import runs; "
-        'runs.write_table(pathlib.Path("raw"), pathlib.Path(sys.argv[1]))'
+        "{python:q} -c 'import pathlib, sys; from quicbed.store import details; "
+        'details.write_tables(pathlib.Path("raw"), pathlib.Path(sys.argv[1]))'
         "' {{output:q}}"
 """
 

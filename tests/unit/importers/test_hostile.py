@@ -195,7 +195,7 @@ def test_what_lies_beside_a_run_costs_its_rows_only(rng: random.Random) -> None:
                 (directory / "openings.json").write_bytes(
                     document(rng, [{"t_client_hello": 1, "t_client_one_rtt": 2}] * 2)
                 )
-        details.write(raw, place)
+        details.write_tables(raw, place / "runs.parquet")
         found = details.read(raw)
         origins = set(found.connections["origin"]) | set(found.primitives["origin"])
         told = {line.partition(": ")[0] for line in found.problems}

@@ -23,7 +23,7 @@ from quicbed.figures import goodput
 from quicbed.importers import reading, samples
 from quicbed.report import notebooks
 from quicbed.report import page as report
-from quicbed.store import provenance, runs
+from quicbed.store import details, provenance, runs
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 HANDSHAKE_EXPERIMENTS = ("table2-kem", "table3-signature", "hybrid-cost", "native-handshake", "amplification")
@@ -90,7 +90,7 @@ def make(tmp_path: Path) -> tuple[Path, Path]:
     raw, artifacts = tmp_path / "raw", tmp_path / "artifacts"
     fakeruns.write_campaign(raw, "aead-goodput", blocks=6)
     write_records(raw)
-    table = runs.write_table(raw, artifacts / "tables" / "runs.parquet")
+    table = details.write_tables(raw, artifacts / "tables" / "runs.parquet")
     campaign, cells = goodput.experiment_table(table, "aead-goodput")
     comparison.write_figure_table(cells, "aead-goodput", artifacts / "tables")
     goodput.save(goodput.goodput_by_aead(campaign, cells), artifacts / "figures")

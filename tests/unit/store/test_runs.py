@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed.store import record, runs
+from quicbed.store import details, record, runs
 from quicbed.store.record import RunsError
 
 
@@ -217,11 +217,11 @@ def test_an_archive_without_runs_is_reported(raw: Path) -> None:
 def test_the_same_runs_give_the_same_bytes(raw: Path, tmp_path: Path) -> None:
     fakeruns.write_campaign(raw, "aead-goodput", blocks=3)
     first, second = tmp_path / "a" / "runs.parquet", tmp_path / "b" / "runs.parquet"
-    runs.write_table(raw, first)
-    runs.write_table(raw, second)
+    details.write_tables(raw, first)
+    details.write_tables(raw, second)
     assert first.read_bytes() == second.read_bytes()
     assert pl.read_parquet(first).equals(runs.table(raw))
-    assert [path.name for path in first.parent.iterdir()] == ["runs.parquet"]
+    assert {path.stem for path in first.parent.iterdir()} == {"runs", *details.SCHEMAS}  # nothing half written
 
 
 def test_the_newest_campaign_is_chosen_and_never_mixed(raw: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_table_that_was_written_is_read_where_the_workflow_says_so(
     raw = tmp_path / "raw"
     fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
     file = tmp_path / "tables" / "runs.parquet"
-    whole = runs.write_table(raw, file)
+    whole = details.write_tables(raw, file)
     fakeruns.write_campaign(raw, "header-protection", blocks=1)
     more = runs.table(raw)
     assert len(more) > len(whole)

@@ -34,12 +34,12 @@ import polars as pl
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import CAPTURED
-from quicbed.store import record
+from quicbed.store import record, walk
 from quicbed.store.details import OPENINGS
 from quicbed.store.paths import ARCHIVE_SUFFIX, CAPTURE, KEYS, PORT, RUN_FILE, directories, origin_of
 from quicbed.store.record import Run, RunsError
 from quicbed.store.reference import LEFT_OUT
-from quicbed.store.runs import archived, write_parquet
+from quicbed.store.runs import write_parquet
 from quicbed.wire import handshake, proof, tshark
 from quicbed.wire.pcap import Capture, CaptureError
 
@@ -155,8 +155,7 @@ def problems(table: pl.DataFrame) -> list[dict[str, Any]]:
 def _scan(root: Path, temporary: Path) -> Iterator[_Stored]:
     """Every directory with a capture or with what was read from one; those in archives are unpacked."""
     for path, files in directories(root):
-        run = _content(path / RUN_FILE) if RUN_FILE in files else b""  # the table of runs tells why it cannot be read
-        if {CAPTURE, HANDSHAKES} & set(files) or _is_download(run):
+        if {CAPTURE, HANDSHAKES} & set(files) or (RUN_FILE in files and _is_download(walk.content(path / RUN_FILE))):
             yield _Stored(origin_of(path, root), path)
         if RUN_FILE in files:
             continue
@@ -166,19 +165,12 @@ def _scan(root: Path, temporary: Path) -> Iterator[_Stored]:
                 yield from _unpacked(path / name, origin_of(path / name, root), target)
 
 
-def _content(file: Path) -> bytes:
-    try:
-        return untrusted.read(file)
-    except UntrustedError:
-        return b""
-
-
 def _unpacked(archive: Path, origin: str, target: Path) -> Iterator[_Stored]:
     """As `_scan` for an archive of runs, from which what is needed goes to *target*."""
     found: dict[str, dict[str, bytes]] = {}
     left_out: dict[str, dict[str, Any]] = {}
     try:
-        for directory, name, content in archived(archive, {*_FILES, LEFT_OUT}):
+        for directory, name, content in walk.archived(archive, {*_FILES, LEFT_OUT}):
             if isinstance(content, UntrustedError):
                 yield _Stored(f"{origin}!{directory}", target, problem=f"{name} {content}")
             elif name == LEFT_OUT:
@@ -205,10 +197,10 @@ def _left_out(listed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _is_download(run: bytes) -> bool:
-    """Whether a run.json tells what a capture of a download showed."""
+def _is_download(run: walk.Content) -> bool:
+    """Whether a run.json tells what a capture of a download showed; the table of runs tells why one cannot be read."""
     try:
-        return bool(record.parse(run).evidence.seen)
+        return isinstance(run, bytes) and bool(record.parse(run).evidence.seen)
     except RunsError:
         return False
 

@@ -354,10 +354,9 @@ def _measure(arguments: argparse.Namespace) -> None:
 
 
 def _tables(arguments: argparse.Namespace) -> None:
-    from quicbed.store import details, runs
+    from quicbed.store import details
 
-    runs.write_table(arguments.raw, arguments.output)
-    details.write(arguments.raw, arguments.output.parent)
+    details.write_tables(arguments.raw, arguments.output)
 
 
 def _dissect(arguments: argparse.Namespace) -> None:

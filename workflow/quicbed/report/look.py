@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 from quicbed.base import durable, untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.figures.sheets import Sheet
-from quicbed.store import record
+from quicbed.store import record, walk
 from quicbed.store.paths import ARCHIVE_SUFFIX, CAPTURE, KEYS, PORT, RUN_FILE, directories
 from quicbed.store.record import RunsError
-from quicbed.store.runs import own
 from quicbed.wire import tshark
 from quicbed.wire.tshark import TsharkError
 
@@ -175,8 +174,8 @@ def _shown(content: bytes | UntrustedError) -> Handshake | None:
 def _unpacked(raw: Path, target: Path, wanted: Handshake) -> bool:
     """Copy capture and key log of the handshake to *target*, if they are in a directory below *raw*."""
     for path, files in directories(raw):
-        whole = {RUN_FILE, CAPTURE, KEYS} <= set(files) and _shown(_content(path / RUN_FILE)) == wanted
-        if whole and _copied({name: _content(path / name) for name in (CAPTURE, KEYS)}, target):
+        whole = {RUN_FILE, CAPTURE, KEYS} <= set(files) and _shown(walk.content(path / RUN_FILE)) == wanted
+        if whole and _copied({name: walk.content(path / name) for name in (CAPTURE, KEYS)}, target):
             return True
     return False
 
@@ -196,7 +195,9 @@ def _handshakes(archive: Path) -> dict[str, Handshake]:
                 found[str(PurePosixPath(path).parent)] = one
     except UntrustedError:
         return {}
-    return {place: found[place] for place in own(found.keys()) if {f"{place}/{CAPTURE}", f"{place}/{KEYS}"} <= names}
+    return {
+        place: found[place] for place in walk.own(found.keys()) if {f"{place}/{CAPTURE}", f"{place}/{KEYS}"} <= names
+    }
 
 
 def _extract(archive: Path, place: str, target: Path) -> bool:
@@ -209,13 +210,6 @@ def _extract(archive: Path, place: str, target: Path) -> bool:
 def _from_archive(archive: Path, target: Path, wanted: Handshake) -> bool:
     """As `_unpacked` of an archive."""
     return any(_extract(archive, place, target) for place, one in _handshakes(archive).items() if one == wanted)
-
-
-def _content(file: Path) -> bytes | UntrustedError:
-    try:
-        return untrusted.read(file)
-    except UntrustedError as error:
-        return error
 
 
 def _copied(found: Mapping[str, bytes | UntrustedError], target: Path) -> bool:

@@ -8,7 +8,7 @@ of the runs that succeeded, and name the run by its origin.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,17 @@ from polars.exceptions import PolarsError
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import PRIMITIVES
-from quicbed.store import record
-from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
+from quicbed.store import provenance, runs, walk
+from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run, RunsError
-from quicbed.store.runs import archived, collected, own, read_parquet, write_parquet
+from quicbed.store.runs import collected, read_parquet, write_parquet
+from quicbed.store.walk import Files
 
 FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
 OPENINGS = "openings.json"
 """Beside these where a run's times are taken from its capture."""
 WANTED = frozenset({RUN_FILE, *FILES, OPENINGS})
 
-Files = Mapping[str, bytes | UntrustedError]
-"""Contents of the files of a run by name, or why one cannot be read."""
 
 _RUN: dict[str, pl.DataType] = dict.fromkeys(
     ["testbed", "experiment", "campaign", "library", "build", "arm", "cell", "origin"], pl.String()
@@ -109,7 +108,13 @@ SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "handshakes": HANDSHAKES,
     "unread": {"problem": pl.String()},
 }
-"""Columns of the files that `write` makes, by their names."""
+"""Columns of the files that `write_tables` makes, by their names."""
+
+_ORDERS = {
+    "connections": ["origin", "index"],
+    "primitives": ["origin", "kind", "name", "operation"],
+    "handshakes": ["origin", "index"],
+}
 
 
 @dataclass(frozen=True)
@@ -135,33 +140,61 @@ def read(root: Path) -> Details:
 
 
 def _read(root: Path) -> Details:
-    connections: list[pl.DataFrame] = []
-    primitives: list[pl.DataFrame] = []
-    handshakes: list[pl.DataFrame] = []
-    problems: list[str] = []
-    for origin, files in _scan(root, problems):
-        try:
-            run = record.parse(_file(files, RUN_FILE))
-            if run.status != "ok":
+    found = Collected()
+    for place in walk.walk(root, WANTED):
+        found.add(place, runs.read(place))
+    return found.details()
+
+
+class Collected:
+    """What lies beside runs, as it is read place by place."""
+
+    def __init__(self) -> None:
+        self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in _ORDERS}
+        self._problems: list[str] = []
+
+    def add(self, place: walk.Place, told: Iterable[tuple[str, Run | RunsError]]) -> None:
+        """What lies beside the runs of a place, which are *told* (`quicbed.store.runs.read`)."""
+        if place.is_archive and place.damage is not None:
+            self._problems.append(f"{place.origin}: damaged archive: {place.damage}")
+        for origin, run in told:
+            if origin not in place.runs:
                 continue
-            kind = run.workload.kind
-            if kind == PRIMITIVES:
-                primitives.append(_frame(_primitives(origin, run, files), PRIMITIVE_TIMES))
-            elif kind == "handshake" and run.cell.arm == "proof":
-                handshakes.append(_frame(_handshakes(origin, run, files), HANDSHAKES))
-            elif kind == "handshake" and run.block is not None:
-                connections.append(_frame(_connections(origin, run, files), CONNECTIONS))
-        except KeyError as error:
-            problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {error} is missing")
-        except (ValueError, TypeError, AttributeError, IndexError, ArithmeticError, PolarsError) as error:
-            text = untrusted.shown(str(error).partition("\n")[0])
-            problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {type(error).__name__}: {text}")
-    return Details(
-        pl.concat([_frame([], CONNECTIONS), *connections]).sort("origin", "index"),
-        pl.concat([_frame([], PRIMITIVE_TIMES), *primitives]).sort("origin", "kind", "name", "operation"),
-        pl.concat([_frame([], HANDSHAKES), *handshakes]).sort("origin", "index"),
-        problems,
-    )
+            try:
+                if isinstance(run, RunsError):
+                    raise run
+                name, rows = _beside(origin, run, place.runs[origin])
+                if name is not None:
+                    self._frames[name].append(_frame(rows, SCHEMAS[name]))
+            except KeyError as error:
+                self._problems.append(f"{origin}: what lies beside {RUN_FILE} cannot be read: {error} is missing")
+            except (ValueError, TypeError, AttributeError, IndexError, ArithmeticError, PolarsError) as error:
+                text = untrusted.shown(str(error).partition("\n")[0])
+                self._problems.append(
+                    f"{origin}: what lies beside {RUN_FILE} cannot be read: {type(error).__name__}: {text}"
+                )
+
+    def details(self) -> Details:
+        """The tables of all places so far."""
+        frames = {
+            name: pl.concat([_frame([], SCHEMAS[name]), *found]).sort(_ORDERS[name])
+            for name, found in self._frames.items()
+        }
+        return Details(**frames, problems=self._problems)
+
+
+def _beside(origin: str, run: Run, files: Files) -> tuple[str | None, list[dict[str, Any]]]:
+    """Which table what lies beside a run belongs to, and its rows there; None for a run that has nothing of these."""
+    kind = run.workload.kind
+    if run.status != "ok":
+        return None, []
+    if kind == PRIMITIVES:
+        return "primitives", _primitives(origin, run, files)
+    if kind == "handshake" and run.cell.arm == "proof":
+        return "handshakes", _handshakes(origin, run, files)
+    if kind == "handshake" and run.block is not None:
+        return "connections", _connections(origin, run, files)
+    return None, []
 
 
 def _frame(rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -169,44 +202,26 @@ def _frame(rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> pl.Dat
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def write(raw: Path, directory: Path) -> None:
-    """Write the three tables, and what could not be read, as Parquet files into *directory* (names of `SCHEMAS`)."""
-    found = _read(raw)
-    tables = {"connections": found.connections, "primitives": found.primitives, "handshakes": found.handshakes}
+def write_tables(raw: Path, out: Path) -> pl.DataFrame:
+    """Write the table of the runs below *raw* to the Parquet file *out*, and these tables beside it; returns the first.
+
+    Every archive is read once.
+    """
+    rows: list[dict[str, Any]] = []
+    campaigns, beside = provenance.Found(), Collected()
+    for place in walk.walk(raw, WANTED, records=True):
+        told = list(runs.read(place))
+        rows += [runs.values_of(origin, run) for origin, run in told]
+        campaigns.add(place)
+        beside.add(place, told)
+    table = runs.tabled(rows, campaigns)
+    write_parquet(table, out)
+    found = beside.details()
+    tables = {name: getattr(found, name) for name in _ORDERS}
     tables["unread"] = pl.DataFrame({"problem": found.problems}, schema=SCHEMAS["unread"])
     for name, frame in tables.items():
-        write_parquet(frame, directory / f"{name}.parquet")
-
-
-def _scan(root: Path, problems: list[str]) -> Iterator[tuple[str, Files]]:
-    """Every directory with a run.json, in archives too: its origin and the files of interest in it."""
-    if not root.is_dir():
-        raise RunsError(f"{root}: no such directory of runs; measure first or name another")
-    for path, names in directories(root):
-        if RUN_FILE in names:
-            yield origin_of(path, root), {name: _content(path / name) for name in sorted(WANTED.intersection(names))}
-            continue
-        for name in names:
-            if name.endswith(ARCHIVE_SUFFIX):
-                yield from _scan_archive(path / name, origin_of(path / name, root), problems)
-
-
-def _content(file: Path) -> bytes | UntrustedError:
-    try:
-        return untrusted.read(file)
-    except UntrustedError as error:
-        return error
-
-
-def _scan_archive(path: Path, origin: str, problems: list[str]) -> Iterator[tuple[str, Files]]:
-    found: dict[str, dict[str, bytes | UntrustedError]] = {}
-    try:
-        for directory, name, content in archived(path, WANTED):
-            found.setdefault(directory, {})[name] = content
-    except UntrustedError as error:
-        problems.append(f"{origin}: damaged archive: {error}")
-    for directory in own({directory for directory, files in found.items() if RUN_FILE in files}):
-        yield f"{origin}!{directory}", found[directory]
+        write_parquet(frame, out.with_name(f"{name}.parquet"))
+    return table
 
 
 def _file(files: Files, name: str) -> bytes:

@@ -7,8 +7,6 @@ so that they travel with the runs, also in the archives of the reference data.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -16,11 +14,8 @@ from typing import Any
 
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
-from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
-
-CAMPAIGN_FILE = "campaign.json"
-RECORDS = ("sessions", "builds")
-"""Directories beside it with a file each for every session and build."""
+from quicbed.store import walk
+from quicbed.store.walk import CAMPAIGN_FILE
 
 
 @dataclass(frozen=True)
@@ -58,50 +53,28 @@ class Campaign:
         return None if newest is None else self.plans[newest]
 
 
+class Found:
+    """Campaigns that left records, by origin."""
+
+    def __init__(self) -> None:
+        self._campaigns: dict[str, Campaign] = {}
+
+    def add(self, place: walk.Place) -> None:
+        """The records of a place; damage is told with its runs."""
+        for path, content in place.records.items():
+            _add(self._campaigns, place.prefix, path, content)
+
+    def sorted(self) -> list[Campaign]:
+        """The campaigns in the order of their origins."""
+        return [self._campaigns[origin] for origin in sorted(self._campaigns)]
+
+
 def campaigns(raw: Path, experiment: str = "") -> list[Campaign]:
     """All campaigns below *raw*, or of one experiment there, that left records, sorted by origin."""
-    found: dict[str, Campaign] = {}
-    for path, files in directories(raw / experiment):
-        if RUN_FILE in files:
-            continue  # what a program left there is no record
-        for name in files:
-            if name.endswith(ARCHIVE_SUFFIX):
-                prefix = origin_of(path / name, raw) + "!"
-                for place, content in _members(path / name):
-                    _add(found, prefix, place, content)
-        if CAMPAIGN_FILE in files:
-            for file in _records(path):
-                _add(found, "", PurePosixPath(origin_of(file, raw)), _content(file))
-    return [found[origin] for origin in sorted(found)]
-
-
-def _records(campaign: Path) -> Iterator[Path]:
-    yield campaign / CAMPAIGN_FILE
-    for kind in RECORDS:
-        if not (campaign / kind).is_symlink():
-            yield from sorted((campaign / kind).glob("*.json"))
-
-
-def _content(file: Path) -> bytes | UntrustedError:
-    try:
-        return untrusted.read(file)
-    except UntrustedError as error:
-        return error
-
-
-def _members(archive: Path) -> Iterator[tuple[PurePosixPath, bytes | UntrustedError]]:
-    """JSON files of an archive that are records; `quicbed.store.runs` reports damaged archives."""
-
-    def wanted(path: PurePosixPath) -> bool:
-        if path.name in (CAMPAIGN_FILE, RUN_FILE):
-            return True
-        return path.parent.name in RECORDS and path.suffix == ".json"
-
-    found: dict[PurePosixPath, bytes | UntrustedError] = {}
-    with contextlib.suppress(UntrustedError):
-        found.update((PurePosixPath(path), content) for path, content in untrusted.packed(archive, wanted))
-    runs = {path.parent for path in found if path.name == RUN_FILE}
-    yield from (one for one in found.items() if runs.isdisjoint(one[0].parents))
+    found = Found()
+    for place in walk.walk(raw, (), experiment=experiment, records=True):
+        found.add(place)
+    return found.sorted()
 
 
 def _add(found: dict[str, Campaign], prefix: str, path: PurePosixPath, content: bytes | UntrustedError) -> None:

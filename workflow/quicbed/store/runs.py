@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Container, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -18,11 +18,11 @@ from typing import Any
 
 import polars as pl
 
-from quicbed.base import durable, untrusted
+from quicbed.base import durable
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS
-from quicbed.store import provenance, record
-from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
+from quicbed.store import provenance, record, walk
+from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import ROLES, Run, RunsError
 
 RAW_VARIABLE, TABLE_VARIABLE = "QUICBED_RAW", "QUICBED_TABLE"
@@ -217,54 +217,24 @@ _VALUES = {column.name: attrgetter(column.key) for column in COLUMNS}
 
 
 def scan(root: Path, experiment: str = "") -> Iterator[tuple[str, Run | RunsError]]:
-    """Every run below *root* with its origin, in the order of the paths.
+    """Every run below *root* (see `walk.walk`) with its origin, in the order of the paths.
 
-    *root* is ``raw``, one testbed's directory in it, where *experiment* may limit it to one, or ``raw/reference``. A
-    run that cannot be read comes as a `RunsError`. In the origin of a run in an archive, ``!`` separates the path of
-    the archive from the path in it.
+    A run that cannot be read comes as a `RunsError`, and so does what is damaged.
     """
-    if not (root / experiment).is_dir():
-        raise RunsError(f"{root / experiment}: no such directory of runs; measure first or name another")
-    refused: list[OSError] = []
-    for path, files in directories(root / experiment, refused):
-        if RUN_FILE in files:
-            yield origin_of(path, root), _load(path / RUN_FILE)
-            continue
-        for name in files:
-            if name.endswith(ARCHIVE_SUFFIX):
-                yield from _scan_archive(path / name, origin_of(path / name, root))
-    for error in refused:
-        yield origin_of(Path(error.filename), root), RunsError(f"directory that cannot be read: {error.strerror}")
+    for place in walk.walk(root, {RUN_FILE}, experiment=experiment):
+        yield from read(place)
 
 
-def archived(archive: Path, names: Container[str]) -> Iterator[tuple[str, str, bytes | UntrustedError]]:
-    """Directory, name and content of the files of these *names* in an archive of runs, as `untrusted.packed`."""
-    for path, content in untrusted.packed(archive, lambda path: path.name in names):
-        directory, _, name = path.rpartition("/")
-        yield directory or ".", name, content
-
-
-def own(directories: Set[str]) -> list[str]:
-    """Those *directories* of runs in an archive that are not within another one, sorted."""
-    return sorted(
-        one for one in directories if not any(str(parent) in directories for parent in PurePosixPath(one).parents)
-    )
-
-
-def _scan_archive(path: Path, origin: str) -> Iterator[tuple[str, Run | RunsError]]:
-    found: dict[str, Run | RunsError] = {}
-    damage = None
-    try:
-        for directory, _, content in archived(path, {RUN_FILE}):
-            found[directory] = _told(content) if isinstance(content, UntrustedError) else _run(content)
-    except UntrustedError as error:
-        damage = RunsError(f"damaged archive, {len(found)} runs read: {error}")
-    if not found and damage is None:
-        damage = RunsError(f"archive without a {RUN_FILE}")
-    if damage is not None:
-        yield origin, damage
-    for directory in own(found.keys()):
-        yield f"{origin}!{directory}", found[directory]
+def read(place: walk.Place) -> Iterator[tuple[str, Run | RunsError]]:
+    """The runs of a place, as `scan`."""
+    if place.damage is not None:
+        many = f"damaged archive, {len(place.runs)} runs read: " if place.is_archive else ""
+        yield place.origin, RunsError(f"{many}{place.damage}")
+    elif place.is_archive and not place.runs:
+        yield place.origin, RunsError(f"archive without a {RUN_FILE}")
+    for origin, files in place.runs.items():
+        content = files[RUN_FILE]
+        yield origin, _told(content) if isinstance(content, UntrustedError) else _run(content)
 
 
 def _told(error: UntrustedError) -> RunsError:
@@ -274,13 +244,6 @@ def _told(error: UntrustedError) -> RunsError:
 def _run(content: bytes) -> Run | RunsError:
     try:
         return record.parse(content)
-    except RunsError as error:
-        return error
-
-
-def _load(file: Path) -> Run | RunsError:
-    try:
-        return record.read(file)
     except RunsError as error:
         return error
 
@@ -334,27 +297,37 @@ def table(root: Path, experiment: str = "") -> pl.DataFrame:
     """
     if not experiment and (made := collected(root)) is not None:
         return read_parquet(made, SCHEMA)
-    rows: list[dict[str, Any]] = []
-    records = list(scan(root, experiment))
-    plans = {campaign.origin: campaign.plan for campaign in provenance.campaigns(root, experiment)}
-    for origin, run in records:
-        try:
-            if isinstance(run, RunsError):
-                raise run
-            values = row(origin, run)
-            # <campaign>/<block, excluded or warm-up>/<run>
-            plan = plans.get(PurePosixPath(origin).parent.parent.as_posix())
-            rows.append(values | (_planned(plan, values["cell"]) if plan else {}))
-        except RunsError as error:
-            rows.append(
-                {
-                    "status": UNREADABLE,
-                    "reason": str(error),
-                    "contaminated": False,
-                    "source": origin.partition("!")[0],
-                    "origin": origin,
-                }
-            )
+    told, campaigns = [], provenance.Found()
+    for place in walk.walk(root, {RUN_FILE}, experiment=experiment, records=True):
+        told += [values_of(origin, run) for origin, run in read(place)]
+        campaigns.add(place)
+    return tabled(told, campaigns)
+
+
+def values_of(origin: str, run: Run | RunsError) -> dict[str, Any]:
+    """The row of one run, but for what is planned; of one that cannot be read, why."""
+    try:
+        if isinstance(run, RunsError):
+            raise run
+        return row(origin, run)
+    except RunsError as error:
+        return {
+            "status": UNREADABLE,
+            "reason": str(error),
+            "contaminated": False,
+            "source": origin.partition("!")[0],
+            "origin": origin,
+        }
+
+
+def tabled(rows: Sequence[dict[str, Any]], campaigns: provenance.Found) -> pl.DataFrame:
+    """The table of runs, from their rows (`values_of`) and the records of their campaigns."""
+    plans = {campaign.origin: campaign.plan for campaign in campaigns.sorted()}
+    for values in rows:
+        # <campaign>/<block, excluded or warm-up>/<run>
+        plan = plans.get(PurePosixPath(values["origin"]).parent.parent.as_posix())
+        if plan and values["status"] != UNREADABLE:
+            values.update(_planned(plan, values["cell"]))
     complete = [{name: values.get(name) for name in SCHEMA} for values in rows]
     return pl.DataFrame(complete, schema=SCHEMA, orient="row").sort(SORT, nulls_last=True)
 
@@ -394,13 +367,6 @@ def problems(table: pl.DataFrame) -> list[str]:
     """One line for every file that could not be read, naming it."""
     bad = table.filter(pl.col("status") == UNREADABLE).select("origin", "reason")
     return [f"{origin}: {reason}" for origin, reason in bad.rows()]
-
-
-def write_table(raw: Path, out: Path) -> pl.DataFrame:
-    """Read the runs below *raw* and write them to the Parquet file *out*."""
-    runs = table(raw)
-    write_parquet(runs, out)
-    return runs
 
 
 _ROOM_BYTES = 16 << 20

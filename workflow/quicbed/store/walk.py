@@ -1,0 +1,122 @@
+"""What lies below a directory of runs, in directories and in archives: the one place that walks there.
+
+What is found are other people's files: names, contents and archives may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from quicbed.base import untrusted
+from quicbed.base.untrusted import UntrustedError
+from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
+from quicbed.store.record import RunsError
+
+Content = bytes | UntrustedError
+"""Of a file, or why it cannot be read."""
+Files = Mapping[str, Content]
+"""By name."""
+
+CAMPAIGN_FILE = "campaign.json"
+RECORDS = ("sessions", "builds")
+"""Directories beside it with a file each for every session and build."""
+
+
+@dataclass
+class Place:
+    """A directory or an archive, and what was wanted of it."""
+
+    origin: str
+    runs: dict[str, Files] = field(default_factory=dict)
+    """By origin, in the order of the paths. In the origin of a run in an archive, ``!`` separates the path of the
+    archive from the path in it."""
+    prefix: str = ""
+    """What the origins begin with, of what is in an archive."""
+    records: dict[PurePosixPath, Content] = field(default_factory=dict)
+    """Files of campaigns (`CAMPAIGN_FILE`, `RECORDS`) by their origins, without the prefix."""
+    damage: str | None = None
+    """Why there may be more than was found."""
+    is_archive: bool = False
+
+
+def walk(root: Path, names: Container[str], *, experiment: str = "", records: bool = False) -> Iterator[Place]:
+    """The runs below *root*, of each the files with these *names*; with *records* those of campaigns too.
+
+    *root* is ``raw``, one testbed's directory in it, where *experiment* may limit it to one, or ``raw/reference``.
+    Raises RunsError where there is no such directory.
+    """
+    if not (root / experiment).is_dir():
+        raise RunsError(f"{root / experiment}: no such directory of runs; measure first or name another")
+    refused: list[OSError] = []
+    for path, files in directories(root / experiment, refused):
+        origin = origin_of(path, root)
+        if RUN_FILE in files:
+            yield Place(origin, {origin: {name: content(path / name) for name in files if name in names}})
+            continue
+        for name in files:
+            if name.endswith(ARCHIVE_SUFFIX):
+                yield packed(path / name, origin_of(path / name, root), names, records=records)
+        if records and CAMPAIGN_FILE in files:
+            found = {PurePosixPath(origin_of(file, root)): content(file) for file in _records(path)}
+            yield Place(origin, records=found)
+    for error in refused:
+        told = f"directory that cannot be read: {error.strerror}"
+        yield Place(origin_of(Path(error.filename), root), damage=told)
+
+
+def content(file: Path) -> Content:
+    """Of a file that may be anything."""
+    try:
+        return untrusted.read(file)
+    except UntrustedError as error:
+        return error
+
+
+def _records(campaign: Path) -> Iterator[Path]:
+    yield campaign / CAMPAIGN_FILE
+    for kind in RECORDS:
+        if not (campaign / kind).is_symlink():
+            yield from sorted((campaign / kind).glob("*.json"))
+
+
+def _is_record(path: PurePosixPath) -> bool:
+    return path.name == CAMPAIGN_FILE or (path.parent.name in RECORDS and path.suffix == ".json")
+
+
+def packed(archive: Path, origin: str, names: Container[str], *, records: bool = False) -> Place:
+    """What an archive of runs holds."""
+    place = Place(origin, prefix=f"{origin}!", is_archive=True)
+    files: dict[str, dict[str, Content]] = {}
+    others: dict[PurePosixPath, Content] = {}
+
+    def wanted(path: PurePosixPath) -> bool:
+        return path.name == RUN_FILE or path.name in names or (records and _is_record(path))
+
+    try:
+        for name, found in untrusted.packed(archive, wanted):
+            path = PurePosixPath(name)
+            if path.name == RUN_FILE or path.name in names:
+                files.setdefault(str(path.parent), {})[path.name] = found
+            else:
+                others[path] = found
+    except UntrustedError as error:
+        place.damage = str(error)
+    runs = {directory for directory, beside in files.items() if RUN_FILE in beside}
+    place.runs = {f"{origin}!{one}": files[one] for one in own(runs)}
+    # what a program left in a run's directory is no record
+    place.records = {path: found for path, found in others.items() if runs.isdisjoint(map(str, path.parents))}
+    return place
+
+
+def archived(archive: Path, names: Container[str]) -> Iterator[tuple[str, str, Content]]:
+    """Directory, name and content of the files of these *names* in an archive of runs, as `untrusted.packed`."""
+    for path, found in untrusted.packed(archive, lambda path: path.name in names):
+        directory, _, name = path.rpartition("/")
+        yield directory or ".", name, found
+
+
+def own(found: Set[str]) -> list[str]:
+    """Those directories of runs in an archive that are not within another one, sorted."""
+    return sorted(one for one in found if not any(str(parent) in found for parent in PurePosixPath(one).parents))
