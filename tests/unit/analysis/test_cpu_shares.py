@@ -82,8 +82,8 @@ class Campaign:
                 directories.append(directory)
         return directories
 
-    def shares(self) -> cpu_shares.Measured:
-        return cpu_shares.measured(runs.table(self.raw), self.raw, self.root)
+    def shares(self) -> cpu_shares.Profiled:
+        return cpu_shares.profiled(runs.table(self.raw), self.raw, self.root)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
     return Campaign(tmp_path)
 
 
-def row(found: cpu_shares.Measured, library: str, label: str, role: str, category: str) -> dict[str, Any]:
+def row(found: cpu_shares.Profiled, library: str, label: str, role: str, category: str) -> dict[str, Any]:
     (only,) = found.shares.filter(
         (pl.col("library") == library)
         & (pl.col("label") == label)
@@ -103,7 +103,7 @@ def row(found: cpu_shares.Measured, library: str, label: str, role: str, categor
     return only
 
 
-def problems(found: cpu_shares.Measured) -> set[tuple[str, str, str]]:
+def problems(found: cpu_shares.Profiled) -> set[tuple[str, str, str]]:
     failed = found.shares.filter(pl.col("problem").is_not_null())
     return set(failed.select("library", "label", "problem").rows())
 
@@ -151,7 +151,7 @@ def test_one_block_has_no_interval(campaign: Campaign) -> None:
     only = row(found, "quinn", AES, "client", "packet-protection")
     assert (only["share"], only["low"], only["high"], only["blocks"]) == (pytest.approx(0.2), None, None, 1)
     assert ["AES-128-GCM", "quinn", "20.00", "3.00", "25.00", "3.00"] in [
-        list(shown[:6]) for shown in cpu_figures.printed(found.shares).rows
+        list(shown[:6]) for shown in cpu_figures.table_i(found.shares).rows
     ]
 
 
@@ -159,7 +159,7 @@ def test_an_archive_gives_the_same_shares_as_the_tree(campaign: Campaign) -> Non
     campaign.measure()
     tree = campaign.shares()
     archive = fakeruns.archive(campaign.raw, "local", cpu_shares.EXPERIMENT, campaign.raw / "reference" / "c.tar.gz")
-    packed = cpu_shares.measured(runs.table(archive.parent), archive.parent, campaign.root)
+    packed = cpu_shares.profiled(runs.table(archive.parent), archive.parent, campaign.root)
     assert packed.shares.equals(tree.shares)
     assert packed.stacks == tree.stacks
 
@@ -273,24 +273,24 @@ def test_a_category_that_stacks_do_not_show_has_a_reason_instead_of_a_share(camp
     shown = (pl.col("library") == "quinn") & (pl.col("label") == AES) & (pl.col("role") == "client")
     assert found.shares.filter(shown)["share"].sum() == pytest.approx(1)
     assert "quinn shows no application: perf sees the interpreter." in caption(cpu_figures.stacked(found))
-    assert cpu_figures.printed(found.shares).notes == []
+    assert cpu_figures.table_i(found.shares).notes == []
 
 
 # ---- the shipped data ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> cpu_shares.Measured:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> cpu_shares.Profiled:
     """What the mappings in config/symbols/ make of the reference data."""
     raw = tmp_path_factory.mktemp("reference") / "raw" / "reference"
     raw.mkdir(parents=True)
     archive = f"{cpu_shares.EXPERIMENT}.tar.gz"
     (raw / archive).symlink_to(ROOT / "raw" / "reference" / archive)
-    return cpu_shares.measured(runs.table(raw), raw, ROOT)
+    return cpu_shares.profiled(runs.table(raw), raw, ROOT)
 
 
 def test_less_than_a_tenth_of_the_reference_data_is_uncategorised_in_every_library(
-    reference: cpu_shares.Measured,
+    reference: cpu_shares.Profiled,
 ) -> None:
     planned = comparison.figure_table(reference.campaign).filter(pl.col("unsupported").is_null())
     assert {cell for cell, _ in reference.stacks} == set(planned["cell"]), "no cell failed, and every mapping was read"
@@ -315,7 +315,7 @@ LEFT_MORE = {("openssl", "server", NOOP): 0.8}
 
 @pytest.mark.parametrize("label", LEFT)
 def test_packet_protection_falls_in_the_reference_data_as_in_table_i(
-    reference: cpu_shares.Measured, label: str
+    reference: cpu_shares.Profiled, label: str
 ) -> None:
     """How far, claims say of the paper's libraries; the copy that a cipher would have made stays with some NOOPs."""
     protection = reference.shares.filter((pl.col("category") == "packet-protection") & pl.col("share").is_not_null())
@@ -337,7 +337,7 @@ def test_packet_protection_falls_in_the_reference_data_as_in_table_i(
 
 def test_table_i_has_the_measured_shares_beside_the_published_ones(campaign: Campaign) -> None:
     campaign.measure()
-    table = cpu_figures.printed(campaign.shares().shares, TITLES)
+    table = cpu_figures.table_i(campaign.shares().shares, TITLES)
     rows = {(shown[0], shown[1]): list(shown[2:]) for shown in table.rows}
     half = 50 * np.diff(statistics.mean_interval(np.array([0.20, 0.21, 0.22, 0.23, 0.24])))[0]
     published_of_quiche = ["15.30", "2.45", "14.75", "0.92"]
@@ -366,7 +366,7 @@ def test_a_library_without_a_variant_is_a_note_and_no_empty_row(campaign: Campai
         return run | {"status": "failed", "reason": "quinn has no NOOP AEAD", "metrics": {}}
 
     campaign.measure(refuse)
-    table = cpu_figures.printed(campaign.shares().shares)
+    table = cpu_figures.table_i(campaign.shares().shares)
     assert (NOOP, "quinn") not in {(shown[0], shown[1]) for shown in table.rows}
     assert (NOOP, "quiche") in {(shown[0], shown[1]) for shown in table.rows}
     assert table.notes == ["NOOP: quinn has no NOOP AEAD"]
@@ -381,13 +381,13 @@ def test_table_i_is_of_libraries_with_themselves(campaign: Campaign) -> None:
     campaign.measure(cross)
     shares = campaign.shares().shares
     assert set(shares.select("client_library", "server_library").rows()) == {("quiche", "quiche"), ("quinn", "quiche")}
-    assert "quinn" not in {shown[1] for shown in cpu_figures.printed(shares).rows}
+    assert "quinn" not in {shown[1] for shown in cpu_figures.table_i(shares).rows}
 
 
 def test_table_i_is_written_for_papers_too(campaign: Campaign, tmp_path: Path) -> None:
     campaign.measure()
     shares = campaign.shares().shares
-    handshake_tables.write(cpu_figures.printed(shares, TITLES), shares, "cpu-shares", tmp_path / "tables")
+    handshake_tables.write(cpu_figures.table_i(shares, TITLES), shares, "cpu-shares", tmp_path / "tables")
     latex = (tmp_path / "tables" / "cpu-shares.tex").read_text()
     assert "quiche & 22.00 $\\pm$" in latex
     assert "\\multicolumn{4}{c}{published}" in latex
@@ -473,7 +473,7 @@ def test_figures_of_a_campaign_without_any_sample_are_empty_and_say_so(campaign:
         cpu_figures.stacked(found)
     )
     assert cpu_figures.flames(found, campaign.root) == []
-    assert {shown[1] for shown in cpu_figures.printed(found.shares, TITLES).rows} == {"LSQUIC", "MsQuic", "quiche"}
+    assert {shown[1] for shown in cpu_figures.table_i(found.shares, TITLES).rows} == {"LSQUIC", "MsQuic", "quiche"}
 
 
 def test_a_flame_graph_has_the_samples_of_every_stack_under_its_callers(campaign: Campaign) -> None:

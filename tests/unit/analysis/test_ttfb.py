@@ -205,7 +205,7 @@ def table(factor: str) -> pl.DataFrame:
 
 @pytest.mark.parametrize("factor", ["group", "signature"])
 def test_printed_tables_have_every_algorithm_and_the_papers_rows_in_its_order(factor: str) -> None:
-    shown = handshake_tables.printed(table(factor), factor, {"tcp-tls": "TCP+TLS"})
+    shown = handshake_tables.handshake_table(table(factor), factor, {"tcp-tls": "TCP+TLS"})
     paper = published.kems() if factor == "group" else published.signatures()
     names = [row[1] for row in shown.rows]
     assert len(names) == len(set(names)) == (28 if factor == "group" else 26)
@@ -214,7 +214,7 @@ def test_printed_tables_have_every_algorithm_and_the_papers_rows_in_its_order(fa
 
 
 def test_printed_values_stand_beside_published_ones() -> None:
-    shown = handshake_tables.printed(table("group"), "group")
+    shown = handshake_tables.handshake_table(table("group"), "group")
     row = next(row for row in shown.rows if row[1] == "Kyber768")
     assert row[:5] == ["3", "Kyber768", "yes", "4.23", "3.78"]
     assert row[5:7] == ["15.00 ± 0.50", "15.00 ± 0.50"]
@@ -228,14 +228,14 @@ def test_printed_values_stand_beside_published_ones() -> None:
 
 def test_rows_that_agree_with_the_paper_have_no_note() -> None:
     cells = table("group").with_columns(packets_client=pl.lit(3.0), packets_server=pl.lit(3.0))
-    shown = handshake_tables.printed(cells, "group")
+    shown = handshake_tables.handshake_table(cells, "group")
     row = next(row for row in shown.rows if row[1] == "X25519")
     assert row[9:11] == ["3/3", "3/3"]
     assert not any("X25519," in note for note in shown.notes)
 
 
 def test_what_is_missing_is_explained_in_a_note() -> None:
-    shown = handshake_tables.printed(table("signature"), "signature")
+    shown = handshake_tables.handshake_table(table("signature"), "signature")
     cells = {value for row in shown.rows for value in row}
     for reason in ("unsupported: no R&D_key", "failed: exited with 1"):
         (letter,) = [note.partition(": ")[0] for note in shown.notes if note.endswith(reason)]
@@ -244,7 +244,7 @@ def test_what_is_missing_is_explained_in_a_note() -> None:
 
 def test_tables_are_written_for_reading_printing_and_computing(tmp_path: Path) -> None:
     cells = table("signature")
-    shown = handshake_tables.printed(cells, "signature")
+    shown = handshake_tables.handshake_table(cells, "signature")
     files = handshake_tables.write(shown, cells, "table3-signature", tmp_path)
     assert {file.suffix for file in files} == {".html", ".tex", ".csv", ".parquet"}
     latex = (tmp_path / "table3-signature.tex").read_text(encoding="utf-8")

@@ -213,7 +213,7 @@ def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed(
     assert sum(note.endswith("\N{DAGGER}") for note in notes(drawn)) == 2
     marked = "\N{DAGGER} not measured as the figure says: AES instructions not used"
     assert any(marked in note.replace("<br>", " ") for note in notes(drawn))
-    judged = highway_claims.measured(published(contradictory())).runs
+    judged = highway_claims.highway_campaigns(published(contradictory())).runs
     assert set(judged.select("experiment", "client_library", "label").rows()) == {
         ("aes-ni", "quiche", "AES without AES-NI"),
         ("aes-ni", "quiche", "AES with AES-NI"),
@@ -327,7 +327,7 @@ def profiled() -> Published:
     return published(rows, shares)
 
 
-def measured() -> cpu_shares.Measured:
+def measured() -> cpu_shares.Profiled:
     cell = {"cell": "c1", "label": "AES-128-GCM", "client_library": "quinn", "server_library": "quinn"}
     split = {"packet-io": 0.5, "packet-protection": 0.2, "header-protection": 0.1, "kernel": 0.2}
     shares = [
@@ -338,7 +338,7 @@ def measured() -> cpu_shares.Measured:
         for name, share in split.items()
         for block in (1, 2)
     ]
-    return cpu_shares.Measured(
+    return cpu_shares.Profiled(
         pl.DataFrame(schema=runs.SCHEMA),
         pl.DataFrame(
             [{name: one.get(name) for name in cpu_shares.SHARES} for one in shares],
@@ -457,7 +457,7 @@ def spread(experiment: str, library: str, goodput: float, **values: Any) -> list
 def verdicts_on(found: Published) -> dict[str, verdicts.Result]:
     project = Project(ROOT)
     known = [one for one in papers.stated(project) if one.name == highway_claims.PAPER]
-    results = verdicts.evaluate(project, known, highway_claims.measured(found))
+    results = verdicts.evaluate(project, known, highway_claims.highway_campaigns(found))
     return {result.stated.claim.id: result for result in results}
 
 
@@ -629,7 +629,7 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     reading.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published["highway"])
     found = highway.published(here.published["highway"])
     empty = pl.DataFrame(schema=runs.SCHEMA)
-    none = cpu_shares.measured(empty, here.raw, here.root)
+    none = cpu_shares.profiled(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
     assert list(beside.saved) == ["highway-fig8", "highway-fig8-cpu"]
     assert isinstance(beside.sheet("highway-fig8"), sheets.Sheet)
@@ -673,7 +673,7 @@ def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(
         # as the workflow's notebook, which is given the runs of one testbed
         here = Place(tmp_path, tmp_path / "raw" / testbed, tmp_path / testbed, {})
         table = runs.table(here.raw)
-        none = cpu_shares.measured(empty, here.raw, here.root)
+        none = cpu_shares.profiled(empty, here.raw, here.root)
         beside = highway_figures.beside(NOTHING, table, (empty, empty), none, here, {})
         shown[testbed] = list(beside.saved["highway-fig9"].drawn.figure.layout.xaxis.ticktext)
         assert {figure["figure"] for figure in page._figures(here.artifacts, table)} == set(beside.saved)
@@ -711,7 +711,7 @@ def test_without_published_results_everything_says_so_and_the_first_how_to_get_t
     found = highway.published(here.published["highway"])
     assert highway.published(None).missing == found.missing
     empty = pl.DataFrame(schema=runs.SCHEMA)
-    none = cpu_shares.measured(empty, here.raw, here.root)
+    none = cpu_shares.profiled(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
     assert "published: {highway: PATH}" in html_of(found)
     assert "experiment" not in html_of(beside.show("highway-fig7"))  # ours is shown by a figure of its own

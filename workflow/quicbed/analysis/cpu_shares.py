@@ -47,7 +47,7 @@ BLOCKS: Mapping[str, pl.DataType] = dict.fromkeys(["cell", "role", "category"], 
 
 
 @dataclass
-class Measured:
+class Profiled:
     """Shares of one campaign, and the stacks behind them by (cell, role)."""
 
     campaign: pl.DataFrame
@@ -62,15 +62,15 @@ class Measured:
         return self.shares.is_empty()
 
 
-def measured(table: pl.DataFrame, raw: Path, root: Path, experiment: str = EXPERIMENT) -> Measured:
+def profiled(table: pl.DataFrame, raw: Path, root: Path, experiment: str = EXPERIMENT) -> Profiled:
     """Shares of the newest campaign; `raw` holds its runs, `root` is the repository with the mappings."""
     campaign = runs.select_campaign(table, experiment)
     if campaign.is_empty():
-        return Measured(campaign, pl.DataFrame(schema=SHARES))
+        return Profiled(campaign, pl.DataFrame(schema=SHARES))
     cells = comparison.figure_table(campaign).filter(pl.col("arm") == "main")
     used = comparison.counted(campaign).filter(pl.col("cell").is_in(cells["cell"].to_list()))
     files = _Files(raw)
-    result = Measured(campaign, pl.DataFrame(schema=SHARES), origins=used["origin"].sort().to_list())
+    result = Profiled(campaign, pl.DataFrame(schema=SHARES), origins=used["origin"].sort().to_list())
     rows: list[dict[str, Any]] = []
     blocks: list[tuple[str, str, str, int, float]] = []
     for cell in cells.to_dicts():

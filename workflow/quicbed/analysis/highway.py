@@ -618,7 +618,7 @@ def published_shares(found: Published) -> pl.DataFrame:
 
 
 def own_shares(shares: pl.DataFrame, blocks: pl.DataFrame, label: str) -> pl.DataFrame:
-    """Rows of `SHARE` of one variant of ours, from the tables of `quicbed.analysis.cpu_shares.measured`."""
+    """Rows of `SHARE` of one variant of ours, from the tables of `quicbed.analysis.cpu_shares.profiled`."""
     cells = shares.filter((pl.col("label") == label) & (pl.col("client_library") == pl.col("server_library"))).unique(
         ["cell", "role"], maintain_order=True
     )

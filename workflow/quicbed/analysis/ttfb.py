@@ -296,7 +296,7 @@ def timed(runs_table: pl.DataFrame, campaign: pl.DataFrame, primitives: pl.DataF
 
 
 @dataclass(frozen=True)
-class Measured:
+class Handshakes:
     """The newest campaign of a handshake experiment, its cells as of `table`, its primitives and fitted transports."""
 
     campaign: pl.DataFrame
@@ -309,16 +309,16 @@ class Measured:
         return self.campaign.is_empty()
 
 
-def measured(
+def handshakes(
     runs_table: pl.DataFrame, found: details.Details, experiment: str, factor: str, known: algorithms.Table
-) -> Measured:
+) -> Handshakes:
     """What was measured of an experiment; empty without runs of it."""
     campaign = runs.select_campaign(runs_table, experiment)
     if campaign.is_empty():
-        return Measured(campaign, campaign, found.primitives.clear(), {})
+        return Handshakes(campaign, campaign, found.primitives.clear(), {})
     primitives = timed(runs_table, campaign, found.primitives)
     cells, fits = table(campaign, found.connections, found.handshakes, primitives, factor, known)
-    return Measured(campaign, cells, primitives, fits)
+    return Handshakes(campaign, cells, primitives, fits)
 
 
 def counted_proofs(campaign: pl.DataFrame) -> pl.DataFrame:

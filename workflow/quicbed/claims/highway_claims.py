@@ -30,7 +30,7 @@ _SHARES = {
 }
 
 
-def measured(found: Published) -> verdicts.Tables:
+def highway_campaigns(found: Published) -> verdicts.Tables:
     """The published runs as if they were a campaign of each of our experiments."""
     table = _runs(found)
     handshakes, primitives = pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame()

@@ -20,8 +20,8 @@ def evaluate(project: Project, claims: Sequence[Stated], imported: Mapping[str, 
     theirs = highway.published(imported.get(highway.SOURCE))
     steps = imported.get(steps_claims.SOURCE)
     found = {
-        highway_claims.PAPER: None if theirs.empty else highway_claims.measured(theirs),
-        steps_claims.PAPER: steps_claims.measured(steps) if steps else None,
+        highway_claims.PAPER: None if theirs.empty else highway_claims.highway_campaigns(theirs),
+        steps_claims.PAPER: steps_claims.steps_campaigns(steps) if steps else None,
     }
     results: list[Result] = []
     for name in dict.fromkeys(one.name for one in claims):

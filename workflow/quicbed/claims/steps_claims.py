@@ -46,7 +46,7 @@ CONFIGURATIONS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def measured(directory: Path) -> verdicts.Tables | None:
+def steps_campaigns(directory: Path) -> verdicts.Tables | None:
     """What was imported into *directory* as if it were a campaign of each of our experiments; None if nothing was."""
     if not (directory / SUMMARY_FILE).is_file() or not (directory / "runs.parquet").is_file():
         return None

@@ -83,7 +83,7 @@ def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: det
     """Read what lies below *raw*; *table* and *beside* spare reading again. *root* is the repository."""
     table = runs.table(raw) if table is None else table
     beside = beside or details.read(raw)
-    profiled = cpu_shares.measured(table, raw, root)
+    profiled = cpu_shares.profiled(table, raw, root)
     return Tables(table, beside.handshakes, beside.primitives, profiled.blocks)
 
 

@@ -20,7 +20,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from quicbed.analysis import comparison
-from quicbed.analysis.cpu_shares import PAIR, ROLES, Measured
+from quicbed.analysis.cpu_shares import PAIR, ROLES, Profiled
 from quicbed.analysis.published import cpu_shares as published
 from quicbed.base import durable
 from quicbed.figures import goodput, layout
@@ -53,7 +53,7 @@ COLOURS: dict[symbols.Category, str] = {
 # ---- Table I ---------------------------------------------------------------------------------------------------------
 
 
-def printed(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Printed:
+def table_i(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Printed:
     """Table I: shares of packet and header protection in %, with half the width of their interval.
 
     Libraries with themselves, in the paper's order of variants. What was neither measured nor published is a note.
@@ -118,7 +118,7 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
-def stacked(found: Measured, titles: Mapping[str, str] | None = None, label: str | None = None) -> Drawn:
+def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str | None = None) -> Drawn:
     """Shares of all categories as stacked bars, client and server side by side; of one variant or of all."""
     titles = titles or {}
     chosen = found.shares if label is None else found.shares.filter(pl.col("label") == label)
@@ -218,7 +218,7 @@ def _caption(shares: pl.DataFrame, titles: Mapping[str, str]) -> list[str]:
     return [html.escape(line) for line in lines]
 
 
-def flame(found: Measured, root: Path, library: str, label: str, titles: Mapping[str, str] | None = None) -> Drawn:
+def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping[str, str] | None = None) -> Drawn:
     """Flame graph (icicles: callers on top) of both endpoints of a library with itself, coloured by category."""
     chosen = found.shares.filter(
         (pl.col("client_library") == library) & (pl.col("server_library") == library) & (pl.col("label") == label)
@@ -264,7 +264,7 @@ def flame(found: Measured, root: Path, library: str, label: str, titles: Mapping
 
 
 def flames(
-    found: Measured, root: Path, titles: Mapping[str, str] | None = None, label: str = "AES-128-GCM"
+    found: Profiled, root: Path, titles: Mapping[str, str] | None = None, label: str = "AES-128-GCM"
 ) -> list[Drawn]:
     """A flame graph of every library that was measured with itself, with one variant."""
     own = found.shares.filter((pl.col("client_library") == pl.col("server_library")) & (pl.col("label") == label))
@@ -306,7 +306,7 @@ def _icicle(stacks: Stacks, mapping: symbols.SymbolMap, role: str) -> go.Icicle:
     )
 
 
-def export(found: Measured, directory: Path) -> list[Path]:
+def export(found: Profiled, directory: Path) -> list[Path]:
     """Write the folded stacks of every cell as ``<client>-<variant>-<role>.folded``, for flame graph tools."""
     directory.mkdir(parents=True, exist_ok=True)
     cells = {row["cell"]: row for row in found.shares.to_dicts()}

@@ -109,7 +109,7 @@ def _tex(text: str) -> str:
     return escaped
 
 
-def printed(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] | None = None) -> Printed:
+def handshake_table(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] | None = None) -> Printed:
     """Table II (*factor* ``group``) or III (``signature``) from the cells of `quicbed.analysis.ttfb.table`.
 
     Times are medians in ms with the half width of their 95 % interval; packets are medians over captured connections,

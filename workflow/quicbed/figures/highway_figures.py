@@ -80,7 +80,7 @@ def beside(
     published: Published,
     table: pl.DataFrame,
     pairs: tuple[pl.DataFrame, pl.DataFrame],
-    measured: cpu_shares.Measured,
+    measured: cpu_shares.Profiled,
     here: Place,
     titles: Mapping[str, str],
 ) -> Beside:
@@ -405,7 +405,8 @@ def _libraries(cells: Sequence[Mapping[str, Any]], side: str, names: Mapping[str
     found = {cell[f"{role}_library"] for cell in cells for role in ("client", "server")}
     if side == PUBLISHED:
         return sorted(
-            found, key=lambda name: (highway.LIBRARIES.index(name) if name in highway.LIBRARIES else 99, name)
+            found,
+            key=lambda name: (highway.LIBRARIES.index(name) if name in highway.LIBRARIES else 99, name),
         )
     return sorted(found, key=lambda name: names.get(name, name).lower())
 
@@ -467,7 +468,7 @@ def _pair_hover(cell: Mapping[str, Any] | None, names: Mapping[str, str]) -> str
 
 
 def samples(
-    published: Published, measured: cpu_shares.Measured, label: str, titles: Mapping[str, str] | None = None
+    published: Published, measured: cpu_shares.Profiled, label: str, titles: Mapping[str, str] | None = None
 ) -> Drawn | None:
     """Fig. 4: shares of perf samples by category, of clients and servers; None without published samples."""
     theirs = highway.published_shares(published)
