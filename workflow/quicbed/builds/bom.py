@@ -15,21 +15,29 @@ Go have none there. C libraries whose sources are inside a crate are packages of
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
+
+from cyclonedx.model import HashAlgorithm, HashType, Property
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.bom_ref import BomRef
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.dependency import Dependency
+from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
 
 from quicbed import __version__
 from quicbed.builds import components, kit, making
 from quicbed.builds.recipes import go, python
 from quicbed.config.model import Library, Project
 
-SPECIFICATION = "1.6"
 ROOT = "quicbed"
 
 LICENCES = Path(__file__).parent / "licences.csv"
@@ -61,24 +69,20 @@ class Package:
         path = "/".join(quote(part, safe="") for part in name.split("/"))
         return f"pkg:{self.kind}/{path}@{quote(version, safe='')}"
 
-    def component(self) -> dict[str, Any]:
+    def component(self) -> Component:
         """The package as CycloneDX has it."""
-        entry: dict[str, Any] = {
-            "type": "library",
-            "bom-ref": self.url,
-            "name": self.name,
-            "version": self.version,
-            "purl": self.url,
-            "properties": [{"name": f"quicbed:{name}", "value": value} for name, value in sorted(self.properties)],
-        }
-        if self.sha256:
-            entry["hashes"] = [{"alg": "SHA-256", "content": digest} for digest in sorted(self.sha256)]
         expression, words = licences().get(self.url, ("", ""))
-        if expression:
-            entry["licenses"] = [{"expression": expression}]
-        elif words:
-            entry["licenses"] = [{"license": {"name": words}}]
-        return entry
+        licence = LicenseExpression(expression) if expression else DisjunctiveLicense(name=words) if words else None
+        return Component(
+            type=ComponentType.LIBRARY,
+            bom_ref=self.url,
+            name=self.name,
+            version=self.version,
+            purl=PackageURL.from_string(self.url),
+            properties=[Property(name=f"quicbed:{name}", value=value) for name, value in self.properties],
+            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in self.sha256],
+            licenses=[licence] if licence else [],
+        )
 
 
 class _Packages:
@@ -101,16 +105,21 @@ def licences() -> dict[str, tuple[str, str]]:
 
 
 @cache
-def _embedded() -> dict[str, list[dict[str, Any]]]:
+def _embedded() -> dict[str, list[Component]]:
     """Libraries inside a crate, as CycloneDX has them, by the crate's package URL."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[Component]] = {}
     for row in _rows(EMBEDDED):
         crate = Package("cargo", row["crate"], row["crate_version"]).url
         url = Package("generic", row["name"], row["version"]).url if row["version"] else f"pkg:generic/{row['name']}"
-        entry: dict[str, Any] = {"type": "library", "bom-ref": url, "name": row["name"], "purl": url}
-        entry |= {"version": row["version"]} if row["version"] else {}
-        entry["licenses"] = [{"expression": row["licence"]}]
-        entry["properties"] = [{"name": "quicbed:inside", "value": crate}]
+        entry = Component(
+            type=ComponentType.LIBRARY,
+            bom_ref=url,
+            name=row["name"],
+            version=row["version"] or None,
+            purl=PackageURL.from_string(url),
+            licenses=[LicenseExpression(row["licence"])],
+            properties=[Property(name="quicbed:inside", value=crate)],
+        )
         found.setdefault(crate, []).append(entry)
     return found
 
@@ -136,63 +145,57 @@ def packages(project: Project) -> list[Package]:
 
 def text(project: Project, revision: str | None = None) -> str:
     """The bill of materials of a clone at a revision as a JSON document."""
-    return json.dumps(bill(project, revision), indent=1, sort_keys=True) + "\n"
+    document = json.loads(JsonV1Dot6(bill(project, revision)).output_as_string())
+    # whoever made it when says nothing of what is in it, and would make two bills of equal locks differ
+    del document["serialNumber"], document["metadata"]["timestamp"]
+    return json.dumps(document, indent=1, sort_keys=True) + "\n"
 
 
-def bill(project: Project, revision: str | None = None) -> dict[str, Any]:
+def bill(project: Project, revision: str | None = None) -> Bom:
     """The bill of materials; raises BuildError naming a lock that is missing or cannot be read."""
     known = _Packages()
     unused = {known.add(package) for package in _crates(project)}
     direct: set[str] = set()
     for lock in _python_locks(project):
         direct |= {known.add(package) for package in _wheels(project, lock)}
-    endpoints: list[dict[str, Any]] = []
-    dependencies: list[dict[str, Any]] = []
+    endpoints: list[Component] = []
+    needs: dict[str, set[str]] = {}
     for name, library in project.libraries.items():
         reference = f"endpoint:{name}"
         endpoints.append(
-            {
-                "type": "application",
-                "bom-ref": reference,
-                "group": ROOT,
-                "name": name,
-                "version": making.version_of(project, name),
-                "description": f"Endpoint programs on {library.title}; licence and version are those of the library",
-                "licenses": [{"expression": library.licence}],
-            }
+            Component(
+                type=ComponentType.APPLICATION,
+                bom_ref=reference,
+                group=ROOT,
+                name=name,
+                version=making.version_of(project, name),
+                description=f"Endpoint programs on {library.title}; licence and version are those of the library",
+                licenses=[LicenseExpression(library.licence)],
+            )
         )
-        urls = {known.add(package) for package in _parts(project, name, library)}
-        dependencies.append({"ref": reference, "dependsOn": sorted(urls)})
+        needs[reference] = {known.add(package) for package in _parts(project, name, library)}
         direct.add(reference)
-        unused -= urls
+        unused -= needs[reference]
     # a crate that no endpoint needs here, as those of other systems, is fetched with the others
-    dependencies.append({"ref": ROOT, "dependsOn": sorted(direct | unused)})
-    own: dict[str, Any] = {
-        "type": "application",
-        "bom-ref": ROOT,
-        "name": ROOT,
-        "version": __version__,
-        "licenses": [{"license": {"id": "Apache-2.0"}}],
-    }
-    if revision:
-        own["properties"] = [{"name": "quicbed:revision", "value": revision}]
-    found = [known.by_url[url] for url in sorted(known.by_url)]
+    needs[ROOT] = direct | unused
     inside = {url: entries for url, entries in _embedded().items() if url in known.by_url}
-    dependencies += [
-        {"ref": url, "dependsOn": sorted(one["bom-ref"] for one in entries)} for url, entries in inside.items()
-    ]
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": SPECIFICATION,
-        "version": 1,
-        "metadata": {"component": own},
-        "components": [
-            *endpoints,
-            *(package.component() for package in found),
-            *(entry for _, entries in sorted(inside.items()) for entry in entries),
-        ],
-        "dependencies": sorted(dependencies, key=lambda one: str(one["ref"])),
-    }
+    needs |= {url: {str(one.bom_ref) for one in entries} for url, entries in inside.items()}
+    own = Component(
+        type=ComponentType.APPLICATION,
+        bom_ref=ROOT,
+        name=ROOT,
+        version=__version__,
+        licenses=[DisjunctiveLicense(id="Apache-2.0")],
+        properties=[Property(name="quicbed:revision", value=revision)] if revision else [],
+    )
+    libraries = [package.component() for package in known.by_url.values()]
+    parts = itertools.chain(endpoints, libraries, *inside.values())
+    references = {ref: [Dependency(BomRef(one)) for one in sorted(found)] for ref, found in needs.items()}
+    return Bom(
+        metadata=BomMetaData(component=own),
+        components=parts,
+        dependencies=[Dependency(BomRef(ref), found) for ref, found in references.items()],
+    )
 
 
 def _crates(project: Project) -> Iterator[Package]:
