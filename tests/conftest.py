@@ -44,12 +44,19 @@ class Builder:
     def __init__(self) -> None:
         context = multiprocessing.get_context("fork")
         self._fetched = context.Event()
+        self._took_s = context.Value("d", 0.0)
         # a process of its own: tests change environment and working directory of theirs
         self._process = context.Process(target=self._run)
         self._process.start()
         self.waited_s = 0.0
 
+    @property
+    def took_s(self) -> float:
+        """How long all builds took beside the tests; 0 as long as they are made."""
+        return float(self._took_s.value)
+
     def _run(self) -> None:
+        began = time.monotonic()
         yield_to_others()
         project = Project(ROOT)
         logs = ROOT / "logs"
@@ -68,6 +75,7 @@ class Builder:
         # that another one is making
         with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
             list(pool.map(build, keys))
+        self._took_s.value = time.monotonic() - began
 
     def wait_for_sources(self) -> None:
         """Return when the third-party sources are there or cannot be fetched."""
@@ -91,6 +99,7 @@ class Builder:
 
 
 BUILDER = pytest.StashKey[Builder]()
+SPENT = pytest.StashKey[dict["Stage", float]]()
 
 
 class Stage(enum.IntEnum):
@@ -202,6 +211,18 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         session.config.stash[BUILDER] = Builder()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Sum up the time of every stage."""
+    began = time.monotonic()
+    try:
+        return (yield)
+    finally:
+        spent = item.config.stash.setdefault(SPENT, {})
+        stage = stage_of(item)
+        spent[stage] = spent.get(stage, 0.0) + time.monotonic() - began
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Wait for what a test needs of what is built in the background."""
     if builder := item.config.stash.get(BUILDER, None):
@@ -213,9 +234,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell how much longer the builds took than the tests beside them."""
+    """Tell how long the stages and the builds took, and how long tests waited for these."""
     if builder := config.stash.get(BUILDER, None):
-        terminalreporter.write_line(f"tests waited {builder.waited_s:.0f} s for builds made in the background")
+        stages = (f"{stage.name} {seconds:.0f} s" for stage, seconds in sorted(config.stash.get(SPENT, {}).items()))
+        terminalreporter.write_line(f"tests by stage: {', '.join(stages)}")
+        terminalreporter.write_line(
+            f"builds made in the background: {builder.took_s:.0f} s, of which tests waited {builder.waited_s:.0f} s"
+        )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
