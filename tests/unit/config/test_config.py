@@ -480,3 +480,34 @@ def test_only_chosen_libraries_are_measured(root: Path) -> None:
         Project(root, {"libraries": ["quich"]})
     with pytest.raises(ConfigError, match=r"experiment `header-protection` has none of tcp-tls; name one"):
         Project(root, {"libraries": ["tcp-tls"], "experiments": ["header-protection"]})
+
+
+DEFAULTS = """
+title: Test
+source: none
+question: none
+workload: {kind: bulk}
+link: {mode: wire}
+libraries: [quinn]
+defaults: {cipher: aes-128-gcm, rtt_ms: 10}
+variants:
+  - {label: one}
+  - {label: other, cipher: chacha20-poly1305}
+baseline: one
+scales:
+  tiny: {bytes: 1000, blocks: 3, timeout_s: 1}
+"""
+
+
+def test_variants_have_the_defaults_unless_they_say_otherwise(root: Path) -> None:
+    file = root / "config" / "experiments" / "test.yaml"
+    file.write_text(DEFAULTS, encoding="utf-8")
+    one, other = Project(root).experiments["test"].variants
+    assert (one.cipher, one.rtt_ms) == ("aes-128-gcm", 10)
+    assert (other.cipher, other.rtt_ms) == ("chacha20-poly1305", 10)
+    file.write_text(DEFAULTS.replace("rtt_ms", "rtt"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"test\.yaml: defaults: `rtt` is no key of variants"):
+        Project(root)
+    file.write_text(DEFAULTS.replace("rtt_ms: 10", "label: one"), encoding="utf-8")
+    with pytest.raises(ConfigError, match="defaults: `label` is no key of variants that may be the same in several"):
+        Project(root)

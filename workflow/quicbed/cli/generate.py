@@ -77,6 +77,8 @@ def outputs(root: Path) -> dict[Path, str]:
     files: dict[Path, str] = {}
     for name, (model, _) in KINDS.items():
         schema = model.model_json_schema()
+        if variant := schema.get("$defs", {}).get("Variant"):
+            variant["required"] = ["label"]  # all else may be in the experiment's `defaults`
         files[root / "workflow" / "schemas" / f"{name}.schema.json"] = json.dumps(schema, indent=2) + "\n"
     for name, recorded in RECORDS.items():
         definitions = models_json_schema([(model, "validation") for model in recorded])[1]
@@ -201,6 +203,7 @@ def _type_text(annotation: Any) -> str:
         int: "whole number",
         float: "number",
         bool: "`true`, `false`",
+        Any: "any value",
     }
     return names.get(annotation, str(annotation))
 

@@ -989,6 +989,12 @@ class Experiment(Model):
     pairwise: bool = Field(
         False, description="Every client is measured with every server among `libraries` that it can be paired with."
     )
+    defaults: dict[str, Any] = Field(
+        default_factory=dict,
+        exclude=True,
+        description="Keys of variants, with the values that those have which say nothing else, for example "
+        "`{cipher: aes-128-gcm}`.",
+    )
     variants: list[Variant] = Field(description="Variants measured on every library.", min_length=1)
     baseline: str = Field(description="Label of the variant that the others are compared with, within blocks.")
     aa: bool = Field(
@@ -1013,6 +1019,21 @@ class Experiment(Model):
         None, description="Where processor time goes is sampled in every run (workload `bulk`); null: not."
     )
     scales: dict[Name, Scale] = Field(description="Scales: `quick`, `paper`, `tiny` and others.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: Any) -> Any:
+        """Give variants the defaults."""
+        if not isinstance(data, dict) or not isinstance(data.get("variants"), list):
+            return data
+        defaults = data.get("defaults") or {}
+        if not isinstance(defaults, dict):
+            return data
+        known = Variant.model_fields.keys() - {"label"}
+        if unknown := sorted(str(key) for key in defaults.keys() - known):
+            raise ValueError(f"defaults: `{unknown[0]}` is no key of variants that may be the same in several")
+        variants = [defaults | one if isinstance(one, dict) else one for one in data["variants"]]
+        return data | {"variants": variants}
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
