@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -167,3 +169,57 @@ def test_programs_have_their_own_session_and_no_input() -> None:
     done = _finish(["sh", "-c", "cat; ps -o sid= -p $$ 2>/dev/null || cut -d' ' -f6 /proc/$$/stat"])
     assert isinstance(done, module.Completed)
     assert int(done.stdout) != os.getsid(0)
+
+
+DRIVER = """
+import subprocess, sys
+from pathlib import Path
+from quicbed.config.model import Limits
+from quicbed.testbed.base import Confined
+from quicbed.testbed.process import start, start_confined
+argv = ["sh", "-c", "touch started; exec sleep 600"]
+options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": {}, "cwd": Path.cwd()}
+if sys.argv[1] == "confined":
+    start_confined("here", argv, Confined(Limits()), **options)
+else:
+    start("here", argv, **options)
+sys.stdin.read()
+"""
+LATE = """#!/bin/sh
+read -r pid _ </proc/self/stat
+: >"waiting.$pid"
+while [ ! -e go ]; do sleep 0.01; done
+exec {setpriv} "$@"
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", pytest.param("confined", marks=pytest.mark.root)])
+def test_no_program_outlives_a_driver_that_is_killed_before_it_asks_for_the_signal(
+    repository: Path, tmp_path: Path, kind: str
+) -> None:
+    """A setpriv(1) that begins late, when its driver has been killed."""
+    late = tmp_path / "bin" / "setpriv"
+    late.parent.mkdir()
+    late.write_text(LATE.format(setpriv=find_program("setpriv")), encoding="utf-8")
+    late.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{late.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(repository / "workflow"),
+    }
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, kind], stdin=subprocess.PIPE, cwd=tmp_path, env=environment
+    )
+    count = 2 if kind == "confined" else 1  # the first process of the namespace too
+    _await(lambda: len(list(tmp_path.glob("waiting.*"))) == count)
+    driver.kill()
+    driver.communicate()
+    waiting = [int(file.suffix[1:]) for file in tmp_path.glob("waiting.*")]
+    assert not any(map(_gone, waiting))
+    (tmp_path / "go").touch()
+    try:
+        _await(lambda: all(map(_gone, waiting)))
+        assert not (tmp_path / "started").exists()
+    finally:
+        for pid in waiting:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -184,6 +184,7 @@ class Folder:
             rootless = [] if os.geteuid() == 0 else ["--map-root-user"]
             argv = ["unshare", "--mount", *rootless, "--propagation", "private"]
             argv += ["sh", "-c", _START_WITH_MOUNTS, "sh", f"./{script}", *mounts]
+        own = os.getpid()
         with self.output.open("ab") as output:
             self._written_before = output.tell()
             begin = now_ns()
@@ -194,7 +195,7 @@ class Folder:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,
+                preexec_fn=lambda: _end_with(own),
             )
         return begin
 
@@ -345,8 +346,11 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _die_with_parent() -> None:
+def _end_with(parent: int) -> None:
+    """In a process that *parent* has just started: end with it, at once if it has ended already."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _stop(_number: int, _frame: object) -> None:

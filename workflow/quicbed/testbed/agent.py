@@ -351,8 +351,12 @@ def overrun(pids: Iterable[int], limits: Mapping[str, int]) -> str | None:
     return f"took more than {most >> 20} MiB of memory (limits.total_memory_mib)" if size > most else None
 
 
-def _die_with_parent() -> None:
+def _end_with(parent: int) -> None:
+    """In a process that *parent* has just started: end with it, at once if it has ended already."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # proc_pid_stat(5), field 4; getppid(2) says 0 where the parent is in another namespace
+    if int(content("/proc/self/stat").rpartition(b")")[2].split()[1]) != parent:
+        os._exit(1)
 
 
 @contextlib.contextmanager
@@ -363,6 +367,7 @@ def _new_namespace(mark: str) -> Iterator[tuple[int, int]]:
     fails.
     """
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    agent = os.getpid()
     try:
         if _libc.unshare(_CLONE_NEWPID):
             code = ctypes.get_errno()
@@ -374,7 +379,7 @@ def _new_namespace(mark: str) -> Iterator[tuple[int, int]]:
             stderr=subprocess.DEVNULL,
             env={MARK: mark},
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=lambda: _end_with(agent),
         )
         first = os.pidfd_open(sleep.pid)
         sleep.returncode = 0  # it is reaped as others are
@@ -420,10 +425,7 @@ class Programs:
 
         def prepare() -> None:
             # The agent has one thread, so that code between fork and exec is safe.
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            # 0: the parent is in another namespace
-            if os.getppid() not in (agent, 0):
-                os._exit(1)
+            _end_with(agent)
             if cpus:
                 os.sched_setaffinity(0, cpus)
             for name, number in _LIMITS.items():

@@ -33,6 +33,8 @@ _OF_PROCESS = (
     ("data", "memory_bytes", resource.RLIMIT_DATA),
     ("nofile", "open_files", resource.RLIMIT_NOFILE),
 )
+# The fourth word of proc_pid_stat(5) is the parent, also where that is in another namespace; getppid(2) says 0 then.
+_WITH_PARENT = 'read -r _ _ _ parent _ </proc/self/stat; [ "$parent" = "$1" ] || exit 1; shift; exec "$@"'
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -82,17 +84,21 @@ def start(
     stderr: int | IO[bytes] = subprocess.PIPE,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    bound: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a program from the calling thread, in a session of its own and killed when that thread
     ends.
 
     setpriv(1) sets the parent-death signal: code run between fork and exec is unsafe in a process
-    with threads.
+    with threads. Whoever is killed before that sends none, so a shell looks for its parent after it;
+    a program that is *bound* ends with its namespace of processes anyway.
     """
     program = _program(where, argv[0], cwd)
-    setpriv = _program(where, "setpriv", None)
+    words = [_program(where, "setpriv", None), "--pdeathsig", "KILL", "--"]
+    if not bound:
+        words += [_program(where, "sh", None), "-c", _WITH_PARENT, "sh", str(os.getpid())]
     return subprocess.Popen(
-        [setpriv, "--pdeathsig", "KILL", "--", program, *argv[1:]],
+        [*words, program, *argv[1:]],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
@@ -146,7 +152,7 @@ def start_confined(
             inside = [*limited, "unshare", "--mount-proc"]
             inside += ["--", *argv] if view is None else ["--ipc", "--", *_as_user(view), program, *argv[1:]]
             with contextlib.nullcontext() if view is None else seen(view):
-                return start(where, inside, stdout=stdout, stderr=stderr, env=env, cwd=cwd), first
+                return start(where, inside, stdout=stdout, stderr=stderr, env=env, cwd=cwd, bound=True), first
         except BaseException:
             first.kill()
             first.wait()
