@@ -13,8 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -30,7 +32,9 @@ from quicbed.builds.recipes import external
 from quicbed.config.model import ConfigError, Experiment, Project, parse
 from quicbed.contract import events
 from quicbed.measure import certificates, driver, session
+from quicbed.measure.sent_bytes import SentBytes
 from quicbed.store import details, runs
+from quicbed.testbed import LinkSettings
 from quicbed.wire import handshake, proof
 
 FOLDERS = EXTERNAL
@@ -209,6 +213,32 @@ def test_the_interval_is_that_of_the_script(make: Make, identity: Path, tmp_path
     assert connection.t_last_byte is not None
     assert connection.t_request_sent == connection.t_client_hello == connection.t_last_byte - 1_000_000
     assert events.goodput_mbps(connection) == SIZE * 8 / 1e3
+
+
+@pytest.mark.parametrize(("how", "told"), [("works on", None), ("tells a nanosecond", "limits.goodput_gbps")])
+def test_a_script_that_works_on_after_its_transfer_is_believed_what_was_sent(
+    how: str, told: str | None, make: Make, identity: Path, tmp_path: Path
+) -> None:
+    arrived = tmp_path / "client.logs" / "arrived"
+    testbed: Any = SimpleNamespace(
+        sent_by_server=lambda: SIZE * (arrived.stat().st_size if arrived.exists() else 0) // 10
+    )
+    build = make("misbehaving", parameters={"MISBEHAVE": how})
+    sent = SentBytes(testbed)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(download, build, identity, tmp_path, 4433)
+        while not running.done():
+            sent.take()
+            time.sleep(0.002)
+    sent.end()
+    assert running.result()[0] == 0
+    (one,) = events.read(tmp_path / "client.jsonl", "client").connections
+    claim: dict[str, Any] = {"begin": one.t_client_hello, "request": one.t_request_sent, "end": one.t_last_byte}
+    claim |= {"size": SIZE, "ahead": 0, "link": LinkSettings(mode="throughput"), "fastest_mbit": 400_000}
+    problem = sent.problem(**claim, anywhere=True)
+    assert problem is None if told is None else told in (problem or "")
+    # it was sent before the interval that ends with the script
+    assert sent.problem(**claim) is not None
 
 
 def test_a_client_that_behaves_and_writes_no_times(make: Make, identity: Path, tmp_path: Path) -> None:

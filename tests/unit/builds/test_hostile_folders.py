@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from quicbed.builds import making
 from quicbed.builds.recipes import external
 from quicbed.config.model import External, Project
 from quicbed.measure import campaign as campaigns
-from quicbed.measure import driver
+from quicbed.measure import driver, sent_bytes
+from quicbed.testbed import LinkSettings
 
 
 @pytest.fixture
@@ -134,3 +136,29 @@ def test_cells_of_a_folder_that_changes_meanwhile_have_failed_and_others_go_on(
     reasons = [run["reason"] for run in fakeproject.runs(project, "test/*/excluded")]
     assert reasons == ["x: was changed since it was built"] * 3
     assert any("x: was changed since it was built" in problem for problem in campaign.problems())
+
+
+@pytest.mark.parametrize(("external_client", "length_ms", "ok"), [(True, 3, True), (False, 3, False), (True, 1, False)])
+def test_a_script_may_go_on_after_the_interval_that_it_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external_client: bool, length_ms: int, ok: bool
+) -> None:
+    """3000 bytes were sent from 1 to 4 ms after the start of a client that ended after 9 ms."""
+    project = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
+    if external_client:
+        project.libraries["quiche"] = project.libraries["quiche"].model_copy(update={"external": External(path="x")})
+    testbed = FakeTestbed()
+    now = SimpleNamespace(ms=0)
+    monkeypatch.setattr(sent_bytes, "time", SimpleNamespace(monotonic_ns=lambda: now.ms * 1_000_000))
+    monkeypatch.setattr(testbed, "sent_by_server", lambda: 1000 * min(max(0, now.ms - 1), 3), raising=False)
+    sent = sent_bytes.SentBytes(testbed)
+    for now.ms in range(1, 10):
+        sent.take()
+    sent.end()
+    begin, end = (9 - length_ms) * 1_000_000, 9_000_000
+    times = {"t_client_hello": begin, "t_request_sent": begin, "t_last_byte": end}
+    log: Any = SimpleNamespace(connections=[SimpleNamespace(bytes_received=3000, **times)])
+    measured = driver.Driver(project, testbed, testbed.facts())
+    attempt = driver.Attempt()
+    cell: Any = SimpleNamespace(client=SimpleNamespace(library="quiche"))
+    measured._hold_against(attempt, cell, log, sent, {}, LinkSettings(mode="throughput"))
+    assert (attempt.status == "ok") is ok

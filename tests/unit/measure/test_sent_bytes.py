@@ -37,7 +37,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> SentBytes:
 
 
 def problem(
-    sent: SentBytes, request: int, end: int, size: int, link: LinkSettings = THROUGHPUT, ahead: int = 0
+    sent: SentBytes,
+    request: int,
+    end: int,
+    size: int,
+    link: LinkSettings = THROUGHPUT,
+    ahead: int = 0,
+    anywhere: bool = False,
 ) -> str | None:
     return sent.problem(
         begin=request + ahead,
@@ -47,6 +53,7 @@ def problem(
         ahead=ahead,
         link=link,
         fastest_mbit=400_000,
+        anywhere=anywhere,
     )
 
 
@@ -92,3 +99,33 @@ def test_a_testbed_that_counts_nothing_has_the_times_only(monkeypatch: pytest.Mo
     begin = samples.begin
     assert problem(samples, begin, begin + 1, 10**9) is None
     assert problem(samples, begin - 1, begin + 1, 1) is not None
+
+
+@pytest.mark.parametrize("begin", [0, 200, 395, 700])
+def test_where_only_the_length_is_known_any_part_of_the_run_will_do(
+    monkeypatch: pytest.MonkeyPatch, begin: int
+) -> None:
+    """A client that goes on after 300 ms in which 30 MB were sent to it."""
+    testbed = Counting()
+
+    def burst(_: Counting) -> int:
+        return min(max(0, testbed.now - begin * MS), 300 * MS) // (10 * MS) * 1_000_000
+
+    monkeypatch.setattr(Counting, "sent_by_server", burst)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: testbed.now)
+    samples = SentBytes(testbed)
+    for _ in range(100):
+        testbed.now += 10 * MS
+        samples.take()
+    samples.end()
+    for ahead in (0, 7 * 10**15):
+        for length in (300, 600, 1000):
+            assert problem(samples, (1000 - length) * MS, 1000 * MS, 30_000_000, ahead=ahead, anywhere=True) is None
+        said = problem(samples, 800 * MS, 1000 * MS, 30_000_000, ahead=ahead, anywhere=True)
+        assert said is not None
+        assert "30000000 bytes in 0.200000 s, and the server's interface sent at most 2" in said
+    assert problem(samples, 999 * MS, 1000 * MS, 1_000_001, anywhere=True) is None
+    assert problem(samples, 999 * MS, 1000 * MS, 3_000_000, anywhere=True) is not None
+    said = problem(samples, 1000 * MS - 1, 1000 * MS, 1_000_000, anywhere=True)
+    assert said is not None
+    assert "limits.goodput_gbps" in said

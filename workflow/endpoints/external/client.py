@@ -111,7 +111,8 @@ def _connect(folder: Folder, options: ClientOptions, environment: dict[str, str]
         "error": problem,
         "bytes_received": received,
         "content_ok": problem is None,
-        # neither is told apart from the other: the interval is that of the script's own time.json, or its whole run
+        # neither is told apart from the other: the interval is the script's whole run, or as long as that of its own
+        # time.json, whose clock may be any, and then put at the end
         "t_client_hello": start,
         "t_request_sent": start,
         "t_last_byte": end,

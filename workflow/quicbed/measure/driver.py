@@ -576,7 +576,7 @@ class Driver:
                 else:
                     self._judge(attempt, cell, scale, *logs)
                 if sent is not None:
-                    self._hold_against(attempt, logs[0], sent, delta, link_settings(link, workload, cell.variant))
+                    self._hold_against(attempt, cell, logs[0], sent, delta, link_settings(link, workload, cell.variant))
             if profiled is not None and attempt.status == "ok" and logs is not None:
                 self._fold(attempt, profiled, logs[0].connections[0])
         if profiled is not None:
@@ -739,6 +739,7 @@ class Driver:
     def _hold_against(
         self,
         attempt: Attempt,
+        cell: Cell,
         client: events.EndpointLog[events.ClientConnection],
         sent: SentBytes,
         delta: Mapping[str, float],
@@ -757,6 +758,8 @@ class Driver:
                 ahead=ahead,
                 link=link,
                 fastest_mbit=self.project.config.limits.goodput_gbps * 1000,
+                # a script may go on after the interval that its time.json tells
+                anywhere=self._external(cell.client.library),
             )
             if problem is not None:
                 attempt.fail(problem)

@@ -58,12 +58,13 @@ class SentBytes:
         ahead: int,
         link: LinkSettings,
         fastest_mbit: float,
+        anywhere: bool = False,
     ) -> str | None:
         """What does not agree with a download of *size* bytes; None if all does.
 
         The times are those of the client's CLOCK_MONOTONIC in ns, which is *ahead* of this machine's: the *begin* of
         its connection, its *request* and the *end* of the content. *fastest_mbit* is the goodput that is believed where
-        the link has no rate.
+        the link has no rate. *anywhere*: it is known how long the download took, not when in the run it was.
         """
         if request is None or end is None or begin is None or self._end is None:
             return None
@@ -90,12 +91,28 @@ class SentBytes:
                 f"the client reports {size} bytes in {seconds:.9f} s, which is more than {fastest_mbit / 1000:g} "
                 "Gbit/s (limits.goodput_gbps)"
             )
-        # at most so much was sent between the request and the last byte, as all of it must have been
-        earlier = [sample.sent for sample in self._samples if sample.after <= request - ahead - skew]
-        later = [sample.sent for sample in self._samples if sample.before >= end - ahead + skew]
-        if earlier and later and later[0] - earlier[-1] < size:
-            return (
-                f"the client reports {size} bytes in {seconds:.6f} s, and the server's interface sent "
-                f"{later[0] - earlier[-1]} about that time"
-            )
+        if anywhere:
+            sent = self._most_in(end - request)
+            told = f"at most {sent} in as long a part of the run"
+        else:
+            sent = self._most_between(request - ahead - skew, end - ahead + skew)
+            told = f"{sent} about that time"
+        if sent is not None and sent < size:
+            return f"the client reports {size} bytes in {seconds:.6f} s, and the server's interface sent {told}"
         return None
+
+    def _most_between(self, begin: int, end: int) -> int | None:
+        """Bytes of which no more were sent between two times of this machine's CLOCK_MONOTONIC; None if unknown."""
+        earlier = [sample.sent for sample in self._samples if sample.after <= begin]
+        later = [sample.sent for sample in self._samples if sample.before >= end]
+        return later[0] - earlier[-1] if earlier and later else None
+
+    def _most_in(self, length: int) -> int | None:
+        """Bytes of which no more were sent in any *length* ns of the client's run; None if unknown."""
+        if self._end is None:
+            return None
+        # most is between two samples where the first one is about to be followed by another
+        last = max(self.begin, self._end - length)
+        begins = {min(max(self.begin, sample.after - 1), last) for sample in self._samples}
+        found = (self._most_between(begin, min(begin + length, self._end)) for begin in begins)
+        return max((sent for sent in found if sent is not None), default=None)

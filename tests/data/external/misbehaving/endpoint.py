@@ -28,6 +28,8 @@ def main() -> int:
         return serve(how)
     if how == "hangs":
         time.sleep(987)
+    if how in ("works on", "tells a nanosecond"):
+        return work_on(how)
     for request in os.environ["REQUESTS"].split():
         size = int(request.rpartition("/")[2])
         data = bytearray((b"".join(b"quicbed%08x\n" % i for i in range(4093)) * (size // 65488 + 1))[:size])
@@ -46,6 +48,24 @@ def main() -> int:
     }
     if how in times:
         stopwatch.write_text(times[how])
+    return 0
+
+
+def work_on(how: str) -> int:
+    """Take a tenth of the files at a time, counted in `arrived`, and then something else to do."""
+    logs = Path(os.environ["LOGS"])
+    begin = time.monotonic_ns()
+    for _ in range(10):
+        time.sleep(0.01)
+        with (logs / "arrived").open("ab") as arrived:
+            arrived.write(b".")
+    end = begin + 1 if how == "tells a nanosecond" else time.monotonic_ns()
+    (logs / "time.json").write_text(json.dumps({"start": begin, "end": end}))
+    for request in os.environ["REQUESTS"].split():
+        size = int(request.rpartition("/")[2])
+        data = (b"".join(b"quicbed%08x\n" % i for i in range(4093)) * (size // 65488 + 1))[:size]
+        (Path(os.environ["DOWNLOADS"]) / str(size)).write_bytes(data)
+    time.sleep(1)
     return 0
 
 
