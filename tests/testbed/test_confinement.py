@@ -102,7 +102,7 @@ HOSTILE = {
     "links": ("os.symlink('{root}/secret', place / 'x'); os.symlink('/', place / 'y')", ("no file of its own in",)),
     "other's name": ("(place / 'server.jsonl').write_text('[]')", ("left what is not its own in the run's directory",)),
     "memory": (
-        "for _ in range(4):\n    os.fork()\nx = b'x' * (200 << 20); time.sleep(60)",
+        "for _ in range(2):\n    os.fork()\nx = b'x' * (100 << 20); time.sleep(60)",
         ("the client took more than 200 MiB of memory (limits.total_memory_mib)",),
     ),
     "processes": (

@@ -106,6 +106,14 @@ def test_a_success_without_a_goodput_is_no_value(tmp_path: Path, details: Any) -
     assert sum(summary.skipped.values()) == 6
 
 
+@pytest.mark.parametrize("goodput", [1e15, -1.0, 0, True, "Infinity"])
+def test_a_goodput_that_nothing_reaches_is_no_value(tmp_path: Path, goodput: Any) -> None:
+    document = samples.result_json({("quiche", "quiche"): [100.0, goodput]})
+    table, _, _ = imported(tmp_path, document)
+    assert table["status"].to_list() == ["unreadable"]
+    assert table["goodput_mbps"].to_list() == [None]
+
+
 def test_a_file_without_measurements_has_the_matrix(tmp_path: Path) -> None:
     document = official()
     del document["measurements"]

@@ -253,6 +253,16 @@ def test_a_duration_that_is_not_that_of_the_log_is_no_result(tmp_path: Path, dur
     assert (row["goodput_mbps"] is None) == (status != "ok")
 
 
+def test_more_than_any_link_carries_is_no_result(tmp_path: Path) -> None:
+    """Of a log that does not tell how long it took."""
+    log = samples.output("quiche", "lsquic")
+    cut = b"\n".join(line for line in log.split(b"\n") if b"Transferring" not in line)
+    assert cut != log
+    row = highway(tmp_path, **{"output.txt": cut, "client__time.json": samples.time_json(1e-9)})
+    assert row["status"] == "unreadable"
+    assert "are more than any link carries" in row["reason"]
+
+
 def test_a_repetition_with_a_file_twice_is_no_result(tmp_path: Path) -> None:
     content = samples.repetition("quiche", "lsquic", 8.66)
     both = [

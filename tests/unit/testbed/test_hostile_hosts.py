@@ -6,22 +6,24 @@ import asyncio
 import io
 import json
 import random
+import stat
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import asyncssh
 import pytest
 
 import hostile
 from hostile import damaged, document, property_of
-from quicbed.config.model import Interface, Limits
+from quicbed.config.model import Interface, Limits, SshAddress
 from quicbed.store import tarball
 from quicbed.testbed import TestbedError
 from quicbed.testbed.agent import LENGTHS, MAX_BLOB, MAX_HEADER
 from quicbed.testbed.base import HostLostError
 from quicbed.testbed.remote import RemoteHost, RemoteProcess, _hello
-from quicbed.testbed.ssh import Connection, Loop, _finite, _of_64_bits, _refuse
+from quicbed.testbed.ssh import Connection, Loop, UnreachableError, _finite, _of_64_bits, _refuse, connect
 
 LIMITS = Limits(files=20, total_mib=16, path_bytes=64)
 INPUTS = hostile.INPUTS or 2500
@@ -103,6 +105,13 @@ def test_a_build_is_unpacked_with_its_links(tmp_path: Path) -> None:
     tarball.unpack(archive(tmp_path, *parts), tmp_path, "made", LIMITS)
     for name in ("lib/a.so", "bin/a.so", "copy"):
         assert (tmp_path / "made" / name).read_bytes() == b"abc"
+
+
+def test_a_build_has_no_rights_that_its_archive_gives_away(tmp_path: Path) -> None:
+    program, content = member("made/program", content=b"abc")
+    program.mode = 0o6777
+    tarball.unpack(archive(tmp_path, member("made", DIR), (program, content)), tmp_path, "made", LIMITS)
+    assert stat.S_IMODE((tmp_path / "made" / "program").stat().st_mode) == 0o755
 
 
 def test_no_archive_writes_elsewhere_or_ends_in_a_traceback(tmp_path: Path) -> None:
@@ -406,6 +415,23 @@ def test_a_message_that_is_too_long_is_not_waited_for(lengths: tuple[int, int]) 
         return connection.failure
 
     assert "the connection was lost" in (asyncio.run(listen()) or "")
+
+
+def test_no_host_can_use_the_keys_of_who_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the OpenSSH configuration says."""
+    config = tmp_path / "config"
+    config.write_text(f"Host *\n  ForwardAgent yes\n  IdentityAgent {tmp_path}/agent\n", encoding="utf-8")
+    chosen = []
+
+    async def create(_: Any, host: str, **options: Any) -> Any:
+        chosen.append(await asyncssh.SSHClientConnectionOptions.construct(host=host, **options))
+        raise OSError("no connection")
+
+    monkeypatch.setattr(asyncssh, "create_connection", create)
+    with pytest.raises(UnreachableError):
+        asyncio.run(connect("server", SshAddress(address="one.example", port=None, user=None), [str(config)]))
+    assert [one.agent_path for one in chosen] == [f"{tmp_path}/agent"]
+    assert [one.agent_forward_path for one in chosen] == [None]
 
 
 def test_an_error_that_a_host_tells_is_one_line() -> None:

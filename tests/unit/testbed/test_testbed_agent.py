@@ -671,6 +671,26 @@ def test_the_discipline_that_clsact_has_replaced_is_not_removed_as_clsact(tools:
     assert "qdisc del dev link0" not in (tools / "log").read_text()
 
 
+def test_what_an_agent_writes_is_on_disk_before_its_name_and_the_name_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    sync, rename = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        calls.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    def replace(self: Path, target: Path) -> Path:
+        calls.append(f"-> {target.name}")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    agent.write_whole(tmp_path / "journal", "1")
+    assert calls == ["journal.part", "-> journal", tmp_path.name]
+
+
 def test_a_damaged_journal_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "journal.json").write_text("{")
     with pytest.raises(agent.AgentError, match=r"journal\.json: is damaged"):
