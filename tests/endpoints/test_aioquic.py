@@ -610,7 +610,7 @@ def test_keys_of_every_variant_can_be_updated(
 ) -> None:
     assert stock.is_dir()  # certificates are made with it
     made = certificates.directory(PROJECT, "ecdsa-p-256")
-    interpreter = making.read_build(PROJECT, "aioquic", "noop")["interpreter"]
+    interpreter = making.read_build(PROJECT, "aioquic", "noop").interpreter
     script = tmp_path / "key_updates.py"
     script.write_text(KEY_UPDATES, encoding="utf-8")
     argv = [interpreter, "-IBS", str(script), str(noop / "lib"), str(made / "server.pem"), str(made / "server.key")]

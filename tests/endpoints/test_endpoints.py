@@ -148,7 +148,7 @@ def test_a_build_can_do_what_its_configuration_says(
     described = PROJECT.libraries[library]
     supports = described.supports
     info = making.read_build(PROJECT, library, flavour)
-    said = info["describe"][role]
+    said = info.describe[role]
     assert set(said["ciphers"]) == set(supports.ciphers)
     for kind, known in (("group", GROUPS), ("signature", SIGNATURES)):
         able = {name for name in known if algorithm_reason(library, described, flavour, kind, name) is None}

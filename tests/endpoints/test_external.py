@@ -393,15 +393,15 @@ def test_a_folder_that_cannot_be_used_is_recorded_and_tried_again(tmp_path: Path
     with pytest.raises(UnusableError, match=r"setup-env\.sh exited with 1"):
         build()
     known = making.read_known(project, "ext", "stock")
-    assert (known["build"], known["version"]) == (copy.stem, "2.0")
-    assert known["problem"] == making.problem_of(copy) == f"{tmp_path / 'folder'}: setup-env.sh exited with 1"
+    assert (known.build, known.version) == (copy.stem, "2.0")
+    assert known.problem == making.problem_of(copy) == f"{tmp_path / 'folder'}: setup-env.sh exited with 1"
 
     changing = tmp_path / "folder" / "setup-env.sh"
     changing.write_text("#!/bin/sh\necho more >> notes\n", encoding="utf-8")
     with pytest.raises(UnusableError):
         build()
     # what it has become is known as unusable too
-    assert making.read_known(project, "ext", "stock")["problem"]
+    assert making.read_known(project, "ext", "stock").problem
 
     (tmp_path / "folder" / "notes").unlink()
     changing.write_text("#!/bin/sh\ntest -e venv/compiler\n", encoding="utf-8")
@@ -410,7 +410,7 @@ def test_a_folder_that_cannot_be_used_is_recorded_and_tried_again(tmp_path: Path
     (tmp_path / "folder" / "venv" / "compiler").touch()
     assert build() == copy
     assert making.problem_of(copy) is None
-    assert "problem" not in making.read_known(project, "ext", "stock")
+    assert making.read_known(project, "ext", "stock").problem is None
 
 
 def test_the_workflow_goes_on_without_a_folder_that_is_missing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from faketestbed import FakeTestbed
 from quicbed.config.model import Library, Project, parse
 from quicbed.measure import campaign as campaign_module
 from quicbed.measure import certificates, driver, outlook, session
+from quicbed.plan.built import Build
 from quicbed.plan.cells import scale_of
 from quicbed.wire import proof
 
@@ -69,12 +70,12 @@ def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Projec
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let builds be made as they are asked for, and let nothing be waited for as long as with real ones."""
 
-    def read_build(project: Project, library: str, flavour: str) -> dict[str, Any]:
+    def read_build(project: Project, library: str, flavour: str) -> Build:
         directory = project.build / f"{library}-{flavour}"
         (directory / "bin").mkdir(parents=True, exist_ok=True)
         if not (directory / "bin" / "client").exists():
             behave(project, library, flavour)
-        return {"build": directory.name, "version": "1"}
+        return Build(build=directory.name, library=library, flavour=flavour, version="1")
 
     monkeypatch.setattr(campaign_module.making, "read_build", read_build)
     monkeypatch.setattr(outlook, "LOOK_S", 0.0)

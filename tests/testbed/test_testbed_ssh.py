@@ -682,14 +682,15 @@ def test_a_build_for_a_newer_c_library_is_refused(
 
 
 def test_a_build_for_another_processor_is_refused(testbed: SshTestbed, tmp_path: Path) -> None:
-    known = march.identity("native")
+    known: dict[str, Any] = {"build": "b", "library": "quinn", "flavour": "stock", "version": "1"}
+    known["march"] = march.identity("native")
     file = tmp_path / "build.json"
-    file.write_text(json.dumps({"march": known}), encoding="utf-8")
+    file.write_text(json.dumps(known), encoding="utf-8")
     testbed.client.provide(tmp_path)
-    known["processor"] |= {"model": "another"}
+    known["march"]["processor"] |= {"model": "another"}
     other = tmp_path / "other"
     other.mkdir()
-    (other / "build.json").write_text(json.dumps({"march": known}), encoding="utf-8")
+    (other / "build.json").write_text(json.dumps(known), encoding="utf-8")
     with pytest.raises(TestbedError, match=r"client .*: cannot run other: it is made for .*; give `build\.march` of"):
         testbed.client.provide(other)
 

@@ -20,6 +20,8 @@ from quicbed.builds import making
 from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project, Scale
 from quicbed.measure import certificates, generator
+from quicbed.plan import built
+from quicbed.plan.built import BUILD_FILE, Build
 from quicbed.testbed import LinkSettings, Testbed, TestbedError
 from trexserver import Clock, TrexServer
 
@@ -61,7 +63,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         monkeypatch.setattr(bench_module, name, value)
     for library in ("quinn", "tcp-tls"):
         behave(made, library, "pq")
-        (build_directory(made, library, "pq") / "build.json").write_text(json.dumps({}), encoding="utf-8")
+        build = Build(build=f"{library}-pq", library=library, flavour="pq", version="1")
+        built.write(build_directory(made, library, "pq") / BUILD_FILE, build)
     return made
 
 
@@ -93,7 +96,7 @@ def test_a_missing_build_is_named_with_the_remedy_and_the_rest_runs(
 ) -> None:
     known = making.read_build
 
-    def read_build(of: Project, library: str, flavour: str) -> dict[str, Any]:
+    def read_build(of: Project, library: str, flavour: str) -> Build:
         if library == "quinn":
             raise BuildError("quinn: cannot be read")
         return known(of, library, flavour)

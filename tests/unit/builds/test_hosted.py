@@ -22,6 +22,7 @@ from quicbed.config.model import ConfigError, Project, parse, read_yaml
 from quicbed.config.model import Testbed as Settings
 from quicbed.measure import hosted
 from quicbed.plan import march
+from quicbed.plan.built import Build
 from quicbed.plan.cells import build_of, builds_needed, cells_of
 from quicbed.testbed import TestbedError
 from quicbed.testbed.agent import tree_digest
@@ -50,7 +51,7 @@ def test_each_host_has_builds_of_its_own() -> None:
     assert build_of(project, "aioquic", variant, "server") == "stock"  # which is not compiled
     needed = builds_needed(project, ["aead-goodput"])
     assert {("quinn", "stock@native+client"), ("quinn", "stock@native+server"), ("aioquic", "stock")} < set(needed)
-    made = {key: {"build": "/".join(key), "version": "1"} for key in needed}
+    made = {key: Build(build="/".join(key), library=key[0], flavour=key[1], version="1") for key in needed}
     cell = next(cell for cell in cells_of(project, "aead-goodput", "", made) if cell.client.library == "quinn")
     assert (cell.client.build, cell.server.build) == ("quinn/stock@native+client", "quinn/stock@native+server")
     assert cell.client.as_dict()["flavour"] == "stock"
@@ -282,7 +283,8 @@ def packed_link(link: str, target: str, through: str) -> bytes:
 
 def test_only_what_left_a_host_and_is_a_build_of_these_files_is_taken(tmp_path: Path) -> None:
     project = on_hosts()
-    good = packed("made/build.json", files={})
+    told = {"build": "made", "library": "quinn", "flavour": "stock", "version": "1"}
+    good = packed("made/build.json", **told)
     with pytest.raises(BuildError, match="made: arrived with another SHA-256 than it left with"):
         builder(project, Host(good, "0" * 64), tmp_path / "log")._fetch("made", tmp_path)
     for name in ("made/../other", "/made/x", "other/x"):
@@ -299,7 +301,7 @@ def test_only_what_left_a_host_and_is_a_build_of_these_files_is_taken(tmp_path: 
     with pytest.raises(BuildError, match="made: was made of other files than are here"):
         one._keep(fetched, tmp_path / "kept", "quinn", "stock+client")
     files = making.identity(project, "quinn", "stock+client")["files"]
-    (fetched / "build.json").write_text(json.dumps({"build": "made", "files": files}), encoding="utf-8")
+    (fetched / "build.json").write_text(json.dumps(told | {"files": files}), encoding="utf-8")
     one._keep(fetched, tmp_path / "kept", "quinn", "stock+client")
     info = json.loads((tmp_path / "kept" / "build.json").read_text(encoding="utf-8"))
     assert (info["build"], info["files"]) == ("kept", files)

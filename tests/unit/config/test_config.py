@@ -13,6 +13,7 @@ from clone import ROOT
 from quicbed.analysis import published
 from quicbed.cli.generate import libraries_page
 from quicbed.config.model import ConfigError, Project
+from quicbed.plan.built import Build
 from quicbed.plan.cells import builds_needed, campaign_of, cells_of, noenc_reason
 
 EXTERNAL = """
@@ -337,8 +338,8 @@ def test_a_variant_s_connections_are_those_of_its_scale() -> None:
 def test_a_new_build_makes_new_cells() -> None:
     project = Project(ROOT)
     keys = builds_needed(project, ["aead-goodput"])
-    before = {key: {"build": f"{key}-1", "version": "1"} for key in keys}
-    after = before | {("quiche", "noop"): {"build": "other", "version": "1"}}
+    before = {key: Build(build=f"{key}-1", library=key[0], flavour=key[1], version="1") for key in keys}
+    after = before | {("quiche", "noop"): Build(build="other", library="quiche", flavour="noop", version="1")}
     old = {cell.slug: cell.id for cell in cells_of(project, "aead-goodput", "c", before)}
     new = {cell.slug: cell.id for cell in cells_of(project, "aead-goodput", "c", after)}
     assert {slug for slug in old if old[slug] != new[slug]} == {"quiche-noop"}

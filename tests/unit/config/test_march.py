@@ -19,7 +19,8 @@ from quicbed.builds.kit import BuildError
 from quicbed.builds.recipes import go
 from quicbed.config.model import ConfigError, Project, parse
 from quicbed.config.model import Testbed as Settings
-from quicbed.plan import march
+from quicbed.plan import built, march
+from quicbed.plan.built import Build, InstructionSet
 from quicbed.plan.cells import build_of, builds_needed, cells_of, unsupported_reason
 from quicbed.store import runs as tables
 from quicbed.testbed.deploy import march_problem
@@ -211,12 +212,15 @@ def test_what_cannot_be_built_here_is_refused_before_anything_is(
 def test_a_host_that_cannot_run_a_build_is_told_why(tmp_path: Path) -> None:
     assert march_problem(tmp_path, EPYC) is None  # certificates
     file = tmp_path / "build.json"
-    file.write_text("{}", encoding="utf-8")
+    made = Build(build="b", library="quinn", flavour="stock", version="1")
+    built.write(file, made)
     assert march_problem(tmp_path, EPYC) is None
-    file.write_text('{"march": {"level": "x86-64-v4"}}', encoding="utf-8")
+    built.write(file, made.model_copy(update={"march": InstructionSet(level="x86-64-v4")}))
     assert (march_problem(tmp_path, EPYC) or "").startswith("x86-64-v4 needs avx512bw")
-    file.write_text('{"march": {"level": "x86-64-v3"}}', encoding="utf-8")
+    built.write(file, made.model_copy(update={"march": InstructionSet(level="x86-64-v3")}))
     assert march_problem(tmp_path, EPYC) is None
+    file.write_text("{}", encoding="utf-8")
+    assert march_problem(tmp_path, EPYC) == "build.json: key 'build' is missing"
 
 
 def test_a_testbed_has_an_instruction_set_and_a_variant_another(tmp_path: Path) -> None:
@@ -232,7 +236,8 @@ def test_a_testbed_has_an_instruction_set_and_a_variant_another(tmp_path: Path) 
     assert ("aioquic", "stock@native") not in needed  # which cannot be
     assert ("quinn", "stock@x86-64-v2") in builds_needed(project, ["aead-goodput"])
     assert builds_needed(PROJECT, ["hardware"]) != needed
-    cells = cells_of(project, "hardware", "", {("quinn", "stock@native"): {"build": "b", "version": "1"}})
+    build = Build(build="b", library="quinn", flavour="stock@native", version="1")
+    cells = cells_of(project, "hardware", "", {("quinn", "stock@native"): build})
     (cell,) = (one for one in cells if one.client.library == "quinn" and one.label == second.label)
     assert cell.client.as_dict() == {
         "library": "quinn",

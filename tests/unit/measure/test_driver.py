@@ -18,6 +18,7 @@ from killed import processes
 from quicbed.config.model import Project
 from quicbed.measure import campaign, certificates, driver
 from quicbed.measure.driver import MeasureError
+from quicbed.plan.built import Build
 from quicbed.plan.cells import Cell
 from quicbed.store import runs as quicbed_runs
 from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role, TestbedError
@@ -484,9 +485,9 @@ def test_cells_of_a_build_that_cannot_be_used_are_left_out_with_its_reason(
 ) -> None:
     read_build = campaign.making.read_build
 
-    def known(project: Project, library: str, flavour: str) -> dict[str, Any]:
+    def known(project: Project, library: str, flavour: str) -> Build:
         problem = {"problem": "setup-env.sh exited with 4"} if library == "quinn" else {}
-        return read_build(project, library, flavour) | problem
+        return read_build(project, library, flavour).model_copy(update=problem)
 
     monkeypatch.setattr(campaign.making, "read_build", known)
     marker = run(project)

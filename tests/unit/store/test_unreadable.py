@@ -142,6 +142,7 @@ def test_a_hostile_plan_and_records_of_odd_types_cost_nothing_else(tmp_path: Pat
     problems = [line for one in provenance.campaigns(raw) for line in one.problems]
     assert [line.split("/")[-1].partition(":")[0] for line in sorted(problems)] == [
         "fifo.json",
+        "odd.json",
         "baseline.json",
         "early.json",
         "link.json",

@@ -78,7 +78,7 @@ def write(project: Project, library: str, flavour: str, out: Path) -> None:
     if project.libraries[library].transport != "quic":
         raise BuildError(f"{library}: does not speak QUIC, which the runner measures")
     made = making.read_build(project, library, flavour)
-    if not all(made["describe"][role].get("files") for role in ("client", "server")):
+    if not all(made.describe.get(role, {}).get("files") for role in ("client", "server")):
         raise BuildError(
             f"{library}: its programs do not both serve and save files, as the runner asks; `--describe` says so"
         )
@@ -86,7 +86,7 @@ def write(project: Project, library: str, flavour: str, out: Path) -> None:
     if out.exists() and any(out.iterdir()):
         raise BuildError(f"{out}: is not empty; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
-    values = {"build": made["build"], "library": library, "programs": shlex.quote(str(programs))}
+    values = {"build": made.build, "library": library, "programs": shlex.quote(str(programs))}
     texts = {
         "setup-env.sh": _SET_UP,
         "run-server.sh": _HEAD.format(**values, role="server") + _SERVER,
@@ -94,4 +94,4 @@ def write(project: Project, library: str, flavour: str, out: Path) -> None:
     }
     for name, text in texts.items():
         durable.write_text(out / name, text, mode=0o777)
-    durable.write_text(out / "VERSION", f"{made['version']}\n")
+    durable.write_text(out / "VERSION", f"{made.version}\n")

@@ -43,7 +43,8 @@ from quicbed.builds.kit import (
 from quicbed.builds.recipes import cargo, external, go, nginx_h3, openssl, python, tcp_tls
 from quicbed.config.model import Library, Project
 from quicbed.contract.events import CONTRACT
-from quicbed.plan import march
+from quicbed.plan import built, march
+from quicbed.plan.built import BUILD_FILE, Build, BuiltError
 
 DIRECTORY = Path("workflow/quicbed/builds/recipes")
 RECIPES: Mapping[str, ModuleType] = {
@@ -170,17 +171,16 @@ def listing(project: Project, name: str, flavour: str) -> Path:
     return project.build / f"{build_id(project, name, flavour)}.json"
 
 
-def read_build(project: Project, name: str, flavour: str) -> dict[str, Any]:
+def read_build(project: Project, name: str, flavour: str) -> Build:
     """build.json of a finished build."""
-    file = build_directory(project, name, flavour) / "build.json"
+    file = build_directory(project, name, flavour) / BUILD_FILE
     try:
-        data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise BuildError(f"{file}: cannot be read ({error}); build it with `quicbed build {name} {flavour}`") from None
-    return data
+        return built.read(file)
+    except BuiltError as error:
+        raise BuildError(f"{file}: {error}; build it with `quicbed build {name} {flavour}`") from None
 
 
-def read_known(project: Project, name: str, flavour: str) -> dict[str, Any]:
+def read_known(project: Project, name: str, flavour: str) -> Build:
     """build.json of a finished build or, with `problem`, what is known of one that cannot be used."""
     try:
         return read_build(project, name, flavour)
@@ -194,13 +194,13 @@ def read_known(project: Project, name: str, flavour: str) -> dict[str, Any]:
 def problem_of(copy: Path) -> str | None:
     """Why a build cannot be used, according to the copy of its build.json; None if it can, or is not made yet."""
     known = _unusable(copy)
-    return None if known is None else str(known["problem"])
+    return None if known is None else known.problem
 
 
-def _unusable(copy: Path) -> dict[str, Any] | None:
-    with suppress(OSError, json.JSONDecodeError):
-        data: dict[str, Any] = json.loads(copy.read_text(encoding="utf-8"))
-        return data if "problem" in data else None
+def _unusable(copy: Path) -> Build | None:
+    with suppress(BuiltError):
+        build = built.read(copy)
+        return None if build.problem is None else build
     return None
 
 
@@ -249,10 +249,10 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
         raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")
     directory = build_directory(project, name, flavour)
     copy = listing(project, name, flavour)
-    if not (directory / "build.json").is_file():
+    if not (directory / BUILD_FILE).is_file():
         with locked(project.build / "work" / f"{name}-{flavour}.lock"):
             # another process may have built it meanwhile
-            if not (directory / "build.json").is_file():
+            if not (directory / BUILD_FILE).is_file():
                 if project.march and (problem := march.builder_problem(project.march)) is not None:
                     raise BuildError(f"{directory.name} cannot be built here: march: {problem}")
                 try:
@@ -262,9 +262,9 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
                     known = {"library": name, "flavour": flavour, "version": version_of(project, name)}
                     # a folder that has changed meanwhile has another id already, by which it is looked for
                     for place in {copy, listing(project, name, flavour)}:
-                        write_json(place, {"build": place.stem, **known, "problem": str(error)})
+                        built.write(place, built.made({"build": place.stem, **known, "problem": str(error)}))
                     raise
-    write_json(copy, json.loads((directory / "build.json").read_text(encoding="utf-8")))
+    built.write(copy, read_build(project, name, flavour))
     return copy
 
 
@@ -295,30 +295,31 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
         details = recipe.build(job)
         described = {role: describe(made / "bin" / role) for role in ("client", "server")}
         patched = {patch.crate for patch in library.flavours[flavour].patches}
-        write_json(
-            made / "build.json",
-            {
-                "build": directory.name,
-                "library": name,
-                "flavour": flavour,
-                "version": version,
-                "features": known["features"],
-                "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
-                "patches": [
-                    {
-                        "crate": p.crate,
-                        "file": p.file,
-                        "sha256": known["files"][(PATCHES / p.file).as_posix()],
-                    }
-                    for p in library.flavours[flavour].patches
-                ],
-                "components": {component: components.read(project, component) for component in shared},
-                "files": known["files"],
-                "describe": described,
-                **march.recorded(project, name),
-                **details,
-            },
-        )
+        values = {
+            "build": directory.name,
+            "library": name,
+            "flavour": flavour,
+            "version": version,
+            "features": known["features"],
+            "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
+            "patches": [
+                {
+                    "crate": p.crate,
+                    "file": p.file,
+                    "sha256": known["files"][(PATCHES / p.file).as_posix()],
+                }
+                for p in library.flavours[flavour].patches
+            ],
+            "components": {component: components.read(project, component) for component in shared},
+            "files": known["files"],
+            "describe": described,
+            **march.recorded(project, name),
+            **details,
+        }
+        try:
+            built.write(made / BUILD_FILE, built.made(values))
+        except BuiltError as error:
+            raise BuildError(f"{name}: recipe {library.recipe}: build.json: {error}") from None
 
 
 def describe(program: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
 from quicbed.builds import kit, making
 from quicbed.measure.driver import Attempt, Driver, MeasureError, need_room, now, read_run, say
+from quicbed.plan import built
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
 from quicbed.store import record
@@ -73,11 +74,11 @@ class Campaign:
     def open(self) -> None:
         """Record what identifies this campaign and session."""
         for info in self.builds.values():
-            if "problem" in info:
+            if info.problem is not None:
                 continue
-            file = self.directory / "builds" / f"{info['build']}.json"
+            file = self.directory / "builds" / f"{info.build}.json"
             if not file.exists():
-                kit.write_json(file, info)
+                built.write(file, info)
         campaign = self.directory / "campaign.json"
         if not campaign.exists():
             kit.write_json(campaign, {"format": record.FORMAT, "id": self.id, **self.identity})
@@ -216,8 +217,8 @@ class Campaign:
         project = self.driver.project
         reasons = {}
         for (library, named), info in self.builds.items():
-            if project.libraries[library].external is not None and "problem" not in info:
-                reasons[info["build"]] = making.changed(project, library, named, info["build"])
+            if project.libraries[library].external is not None and info.problem is None:
+                reasons[info.build] = making.changed(project, library, named, info.build)
         left = [cell for cell in by_id.values() if reasons.get(cell.client.build) or reasons.get(cell.server.build)]
         for cell in left:
             self.exclude(cell, "failed", reasons.get(cell.client.build) or reasons.get(cell.server.build) or "")

@@ -27,14 +27,14 @@ from typing import get_args
 
 import yaml
 
-from quicbed.base import durable, untrusted
+from quicbed.base import durable
 from quicbed.base.untrusted import one_line
 from quicbed.builds import kit, making
 from quicbed.builds.kit import BuildError
 from quicbed.builds.recipes import go
 from quicbed.config.model import Project, Side
 from quicbed.measure.session import testbed_of
-from quicbed.plan import march
+from quicbed.plan import built, march
 from quicbed.store import tarball
 from quicbed.testbed import Testbed, TestbedError
 from quicbed.testbed.remote import RemoteHost
@@ -85,7 +85,7 @@ def make(
     copies = []
     for key in wanted:
         copies.append(making.listing(project, *key))
-        kit.write_json(copies[-1], making.read_build(project, *key))
+        built.write(copies[-1], making.read_build(project, *key))
     return copies
 
 
@@ -245,21 +245,20 @@ class Builder:
 
     def _keep(self, fetched: Path, directory: Path, name: str, named: str) -> None:
         """Give a fetched build its name and record, and its place."""
-        file = fetched / "build.json"
+        file = fetched / built.BUILD_FILE
         try:
-            info = untrusted.parse(untrusted.read(file))
-            files = info["files"]
-        except (untrusted.UntrustedError, LookupError, TypeError) as error:
+            made = built.read(file)
+        except built.BuiltError as error:
             raise BuildError(f"{self.host.where}: {fetched.name}: build.json: {one_line(error, 200)}") from None
         wanted = making.identity(self.project, name, named)
-        if files != wanted["files"]:
+        if made.files != wanted["files"]:
             raise BuildError(
                 f"{self.host.where}: {fetched.name}: was made of other files than are here; build it again"
             )
         address = self.host.key
         record = {key: self.host.hello[key] for key in _RECORDED}
-        built_on = {"role": self.host.name, "address": address, "build": fetched.name, **record}
-        kit.write_json(file, {**info, "build": directory.name, "built_on": built_on})
+        built_on = built.BuiltOn(role=self.host.name, address=address, build=fetched.name, **record)
+        built.write(file, made.model_copy(update={"build": directory.name, "built_on": built_on}))
         durable.move(fetched, directory, replace=True)
 
 

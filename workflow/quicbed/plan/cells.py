@@ -11,6 +11,7 @@ from quicbed.base.hashing import digest
 from quicbed.config.model import Experiment, Library, Link, Load, Pair, Project, Scale, Side, Testbed, Variant, Workload
 from quicbed.plan import march
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
+from quicbed.plan.built import Build
 
 # Connections in the captured run of a handshake cell at any scale, and of one that is slow.
 PROOF_CONNECTIONS = 20
@@ -272,9 +273,7 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
     return digest(identity), identity
 
 
-def cells_of(
-    project: Project, name: str, campaign: str, builds: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> list[Cell]:
+def cells_of(project: Project, name: str, campaign: str, builds: Mapping[tuple[str, str], Build]) -> list[Cell]:
     """Cells of an experiment in the order of its file; `builds` maps what `builds_needed` names to its build.json.
 
     Where that is of a build that cannot be used (`problem`), its cells are unsupported.
@@ -308,7 +307,7 @@ def _primitives(
     experiment: Experiment,
     campaign: str,
     library: str,
-    builds: Mapping[tuple[str, str], Mapping[str, Any]],
+    builds: Mapping[tuple[str, str], Build],
 ) -> list[Cell]:
     """One cell for every build of a library: its primitives of all algorithms of the experiment."""
     described = project.libraries[library]
@@ -378,7 +377,7 @@ def _cell(
     variant: Variant,
     arm: str,
     baseline: str | None,
-    builds: Mapping[tuple[str, str], Mapping[str, Any]],
+    builds: Mapping[tuple[str, str], Build],
 ) -> Cell:
     sides: list[Endpoint] = []
     reason: str | None = None
@@ -387,9 +386,9 @@ def _cell(
         library = project.libraries[name]
         reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
         named = build_of(project, name, variant, role)
-        build = builds.get((name, named), {})
-        if problem is None and "problem" in build:
-            problem = f"{library.title}: {build['problem']}"
+        build = builds.get((name, named))
+        if problem is None and build is not None and build.problem is not None:
+            problem = f"{library.title}: {build.problem}"
         sides.append(_endpoint(name, named, build))
     transport = project.libraries[pair.client].transport
     settings = variant_dict(variant, transport)
@@ -426,9 +425,10 @@ def _cell(
     )
 
 
-def _endpoint(library: str, named: str, build: Mapping[str, Any]) -> Endpoint:
+def _endpoint(library: str, named: str, build: Build | None) -> Endpoint:
     flavour, level, _ = march.parts(named)
-    return Endpoint(library, flavour, str(build.get("version", "")), str(build.get("build", "")), level)
+    version, identity = ("", "") if build is None else (build.version, build.build)
+    return Endpoint(library, flavour, version, identity, level)
 
 
 def _sides(pair: Pair) -> tuple[tuple[Side, str], tuple[Side, str]]:

@@ -25,7 +25,9 @@ from quicbed.base import durable, untrusted
 from quicbed.claims import claims_report, papers, published_claims, verdicts
 from quicbed.config.model import Project
 from quicbed.figures.sheets import Sheet, latency_summary, overview, summary
+from quicbed.plan import built
 from quicbed.plan.arms import ARMS, CAPTURED
+from quicbed.plan.built import BUILD_FILE, Build, BuiltError
 from quicbed.report import workflow_report
 from quicbed.store import details, provenance, runs
 
@@ -250,23 +252,22 @@ def _sessions(records: list[provenance.Campaign]) -> list[dict[str, Any]]:
 
 
 def _builds(records: list[provenance.Campaign], directory: Path | None) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for file in sorted(directory.glob("*/build.json")) if directory else []:
-        with contextlib.suppress(untrusted.UntrustedError):
-            build = untrusted.parse(untrusted.read(file))
-            found |= {file.parent.name: build} if isinstance(build, dict) else {}
+    found: dict[str, Build] = {}
+    for file in sorted(directory.glob(f"*/{BUILD_FILE}")) if directory else []:
+        with contextlib.suppress(BuiltError):
+            found[file.parent.name] = built.read(file)
     for record in records:
         found |= record.builds
     return [
         {
             "id": key,
-            "library": build.get("library"),
-            "flavour": build.get("flavour"),
-            "version": build.get("version"),
-            "crates": _objects(build.get("crates")),
-            "patches": _objects(build.get("patches")),
+            "library": build.library,
+            "flavour": build.flavour,
+            "version": build.version,
+            "crates": build.crates,
+            "patches": build.patches,
             "rest": json.dumps(
-                {k: v for k, v in build.items() if k not in ("crates", "patches")},
+                build.model_dump(mode="json", exclude_unset=True, exclude={"crates", "patches"}),
                 indent=1,
                 sort_keys=True,
             ),

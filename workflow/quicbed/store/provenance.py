@@ -14,6 +14,8 @@ from typing import Any
 
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
+from quicbed.plan import built
+from quicbed.plan.built import Build, BuiltError
 from quicbed.store import walk
 from quicbed.store.walk import CAMPAIGN_FILE
 
@@ -43,7 +45,7 @@ class Campaign:
     identity: dict[str, Any] = field(default_factory=dict)
     sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)  # by session
-    builds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    builds: dict[str, Build] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -100,7 +102,10 @@ def _add(found: dict[str, Campaign], prefix: str, path: PurePosixPath, content: 
             told = untrusted.shown(error)
             campaign.problems.append(f"{prefix}{path}: without a usable plan: {type(error).__name__}: {told}")
     else:
-        campaign.builds[path.stem] = document
+        try:
+            campaign.builds[path.stem] = built.parse(content)
+        except BuiltError as error:
+            campaign.problems.append(f"{prefix}{path}: {error}")
 
 
 def _plan(session: dict[str, Any]) -> Plan:

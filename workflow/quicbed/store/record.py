@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from quicbed.base import durable, untrusted
+from quicbed.base.models import OBJECT, problem, unknown
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS
 from quicbed.store.paths import RUN_FILE
@@ -73,7 +74,7 @@ Moment = Annotated[
 class Part(BaseModel):
     """An object in run.json; one that is null is read as if it were empty."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", use_attribute_docstrings=True)
+    model_config = OBJECT
 
 
 class TestbedFacts(Part):
@@ -405,7 +406,7 @@ def parse(content: bytes) -> Run:
     try:
         return Run.model_validate(document)
     except ValidationError as error:
-        raise RunsError(f"{RUN_FILE}: {_problem(error)}") from None
+        raise RunsError(f"{RUN_FILE}: {problem(error)}") from None
 
 
 def read(file: Path) -> Run:
@@ -421,19 +422,10 @@ def made(values: Mapping[str, Any]) -> Run:
     try:
         run = Run.model_validate(dict(values))
     except ValidationError as error:
-        raise RunsError(_problem(error)) from None
-    if unknown := _unknown(values, run.model_dump(exclude_unset=True)):
-        raise RunsError(f"the model of a run does not name {', '.join(unknown)}")
+        raise RunsError(problem(error)) from None
+    if unnamed := unknown(values, run.model_dump(exclude_unset=True)):
+        raise RunsError(f"the model of a run does not name {', '.join(unnamed)}")
     return run
-
-
-def _unknown(values: Mapping[str, Any], known: Mapping[str, Any], before: str = "") -> list[str]:
-    """Keys, with dots, of *values* and the objects in it that are not in *known*."""
-    found = [f"{before}{key}" for key in values.keys() - known.keys()]
-    for key in values.keys() & known.keys():
-        if isinstance(values[key], Mapping) and isinstance(known[key], Mapping):
-            found += _unknown(values[key], known[key], f"{before}{key}.")
-    return sorted(found)
 
 
 def write(file: Path, run: Run) -> None:
@@ -444,34 +436,3 @@ def write(file: Path, run: Run) -> None:
 def content(run: Run) -> bytes:
     """The content of a run's run.json: the values that it was made of, no others."""
     return durable.to_json(run.model_dump(mode="json", exclude_unset=True))
-
-
-_UNIONS = frozenset({"int", "float", "constrained-int", "constrained-float"})
-_EXPECTED = {"int_type": "int", "float_type": "int or float", "string_type": "str", "bool_type": "bool"}
-
-
-def _problem(error: ValidationError) -> str:
-    """The first problem of a validation, with its key."""
-    problems = error.errors(include_url=False)
-    place = [part for part in problems[0]["loc"] if part not in _UNIONS]
-    # each member of a union says why it is not it; one that is of the right type says most
-    same = [one for one in problems if [part for part in one["loc"] if part not in _UNIONS] == place]
-    problem = next((one for one in same if not one["type"].endswith("_type")), same[-1])
-    key, kind, found = ".".join(untrusted.shown(part, 60) for part in place), problem["type"], problem["input"]
-    told = untrusted.shown(repr(found), 60)
-    if kind == "missing":
-        return f"key '{key}' is missing"
-    if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return f"key '{key}' is no object"
-    if kind == "list_type":
-        return f"key '{key}' is no list"
-    if kind in _EXPECTED:
-        return f"key '{key}': expected {_EXPECTED[kind]}, found {told}"
-    if kind == "greater_than_equal" and problem["ctx"]["ge"] == 0:
-        return f"key '{key}': {told} is negative"
-    if kind in ("greater_than_equal", "less_than_equal", "less_than", "finite_number"):
-        return f"key '{key}': {told} is beyond what can be"
-    text = str(problem["ctx"]["error"]) if kind == "value_error" else problem["msg"]
-    if kind == "literal_error":
-        text = f"{told} is none of {problem['ctx']['expected']}"
-    return untrusted.shown(f"key '{key}': {text}" if key else text)

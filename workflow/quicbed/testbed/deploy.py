@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from quicbed.plan import march
+from quicbed.plan import built, march
 
 from .agent import tree
 
@@ -112,6 +111,13 @@ def libc_problem(directory: Path, libc: str, leave: Collection[str] = ()) -> str
 
 def march_problem(directory: Path, cpuinfo: str) -> str | None:
     """Why a host with this processor (/proc/cpuinfo) cannot run a build, or None; for other directories None."""
-    file = directory / "build.json"
-    known = json.loads(file.read_text(encoding="utf-8")).get("march") if file.is_file() else None
-    return known and march.processor_problem(known, march.processor(cpuinfo))
+    file = directory / built.BUILD_FILE
+    if not file.is_file():
+        return None
+    try:
+        known = built.read(file).march
+    except built.BuiltError as error:
+        return f"{file.name}: {error}"
+    if known is None:
+        return None
+    return march.processor_problem(known.model_dump(exclude_unset=True), march.processor(cpuinfo))
