@@ -17,8 +17,8 @@ import pytest
 
 import fakeruns
 from clone import ROOT
-from quicbed.analysis import cpu_shares, highway
-from quicbed.analysis.highway import Published
+from quicbed.analysis import cpu_shares, highway_runs
+from quicbed.analysis.highway_runs import Published
 from quicbed.analysis.pairs import pair_table
 from quicbed.analysis.place import Place
 from quicbed.claims import claims_report, highway_claims, papers, published_claims, verdicts
@@ -120,8 +120,8 @@ def test_a_buffer_is_the_one_that_was_applied_and_logdirs_are_pooled() -> None:
         row(buffers, "lsquic", 9, 1.0, client_receive_buffer=LARGE, server_library="quiche"),
         row("elsewhere", "lsquic", 1, 1.0, client_receive_buffer=DEFAULT),
     ]
-    table = highway.published_summary(highway.FIG5, published(rows).runs)
-    assert table.schema == pl.Schema(highway.SUMMARY)
+    table = highway_runs.published_summary(highway_runs.FIG5, published(rows).runs)
+    assert table.schema == pl.Schema(highway_runs.SUMMARY)
     assert values_of(table) == {("lsquic", "1x"): pytest.approx(3.1), ("lsquic", "32x"): pytest.approx(3.41)}
     assert values_of(table, "failed") == {("lsquic", "1x"): 1, ("lsquic", "32x"): 0}
     large = table.filter(pl.col("label") == "32x").row(0, named=True)
@@ -133,14 +133,14 @@ def test_a_buffer_is_the_one_that_was_applied_and_logdirs_are_pooled() -> None:
 def test_packets_are_per_gib_and_drops_may_be_none(tmp_path: Path) -> None:
     packets = {"client_udp_packets_sent": 8000, "client_udp_receive_buffer_errors": 0}
     found = published([row("buffer/udp/run3", "quiche", 1, 1.0, client_receive_buffer=DEFAULT, **packets)]).runs
-    assert values_of(highway.published_summary(highway.FIG6, found)) == {("quiche", "1x"): pytest.approx(1.0)}
-    assert values_of(highway.published_summary(highway.DROPS, found)) == {("quiche", "1x"): 0.0}
+    assert values_of(highway_runs.published_summary(highway_runs.FIG6, found)) == {("quiche", "1x"): pytest.approx(1.0)}
+    assert values_of(highway_runs.published_summary(highway_runs.DROPS, found)) == {("quiche", "1x"): 0.0}
     table = own(tmp_path / "raw", "udp-buffer", {"1x": 1.0, "32x": 1.0}).with_columns(
         client_ack_packets=pl.lit(3000), client_udp_receive_buffer_errors=pl.lit(0)
     )
-    acks = highway.own_summary(highway.FIG6, highway.own_campaigns(highway.FIG6, table))
+    acks = highway_runs.own_summary(highway_runs.FIG6, highway_runs.own_campaigns(highway_runs.FIG6, table))
     assert values_of(acks) == {("quiche", "1x"): pytest.approx(6.0), ("quiche", "32x"): pytest.approx(6.0)}
-    drops = highway.own_summary(highway.DROPS, highway.own_campaigns(highway.DROPS, table))
+    drops = highway_runs.own_summary(highway_runs.DROPS, highway_runs.own_campaigns(highway_runs.DROPS, table))
     assert values_of(drops) == {("quiche", "1x"): 0.0, ("quiche", "32x"): 0.0}
     assert drops["ratio"].null_count() == 2
 
@@ -154,12 +154,12 @@ def test_settings_are_told_by_the_directory_and_builds_of_a_library_are_one() ->
         row("offloading/goracle/only-udp", "tcp-tls", 1, 5800.0),
     ]
     found = published(rows).runs
-    assert values_of(highway.published_summary(highway.FIG7, found)) == {
+    assert values_of(highway_runs.published_summary(highway_runs.FIG7, found)) == {
         ("quiche", "AES without AES-NI"): pytest.approx(1.3),
         ("quiche", "AES with AES-NI"): pytest.approx(2.6),
         ("quiche", "ChaCha20"): pytest.approx(2.5),
     }
-    table = highway.published_summary(highway.FIG8, found)
+    table = highway_runs.published_summary(highway_runs.FIG8, found)
     assert values_of(table) == {("tcp-tls", "gso-gro"): pytest.approx(5.8)}
     assert table["ratio"].to_list() == [None]  # its baseline is not in the copy
 
@@ -185,7 +185,7 @@ def contradictory() -> list[dict[str, Any]]:
 
 
 def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed() -> None:
-    table = highway.published_summary(highway.FIG7, published(contradictory()).runs)
+    table = highway_runs.published_summary(highway_runs.FIG7, published(contradictory()).runs)
     assert values_of(table) == {
         ("quiche", "AES without AES-NI"): pytest.approx(1.3),
         ("quiche", "AES with AES-NI"): pytest.approx(2.6),
@@ -208,7 +208,7 @@ def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed(
         ["Fig. 7", "ChaCha20", "quiche", "quiche", 1, unread],
         ["Fig. 8", "default", "quiche", "quiche", 1, "nothing read the parameter offloads"],
     ]
-    drawn = highway_figures.by_setting(highway.FIG7, published(contradictory()), pl.DataFrame(schema=runs.SCHEMA))
+    drawn = highway_figures.by_setting(highway_runs.FIG7, published(contradictory()), pl.DataFrame(schema=runs.SCHEMA))
     assert drawn is not None
     assert sum(note.endswith("\N{DAGGER}") for note in notes(drawn)) == 2
     marked = "\N{DAGGER} not measured as the figure says: AES instructions not used"
@@ -226,17 +226,17 @@ def test_hosts_have_the_names_of_the_paper_and_native_builds_a_star() -> None:
     hosts = {"goracle-gard": 3000.0, "tinyman-idex": 4000.0, "new-pair": 1.0}
     rows = [row("hardware/optimized", "lsquic", 1, goodput, testbed=pair) for pair, goodput in hosts.items()]
     rows.append(row("hardware/optimized", "lsquic", 2, 3600.0, client_flavour="goracle"))
-    table = highway.published_summary(highway.FIG9, published(rows).runs)
+    table = highway_runs.published_summary(highway_runs.FIG9, published(rows).runs)
     assert values_of(table) == {
         ("lsquic", "AMD-2"): pytest.approx(3.0),
         ("lsquic", "AMD-2*"): pytest.approx(3.6),
         ("lsquic", "Intel-3"): pytest.approx(4.0),
     }
     assert values_of(table, "ratio")["lsquic", "AMD-2*"] == pytest.approx(1.2)
-    drawn = highway_figures.by_setting(highway.FIG9, published(rows), pl.DataFrame(schema=runs.SCHEMA))
+    drawn = highway_figures.by_setting(highway_runs.FIG9, published(rows), pl.DataFrame(schema=runs.SCHEMA))
     assert drawn is not None
     assert any("AMD-2 EPYC 7543" in note for note in notes(drawn))
-    drawn = highway_figures.by_setting(highway.FIG8, offloads(), pl.DataFrame(schema=runs.SCHEMA))
+    drawn = highway_figures.by_setting(highway_runs.FIG8, offloads(), pl.DataFrame(schema=runs.SCHEMA))
     assert drawn is not None
     assert not any("EPYC" in note for note in notes(drawn))
 
@@ -245,9 +245,9 @@ def test_our_testbeds_stand_for_hosts(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     own(raw, "hardware", {"default": 1000.0})
     table = own(raw, "hardware", {"default": 2000.0}, testbed=fakeruns.make_run()["testbed"] | {"name": "lab"})
-    found = highway.own_summary(highway.FIG9, highway.own_campaigns(highway.FIG9, table))
+    found = highway_runs.own_summary(highway_runs.FIG9, highway_runs.own_campaigns(highway_runs.FIG9, table))
     assert {label for _, label in values_of(found)} == {"local", "lab"}
-    drawn = highway_figures.by_setting(highway.FIG9, NOTHING, table)
+    drawn = highway_figures.by_setting(highway_runs.FIG9, NOTHING, table)
     assert drawn is not None
     assert list(drawn.figure.layout.xaxis.ticktext) == ["lab", "local"]
 
@@ -265,14 +265,14 @@ def test_our_builds_for_a_processor_have_a_star_beside_the_same_hosts(tmp_path: 
         cell = {"id": f"quiche-{label}", "slug": "x", "label": label, "arm": "main", "baseline": "quiche-default"}
         own(raw, "hardware", {label: goodput}, testbed=where, cell=cell, client=made, server=made)
     table = runs.table(raw)
-    found = highway.own_summary(highway.FIG9, highway.own_campaigns(highway.FIG9, table))
+    found = highway_runs.own_summary(highway_runs.FIG9, highway_runs.own_campaigns(highway_runs.FIG9, table))
     assert values_of(found, "baseline") == {
         ("quiche", "far x86-64-v3"): None,
         ("quiche", "lab"): None,
         ("quiche", "lab*"): "lab",
     }
     assert values_of(found, "ratio")["quiche", "lab*"] == pytest.approx(1.2)
-    drawn = highway_figures.by_setting(highway.FIG9, NOTHING, table)
+    drawn = highway_figures.by_setting(highway_runs.FIG9, NOTHING, table)
     assert drawn is not None
     assert list(drawn.figure.layout.xaxis.ticktext) == ["far x86-64-v3", "lab", "*"]
 
@@ -280,14 +280,14 @@ def test_our_builds_for_a_processor_have_a_star_beside_the_same_hosts(tmp_path: 
 def test_pairs_that_were_measured_otherwise_are_marked_and_do_not_count_beside_others() -> None:
     both = {"server_library": "lsquic"}
     rows = [
-        row(highway.FIG10, "quiche", 1, 2500.0),
-        row(highway.FIG10, "quiche", 2, 100.0, client_receive_buffer=DEFAULT, campaign="run2"),
-        row(highway.FIG10, "quiche", 1, 1000.0, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both),
-        row(highway.FIG10, "quiche", 2, 1200.0, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both)
+        row(highway_runs.FIG10, "quiche", 1, 2500.0),
+        row(highway_runs.FIG10, "quiche", 2, 100.0, client_receive_buffer=DEFAULT, campaign="run2"),
+        row(highway_runs.FIG10, "quiche", 1, 1000.0, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both),
+        row(highway_runs.FIG10, "quiche", 2, 1200.0, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both)
         | {"unread_parameters": json.dumps({"client": {"rmem_vlaue": 1}})},
-        row(highway.FIG10, "quiche", 3, None, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both),
+        row(highway_runs.FIG10, "quiche", 3, None, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both),
     ]
-    table = highway.published_pairs(published(rows).runs, highway.FIG10)
+    table = highway_runs.published_pairs(published(rows).runs, highway_runs.FIG10)
     cells = {(r["client_library"], r["server_library"]): r for r in table.to_dicts()}
     assert cells["quiche", "quiche"]["mean"] == 2500.0
     assert cells["quiche", "quiche"]["deviation"] is None
@@ -301,14 +301,14 @@ def test_pairs_that_were_measured_otherwise_are_marked_and_do_not_count_beside_o
 
 def test_the_ratio_of_means_has_the_interval_of_unpaired_values() -> None:
     values, baseline = np.arange(95.0, 106.0), np.arange(190.0, 211.0)
-    middle, low, high = highway.ratio(values, baseline)
+    middle, low, high = highway_runs.ratio(values, baseline)
     assert middle == 0.5
     assert low is not None
     assert high is not None
     # the standard error of a ratio of independent means
     error = 0.5 * np.hypot(values.std(ddof=1) / 100 / 11**0.5, baseline.std(ddof=1) / 200 / 21**0.5)
     assert high - low == pytest.approx(2 * 2.23 * error, rel=0.1)
-    assert highway.ratio(values[:1], baseline) == (pytest.approx(0.475), None, None)
+    assert highway_runs.ratio(values[:1], baseline) == (pytest.approx(0.475), None, None)
 
 
 # ---- perf samples ----------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def shares_of(origin: str, role: str, counted: dict[str, int]) -> list[dict[str,
 
 
 def profiled() -> Published:
-    rows = [row(highway.FIG4, "quiche", number, 2500.0) for number in (1, 2)]
+    rows = [row(highway_runs.FIG4, "quiche", number, 2500.0) for number in (1, 2)]
     shares = []
     for one, packets in zip(rows, (40, 50), strict=True):
         shares += shares_of(one["origin"], "server", {"PACKET_IO": packets, "CRYPTO": 20, "GENERAL": 10})
@@ -350,11 +350,11 @@ def measured() -> cpu_shares.Profiled:
 
 
 def test_shares_are_of_the_hosts_samples_there_and_of_the_endpoints_here() -> None:
-    theirs = highway.published_shares(profiled())
+    theirs = highway_runs.published_shares(profiled())
     found = {one["category"]: one for one in theirs.to_dicts()}
     assert (found["Packet I/O"]["mean"], found["Crypto"]["mean"], found["Packet I/O"]["n"]) == (45.0, 20.0, 2)
     found_ours = measured()
-    ours = highway.own_shares(found_ours.shares, found_ours.blocks, "AES-128-GCM")
+    ours = highway_runs.own_shares(found_ours.shares, found_ours.blocks, "AES-128-GCM")
     assert dict(ours.select("category", "mean").rows()) == {
         "Packet I/O": 50.0,
         "Crypto": pytest.approx(30.0),
@@ -385,7 +385,7 @@ def test_a_library_of_both_sides_stands_beside_itself_and_others_of_ours_follow(
     goodputs = {"default": 8000.0, "off": 4000.0}
     own(raw, "offloads", goodputs, "quinn")
     table = own(raw, "offloads", goodputs, "tcp-tls")
-    drawn = highway_figures.by_setting(highway.FIG8, offloads(), table, {"quinn": "Quinn"})
+    drawn = highway_figures.by_setting(highway_runs.FIG8, offloads(), table, {"quinn": "Quinn"})
     assert drawn is not None
     assert panels(drawn) == [
         "LSQUIC, published",
@@ -409,18 +409,18 @@ def test_a_library_of_both_sides_stands_beside_itself_and_others_of_ours_follow(
 
 def test_without_our_runs_only_published_panels_are_drawn_and_without_either_nothing(tmp_path: Path) -> None:
     empty = pl.DataFrame(schema=runs.SCHEMA)
-    drawn = highway_figures.by_setting(highway.FIG8, offloads(), empty)
+    drawn = highway_figures.by_setting(highway_runs.FIG8, offloads(), empty)
     assert drawn is not None
     assert panels(drawn) == ["LSQUIC, published", "TCP+TLS, published"]
     assert "nothing yet, see experiment offloads" in drawn.figure.layout.title.text
-    assert highway_figures.by_setting(highway.FIG8, NOTHING, empty) is None
+    assert highway_figures.by_setting(highway_runs.FIG8, NOTHING, empty) is None
     table = own(tmp_path / "raw", "aes-ni", {"AES with AES-NI": 1000.0})
-    assert highway_figures.by_setting(highway.FIG7, NOTHING, table) is None  # it has a figure that tells more
+    assert highway_figures.by_setting(highway_runs.FIG7, NOTHING, table) is None  # it has a figure that tells more
 
 
 def test_what_has_no_value_says_why(tmp_path: Path) -> None:
     table = own(tmp_path / "raw", "offloads", {"default": 1.0}, status="failed", reason="it <hung>", metrics={})
-    drawn = highway_figures.by_setting(highway.FIG8, NOTHING, table)
+    drawn = highway_figures.by_setting(highway_runs.FIG8, NOTHING, table)
     assert drawn is not None
     (note,) = (one for one in drawn.figure.layout.annotations if one.text == "failed")
     assert note.hovertext == "it &lt;hung&gt;"
@@ -428,13 +428,13 @@ def test_what_has_no_value_says_why(tmp_path: Path) -> None:
 
 def test_heat_maps_stand_side_by_side_and_mark_what_deviates(tmp_path: Path) -> None:
     rows = [
-        row(highway.FIG3, "quiche", 1, 2500.0, client_receive_buffer=DEFAULT),
-        row(highway.FIG3, "lsquic", 1, 1000.0, server_library="quiche"),
+        row(highway_runs.FIG3, "quiche", 1, 2500.0, client_receive_buffer=DEFAULT),
+        row(highway_runs.FIG3, "lsquic", 1, 1000.0, server_library="quiche"),
     ]
     cells = {"208 KiB": 4000.0, "6.5 MiB": 9000.0}
     campaign, table = figures.experiment_table(own(tmp_path / "raw", "pairwise", cells), "pairwise")
     pairs = (campaign, pair_table(campaign, table))
-    drawn = highway_figures.all_pairs(published(rows), highway.FIG3, *pairs, "208 KiB")
+    drawn = highway_figures.all_pairs(published(rows), highway_runs.FIG3, *pairs, "208 KiB")
     assert drawn is not None
     theirs, ours = drawn.figure.data
     assert list(theirs.y) == ["quiche", "LSQUIC"]
@@ -443,7 +443,7 @@ def test_heat_maps_stand_side_by_side_and_mark_what_deviates(tmp_path: Path) -> 
     assert [list(line) for line in ours.text] == [["4.08"]]
     assert any("receive buffer 6656 KiB" in note for note in notes(drawn))
     assert drawn.table["mean"].to_list() == [pytest.approx(4080.0), 1000.0, 2500.0]
-    assert highway_figures.all_pairs(NOTHING, highway.FIG3, *pairs, "208 KiB") is None
+    assert highway_figures.all_pairs(NOTHING, highway_runs.FIG3, *pairs, "208 KiB") is None
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------------
@@ -464,9 +464,9 @@ def verdicts_on(found: Published) -> dict[str, verdicts.Result]:
 def test_claims_are_judged_by_the_runs_behind_the_figures() -> None:
     small = {"client_receive_buffer": DEFAULT}
     rows = [
-        *spread(highway.FIG3, "quiche", 1100.0, server_library="lsquic", **small),
-        *spread(highway.FIG3, "lsquic", 2500.0, server_library="quiche", **small),
-        *spread(highway.FIG3, "lsquic", 3000.0, **small),
+        *spread(highway_runs.FIG3, "quiche", 1100.0, server_library="lsquic", **small),
+        *spread(highway_runs.FIG3, "lsquic", 2500.0, server_library="quiche", **small),
+        *spread(highway_runs.FIG3, "lsquic", 3000.0, **small),
         # a cipher that it was to have and that nothing read leaves its goodput that of AES
         *(one | {"unread_parameters": AES} for one in spread("crypto/aes-ni", "tcp-tls", 8000.0, aes_hardware=True)),
         *spread("crypto/aes-ni", "lsquic", 3000.0, aes_hardware=True),
@@ -505,10 +505,10 @@ def test_claims_are_judged_by_the_runs_behind_the_figures() -> None:
 
 def test_the_fastest_and_the_slowest_published_pair_are_judged_as_values() -> None:
     rows = []
-    for client in highway.LIBRARIES:
-        for server in highway.LIBRARIES:
+    for client in highway_runs.LIBRARIES:
+        for server in highway_runs.LIBRARIES:
             goodput = {("aioquic", "mvfst"): 48.0, ("lsquic", "lsquic"): 3000.0}.get((client, server), 1000.0)
-            rows += spread(highway.FIG3, client, goodput, server_library=server, client_receive_buffer=DEFAULT)
+            rows += spread(highway_runs.FIG3, client, goodput, server_library=server, client_receive_buffer=DEFAULT)
     found = verdicts_on(published(rows))
     names = ("fig3-slowest", "fig3-fastest", "fig3-range")
     assert [(found[name].verdict, found[name].reason) for name in names] == [("holds", "")] * 3
@@ -517,7 +517,7 @@ def test_the_fastest_and_the_slowest_published_pair_are_judged_as_values() -> No
 
 
 def test_claims_on_shares_are_of_the_endpoints_samples() -> None:
-    rows = spread(highway.FIG4, "lsquic", 3000.0)
+    rows = spread(highway_runs.FIG4, "lsquic", 3000.0)
     shares = []
     for one in rows:
         for role in ("client", "server"):
@@ -627,7 +627,7 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     monkeypatch.setattr(figures, "_write_static", lambda *_: "no browser in this test")
     here = place(tmp_path)
     reading.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published["highway"])
-    found = highway.published(here.published["highway"])
+    found = highway_runs.published(here.published["highway"])
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.profiled(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
@@ -655,7 +655,7 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     assert [line[0] for line in told.rows] == ["quiche"]
 
     # drawn again without the copy, nothing of it is left
-    highway_figures.beside(highway.published(None), empty, (empty, empty), none, here, {})
+    highway_figures.beside(highway_runs.published(None), empty, (empty, empty), none, here, {})
     assert [file for file in here.artifacts.rglob("*") if file.is_file() and file.name != "plotly.min.js"] == []
 
 
@@ -708,8 +708,8 @@ def html_of(shown: Any) -> str:
 
 def test_without_published_results_everything_says_so_and_the_first_how_to_get_them(tmp_path: Path) -> None:
     here = place(tmp_path)
-    found = highway.published(here.published["highway"])
-    assert highway.published(None).missing == found.missing
+    found = highway_runs.published(here.published["highway"])
+    assert highway_runs.published(None).missing == found.missing
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.profiled(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})

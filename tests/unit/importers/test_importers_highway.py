@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from quicbed.importers import highway_data, logs, names, perf, processed, reading, samples, tables
+from quicbed.importers import highway, logs, names, perf, processed, reading, samples, tables
 from quicbed.importers.summary import Summary
 from quicbed.store import runs
 
@@ -373,7 +373,7 @@ def test_the_first_matching_expression_of_the_mapping_in_the_copy_decides(tmp_pa
 
 def test_made_up_recordings_are_read_as_real_ones() -> None:
     files = dict(samples.profiled(1, 300))
-    recordings = [name for name in files if name.endswith(highway_data.PERF_FILE)]
+    recordings = [name for name in files if name.endswith(highway.PERF_FILE)]
     assert len(recordings) == 2 * len(samples.PROFILED)
     (mapping,) = (data for name, data in files.items() if name.endswith("perf/mappings/quiche.json"))
     recording = files["results/perf/goracle/optimized/run1/quiche_quiche/goodput/1/server/out.perf.zst"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from quicbed.analysis import highway
+from quicbed.analysis import highway_runs
 from quicbed.claims import highway_claims, steps_claims, verdicts
 from quicbed.claims.papers import Stated
 from quicbed.claims.verdicts import Result
@@ -17,7 +17,7 @@ def evaluate(project: Project, claims: Sequence[Stated], imported: Mapping[str, 
 
     *imported* are directories of tables by format; nothing else is looked at.
     """
-    theirs = highway.published(imported.get(highway.SOURCE))
+    theirs = highway_runs.published(imported.get(highway_runs.SOURCE))
     steps = imported.get(steps_claims.SOURCE)
     found = {
         highway_claims.PAPER: None if theirs.empty else highway_claims.highway_campaigns(theirs),

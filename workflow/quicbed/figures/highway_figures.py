@@ -17,8 +17,8 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed.analysis import comparison, cpu_shares, highway
-from quicbed.analysis.highway import Figure, Published
+from quicbed.analysis import comparison, cpu_shares, highway_runs
+from quicbed.analysis.highway_runs import Figure, Published
 from quicbed.analysis.place import Place
 from quicbed.figures import goodput, layout
 from quicbed.figures.goodput import Drawn
@@ -66,7 +66,7 @@ class Beside:
         if name in self.saved:
             return self.saved[name]
         reason = "there are no published results of this figure here"
-        experiment = next((one.experiment for one in highway.FIGURES if one.name == name and one.alone), None)
+        experiment = next((one.experiment for one in highway_runs.FIGURES if one.name == name and one.alone), None)
         if experiment:
             reason += f", and no runs of our experiment {experiment}"
         return Absent(f"{reason}.")
@@ -92,15 +92,15 @@ def beside(
     """
     for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
         file.unlink()
-    others = table.clear() if here.reference else highway.of_other_testbeds(here.raw, highway.FIG9.experiment)
+    others = table.clear() if here.reference else highway_runs.of_other_testbeds(here.raw, highway_runs.FIG9.experiment)
     by_host = pl.concat([table, others])
     drawn = [
-        all_pairs(published, highway.FIG3, *pairs, "208 KiB", titles),
-        all_pairs(published, highway.FIG10, *pairs, "6.5 MiB", titles),
+        all_pairs(published, highway_runs.FIG3, *pairs, "208 KiB", titles),
+        all_pairs(published, highway_runs.FIG10, *pairs, "6.5 MiB", titles),
         samples(published, measured, "AES-128-GCM", titles),
         *(
-            by_setting(figure, published, by_host if figure is highway.FIG9 else table, titles)
-            for figure in highway.FIGURES
+            by_setting(figure, published, by_host if figure is highway_runs.FIG9 else table, titles)
+            for figure in highway_runs.FIGURES
         ),
     ]
     found = [one for one in drawn if one is not None]
@@ -120,10 +120,10 @@ def by_setting(
 
     *table* holds our runs. None where there is nothing to draw.
     """
-    names = dict(highway.TITLES) | dict(titles or {})
-    campaigns = highway.own_campaigns(figure, table)
-    theirs = highway.published_summary(figure, published.runs)
-    ours = highway.own_summary(figure, campaigns)
+    names = dict(highway_runs.TITLES) | dict(titles or {})
+    campaigns = highway_runs.own_campaigns(figure, table)
+    theirs = highway_runs.published_summary(figure, published.runs)
+    ours = highway_runs.own_summary(figure, campaigns)
     if theirs.is_empty() and (ours.is_empty() or not figure.alone):
         return None
     panels = _panels(theirs, ours, names)
@@ -134,8 +134,8 @@ def by_setting(
     _axes(drawing)
     caption = "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
     caption += _sides(figure, bool(len(theirs) and len(ours))) + goodput.disturbed(*campaigns)
-    if figure.name == highway.FIG9.name and len(theirs):
-        hosts = (f"{name} {processor}" for name, processor in highway.PROCESSORS.items())
+    if figure.name == highway_runs.FIG9.name and len(theirs):
+        hosts = (f"{name} {processor}" for name, processor in highway_runs.PROCESSORS.items())
         caption += f" Published processors: {', '.join(hosts)}."
     if different := sorted(set(theirs["deviation"].drop_nulls())):
         caption += f" {DEVIATING} not measured as the figure says: {', or '.join(map(html.escape, different))}."
@@ -150,7 +150,7 @@ def by_setting(
         **MARGINS | {"bottom": MARGINS["bottom"] + more},
     )
     used = [one for own in campaigns for one in comparison.used_origins(own, own["cell"].unique().to_list())]
-    origins = used + sorted(highway.settings(figure, published.runs).drop_nulls("value")["origin"])
+    origins = used + sorted(highway_runs.settings(figure, published.runs).drop_nulls("value")["origin"])
     return Drawn(figure.name, drawing, pl.concat([ours, theirs]), origins, f"{PAPER}, {figure.number}", figure.name)
 
 
@@ -158,7 +158,7 @@ def _panels(
     theirs: pl.DataFrame, ours: pl.DataFrame, names: Mapping[str, str]
 ) -> list[tuple[str, str, pl.DataFrame | None]]:
     """Library, source and cells of each panel: pairs of panels of what the paper has, then our other libraries."""
-    order = [*highway.LIBRARIES[::-1], "tcp-tls"]
+    order = [*highway_runs.LIBRARIES[::-1], "tcp-tls"]
     published = sorted(set(theirs["library"]), key=lambda name: (name not in order, order.index(name), name))
     others = sorted(set(ours["library"]) - set(published), key=lambda name: names.get(name, name).lower())
     found: list[tuple[str, str, pl.DataFrame | None]] = []
@@ -177,7 +177,7 @@ def _sides(figure: Figure, both: bool) -> str:
     if len(bases) == 1:
         parts.append(f"Above: change of the mean in %, compared with {html.escape(bases[0])}.")
     elif bases:
-        native = f"builds for the processor at hand ({highway.NATIVE})"
+        native = f"builds for the processor at hand ({highway_runs.NATIVE})"
         parts.append(f"Above: change of the mean in %, {native} compared with the others.")
     parts.append("Vertical axes differ")
     if both and figure.sides:
@@ -282,8 +282,8 @@ _TICKS: Mapping[str, str] = {
 
 def _tick(label: str, labels: Sequence[str]) -> str:
     # beside the same hosts with other builds
-    if label.endswith(highway.NATIVE) and label.removesuffix(highway.NATIVE) in labels:
-        return highway.NATIVE
+    if label.endswith(highway_runs.NATIVE) and label.removesuffix(highway_runs.NATIVE) in labels:
+        return highway_runs.NATIVE
     return _TICKS.get(label, html.escape(label))
 
 
@@ -303,9 +303,9 @@ def _hover(cell: Mapping[str, Any], title: str, figure: Figure) -> str:
 
 def setting_sheet(drawn: Drawn, titles: Mapping[str, str] | None = None) -> Sheet:
     """The table behind a figure of `by_setting`: published and measured changes of a library side by side."""
-    names = dict(highway.TITLES) | dict(titles or {})
-    theirs = _by_cell(drawn.table.filter(pl.col("source") == highway.SOURCE))
-    ours = _by_cell(drawn.table.filter(pl.col("source") != highway.SOURCE))
+    names = dict(highway_runs.TITLES) | dict(titles or {})
+    theirs = _by_cell(drawn.table.filter(pl.col("source") == highway_runs.SOURCE))
+    ours = _by_cell(drawn.table.filter(pl.col("source") != highway_runs.SOURCE))
     keys = list(dict.fromkeys([*theirs, *ours]))
     keys.sort(key=lambda key: (key not in theirs, names.get(key[0], key[0]).lower()))
     headers = ["library", "setting", "published: n", "mean", "ratio", "95 % interval"]
@@ -346,10 +346,10 @@ def all_pairs(
 
     None without published pairs; ours alone are in a figure of their own.
     """
-    theirs = highway.published_pairs(published.runs, directory)
+    theirs = highway_runs.published_pairs(published.runs, directory)
     if theirs.is_empty():
         return None
-    names = dict(highway.TITLES) | dict(titles or {})
+    names = dict(highway_runs.TITLES) | dict(titles or {})
     ours = table.filter((pl.col("arm") == "main") & (pl.col("label") == label)) if not table.is_empty() else table
     sides: list[tuple[str, list[dict[str, Any]]]] = [(PUBLISHED, theirs.to_dicts())]
     if not ours.is_empty():
@@ -366,7 +366,7 @@ def all_pairs(
     drawing.update_annotations(font_size=12)
     for number, ((side, cells), order) in enumerate(zip(sides, libraries, strict=True), 1):
         _heat_map(drawing, cells, order, side, names, {"row": 1, "col": number})
-    number_of = highway.NUMBERS[directory]
+    number_of = highway_runs.NUMBERS[directory]
     deviating = theirs.filter(pl.col("deviation").is_not_null())
     caption = [
         "Mean goodput in Gbit/s; colours from 0 to the largest of each side. In lines clients, in columns servers."
@@ -386,7 +386,7 @@ def all_pairs(
     )
     shown = pl.concat([_as_pairs(ours, campaign), theirs]) if len(sides) > 1 else theirs
     origins = comparison.used_origins(campaign, ours["cell"].to_list()) if len(sides) > 1 else []
-    used = highway.in_directory(published.runs, directory).filter(pl.col("status") == "ok")
+    used = highway_runs.in_directory(published.runs, directory).filter(pl.col("status") == "ok")
     name = f"highway-{number_of.lower().replace('. ', '')}"
     return Drawn(name, drawing, shown, origins + sorted(used["origin"]), f"{PAPER}, {number_of}", name)
 
@@ -396,9 +396,9 @@ def _as_pairs(ours: pl.DataFrame, campaign: pl.DataFrame) -> pl.DataFrame:
     source = campaign.select("cell", "source").unique("cell", keep="last")
     joined = ours.join(source, on="cell", how="left")
     missing = [
-        pl.lit(None, dtype=kind).alias(name) for name, kind in highway.PAIR.items() if name not in joined.columns
+        pl.lit(None, dtype=kind).alias(name) for name, kind in highway_runs.PAIR.items() if name not in joined.columns
     ]
-    return joined.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in highway.PAIR.items())
+    return joined.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in highway_runs.PAIR.items())
 
 
 def _libraries(cells: Sequence[Mapping[str, Any]], side: str, names: Mapping[str, str]) -> list[str]:
@@ -406,7 +406,7 @@ def _libraries(cells: Sequence[Mapping[str, Any]], side: str, names: Mapping[str
     if side == PUBLISHED:
         return sorted(
             found,
-            key=lambda name: (highway.LIBRARIES.index(name) if name in highway.LIBRARIES else 99, name),
+            key=lambda name: (highway_runs.LIBRARIES.index(name) if name in highway_runs.LIBRARIES else 99, name),
         )
     return sorted(found, key=lambda name: names.get(name, name).lower())
 
@@ -471,11 +471,11 @@ def samples(
     published: Published, measured: cpu_shares.Profiled, label: str, titles: Mapping[str, str] | None = None
 ) -> Drawn | None:
     """Fig. 4: shares of perf samples by category, of clients and servers; None without published samples."""
-    theirs = highway.published_shares(published)
+    theirs = highway_runs.published_shares(published)
     if theirs.is_empty():
         return None
-    names = dict(highway.TITLES) | dict(titles or {})
-    ours = highway.own_shares(measured.shares, measured.blocks, label)
+    names = dict(highway_runs.TITLES) | dict(titles or {})
+    ours = highway_runs.own_shares(measured.shares, measured.blocks, label)
     panels = [(library, source, cells) for library, source, cells in _panels(theirs, ours, names) if cells is not None]
     drawing, places = layout.panels(len(panels), below=0.36, beside=0.05)
     for number, ((library, source, cells), place) in enumerate(zip(panels, places, strict=True)):
@@ -503,10 +503,10 @@ def samples(
 def _share_panel(
     drawing: go.Figure, cells: pl.DataFrame, source: str, title: str, in_legend: bool, place: Mapping[str, int]
 ) -> None:
-    short = [name.replace(" ", "<br>", 1).replace("Uncategorised", "Uncat.") for name in highway.CATEGORIES]
+    short = [name.replace(" ", "<br>", 1).replace("Uncategorised", "Uncat.") for name in highway_runs.CATEGORIES]
     for role in ("client", "server"):
         found = {row["category"]: row for row in cells.filter(pl.col("role") == role).to_dicts()}
-        shown = [found.get(name) for name in highway.CATEGORIES]
+        shown = [found.get(name) for name in highway_runs.CATEGORIES]
         drawing.add_bar(
             x=short,
             y=[cell["mean"] if cell else None for cell in shown],
@@ -560,10 +560,10 @@ def implementations(published: Published) -> Sheet | Absent:
     )
     rows = [
         [
-            highway.TITLES.get(row["library"], row["library"]),
+            highway_runs.TITLES.get(row["library"], row["library"]),
             row["build"],
             ", ".join(row["versions"]),
-            ", ".join(highway.PAIRS_OF_HOSTS.get(pair.partition("-")[0], pair) for pair in row["hosts"]),
+            ", ".join(highway_runs.PAIRS_OF_HOSTS.get(pair.partition("-")[0], pair) for pair in row["hosts"]),
         ]
         for row in found.sort("library", "build").to_dicts()
     ]
@@ -571,10 +571,10 @@ def implementations(published: Published) -> Sheet | Absent:
 
 
 def difference_sheet(published: Published, directory: Path) -> Sheet | Absent:
-    """The table of `quicbed.analysis.highway.differences`, which is also written to *directory*."""
+    """The table of `quicbed.analysis.highway_runs.differences`, which is also written to *directory*."""
     if published.empty:
         return NOTHING
-    found = highway.differences(published)
+    found = highway_runs.differences(published)
     comparison.write_figure_table(found, "highway-differences", directory)
     rows = [
         [
@@ -593,10 +593,10 @@ def difference_sheet(published: Published, directory: Path) -> Sheet | Absent:
 
 
 def changed_sheet(published: Published, directory: Path) -> Sheet | Absent:
-    """The table of `quicbed.analysis.highway.changed_means`, which is also written to *directory*."""
+    """The table of `quicbed.analysis.highway_runs.changed_means`, which is also written to *directory*."""
     if published.empty:
         return NOTHING
-    found = highway.changed_means(published)
+    found = highway_runs.changed_means(published)
     comparison.write_figure_table(found, "highway-changed-means", directory)
     rows = [
         [
@@ -627,16 +627,18 @@ def deviations(published: Published) -> Sheet | Absent:
     if published.empty:
         return NOTHING
     rows: list[list[Any]] = []
-    for directory in (highway.FIG3, highway.FIG10):
-        pairs = highway.published_pairs(published.runs, directory)
+    for directory in (highway_runs.FIG3, highway_runs.FIG10):
+        pairs = highway_runs.published_pairs(published.runs, directory)
         for pair in pairs.filter(pl.col("deviation").is_not_null()).to_dicts():
-            client, server = (highway.TITLES.get(pair[key], pair[key]) for key in ("client_library", "server_library"))
-            rows.append([highway.NUMBERS[directory], None, client, server, pair["n"], pair["deviation"]])
-    for figure in (highway.FIG7, highway.FIG8):
-        other = highway.labelled(figure, published.runs).filter(pl.col("deviation").is_not_null())
+            client, server = (
+                highway_runs.TITLES.get(pair[key], pair[key]) for key in ("client_library", "server_library")
+            )
+            rows.append([highway_runs.NUMBERS[directory], None, client, server, pair["n"], pair["deviation"]])
+    for figure in (highway_runs.FIG7, highway_runs.FIG8):
+        other = highway_runs.labelled(figure, published.runs).filter(pl.col("deviation").is_not_null())
         counted = other.group_by("label", "client_library", "deviation").agg(pl.col("value").count())
         for label, library, deviation, n in counted.sort(counted.columns[:3]).rows():
-            title = highway.TITLES.get(library, library)
+            title = highway_runs.TITLES.get(library, library)
             rows.append([figure.number, label, title, title, n, deviation])
     return Sheet(["figure", "setting", "client", "server", "n", "measured with"], rows, frozenset({4}))
 

@@ -11,12 +11,12 @@ from types import ModuleType
 
 from quicbed.base import durable, untrusted
 from quicbed.base.untrusted import UntrustedError
-from quicbed.importers import FORMATS, highway_data, qir, quic_benchmark, steps
+from quicbed.importers import FORMATS, highway, qir, quic_benchmark, steps
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import SUMMARY_FILE, Summary
 
 IMPORTERS: Mapping[str, ModuleType] = {
-    "highway": highway_data,
+    "highway": highway,
     "steps": steps,
     "quic-benchmark": quic_benchmark,
     "qir": qir,
