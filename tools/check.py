@@ -51,8 +51,8 @@ def snakemake_files() -> list[str]:
 
 
 def go_modules() -> list[str]:
-    """Endpoints in Go."""
-    return sorted(file.parent.name for file in (ROOT / ENDPOINTS).glob("*/go.mod"))
+    """Modules in Go, by their directories below the endpoints."""
+    return sorted(str(file.parent.relative_to(ROOT / ENDPOINTS)) for file in (ROOT / ENDPOINTS).glob("**/go.mod"))
 
 
 def checks() -> list[Check]:

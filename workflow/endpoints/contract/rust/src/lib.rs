@@ -1,6 +1,6 @@
 //! What every Rust endpoint shares, so that two of them differ in the library under test and in nothing else.
 //!
-//! `ENDPOINT.md` beside this crate is the contract; each module here implements one of its parts.
+//! `workflow/endpoints/ENDPOINT.md` is the contract; each module here implements one of its parts.
 
 mod algorithms;
 pub mod clock;

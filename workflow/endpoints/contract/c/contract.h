@@ -1,4 +1,4 @@
-/* What the programs in C that keep the endpoint contract (../ENDPOINT.md) share: command line, events, content. */
+/* What the programs in C that keep the endpoint contract (../../ENDPOINT.md) share: command line, events, content. */
 #ifndef QUICBED_CONTRACT_H
 #define QUICBED_CONTRACT_H
 
