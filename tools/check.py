@@ -88,7 +88,16 @@ def checks() -> list[Check]:
         Check("clippy", (*clippy, "--workspace", *without, *deny), slow=True),
         Check(
             "clippy quinn noop",
-            (*clippy, "--package", "quicbed-endpoint-quinn", "--features", "noop", *deny),
+            (
+                *clippy,
+                "--package",
+                "quicbed-endpoint-quinn",
+                "--package",
+                "quicbed-rustls",
+                "--features",
+                "noop",
+                *deny,
+            ),
             slow=True,
         ),
     ]

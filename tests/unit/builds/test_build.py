@@ -100,7 +100,6 @@ def test_a_change_to_an_endpoint_rebuilds_that_endpoint_only(copy: Path) -> None
 
 
 def test_no_build_is_a_function_of_the_endpoint_of_another_library() -> None:
-    """But for noq, a fork of quinn: the sources of its endpoint are links to those of quinn's."""
     project = Project(ROOT)
     users: dict[str, set[str]] = {}
     for name, library in project.libraries.items():
@@ -110,7 +109,7 @@ def test_no_build_is_a_function_of_the_endpoint_of_another_library() -> None:
                 if source.is_relative_to(kit.ENDPOINTS):
                     users.setdefault(source.relative_to(kit.ENDPOINTS).parts[0], set()).add(name)
     for name, library in project.libraries.items():
-        assert users[library.endpoint] == ({name, "noq"} if name == "quinn" else {name})
+        assert users[library.endpoint] == {name}
 
 
 def test_a_change_to_a_patch_rebuilds_the_patched_flavour_only(copy: Path) -> None:

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quicbed_contract::clock::CpuTime;
 use quicbed_contract::events::{ConnectionCommon, Events, OptionsInForce, Role};
 use quicbed_contract::options::{
-    Aead, Cipher, CommonOptions, CongestionControl, Description, HeaderProtection,
+    Aead, CommonOptions, CongestionControl, Description, HeaderProtection,
 };
 use quicbed_contract::udp::Socket;
 use quinn::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
@@ -15,20 +15,13 @@ use quinn::{
     ConnectionStats, Endpoint, EndpointConfig, MtuDiscoveryConfig, Runtime, ServerConfig,
     TokioRuntime, TransportConfig, VarInt,
 };
-use rustls::crypto::ring::cipher_suite;
-use rustls::Tls13CipherSuite;
 use serde::Serialize;
 
-use crate::groups;
+use super::observation::{Observation, Observed};
+use super::session::QUIC_V1;
+use super::traffic::{Meter, Stamp};
 use crate::library::{self, LIBRARY, VERSION};
-use crate::observation::{Observation, Observed};
-use crate::session::QUIC_V1;
-use crate::signatures;
 use crate::socket;
-use crate::tls::Cryptography;
-use crate::traffic::{Meter, Stamp};
-
-const TLS_LIBRARY: &str = "rustls 0.23.46";
 
 /// Largest `--udp-payload`: quinn gives the length of a handshake packet two bytes and panics when 14 bits do not hold it.
 const MAX_UDP_PAYLOAD: usize = 1 << 14;
@@ -39,20 +32,14 @@ const CRYPTO_BUFFER: usize = 1 << 18;
 
 /// The abilities of this build.
 pub fn description() -> Description {
-    let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, cfg!(feature = "noop"));
-    if cfg!(feature = "pq") {
-        description.flavour_features.push("pq");
-    }
     Description {
-        groups: groups::names(),
-        signatures: signatures::names(),
         congestion_controls: vec![
             CongestionControl::Cubic,
             CongestionControl::Reno,
             CongestionControl::Bbr,
         ],
         initial_size: library::INITIAL_SIZE,
-        ..description
+        ..quicbed_rustls::description(LIBRARY, VERSION)
     }
 }
 
@@ -68,43 +55,6 @@ pub fn open_events(description: &Description, options: &CommonOptions) -> Events
         Some(reason) => events.exit_unsupported(&reason),
         None => events,
     }
-}
-
-/// Suite, group and signature algorithm of a supported variant.
-pub fn cryptography(options: &CommonOptions) -> Cryptography {
-    let suite = match options.cipher {
-        Cipher::Aes128Gcm => cipher_suite::TLS13_AES_128_GCM_SHA256,
-        Cipher::Aes256Gcm => cipher_suite::TLS13_AES_256_GCM_SHA384,
-        Cipher::ChaCha20Poly1305 => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-    };
-    let suite = suite.tls13().expect("all three are TLS 1.3 suites");
-    let group = groups::find(&options.group).expect("other groups are unsupported");
-    let signature = signatures::find(&options.signature).expect("other algorithms are unsupported");
-    Cryptography::new(packet_protection(suite, options), group.group, signature)
-}
-
-/// `suite` itself for standard protection, so that it costs the NOOP flavour no more than the stock one.
-#[cfg(feature = "noop")]
-fn packet_protection(
-    suite: &'static Tls13CipherSuite,
-    options: &CommonOptions,
-) -> &'static Tls13CipherSuite {
-    match (options.aead, options.header_protection) {
-        (Aead::Standard, HeaderProtection::On) => suite,
-        (aead, header_protection) => crate::protection::variant(
-            suite,
-            aead == Aead::Noop,
-            header_protection == HeaderProtection::On,
-        ),
-    }
-}
-
-#[cfg(not(feature = "noop"))]
-fn packet_protection(
-    suite: &'static Tls13CipherSuite,
-    _: &CommonOptions,
-) -> &'static Tls13CipherSuite {
-    suite
 }
 
 /// Transport parameters and behaviour of a connection. `large` tells whether it is worth while to send datagrams larger than
@@ -214,23 +164,9 @@ pub fn endpoint(
     let endpoint = Endpoint::new_with_abstract_socket(config, server, metered, runtime)?;
     let in_force = InForce {
         options: in_force,
-        aes_hardware: aes_hardware(),
+        aes_hardware: quicbed_rustls::aes_hardware(),
     };
     Ok((endpoint, in_force))
-}
-
-/// Whether ring uses the AES instructions of the processor. It does not tell, and nothing switches them off: these are
-/// the features that it goes by on x86-64 (`RequiredCpuFeatures` of `hw` and `clmul` in its src/aead), read from the same
-/// CPUID. `None` on other processors.
-fn aes_hardware() -> Option<bool> {
-    #[cfg(target_arch = "x86_64")]
-    return Some(
-        is_x86_feature_detected!("aes")
-            && is_x86_feature_detected!("pclmulqdq")
-            && is_x86_feature_detected!("ssse3"),
-    );
-    #[cfg(not(target_arch = "x86_64"))]
-    None
 }
 
 /// Fills in what was read back from a connection.
@@ -312,13 +248,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_those_of_the_lock_file() {
+    fn version_is_that_of_the_lock_file() {
         let lock = include_str!("../../../sources/Cargo.lock");
-        for library in [format!("{LIBRARY} {VERSION}"), TLS_LIBRARY.into()] {
-            let (name, version) = library.split_once(' ').unwrap();
-            let entry = format!("name = \"{name}\"\nversion = \"{version}\"\n");
-            assert!(lock.contains(&entry), "{library}");
-        }
+        let entry = format!("name = \"{LIBRARY}\"\nversion = \"{VERSION}\"\n");
+        assert!(lock.contains(&entry));
     }
 
     #[test]

@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn version_is_that_of_the_lock_file() {
-        let lock = include_str!("../../../sources/Cargo.lock");
+        let lock = include_str!("../../../../sources/Cargo.lock");
         let (name, version) = IMPLEMENTATION.split_once(' ').unwrap();
         let entry = format!("name = \"{name}\"\nversion = \"{version}\"\n");
         assert!(lock.contains(&entry));

@@ -9,18 +9,18 @@ use quicbed_contract::events::{Events, Role, ServerConnection};
 use quicbed_contract::options::ServerOptions;
 use quicbed_contract::udp::Socket;
 use quicbed_contract::{exit, request};
+use quicbed_rustls::key_log::KeyLogFile;
+use quicbed_rustls::tls::{Cryptography, Identity};
 use quinn::{Connection, ConnectionError, Incoming, SendStream, ServerConfig, VarInt};
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 
-use crate::key_log::KeyLogFile;
+use super::observation::Observation;
+use super::session::ServerCrypto;
+use super::setup::{self, one_line};
+use super::traffic::{Meter, Peers, Stamp};
 use crate::library::{LIBRARY, VERSION};
-use crate::observation::Observation;
-use crate::session::ServerCrypto;
-use crate::setup::{self, one_line};
-use crate::tls::{Cryptography, Identity};
-use crate::traffic::{Meter, Peers, Stamp};
 
 /// How long connections may take to end when the server is stopped.
 const STOPPING: Duration = Duration::from_millis(500);
@@ -106,7 +106,7 @@ struct Server {
 
 impl Server {
     fn new(options: &ServerOptions) -> Result<Self, String> {
-        let cryptography = setup::cryptography(&options.common);
+        let cryptography = Cryptography::of(&options.common);
         let identity =
             Identity::from_files(&options.certificate, &options.private_key, &cryptography)?;
         let key_log = KeyLogFile::open(options.common.key_log.as_deref())?;
@@ -271,19 +271,19 @@ mod tests {
     use quinn::{ClientConfig, Endpoint};
 
     use super::*;
+    use crate::engine::session::ClientCrypto;
+    use crate::engine::traffic::Traffic;
     use crate::library;
-    use crate::session::ClientCrypto;
-    use crate::tls::Trust;
-    use crate::traffic::Traffic;
+    use quicbed_rustls::tls::Trust;
 
     fn data(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data")
+            .join("../tls/rustls/tests/data")
             .join(name)
     }
 
     fn client_config(options: &CommonOptions) -> ClientConfig {
-        let cryptography = setup::cryptography(options);
+        let cryptography = Cryptography::of(options);
         let observation = Arc::<Observation>::default();
         let tls = Trust::from_file(&data("ca.pem"), &cryptography)
             .unwrap()

@@ -5,9 +5,13 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(feature = "noop")]
+use quicbed_contract::options::{Aead, HeaderProtection};
+use quicbed_contract::options::{Cipher, CommonOptions};
 use quicbed_contract::ALPN;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::ring::cipher_suite;
 use rustls::crypto::{self, ring, CryptoProvider, SupportedKxGroup, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -19,8 +23,14 @@ use rustls::{
     ServerConfig, SignatureAlgorithm, SignatureScheme, SupportedCipherSuite, Tls13CipherSuite,
 };
 
-use crate::observation::Observation;
-use crate::signatures::Algorithm;
+use crate::groups;
+use crate::signatures::{self, Algorithm};
+
+/// Is told which scheme the server's CertificateVerify of a connection is signed with.
+pub trait SignatureObserver: fmt::Debug + Send + Sync {
+    /// It was signed or verified with `scheme`.
+    fn signed(&self, scheme: SignatureScheme);
+}
 
 /// The cryptography of every connection of a program.
 #[derive(Clone)]
@@ -31,8 +41,22 @@ pub struct Cryptography {
 }
 
 impl Cryptography {
+    /// That of a supported variant.
+    pub fn of(options: &CommonOptions) -> Self {
+        let suite = match options.cipher {
+            Cipher::Aes128Gcm => cipher_suite::TLS13_AES_128_GCM_SHA256,
+            Cipher::Aes256Gcm => cipher_suite::TLS13_AES_256_GCM_SHA384,
+            Cipher::ChaCha20Poly1305 => cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        };
+        let suite = suite.tls13().expect("all three are TLS 1.3 suites");
+        let group = groups::find(&options.group).expect("other groups are unsupported");
+        let signature =
+            signatures::find(&options.signature).expect("other algorithms are unsupported");
+        Self::new(packet_protection(suite, options), group.group, signature)
+    }
+
     /// `suite`, `group` and the scheme of `signature` are the only ones offered or accepted.
-    pub fn new(
+    fn new(
         suite: &'static Tls13CipherSuite,
         group: &'static dyn SupportedKxGroup,
         signature: Algorithm,
@@ -59,9 +83,33 @@ impl Cryptography {
     }
 }
 
+/// `suite` itself for standard protection, so that it costs the NOOP flavour no more than the stock one.
+#[cfg(feature = "noop")]
+fn packet_protection(
+    suite: &'static Tls13CipherSuite,
+    options: &CommonOptions,
+) -> &'static Tls13CipherSuite {
+    match (options.aead, options.header_protection) {
+        (Aead::Standard, HeaderProtection::On) => suite,
+        (aead, header_protection) => crate::protection::variant(
+            suite,
+            aead == Aead::Noop,
+            header_protection == HeaderProtection::On,
+        ),
+    }
+}
+
+#[cfg(not(feature = "noop"))]
+fn packet_protection(
+    suite: &'static Tls13CipherSuite,
+    _: &CommonOptions,
+) -> &'static Tls13CipherSuite {
+    suite
+}
+
 /// The suite of Initial packets, and the one NOOP stands in for.
 pub fn aes_128_gcm() -> &'static Tls13CipherSuite {
-    match ring::cipher_suite::TLS13_AES_128_GCM_SHA256.tls13() {
+    match cipher_suite::TLS13_AES_128_GCM_SHA256.tls13() {
         Some(suite) => suite,
         None => unreachable!("a TLS 1.3 suite by its name"),
     }
@@ -99,12 +147,12 @@ impl Trust {
         &self,
         cryptography: &Cryptography,
         key_log: Arc<dyn KeyLog>,
-        observation: Arc<Observation>,
+        observer: Arc<dyn SignatureObserver>,
     ) -> ClientConfig {
         let verifier = ObservingVerifier {
             certificates: self.certificates.clone(),
             algorithms: cryptography.provider.signature_verification_algorithms,
-            observation,
+            observer,
         };
         let mut config = ClientConfig::builder_with_provider(cryptography.provider.clone())
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -125,7 +173,7 @@ struct ObservingVerifier {
     /// Of certificate and server name; `None` accepts all.
     certificates: Option<Arc<WebPkiServerVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
-    observation: Arc<Observation>,
+    observer: Arc<dyn SignatureObserver>,
 }
 
 impl ServerCertVerifier for ObservingVerifier {
@@ -166,7 +214,7 @@ impl ServerCertVerifier for ObservingVerifier {
     ) -> Result<HandshakeSignatureValid, Error> {
         let valid =
             crypto::verify_tls13_signature(message, certificate, signature, &self.algorithms)?;
-        self.observation.sign(signature.scheme);
+        self.observer.signed(signature.scheme);
         Ok(valid)
     }
 
@@ -216,13 +264,13 @@ impl Identity {
         &self,
         cryptography: &Cryptography,
         key_log: Arc<dyn KeyLog>,
-        observation: Arc<Observation>,
+        observer: Arc<dyn SignatureObserver>,
     ) -> ServerConfig {
         let resolver = ObservingResolver(Arc::new(CertifiedKey {
             cert: self.certified.cert.clone(),
             key: Arc::new(ObservingKey {
                 key: self.certified.key.clone(),
-                observation,
+                observer,
             }),
             ocsp: None,
         }));
@@ -242,13 +290,13 @@ impl Identity {
 #[derive(Debug)]
 struct ObservingKey {
     key: Arc<dyn SigningKey>,
-    observation: Arc<Observation>,
+    observer: Arc<dyn SignatureObserver>,
 }
 
 impl SigningKey for ObservingKey {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
         let signer = self.key.choose_scheme(offered)?;
-        self.observation.sign(signer.scheme());
+        self.observer.signed(signer.scheme());
         Some(signer)
     }
 

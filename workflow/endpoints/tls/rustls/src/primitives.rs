@@ -20,7 +20,6 @@ use serde::Serialize;
 use webpki::EndEntityCert;
 
 use crate::groups::{self, KeyExchange};
-use crate::library::{LIBRARY, VERSION};
 use crate::signatures::{self, Algorithm};
 
 /// What the `start` event tells.
@@ -31,8 +30,8 @@ struct InForce<'a> {
     signatures: Vec<&'a str>,
 }
 
-/// Runs the program and returns its exit code.
-pub fn run() -> i32 {
+/// Runs the program of a library of this name and version and returns its exit code.
+pub fn run(library: &str, version: &str) -> i32 {
     let options = Options::from_command_line();
     let mut events = Events::open(&options.events);
     let names = options.signatures.iter().map(|(name, _)| name.as_str());
@@ -41,7 +40,7 @@ pub fn run() -> i32 {
         groups: &options.groups,
         signatures: names.collect(),
     };
-    events.start(Role::Primitives, LIBRARY, VERSION, &in_force);
+    events.start(Role::Primitives, library, version, &in_force);
     if let Err(reason) = measure(&options, &mut events) {
         events.exit_failed(&reason);
     }

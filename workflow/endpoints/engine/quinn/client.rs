@@ -10,16 +10,16 @@ use quicbed_contract::events::{ClientConnection, Events, Role};
 use quicbed_contract::exit;
 use quicbed_contract::options::ClientOptions;
 use quicbed_contract::udp::Socket;
+use quicbed_rustls::key_log::KeyLogFile;
+use quicbed_rustls::tls::{Cryptography, Trust};
 use quinn::{ClientConfig, Connection, Endpoint, NoneTokenStore, TransportConfig, VarInt};
 use tokio::time::timeout;
 
-use crate::key_log::KeyLogFile;
+use super::observation::Observation;
+use super::session::ClientCrypto;
+use super::setup::{self, one_line};
+use super::traffic::{Meter, Stamp, Traffic};
 use crate::library::{self, LIBRARY, VERSION};
-use crate::observation::Observation;
-use crate::session::ClientCrypto;
-use crate::setup::{self, one_line};
-use crate::tls::{Cryptography, Trust};
-use crate::traffic::{Meter, Stamp, Traffic};
 
 /// Chunks of content taken from quinn at once; one chunk is the content of one packet.
 const CHUNKS: usize = 128;
@@ -48,7 +48,7 @@ pub fn run() -> i32 {
 
 /// Makes all connections. Fails only for what concerns the program; a failed connection is an event.
 fn download(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
-    let cryptography = setup::cryptography(&options.common);
+    let cryptography = Cryptography::of(&options.common);
     let client = Client {
         trust: match &options.ca {
             Some(ca) => Trust::from_file(ca, &cryptography)?,

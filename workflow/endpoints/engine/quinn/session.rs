@@ -5,6 +5,7 @@ use std::any::Any;
 use std::io::Cursor;
 use std::sync::Arc;
 
+use quicbed_rustls::probe::PacketProtection;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::crypto::{
     self, ExportKeyingMaterialError, HeaderKey, KeyPair, PacketKey, UnsupportedVersion,
@@ -16,8 +17,8 @@ use rustls::pki_types::ServerName;
 use rustls::quic::{ClientConnection, ServerConnection};
 use rustls::quic::{Connection, KeyChange, Keys, Secrets, Suite, Version};
 
+use super::observation::Observation;
 use crate::library::{self, DestinationId, Shared};
-use crate::observation::{Observation, PacketProtection};
 
 /// The QUIC version these endpoints speak, as on the wire (RFC 9000).
 pub const QUIC_V1: u32 = 1;
