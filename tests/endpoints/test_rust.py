@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
 
 CARGO = [name for name, library in PROJECT.libraries.items() if library.recipe == "cargo"]
-SHARED = {"quinn": ["contract/rust", "tls/rustls"], "ngtcp2": ["tls/boringssl"]}
+SHARED = {"quinn": ["contract/rust", "tls/rustls"], "ngtcp2": ["tls/boringssl", "engine/poll"]}
 """What several endpoints use is tested with one that does."""
 
 

@@ -1,4 +1,4 @@
-//! Between ngtcp2 and the socket: packets are put together into batches, and a batch that the socket would not take is
+//! Between a library and the socket: packets are put together into batches, and a batch that the socket would not take is
 //! kept until it does.
 
 use std::io;
@@ -7,16 +7,7 @@ use std::ops::Range;
 
 use quicbed_contract::udp::{Socket, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS};
 
-use crate::connection::{Application, Connection, Failed};
-
-/// What is received before something is sent. The limits keep a steady stream from holding back acknowledgements, and
-/// are high enough that acknowledgements are taken together: a sender that reacts to each single one sends single packets,
-/// which are acknowledged singly, and so on.
-pub const RECEIVES_PER_TURN: usize = 64;
-pub const RECEIVED_BYTES_PER_TURN: usize = 1 << 20;
-
-/// What one connection sends, two full batches, before the socket is read and other connections have their turn.
-pub const SENT_BYTES_PER_TURN: usize = 128 << 10;
+use crate::{Connection, Failed};
 
 /// Datagrams and bytes of UDP payload through the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,10 +60,10 @@ impl Outbox {
 
     /// Fills the empty outbox with the next packets of a connection, at most `most` bytes if more than one datagram, and
     /// counts them. Only datagrams of one size can go together: the batch ends with the first that is not full. Returns
-    /// the number of bytes, 0 if there was nothing to send.
-    pub fn fill<App: Application>(
+    /// the number of bytes, 0 if there was nothing to send; what there is before an error is in the outbox all the same.
+    pub fn fill(
         &mut self,
-        connection: &mut Connection<App>,
+        connection: &mut impl Connection,
         most: usize,
         sent: &mut Traffic,
     ) -> Result<usize, Failed> {
@@ -108,7 +99,8 @@ impl Outbox {
         result.map(|()| end)
     }
 
-    /// Puts a datagram into the empty outbox, as `write` makes it in the space given; nothing for a length of 0.
+    /// Puts a datagram that belongs to no connection into the empty outbox, as `write` makes it in the space given; nothing
+    /// for a length of 0.
     pub fn put(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) -> usize {
         debug_assert!(self.is_empty());
         let length = write(&mut self.buffer);
