@@ -51,8 +51,8 @@ def snakemake_files() -> list[str]:
 
 
 def go_modules() -> list[str]:
-    """Endpoints in Go."""
-    return sorted(file.parent.name for file in (ROOT / ENDPOINTS).glob("*/go.mod"))
+    """Modules in Go, by their directories below the endpoints."""
+    return sorted(str(file.parent.relative_to(ROOT / ENDPOINTS)) for file in (ROOT / ENDPOINTS).glob("**/go.mod"))
 
 
 def checks() -> list[Check]:
@@ -88,7 +88,16 @@ def checks() -> list[Check]:
         Check("clippy", (*clippy, "--workspace", *without, *deny), slow=True),
         Check(
             "clippy quinn noop",
-            (*clippy, "--package", "quicbed-endpoint-quinn", "--features", "noop", *deny),
+            (
+                *clippy,
+                "--package",
+                "quicbed-endpoint-quinn",
+                "--package",
+                "quicbed-rustls",
+                "--features",
+                "noop",
+                *deny,
+            ),
             slow=True,
         ),
     ]

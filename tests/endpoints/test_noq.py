@@ -1,9 +1,10 @@
-"""noq is built from the sources of the quinn endpoint: what is shared, what is its own, and what follows from that."""
+"""noq is built from sources that quinn is built from, too: what is shared, what is its own, and what comes of it."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,18 +22,20 @@ from quicbed.measure import certificates
 from quicbed.wire import quicwire
 
 PROJECT = Project(ROOT)
-NOQ, QUINN = kit.ENDPOINTS / "noq", kit.ENDPOINTS / "quinn"
+SHARED = kit.ENDPOINTS / "engine" / "quinn"
 
 # a build may be part of a test
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
 
-def test_what_is_shared_belongs_to_the_identity_of_its_builds() -> None:
-    linked = [file for file in (ROOT / NOQ / "src").iterdir() if file.is_symlink()]
-    assert {"client.rs", "server.rs", "session.rs", "tls.rs"} <= {file.name for file in linked}
-    own, shared = kit.hash_files(ROOT, [NOQ]), kit.hash_files(ROOT, [QUINN])
-    for file in linked:
-        assert own[f"{NOQ}/src/{file.name}"] == shared[f"{QUINN}/src/{file.name}"]
+@pytest.mark.parametrize("library", ["noq", "quinn"])
+@pytest.mark.parametrize("flavour", ["stock", "noop", "pq"])
+def test_what_is_shared_belongs_to_the_identity_of_its_builds(library: str, flavour: str) -> None:
+    (line,) = re.findall(r'#\[path = "(.*)"\]', (ROOT / kit.ENDPOINTS / library / "src" / "lib.rs").read_text())
+    assert (ROOT / kit.ENDPOINTS / library / "src" / line).resolve() == ROOT / SHARED / "mod.rs"
+    files = making.identity(PROJECT, library, flavour)["files"]
+    assert {(SHARED / name).as_posix() for name in ("mod.rs", "client.rs", "server.rs", "session.rs")} <= files.keys()
+    assert (kit.ENDPOINTS / "tls" / "rustls" / "src" / "tls.rs").as_posix() in files
 
 
 @pytest.mark.parametrize("flavour", ["stock", "noop", "pq"])

@@ -376,7 +376,7 @@ def test_go_that_is_installed_is_new_enough(repository: Path, set_up: ModuleType
 
 
 def test_minimum_go_is_what_the_modules_need(repository: Path, set_up: ModuleType) -> None:
-    files = list((repository / "workflow" / "endpoints").glob("*/go.mod"))
+    files = list((repository / "workflow" / "endpoints").glob("**/go.mod"))
     lines = [re.search(r"^go (\d+)\.(\d+)", file.read_text(), re.MULTILINE) for file in files]
     assert max((int(line[1]), int(line[2])) for line in lines if line) == set_up.toolchains.MINIMUM_GO
     assert all(lines)

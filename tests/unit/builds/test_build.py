@@ -99,8 +99,34 @@ def test_a_change_to_an_endpoint_rebuilds_that_endpoint_only(copy: Path) -> None
     assert changed(copy, before) == {key for key in before if key[0] == "quiche"}
 
 
+SHARED = {
+    "contract/c/contract.c": {"nginx-h3", "openssl", "tcp-tls"},
+    "contract/go/clock.go": {"quic-go"},
+    "contract/python/quicbed_contract/clock.py": {"aioquic"},
+    "contract/rust/src/clock.rs": {"msquic", "ngtcp2", "noq", "quiche", "quinn", "s2n-quic"},
+    "engine/curl/download.c": {"nginx-h3", "tcp-tls"},
+    "engine/nginx/nginx.c": {"nginx-h3", "tcp-tls"},
+    "engine/poll/src/server.rs": {"ngtcp2", "quiche"},
+    "engine/quinn/server.rs": {"noq", "quinn"},
+    "tls/boringssl/src/lib.rs": {"ngtcp2", "quiche"},
+    "tls/openssl/openssl.c": {"nginx-h3", "openssl", "tcp-tls"},
+    "tls/rustls/src/tls.rs": {"noq", "quinn"},
+}
+"""A file of each directory that endpoints share, and the libraries that are built with it."""
+
+
+def test_a_change_to_what_endpoints_share_rebuilds_those_that_use_it(copy: Path) -> None:
+    shared = (copy / kit.ENDPOINTS).glob("*/*/")
+    kinds = {"contract", "engine", "tls"}
+    directories = {path.relative_to(copy / kit.ENDPOINTS).as_posix() for path in shared if path.parent.name in kinds}
+    assert directories == {"/".join(file.split("/")[:2]) for file in SHARED}
+    for file, libraries in SHARED.items():
+        before = ids(copy)
+        append(copy / kit.ENDPOINTS / file, "\n")
+        assert changed(copy, before) == {key for key in before if key[0] in libraries}, file
+
+
 def test_no_build_is_a_function_of_the_endpoint_of_another_library() -> None:
-    """But for noq, a fork of quinn: the sources of its endpoint are links to those of quinn's."""
     project = Project(ROOT)
     users: dict[str, set[str]] = {}
     for name, library in project.libraries.items():
@@ -110,7 +136,7 @@ def test_no_build_is_a_function_of_the_endpoint_of_another_library() -> None:
                 if source.is_relative_to(kit.ENDPOINTS):
                     users.setdefault(source.relative_to(kit.ENDPOINTS).parts[0], set()).add(name)
     for name, library in project.libraries.items():
-        assert users[library.endpoint] == ({name, "noq"} if name == "quinn" else {name})
+        assert users[library.endpoint] == {name}
 
 
 def test_a_change_to_a_patch_rebuilds_the_patched_flavour_only(copy: Path) -> None:

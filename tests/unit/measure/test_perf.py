@@ -186,6 +186,8 @@ STACKS = """
 quinn HP ring::aead::aes::hw::Key < ring::aead::aes::Key::new_mask < ring::aead::quic::HeaderProtectionKey
 quinn PP ring::aead::aes::hw::Key < ring::aead::aes_gcm::seal < quinn_proto::packet
 noq HP <quicbed_endpoint_noq::protection::PlainHeaderKey as rustls::quic::HeaderProtectionKey>::decrypt_in_place
+noq HP <quicbed_rustls::protection::PlainHeaderKey as rustls::quic::HeaderProtectionKey>::decrypt_in_place
+quinn PP <quicbed_rustls::protection::NoopPacketKey as rustls::quic::PacketKey>::encrypt_in_place
 quic-go HP golang.org/x/crypto/chacha20.(*Cipher).XORKeyStream < x/handshake.(*chachaHeaderProtector).apply
 quic-go PP golang.org/x/crypto/chacha20.(*Cipher).XORKeyStream < golang.org/x/crypto/chacha20poly1305.seal
 quic-go PP github.com/quic-go/quic-go/internal/handshake.noop.Open < main.main

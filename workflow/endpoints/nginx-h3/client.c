@@ -1,5 +1,5 @@
 /*
- * What the client over QUIC adds to ../contract-c/download.c: HTTP/3, BoringSSL, and what ngtcp2 knows.
+ * What the client over QUIC adds to ../engine/curl/download.c: HTTP/3, BoringSSL, and what ngtcp2 knows.
  *
  * libcurl shows its user neither its QUIC connection nor its datagrams, and sets less than the contract asks for. So the
  * linker passes some of libcurl's calls of ngtcp2 and of the system through the functions __wrap_* here (ld(1), --wrap).

@@ -10,3 +10,8 @@ require (
 )
 
 require golang.org/x/crypto v0.54.0 // indirect
+
+// What endpoints in Go share, of this repository. Without a dot in its name, `go mod verify` would fail.
+require quicbed.internal/contract v0.0.0
+
+replace quicbed.internal/contract => ../contract/go

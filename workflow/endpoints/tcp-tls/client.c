@@ -1,4 +1,4 @@
-/* What the client over TCP and TLS 1.3 adds to ../contract-c/download.c: HTTP/1.1, OpenSSL and the kernel's counts. */
+/* What the client over TCP and TLS 1.3 adds to ../engine/curl/download.c: HTTP/1.1, OpenSSL and the kernel's counts. */
 #define _GNU_SOURCE
 #include "download.h"
 #include "openssl.h"

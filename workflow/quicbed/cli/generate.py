@@ -90,7 +90,9 @@ def outputs(root: Path) -> dict[Path, str]:
     files[root / "docs" / "claims.md"] = claims_report.documentation(project)
     table = algorithms.read(root)
     files[root / "workflow" / "crypto" / "pq" / "algorithms.h"] = algorithms.c_header(table)
-    files[root / "workflow" / "endpoints" / "contract" / "src" / "algorithms.rs"] = algorithms.rust_module(table)
+    files[root / "workflow" / "endpoints" / "contract" / "rust" / "src" / "algorithms.rs"] = algorithms.rust_module(
+        table
+    )
     return files
 
 

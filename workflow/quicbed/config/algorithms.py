@@ -312,7 +312,7 @@ def _c(text: str | None) -> str:
 
 
 def rust_module(table: Table) -> str:
-    """The table as a Rust module, formatted as rustfmt leaves it: workflow/endpoints/contract/src/algorithms.rs."""
+    """The table as workflow/endpoints/contract/rust/src/algorithms.rs, formatted as rustfmt leaves it."""
     lines = [
         f"//! {_ORIGIN}",
         "",

@@ -11,7 +11,11 @@ use boring::error::ErrorStack;
 use boring::ssl::{Ssl, SslContext, SslContextBuilder, SslRef};
 use quicbed_boringssl::{certificate_error, describe_close, pointer};
 use quicbed_contract::clock::now_ns;
+use quicbed_contract::events::ConnectionCommon;
 use quicbed_contract::options::{CommonOptions, CongestionControl};
+use quicbed_poll::answers::Outgoing;
+use quicbed_poll::server::ConnectionId;
+use quicbed_poll::{Connection as _, Failed, PacketCounts};
 
 use crate::ffi;
 use crate::protection;
@@ -26,30 +30,19 @@ const APP_DATA: c_int = 0;
 /// Bytes of a stateless reset token (RFC 9000, section 10.3).
 const RESET_TOKEN_LENGTH: usize = ffi::NGTCP2_STATELESS_RESET_TOKENLEN as usize;
 
-/// Content of a stream on its way out.
-#[derive(Clone, Copy, Debug)]
-pub struct Outgoing {
-    pub stream: i64,
-    /// The next bytes, which stay where they are until the connection ends: ngtcp2 refers to them until they are
-    /// acknowledged.
-    pub bytes: &'static [u8],
-    /// Whether the stream ends with them.
-    pub last: bool,
-}
-
 /// What a program does with the streams of a connection.
 pub trait Application {
     /// Bytes of a stream have arrived, in order; `last` with the end of the stream.
-    fn received(&mut self, stream: i64, bytes: &[u8], last: bool);
+    fn received(&mut self, stream: u64, bytes: &[u8], last: bool);
 
     /// The peer has given up sending on a stream.
-    fn reset(&mut self, stream: i64, code: u64);
+    fn reset(&mut self, stream: u64, code: u64);
 
     /// What is to be sent next of the streams that are not `blocked` by flow control.
-    fn next(&self, blocked: &[i64]) -> Option<Outgoing>;
+    fn next(&self, blocked: &[u64]) -> Option<Outgoing>;
 
     /// `length` bytes of the stream named last are in a packet, and its end if asked for and all bytes are.
-    fn taken(&mut self, stream: i64, length: usize);
+    fn taken(&mut self, stream: u64, length: usize);
 }
 
 /// How a connection came to its end.
@@ -64,21 +57,6 @@ enum End {
     /// CONNECTION_CLOSE was sent.
     ByApplication,
 }
-
-/// The connection has failed; [`Connection::reason`] tells why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failed;
-
-/// Packets of a connection as the library counts them.
-#[derive(Clone, Copy, Debug)]
-pub struct PacketCounts {
-    pub sent: u64,
-    pub received: u64,
-    pub lost: u64,
-}
-
-/// A connection ID.
-pub type ConnectionId = Vec<u8>;
 
 /// What the callbacks have access to.
 struct State<App> {
@@ -103,8 +81,12 @@ pub struct Connection<App: Application> {
     udp_payload: usize,
     paced: bool,
     past_initial: bool,
-    blocked: Vec<i64>,
+    blocked: Vec<u64>,
     end: Option<End>,
+    /// What the application ends the connection with.
+    closing: (u64, String),
+    /// The peer has been told of the end.
+    told: bool,
     /// BoringSSL's own words, where it ended the handshake without an alert.
     tls_error: Option<String>,
 }
@@ -273,6 +255,8 @@ impl<App: Application> Connection<App> {
             past_initial: false,
             blocked: Vec::new(),
             end: None,
+            closing: (0, String::new()),
+            told: false,
             tls_error: None,
         })
     }
@@ -289,15 +273,6 @@ impl<App: Application> Connection<App> {
 
     pub fn ssl(&self) -> &SslRef {
         &self.ssl
-    }
-
-    pub fn peer(&self) -> SocketAddr {
-        self.peer.address
-    }
-
-    /// Whether the TLS handshake is complete (RFC 9001, section 4.1.1).
-    pub fn is_established(&self) -> bool {
-        self.ssl.is_init_finished()
     }
 
     /// When a client received HANDSHAKE_DONE.
@@ -323,7 +298,7 @@ impl<App: Application> Connection<App> {
     }
 
     /// Opens the client's stream, `None` while the server's limit is not known.
-    pub fn open_stream(&mut self) -> Option<i64> {
+    pub fn open_stream(&mut self) -> Option<u64> {
         let mut stream = 0;
         // SAFETY: the connection is valid; streams have no user data.
         let code = unsafe {
@@ -333,37 +308,111 @@ impl<App: Application> Connection<App> {
                 ptr::null_mut(),
             )
         };
-        (code == 0).then_some(stream)
+        u64::try_from(stream).ok().filter(|_| code == 0)
     }
 
-    /// Size of a full datagram for now. ngtcp2 fills those with Initial packets up to the space it is given; a client's
-    /// last one is its first after the TLS handshake, it acknowledges the server's.
-    pub fn datagram_size(&self) -> usize {
-        match self.past_initial {
-            true => self.udp_payload,
-            false => self.initial_size,
+    /// The alert that BoringSSL ended the handshake with, 0 for none: close_notify is none of QUIC's (RFC 9001, section
+    /// 4.8).
+    fn alert(&self) -> u8 {
+        // SAFETY: the connection is valid.
+        unsafe { ffi::ngtcp2_conn_get_tls_alert2(self.connection.as_ptr()) }
+    }
+
+    /// Time for which packets of a connection that has ended can still arrive (RFC 9000, section 10.2).
+    pub fn draining_time(&self) -> Duration {
+        // SAFETY: the connection is valid.
+        Duration::from_nanos(3 * unsafe { ffi::ngtcp2_conn_get_pto2(self.connection.as_ptr()) })
+    }
+
+    /// Writes CONNECTION_CLOSE into `space`, for the error or the application that ended the connection. Returns its
+    /// length, 0 if the peer is not to be told.
+    fn write_close(&mut self, space: &mut [u8]) -> usize {
+        let mut error = MaybeUninit::zeroed();
+        // SAFETY: initialises what it is given; all zeroes is valid.
+        let mut error: ffi::ngtcp2_ccerr = unsafe {
+            ffi::ngtcp2_ccerr_default(error.as_mut_ptr());
+            error.assume_init()
+        };
+        // SAFETY: the reason outlives the error.
+        unsafe {
+            match self.end {
+                Some(End::ByApplication) => ffi::ngtcp2_ccerr_set_application_error(
+                    &mut error,
+                    self.closing.0,
+                    self.closing.1.as_ptr(),
+                    self.closing.1.len(),
+                ),
+                Some(End::Error(ffi::NGTCP2_ERR_CRYPTO)) if self.alert() != 0 => {
+                    ffi::ngtcp2_ccerr_set_tls_alert(&mut error, self.alert(), ptr::null(), 0);
+                }
+                Some(End::Error(ffi::NGTCP2_ERR_CRYPTO)) => {
+                    let code = ffi::NGTCP2_INTERNAL_ERROR.into();
+                    ffi::ngtcp2_ccerr_set_transport_error(&mut error, code, ptr::null(), 0);
+                }
+                Some(End::Error(code)) => {
+                    ffi::ngtcp2_ccerr_set_liberr(&mut error, code, ptr::null(), 0);
+                }
+                Some(End::ByPeer | End::Silent(_)) | None => return 0,
+            }
         }
+        let space_left = space.len().min(self.datagram_size());
+        // SAFETY: everything passed is valid during the call.
+        let written = unsafe {
+            ffi::ngtcp2_conn_write_connection_close_versioned(
+                self.connection.as_ptr(),
+                ptr::null_mut(),
+                ffi::NGTCP2_PKT_INFO_VERSION as c_int,
+                ptr::null_mut(),
+                space.as_mut_ptr(),
+                space_left,
+                &error,
+                now_ns(),
+            )
+        };
+        // An error here means that the peer cannot be told, for instance before there are keys.
+        usize::try_from(written).unwrap_or(0)
+    }
+}
+
+impl<App: Application> quicbed_poll::Connection for Connection<App> {
+    /// The monotonic clock in nanoseconds.
+    type Time = u64;
+
+    fn now() -> u64 {
+        now_ns()
     }
 
-    /// Bytes that may be sent at once: all, except with a congestion control that depends on pacing.
-    pub fn burst(&self) -> usize {
-        match self.paced {
-            // SAFETY: the connection is valid.
-            true => unsafe { ffi::ngtcp2_conn_get_send_quantum2(self.connection.as_ptr()) },
-            false => usize::MAX,
+    fn timeout(&self) -> Option<Duration> {
+        let at = self.expiry()?;
+        Some(Duration::from_nanos(at.saturating_sub(now_ns())))
+    }
+
+    fn expiry(&self) -> Option<u64> {
+        if self.end.is_some() {
+            return None;
         }
+        // SAFETY: the connection is valid.
+        let at = unsafe { ffi::ngtcp2_conn_get_expiry2(self.connection.as_ptr()) };
+        (at != u64::MAX).then_some(at)
     }
 
-    /// To be called after each burst: starts the pause until the next, if this connection is paced.
-    pub fn end_burst(&mut self) {
-        if self.paced {
-            // SAFETY: the connection is valid.
-            unsafe { ffi::ngtcp2_conn_update_pkt_tx_time(self.connection.as_ptr(), now_ns()) };
+    fn on_timeout(&mut self) {
+        let now = now_ns();
+        if self.expiry().is_none_or(|at| at > now) {
+            return;
         }
+        // SAFETY: the connection is valid.
+        let code = unsafe { ffi::ngtcp2_conn_handle_expiry(self.connection.as_ptr(), now) };
+        self.end = match code {
+            0 => None,
+            ffi::NGTCP2_ERR_IDLE_CLOSE
+            | ffi::NGTCP2_ERR_HANDSHAKE_TIMEOUT
+            | ffi::NGTCP2_ERR_DROP_CONN => Some(End::Silent(code)),
+            _ => Some(End::Error(code)),
+        };
     }
 
-    /// Takes one datagram.
-    pub fn read(&mut self, datagram: &[u8]) {
+    fn read(&mut self, datagram: &mut [u8], _: SocketAddr) {
         if self.end.is_some() {
             return;
         }
@@ -391,17 +440,38 @@ impl<App: Application> Connection<App> {
         }
     }
 
-    /// The alert that BoringSSL ended the handshake with, 0 for none: close_notify is none of QUIC's (RFC 9001, section
-    /// 4.8).
-    fn alert(&self) -> u8 {
-        // SAFETY: the connection is valid.
-        unsafe { ffi::ngtcp2_conn_get_tls_alert2(self.connection.as_ptr()) }
+    /// Size of a full datagram for now. ngtcp2 fills those with Initial packets up to the space it is given; a client's
+    /// last one is its first after the TLS handshake, it acknowledges the server's.
+    fn datagram_size(&self) -> usize {
+        match self.past_initial {
+            true => self.udp_payload,
+            false => self.initial_size,
+        }
     }
 
-    /// Writes the next datagram into `space`. Returns its length, 0 if there is nothing to send.
-    pub fn write(&mut self, space: &mut [u8]) -> Result<usize, Failed> {
+    /// Bytes that may be sent at once: all, except with a congestion control that depends on pacing.
+    fn burst(&self) -> usize {
+        match self.paced {
+            // SAFETY: the connection is valid.
+            true => unsafe { ffi::ngtcp2_conn_get_send_quantum2(self.connection.as_ptr()) },
+            false => usize::MAX,
+        }
+    }
+
+    /// Starts the pause until the next, if this connection is paced.
+    fn end_burst(&mut self) {
+        if self.paced {
+            // SAFETY: the connection is valid.
+            unsafe { ffi::ngtcp2_conn_update_pkt_tx_time(self.connection.as_ptr(), now_ns()) };
+        }
+    }
+
+    fn write(&mut self, space: &mut [u8]) -> Result<usize, Failed> {
         if self.end.is_some() {
-            return Ok(0);
+            return Ok(match mem::replace(&mut self.told, true) {
+                true => 0,
+                false => self.write_close(space),
+            });
         }
         self.blocked.clear();
         loop {
@@ -411,7 +481,7 @@ impl<App: Application> Connection<App> {
             };
             let mut taken = -1;
             let (stream, bytes, last) = match &next {
-                Some(next) => (next.stream, next.bytes, next.last),
+                Some(next) => (next.stream as i64, next.bytes, next.last),
                 None => (-1, &[][..], false),
             };
             let flags = match last {
@@ -452,111 +522,41 @@ impl<App: Application> Connection<App> {
                     ) => self.blocked.push(next.stream),
                     (code, _) => {
                         self.end = Some(End::Error(code));
-                        return Err(Failed);
+                        return Err(Failed(None));
                     }
                 },
             }
         }
     }
 
-    /// Time until [`Connection::on_timeout`] is to be called.
-    pub fn timeout(&self) -> Option<Duration> {
-        let at = self.expiry()?;
-        Some(Duration::from_nanos(at.saturating_sub(now_ns())))
+    fn peer(&self) -> SocketAddr {
+        self.peer.address
     }
 
-    /// When [`Connection::on_timeout`] is to be called, by the monotonic clock in nanoseconds.
-    pub fn expiry(&self) -> Option<u64> {
-        if self.end.is_some() {
-            return None;
-        }
-        // SAFETY: the connection is valid.
-        let at = unsafe { ffi::ngtcp2_conn_get_expiry2(self.connection.as_ptr()) };
-        (at != u64::MAX).then_some(at)
+    fn batch(&self, left: usize) -> usize {
+        left
     }
 
-    /// Does what the time asks for, if it does.
-    pub fn on_timeout(&mut self) {
-        let now = now_ns();
-        if self.expiry().is_none_or(|at| at > now) {
-            return;
-        }
-        // SAFETY: the connection is valid.
-        let code = unsafe { ffi::ngtcp2_conn_handle_expiry(self.connection.as_ptr(), now) };
-        self.end = match code {
-            0 => None,
-            ffi::NGTCP2_ERR_IDLE_CLOSE
-            | ffi::NGTCP2_ERR_HANDSHAKE_TIMEOUT
-            | ffi::NGTCP2_ERR_DROP_CONN => Some(End::Silent(code)),
-            _ => Some(End::Error(code)),
-        };
-    }
-
-    /// Whether the connection has ended, on this side or the other.
-    pub fn has_ended(&self) -> bool {
-        self.end.is_some()
-    }
-
-    /// Time for which packets of a connection that has ended can still arrive (RFC 9000, section 10.2).
-    pub fn draining_time(&self) -> Duration {
-        // SAFETY: the connection is valid.
-        Duration::from_nanos(3 * unsafe { ffi::ngtcp2_conn_get_pto2(self.connection.as_ptr()) })
-    }
-
-    /// Writes CONNECTION_CLOSE into `space`: for the error that ended the connection, or else with `code` of the
-    /// application. Returns its length, 0 if the peer is not to be told.
-    pub fn close(&mut self, space: &mut [u8], code: u64, reason: &str) -> usize {
-        let mut error = MaybeUninit::zeroed();
-        // SAFETY: initialises what it is given; all zeroes is valid.
-        let mut error: ffi::ngtcp2_ccerr = unsafe {
-            ffi::ngtcp2_ccerr_default(error.as_mut_ptr());
-            error.assume_init()
-        };
-        // SAFETY: the reason outlives the error.
-        unsafe {
-            match self.end {
-                None => ffi::ngtcp2_ccerr_set_application_error(
-                    &mut error,
-                    code,
-                    reason.as_ptr(),
-                    reason.len(),
-                ),
-                Some(End::Error(ffi::NGTCP2_ERR_CRYPTO)) if self.alert() != 0 => {
-                    ffi::ngtcp2_ccerr_set_tls_alert(&mut error, self.alert(), ptr::null(), 0);
-                }
-                Some(End::Error(ffi::NGTCP2_ERR_CRYPTO)) => {
-                    let code = ffi::NGTCP2_INTERNAL_ERROR.into();
-                    ffi::ngtcp2_ccerr_set_transport_error(&mut error, code, ptr::null(), 0);
-                }
-                Some(End::Error(code)) => {
-                    ffi::ngtcp2_ccerr_set_liberr(&mut error, code, ptr::null(), 0);
-                }
-                Some(_) => return 0,
-            }
-        }
+    fn close(&mut self, code: u64, reason: &str) {
         if self.end.is_none() {
             self.end = Some(End::ByApplication);
+            self.closing = (code, reason.to_owned());
         }
-        let space_left = space.len().min(self.datagram_size());
-        // SAFETY: everything passed is valid during the call.
-        let written = unsafe {
-            ffi::ngtcp2_conn_write_connection_close_versioned(
-                self.connection.as_ptr(),
-                ptr::null_mut(),
-                ffi::NGTCP2_PKT_INFO_VERSION as c_int,
-                ptr::null_mut(),
-                space.as_mut_ptr(),
-                space_left,
-                &error,
-                now_ns(),
-            )
-        };
-        // An error here means that the peer cannot be told, for instance before there are keys.
-        usize::try_from(written).unwrap_or(0)
     }
 
-    /// Why the connection ended, as one line, or `None` if it did so in agreement or has not.
-    pub fn reason(&self) -> Option<String> {
+    fn is_established(&self) -> bool {
+        self.ssl.is_init_finished()
+    }
+
+    fn has_ended(&self) -> bool {
+        match self.end {
+            None => false,
+            Some(End::Error(_) | End::ByApplication) => self.told,
+            Some(End::ByPeer | End::Silent(_)) => true,
+        }
+    }
+
+    fn reason(&mut self) -> Option<String> {
         match self.end? {
             End::ByApplication => None,
             End::ByPeer => {
@@ -595,8 +595,7 @@ impl<App: Application> Connection<App> {
         }
     }
 
-    /// Packets of this connection, as the library counts them.
-    pub fn packets(&self) -> PacketCounts {
+    fn packets(&self) -> PacketCounts {
         let mut info = MaybeUninit::zeroed();
         // SAFETY: the connection is valid; all zeroes is a valid structure, which the call fills.
         let info: ffi::ngtcp2_conn_info = unsafe {
@@ -612,6 +611,10 @@ impl<App: Application> Connection<App> {
             received: info.pkt_recv,
             lost: info.pkt_lost,
         }
+    }
+
+    fn read_back(&mut self, common: &mut ConnectionCommon) {
+        quicbed_boringssl::read_back(&self.ssl, common);
     }
 }
 
@@ -753,15 +756,15 @@ impl RetryTokens {
         Ok(RetryTokens { secret })
     }
 
-    /// Writes the Retry packet that answers `arrival`. Returns its length and the ID that the client will use then.
+    /// Writes the Retry packet that answers `arrival` and has the client use `id` then. Returns its length.
     pub fn write(
         &self,
         space: &mut [u8],
         arrival: &Arrival,
+        id: &[u8],
         from: SocketAddr,
-    ) -> Result<(usize, ConnectionId), String> {
-        let id = new_connection_id()?;
-        let (source, original) = (cid(&id), cid(&arrival.destination));
+    ) -> Result<usize, String> {
+        let (source, original) = (cid(id), cid(&arrival.destination));
         let from = Address::from(from);
         let mut token = [0; TOKEN_ROOM];
         // SAFETY: everything passed is valid during the call, and the room is what the library asks for.
@@ -792,8 +795,7 @@ impl RetryTokens {
                 length,
             )
         };
-        let written = usize::try_from(written).map_err(|_| "no Retry packet".to_owned())?;
-        Ok((written, id))
+        usize::try_from(written).map_err(|_| "no Retry packet".to_owned())
     }
 
     /// Recognises the token of an Initial packet that answers a Retry packet.
@@ -980,7 +982,7 @@ unsafe extern "C" fn stream_data<App: Application>(
         };
         let last = flags & ffi::NGTCP2_STREAM_DATA_FLAG_FIN != 0;
         let application = &mut (*state.cast::<State<App>>()).application;
-        application.received(stream, bytes, last);
+        application.received(stream as u64, bytes, last);
         ffi::ngtcp2_conn_extend_max_stream_offset(connection, stream, length as u64);
         ffi::ngtcp2_conn_extend_max_offset(connection, length as u64);
     }
@@ -997,7 +999,7 @@ unsafe extern "C" fn stream_reset<App: Application>(
 ) -> c_int {
     // SAFETY: see `handshake_confirmed`.
     let application = unsafe { &mut (*state.cast::<State<App>>()).application };
-    application.reset(stream, code);
+    application.reset(stream as u64, code);
     0
 }
 

@@ -1,12 +1,15 @@
 //! ngtcp2 as an endpoint of the contract: what its client and its server share.
 
-pub mod connection;
+pub mod client;
+mod connection;
 #[allow(unsafe_op_in_unsafe_fn)]
 mod ffi;
-pub mod outbox;
-pub mod protection;
+mod protection;
+pub mod server;
 
-use quicbed_contract::options::{CommonOptions, CongestionControl, Description};
+use quicbed_contract::events::OptionsInForce;
+use quicbed_contract::options::{CongestionControl, Description};
+use quicbed_poll::Library;
 
 pub const LIBRARY: &str = "ngtcp2";
 pub const VERSION: &str = env!("NGTCP2_VERSION");
@@ -19,29 +22,39 @@ const IDLE_TIMEOUT_NS: u64 = 30_000_000_000;
 const MAX_STREAMS: u64 = 100;
 
 /// Length of the connection IDs that both roles choose, in bytes.
-pub const CONNECTION_ID_LENGTH: usize = 16;
+const CONNECTION_ID_LENGTH: usize = 16;
 
-/// What this build can do.
-pub fn description() -> Description {
-    let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, protection::AVAILABLE);
-    if cfg!(feature = "pq") {
-        description.flavour_features.push("pq");
-    }
-    Description {
-        groups: quicbed_boringssl::groups(),
-        signatures: quicbed_boringssl::signatures(),
-        congestion_controls: CongestionControl::ALL.to_vec(),
-        ..description
-    }
-}
+/// ngtcp2 with BoringSSL.
+pub struct Ngtcp2;
 
-/// Why this build cannot do what is asked, or `None` if it can.
-pub fn unsupported(options: &CommonOptions) -> Option<String> {
-    description().unsupported(options)
+impl Library for Ngtcp2 {
+    const NAME: &'static str = LIBRARY;
+    const VERSION: &'static str = VERSION;
+    type InForce = quicbed_boringssl::InForce;
+
+    fn description() -> Description {
+        let mut description =
+            Description::quic(LIBRARY, VERSION, TLS_LIBRARY, protection::AVAILABLE);
+        if cfg!(feature = "pq") {
+            description.flavour_features.push("pq");
+        }
+        Description {
+            groups: quicbed_boringssl::groups(),
+            signatures: quicbed_boringssl::signatures(),
+            congestion_controls: CongestionControl::ALL.to_vec(),
+            ..description
+        }
+    }
+
+    fn in_force(options: OptionsInForce) -> Self::InForce {
+        quicbed_boringssl::InForce::new(options)
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use quicbed_contract::options::CommonOptions;
+
     use super::*;
 
     #[test]
@@ -60,7 +73,7 @@ mod tests {
                 congestion_control,
                 ..CommonOptions::default()
             };
-            assert_eq!(unsupported(&asked), None);
+            assert_eq!(Ngtcp2::unsupported(&asked), None);
         }
     }
 }

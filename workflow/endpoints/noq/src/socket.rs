@@ -10,7 +10,7 @@ use quicbed_contract::udp::MAX_BATCH_BYTES;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpSender};
 
-use crate::traffic::Meter;
+use crate::engine::traffic::Meter;
 
 /// What noq makes of the system's socket, and takes.
 pub type LibrarySocket = Box<dyn AsyncUdpSocket>;

@@ -14,7 +14,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
-	"quicbed/quic-go/contract"
+	"quicbed.internal/contract"
 	"quicbed/quic-go/endpoint"
 )
 

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/net/ipv4"
 
-	"quicbed/quic-go/contract"
+	"quicbed.internal/contract"
 )
 
 func TestSchemesAreThoseOfTheSignatureMade(t *testing.T) {

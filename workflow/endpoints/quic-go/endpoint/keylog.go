@@ -6,7 +6,7 @@ import (
 	"os"
 	"sync"
 
-	"quicbed/quic-go/contract"
+	"quicbed.internal/contract"
 )
 
 // KeyLog opens the file of --key-log, which lines are appended to; nil without that option. crypto/tls writes a line in

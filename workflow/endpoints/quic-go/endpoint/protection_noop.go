@@ -5,7 +5,7 @@ package endpoint
 import (
 	"github.com/quic-go/quic-go"
 
-	"quicbed/quic-go/contract"
+	"quicbed.internal/contract"
 )
 
 // hasNoop tells whether quic-go is patched to have switches for packet protection.

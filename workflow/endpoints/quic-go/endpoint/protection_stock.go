@@ -2,7 +2,7 @@
 
 package endpoint
 
-import "quicbed/quic-go/contract"
+import "quicbed.internal/contract"
 
 // hasNoop tells whether quic-go is patched to have switches for packet protection.
 const hasNoop = false

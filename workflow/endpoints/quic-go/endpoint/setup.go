@@ -11,7 +11,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
-	"quicbed/quic-go/contract"
+	"quicbed.internal/contract"
 )
 
 // Application error codes of closed connections; a client closes with the first when it has everything.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
 
-	"quicbed/quic-go/contract"
+	"quicbed.internal/contract"
 )
 
 // Meter sees the datagrams that pass a socket.

@@ -17,7 +17,7 @@ import (
 	"sync/atomic"
 	_ "unsafe" // for linkname
 
-	"quicbed/quic-go/contract"
+	"quicbed.internal/contract"
 )
 
 // crypto/tls has no setting for the cipher suites of TLS 1.3. It lets these two variables be linked to, for the sake of

@@ -4,7 +4,7 @@ use boring::error::ErrorStack;
 use boring::ssl::SslRef;
 use quicbed_boringssl::{certificate_error, describe_close};
 
-use crate::transport::Connection;
+use crate::connection::QuicheConnection;
 
 /// CRYPTO_ERROR is 0x0100 plus the TLS alert (RFC 9001, section 4.8).
 const CRYPTO_ERROR: u64 = 0x100;
@@ -12,7 +12,7 @@ const CRYPTO_ERROR: u64 = 0x100;
 /// Gives a datagram to a connection. Errors that end the connection are put into words while BoringSSL still knows its
 /// own; the first one stays in `failure`.
 pub fn receive(
-    connection: &mut Connection,
+    connection: &mut QuicheConnection,
     datagram: &mut [u8],
     info: quiche::RecvInfo,
     failure: &mut Option<String>,
@@ -30,7 +30,7 @@ pub fn receive(
 }
 
 /// Why a connection was closed, as one line, or `None` if it was closed in agreement. `failure` is what [`receive`] noted.
-pub fn reason(connection: &mut Connection, failure: Option<&str>) -> Option<String> {
+pub fn reason(connection: &mut QuicheConnection, failure: Option<&str>) -> Option<String> {
     if let Some(error) = connection.local_error().filter(|error| is_failure(error)) {
         let is_alert =
             !error.is_app && (CRYPTO_ERROR..2 * CRYPTO_ERROR).contains(&error.error_code);

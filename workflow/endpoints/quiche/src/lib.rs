@@ -1,13 +1,17 @@
 //! quiche as an endpoint of the contract: what its client and its server share.
 
-pub mod closing;
-pub mod noop;
-pub mod pq;
-pub mod token;
-pub mod transport;
+pub mod client;
+mod closing;
+mod connection;
+mod noop;
+mod pq;
+pub mod server;
+mod token;
 
+use quicbed_contract::events::OptionsInForce;
 use quicbed_contract::options::{CommonOptions, CongestionControl, Description};
 use quicbed_contract::ALPN;
+use quicbed_poll::Library;
 
 pub const LIBRARY: &str = "quiche";
 pub const VERSION: &str = "0.30.0";
@@ -22,40 +26,58 @@ const MAX_STREAMS: u64 = 100;
 /// Largest datagram quiche sends after the handshake: it writes packet lengths as two-byte integers.
 const MAX_UDP_PAYLOAD: usize = 16_383;
 
-/// What this build can do. quiche's BBR is not offered: it depends on pacing, which would need timers finer than the
-/// endpoint's waiting in poll.
-pub fn description() -> Description {
-    let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, noop::AVAILABLE);
-    if pq::AVAILABLE {
-        description.flavour_features.push("pq");
-    }
-    Description {
-        groups: quicbed_boringssl::groups(),
-        signatures: quicbed_boringssl::signatures(),
-        initial_size: pq::AVAILABLE,
-        congestion_controls: vec![CongestionControl::Cubic, CongestionControl::Reno],
-        ..description
-    }
-}
+/// quiche with BoringSSL.
+pub struct Quiche;
 
-/// Why this build cannot do what is asked, or `None` if it can.
-pub fn unsupported(options: &CommonOptions) -> Option<String> {
-    if options.udp_payload > MAX_UDP_PAYLOAD {
-        return Some(format!(
-            "quiche sends no datagrams above {MAX_UDP_PAYLOAD} bytes"
-        ));
+impl Library for Quiche {
+    const NAME: &'static str = LIBRARY;
+    const VERSION: &'static str = VERSION;
+    type InForce = quicbed_boringssl::InForce;
+
+    /// quiche's BBR is not offered: it depends on pacing, which would need timers finer than waiting in poll.
+    fn description() -> Description {
+        let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, noop::AVAILABLE);
+        if pq::AVAILABLE {
+            description.flavour_features.push("pq");
+        }
+        Description {
+            groups: quicbed_boringssl::groups(),
+            signatures: quicbed_boringssl::signatures(),
+            initial_size: pq::AVAILABLE,
+            congestion_controls: vec![CongestionControl::Cubic, CongestionControl::Reno],
+            ..description
+        }
     }
-    if options.initial_size > quiche::MIN_CLIENT_INITIAL_LEN && !pq::AVAILABLE {
-        return Some(format!(
-            "quiche sends no datagrams above MIN_CLIENT_INITIAL_LEN, {} bytes, until the handshake is complete",
-            quiche::MIN_CLIENT_INITIAL_LEN
-        ));
+
+    fn unsupported(options: &CommonOptions) -> Option<String> {
+        if options.udp_payload > MAX_UDP_PAYLOAD {
+            return Some(format!(
+                "quiche sends no datagrams above {MAX_UDP_PAYLOAD} bytes"
+            ));
+        }
+        if options.initial_size > quiche::MIN_CLIENT_INITIAL_LEN && !pq::AVAILABLE {
+            return Some(format!(
+                "quiche sends no datagrams above MIN_CLIENT_INITIAL_LEN, {} bytes, until the handshake is complete",
+                quiche::MIN_CLIENT_INITIAL_LEN
+            ));
+        }
+        Self::description().unsupported(options)
     }
-    description().unsupported(options)
+
+    fn in_force(options: OptionsInForce) -> Self::InForce {
+        quicbed_boringssl::InForce::new(options)
+    }
 }
 
 /// The transport configuration of both roles around a TLS context.
-pub fn configure(
+fn configure(
+    tls: boring::ssl::SslContextBuilder,
+    options: &CommonOptions,
+) -> Result<quiche::Config, String> {
+    configuration(tls, options).map_err(|error| format!("cannot set up quiche: {error}"))
+}
+
+fn configuration(
     tls: boring::ssl::SslContextBuilder,
     options: &CommonOptions,
 ) -> Result<quiche::Config, quiche::Error> {
@@ -103,21 +125,24 @@ mod tests {
     #[test]
     fn only_what_works_is_offered() {
         let asked = CommonOptions::default();
-        assert_eq!(unsupported(&asked), None);
+        assert_eq!(Quiche::unsupported(&asked), None);
         let bbr = CommonOptions {
             congestion_control: CongestionControl::Bbr,
             ..asked.clone()
         };
-        assert!(unsupported(&bbr).is_some());
+        assert!(Quiche::unsupported(&bbr).is_some());
         let larger_initial = CommonOptions {
             initial_size: 1_201,
             ..asked.clone()
         };
-        assert_eq!(unsupported(&larger_initial).is_none(), pq::AVAILABLE);
+        assert_eq!(
+            Quiche::unsupported(&larger_initial).is_none(),
+            pq::AVAILABLE
+        );
         let jumbo = CommonOptions {
             udp_payload: 16_384,
             ..asked
         };
-        assert!(unsupported(&jumbo).is_some());
+        assert!(Quiche::unsupported(&jumbo).is_some());
     }
 }

@@ -1,6 +1,6 @@
 //! What flavour `pq` can do because quiche is patched there.
 
-use crate::transport::Connection;
+use crate::connection::QuicheConnection;
 
 /// Whether this build has the patch.
 pub const AVAILABLE: bool = cfg!(feature = "pq");
@@ -17,12 +17,12 @@ pub fn set_initial_size(_config: &mut quiche::Config, _bytes: usize) {}
 
 /// Whether the handshake is confirmed (RFC 9001, section 4.1.2).
 #[cfg(feature = "pq")]
-pub fn is_confirmed(connection: &Connection) -> Option<bool> {
+pub fn is_confirmed(connection: &QuicheConnection) -> Option<bool> {
     Some(connection.is_handshake_confirmed())
 }
 
 /// quiche knows, but has no function that tells.
 #[cfg(not(feature = "pq"))]
-pub fn is_confirmed(_connection: &Connection) -> Option<bool> {
+pub fn is_confirmed(_connection: &QuicheConnection) -> Option<bool> {
     None
 }

@@ -10,7 +10,7 @@ use quicbed_contract::udp::MAX_BATCH_BYTES;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, UdpPoller};
 
-use crate::traffic::Meter;
+use crate::engine::traffic::Meter;
 
 /// What quinn makes of the system's socket, and takes.
 pub type LibrarySocket = Arc<dyn AsyncUdpSocket>;

@@ -33,7 +33,7 @@ from quicbed.contract.events import CONTRACT
 
 FILES = ("python.py",)
 ROLES = ("client", "server")
-CONTRACT_PACKAGE = Path("workflow/endpoints/contract-python")
+CONTRACT_PACKAGE = Path("workflow/endpoints/contract/python")
 COMPANIONS = (CONTRACT_PACKAGE,)
 SCRIPTS = {"client": "run-client.sh", "server": "run-server.sh"}
 UNFINISHED = ".quicbed-unfinished"

@@ -4,7 +4,8 @@ directories client and server, and in primitives where there is one.
 The module's go.mod names what it is made from, the library itself first, and go.sum has the checksums. The Go module
 client fetches them into its own cache and refuses anything else; a build changes neither file. A flavour's `features`
 are build tags. A patched module is copied out of the cache, patched, and put in its place by a `replace` in another
-go.mod.
+go.mod. Modules of this repository that it uses are replaced in go.mod by their directories, which the `sources` of a
+flavour name.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ KEPT = (
     *("GOPATH", "GOMODCACHE", "GOCACHE", "GOTMPDIR", "GOENV", "GOROOT"),
 )
 
+_REPLACED = re.compile(r"^\s*(?:replace\s+)?(?P<name>\S+)(?:\s+v\S+)?\s+=>\s+\.{1,2}/", re.MULTILINE)
+"""A module of this repository, put in place by a directory."""
 _REQUIRED = re.compile(r"^\s*(?:require\s+)?(?P<name>[^\s/()]+/\S+)\s+(?P<version>v\S+)", re.MULTILINE)
 
 
@@ -73,12 +76,14 @@ def _read(file: Path) -> str:
 
 
 def _required(file: Path) -> list[tuple[str, str]]:
-    """Module and version of every requirement, those in blocks and those on a line of their own."""
+    """Module and version of every requirement but modules of this repository, in blocks and on lines of their own."""
     text = re.sub(r"//.*", "", _read(file))
+    own = {match["name"] for match in _REPLACED.finditer(text)}
     found = [
         (match["name"], match["version"])
         for part in re.findall(r"^require\s*\(([^)]*)\)|^(require\s+[^(\s].*)$", text, re.MULTILINE)
         for match in _REQUIRED.finditer(part[0] or part[1])
+        if match["name"] not in own
     ]
     if not found:
         raise BuildError(f"{file}: requires no module; the first one required is the library")

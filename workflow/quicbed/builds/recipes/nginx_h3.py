@@ -29,12 +29,11 @@ from quicbed.builds.components import FLAGS, FRAME_POINTERS, PQ
 from quicbed.builds.kit import Job
 from quicbed.builds.recipes import openssl as programs
 from quicbed.builds.recipes import tcp_tls
-from quicbed.builds.recipes.tcp_tls import ROOT, Steps, find_in, first_line, link_tree, source_of
+from quicbed.builds.recipes.tcp_tls import CONTRACT, CURL, ROOT, TLS, Steps, find_in, first_line, link_tree, source_of
 
 FROM_STOCK = True
 FILES = ("openssl.py", "tcp_tls.py")
 
-CONTRACT = ROOT / programs.CONTRACT
 AEAD = ROOT / "workflow" / "crypto" / "noop-aead"
 
 NGINX_OPTIONS = [*tcp_tls.NGINX_OPTIONS, "--with-http_v3_module", "--without-quic_bpf_module"]
@@ -79,7 +78,7 @@ def build(job: Job) -> dict[str, Any]:
         _build_nginx(job, steps)
         _build_quic(job, steps)
         _build_curl(job, steps)
-        shutil.copy2(CONTRACT / "openssl-standard.cnf", out / "etc")
+        shutil.copy2(TLS / "openssl-standard.cnf", out / "etc")
         _build_server(job, steps, versions)
     else:
         link_tree(job.stock, out)
@@ -91,7 +90,7 @@ def build(job: Job) -> dict[str, Any]:
         programs.place_provider(job.shared["openssl-provider"], out)
         _build_quic(job, steps)
         told = _told(versions)
-        sources = [CONTRACT / "primitives.c", job.endpoint / "library.c"]
+        sources = [TLS / "primitives.c", job.endpoint / "library.c"]
         argv = programs.program(ROOT, job.shared["openssl"], sources, **told, out=out / "bin" / "primitives")
         steps.run("primitives", argv)
     _build_client(job, steps, versions)
@@ -223,7 +222,7 @@ def _build_server(job: Job, steps: Steps, versions: dict[str, str]) -> None:
 def _build_client(job: Job, steps: Steps, versions: dict[str, str]) -> None:
     boringssl = _boringssl(job)
     own = [job.endpoint / file for file in ("client.c", "boringssl.c", "udp.c", "library.c")]
-    shared = [CONTRACT / file for file in ("download.c", "tls.c", "contract.c")]
+    shared = [CURL / "download.c", CONTRACT / "tls.c", CONTRACT / "contract.c"]
     extra: list[str | Path] = []
     wrapped = list(WRAPPED)
     if job.flavour == "noop":
@@ -244,7 +243,8 @@ def _build_client(job: Job, steps: Steps, versions: dict[str, str]) -> None:
             job.shared["liboqs"] / "lib" / "liboqs.a",
             f"-I{job.shared['liboqs'] / 'include'}",
         ]
-    includes = [f"-I{job.out / 'include'}", f"-I{boringssl / 'include'}", "-DCURL_STATICLIB", "-DNGTCP2_STATICLIB"]
+    includes = [f"-I{directory}" for directory in (CURL, job.out / "include", boringssl / "include")]
+    includes += ["-DCURL_STATICLIB", "-DNGTCP2_STATICLIB"]
     argv: list[str | Path] = [*programs.COMPILER, *_defines(versions), *includes, "-o", job.out / "bin" / "client"]
     argv += [*own, *shared, *extra, *(f"-Wl,--wrap={name}" for name in wrapped), *libraries, "-lstdc++", "-lpthread"]
     steps.run("client", argv)

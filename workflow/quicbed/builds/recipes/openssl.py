@@ -25,14 +25,17 @@ from quicbed.builds import kit
 from quicbed.builds.components import FLAGS, FRAME_POINTERS, PQ, WARNINGS
 from quicbed.builds.kit import BuildError, Job
 
-CONTRACT = kit.ENDPOINTS / "contract-c"
+CONTRACT = kit.ENDPOINTS / "contract" / "c"
 """What the endpoint programs in C share."""
+
+TLS = kit.ENDPOINTS / "tls" / "openssl"
+"""What those on OpenSSL share."""
 
 NOOP_PROVIDER = Path("workflow/crypto/noop-provider")
 
 COMPILER = ["gcc", "-std=gnu11", *FLAGS, FRAME_POINTERS, *WARNINGS]
 
-SHARED = ["contract.c", "openssl.c", "openssl_cpu.c", "tls.c"]
+SHARED = [CONTRACT / "contract.c", CONTRACT / "tls.c", TLS / "openssl.c", TLS / "openssl_cpu.c"]
 
 
 def program(root: Path, openssl: Path, sources: Sequence[Path], *, version: str, tls: str, out: Path) -> list[str]:
@@ -41,10 +44,10 @@ def program(root: Path, openssl: Path, sources: Sequence[Path], *, version: str,
         *COMPILER,
         f'-DVERSION="{version}"',
         f'-DTLS_LIBRARY="{tls}"',
-        *(f"-I{directory}" for directory in (root / CONTRACT, root / PQ, openssl / "include")),
+        *(f"-I{directory}" for directory in (root / CONTRACT, root / TLS, root / PQ, openssl / "include")),
         *("-o", str(out)),
         *map(str, sources),
-        *(str(root / CONTRACT / name) for name in SHARED),
+        *(str(root / file) for file in SHARED),
         *(str(openssl / "lib" / name) for name in ("libssl.a", "libcrypto.a")),
     ]
 
@@ -93,7 +96,7 @@ def build(job: Job) -> dict[str, Any]:
     both = [own / file for file in ("quic.c", "datagrams.c", "library.c")]
     programs = {role: [own / f"{role}.c", *both] for role in ("client", "server")}
     if "openssl-provider" in shared:
-        programs["primitives"] = [root / CONTRACT / "primitives.c", own / "library.c"]
+        programs["primitives"] = [root / TLS / "primitives.c", own / "library.c"]
         place_provider(shared["openssl-provider"], out)
     if job.flavour == "noop":
         (out / "lib").mkdir()
@@ -102,5 +105,5 @@ def build(job: Job) -> dict[str, Any]:
     for role, sources in programs.items():
         argv = program(root, openssl, sources, version=version, tls=f"OpenSSL {version}", out=out / "bin" / role)
         kit.run(argv, log=job.log)
-    shutil.copy2(root / CONTRACT / "openssl-standard.cnf", out / "etc")
+    shutil.copy2(root / TLS / "openssl-standard.cnf", out / "etc")
     return {"compiler": compiler_version(), "flags": COMPILER[1:]}

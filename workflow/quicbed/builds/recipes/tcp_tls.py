@@ -38,6 +38,9 @@ from quicbed.builds.recipes import openssl as programs
 ROOT = Path(__file__).resolve().parents[4]
 ENDPOINT = ROOT / "workflow" / "endpoints" / "tcp-tls"
 CONTRACT = ROOT / programs.CONTRACT
+TLS = ROOT / programs.TLS
+CURL = ENDPOINT.parent / "engine" / "curl"
+NGINX = ENDPOINT.parent / "engine" / "nginx"
 PROVIDER = ROOT / "workflow" / "crypto" / "noop-provider"
 
 _NGINX_UNUSED = """
@@ -280,16 +283,16 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int,
         (out / directory).mkdir(parents=True, exist_ok=True)
     told = {"version": versions["nginx"], "tls": f"OpenSSL {versions['openssl']}"}
     own = [ENDPOINT / "tcp.c", ENDPOINT / "library.c"]
-    client = [ENDPOINT / "client.c", CONTRACT / "download.c", *own]
+    client = [ENDPOINT / "client.c", CURL / "download.c", *own]
     argv = programs.program(ROOT, openssl, client, **told, out=out / "bin" / "client")
     # libcurl has to come before the libraries it uses
     argv[-2:] = [str(steps.directory / "curl-build" / "lib" / "libcurl.a"), *argv[-2:]]
-    steps.run("client", [*argv, f"-I{curl / 'include'}", "-DCURL_STATICLIB"])
+    steps.run("client", [*argv, f"-I{CURL}", f"-I{curl / 'include'}", "-DCURL_STATICLIB"])
     steps.run("server", server_program(openssl, own, **told, out=out / "bin" / "server"))
 
     shutil.copy2(openssl / "bin" / "openssl", out / "bin")
     shutil.copy2(nginx / "objs" / "nginx", out / "sbin")
-    shutil.copy2(CONTRACT / "openssl-standard.cnf", out / "etc")
+    shutil.copy2(TLS / "openssl-standard.cnf", out / "etc")
     for library in libraries:
         shutil.copy2(library, out / "lib")
     shutil.copytree(openssl / "include" / "openssl", out / "include" / "openssl")
@@ -299,7 +302,7 @@ def server_program(openssl: Path, own: Sequence[Path], *, version: str, tls: str
     """The command that compiles the server that runs nginx; OpenSSL tells it of the processor and does nothing else."""
     defines = [f'-DVERSION="{version}"', f'-DTLS_LIBRARY="{tls}"']
     includes = [f"-I{directory}" for directory in (CONTRACT, ROOT / PQ, openssl / "include")]
-    sources = [*own, *(CONTRACT / name for name in ("nginx.c", "contract.c", "openssl_cpu.c"))]
+    sources = [*own, NGINX / "nginx.c", CONTRACT / "contract.c", TLS / "openssl_cpu.c"]
     crypto = openssl / "lib" / "libcrypto.a"
     return [*programs.COMPILER, *defines, *includes, "-o", str(out), *map(str, sources), str(crypto)]
 
@@ -313,7 +316,7 @@ def _build_provider(out: Path, steps: Steps) -> None:
 
 def _build_primitives(out: Path, steps: Steps, versions: dict[str, str]) -> None:
     told = {"version": versions["nginx"], "tls": f"OpenSSL {versions['openssl']}"}
-    sources = [CONTRACT / "primitives.c", ENDPOINT / "library.c"]
+    sources = [TLS / "primitives.c", ENDPOINT / "library.c"]
     steps.run("primitives", programs.program(ROOT, out, sources, **told, out=out / "bin" / "primitives"))
 
 

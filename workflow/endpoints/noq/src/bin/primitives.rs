@@ -1,5 +1,7 @@
 //! The primitives program of the endpoint contract, on rustls as noq uses it.
 
+use quicbed_endpoint_noq::{LIBRARY, VERSION};
+
 fn main() {
-    std::process::exit(quicbed_endpoint_noq::primitives::run());
+    std::process::exit(quicbed_rustls::primitives::run(LIBRARY, VERSION));
 }

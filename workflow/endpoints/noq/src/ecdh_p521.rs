@@ -1,1 +1,0 @@
-../../quinn/src/ecdh_p521.rs

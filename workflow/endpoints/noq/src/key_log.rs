@@ -1,1 +1,0 @@
-../../quinn/src/key_log.rs

@@ -1,1 +1,0 @@
-../../quinn/src/liboqs_signature.rs

@@ -1,1 +1,0 @@
-../../quinn/src/primitives.rs

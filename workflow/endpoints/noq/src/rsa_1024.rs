@@ -1,1 +1,0 @@
-../../quinn/src/rsa_1024.rs

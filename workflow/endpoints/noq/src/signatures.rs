@@ -1,1 +1,0 @@
-../../quinn/src/signatures.rs

@@ -1,7 +1,0 @@
-//! The programs that are tested, and what they can do.
-
-pub const CLIENT: &str = env!("CARGO_BIN_EXE_quicbed-noq-client");
-pub const SERVER: &str = env!("CARGO_BIN_EXE_quicbed-noq-server");
-
-/// Values of `--initial-size`.
-pub const INITIAL_SIZES: &[u64] = &[1200];

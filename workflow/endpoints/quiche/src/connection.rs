@@ -1,0 +1,146 @@
+//! A connection of quiche as the loop in poll takes it: what both roles have in common.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use quicbed_contract::events::ConnectionCommon;
+use quicbed_poll::{Failed, PacketCounts};
+
+use crate::closing;
+
+/// A connection that sends content from where it lies: quiche then copies it only into packets, and not first into a
+/// buffer of its own that outgrows the caches.
+pub type QuicheConnection = quiche::Connection<Borrowed>;
+
+/// Lets quiche queue [`Bytes`], which can be a view of static memory.
+#[derive(Clone, Debug, Default)]
+pub struct Borrowed;
+
+impl quiche::BufFactory for Borrowed {
+    type Buf = Bytes;
+    type DgramBuf = Vec<u8>;
+
+    fn buf_from_slice(slice: &[u8]) -> Bytes {
+        Bytes::copy_from_slice(slice)
+    }
+
+    fn dgram_buf_from_slice(slice: &[u8]) -> Vec<u8> {
+        slice.to_vec()
+    }
+}
+
+/// Length of the connection IDs that both roles choose, in bytes.
+pub const CONNECTION_ID_LENGTH: usize = 16;
+
+/// A connection ID that nobody can guess or repeat.
+pub fn new_connection_id() -> io::Result<Vec<u8>> {
+    let mut id = vec![0; CONNECTION_ID_LENGTH];
+    boring::rand::rand_bytes(&mut id).map_err(io::Error::other)?;
+    Ok(id)
+}
+
+/// A connection and what a role does with its streams.
+pub struct Connection<Role> {
+    pub(crate) quiche: QuicheConnection,
+    pub(crate) role: Role,
+    local: SocketAddr,
+    peer: SocketAddr,
+    /// What ended the connection on this side, in the library's words.
+    failure: Option<String>,
+}
+
+/// What a role notes.
+pub trait Role {
+    /// A datagram was taken.
+    fn received(&mut self, _: &QuicheConnection) {}
+}
+
+impl<R> Connection<R> {
+    pub fn new(quiche: QuicheConnection, role: R, local: SocketAddr, peer: SocketAddr) -> Self {
+        Connection {
+            quiche,
+            role,
+            local,
+            peer,
+            failure: None,
+        }
+    }
+}
+
+impl<R: Role> quicbed_poll::Connection for Connection<R> {
+    type Time = Instant;
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    fn expiry(&self) -> Option<Instant> {
+        self.quiche.timeout_instant()
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.quiche.timeout()
+    }
+
+    fn on_timeout(&mut self) {
+        self.quiche.on_timeout();
+    }
+
+    fn read(&mut self, datagram: &mut [u8], from: SocketAddr) {
+        let to = self.local;
+        let info = quiche::RecvInfo { from, to };
+        closing::receive(&mut self.quiche, datagram, info, &mut self.failure);
+        self.role.received(&self.quiche);
+    }
+
+    fn datagram_size(&self) -> usize {
+        self.quiche.max_send_udp_payload_size()
+    }
+
+    fn write(&mut self, space: &mut [u8]) -> Result<usize, Failed> {
+        match self.quiche.send(space) {
+            Ok((length, info)) => {
+                self.peer = info.to;
+                Ok(length)
+            }
+            Err(quiche::Error::Done) => Ok(0),
+            Err(error) => Err(Failed(Some(format!("quiche: {error}")))),
+        }
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    fn close(&mut self, code: u64, reason: &str) {
+        // An error means that it has been closed before.
+        let _ = self.quiche.close(true, code, reason.as_bytes());
+    }
+
+    fn is_established(&self) -> bool {
+        self.quiche.is_established()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.quiche.is_draining() || self.quiche.is_closed()
+    }
+
+    fn reason(&mut self) -> Option<String> {
+        closing::reason(&mut self.quiche, self.failure.as_deref())
+    }
+
+    fn packets(&self) -> PacketCounts {
+        let stats = self.quiche.stats();
+        PacketCounts {
+            sent: stats.sent as u64,
+            received: stats.recv as u64,
+            lost: stats.lost as u64,
+        }
+    }
+
+    fn read_back(&mut self, common: &mut ConnectionCommon) {
+        quicbed_boringssl::read_back(self.quiche.as_mut(), common);
+    }
+}
