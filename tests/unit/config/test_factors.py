@@ -14,7 +14,7 @@ from fakeproject import behave, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from quicbed.config.model import ConfigError, Library, Project, Variant
 from quicbed.measure import agenda
-from quicbed.measure.driver import MeasureError
+from quicbed.measure.attempt import MeasureError
 from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
 from quicbed.wire import proof
 
