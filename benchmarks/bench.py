@@ -163,7 +163,7 @@ def _cells(project: Project, name: str, label: str) -> dict[str, Cell]:
         raise BenchError(f"{name}: no library of the configuration has {label}; name one under `libraries`")
     if missing := [f"{library}-{cell.client.flavour}" for library, cell in cells.items() if not cell.client.build]:
         raise BenchError(f"{', '.join(missing)}: not built; run `snakemake --cores 8 builds`")
-    signatures = {cell.variant["signature"] for cell in cells.values()}
+    signatures = {cell.variant.signature for cell in cells.values()}
     certificates.make_all(project, sorted(signatures), jobs=os.cpu_count() or 1, log=project.root / "logs/bench.log")
     return cells
 

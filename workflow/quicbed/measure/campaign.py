@@ -154,7 +154,7 @@ class Campaign:
         first that does not is proven (`_attest`).
         """
         # cells of one link follow each other, because changing it takes seconds
-        ordered = sorted(self.cells, key=lambda cell: (cell.variant.get("rtt_ms") or 0, cell.variant.get("mtu") or 0))
+        ordered = sorted(self.cells, key=lambda cell: (cell.variant.rtt_ms, cell.variant.mtu or 0))
         for number, cell in enumerate(ordered):
             if self.watch is not None:
                 self.watch.proving(number + 1, len(ordered))
@@ -458,4 +458,4 @@ def _number(run: Run) -> int:
 
 def _condition(cell: Cell) -> tuple[float, str]:
     """What a cell needs of the link that takes long to change."""
-    return cell.variant.get("rtt_ms") or 0, json.dumps(cell.variant.get("background"), sort_keys=True)
+    return cell.variant.rtt_ms, json.dumps(cell.variant.as_dict().get("background"), sort_keys=True)

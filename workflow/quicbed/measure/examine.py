@@ -50,10 +50,10 @@ class Examiner:
         """What every handshake has to be."""
         variant = self.spec.cell.variant
         return {
-            "group": variant["group"],
-            "signature": variant["signature"],
-            "cipher": variant["cipher"],
-            "retry": bool(variant["retry"]),
+            "group": variant.group,
+            "signature": variant.signature,
+            "cipher": variant.cipher,
+            "retry": bool(variant.retry),
         }
 
     def problems(self, attempt: Attempt, directory: Path, captured: Capture | None) -> list[str]:
@@ -85,10 +85,10 @@ class Examiner:
             return {}, [str(error)]
         variant = self.spec.cell.variant
         claims = _Claims(
-            variant["aead"],
-            variant["header_protection"],
-            handshake.CIPHER_SUITES[variant["cipher"]],
-            self.project.algorithms.group(variant["group"]).code_point,
+            variant.aead,
+            variant.header_protection,
+            handshake.CIPHER_SUITES[variant.cipher],
+            self.project.algorithms.group(variant.group).code_point,
         )
         return seen.model_dump(mode="json"), proof.check(seen, claims)
 

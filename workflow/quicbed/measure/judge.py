@@ -220,15 +220,15 @@ def _negotiated(
 
 def expectations(project: Project, cell: Cell) -> dict[str, Any]:
     """What both ends of a cell's connections must have negotiated; None where the transport has no such thing."""
-    header_protection = cell.variant["header_protection"]
+    header_protection = cell.variant.header_protection
     return {
-        "cipher": SUITES[cell.variant["cipher"]],
-        "group": project.algorithms.group(cell.variant["group"]).tls_name,
-        "signature": project.algorithms.signature(cell.variant["signature"]).tls_name,
-        "aead": cell.variant["aead"],
+        "cipher": SUITES[cell.variant.cipher],
+        "group": project.algorithms.group(cell.variant.group).tls_name,
+        "signature": project.algorithms.signature(cell.variant.signature).tls_name,
+        "aead": cell.variant.aead,
         "header_protection": None if header_protection is None else ("on" if header_protection else "off"),
         "hello_retry_request": False,
-        "retry": cell.variant["retry"],
+        "retry": cell.variant.retry,
     }
 
 
@@ -252,7 +252,7 @@ def _processor(attempt: Attempt, cell: Cell, role: Side, options: Mapping[str, A
 
     Without them a run must be proven; a program that uses them by default and cannot tell is noted as unproven.
     """
-    wanted = cell.variant.get("aes_hardware")
+    wanted = cell.variant.aes_hardware
     if wanted is None:
         return
     told = options.get("aes_hardware")

@@ -31,9 +31,9 @@ def link_settings(spec: RunSpec) -> LinkSettings:
         mode=link.mode,
         mtu=link.mtu,
         rate_mbit=link.rate_mbit,
-        rtt_ms=variant.get("rtt_ms") or 0,
-        loss_percent=variant.get("loss_percent") or 0,
-        offloads=variant.get("offloads"),
+        rtt_ms=variant.rtt_ms,
+        loss_percent=variant.loss_percent,
+        offloads=variant.offloads,
         # handshakes end before the congestion control of TCP matters
         congestion_control="cubic" if congestion_control == "any" else congestion_control,
     )
@@ -142,7 +142,7 @@ class PreparedLink:
         try:
             if pings:
                 self._ping(spec, settled)
-            if spec.cell.variant.get("loss_percent"):
+            if spec.cell.variant.loss_percent:
                 seed = int(digest(f"{self._project.config.seed}/{where}"), 16)
                 self._testbed.seed_losses(seed)
                 settled.host["loss_seed"] = seed
@@ -151,7 +151,7 @@ class PreparedLink:
         return settled
 
     def _ping(self, spec: RunSpec, settled: Settled) -> None:
-        wanted = spec.cell.variant.get("rtt_ms") or 0
+        wanted = spec.cell.variant.rtt_ms
         address = str(self._testbed.server.address)
         pinged, problem = ping.settle(self._testbed.client, address, wanted, self._project.config.gate.ping)
         settled.host["ping"] = pinged

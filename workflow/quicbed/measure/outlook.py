@@ -33,6 +33,7 @@ from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed
 from quicbed.plan.forecast import AGAIN, AGAIN_BUSY, EVERYTHING, Left, Pace, Repeats, Span, Work, blocks_needed
 from quicbed.plan.spec import RunSpec
+from quicbed.plan.variant import Variant
 from quicbed.store import runs
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run
@@ -106,7 +107,7 @@ class Works:
         if spent is None:
             spent = metrics.run_wall_s + (PROOF_BESIDES_S if arm == "proof" else 0.0)
         # as the cells of a plan have it: what was not varied is not there
-        variant = run.variant.model_dump(exclude_unset=True)
+        variant = run.variant
         if arm == PRIMITIVES:
             return self._primitives(run.client.library, variant), spent, None
         extra = arm if arm in (CAPTURED, "proof") else "perf" if run.host.perf else ""
@@ -122,17 +123,16 @@ class Works:
         )
         return work, spent, metrics.wall_s if run.status == "ok" else None
 
-    def _primitives(self, library: str, variant: Mapping[str, Any]) -> Work:
-        names = [name for names in variant.values() for name in names]
+    def _primitives(self, library: str, variant: Variant) -> Work:
         keys = (PRIMITIVES, library, _text(variant)), (PRIMITIVES, library), (PRIMITIVES,), EVERYTHING
-        return Work(keys, 0.0, estimate.primitive_s(names, self._long) + estimate.RUN_SECONDS)
+        return Work(keys, 0.0, estimate.primitive_s(variant.timed, self._long) + estimate.RUN_SECONDS)
 
     def _work(
         self,
         kind: str,
         extra: str,
         libraries: tuple[str, str],
-        variant: Mapping[str, Any],
+        variant: Variant,
         link: tuple[Any, ...],
         size: int,
         connections: int,
@@ -141,15 +141,15 @@ class Works:
     ) -> Work:
         what, beyond = (kind, extra), estimate.RUN_SECONDS
         if kind == "handshake":
-            each = estimate.connection_s(variant["signature"], float(variant.get("rtt_ms") or 0), self._long)
+            each = estimate.connection_s(variant.signature, variant.rtt_ms or 0, self._long)
             transfer = connections * each
-            alike: tuple[Any, ...] = variant["group"], variant["signature"], variant.get("rtt_ms") or 0
+            alike: tuple[Any, ...] = variant.group, variant.signature, variant.rtt_ms or 0
         else:
             transfer = estimate.transfer_s(self._project, libraries, variant, size, link[-1])
-            alike = variant["cipher"], variant["aead"], *libraries
+            alike = variant.cipher, variant.aead, *libraries
         if extra == "proof":
             beyond = estimate.DISSECT_SECONDS if kind == "handshake" else estimate.PROOF_SECONDS
-        elif estimate.LINK_FACTORS & variant.keys():
+        elif estimate.LINK_FACTORS & variant.model_fields_set:
             beyond += estimate.CHANGE_SECONDS
         beyond += self._pings_s if pinged else 0.0
         general = (what, libraries, _text(variant))
@@ -157,8 +157,8 @@ class Works:
         return Work(keys, transfer, beyond)
 
 
-def _text(variant: Mapping[str, Any]) -> str:
-    return json.dumps(variant, sort_keys=True)
+def _text(variant: Variant) -> str:
+    return json.dumps(variant.as_dict(), sort_keys=True)
 
 
 def _past(directory: Path, host_id: str) -> Iterator[Run]:

@@ -44,10 +44,10 @@ def _run(attempt: Attempt, project: Project, testbed: Testbed, spec: RunSpec, di
     """Run the program to its end, None where it has none."""
     host, side, variant = testbed.client, spec.cell.client, spec.cell.variant
     output = host.place(directory)
-    identities = {name: certificates.directory(project, name) for name in variant["signatures"]}
+    identities = {name: certificates.directory(project, name) for name in variant.signatures or ()}
     argv = [str(host.provide(project.build / side.build) / "bin" / "primitives")]
     argv += ["--events", str(output / _LOG), "--milliseconds", str(PRIMITIVES_MS)]
-    argv += [part for name in variant["groups"] for part in ("--group", name)]
+    argv += [part for name in variant.groups or () for part in ("--group", name)]
     for name, identity in identities.items():
         argv += ["--signature", f"{name}={host.provide(identity)}"]
     held = confined(project, testbed, side, "primitives", list(identities.values()))

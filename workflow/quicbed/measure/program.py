@@ -88,7 +88,7 @@ class Program:
     @property
     def _identity(self) -> Path:
         """Directory of the server's certificate and of who signed it, on this machine."""
-        return certificates.directory(self.project, self.spec.cell.variant["signature"])
+        return certificates.directory(self.project, self.spec.cell.variant.signature)
 
     @property
     def _address(self) -> str:
@@ -116,18 +116,18 @@ class Program:
 
     def _negotiated(self) -> list[str]:
         variant = self.spec.cell.variant
-        words = ["--cipher", variant["cipher"], "--aead", variant["aead"]]
-        words += ["--group", variant["group"], "--signature", variant["signature"]]
+        words = ["--cipher", variant.cipher, "--aead", variant.aead]
+        words += ["--group", variant.group, "--signature", variant.signature]
         asked = self.spec.workload.congestion_control
         return [*words, "--congestion-control", congestion_control_of(self.library, asked)]
 
     def _quic(self) -> list[str]:
         """What only endpoints of QUIC are asked."""
         variant, workload, supports = self.spec.cell.variant, self.spec.workload, self.library.supports
-        words = ["--initial-size", str(variant["initial_size"])]
+        words = ["--initial-size", str(variant.initial_size)]
         if self.role == "server":
-            words += ["--retry", _switch(variant["retry"])]
-        words += ["--header-protection", _switch(variant["header_protection"])]
+            words += ["--retry", _switch(variant.retry)]
+        words += ["--header-protection", _switch(variant.header_protection)]
         words += ["--gso", _switch(workload.gso and supports.gso), "--gro", _switch(workload.gro and supports.gro)]
         words += ["--udp-payload", str(self.spec.link.mtu - UDP_OVERHEAD)]
         words += ["--receive-buffer", str(workload.receive_buffer), "--send-buffer", str(workload.receive_buffer)]
@@ -147,7 +147,7 @@ class Program:
                 "QUICBED_FOLDER": str(self._folder()),
             }
         off = self.library.supports.aes_hardware_off
-        if spec.cell.variant.get("aes_hardware") is not False or isinstance(off, str):
+        if spec.cell.variant.aes_hardware is not False or isinstance(off, str):
             return None
         return dict(off)
 

@@ -50,7 +50,7 @@ class Prover:
             {
                 "client": spec.cell.client.build,
                 "server": spec.cell.server.build,
-                "variant": dict(spec.cell.variant),
+                "variant": spec.cell.variant.as_dict(),
                 "mtu": spec.link.mtu,
                 "workload": spec.workload.model_dump(),
                 "host_id": self._store.host_id,

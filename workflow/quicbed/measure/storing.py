@@ -102,14 +102,14 @@ class Store:
             },
             "link": {
                 **spec.link.model_dump(),
-                "rtt_ms": cell.variant.get("rtt_ms") or 0,
-                "loss_percent": cell.variant.get("loss_percent") or 0,
+                "rtt_ms": cell.variant.rtt_ms or 0,  # not 0.0
+                "loss_percent": cell.variant.loss_percent or 0,
             },
             "scale": project.config.scale,
             "seed": project.config.seed,
             "client": cell.client.as_dict(),
             "server": cell.server.as_dict(),
-            "variant": dict(cell.variant),
+            "variant": cell.variant.as_dict(),
             "workload": spec.work,
         }
 

@@ -143,4 +143,4 @@ def proof_size(cell: Cell, kind: str) -> tuple[int, int]:
     """Bytes and connections of the first attempt at a proof."""
     if kind == "handshake":
         return 1, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS
-    return PROOF_BYTES_LARGE if cell.variant.get("mtu") else PROOF_BYTES, 1
+    return PROOF_BYTES_LARGE if cell.variant.mtu else PROOF_BYTES, 1
