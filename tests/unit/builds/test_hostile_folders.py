@@ -159,8 +159,7 @@ def test_a_script_may_go_on_after_the_interval_that_it_tells(
     times = {"t_client_hello": begin, "t_request_sent": begin, "t_last_byte": end}
     connections: Any = [SimpleNamespace(bytes_received=3000, **times)]
     campaign = campaigns.Campaign(Driver(project, testbed, testbed.facts()), "test")
-    anywhere = campaign.spec(campaign.cells[0]).external("client")
-    assert anywhere is external_client
+    spec = campaign.spec(campaign.cells[0])
     link = LinkSettings(mode="throughput")
-    problem = sent.contradiction(connections, {}, link, 400_000, anywhere=anywhere)
+    problem = sent.contradiction(spec, connections, {}, link, 400_000)
     assert (problem is None) is ok

@@ -167,11 +167,7 @@ class Pair:
         judge.judge(attempt, self._project, self._spec, logs)
         if self._sent is not None:
             link, fastest_mbit = link_settings(self._spec), limits.goodput_gbps * 1000
-            # a script may go on after the interval that its time.json tells
-            anywhere = self._spec.external("client")
-            problem = self._sent.contradiction(
-                logs.client.connections, usage.delta, link, fastest_mbit, anywhere=anywhere
-            )
+            problem = self._sent.contradiction(self._spec, logs.client.connections, usage.delta, link, fastest_mbit)
             if problem is not None:
                 attempt.fail(problem)
         if self._profile is not None and attempt.ok:

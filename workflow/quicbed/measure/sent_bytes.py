@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quicbed.contract.events import ClientConnection
+from quicbed.plan.spec import RunSpec
 from quicbed.testbed import LinkSettings, Testbed
 from quicbed.testbed.shaping import burst_bytes
 
@@ -52,16 +53,15 @@ class SentBytes:
 
     def contradiction(
         self,
+        spec: RunSpec,
         connections: Sequence[ClientConnection],
         delta: Mapping[str, float],
         link: LinkSettings,
         fastest_mbit: float,
-        *,
-        anywhere: bool,
     ) -> str | None:
         """Where what the client says is not what was seen from outside of the programs; None if it is.
 
-        *delta* is by how much the counters of the testbed grew; *fastest_mbit* and *anywhere* are as in `problem`.
+        *delta* is by how much the counters of the testbed grew; *fastest_mbit* as in `problem`.
         """
         ahead = self._testbed.client.monotonic_ahead_ns()
         for one in connections:
@@ -74,7 +74,8 @@ class SentBytes:
                 ahead=ahead,
                 link=link,
                 fastest_mbit=fastest_mbit,
-                anywhere=anywhere,
+                # a script may go on after the interval that its time.json tells
+                anywhere=spec.external("client"),
             )
             if problem is not None:
                 return problem
