@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -25,15 +26,19 @@ from quicbed.base.statistics import paired_ratio
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError
 from quicbed.config.algorithms import AlgorithmError
-from quicbed.config.model import ConfigError, Frame, Link, Load, Project, Scale, Workload
+from quicbed.config.model import ConfigError, Frame, Link, Load, Project, Scale
 from quicbed.config.model import Testbed as TestbedSettings
 from quicbed.importers import samples
 from quicbed.measure import certificates, generator
+from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.certificates import CertificateError
-from quicbed.measure.driver import PORT, Attempt, Driver, MeasureError, link_settings
+from quicbed.measure.driver import Driver
+from quicbed.measure.link import link_settings
+from quicbed.measure.program import PORT
 from quicbed.measure.session import testbed_of
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
+from quicbed.plan.spec import RunSpec, run_spec
 from quicbed.testbed import LinkSettings, Testbed, TestbedError
 
 ROUNDS = 7
@@ -158,7 +163,7 @@ def _cells(project: Project, name: str, label: str) -> dict[str, Cell]:
         raise BenchError(f"{name}: no library of the configuration has {label}; name one under `libraries`")
     if missing := [f"{library}-{cell.client.flavour}" for library, cell in cells.items() if not cell.client.build]:
         raise BenchError(f"{', '.join(missing)}: not built; run `snakemake --cores 8 builds`")
-    signatures = {cell.variant["signature"] for cell in cells.values()}
+    signatures = {cell.variant.signature for cell in cells.values()}
     certificates.make_all(project, sorted(signatures), jobs=os.cpu_count() or 1, log=project.root / "logs/bench.log")
     return cells
 
@@ -171,18 +176,23 @@ def goodput(project: Project) -> None:
         tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary,
     ):
         driver = Driver(project, testbed, testbed.facts())
-        workload = project.experiments[EXPERIMENT].workload
-        testbed.apply(link_settings(LINK, workload, {}))
-        plain = workload.model_copy(update={"gso": False, "gro": False})
+        experiment = project.experiments[EXPERIMENT]
+        plain = {"gso": False, "gro": False}
+
+        def spec_of(cell: Cell, changed: Mapping[str, bool]) -> RunSpec:
+            spec = run_spec(project, experiment, cell, BULK)
+            most = project.libraries[cell.client.library].max_bytes or BULK.bytes
+            workload = spec.workload.model_copy(update=dict(changed))
+            return replace(spec, workload=workload, link=LINK, bytes=min(BULK.bytes, most))
+
+        testbed.apply(link_settings(spec_of(next(iter(cells.values())), {})))
         overheads: list[float] = []
 
-        def transfer(cell: Cell, load: Workload) -> float:
+        def transfer(cell: Cell, changed: Mapping[str, bool]) -> float:
             directory = Path(temporary) / "run"
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
-            most = project.libraries[cell.client.library].max_bytes or BULK.bytes
-            scale = BULK.model_copy(update={"bytes": min(BULK.bytes, most)})
-            attempt = driver.execute(cell, load, scale, LINK, directory)
+            attempt = driver.runner.execute(spec_of(cell, changed), directory)
             if attempt.status != "ok":
                 raise BenchError(f"{cell.slug}: {attempt.reason}")
             overheads.append(attempt.metrics["overhead_s"])
@@ -193,7 +203,7 @@ def goodput(project: Project) -> None:
             "TCP (iperf3)": lambda: _iperf3(testbed),
         }
         for name, cell in cells.items():
-            arms[name] = lambda cell=cell: transfer(cell, workload)  # type: ignore[misc]
+            arms[name] = lambda cell=cell: transfer(cell, {})  # type: ignore[misc]
             if cell.transport == "quic":
                 arms[f"{name}, plain send/receive"] = lambda cell=cell: transfer(cell, plain)  # type: ignore[misc]
         seen = _rounds(arms, overheads.clear)
@@ -240,8 +250,9 @@ def handshakes(project: Project) -> None:
             directory = Path(temporary) / "run"
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir()
-            driver.prepare(cell, experiment.workload, experiment.link)
-            attempt = driver.execute(cell, experiment.workload, scale, experiment.link, directory, connections=count)
+            spec = replace(run_spec(project, experiment, cell, scale), connections=count, bytes=scale.bytes)
+            driver.link.prepare(spec)
+            attempt = driver.runner.execute(spec, directory)
             if attempt.status != "ok":
                 raise BenchError(f"{cell.slug}: {attempt.reason}")
             contaminated.extend(f"{cell.slug}, {count} handshakes: {reason}" for reason in attempt.contamination)

@@ -20,7 +20,7 @@ from quicbed.builds import making
 from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import certificates
-from quicbed.measure.driver import SUITES
+from quicbed.measure.judge import SUITES
 from quicbed.plan.cells import algorithm_reason
 from quicbed.store import symbols
 

@@ -31,8 +31,12 @@ from quicbed.builds.kit import BuildError, UnusableError
 from quicbed.builds.recipes import external
 from quicbed.config.model import ConfigError, Experiment, Project, parse
 from quicbed.contract import events
-from quicbed.measure import certificates, driver, session
+from quicbed.measure import certificates, examine, session
+from quicbed.measure import pair as pair_module
+from quicbed.measure.attempt import MeasureError
+from quicbed.measure.program import PORT
 from quicbed.measure.sent_bytes import SentBytes
+from quicbed.plan import spec
 from quicbed.store import details, runs
 from quicbed.testbed import LinkSettings
 from quicbed.wire import handshake, proof
@@ -671,14 +675,14 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
     # the ids of these builds are made up
     monkeypatch.setattr(making, "changed", lambda *_: None)
     fakeproject.make(root, experiment.replace("ext", "quinn"), monkeypatch)
-    monkeypatch.setattr(driver, "READY_TIMEOUT", 20.0)
-    monkeypatch.setattr(driver, "STOP_TIMEOUT", 5.0)
+    monkeypatch.setattr(pair_module, "READY_TIMEOUT", 20.0)
+    monkeypatch.setattr(pair_module, "STOP_TIMEOUT", 5.0)
     library = described(path=str(folder)).model_dump(mode="json")
     (root / "config" / "libraries" / "ext.yaml").write_text(json.dumps(library), encoding="utf-8")
     (root / "config" / "experiments" / "test.yaml").write_text(experiment, encoding="utf-8")
     project = Project(root)
     shutil.copytree(build, project.build / "ext-stock")
-    with contextlib.suppress(driver.MeasureError):
+    with contextlib.suppress(MeasureError):
         fakeproject.run(project)
     found = fakeproject.runs(project, "proofs/*")
     first: dict[str, dict[str, Any]] = {}
@@ -693,7 +697,7 @@ def matrix(how: str, kind: str, make: Make, root: Path, monkeypatch: pytest.Monk
         (
             "no file",
             "ext quiche",
-            f"the client exited with 1: run-client.sh exited with 0 without the file {driver.PROOF_BYTES} in",
+            f"the client exited with 1: run-client.sh exited with 0 without the file {spec.PROOF_BYTES} in",
         ),
         ("unreadable time", "ext quiche", 'the client exited with 1: time.json: is not {"start": ns, "end": ns}'),
         (
@@ -753,7 +757,7 @@ def pair(
     data = yaml.safe_load(experiment) | {"libraries": [sides]}
     project.experiments["test"] = parse(Experiment, data, "test").resolved(project.libraries)
     for name, seconds in ({"STOP_TIMEOUT": 5.0, "READY_TIMEOUT": 20.0, "HANG_MARGIN": 10.0} | limits).items():
-        monkeypatch.setattr(external if name == "SET_UP_TIMEOUT" else driver, name, seconds)
+        monkeypatch.setattr(external if name == "SET_UP_TIMEOUT" else pair_module, name, seconds)
     return project
 
 
@@ -810,7 +814,7 @@ def handshakes(
 
     def openings(capture: Path, *, server_ip: str, server_port: int) -> list[handshake.Opening]:
         assert capture.is_file()
-        assert (server_ip, server_port) == ("127.0.0.1", driver.PORT)
+        assert (server_ip, server_port) == ("127.0.0.1", PORT)
         begin = 10**18
         return [
             handshake.Opening(
@@ -819,9 +823,9 @@ def handshakes(
             for index in range(captured)
         ]
 
-    monkeypatch.setattr(driver.handshake, "openings", openings)
-    monkeypatch.setattr(driver, "PROOF_CONNECTIONS", STARTS)
-    monkeypatch.setattr(driver.Driver, "_examine_handshakes", lambda *_: ({}, []))
+    monkeypatch.setattr(handshake, "openings", openings)
+    monkeypatch.setattr(spec, "PROOF_CONNECTIONS", STARTS)
+    monkeypatch.setattr(examine.Examiner, "handshakes", lambda *_: ({}, []))
     proven = matrix("", "handshake", make, root, monkeypatch)
     seen = fakeproject.runs(Project(root), "test/*/b*")
     return proven, {f"{run['client']['library']} {run['server']['library']}": run for run in seen}

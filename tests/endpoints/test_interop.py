@@ -21,7 +21,7 @@ from clone import ROOT
 from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import certificates
-from quicbed.measure.driver import SUITES
+from quicbed.measure.judge import SUITES
 from quicbed.plan.cells import algorithm_reason
 
 PROJECT = Project(ROOT)

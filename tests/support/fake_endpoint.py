@@ -94,8 +94,8 @@ def end(connections: int, failed: int, delay: int = 0) -> dict[str, int]:
 
 
 def tls_name(kind: str, name: str) -> str:
-    """What a TLS library calls an algorithm, from the table of the project that this program is built in."""
-    table = Path(sys.argv[0]).parents[3] / "workflow" / "crypto" / "algorithms.csv"
+    """What a TLS library calls an algorithm, from the table beside this program."""
+    table = Path(sys.argv[0]).with_name("algorithms.csv")
     with table.open(encoding="utf-8") as rows:
         return next(row["tls_name"] for row in csv.DictReader(rows) if (row["kind"], row["name"]) == (kind, name))
 

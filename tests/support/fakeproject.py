@@ -14,9 +14,11 @@ from clone import ROOT
 from faketestbed import FakeTestbed
 from quicbed.config.model import Library, Project, parse
 from quicbed.measure import campaign as campaign_module
-from quicbed.measure import certificates, driver, outlook, session
+from quicbed.measure import certificates, outlook, pair, session
+from quicbed.measure.attempt import Attempt
+from quicbed.measure.driver import Driver
 from quicbed.plan.built import Build
-from quicbed.plan.cells import scale_of
+from quicbed.testbed import Testbed
 from quicbed.wire import proof
 
 INTERPRETER = f'#!/usr/bin/env -S "{sys.executable}" -S\n'
@@ -79,9 +81,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(campaign_module.making, "read_build", read_build)
     monkeypatch.setattr(outlook, "LOOK_S", 0.0)
-    monkeypatch.setattr(driver, "READY_TIMEOUT", 1.0)
-    monkeypatch.setattr(driver, "STOP_TIMEOUT", 0.5)
-    monkeypatch.setattr(driver, "HANG_MARGIN", 0.5)
+    monkeypatch.setattr(pair, "READY_TIMEOUT", 1.0)
+    monkeypatch.setattr(pair, "STOP_TIMEOUT", 0.5)
+    monkeypatch.setattr(pair, "HANG_MARGIN", 0.5)
 
 
 class Proven:
@@ -106,6 +108,7 @@ def behave(project: Project, library: str, flavour: str, **behaviour: list[str])
         (binaries / role).write_text(f"{INTERPRETER}{text}", encoding="utf-8")
         (binaries / role).chmod(0o755)
         (binaries / f"{role}.count").unlink(missing_ok=True)
+    shutil.copy(project.root / "workflow" / "crypto" / "algorithms.csv", binaries)
     (binaries / "behaviour.json").write_text(json.dumps(behaviour), encoding="utf-8")
 
 
@@ -117,15 +120,12 @@ def run(project: Project, testbed: FakeTestbed | None = None) -> dict[str, Any]:
     return data
 
 
-def once(project: Project, directory: Path) -> driver.Attempt:
+def once(project: Project, directory: Path, testbed: Testbed | None = None) -> Attempt:
     """One run of the experiment's first cell, with its output in a new directory; nothing is proven or stored."""
-    testbed = FakeTestbed()
-    campaign = campaign_module.Campaign(driver.Driver(project, testbed, testbed.facts()), "test")
-    cell, experiment = campaign.cells[0], campaign.experiment
+    testbed = testbed or FakeTestbed()
+    campaign = campaign_module.Campaign(Driver(project, testbed, testbed.facts()), "test")
     directory.mkdir()
-    return campaign.driver.execute(
-        cell, experiment.workload, scale_of(cell, campaign.scale), experiment.link, directory
-    )
+    return campaign.driver.runner.execute(campaign.spec(campaign.cells[0]), directory)
 
 
 def runs(project: Project, pattern: str = "test/*/b*") -> list[dict[str, Any]]:

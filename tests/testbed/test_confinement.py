@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,8 +17,8 @@ from clone import EXTERNAL, ROOT
 from fakeproject import EXPERIMENT, HEAD, Proven, described
 from quicbed.builds import making
 from quicbed.config.model import Limits, Project
-from quicbed.measure import campaign, driver
-from quicbed.plan.cells import Endpoint, scale_of
+from quicbed.measure import program
+from quicbed.plan.cells import Endpoint
 from quicbed.testbed import Confined, LocalTestbed, TestbedError, confinement, local
 from quicbed.wire import proof
 
@@ -28,9 +26,19 @@ pytestmark = pytest.mark.root
 BUFFERS = [Path("/proc/sys/net/core/rmem_max"), Path("/proc/sys/net/core/wmem_max")]
 
 
+class Uncounted(LocalTestbed):
+    """Nothing counts what is sent: the fake endpoints send nothing."""
+
+    def sent_by_server(self) -> int | None:
+        return None
+
+    def counters(self) -> dict[str, float]:
+        return {name: count for name, count in super().counters().items() if not name.endswith(".tx_bytes")}
+
+
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[LocalTestbed]:
-    with LocalTestbed(f"own-user-{os.getpid()}") as opened:
+    with Uncounted(f"own-user-{os.getpid()}") as opened:
         yield opened
     assert not opened._local["client"]._own.exists()
 
@@ -39,27 +47,8 @@ def testbed() -> Iterator[LocalTestbed]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
-    # the fake endpoints send nothing
-    monkeypatch.setattr(driver.Driver, "_hold_against", lambda *_: None)
     made = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
-    confined = driver.Driver._confined
-
-    def with_table(*arguments: Any) -> Confined:
-        """The fake endpoints read the table of algorithms."""
-        given = confined(*arguments)
-        return dataclasses.replace(given, readable=(*given.readable, made.root / "workflow"))
-
-    monkeypatch.setattr(driver.Driver, "_confined", with_table)
     return Project(made.root, {"limits": {"total_memory_mib": 200, "processes": 64, "files": 500, "file_mib": 1}})
-
-
-def once(project: Project, testbed: LocalTestbed, directory: Path) -> driver.Attempt:
-    measured = campaign.Campaign(driver.Driver(project, testbed, testbed.facts()), "test")
-    cell, experiment = measured.cells[0], measured.experiment
-    directory.mkdir()
-    return measured.driver.execute(
-        cell, experiment.workload, scale_of(cell, measured.scale), experiment.link, directory
-    )
 
 
 def said(testbed: LocalTestbed, directory: Path, *argv: str, role: str = "client", **more: object) -> str:
@@ -156,12 +145,12 @@ def test_what_an_endpoint_may_not_costs_its_run_and_no_other(
     (key,) = project.build.glob("certificates/*/rsa-2048/server.key")
     for number, (kind, (body, reasons)) in enumerate(HOSTILE.items()):
         become(project, body.format(root=tmp_path, key=key) if "{" in body else body)
-        attempt = once(project, testbed, tmp_path / f"run{number}")
+        attempt = fakeproject.once(project, tmp_path / f"run{number}", testbed)
         assert attempt.status == "failed", kind
         assert any(reason in (attempt.reason or "") for reason in reasons), (kind, attempt.reason)
         assert secret.read_text(encoding="utf-8") == "secret"
     fakeproject.behave(project, "quiche", "stock")
-    attempt = once(project, testbed, tmp_path / "last")
+    attempt = fakeproject.once(project, tmp_path / "last", testbed)
     assert (attempt.status, attempt.reason) == ("ok", None)
     users = {role: told["endpoint_user"] for role, told in attempt.host["confinement"].items()}
     assert len({os.geteuid(), *users.values()}) == 3
@@ -227,8 +216,8 @@ def test_without_a_user_the_run_is_made_and_says_so(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "unused_users", lambda *_: [])
-    with LocalTestbed(f"no-user-{os.getpid()}") as testbed:
-        attempt = once(project, testbed, tmp_path / "run")
+    with Uncounted(f"no-user-{os.getpid()}") as testbed:
+        attempt = fakeproject.once(project, tmp_path / "run", testbed)
         facts = testbed.facts()["endpoint_user"]
     assert attempt.status == "ok"
     told = attempt.host["confinement"]["client"]
@@ -263,7 +252,7 @@ def test_a_folder_is_not_root_unless_it_is_said_and_sees_what_its_links_and_para
         making.build(project, "ext", "stock", jobs=1, log=tmp_path / "build.log")
         build = making.build_directory(project, "ext", "stock").name
         side = Endpoint("ext", "stock", "1", build)
-        made = driver.Driver(project, testbed, testbed.facts())._confined("client", side, 7, 8, tmp_path)
+        made = program.confined(project, testbed, side, "client", [])
         assert (made.privileged, made.changing, made.private) == (root, (folder,), ())
         assert {elsewhere, ROOT} < set(made.readable)
         assert Path("/not/there") not in made.readable

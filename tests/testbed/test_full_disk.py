@@ -17,8 +17,8 @@ from keptruns import EXPERIMENT, Kept
 from quicbed.cli.commands import main
 from quicbed.config.model import Project
 from quicbed.importers import samples
-from quicbed.measure import driver
-from quicbed.measure.driver import MeasureError
+from quicbed.measure import storing
+from quicbed.measure.attempt import MeasureError
 from quicbed.testbed import Process
 
 pytestmark = pytest.mark.root
@@ -92,7 +92,7 @@ class FillingHost(FakeHost):
 @pytest.fixture
 def project(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     fakeproject.prove(monkeypatch)
-    monkeypatch.setattr(driver, "FREE_BYTES", 1 << 20)
+    monkeypatch.setattr(storing, "FREE_BYTES", 1 << 20)
     made = fakeproject.make(tmp_path / "project", EXPERIMENT, monkeypatch)
     made.raw.parent.mkdir(exist_ok=True)
     made.raw.symlink_to(disk.place)

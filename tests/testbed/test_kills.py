@@ -30,7 +30,7 @@ from fakeproject import behave, run, runs
 from keptruns import EXPERIMENT, Kept
 from killed import KILLS, chances, processes
 from quicbed.config.model import Project
-from quicbed.measure.driver import MeasureError
+from quicbed.measure.attempt import MeasureError
 from quicbed.testbed import agent
 
 PATIENCE_S = 30

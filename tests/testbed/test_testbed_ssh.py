@@ -33,10 +33,14 @@ from quicbed.builds import making
 from quicbed.config.model import LINK_SYSCTLS, ConfigError, Link, Load, Project, SshHost, parse
 from quicbed.config.model import Testbed as Settings
 from quicbed.contract.events import CONTRACT
-from quicbed.measure import certificates, driver, profile, session
+from quicbed.measure import certificates, pair, profile, session
+from quicbed.measure.attempt import Attempt
 from quicbed.measure.doctor import doctor
 from quicbed.measure.generator import Iperf3
+from quicbed.measure.runner import Runner
+from quicbed.measure.sent_bytes import SentBytes
 from quicbed.plan import march
+from quicbed.plan.spec import RunSpec
 from quicbed.store import stacks
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError, features, ssh
 from quicbed.testbed.base import PACKAGES
@@ -1392,25 +1396,23 @@ def test_an_experiment_is_measured_over_ssh(
     project = fakeproject.make(tmp_path / "project", EXPERIMENT, monkeypatch)
     data = hosts.data() | {"commands": {kind: [["true", SECRET]] for kind in ("reserve", "release")}}
     (project.root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(data), encoding="utf-8")
-    for role in ROLES:  # where the fake endpoint looks for the table of algorithms
-        shutil.copytree(project.root / "workflow", Path(hosts.settings().hosts[role].directory) / "workflow")
     certificates = project.build / "certificates"
     shutil.copytree(certificates / "local", certificates / "pair")
     project = Project(project.root, {"testbed": "pair", "gate": {"retries": 3}})
-    monkeypatch.setattr(driver, "READY_TIMEOUT", 10.0)
+    monkeypatch.setattr(pair, "READY_TIMEOUT", 10.0)
     # the fake endpoints send nothing, which is noticed
-    monkeypatch.setattr(driver.Driver, "_hold_against", lambda *_: None)
+    monkeypatch.setattr(SentBytes, "contradiction", lambda *_: None)
     executed = 0
-    execute = driver.Driver._execute
+    execute = Runner.run
 
-    def killing(self: driver.Driver, *arguments: Any, **options: Any) -> driver.Attempt:
+    def killing(self: Runner, spec: RunSpec, directory: Path) -> Attempt:
         nonlocal executed
         executed += 1
         if executed == 6:
             assert hosts.kill("server", "/agent/")
-        return execute(self, *arguments, **options)
+        return execute(self, spec, directory)
 
-    monkeypatch.setattr(driver.Driver, "_execute", killing)
+    monkeypatch.setattr(Runner, "run", killing)
     session.measure(project, "test", project.root / "marker.json")
     stored = [json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/test/*/b*/*/run.json")]
     good = [one for one in stored if one["status"] == "ok"]

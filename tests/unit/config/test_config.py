@@ -230,8 +230,8 @@ def test_noop_and_missing_header_protection_are_measured_on_the_noop_build_and_n
             continue
         for cell in cells_of(project, name, campaign_of(project, name, {})[0], {}):
             # NOENC, which has no header protection either, is a switch of the stock build
-            aead = cell.variant["aead"]
-            altered = aead == "noop" or (cell.variant["header_protection"] is False and aead != "noenc")
+            aead = cell.variant.aead
+            altered = aead == "noop" or (cell.variant.header_protection is False and aead != "noenc")
             expected = "noop" if altered or cell.label.endswith(" in the noop build") else "stock"
             assert (cell.client.flavour, cell.server.flavour) == (expected, expected)
 
@@ -251,9 +251,9 @@ def test_what_tcp_cannot_do_is_a_cell_of_its_own_with_the_reason() -> None:
     project = Project(ROOT)
     cells = {cell.slug: cell for cell in cells_of(project, "amplification", "c", {}) if cell.transport == "tcp"}
     plain, retry, large = (cells[f"tcp-tls-rsa-2048-{arm}0-ms"] for arm in ("", "retry-", "initial-1472-"))
-    assert (plain.variant["retry"], plain.variant["initial_size"], plain.unsupported) == (None, None, None)
-    assert (retry.variant["retry"], retry.unsupported) == (True, "TCP+TLS: TCP has no Retry packets")
-    assert (large.variant["initial_size"], large.unsupported) == (1472, "TCP+TLS: TCP has no Initial packets")
+    assert (plain.variant.retry, plain.variant.initial_size, plain.unsupported) == (None, None, None)
+    assert (retry.variant.retry, retry.unsupported) == (True, "TCP+TLS: TCP has no Retry packets")
+    assert (large.variant.initial_size, large.unsupported) == (1472, "TCP+TLS: TCP has no Initial packets")
 
 
 def test_a_flavour_with_all_algorithms_lacks_those_it_names_with_their_reason(root: Path) -> None:

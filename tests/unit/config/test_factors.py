@@ -14,7 +14,7 @@ from fakeproject import behave, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from quicbed.config.model import ConfigError, Library, Project, Variant
 from quicbed.measure import agenda
-from quicbed.measure.driver import MeasureError
+from quicbed.measure.attempt import MeasureError
 from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
 from quicbed.wire import proof
 
@@ -243,7 +243,7 @@ def test_every_client_meets_every_server_with_both_sizes_of_buffers() -> None:
     quic = [name for name, library in project.libraries.items() if library.alpn == "hq-interop"]
     assert len(quic) >= 8
     for size in (212992, 6815744):
-        met = {(c.client.library, c.server.library) for c in cells if c.variant["receive_buffer"] == size}
+        met = {(c.client.library, c.server.library) for c in cells if c.variant.receive_buffer == size}
         assert met >= {(client, server) for client in quic for server in quic}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ from fakeproject import EXPERIMENT, behave, once, orders, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from killed import processes
 from quicbed.config.model import Project
-from quicbed.measure import campaign, certificates, driver
-from quicbed.measure.driver import MeasureError
+from quicbed.contract import events
+from quicbed.measure import campaign, certificates, link
+from quicbed.measure.attempt import MeasureError
+from quicbed.measure.program import PORT
 from quicbed.plan.built import Build
-from quicbed.plan.cells import Cell
 from quicbed.store import runs as quicbed_runs
 from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role, TestbedError
 from quicbed.wire import proof
@@ -266,9 +267,26 @@ class Capturing(FakeTestbed):
     def capture(self, path: Path, **options: Any) -> Iterator[Capture]:
         with super().capture(path, **options) as captured:
             yield captured
-        client, server = ("127.0.0.1", 50000), ("127.0.0.1", driver.PORT)
+        client, server = ("127.0.0.1", 50000), ("127.0.0.1", PORT)
         frames = [udp(client, server, bytes(58)), udp(client, server, bytes(158)), udp(server, client, bytes(1158))]
         pcap(path, frames, snapshot=options["snaplen"])
+
+
+class Delaying(Capturing):
+    """Capturing takes processor time from what is captured."""
+
+    capturing = False
+
+    @contextlib.contextmanager
+    def capture(self, path: Path, **options: Any) -> Iterator[Capture]:
+        with super().capture(path, **options) as captured:
+            self.capturing = True
+            yield captured
+            self.capturing = False
+
+    def disturbances(self, delta: Mapping[str, float]) -> list[str]:
+        del delta
+        return ["the capture took processor time"] if self.capturing else []
 
 
 QUINN = {"libraries": ["quinn"]}
@@ -321,13 +339,8 @@ def test_a_run_whose_capture_lost_frames_is_repeated_and_fails_nothing(project: 
     ]
 
 
-def test_a_run_that_its_capture_delays_is_not_repeated(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gate(_driver: driver.Driver, attempt: driver.Attempt, cell: Cell) -> None:
-        if cell.arm == "captured":
-            attempt.contamination.append("the capture took processor time")
-
-    monkeypatch.setattr(driver.Driver, "_gate", gate)
-    run(with_captures(project), Capturing())
+def test_a_run_that_its_capture_delays_is_not_repeated(project: Project) -> None:
+    run(with_captures(project), Delaying())
     more = [entry for entry in runs(project) if entry["cell"]["arm"] == "captured"]
     assert sorted(entry["cell"]["label"] for entry in more) == ["AES-128-GCM", "NOOP"]
     assert all(entry["contaminated"] and entry["metrics"]["server_mean_frame_bytes"] == 1200 for entry in more)
@@ -422,7 +435,7 @@ DOWN = "server: interface link0 is down; connect the cable"
 def test_a_block_waits_for_a_link_that_is_broken(
     project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(driver, "LINK_POLL", 0.01)
+    monkeypatch.setattr(link, "LINK_POLL", 0.01)
     project = Project(project.root, {"libraries": ["quinn"]})
     testbed = Broken([DOWN, DOWN, HostLostError("server: the connection was lost")])
     run(project, testbed)
@@ -568,7 +581,7 @@ def test_the_contrast_ends_the_experiment_when_it_is_precise(project: Project, m
         shutil.rmtree(project.raw, ignore_errors=True)
         count = iter(range(10_000))
         function = goodput[kind]
-        monkeypatch.setattr(driver.events, "goodput_mbps", lambda _connection, f=function, c=count: f(next(c)))
+        monkeypatch.setattr(events, "goodput_mbps", lambda _connection, f=function, c=count: f(next(c)))
         run(Project(project.root))
         assert len(orders(project)) == blocks
 
@@ -581,7 +594,7 @@ def test_time_ends_an_experiment_that_is_not_precise_but_not_before_its_least_nu
     )
     (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
     count = iter(range(10_000))
-    monkeypatch.setattr(driver.events, "goodput_mbps", lambda _connection: 1000.0 * (1 + next(count) % 3))
+    monkeypatch.setattr(events, "goodput_mbps", lambda _connection: 1000.0 * (1 + next(count) % 3))
     run(Project(project.root))
     assert len(orders(project)) == 4
     run(Project(project.root))
@@ -619,17 +632,32 @@ def test_a_failure_that_is_a_finding_is_the_outcome_of_its_block(
     ]
 
 
-def test_a_contaminated_failure_is_repeated_in_its_block(findings: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+class Watched(FakeHost):
+    """Knows the program that was started last."""
+
+    process: Process | None = None
+
+    def spawn(self, argv: Sequence[str], **options: Any) -> Process:
+        self.process = super().spawn(argv, **options)
+        return self.process
+
+
+class Disturbed(FakeTestbed):
+    """Something else runs whenever a client fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched = self.hosts["client"] = Watched("client")
+
+    def disturbances(self, delta: Mapping[str, float]) -> list[str]:
+        del delta
+        ended = self.watched.process and self.watched.process.poll()
+        return ["something else ran"] if ended and ended.returncode else []
+
+
+def test_a_contaminated_failure_is_repeated_in_its_block(findings: Project) -> None:
     behave(findings, "quinn", "stock", client=["ok", "ok", "crash", "ok"])
-    gate = driver.Driver._gate
-
-    def busy(self: driver.Driver, attempt: driver.Attempt, cell: Any) -> None:
-        gate(self, attempt, cell)
-        if attempt.status == "failed":
-            attempt.contamination.append("something else ran")
-
-    monkeypatch.setattr(driver.Driver, "_gate", busy)
-    run(findings)
+    run(findings, Disturbed())
     assert [(r["block"], r["status"]) for r in labelled(findings)] == [
         *((0, "failed"), (0, "ok")),
         *((1, "ok"), (2, "ok")),

@@ -19,7 +19,7 @@ from faketestbed import FakeTestbed
 from quicbed.config import model
 from quicbed.config.model import ConfigError, Link, Load, Project, parse
 from quicbed.measure import doctor, generator
-from quicbed.measure.driver import MeasureError
+from quicbed.measure.attempt import MeasureError
 from quicbed.measure.generator import Count, Generator, GeneratorError, Iperf3, Sample
 from quicbed.plan import estimate
 from quicbed.testbed import Feature, HostLostError, LinkSettings

@@ -7,10 +7,9 @@ import json
 import re
 import shutil
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import polars as pl
 import pytest
@@ -19,16 +18,18 @@ import fakeproject
 import fakeruns
 from clone import DATA
 from fakeproject import behave, orders, run, runs
-from faketestbed import FakeTestbed
+from faketestbed import FakeHost, FakeTestbed
 from quicbed.builds import components
 from quicbed.cli.commands import main
-from quicbed.config.model import Project
+from quicbed.config.model import Gate, Project
 from quicbed.contract import events
-from quicbed.measure import agenda, certificates, doctor, driver, session
-from quicbed.measure.driver import MeasureError
-from quicbed.plan import cells
+from quicbed.measure import agenda, certificates, doctor, session
+from quicbed.measure.attempt import Attempt, MeasureError
+from quicbed.measure.usage import gate
+from quicbed.plan import cells, spec
 from quicbed.store import details
 from quicbed.store import runs as runs_module
+from quicbed.testbed import Capture, Process
 from quicbed.testbed.features import Feature
 from quicbed.wire import handshake
 
@@ -112,7 +113,7 @@ def seen_handshake(
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A directory for a project, and captures that show what the fake client reports."""
-    real = driver.handshake.examine
+    real = handshake.examine
 
     def examine(capture: Path, key_log: Path, **options: Any) -> list[handshake.Handshake]:
         if capture.stat().st_size:
@@ -123,9 +124,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         both = zip(clients, servers, strict=True)
         return [seen_handshake(client, server, project, options["transport"]) for client, server in both]
 
-    monkeypatch.setattr(driver.handshake, "examine", examine)
+    monkeypatch.setattr(handshake, "examine", examine)
     monkeypatch.setattr(session, "_check_tools", lambda *_: None)
-    monkeypatch.setattr(driver, "PROOF_CONNECTIONS", 4)
+    monkeypatch.setattr(spec, "PROOF_CONNECTIONS", 4)
     return tmp_path
 
 
@@ -263,23 +264,25 @@ def test_evidence_of_every_connection_is_looked_at(project: Project, role: str, 
     assert [one["status"] for one in runs(project)] == ["failed", "ok", "ok"]
 
 
-@pytest.mark.parametrize("executions", [3, 8, 12])
-def test_a_campaign_that_was_stopped_goes_on_with_what_is_missing(
-    project: Project, monkeypatch: pytest.MonkeyPatch, executions: int
-) -> None:
-    execute = driver.Driver._execute
-    calls: list[str] = []
+class Stopping(FakeHost):
+    """Where somebody stops the driver when one program more than so many is to be started."""
 
-    def stopped(self: driver.Driver, cell: Any, *arguments: Any, **options: Any) -> driver.Attempt:
-        if len(calls) == executions:
+    def __init__(self, programs: int) -> None:
+        super().__init__("server")
+        self.programs = programs
+
+    def spawn(self, argv: Sequence[str], **options: Any) -> Process:
+        if len(self.spawned) == self.programs:
             raise KeyboardInterrupt
-        calls.append(cell.slug)
-        return execute(self, cell, *arguments, **options)
+        return super().spawn(argv, **options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(driver.Driver, "_execute", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            run(project)
+
+@pytest.mark.parametrize("executions", [3, 8, 12])
+def test_a_campaign_that_was_stopped_goes_on_with_what_is_missing(project: Project, executions: int) -> None:
+    testbed = FakeTestbed()
+    testbed.hosts["server"] = Stopping(executions)
+    with pytest.raises(KeyboardInterrupt):
+        run(project, testbed)
     before = {file: file.read_bytes() for file in project.raw.rglob("run.json")}
     assert len(before) == executions
     run(project)
@@ -300,31 +303,24 @@ def test_what_a_build_cannot_do_is_unsupported_with_its_reason(project: Project)
 
 
 def test_delay_of_a_short_run_is_judged_against_all_of_it(project: Project) -> None:
-    gate = {"max_run_delay": 0.15, "max_foreign_cpu": 1.0}
-    judge = driver.Driver(Project(project.root, {"gate": gate}), FakeTestbed(), FakeTestbed().facts())
+    limits = Gate(max_run_delay=0.15, max_foreign_cpu=1.0)
+    libraries = dict.fromkeys(("client", "server"), project.libraries["quinn"])
     host = {"run_delay_s": {"client": 0.01, "server": 0.0}}
     for metrics, contaminated in (
         ({"wall_s": 0.02, "run_wall_s": 0.1, "connections": 4}, False),
         ({"wall_s": 0.02, "run_wall_s": 0.06, "connections": 4}, True),
         ({"wall_s": 0.02, "run_wall_s": 0.1}, True),  # a download
     ):
-        attempt = driver.Attempt(metrics=metrics, host=host)
-        judge._gate(attempt, between("quinn", "quinn"))
+        attempt = Attempt(metrics=metrics, host=host)
+        gate(attempt, libraries, limits)
         assert bool(attempt.contamination) == contaminated
-
-
-def between(client: str, server: str) -> driver.Cell:
-    """As much of a cell as tells whose endpoints meet."""
-    return cast(
-        driver.Cell, SimpleNamespace(client=SimpleNamespace(library=client), server=SimpleNamespace(library=server))
-    )
 
 
 def test_threads_of_one_endpoint_may_wait_for_each_other(project: Project) -> None:
     path = project.root / "config" / "libraries" / "quinn.yaml"
     path.write_text(path.read_text(encoding="utf-8") + "threads: several\n", encoding="utf-8")
-    gate = {"max_run_delay": 0.15, "max_foreign_cpu": 0.1}
-    judge = driver.Driver(Project(project.root, {"gate": gate}), FakeTestbed(), FakeTestbed().facts())
+    libraries = Project(project.root).libraries
+    limits = Gate(max_run_delay=0.15, max_foreign_cpu=0.1)
     for client, server, delayed, foreign, contaminated in (
         ("quinn", "tcp-tls", "client", 0.0, False),
         ("quinn", "tcp-tls", "server", 0.0, True),
@@ -332,10 +328,8 @@ def test_threads_of_one_endpoint_may_wait_for_each_other(project: Project) -> No
         ("tcp-tls", "quinn", "client", 0.0, True),
         ("quinn", "quinn", "client", 0.2, True),
     ):
-        attempt = driver.Attempt(
-            metrics={"wall_s": 1.0}, host={"run_delay_s": {delayed: 1.3}, "foreign_cpu_share": foreign}
-        )
-        judge._gate(attempt, between(client, server))
+        attempt = Attempt(metrics={"wall_s": 1.0}, host={"run_delay_s": {delayed: 1.3}, "foreign_cpu_share": foreign})
+        gate(attempt, {"client": libraries[client], "server": libraries[server]}, limits)
         assert bool(attempt.contamination) == contaminated
 
 
@@ -347,12 +341,12 @@ def test_the_contrast_of_an_experiment_is_one_of_ttfb(project: Project, monkeypa
         ("tiny: {bytes: 1, connections: 3, slow_connections: 2, blocks: 2, timeout_s: 1}", scale),
         ("[quinn, tcp-tls]", "[quinn]"),
     )
-    monkeypatch.setattr(driver.events, "ttfb_ms", lambda connection: 2.0 + ("kyber" in (connection.group or "")))
+    monkeypatch.setattr(events, "ttfb_ms", lambda connection: 2.0 + ("kyber" in (connection.group or "")))
     run(project)
     assert len(orders(project)) == 3
     shutil.rmtree(project.raw)
     values = iter(range(10_000))
-    monkeypatch.setattr(driver.events, "ttfb_ms", lambda _connection: 1.0 + next(values) % 17)
+    monkeypatch.setattr(events, "ttfb_ms", lambda _connection: 1.0 + next(values) % 17)
     run(project)
     assert len(orders(project)) == 8
 
@@ -453,7 +447,7 @@ def test_a_proof_is_made_once_for_all_scales(project: Project) -> None:
 def test_a_capture_that_contradicts_the_cell_fails_it_loudly_and_the_others_go_on(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examine = driver.handshake.examine
+    examine = handshake.examine
 
     def altered(capture: Path, key_log: Path, **options: Any) -> list[handshake.Handshake]:
         found: list[handshake.Handshake] = examine(capture, key_log, **options)
@@ -461,7 +455,7 @@ def test_a_capture_that_contradicts_the_cell_fails_it_loudly_and_the_others_go_o
             found[1] = found[1].model_copy(update={"group": 0x001D})
         return found
 
-    monkeypatch.setattr(driver.handshake, "examine", altered)
+    monkeypatch.setattr(handshake, "examine", altered)
     with pytest.raises(MeasureError, match="kyber768: not measured: capture: connection 1: group 0x001d, expected"):
         run(project)
     assert {one["cell"]["label"] for one in runs(project)} == {"X25519", "Dilithium3"}
@@ -480,21 +474,22 @@ def test_a_capture_that_contradicts_the_cell_fails_it_loudly_and_the_others_go_o
 def test_a_damaged_capture_or_key_log_is_a_failed_proof_with_its_reason(
     project: Project, monkeypatch: pytest.MonkeyPatch, damage: str, reason: str
 ) -> None:
-    monkeypatch.setattr(driver, "PROOF_CONNECTIONS", 4 if damage == "connections" else 2)
-    execute = driver.Driver._execute
+    monkeypatch.setattr(spec, "PROOF_CONNECTIONS", 4 if damage == "connections" else 2)
 
-    def captured(self: driver.Driver, cell: Any, *arguments: Any, **options: Any) -> driver.Attempt:
-        attempt = execute(self, cell, *arguments, **options)
-        directory: Path = arguments[3]
-        if options.get("key_log") and cell.slug == "quinn-x25519":
-            content = (HANDSHAKES / "quiche.pcap").read_bytes()
-            (directory / "capture.pcap").write_bytes(content[:-7] if damage == "capture" else content)
-            secrets = (HANDSHAKES / "quiche.keys").read_text()
-            options["key_log"].write_text("" if damage == "keys" else secrets)
-        return attempt
+    class Damaged(FakeTestbed):
+        """What it captures of one proof is stored, with a part of it damaged."""
 
-    monkeypatch.setattr(driver.Driver, "_execute", captured)
-    testbed = FakeTestbed()
+        @contextlib.contextmanager
+        def capture(self, path: Path, **options: Any) -> Iterator[Capture]:
+            with super().capture(path, **options) as captured:
+                yield captured
+            if "quinn-x25519" in path.parent.name:
+                content = (HANDSHAKES / "quiche.pcap").read_bytes()
+                path.write_bytes(content[:-7] if damage == "capture" else content)
+                secrets = (HANDSHAKES / "quiche.keys").read_text()
+                path.with_name("keys.log").write_text("" if damage == "keys" else secrets)
+
+    testbed = Damaged()
     testbed.hosts["server"].address = "10.113.0.2"  # of the stored capture
     with pytest.raises(MeasureError, match=f"quinn-x25519: not measured: capture: .*{reason}"):
         run(project, testbed)

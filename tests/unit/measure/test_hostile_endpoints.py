@@ -15,8 +15,8 @@ from fakeproject import EXPERIMENT, HEAD, INTERPRETER, behave, once, run, runs
 from faketestbed import FakeTestbed
 from quicbed.config.model import Project
 from quicbed.contract import events
-from quicbed.measure import driver
-from quicbed.measure.driver import Attempt, MeasureError
+from quicbed.measure import said
+from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.testbed import Exit, TestbedError
 
 START = (
@@ -128,7 +128,7 @@ def test_what_judging_does_not_understand_is_a_failed_run(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("a\nb")
 
-    monkeypatch.setattr(driver.Driver, "_judge", broken)
+    monkeypatch.setattr(events, "goodput_mbps", broken)
     attempt = once(project, tmp_path / "run")
     assert (attempt.status, attempt.reason) == ("failed", "cannot be judged: ZeroDivisionError: a b")
 
@@ -234,19 +234,19 @@ def look_at(tmp_path: Path, chosen: random.Random) -> None:
     event[chosen.choice(sorted(event))] = value_of(chosen)
     for content in (lines, [json.dumps(event).encode() for event in mutated]):
         file.write_bytes(b"\n".join(content) + b"\n")
-        said = "-"
+        problem = "-"
         try:
             log = events.read(file, "client")
         except events.EventError as error:
-            said = str(error)
+            problem = str(error)
         else:
             json.dumps([connection.model_dump() for connection in log.connections], allow_nan=False).encode()
             json.dumps(log.start.options, allow_nan=False).encode()
-        assert said.isprintable()
+        assert problem.isprintable()
         for text in (
-            driver._complaint(file),
-            driver._unsupported_event(file) or "",
-            driver._exit_text("client", Exit(1, 0, 0, 0), tmp_path),
+            said.complaint(file),
+            said.unsupported_event(file) or "",
+            said.exit_text("client", Exit(1, 0, 0, 0), tmp_path),
         ):
             assert text == "" or text.isprintable()
             text.encode()

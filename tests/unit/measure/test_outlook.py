@@ -17,7 +17,7 @@ from fakeproject import EXPERIMENT, run, runs
 from faketestbed import FakeTestbed
 from quicbed.base.environment import STARTED
 from quicbed.config.model import Contrast, Project
-from quicbed.measure import campaign, driver, outlook
+from quicbed.measure import campaign, link, outlook, session
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
 from quicbed.measure.outlook import Outlook, Works
@@ -32,7 +32,7 @@ RANGE = EXPERIMENT.replace("blocks: 3", "blocks: 8, min_blocks: 2") + "contrast:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    for module in (driver, campaign, outlook):
+    for module in (campaign, link, outlook, session):
         monkeypatch.setattr(module, "say", lines.append)
     return lines
 

@@ -14,8 +14,11 @@ import fakeruns
 from clone import ROOT
 from faketestbed import FakeHost
 from quicbed.config.model import ConfigError, Perf, Project
-from quicbed.measure import driver
 from quicbed.measure import profile as perf
+from quicbed.measure.attempt import Attempt, MeasureError
+from quicbed.measure.prove import Prover, Verdict
+from quicbed.measure.runner import Runner
+from quicbed.plan.spec import RunSpec
 from quicbed.store import symbols
 from quicbed.store.stacks import PerfError, folded_name, read_folded, write_folded
 from quicbed.testbed import Completed, Process, TestbedError
@@ -282,18 +285,18 @@ scales:
 def test_a_library_without_mapping_is_unsupported_and_the_rest_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver.Driver, "prove", lambda *_: driver.Verdict("proof", "ok", None, True))
+    monkeypatch.setattr(Prover, "prove", lambda *_: Verdict("proof", "ok", None, True))
     monkeypatch.setattr(perf, "problem", lambda _host: None)
     project = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
     (project.root / "config" / "symbols" / "quinn.yaml").write_text("claims: {packet-io: ['(']}", encoding="utf-8")
     profiled: list[str] = []
 
-    def execute(self, cell, *_, profile=None, **__):  # type: ignore[no-untyped-def]
-        if profile is not None:
-            profiled.append(cell.client.library)
-        return driver.Attempt(metrics={"goodput_mbps": 1.0, "bytes": 1})
+    def execute(_runner: Runner, spec: RunSpec, _directory: Path) -> Attempt:
+        if spec.profile is not None:
+            profiled.append(spec.cell.client.library)
+        return Attempt(metrics={"goodput_mbps": 1.0, "bytes": 1})
 
-    monkeypatch.setattr(driver.Driver, "execute", execute)
+    monkeypatch.setattr(Runner, "execute", execute)
     said = fakeproject.run(project)
     assert profiled == ["quiche"]
     assert list(said["excluded"].values()) == [
@@ -325,15 +328,13 @@ def test_perf_that_fails_in_one_run_fails_that_run_and_the_rest_goes_on(
             raise PerfError(f"perf does not record the {role}: no space left on device")
         Path(recorder.pipe("gate")).write_bytes(b"\n")
 
-    monkeypatch.setattr(driver.Driver, "prove", lambda *_: driver.Verdict("proof", "ok", None, True))
+    monkeypatch.setattr(Prover, "prove", lambda *_: Verdict("proof", "ok", None, True))
     monkeypatch.setattr(perf, "problem", lambda _host: None)
     monkeypatch.setattr(perf.Profile, "attach", attach)
     monkeypatch.setattr(perf.Profile, "resolve", lambda *_: None)
     monkeypatch.setattr(perf.Profile, "fold", lambda *_: {"samples": 1})
     project = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
-    with pytest.raises(
-        driver.MeasureError, match=r"quinn.*no run succeeded, the last failed: perf does not record the"
-    ):
+    with pytest.raises(MeasureError, match=r"quinn.*no run succeeded, the last failed: perf does not record the"):
         fakeproject.run(project)
     found = {run["client"]["library"]: (run["status"], run["reason"]) for run in fakeproject.runs(project)}
     assert found == {

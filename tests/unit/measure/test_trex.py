@@ -18,7 +18,7 @@ from clone import ROOT
 from faketestbed import FakeTestbed
 from quicbed.config.model import Generator, Link, Load, Project
 from quicbed.measure import generator, trex
-from quicbed.measure.driver import MeasureError
+from quicbed.measure.attempt import MeasureError
 from quicbed.testbed import Feature
 from quicbed.wire import proof
 from trexserver import Clock, TrexServer

@@ -18,7 +18,8 @@ from faketestbed import FakeTestbed
 from quicbed.config import model
 from quicbed.config.model import Link, Load
 from quicbed.measure import generator, trex
-from quicbed.measure.driver import Attempt, _Competing
+from quicbed.measure.attempt import Attempt
+from quicbed.measure.competing import Competing
 from trexserver import Clock, TrexServer
 
 REAL = os.environ.get("QUICBED_TREX", "")
@@ -151,7 +152,7 @@ def test_a_rate_that_is_more_than_3_percent_off_fails_the_run_with_both(
         source.start(load, LINK)
         server.ports[0].sends_share = share
         attempt = Attempt()
-        competing = _Competing(attempt, source, load)
+        competing = Competing(attempt, source, load)
         clock.sleep(2)
         assert competing.ended()
     assert attempt.metrics["background_sent_mbps"] == pytest.approx(share * 1000, rel=0.001)

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from quicbed.base import untrusted
 
 OBJECT = ConfigDict(strict=True, frozen=True, extra="ignore", use_attribute_docstrings=True)
 """Of an object in a file: keys that the model does not name are not read."""
+
+
+class Part(BaseModel):
+    """An object in a document; keys that the model does not name are not read."""
+
+    model_config = OBJECT
+
+
+LARGEST = 1e18
+"""A number beyond this is no measurement, and a ratio of two such might not be finite."""
+
+
+def unless_null(value: object) -> object:
+    """An empty object in place of null."""
+    return {} if value is None else value
+
+
+# integers stay integers: what a planned variant is compared with is text
+Number = (
+    Annotated[int, Field(ge=-int(LARGEST), le=int(LARGEST))]
+    | Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+)
+Positive = Annotated[int, Field(ge=0, le=int(LARGEST))] | Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Integer = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 def unknown(values: Mapping[str, Any], known: Mapping[str, Any], before: str = "") -> list[str]:

@@ -73,7 +73,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
     errors: list[type[Exception]] = [ConfigError, BuildError]
     # only modules that the command has loaded can have raised theirs
     for module, name in (
-        ("quicbed.measure.driver", "MeasureError"),
+        ("quicbed.measure.attempt", "MeasureError"),
         ("quicbed.config.algorithms", "AlgorithmError"),
         ("quicbed.measure.certificates", "CertificateError"),
         ("quicbed.testbed.base", "TestbedError"),
@@ -339,7 +339,7 @@ def _certificates(arguments: argparse.Namespace) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    from quicbed.measure import driver
+    from quicbed.measure.progress import copy_progress
     from quicbed.measure.session import measure
 
     project = project_of(arguments)
@@ -349,7 +349,7 @@ def _measure(arguments: argparse.Namespace) -> None:
         arguments.marker or project.artifacts / "measured" / project.config.testbed / f"{arguments.experiment}.json"
     )
     if arguments.log:
-        driver.copy_progress(arguments.log)
+        copy_progress(arguments.log)
     measure(project, arguments.experiment, marker)
 
 

@@ -14,16 +14,21 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from quicbed.base import durable
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
 from quicbed.builds import kit, making
-from quicbed.measure.driver import Attempt, Driver, MeasureError, need_room, now, read_run, say
+from quicbed.measure.attempt import Attempt, MeasureError
+from quicbed.measure.driver import Driver
+from quicbed.measure.progress import now, say
+from quicbed.measure.storing import need_room, read_run, stored
 from quicbed.plan import built
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
-from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of, link_of, scale_of
+from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
+from quicbed.plan.spec import RunSpec, proof_spec, run_spec
 from quicbed.store import record
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run
@@ -52,7 +57,7 @@ class Campaign:
         self.experiment = project.experiments[name]
         self.scale = project.scale(name)
         self.id, self.identity = campaign_of(project, name, driver.facts)
-        self.directory = driver.raw / name / self.id
+        self.directory = driver.store.raw / name / self.id
         self.builds = {
             (library, build): making.read_known(project, library, build)
             for library, build in builds_needed(project, [name])
@@ -68,6 +73,14 @@ class Campaign:
         # what is on disk, read once: only this campaign's driver adds to it
         self._runs: dict[int, dict[str, list[Run]]] = {}
         self._planned: dict[int, list[str]] | None = None
+
+    def spec(self, cell: Cell) -> RunSpec:
+        """What a run of a cell is."""
+        return run_spec(self.driver.project, self.experiment, cell, self.scale)
+
+    def proof(self, cell: Cell) -> RunSpec:
+        """What a proof of a cell is."""
+        return proof_spec(self.driver.project, self.experiment, cell)
 
     # ---- state on disk -------------------------------------------------------------------------------------------
 
@@ -141,20 +154,18 @@ class Campaign:
         first that does not is proven (`_attest`).
         """
         # cells of one link follow each other, because changing it takes seconds
-        ordered = sorted(self.cells, key=lambda cell: (cell.variant.get("rtt_ms") or 0, cell.variant.get("mtu") or 0))
+        ordered = sorted(self.cells, key=lambda cell: (cell.variant.rtt_ms, cell.variant.mtu or 0))
         for number, cell in enumerate(ordered):
             if self.watch is not None:
                 self.watch.proving(number + 1, len(ordered))
-            reason = cell.unsupported or self.driver.unsupported(
-                cell, self.experiment.workload, self.experiment.link, self.experiment.perf
-            )
+            reason = cell.unsupported or self.driver.link.unsupported(self.spec(cell))
             if reason is not None:
                 self.exclude(cell, "unsupported", reason)
                 continue
             if cell.arm == PRIMITIVES:
                 continue
             say(f"{self.name}: proof of {cell.slug}")
-            verdict = self.driver.prove(cell, self.experiment.workload, link_of(cell, self.experiment.link).mtu)
+            verdict = self.driver.prover.prove(self.proof(cell))
             if verdict.status == "ok":
                 self.proofs[cell.id] = verdict.proof
             elif verdict.status == "failed" and self.failures_are_findings and not verdict.transferred:
@@ -176,7 +187,7 @@ class Campaign:
         if earlier and (earlier[-1].status, earlier[-1].reason) == (status, reason):
             return
         number = len(earlier)
-        with self.driver.stored(parent / f"{cell.slug}-{cell.id}.{number}") as partial:
+        with stored(parent / f"{cell.slug}-{cell.id}.{number}") as partial:
             run = self._record(cell, Attempt(status=status, reason=reason), block=None, order=None, number=number)
             record.write(partial / RUN_FILE, run)
 
@@ -193,7 +204,7 @@ class Campaign:
             block, order = work
             if self._leave_changed(by_id):
                 continue  # the next block is another
-            self.driver.await_link()
+            self.driver.link.await_link()
             if not self.warm:
                 self.warm_up(active)
                 self.warm = True
@@ -210,7 +221,7 @@ class Campaign:
                         f"{self.name}: block {block + 1} of at most {self.scale.blocks}, {position + 1}/{len(order)} "
                         f"{cell.slug}: {_summary(run)}{told}"
                     )
-            self.driver.unload()
+            self.driver.link.unload()
 
     def _leave_changed(self, by_id: dict[str, Cell]) -> bool:
         """Exclude cells of folders that are not what was built of them any more; whether there were any."""
@@ -377,14 +388,13 @@ class Campaign:
             if cell.baseline is None and cell.arm != CAPTURED and cell.id in self.proofs:
                 say(f"{self.name}: warm-up {cell.slug}")
                 begin = time.monotonic()
-                self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
-                with self.driver.stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
-                    attempt = self.driver.execute(
-                        cell, self.experiment.workload, scale_of(cell, self.scale), self.experiment.link, directory
-                    )
+                spec = replace(self.spec(cell), perf=None)
+                self.driver.link.prepare(spec)
+                with stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
+                    attempt = self.driver.runner.execute(spec, directory)
                     named = {"arm": "warm-up"}
                     run = self._record(cell, attempt, block=None, order=None, number=number, named=named)
-                    self.driver.keep(run, directory, begin)
+                    self.driver.store.keep(run, directory, begin)
                 number += 1
 
     def measure_once(self, cell: Cell, block: int, order: int, number: int) -> Run:
@@ -393,37 +403,29 @@ class Campaign:
         begin = time.monotonic()
         runs = self.runs(block)
         target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
+        spec, link = self.spec(cell), self.driver.link
         if cell.arm == PRIMITIVES:
-            self.driver.unload()
+            link.unload()
         else:
-            self.driver.prepare(cell, self.experiment.workload, self.experiment.link)
-        with self.driver.stored(target) as directory:
+            link.prepare(spec)
+        with stored(target) as directory:
             if cell.arm == PRIMITIVES:
-                attempt = self.driver.time_primitives(cell, directory)
+                attempt = self.driver.runner.time_primitives(spec, directory)
             else:
-                settled = self.driver.settle(cell, f"{self.id}/{block}/{number}", pings=self.experiment.ping)
-                attempt = self.driver.execute(
-                    cell,
-                    self.experiment.workload,
-                    scale_of(cell, self.scale),
-                    self.experiment.link,
-                    directory,
-                    profile=None if cell.arm == CAPTURED else self.experiment.perf,
-                    captured=cell.arm == CAPTURED,
-                )
+                settled = link.settle(spec, f"{self.id}/{block}/{number}", pings=self.experiment.ping)
+                attempt = self.driver.runner.execute(spec, directory)
                 attempt.host |= settled.host
                 attempt.contamination += settled.contamination
                 self._attest(cell, attempt)
             run = self._record(cell, attempt, block=block, order=order, number=number)
-            run = self.driver.keep(run, directory, begin)
+            run = self.driver.store.keep(run, directory, begin)
         runs.setdefault(cell.id, []).append(run)
         return run
 
     def _attest(self, cell: Cell, attempt: Attempt) -> None:
         """Name the proof of a run; a success without one is proven now, or has failed."""
         if cell.id not in self.proofs and attempt.status == "ok":
-            mtu = link_of(cell, self.experiment.link).mtu
-            verdict = self.driver.prove(cell, self.experiment.workload, mtu)
+            verdict = self.driver.prover.prove(self.proof(cell))
             if verdict.status == "ok":
                 self.proofs[cell.id] = verdict.proof
             else:
@@ -432,23 +434,8 @@ class Campaign:
             attempt.evidence["proof"] = self.proofs[cell.id]
 
     def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> Run:
-        if cell.arm == PRIMITIVES:
-            workload: dict[str, Any] = {"kind": PRIMITIVES, "bytes": None, "connections": None}
-        else:
-            workload = {
-                "kind": self.experiment.workload.kind,
-                "bytes": cell.bytes,
-                "connections": cell.connections,
-            }
-        return self.driver.record(
-            cell,
-            attempt,
-            experiment=self.name,
-            campaign=self.id,
-            link=self.experiment.link,
-            workload=workload,
-            number=number,
-            **place,
+        return self.driver.store.record(
+            self.spec(cell), attempt, experiment=self.name, campaign=self.id, attempt=number, **place
         )
 
 
@@ -471,4 +458,4 @@ def _number(run: Run) -> int:
 
 def _condition(cell: Cell) -> tuple[float, str]:
     """What a cell needs of the link that takes long to change."""
-    return cell.variant.get("rtt_ms") or 0, json.dumps(cell.variant.get("background"), sort_keys=True)
+    return cell.variant.rtt_ms, json.dumps(cell.variant.as_dict().get("background"), sort_keys=True)

@@ -24,12 +24,16 @@ from quicbed.base.environment import STARTED
 from quicbed.base.statistics import paired_ratio
 from quicbed.builds import kit, making
 from quicbed.config.model import Project
+from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign
-from quicbed.measure.driver import MeasureError, proof_link, proof_size, read_run, say
+from quicbed.measure.progress import say
+from quicbed.measure.storing import read_run
 from quicbed.plan import estimate
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
-from quicbed.plan.cells import Cell, as_proven, builds_needed, link_of, workload_of
+from quicbed.plan.cells import Cell, builds_needed
 from quicbed.plan.forecast import AGAIN, AGAIN_BUSY, EVERYTHING, Left, Pace, Repeats, Span, Work, blocks_needed
+from quicbed.plan.spec import RunSpec
+from quicbed.plan.variant import Variant
 from quicbed.store import runs
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run
@@ -71,30 +75,28 @@ class Works:
 
     def planned(self, campaign: Campaign, cell: Cell) -> Work:
         """A run of a cell."""
-        experiment = campaign.experiment
-        extra = "captured" if cell.arm == CAPTURED else "perf" if experiment.perf else ""
         if cell.arm == PRIMITIVES:
             return self._primitives(cell.client.library, cell.variant)
-        link = link_of(cell, experiment.link)
+        spec = campaign.spec(cell)
+        extra = "captured" if spec.captured else "perf" if spec.perf else ""
+        return self._of(spec, extra, pinged=campaign.experiment.ping)
+
+    def proof(self, campaign: Campaign, cell: Cell) -> Work:
+        """The proof of a cell."""
+        return self._of(campaign.proof(cell), "proof")
+
+    def _of(self, spec: RunSpec, extra: str, *, pinged: bool = False) -> Work:
+        cell, link = spec.cell, spec.link
         return self._work(
-            workload_of(cell, experiment.workload).kind,
+            spec.workload.kind,
             extra,
             (cell.client.library, cell.server.library),
             cell.variant,
             (link.mode, link.mtu, link.rate_mbit),
-            cell.bytes or 0,
-            cell.connections,
-            pinged=experiment.ping,
+            spec.bytes,
+            spec.connections,
+            pinged=pinged,
         )
-
-    def proof(self, campaign: Campaign, cell: Cell) -> Work:
-        """The proof of a cell."""
-        kind = campaign.experiment.workload.kind
-        link = proof_link(kind, link_of(cell, campaign.experiment.link).mtu)
-        size, count = proof_size(cell, kind)
-        libraries = (cell.client.library, cell.server.library)
-        variant = as_proven(cell, kind).variant
-        return self._work(kind, "proof", libraries, variant, (link.mode, link.mtu, link.rate_mbit), size, count)
 
     def stored(self, run: Run) -> tuple[Work, float, float | None] | None:
         """A finished run, all the seconds it took, and those of its transfer; None where it does not tell."""
@@ -105,7 +107,7 @@ class Works:
         if spent is None:
             spent = metrics.run_wall_s + (PROOF_BESIDES_S if arm == "proof" else 0.0)
         # as the cells of a plan have it: what was not varied is not there
-        variant = run.variant.model_dump(exclude_unset=True)
+        variant = run.variant
         if arm == PRIMITIVES:
             return self._primitives(run.client.library, variant), spent, None
         extra = arm if arm in (CAPTURED, "proof") else "perf" if run.host.perf else ""
@@ -121,17 +123,16 @@ class Works:
         )
         return work, spent, metrics.wall_s if run.status == "ok" else None
 
-    def _primitives(self, library: str, variant: Mapping[str, Any]) -> Work:
-        names = [name for names in variant.values() for name in names]
+    def _primitives(self, library: str, variant: Variant) -> Work:
         keys = (PRIMITIVES, library, _text(variant)), (PRIMITIVES, library), (PRIMITIVES,), EVERYTHING
-        return Work(keys, 0.0, estimate.primitive_s(names, self._long) + estimate.RUN_SECONDS)
+        return Work(keys, 0.0, estimate.primitive_s(variant.timed, self._long) + estimate.RUN_SECONDS)
 
     def _work(
         self,
         kind: str,
         extra: str,
         libraries: tuple[str, str],
-        variant: Mapping[str, Any],
+        variant: Variant,
         link: tuple[Any, ...],
         size: int,
         connections: int,
@@ -140,15 +141,15 @@ class Works:
     ) -> Work:
         what, beyond = (kind, extra), estimate.RUN_SECONDS
         if kind == "handshake":
-            each = estimate.connection_s(variant["signature"], float(variant.get("rtt_ms") or 0), self._long)
+            each = estimate.connection_s(variant.signature, variant.rtt_ms or 0, self._long)
             transfer = connections * each
-            alike: tuple[Any, ...] = variant["group"], variant["signature"], variant.get("rtt_ms") or 0
+            alike: tuple[Any, ...] = variant.group, variant.signature, variant.rtt_ms or 0
         else:
             transfer = estimate.transfer_s(self._project, libraries, variant, size, link[-1])
-            alike = variant["cipher"], variant["aead"], *libraries
+            alike = variant.cipher, variant.aead, *libraries
         if extra == "proof":
             beyond = estimate.DISSECT_SECONDS if kind == "handshake" else estimate.PROOF_SECONDS
-        elif estimate.LINK_FACTORS & variant.keys():
+        elif estimate.LINK_FACTORS & variant.model_fields_set:
             beyond += estimate.CHANGE_SECONDS
         beyond += self._pings_s if pinged else 0.0
         general = (what, libraries, _text(variant))
@@ -156,8 +157,8 @@ class Works:
         return Work(keys, transfer, beyond)
 
 
-def _text(variant: Mapping[str, Any]) -> str:
-    return json.dumps(variant, sort_keys=True)
+def _text(variant: Variant) -> str:
+    return json.dumps(variant.as_dict(), sort_keys=True)
 
 
 def _past(directory: Path, host_id: str) -> Iterator[Run]:
@@ -273,12 +274,12 @@ class Outlook:
                     self._shipped.saw(run)
         self._pace = Pace(others, slowdown=self._busy.slowdown)
         self._known = False
-        for run in _past(driver.raw, driver.facts["host_id"]):
+        for run in _past(driver.store.raw, driver.facts["host_id"]):
             self.saw(run)
             self._known = True
         if self._whole:
             self._later = list(self._others())
-            self._counted = _count(driver.raw)
+            self._counted = _count(driver.store.raw)
             self._analysed = _analysed(self._project)
 
     def _learn(self, pace: Pace, run: Run) -> None:
@@ -362,14 +363,12 @@ class Outlook:
 
     def _unproven(self, campaign: Campaign, cells: Sequence[Cell]) -> list[Cell]:
         """One cell for every proof that is not there yet."""
-        driver, experiment = campaign.driver, campaign.experiment
-        there = {path.name.rpartition(".")[0].rpartition("-")[2] for path in driver.proofs.glob("*")}
+        prover = campaign.driver.prover
+        there = {path.name.rpartition(".")[0].rpartition("-")[2] for path in prover.directory.glob("*")}
         missing: dict[str, Cell] = {}
         for cell in cells:
             if cell.arm != PRIMITIVES:
-                proven = as_proven(cell, experiment.workload.kind)
-                mtu = link_of(cell, experiment.link).mtu
-                missing.setdefault(driver.proof_id(proven, experiment.workload, mtu), cell)
+                missing.setdefault(prover.id_of(campaign.proof(cell)), cell)
         return [cell for proof, cell in missing.items() if proof not in there]
 
     def _analysis_s(self, left: Sequence[Left]) -> float:

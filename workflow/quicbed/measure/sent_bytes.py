@@ -6,8 +6,11 @@ The kernel counts the bytes, and this machine's clock says when it was asked. An
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from quicbed.contract.events import ClientConnection
+from quicbed.plan.spec import RunSpec
 from quicbed.testbed import LinkSettings, Testbed
 from quicbed.testbed.shaping import burst_bytes
 
@@ -47,6 +50,40 @@ class SentBytes:
         """The client has ended."""
         self._end = time.monotonic_ns()
         self.take()
+
+    def contradiction(
+        self,
+        spec: RunSpec,
+        connections: Sequence[ClientConnection],
+        delta: Mapping[str, float],
+        link: LinkSettings,
+        fastest_mbit: float,
+    ) -> str | None:
+        """Where what the client says is not what was seen from outside of the programs; None if it is.
+
+        *delta* is by how much the counters of the testbed grew; *fastest_mbit* as in `problem`.
+        """
+        ahead = self._testbed.client.monotonic_ahead_ns()
+        for one in connections:
+            begins = [time for time in (one.t_client_hello, one.t_request_sent) if time is not None]
+            problem = self.problem(
+                begin=min(begins, default=None),
+                request=one.t_request_sent,
+                end=one.t_last_byte,
+                size=one.bytes_received,
+                ahead=ahead,
+                link=link,
+                fastest_mbit=fastest_mbit,
+                # a script may go on after the interval that its time.json tells
+                anywhere=spec.external("client"),
+            )
+            if problem is not None:
+                return problem
+        total = delta.get(f"server.{self._testbed.server.interface}.tx_bytes")
+        size = sum(one.bytes_received for one in connections)
+        if total is not None and total < size:
+            return f"the client reports {size} bytes, and the server's interface sent {total:.0f} during the whole run"
+        return None
 
     def problem(
         self,

@@ -11,9 +11,12 @@ from types import FrameType
 from quicbed.builds import components, kit
 from quicbed.config.model import Project
 from quicbed.measure import certificates
+from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign
-from quicbed.measure.driver import Driver, MeasureError, need_room, say
+from quicbed.measure.driver import Driver
 from quicbed.measure.outlook import Outlook
+from quicbed.measure.progress import say
+from quicbed.measure.storing import need_room
 from quicbed.plan import march
 from quicbed.plan.cells import builds_needed
 from quicbed.testbed import Testbed, TestbedError, open_testbed
@@ -88,10 +91,10 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
             campaign = Campaign(driver, name)
             campaign.open()
             outlook = Outlook(campaign)
-            driver.watcher, campaign.watch = outlook.saw, outlook
+            driver.store.watcher, campaign.watch = outlook.saw, outlook
             outlook.begin()
             campaign.prove()
-            with driver.unloaded():
+            with driver.link.unloaded():
                 campaign.measure()
             outlook.end()
     except TestbedError as error:

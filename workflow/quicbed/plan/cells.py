@@ -12,6 +12,7 @@ from quicbed.config.model import Experiment, Library, Link, Load, Pair, Project,
 from quicbed.plan import march
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.built import Build
+from quicbed.plan.variant import CellVariant
 
 # Connections in the captured run of a handshake cell at any scale, and of one that is slow.
 PROOF_CONNECTIONS = 20
@@ -142,7 +143,7 @@ class Cell:
     client: Endpoint
     server: Endpoint
     transport: str
-    variant: Mapping[str, Any]
+    variant: CellVariant
     connections: int
     bytes: int | None
     slow: bool
@@ -159,8 +160,8 @@ class Cell:
         }
 
 
-def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
-    """The `variant` object of run.json; what has no meaning for TCP is null, unless a cell asks for it in vain."""
+def cell_variant(variant: Variant, transport: str) -> CellVariant:
+    """The variant of a cell; what has no meaning for TCP is null, unless a cell asks for it in vain."""
     quic = transport == "quic"
     # what an experiment does not vary is left out, so that its cells stay those they were
     varied = {
@@ -172,7 +173,7 @@ def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
         "offloads": variant.offloads,
         "background": variant.background and variant.background.model_dump(exclude_none=True),
     }
-    return {
+    always = {
         "cipher": variant.cipher,
         "aead": variant.aead,
         "header_protection": variant.header_protection if quic else None,
@@ -181,21 +182,22 @@ def variant_dict(variant: Variant, transport: str) -> dict[str, Any]:
         "retry": variant.retry if quic or variant.retry else None,
         "initial_size": variant.initial_size if quic or variant.initial_size > SMALLEST_INITIAL else None,
         "rtt_ms": variant.rtt_ms,
-    } | {name: value for name, value in varied.items() if value is not None}
+    }
+    return CellVariant.model_validate(always | {name: value for name, value in varied.items() if value is not None})
 
 
 def link_of(cell: Cell, link: Link) -> Link:
     """The link while a cell runs: that of the experiment, with the cell's MTU."""
-    mtu = cell.variant.get("mtu")
+    mtu = cell.variant.mtu
     return link.model_copy(update={"mtu": mtu}) if mtu else link
 
 
 def workload_of(cell: Cell, workload: Workload) -> Workload:
     """What the connections of a cell do: the experiment's workload, with the cell's socket buffers and offloads."""
     changed: dict[str, Any] = {}
-    if size := cell.variant.get("receive_buffer"):
+    if size := cell.variant.receive_buffer:
         changed["receive_buffer"] = size
-    if cell.variant.get("offloads") == "off":
+    if cell.variant.offloads == "off":
         changed |= {"gso": False, "gro": False}
     return workload.model_copy(update=changed) if changed else workload
 
@@ -207,16 +209,13 @@ def as_proven(cell: Cell, kind: str) -> Cell:
     to packets: what packets are made of depends on none of these. The exchange of packets that a captured handshake
     shows depends on the round-trip time.
     """
-    left_out = {"receive_buffer", "loss_percent", "offloads", "background"}
-    variant = {name: value for name, value in cell.variant.items() if name not in left_out}
-    if kind == "bulk":
-        variant["rtt_ms"] = 0
-    return replace(cell, variant=variant)
+    variant = cell.variant.without("receive_buffer", "loss_percent", "offloads", "background")
+    return replace(cell, variant=variant.model_copy(update={"rtt_ms": 0}) if kind == "bulk" else variant)
 
 
 def load_of(cell: Cell) -> Load | None:
     """The traffic that a cell competes with."""
-    load = cell.variant.get("background")
+    load = cell.variant.background.model_dump(exclude_unset=True)
     return Load.model_validate(load) if load else None
 
 
@@ -326,12 +325,12 @@ def _primitives(
             for kind in ("group", "signature")
         }
         side = _endpoint(library, named, builds[library, named])
-        settings = {f"{kind}s": found for kind, found in names.items()}
+        settings = CellVariant(groups=names["group"], signatures=names["signature"])
         identity = {
             "campaign": campaign,
             "build": side.build,
             "library": library,
-            "variant": settings,
+            "variant": settings.as_dict(),
             "arm": PRIMITIVES,
         }
         cells.append(
@@ -391,7 +390,7 @@ def _cell(
             problem = f"{library.title}: {build.problem}"
         sides.append(_endpoint(name, named, build))
     transport = project.libraries[pair.client].transport
-    settings = variant_dict(variant, transport)
+    settings = cell_variant(variant, transport)
     name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
     slug = _slug(f"{name}-{variant.label}-{'' if arm == 'main' else arm}")
     identity: dict[str, Any] = {
@@ -400,7 +399,7 @@ def _cell(
         "server": sides[1].build,
         "flavours": [side.flavour for side in sides],
         "libraries": [side.library for side in sides],
-        "variant": settings,
+        "variant": settings.as_dict(),
         "arm": arm,
     }
     scale = experiment.scales[project.config.scale]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from quicbed.config.model import Estimate, Project, Scale
 from quicbed.plan import march
@@ -19,6 +18,7 @@ from quicbed.plan.cells import (
     cells_of,
     link_of,
 )
+from quicbed.plan.variant import Variant
 
 # Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
 GOODPUT_BITS = 5e9
@@ -121,26 +121,25 @@ def _proofs(cells: Sequence[Cell], kind: str) -> list[Cell]:
     found = {}
     for cell in cells:
         proven = as_proven(cell, kind)
-        found[cell.client, cell.server, tuple(sorted(proven.variant.items()))] = cell
+        found[cell.client, cell.server, proven.variant] = cell
     return list(found.values())
 
 
 def transfer_s(
-    project: Project, libraries: Iterable[str], variant: Mapping[str, Any], size: int, rate_mbit: float | None
+    project: Project, libraries: Iterable[str], variant: Variant, size: int, rate_mbit: float | None
 ) -> float:
     """Roughly the seconds of a download of *size* bytes, over a link that may be limited to *rate_mbit*."""
     # libraries of results of others may be unknown
     slow = any(name in project.libraries and project.libraries[name].max_bytes for name in libraries)
-    background = variant.get("background")
-    left = max(1 - (background.get("percent") or 0) / 100, LEAST_LEFT) if background else 1
+    left = max(1 - (variant.background.percent or 0) / 100, LEAST_LEFT)
     rate = min(SLOW_GOODPUT_BITS if slow else GOODPUT_BITS, left * (rate_mbit or math.inf) * 1e6)
-    rtt_s, loss = float(variant.get("rtt_ms") or 0) / 1000, (variant.get("loss_percent") or 0.0) / 100
+    rtt_s, loss = (variant.rtt_ms or 0) / 1000, (variant.loss_percent or 0) / 100
     if rtt_s and loss:
         rate = min(rate, PACKET_BITS * LOSS_CONSTANT / (rtt_s * math.sqrt(loss)))
     return size * 8 / rate + SLOW_START_ROUND_TRIPS * rtt_s
 
 
-def connection_s(signature: str, rtt_ms: float, long: Collection[str]) -> float:
+def connection_s(signature: str | None, rtt_ms: float, long: Collection[str]) -> float:
     """Roughly the seconds of a handshake; *long* are signature algorithms that take long."""
     alone = SLOW_SECONDS if signature in long else HANDSHAKE_SECONDS
     return alone + ROUND_TRIPS * rtt_ms / 1000
@@ -161,7 +160,7 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         libraries = (cell.client.library, cell.server.library)
         transfer = transfer_s(project, libraries, cell.variant, cell.bytes or 0, experiment.link.rate_mbit)
         size = min(transfer + RUN_SECONDS, scale.timeout_s)
-        return size + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.keys() else 0.0)
+        return size + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
 
     measured = [cell for cell in cells if cell.arm != CAPTURED]
     captured = [cell for cell in cells if cell.arm == CAPTURED]
@@ -194,7 +193,7 @@ def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]
     long = {variant.signature for variant in experiment.variants if variant.slow and not variant.rtt_ms}
 
     def each_s(cell: Cell) -> float:
-        return connection_s(cell.variant["signature"], float(cell.variant["rtt_ms"]), long)
+        return connection_s(cell.variant.signature, cell.variant.rtt_ms, long)
 
     def run_s(cell: Cell) -> float:
         return cell.connections * each_s(cell) + RUN_SECONDS
@@ -204,7 +203,7 @@ def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]
         (cell, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) for cell in _proofs(measured, "handshake")
     ]
     proofs_s = sum(count * each_s(cell) + DISSECT_SECONDS for cell, count in captured)
-    algorithms = [name for cell in timed for names in cell.variant.values() for name in names]
+    algorithms = [name for cell in timed for name in cell.variant.timed]
     primitives_s = primitive_s(algorithms, long)
     repeats = min(experiment.primitives, scale.blocks)
     again = min(experiment.capture, scale.blocks)

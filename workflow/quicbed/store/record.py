@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AwareDatetime,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -22,9 +21,10 @@ from pydantic import (
 )
 
 from quicbed.base import durable, untrusted
-from quicbed.base.models import OBJECT, problem, unknown
+from quicbed.base.models import Count, Integer, Number, Part, Positive, problem, unknown, unless_null
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS
+from quicbed.plan.variant import Variant
 from quicbed.store.paths import RUN_FILE
 
 FORMAT = 2
@@ -32,8 +32,6 @@ Status = Literal["ok", "failed", "unsupported"]
 STATUSES: tuple[Status, ...] = ("ok", "failed", "unsupported")
 Role = Literal["client", "server"]
 ROLES: tuple[Role, ...] = ("client", "server")
-LARGEST = 1e18
-"""A number beyond this is no measurement, and a ratio of two such might not be finite."""
 
 
 class RunsError(ValueError):
@@ -52,29 +50,11 @@ def _moment(value: object) -> object:
     raise ValueError(f"{value!r:.60} has no time zone")
 
 
-def _unless_null(value: object) -> object:
-    return {} if value is None else value
-
-
-# integers stay integers: what a planned variant is compared with is text
-Number = (
-    Annotated[int, Field(ge=-int(LARGEST), le=int(LARGEST))]
-    | Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-)
-Positive = Annotated[int, Field(ge=0, le=int(LARGEST))] | Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
-Integer = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Moment = Annotated[
     AwareDatetime,
     BeforeValidator(_moment),
     PlainSerializer(lambda moment: moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), when_used="json"),
 ]
-
-
-class Part(BaseModel):
-    """An object in run.json; one that is null is read as if it were empty."""
-
-    model_config = OBJECT
 
 
 class TestbedFacts(Part):
@@ -108,37 +88,6 @@ class Side(Part):
     version: str
     build: str
     march: str | None = None
-
-
-class Background(Part):
-    """Traffic that was to compete with the measured one (`quicbed.config.model.Load`)."""
-
-    model_config = ConfigDict(extra="allow")
-
-    percent: Number | None = None
-
-
-class Variant(Part):
-    """What was varied; null where the transport or the workload has no such thing."""
-
-    cipher: str | None = None
-    aead: str | None = None
-    header_protection: bool | None = None
-    group: str | None = None
-    signature: str | None = None
-    retry: bool | None = None
-    initial_size: Integer | None = None
-    rtt_ms: Number | None = None
-    mtu: Integer | None = None
-    receive_buffer: Integer | None = None
-    aes_hardware: bool | None = None
-    march: str | None = None
-    loss_percent: Number | None = None
-    offloads: str | None = None
-    background: Annotated[Background, BeforeValidator(_unless_null)] = Background()
-    groups: list[str] | None = None
-    signatures: list[str] | None = None
-    """Of runs that time primitives: the algorithms."""
 
 
 class LinkFacts(Part):
@@ -222,8 +171,8 @@ class Negotiated(Part):
 class Evidence(Part):
     """What shows that a run measured its cell."""
 
-    client: Annotated[Negotiated, BeforeValidator(_unless_null)] = Negotiated()
-    server: Annotated[Negotiated, BeforeValidator(_unless_null)] = Negotiated()
+    client: Annotated[Negotiated, BeforeValidator(unless_null)] = Negotiated()
+    server: Annotated[Negotiated, BeforeValidator(unless_null)] = Negotiated()
     proof: str | None = None
     """Id of the captured run that proves the variant."""
     unproven: str | None = None
@@ -273,8 +222,8 @@ class Share(Part):
 class Shares(Part):
     """Of both endpoints."""
 
-    client: Annotated[Share, BeforeValidator(_unless_null)] = Share()
-    server: Annotated[Share, BeforeValidator(_unless_null)] = Share()
+    client: Annotated[Share, BeforeValidator(unless_null)] = Share()
+    server: Annotated[Share, BeforeValidator(unless_null)] = Share()
 
 
 class Delays(Part):
@@ -298,8 +247,8 @@ class Options(Part):
 class BothOptions(Part):
     """Of both endpoints."""
 
-    client: Annotated[Options, BeforeValidator(_unless_null)] = Options()
-    server: Annotated[Options, BeforeValidator(_unless_null)] = Options()
+    client: Annotated[Options, BeforeValidator(unless_null)] = Options()
+    server: Annotated[Options, BeforeValidator(unless_null)] = Options()
 
 
 class Confinement(Part):
@@ -317,20 +266,20 @@ class Confinement(Part):
 class HostFacts(Part):
     """The state of the hosts around a run."""
 
-    run_delay_s: Annotated[Delays, BeforeValidator(_unless_null)] = Delays()
+    run_delay_s: Annotated[Delays, BeforeValidator(unless_null)] = Delays()
     psi_cpu_some_s: Number | None = None
     load_1m: Number | None = None
     foreign_cpu_share: Number | None = None
     driver_cpu_s: Number | None = None
     loss_seed: Integer | None = None
-    ping: Annotated[Pings, BeforeValidator(_unless_null)] = Pings()
-    capture: Annotated[Captured, BeforeValidator(_unless_null)] = Captured()
-    cpu: Annotated[Shares, BeforeValidator(_unless_null)] = Shares()
-    options: Annotated[BothOptions, BeforeValidator(_unless_null)] = BothOptions()
+    ping: Annotated[Pings, BeforeValidator(unless_null)] = Pings()
+    capture: Annotated[Captured, BeforeValidator(unless_null)] = Captured()
+    cpu: Annotated[Shares, BeforeValidator(unless_null)] = Shares()
+    options: Annotated[BothOptions, BeforeValidator(unless_null)] = BothOptions()
     max_rss_bytes: dict[str, Integer | None] | None = None
-    before: Annotated[dict[str, Number], BeforeValidator(_unless_null)] = {}
+    before: Annotated[dict[str, Number], BeforeValidator(unless_null)] = Field({})
     """Counters of hosts, interfaces and link at the beginning."""
-    delta: Annotated[dict[str, Number | None], BeforeValidator(_unless_null)] = {}
+    delta: Annotated[dict[str, Number | None], BeforeValidator(unless_null)] = Field({})
     """By how much they grew."""
     background: dict[str, Any] | None = None
     perf: dict[str, Any] | None = None
@@ -362,21 +311,21 @@ class Run(Part):
     """How often the cell had been measured in its block."""
     seed: Integer | None = None
     """Of all that is random."""
-    variant: Annotated[Variant, BeforeValidator(_unless_null)] = Variant()
-    link: Annotated[LinkFacts, BeforeValidator(_unless_null)] = LinkFacts()
-    workload: Annotated[Work, BeforeValidator(_unless_null)] = Work()
+    variant: Annotated[Variant, BeforeValidator(unless_null)] = Variant()
+    link: Annotated[LinkFacts, BeforeValidator(unless_null)] = LinkFacts()
+    workload: Annotated[Work, BeforeValidator(unless_null)] = Work()
     status: Status
     reason: str | None = None
     """Why it failed, or is unsupported."""
     contaminated: bool | None = None
     """Whether something else disturbed it."""
-    contamination: Annotated[list[str], BeforeValidator(lambda value: value or [])] = []
+    contamination: Annotated[list[str], BeforeValidator(lambda value: value or [])] = Field([])
     """The gates that the run went over."""
-    contradictions: Annotated[list[str], BeforeValidator(lambda value: value or [])] = []
+    contradictions: Annotated[list[str], BeforeValidator(lambda value: value or [])] = Field([])
     """Where what both ends negotiated is not what the cell says."""
-    metrics: Annotated[Metrics, BeforeValidator(_unless_null)] = Metrics()
-    evidence: Annotated[Evidence, BeforeValidator(_unless_null)] = Evidence()
-    host: Annotated[HostFacts, BeforeValidator(_unless_null)] = HostFacts()
+    metrics: Annotated[Metrics, BeforeValidator(unless_null)] = Metrics()
+    evidence: Annotated[Evidence, BeforeValidator(unless_null)] = Evidence()
+    host: Annotated[HostFacts, BeforeValidator(unless_null)] = HostFacts()
     started_at: Moment | None = None
 
     @model_validator(mode="after")

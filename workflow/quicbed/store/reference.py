@@ -14,9 +14,9 @@ from pathlib import Path
 
 from quicbed.base import durable
 from quicbed.config.model import ConfigError, Project
+from quicbed.plan.variant import Variant
 from quicbed.store import record, tarball
 from quicbed.store.paths import CAPTURE, KEYS, RUN_FILE
-from quicbed.store.record import Variant
 
 LEFT_OUT = "left-out.json"
 """Name in the archive of the list of files that were not packed."""

@@ -1,0 +1,155 @@
+"""What the capture of a proof shows, and where that contradicts the cell."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from quicbed.builds import kit
+from quicbed.config.model import Project
+from quicbed.contract import events
+from quicbed.measure.attempt import Attempt
+from quicbed.measure.program import PORT
+from quicbed.plan.cells import UDP_OVERHEAD
+from quicbed.plan.spec import RunSpec
+from quicbed.store.paths import CAPTURE, KEYS
+from quicbed.testbed import Capture
+from quicbed.wire import handshake, proof, tshark
+from quicbed.wire.pcap import CaptureError
+
+_DIRECTIONS = (("client", "client_to_server"), ("server", "server_to_client"))
+
+
+@dataclass(frozen=True)
+class _Claims:
+    """What a cell says about the bytes on the wire."""
+
+    aead: str
+    header_protection: bool | None
+    cipher_suite: int
+    group: int
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """Looks at the capture of one proof."""
+
+    project: Project
+    spec: RunSpec
+    server: str
+    """Address of the server."""
+
+    @property
+    def _transport(self) -> Literal["quic", "tcp"]:
+        return "quic" if self.spec.quic else "tcp"
+
+    @property
+    def _expected(self) -> dict[str, Any]:
+        """What every handshake has to be."""
+        variant = self.spec.cell.variant
+        return {
+            "group": variant.group,
+            "signature": variant.signature,
+            "cipher": variant.cipher,
+            "retry": bool(variant.retry),
+        }
+
+    def problems(self, attempt: Attempt, directory: Path, captured: Capture | None) -> list[str]:
+        """Keep what the capture shows; returns where that contradicts the cell."""
+        if self.spec.handshakes:
+            attempt.evidence["handshake"], problems = self.handshakes(directory)
+            return problems
+        attempt.evidence["seen"], problems = self.download(directory)
+        if self.spec.secrets:
+            problems += self._secrets(attempt, directory)
+        complete = captured is None or not captured.packets_lost
+        for role, direction in _DIRECTIONS:
+            # what a capture with gaps shows is kept as evidence, and is no metric
+            if complete and (mean := attempt.evidence["seen"].get(direction, {}).get("mean_frame_bytes")):
+                attempt.metrics[f"{role}_mean_frame_bytes"] = mean
+        return problems
+
+    def download(self, directory: Path) -> tuple[dict[str, Any], list[str]]:
+        """What the capture of a download shows, and where that contradicts the cell."""
+        try:
+            seen = proof.examine(
+                directory / CAPTURE,
+                server_ip=self.server,
+                server_port=PORT,
+                transport=self._transport,
+                mtu=self.spec.link.mtu,
+            )
+        except (CaptureError, OSError) as error:
+            return {}, [str(error)]
+        variant = self.spec.cell.variant
+        claims = _Claims(
+            variant.aead,
+            variant.header_protection,
+            handshake.CIPHER_SUITES[variant.cipher],
+            self.project.algorithms.group(variant.group).code_point,
+        )
+        return seen.model_dump(mode="json"), proof.check(seen, claims)
+
+    def _secrets(self, attempt: Attempt, directory: Path) -> list[str]:
+        """Where what the key log of a captured download shows, beyond the ServerHello, contradicts the cell.
+
+        Not every endpoint writes a key log: what is not seen then is noted as unproven.
+        """
+        problem = tshark.problem() if (directory / KEYS).is_file() else "there is no key log"
+        if problem is None:
+            try:
+                seen = self._dissected(directory)
+            except handshake.HandshakeError as error:
+                problem = str(error).replace(f"{directory}/", "")
+            else:
+                problem = next((one.problem for one in seen if one.problem), None)
+        if problem is not None:
+            attempt.unproven(f"the signature algorithm is not seen: {problem}")
+            return []
+        attempt.evidence["signatures"] = sorted({one.signature for one in seen if one.signature is not None})
+        return handshake.contradictions(seen, self.project.algorithms, **self._expected)
+
+    def _dissected(self, directory: Path) -> list[handshake.Handshake]:
+        return handshake.examine(
+            directory / CAPTURE,
+            directory / KEYS,
+            server_ip=self.server,
+            server_port=PORT,
+            transport=self._transport,
+        )
+
+    def handshakes(self, directory: Path) -> tuple[dict[str, Any], list[str]]:
+        """What the capture of a series of handshakes shows, and where that contradicts the cell.
+
+        Writes handshakes.json: an object per connection (`quicbed.wire.handshake.Handshake`).
+        """
+        quic = self.spec.quic
+        try:
+            seen = self._dissected(directory)
+        except (handshake.HandshakeError, OSError) as error:
+            return {}, [str(error).replace(f"{directory}/", "")]
+        kit.write_json(directory / "handshakes.json", [one.model_dump(mode="json") for one in seen])
+        problems = handshake.contradictions(
+            seen,
+            self.project.algorithms,
+            connections=self.spec.connections,
+            udp_payload=self.spec.link.mtu - UDP_OVERHEAD if quic else None,
+            **self._expected,
+        )
+        client = events.read(directory / "client.jsonl", "client")
+        server = events.read(directory / "server.jsonl", "server")
+        summary: dict[str, Any] = {
+            # comparing counts needs one connection of each side for every one in the capture
+            "count_differences": handshake.count_differences(seen, client.connections, server.connections)
+            if quic and len(client.connections) == len(server.connections)
+            else [],
+        }
+        for role in ("client", "server"):
+            sent = [one.client if role == "client" else one.server for one in seen]
+            summary[role] = {
+                name: statistics.median(getattr(one, name) for one in sent) if sent else None
+                for name in ("packets", "datagrams", "bytes", "ack_only_packets")
+            }
+        return summary, problems

@@ -1,0 +1,240 @@
+"""Client and server of one run started, waited for and ended: what they used, wrote and said becomes an attempt."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from quicbed.base.untrusted import scrub
+from quicbed.config.model import Project, Side
+from quicbed.contract import events
+from quicbed.measure import judge
+from quicbed.measure import profile as perf
+from quicbed.measure.attempt import Attempt
+from quicbed.measure.cpu_samples import CpuSamples
+from quicbed.measure.link import PreparedLink, link_settings
+from quicbed.measure.program import Program
+from quicbed.measure.progress import now
+from quicbed.measure.said import complaint, read_logs
+from quicbed.measure.sent_bytes import SentBytes
+from quicbed.measure.usage import Usage, gate, processor_s
+from quicbed.plan.spec import RunSpec
+from quicbed.store import stacks
+from quicbed.store.details import OPENINGS
+from quicbed.store.paths import RUN_FILE
+from quicbed.testbed import Exit, Host, HostLostError, Process, Testbed, TestbedError
+
+READY_TIMEOUT = 20.0
+STOP_TIMEOUT = 5.0
+# A client gives up by itself and says why; one that has not is stopped this many seconds later.
+HANG_MARGIN = 10.0
+_OWN_FILES = frozenset({RUN_FILE, "handshakes.json", OPENINGS})
+"""Files of a run's directory that only the driver writes, after its programs have ended."""
+
+
+class Pair:
+    """Client and server of one run, executed once with their output in a directory."""
+
+    def __init__(self, project: Project, testbed: Testbed, link: PreparedLink, spec: RunSpec, directory: Path) -> None:
+        self._project = project
+        self._testbed = testbed
+        self._link = link
+        self._spec = spec
+        self._directory = directory
+        self._programs: dict[Side, Program] = {
+            role: Program(project, testbed, spec, directory, role) for role in spec.libraries
+        }
+        self._exits: dict[Side, Exit | None] = dict.fromkeys(spec.libraries)
+        self._sent: SentBytes | None = None
+        self._profile = perf.Profile(spec.profile, directory) if spec.profile else None
+
+    def run(self) -> Attempt:
+        """What the run gave, judged; raises HostLostError."""
+        for program in self._programs.values():
+            program.provide()
+        attempt = Attempt(started_at=now())
+        competing = self._link.competing(attempt)
+        usage = Usage(self._testbed)
+        perf_cpu = self._execute(attempt)
+        usage.end()
+        if not competing.ended():
+            self._link.give_up_load()
+        if self._profile is not None:
+            self._resolve(attempt, self._profile)
+        collect(attempt, self._directory, self._testbed.client, self._testbed.server)
+        with attempt.judging():
+            self._judge(attempt, usage)
+        if self._profile is not None:
+            self._profile.discard()
+        used: dict[str, float] = {
+            role: perf_cpu.get(role, 0.0) + competing.cpu_s.get(role, 0.0) + processor_s(exit_)
+            for role, exit_ in self._exits.items()
+        }
+        attempt.host |= usage.facts(used, usage.delta.get("link.cpu_s", 0.0)) | usage.counters()
+        self._measure(attempt, usage)
+        gate(attempt, self._spec.libraries, self._project.config.gate)
+        attempt.contamination += self._testbed.disturbances(usage.delta)
+        return attempt
+
+    # ---- programs ------------------------------------------------------------------------------------------------
+
+    def _execute(self, attempt: Attempt) -> dict[str, float]:
+        """Start both programs and see them end; the seconds of processors that sampling them took, by role."""
+        server: Process | None = None
+        perf_cpu: dict[str, float] = {}
+        try:
+            server = self._start(attempt, "server")
+            if (problem := self._await_ready(server)) is not None:
+                attempt.fail(problem)
+            else:
+                self._transfer(attempt, server)
+        except stacks.PerfError as error:
+            attempt.fail(str(error))
+        finally:
+            if server is not None:
+                self._exits["server"] = _stop(server, attempt)
+            if self._profile is not None:
+                perf_cpu = self._profile.stop()
+        return perf_cpu
+
+    def _start(self, attempt: Attempt, role: Side) -> Process:
+        program = self._programs[role]
+        argv, host = program.argv(), program.host
+        if self._profile is not None:
+            argv = self._profile.held(role, host, argv)
+        confined = program.confined()
+        attempt.host.setdefault("confinement", {})[role] = host.confinement(confined)
+        process = host.spawn(
+            argv,
+            stdout=program.output / f"{role}.out",
+            stderr=program.output / f"{role}.err",
+            env=program.environment(),
+            confined=confined,
+        )
+        if self._profile is not None:
+            try:
+                self._profile.attach(role, process)
+            except BaseException:
+                kill(process)
+                raise
+        return process
+
+    def _await_ready(self, server: Process) -> str | None:
+        """Wait for the server's `ready` event; returns what went wrong, if anything."""
+        program = self._programs["server"]
+        limit_s = READY_TIMEOUT + program.set_up_s
+        try:
+            # a server that has ended says why in its events
+            return None if self._testbed.server.await_text(program.log, '"ready"', server, limit_s) else ""
+        except TimeoutError:
+            return f"the server was not ready after {limit_s:g} s"
+
+    def _transfer(self, attempt: Attempt, server: Process) -> None:
+        """Start the client and see it end."""
+        program = self._programs["client"]
+        sent = self._sent = SentBytes(self._testbed)
+        client = self._start(attempt, "client")
+        limit = self._spec.timeout_s + HANG_MARGIN + program.set_up_s
+        try:
+            samples = CpuSamples({"client": client, "server": server}, sent.take, self._testbed.sample_s)
+            self._exits["client"] = samples.wait("client", limit)
+            sent.end()
+            attempt.host["cpu"] = samples.result()
+        except TimeoutError:
+            said = complaint(program.log)
+            attempt.fail(f"the client hung: not finished {limit:g} s after its start" + (f": {said}" if said else ""))
+        finally:
+            if self._exits["client"] is None:
+                _end(client)
+
+    # ---- what they gave ------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _resolve(attempt: Attempt, profile: perf.Profile) -> None:
+        """Leave of the recordings on the hosts what folding needs."""
+        if attempt.ok:
+            try:
+                profile.resolve()
+            except stacks.PerfError as error:
+                attempt.fail(str(error))
+        profile.clear()
+
+    def _judge(self, attempt: Attempt, usage: Usage) -> None:
+        limits = self._project.config.limits
+        logs = read_logs(attempt, self._directory, self._exits, limits)
+        if logs is None or not attempt.ok:
+            return
+        judge.judge(attempt, self._project, self._spec, logs)
+        if self._sent is not None:
+            link, fastest_mbit = link_settings(self._spec), limits.goodput_gbps * 1000
+            problem = self._sent.contradiction(self._spec, logs.client.connections, usage.delta, link, fastest_mbit)
+            if problem is not None:
+                attempt.fail(problem)
+        if self._profile is not None and attempt.ok:
+            _fold(attempt, self._profile, logs.client.connections[0])
+
+    def _measure(self, attempt: Attempt, usage: Usage) -> None:
+        """Keep what the driver itself measured."""
+        for role, exit_ in self._exits.items():
+            if exit_ is not None:
+                attempt.metrics[f"{role}_process_cpu_s"] = processor_s(exit_)
+        attempt.metrics["run_wall_s"] = usage.wall_s
+        if "wall_s" in attempt.metrics:
+            attempt.metrics["overhead_s"] = usage.wall_s - attempt.metrics["wall_s"]
+
+
+def collect(attempt: Attempt, directory: Path, *hosts: Host) -> None:
+    """Bring what the endpoints have written to the run's directory, and remove what is not theirs to write.
+
+    Those are files that only the driver writes, and what is neither file nor directory.
+    """
+    for host in hosts:
+        try:
+            host.collect(directory)
+        except HostLostError:
+            raise
+        except TestbedError as error:
+            attempt.fail(str(error))
+    if removed := scrub(directory, _OWN_FILES):
+        attempt.host["removed"] = removed
+        attempt.fail(f"an endpoint left what is no file of its own in the run's directory: {', '.join(removed)}")
+
+
+def _fold(attempt: Attempt, profile: perf.Profile, connection: events.ClientConnection) -> None:
+    """Keep the samples of the transfer as folded stacks."""
+    if connection.t_client_hello is None or connection.t_last_byte is None:
+        attempt.fail("the client reported a transfer without its times")
+        return
+    try:
+        attempt.host["perf"] = profile.fold(connection.t_client_hello, connection.t_last_byte)
+    except stacks.PerfError as error:
+        attempt.fail(str(error))
+
+
+def _stop(server: Process, attempt: Attempt) -> Exit | None:
+    exit_ = server.poll()
+    if exit_ is not None:
+        return exit_
+    server.terminate()
+    try:
+        return server.wait(STOP_TIMEOUT)
+    except TimeoutError:
+        attempt.fail(f"the server did not stop within {STOP_TIMEOUT:g} s of SIGTERM")
+        kill(server)
+        return None
+
+
+def _end(process: Process) -> None:
+    """End a process, which ends what it has started elsewhere than in its process group, or is killed."""
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT)
+    except TimeoutError:
+        kill(process)
+
+
+def kill(process: Process) -> None:
+    """End a process and wait until it has ended, so that its port is free again."""
+    process.kill()
+    with contextlib.suppress(TimeoutError):
+        process.wait(STOP_TIMEOUT)

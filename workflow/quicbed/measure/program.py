@@ -1,0 +1,200 @@
+"""What a program of an endpoint is started with: command line, environment, and what it may use and see."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from quicbed.builds.recipes import external
+from quicbed.config.model import Library, Project, Side
+from quicbed.measure import certificates
+from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of
+from quicbed.plan.spec import RunSpec
+from quicbed.store.paths import KEYS
+from quicbed.testbed import Confined, Host, Testbed
+
+PORT = 4433
+SERVER_NAME = "server"
+# A handshake that takes longer has failed, in seconds; the whole run has the limit of its scale.
+CONNECTION_TIMEOUT = 20.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """The client or the server of one run, with its output in a directory."""
+
+    project: Project
+    testbed: Testbed
+    spec: RunSpec
+    directory: Path
+    role: Side
+
+    @property
+    def side(self) -> Endpoint:
+        """The build it is of."""
+        return self.spec.side(self.role)
+
+    @property
+    def library(self) -> Library:
+        """Description of its library."""
+        return self.spec.libraries[self.role]
+
+    @property
+    def host(self) -> Host:
+        """Where it runs."""
+        return self.testbed.hosts[self.role]
+
+    @property
+    def output(self) -> Path:
+        """Where it writes on its host."""
+        return self.host.place(self.directory)
+
+    @property
+    def log(self) -> Path:
+        """Its events on its host."""
+        return self.output / f"{self.role}.jsonl"
+
+    @property
+    def set_up_s(self) -> float:
+        """Seconds that it may take before it does anything: an external one sets up its folder."""
+        return external.SET_UP_TIMEOUT if self.spec.external(self.role) else 0.0
+
+    def provide(self) -> None:
+        """Have all that it is made of on its host."""
+        self.host.provide(self.project.build / self.side.build)
+        if self.spec.external(self.role):
+            self._folder()
+
+    def _folder(self) -> Path:
+        """Where the folder of an external endpoint is on its host."""
+        folder = external.folder_of_build(self.project.build / self.side.build, self.role)
+        described = self.library.external
+        if described is not None and described.root and self.testbed.kind == "local":
+            return folder
+        return self.host.provide_copy(folder, external.MADE_ON_HOST)
+
+    # ---- command line --------------------------------------------------------------------------------------------
+
+    def argv(self) -> list[str]:
+        """Its command line (workflow/endpoints/ENDPOINT.md)."""
+        program = self.host.provide(self.project.build / self.side.build) / "bin" / self.role
+        identity = self.host.provide(self._identity)
+        ends = self._server(identity) if self.role == "server" else self._client(identity)
+        words = [str(program), "--events", str(self.log), *self._asked(), *ends, *self._negotiated()]
+        return words + (self._quic() if self.spec.quic else [])
+
+    @property
+    def _identity(self) -> Path:
+        """Directory of the server's certificate and of who signed it, on this machine."""
+        return certificates.directory(self.project, self.spec.cell.variant.signature)
+
+    @property
+    def _address(self) -> str:
+        return f"{self.testbed.server.address}:{PORT}"
+
+    def _asked(self) -> list[str]:
+        """How much is transferred, and where TLS secrets go."""
+        spec = self.spec
+        words = ["--connections", str(spec.connections)]
+        if self.role == "server":
+            words = [part for size in files(spec) for part in ("--content", str(size))]
+        if spec.secrets and self.role == key_logger(spec):
+            words += ["--key-log", str(self.output / KEYS)]
+        return words
+
+    def _server(self, identity: Path) -> list[str]:
+        words = ["--listen", self._address, "--certificate", str(identity / "server.pem")]
+        return [*words, "--private-key", str(identity / "server.key")]
+
+    def _client(self, identity: Path) -> list[str]:
+        spec = self.spec
+        limit = min(spec.timeout_s, CONNECTION_TIMEOUT) if spec.handshakes else spec.timeout_s
+        words = ["--connect", self._address, "--server-name", SERVER_NAME, "--ca", str(identity / "ca.pem")]
+        return [*words, "--bytes", str(spec.bytes), "--timeout", f"{limit:g}"]
+
+    def _negotiated(self) -> list[str]:
+        variant = self.spec.cell.variant
+        words = ["--cipher", variant.cipher, "--aead", variant.aead]
+        words += ["--group", variant.group, "--signature", variant.signature]
+        asked = self.spec.workload.congestion_control
+        return [*words, "--congestion-control", congestion_control_of(self.library, asked)]
+
+    def _quic(self) -> list[str]:
+        """What only endpoints of QUIC are asked."""
+        variant, workload, supports = self.spec.cell.variant, self.spec.workload, self.library.supports
+        words = ["--initial-size", str(variant.initial_size)]
+        if self.role == "server":
+            words += ["--retry", _switch(variant.retry)]
+        words += ["--header-protection", _switch(variant.header_protection)]
+        words += ["--gso", _switch(workload.gso and supports.gso), "--gro", _switch(workload.gro and supports.gro)]
+        words += ["--udp-payload", str(self.spec.link.mtu - UDP_OVERHEAD)]
+        words += ["--receive-buffer", str(workload.receive_buffer), "--send-buffer", str(workload.receive_buffer)]
+        return [*words, "--window", str(workload.window)]
+
+    # ---- what is around it ---------------------------------------------------------------------------------------
+
+    def environment(self) -> dict[str, str] | None:
+        """What its environment has besides that of its host."""
+        spec = self.spec
+        if spec.external(self.role):
+            # the command line does not tell which of the runner's test cases it is, which files to ask for, nor where
+            # the folder is
+            return {
+                "QUICBED_WORKLOAD": spec.workload.kind,
+                "QUICBED_FILES": " ".join(map(str, files(spec))),
+                "QUICBED_FOLDER": str(self._folder()),
+            }
+        off = self.library.supports.aes_hardware_off
+        if spec.cell.variant.aes_hardware is not False or isinstance(off, str):
+            return None
+        return dict(off)
+
+    def confined(self) -> Confined:
+        """What it may use and see."""
+        private = [] if self.role == "client" else [self.host.provide(self._identity)]
+        return replace(
+            confined(self.project, self.testbed, self.side, self.role, private),
+            transfer_bytes=self.spec.bytes,
+            buffer_bytes=self.spec.workload.receive_buffer,
+        )
+
+
+def _switch(on: object) -> str:
+    return "on" if on else "off"
+
+
+def confined(project: Project, testbed: Testbed, side: Endpoint, role: str, private: Sequence[Path]) -> Confined:
+    """What a program of an endpoint may use and see that transfers nothing.
+
+    *private* are directories of certificates with their keys, which a client has no business with.
+    """
+    limits = project.config.limits
+    # the interpreter that builds in Python were made with
+    readable = (project.build, project.build / side.build, Path(sys.prefix), Path(sys.base_prefix))
+    described = project.libraries[side.library].external
+    if described is None:
+        return Confined(limits, readable=readable, private=tuple(private))
+    folder = external.folder_of_build(project.build / side.build, role)
+    named = [Path(value) for value in described.parameters.values() if Path(value).is_absolute()]
+    return Confined(
+        limits,
+        readable=(*readable, *external.led_to(folder), *filter(Path.exists, named)),
+        private=tuple(private),
+        changing=(folder,),
+        names={SERVER_NAME: str(testbed.server.address)},
+        privileged=described.root,
+    )
+
+
+def files(spec: RunSpec) -> list[int]:
+    """Sizes in bytes of what the client asks for on each connection."""
+    described = spec.libraries["client"].external
+    return [spec.bytes] if described is None else external.sizes(described.requests, spec.bytes)
+
+
+def key_logger(spec: RunSpec) -> Side:
+    """The role that writes the TLS secrets: the client, unless it alone is external."""
+    # they are the same on both sides, and not every external endpoint writes them
+    return "server" if spec.external("client") and not spec.external("server") else "client"

@@ -1,0 +1,128 @@
+"""Runs as they are kept: made of attempts, and written once, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from quicbed.base import durable
+from quicbed.config.model import Project
+from quicbed.measure.attempt import Attempt, MeasureError
+from quicbed.measure.progress import now
+from quicbed.plan.spec import RunSpec
+from quicbed.store import record
+from quicbed.store.paths import RUN_FILE
+from quicbed.store.record import Run, RunsError
+
+FREE_BYTES = 500 * 2**20
+
+
+def need_room(directory: Path) -> None:
+    """MeasureError unless the disk of a directory has room for runs."""
+    if shutil.disk_usage(directory).free < FREE_BYTES:
+        raise MeasureError(
+            f"{directory}: less than {FREE_BYTES >> 20} MiB free on its disk; make room and start again: "
+            "finished runs are kept"
+        )
+
+
+def read_run(file: Path) -> Run:
+    """A stored run.json; raises MeasureError naming a damaged one."""
+    try:
+        return record.read(file)
+    except RunsError as error:
+        raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
+
+
+@contextlib.contextmanager
+def stored(directory: Path) -> Iterator[Path]:
+    """A directory to fill that takes its place under `directory` only when complete."""
+    with durable.filling(directory) as partial:
+        yield partial
+        for file in partial.iterdir():
+            if file.suffix in (".out", ".err") and file.is_file() and file.stat().st_size == 0:
+                file.unlink()
+        if directory.exists():
+            raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
+
+
+class Store:
+    """The runs of a project's testbed, on one machine."""
+
+    def __init__(self, project: Project, facts: Mapping[str, Any]) -> None:
+        self._project = project
+        self._facts = facts
+        self.host_id = facts["host_id"]
+        self.raw = project.raw / project.config.testbed
+        """Where they are."""
+        self.watcher: Callable[[Run], None] | None = None
+        """Called with every run that is kept."""
+
+    def record(
+        self, spec: RunSpec, attempt: Attempt, /, named: Mapping[str, str | None] | None = None, **place: Any
+    ) -> Run:
+        """What is kept of an attempt; the cell is kept with what else it is *named*.
+
+        *place* are the keys of run.json that say which attempt it is.
+        """
+        values = self._values(spec) | {
+            "cell": spec.cell.as_dict() | dict(named or {}),
+            "status": attempt.status,
+            "reason": attempt.reason,
+            "contaminated": bool(attempt.contamination),
+            "contamination": attempt.contamination,
+            "contradictions": attempt.contradictions,
+            "metrics": attempt.metrics,
+            "evidence": attempt.evidence,
+            "host": attempt.host,
+            "started_at": attempt.started_at or now(),
+            **place,
+        }
+        try:
+            return record.made(values)
+        except RunsError as error:
+            # such as an option that an endpoint reports with a value of another type
+            attempt.fail(f"cannot be kept: {error}")
+            empty: dict[str, Any] = {"metrics": {}, "evidence": {}, "host": {}}
+            return record.made(values | empty | {"status": attempt.status, "reason": attempt.reason})
+
+    def _values(self, spec: RunSpec) -> dict[str, Any]:
+        """What was to be measured, and where."""
+        project, cell = self._project, spec.cell
+        return {
+            "format": record.FORMAT,
+            "testbed": {
+                "name": project.config.testbed,
+                "kind": project.testbed.kind,
+                **{key: self._facts[key] for key in ("host_id", "cpu_model", "cpus", "kernel")},
+            },
+            "link": {
+                **spec.link.model_dump(),
+                "rtt_ms": cell.variant.rtt_ms or 0,  # not 0.0
+                "loss_percent": cell.variant.loss_percent or 0,
+            },
+            "scale": project.config.scale,
+            "seed": project.config.seed,
+            "client": cell.client.as_dict(),
+            "server": cell.server.as_dict(),
+            "variant": cell.variant.as_dict(),
+            "workload": spec.work,
+        }
+
+    def keep(self, run: Run, directory: Path, begin: float) -> Run:
+        """Write run.json; returns the run with all the seconds that it took since *begin* (monotonic).
+
+        MeasureError instead where a run has failed on a full disk, which is no finding.
+        """
+        if run.status == "failed":
+            need_room(directory.parent)
+        metrics = run.metrics.model_copy(update={"spent_s": time.monotonic() - begin})
+        run = run.model_copy(update={"metrics": metrics})
+        record.write(directory / RUN_FILE, run)
+        if self.watcher is not None:
+            self.watcher(run)
+        return run

@@ -1,0 +1,146 @@
+"""What one run is: a cell with all that its experiment and scale say of it, and the runs that prove a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quicbed.config.model import Experiment, Library, Link, Load, Perf, Project, Scale, Side, Workload
+from quicbed.plan.arms import CAPTURED, PRIMITIVES
+from quicbed.plan.cells import (
+    PROOF_CONNECTIONS,
+    PROOF_SLOW_CONNECTIONS,
+    Cell,
+    Endpoint,
+    as_proven,
+    link_of,
+    load_of,
+    scale_of,
+    workload_of,
+)
+
+# A download this size gives a capture of a few hundred packets. Its rate is limited so that the client answers every
+# few of them: some libraries otherwise acknowledge a transfer this short with a handful of packets.
+PROOF_BYTES = 262144
+PROOF_RATE_MBIT = 100.0
+# A larger one, where the MTU is a factor and the mean size of frames is to be that of a transfer, not of its beginning;
+# and for a second attempt, as some pairs acknowledge the first with too few packets to judge headers by.
+PROOF_BYTES_LARGE = 4194304
+PROOF_TIMEOUT_S = {"bulk": 30.0, "handshake": 120.0}
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All that says what one run is; `run_spec` and `proof_spec` make them."""
+
+    cell: Cell
+    libraries: Mapping[Side, Library]
+    """Descriptions of the libraries of both sides."""
+    workload: Workload
+    """With what the cell varies of it."""
+    link: Link
+    """With what the cell varies of it."""
+    bytes: int
+    """Size of the download of a connection."""
+    connections: int
+    timeout_s: float
+    """A run that takes longer has failed."""
+    perf: Perf | None = None
+    """How both endpoints are sampled, in an experiment whose runs are."""
+    captured: bool = False
+    """Whether it is captured besides."""
+    secrets: bool = False
+    """Whether the TLS secrets are written down."""
+
+    def side(self, role: Side) -> Endpoint:
+        """The build that is client or server."""
+        return self.cell.client if role == "client" else self.cell.server
+
+    def external(self, role: Side) -> bool:
+        """Whether a side is an external endpoint, which reports no connections and no negotiated values."""
+        return self.libraries[role].external is not None
+
+    @property
+    def handshakes(self) -> bool:
+        """Whether it is a series of handshakes, not a download."""
+        return self.workload.kind == "handshake"
+
+    @property
+    def quic(self) -> bool:
+        """Whether the transport is QUIC, not TCP."""
+        return self.cell.transport == "quic"
+
+    @property
+    def observed(self) -> bool:
+        """Whether the times of its handshakes are taken from a capture, because its client does not tell them."""
+        return self.handshakes and self.external("client")
+
+    @property
+    def profile(self) -> Perf | None:
+        """How both endpoints are sampled while it runs."""
+        return None if self.captured else self.perf
+
+    @property
+    def load(self) -> Load | None:
+        """The traffic that it competes with."""
+        return load_of(self.cell)
+
+    @property
+    def work(self) -> dict[str, Any]:
+        """The `workload` object of run.json."""
+        if self.cell.arm == PRIMITIVES:
+            return {"kind": PRIMITIVES, "bytes": None, "connections": None}
+        return {"kind": self.workload.kind, "bytes": self.bytes, "connections": self.connections}
+
+
+def _libraries(project: Project, cell: Cell) -> dict[Side, Library]:
+    return {"client": project.libraries[cell.client.library], "server": project.libraries[cell.server.library]}
+
+
+def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale) -> RunSpec:
+    """A run of a cell of an experiment."""
+    return RunSpec(
+        cell,
+        _libraries(project, cell),
+        workload_of(cell, experiment.workload),
+        link_of(cell, experiment.link),
+        scale_of(cell, scale).bytes,
+        cell.connections,
+        scale.timeout_s,
+        experiment.perf,
+        captured=cell.arm == CAPTURED,
+    )
+
+
+def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
+    """The captured run that proves a cell: of a download, or of handshakes with their secrets.
+
+    The secrets of a download are written down where both ends are external, which tell nothing themselves.
+    """
+    kind = experiment.workload.kind
+    libraries = _libraries(project, cell)
+    silent = all(library.external is not None for library in libraries.values())
+    size, connections = proof_size(cell, kind)
+    return RunSpec(
+        as_proven(cell, kind),
+        libraries,
+        experiment.workload,
+        proof_link(kind, link_of(cell, experiment.link).mtu),
+        size,
+        connections,
+        PROOF_TIMEOUT_S[kind],
+        secrets=kind == "handshake" or silent,
+    )
+
+
+def proof_link(kind: str, mtu: int) -> Link:
+    """The link on which downloads or handshakes are captured."""
+    return Link(mode="wire", mtu=mtu, rate_mbit=None if kind == "handshake" else PROOF_RATE_MBIT)
+
+
+def proof_size(cell: Cell, kind: str) -> tuple[int, int]:
+    """Bytes and connections of the first attempt at a proof."""
+    if kind == "handshake":
+        return 1, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS
+    return PROOF_BYTES_LARGE if cell.variant.mtu else PROOF_BYTES, 1

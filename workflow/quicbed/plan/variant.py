@@ -1,0 +1,68 @@
+"""What is varied, as a cell has it and run.json keeps it: one model for what is planned and for what is read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict
+
+from quicbed.base.models import Integer, Number, Part, unless_null
+
+
+class Background(Part):
+    """Traffic that was to compete with the measured one (`quicbed.config.model.Load`)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    percent: Number | None = None
+
+
+class Variant(Part):
+    """What was varied; null where the transport or the workload has no such thing."""
+
+    cipher: str | None = None
+    aead: str | None = None
+    header_protection: bool | None = None
+    group: str | None = None
+    signature: str | None = None
+    retry: bool | None = None
+    initial_size: Integer | None = None
+    rtt_ms: Number | None = None
+    mtu: Integer | None = None
+    receive_buffer: Integer | None = None
+    aes_hardware: bool | None = None
+    march: str | None = None
+    loss_percent: Number | None = None
+    offloads: str | None = None
+    background: Annotated[Background, BeforeValidator(unless_null)] = Background()
+    groups: list[str] | None = None
+    signatures: list[str] | None = None
+    """Of runs that time primitives: the algorithms."""
+
+    @property
+    def timed(self) -> list[str]:
+        """The algorithms whose primitives are timed."""
+        return [*(self.groups or ()), *(self.signatures or ())]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What was set, as in run.json: what was not varied is not there."""
+        return self.model_dump(exclude_unset=True)
+
+
+class CellVariant(Variant):
+    """The variant of a cell: all of its connections have these.
+
+    Where primitives are timed there are none, and only `groups` and `signatures` are set.
+    """
+
+    cipher: str = ""
+    aead: str = ""
+    group: str = ""
+    signature: str = ""
+    rtt_ms: Number = 0
+    loss_percent: Number = 0
+    offloads: Literal["off", "gso-gro", "default"] | None = None
+
+    def without(self, *names: str) -> CellVariant:
+        """Without what was varied of these names."""
+        return CellVariant.model_validate(self.model_dump(exclude_unset=True, exclude=set(names)))
