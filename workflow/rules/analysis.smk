@@ -47,6 +47,7 @@ for KIND in RESULTS:
             f"logs/runs-{KIND}.tsv"
         conda:
             "../envs/analysis.yaml"
+        threads: CORES
         resources:
             mem_mb=8000,
             runtime=60,
@@ -55,7 +56,7 @@ for KIND in RESULTS:
         message:
             "Collecting all runs into tables beside {output.table}"
         shell:
-            "python -m quicbed tables {params.raw:q} {output.table:q} > {log:q} 2>&1"
+            "python -m quicbed tables {params.raw:q} {output.table:q} --jobs {threads} > {log:q} 2>&1"
 
     rule:
         name:

@@ -161,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("tables", _tables, "write the tables of runs, connections, primitives and handshakes")
     command.add_argument("raw", type=Path)
     command.add_argument("output", type=Path)
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="archives at a time")
     command = add(
         "dissect", _dissect, "dissect stored captures again and compare what is stored; exit code 0 either way"
     )
@@ -356,7 +357,7 @@ def _measure(arguments: argparse.Namespace) -> None:
 def _tables(arguments: argparse.Namespace) -> None:
     from quicbed.store import details
 
-    details.write_tables(arguments.raw, arguments.output)
+    details.write_tables(arguments.raw, arguments.output, arguments.jobs)
 
 
 def _dissect(arguments: argparse.Namespace) -> None:

@@ -7,8 +7,10 @@ of the runs that succeeded, and name the run by its origin.
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,23 +204,47 @@ def _frame(rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> pl.Dat
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def write_tables(raw: Path, out: Path) -> pl.DataFrame:
+class _Part:
+    """What some places have for all tables."""
+
+    def __init__(self, places: Iterable[walk.Place]) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.campaigns = provenance.Found()
+        beside = Collected()
+        for place in places:
+            told = list(runs.read(place))
+            self.rows += [runs.values_of(origin, run) for origin, run in told]
+            self.campaigns.add(place)
+            beside.add(place, told)
+        self.beside = beside.details()
+
+
+def _of_archive(archive: tuple[Path, str]) -> _Part:
+    return _Part([walk.packed(*archive, WANTED, records=True)])
+
+
+def write_tables(raw: Path, out: Path, jobs: int = 1) -> pl.DataFrame:
     """Write the table of the runs below *raw* to the Parquet file *out*, and these tables beside it; returns the first.
 
-    Every archive is read once.
+    Every archive is read once, *jobs* at a time.
     """
-    rows: list[dict[str, Any]] = []
-    campaigns, beside = provenance.Found(), Collected()
-    for place in walk.walk(raw, WANTED, records=True):
-        told = list(runs.read(place))
-        rows += [runs.values_of(origin, run) for origin, run in told]
-        campaigns.add(place)
-        beside.add(place, told)
-    table = runs.tabled(rows, campaigns)
+    archives: list[tuple[Path, str]] = []
+    parts = [_Part(walk.walk(raw, WANTED, records=True, archives=archives))]
+    if (workers := min(jobs, len(archives))) > 1:
+        archives.sort(key=lambda one: (-one[0].lstat().st_size, one[1]))  # the large ones first
+        # not forked: polars has threads
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+            parts += pool.map(_of_archive, archives)
+    else:
+        parts += map(_of_archive, archives)
+    campaigns = provenance.Found()
+    for part in parts:
+        campaigns.merge(part.campaigns)
+    table = runs.tabled([values for part in parts for values in part.rows], campaigns)
     write_parquet(table, out)
-    found = beside.details()
-    tables = {name: getattr(found, name) for name in _ORDERS}
-    tables["unread"] = pl.DataFrame({"problem": found.problems}, schema=SCHEMAS["unread"])
+    tables = {name: pl.concat([getattr(part.beside, name) for part in parts]).sort(_ORDERS[name]) for name in _ORDERS}
+    problems = sorted(problem for part in parts for problem in part.beside.problems)
+    tables["unread"] = pl.DataFrame({"problem": problems}, schema=SCHEMAS["unread"])
     for name, frame in tables.items():
         write_parquet(frame, out.with_name(f"{name}.parquet"))
     return table

@@ -66,6 +66,10 @@ class Found:
         for path, content in place.records.items():
             _add(self._campaigns, place.prefix, path, content)
 
+    def merge(self, other: Found) -> None:
+        """The campaigns of other places."""
+        self._campaigns |= other._campaigns
+
     def sorted(self) -> list[Campaign]:
         """The campaigns in the order of their origins."""
         return [self._campaigns[origin] for origin in sorted(self._campaigns)]

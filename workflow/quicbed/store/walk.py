@@ -41,10 +41,18 @@ class Place:
     is_archive: bool = False
 
 
-def walk(root: Path, names: Container[str], *, experiment: str = "", records: bool = False) -> Iterator[Place]:
+def walk(
+    root: Path,
+    names: Container[str],
+    *,
+    experiment: str = "",
+    records: bool = False,
+    archives: list[tuple[Path, str]] | None = None,
+) -> Iterator[Place]:
     """The runs below *root*, of each the files with these *names*; with *records* those of campaigns too.
 
     *root* is ``raw``, one testbed's directory in it, where *experiment* may limit it to one, or ``raw/reference``.
+    Archives are named in *archives*, if that is given, with their origins, for somebody else to read (`packed`).
     Raises RunsError where there is no such directory.
     """
     if not (root / experiment).is_dir():
@@ -57,7 +65,11 @@ def walk(root: Path, names: Container[str], *, experiment: str = "", records: bo
             continue
         for name in files:
             if name.endswith(ARCHIVE_SUFFIX):
-                yield packed(path / name, origin_of(path / name, root), names, records=records)
+                archive = path / name, origin_of(path / name, root)
+                if archives is None:
+                    yield packed(*archive, names, records=records)
+                else:
+                    archives.append(archive)
         if records and CAMPAIGN_FILE in files:
             found = {PurePosixPath(origin_of(file, root)): content(file) for file in _records(path)}
             yield Place(origin, records=found)
