@@ -16,12 +16,13 @@ from clone import ROOT
 from fakeproject import EXPERIMENT, run, runs
 from faketestbed import FakeTestbed
 from quicbed.base.environment import STARTED
+from quicbed.base.statistics import Interval
 from quicbed.config.model import Contrast, Project
 from quicbed.measure import campaign, link, outlook, session
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
 from quicbed.measure.outlook import Outlook, Works
-from quicbed.plan.forecast import Pace, Span
+from quicbed.plan.forecast import FEWEST_PAIRS, Pace, Span
 from quicbed.store import record
 from quicbed.store.record import RunsError
 
@@ -114,6 +115,26 @@ def test_the_prediction_that_is_kept_knows_the_machine(project: Project, monkeyp
     monkeypatch.setenv(STARTED, "2")
     watched(project, whole=True).begin()
     assert kept.read_bytes() != first
+
+
+def test_where_the_noise_ends_an_experiment_it_is_known_first(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STARTED, "1")
+    monkeypatch.setattr(outlook, "AGAIN_S", 0.0)
+    kept: list[int] = []
+    blocks = project.raw / "local" / "test"
+    monkeypatch.setattr(outlook, "record", lambda *_: kept.append(len(list(blocks.glob("*/b*")))))
+
+    def intervals(*_: object) -> list[Interval]:
+        return [Interval(1.0, 0.5, 1.5, len(list(blocks.glob("*/b*"))) - 1)]  # a block is being measured
+
+    monkeypatch.setattr(Campaign, "intervals", intervals)
+    file = project.root / "config" / "experiments" / "test.yaml"
+    file.write_text(RANGE.replace("min_blocks: 2", "min_blocks: 6"), encoding="utf-8")
+    run(Project(project.root))
+    assert min(kept) == FEWEST_PAIRS + 1
+    assert max(kept) >= 6
 
 
 def test_runs_on_disk_tell_and_finished_ones_are_not_left(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -397,7 +397,9 @@ class Outlook:
             if needed is None:
                 needed = told if later.usual is None else round(noise * later.usual)
             everything += replace(later, needed=needed).span(self._pace, attempts)
-        return Forecast(own, everything)
+        forecast = Forecast(own, everything)
+        self._keep(forecast)
+        return forecast
 
     # ---- saying it -----------------------------------------------------------------------------------------------
 
@@ -405,8 +407,6 @@ class Outlook:
         """Say when all will be done, before anything is measured: roughly, on a machine that nothing is known of."""
         self._forecast = self.look()
         self._first = self._forecast.experiment
-        if self._known:
-            self._keep()
         if self._busy.share > self._project.config.gate.max_foreign_cpu:
             say(
                 f"other programs use {100 * self._busy.share:.0f} % of this machine: measuring takes longer beside them"
@@ -416,13 +416,15 @@ class Outlook:
 
     def warmed(self) -> None:
         """Proofs and first runs have told how fast this machine is; say when all will be done."""
+        self._known = True
         self._forecast, self._looked = self.look(), time.monotonic()
-        self._keep()
         self._say("warmed up")
 
-    def _keep(self) -> None:
-        if self._forecast.everything is not None:
-            record(self._project.root / "logs", self._forecast.everything)
+    def _keep(self, forecast: Forecast) -> None:
+        """Keep what is said first that knows how fast the machine is, and how noisy where that ends experiments."""
+        noisy = self._campaign.experiment.contrast is not None and self._needed[1] is None
+        if forecast.everything is not None and self._known and not noisy:
+            record(self._project.root / "logs", forecast.everything)
 
     def proving(self, number: int, of: int) -> None:
         """So many proofs of so many are next."""
