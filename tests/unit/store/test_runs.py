@@ -305,3 +305,12 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     pl.DataFrame({"status": ["ok"]}).write_parquet(file)
     with pytest.raises(RunsError, match=r"runs\.parquet: was written by another version"):
         runs.read_parquet(file, runs.SCHEMA)
+
+
+def test_spreadsheets_are_given_no_formulas(tmp_path: Path) -> None:
+    values = ["=HYPERLINK(1)", "+1", "-x", "@a", "\ty", "a = b", 'one, "two"\nthree', None]
+    frame = pl.DataFrame({"text": values, "number": [-1.5] * len(values), "other": ["b"] * len(values)})
+    runs.write_csv(frame, tmp_path / "table.csv")
+    found = pl.read_csv(tmp_path / "table.csv")
+    assert found["text"].to_list() == [*(f"'{value}" for value in values[:5]), *values[5:]]
+    assert found.drop("text").equals(frame.drop("text"))

@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from quicbed.base import durable
 from quicbed.base.statistics import paired_ratio
 from quicbed.store import runs
 
@@ -246,7 +245,7 @@ def write_figure_table(table: pl.DataFrame, name: str, directory: Path) -> list[
     """Write *table* as ``<name>.parquet`` and ``<name>.csv``."""
     parquet, csv = directory / f"{name}.parquet", directory / f"{name}.csv"
     runs.write_parquet(table, parquet)
-    durable.write_text(csv, table.write_csv(float_precision=6))
+    runs.write_csv(table, csv)
     return [parquet, csv]
 
 

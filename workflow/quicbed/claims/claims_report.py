@@ -21,7 +21,6 @@ from urllib.parse import quote
 import polars as pl
 
 from quicbed.analysis import comparison as analysis
-from quicbed.base import durable
 from quicbed.claims.papers import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated
 from quicbed.claims.verdicts import LEVEL, Basis, Outcome, Result, Verdict
 from quicbed.config.model import Project
@@ -338,7 +337,7 @@ def write_table(results: Sequence[Result], directory: Path, name: str = "claims"
     table = frame(results)
     parquet, csv = directory / f"{name}.parquet", directory / f"{name}.csv"
     runs.write_parquet(table, parquet)
-    durable.write_text(csv, table.write_csv(float_precision=6))
+    runs.write_csv(table, csv)
     return [parquet, csv]
 
 

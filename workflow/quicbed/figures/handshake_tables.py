@@ -261,7 +261,7 @@ def write(table: Printed, cells: pl.DataFrame, name: str, directory: Path) -> li
     files = {suffix: directory / f"{name}.{suffix}" for suffix in ("html", "tex", "csv", "parquet")}
     durable.write_text(files["html"], table.page())
     durable.write_text(files["tex"], table.latex())
-    durable.write_text(files["csv"], cells.write_csv(float_precision=6))
+    runs.write_csv(cells, files["csv"])
     runs.write_parquet(cells, files["parquet"])
     return list(files.values())
 
