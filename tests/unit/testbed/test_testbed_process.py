@@ -86,6 +86,7 @@ def test_a_process_that_was_reaped_as_this_one_was_interrupted_has_ended(
         patch.setattr(os, "wait4", interrupted)
         with pytest.raises(KeyboardInterrupt):
             process.wait(10)
+    process.terminate()  # what was waited for is ended first, as its number is not known to be free
     ended = process.wait(10)
     assert ended.returncode == -signal.SIGKILL
     process.kill()

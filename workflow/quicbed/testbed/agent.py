@@ -386,7 +386,8 @@ def _new_namespace(mark: str) -> Iterator[tuple[int, int]]:
         try:
             yield first, sleep.pid
         except BaseException:
-            signal.pidfd_send_signal(first, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(first, signal.SIGKILL)
             os.close(first)
             raise
     finally:

@@ -347,7 +347,9 @@ class LocalProcess(Process):
                 if number == signal.SIGKILL:
                     self._kill_all()
                 else:
-                    signal.pidfd_send_signal(self._pidfd, number)
+                    # as in `poll`, it may have been reaped though this is not known
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(self._pidfd, number)
 
     def terminate(self) -> None:
         self.signal(signal.SIGTERM)
