@@ -109,7 +109,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
             ["libraries", "did you mean `quiche`"],
         ),
         ("experiments/aead-goodput.yaml", "mode: throughput", "mode: trough", ["link.mode", "throughput"]),
-        ("experiments/aead-goodput.yaml", "min_blocks: 20", "min_blocks: 80", ["min_blocks 80 is more than"]),
+        ("experiments/aead-goodput.yaml", "min_blocks: 6", "min_blocks: 280", ["min_blocks 280 is more than"]),
         ("libraries/quinn.yaml", "  stock:\n", "  plain:\n", ["quinn.yaml", "`stock` is missing"]),
         ("libraries/quinn.yaml", "transport: quic", "transport: sctp", ["quinn.yaml: transport"]),
         ("testbeds/local.yaml", "kind: local", "kind: remote", ["local.yaml: kind"]),
@@ -147,7 +147,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
             "cipher: aes-256-gcm\n    retry: true",
             ["variants: `AES-256-GCM`: retry, slow and initial_size need workload.kind `handshake`"],
         ),
-        ("experiments/aead-goodput.yaml", "min_blocks: 20", "connections: 20", ["connections need workload.kind"]),
+        ("experiments/aead-goodput.yaml", "min_blocks: 6", "connections: 20", ["connections need workload.kind"]),
         (
             "experiments/aead-goodput.yaml",
             "cipher: aes-256-gcm",

@@ -15,6 +15,7 @@ import fakeproject
 from fakeproject import EXPERIMENT, behave, once, orders, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from killed import processes
+from quicbed.base.statistics import Interval
 from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import campaign, certificates, link
@@ -136,7 +137,7 @@ def test_an_endpoint_that_is_left_running_would_be_noticed(project: Project, tmp
     argv = [str(project.build / "quiche-stock" / "bin" / "server"), "--events", str(tmp_path / "events")]
     left = FakeTestbed().server.spawn(argv, stdout=tmp_path / "out", stderr=tmp_path / "err")
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not processes(f"{project.build}/") and time.monotonic() < deadline:
             time.sleep(0.01)
         assert processes(f"{project.build}/") == [left.pid]
@@ -584,6 +585,22 @@ def test_the_contrast_ends_the_experiment_when_it_is_precise(project: Project, m
         monkeypatch.setattr(events, "goodput_mbps", lambda _connection, f=function, c=count: f(next(c)))
         run(Project(project.root))
         assert len(orders(project)) == blocks
+
+
+def test_a_pair_that_is_precise_is_in_no_further_block(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time goes to the pairs that are undecided, with their baselines and A/A."""
+    text = EXPERIMENT.replace("blocks: 3", "blocks: 6, min_blocks: 3").replace(
+        "scales:", "contrast: {label: NOOP, half_width: 0.05}\nscales:"
+    )
+    (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    intervals = {("quiche", "quiche"): Interval(1.0, 0.99, 1.01, 3), ("quinn", "quinn"): Interval(1.0, 0.9, 1.1, 3)}
+    monkeypatch.setattr(campaign.Campaign, "intervals", lambda *_: intervals)
+    run(Project(project.root))
+    blocks: dict[int, set[str]] = {}
+    for one in runs(project):
+        blocks.setdefault(one["block"], set()).add(f"{one['client']['library']} {one['cell']['arm']}")
+    both = {f"{library} {arm}" for library in ("quiche", "quinn") for arm in ("main", "aa")}
+    assert blocks == {block: both if block < 3 else {"quinn main", "quinn aa"} for block in range(6)}
 
 
 def test_time_ends_an_experiment_that_is_not_precise_but_not_before_its_least_number_of_blocks(

@@ -126,8 +126,9 @@ def test_where_the_noise_ends_an_experiment_it_is_known_first(
     blocks = project.raw / "local" / "test"
     monkeypatch.setattr(outlook, "record", lambda *_: kept.append(len(list(blocks.glob("*/b*")))))
 
-    def intervals(*_: object) -> list[Interval]:
-        return [Interval(1.0, 0.5, 1.5, len(list(blocks.glob("*/b*"))) - 1)]  # a block is being measured
+    def intervals(of: Campaign, *_: object) -> dict[tuple[str, str], Interval]:
+        one = Interval(1.0, 0.5, 1.5, len(list(blocks.glob("*/b*"))) - 1)  # a block is being measured
+        return {cell.libraries: one for cell in of.cells}
 
     monkeypatch.setattr(Campaign, "intervals", intervals)
     file = project.root / "config" / "experiments" / "test.yaml"
@@ -207,19 +208,18 @@ def test_before_anything_is_measured_the_shipped_runs_tell_how_many_blocks_it_ta
 
     wanted(0.9)
     shipped = outlook.Shipped()
-    assert shipped.blocks(of, by_id, 2) is None
+    assert shipped.blocks(of, by_id, 2) == {}
     for entry in runs(project):
         for block in range(16):
             noise = 1.02 if block % 2 and entry["cell"]["label"] == "NOOP" else 1.0
             shipped.saw(record.made(entry | {"block": block, "metrics": {"goodput_mbps": 1000 * noise, "bytes": 1}}))
-    assert shipped.blocks(of, by_id, 2) == 2
+    assert shipped.blocks(of, by_id, 2) == dict.fromkeys(by_id, 2)
     wanted(0.002)
     half = shipped.blocks(of, by_id, 2)
     wanted(0.001)
     narrow = shipped.blocks(of, by_id, 2)
-    assert half is not None
-    assert narrow == pytest.approx(4 * half, rel=0.05)
-    assert half > 16
+    assert narrow == pytest.approx({cell: 4 * blocks for cell, blocks in half.items()}, rel=0.05)
+    assert min(half.values()) > 16
 
 
 def test_the_line_of_a_build_says_which_and_how_many_are_left(

@@ -94,7 +94,7 @@ class Replay:
                 least=campaign.least,
                 most=campaign.most,
                 max_s=campaign.max_s,
-                needed=None if campaign.contrast else campaign.most,
+                needed=None if campaign.contrast else dict.fromkeys(cells, campaign.most),
                 start_s=4.0,
             )
             for campaign, cells in zip(self.campaigns, works, strict=True)
@@ -106,7 +106,8 @@ class Replay:
             for block in range(campaign.most):
                 width = 2 * self.machine.spread / math.sqrt(block) if block else math.inf
                 if campaign.contrast:
-                    own.needed = blocks_needed([(block, width)], campaign.contrast, campaign.least)
+                    needed = blocks_needed(block, width, campaign.contrast, campaign.least)
+                    own.needed = None if needed is None else dict.fromkeys(cells, needed)
                     if block >= campaign.least and (
                         width <= campaign.contrast or spent >= (campaign.max_s or math.inf)
                     ):
@@ -130,8 +131,8 @@ class Replay:
         attempts = self.repeats.attempts(RETRIES)
         everything = Span.of(ANALYSIS_S)
         for one in left:
-            known = left[0].needed if one.needed is None else one.needed
-            everything += replace(one, needed=known).span(self.pace, attempts)
+            known = max((left[0].needed or {}).values(), default=one.least)
+            everything += replace(one, usual=dict.fromkeys(one.works, known)).span(self.pace, attempts)
         self.told.append((self.passed, everything))
 
 
@@ -267,10 +268,10 @@ def left(**changes: object) -> Left:
 
 def test_the_rule_that_ends_an_experiment_makes_a_range() -> None:
     assert left().span(Pace(), 1.0) == Span(150, 150, 550)
-    assert left(needed=30).span(Pace(), 1.0) == Span(250, 150, 550)
-    assert left(needed=90).span(Pace(), 1.0) == Span(550, 150, 550)
+    assert left(needed={"a": 30}).span(Pace(), 1.0) == Span(250, 150, 550)
+    assert left(needed={"a": 90}).span(Pace(), 1.0) == Span(550, 150, 550)
     # 50 s passed already; a block is begun as long as less than 300 s have
-    assert left(max_s=300, spent_s=50, needed=90).span(Pace(), 1.0) == Span(250, 150, 250)
+    assert left(max_s=300, spent_s=50, needed={"a": 90}).span(Pace(), 1.0) == Span(250, 150, 250)
     assert left(least=60).span(Pace(), 1.0) == Span(550, 550, 550)
     assert left(done={"a": 60}).span(Pace(), 1.0) == Span()
 
@@ -282,8 +283,17 @@ def test_proofs_and_cells_of_the_first_blocks_count() -> None:
 
 
 def test_how_many_blocks_an_interval_takes() -> None:
-    assert blocks_needed([(2, 0.01)], 0.05, 20) is None
-    assert blocks_needed([(10, 0.05)], 0.05, 20) == 20
-    assert blocks_needed([(10, 0.10), (10, 0.02)], 0.05, 20) == 40
-    assert blocks_needed([(30, 0.0501)], 0.05, 20) == 31
-    assert blocks_needed([(10, math.inf)], 0.05, 20) == 10**6
+    assert blocks_needed(2, 0.01, 0.05, 20) is None
+    assert blocks_needed(10, 0.05, 0.05, 20) == 20
+    assert blocks_needed(10, 0.10, 0.05, 20) == 40
+    assert blocks_needed(30, 0.0501, 0.05, 20) == 31
+    assert blocks_needed(10, math.inf, 0.05, 20) == 10**6
+
+
+def test_the_time_goes_to_cells_that_are_undecided() -> None:
+    two = left(
+        works={name: Work((name,), 9.0, 1.0) for name in "ab"}, done={"a": 20, "b": 20}, needed={"a": 20, "b": 50}
+    )
+    assert two.span(Pace(), 1.0) == Span(300, 0, 800)
+    # the last block is begun before 95 s have passed: ten of one cell, or five of both
+    assert replace(two, max_s=95).span(Pace(), 1.0) == Span(100, 0, 100)

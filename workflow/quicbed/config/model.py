@@ -901,7 +901,7 @@ class Scale(Model):
     min_blocks: int | None = Field(
         None,
         gt=1,
-        description="Blocks at least before the contrast may end the experiment; default: `blocks`.",
+        description="Blocks of all cells, before the contrast tells which go on; default: `blocks`.",
     )
     max_minutes: float | None = Field(
         None,
@@ -928,8 +928,9 @@ class Contrast(Model):
     half_width: float = Field(
         gt=0,
         lt=1,
-        description="The experiment ends when the 95 % interval of the paired ratio (of goodput or TTFB) of every "
-        "library is at most this far from it on either side, as a fraction of the ratio.",
+        description="After `min_blocks`, a pair of libraries is in further blocks only while the 95 % interval of its "
+        "paired ratio (of goodput or TTFB) is more than this from it on either side, as a fraction of the ratio; with "
+        "no pair left the experiment ends.",
     )
 
 

@@ -91,7 +91,7 @@ class PreparedLink:
         """Why a run cannot be sampled, or its samples cannot be sorted."""
         if self._perf_problem is _NOT_TRIED:
             self._perf_problem = perf.problem(self._testbed.client) or perf.problem(self._testbed.server)
-        libraries = dict.fromkeys((spec.cell.client.library, spec.cell.server.library))
+        libraries = dict.fromkeys(spec.cell.libraries)
         problems = (symbols.mapping_problem(self._project.root, library) for library in libraries)
         return self._perf_problem or next(filter(None, problems), None)
 

@@ -90,7 +90,7 @@ class Works:
         return self._work(
             spec.workload.kind,
             extra,
-            (cell.client.library, cell.server.library),
+            cell.libraries,
             cell.variant,
             (link.mode, link.mtu, link.rate_mbit),
             spec.bytes,
@@ -220,20 +220,22 @@ class Shipped:
         key = (run.experiment, run.client.library, run.server.library, run.cell.label)
         self._values.setdefault(key, {})[run.block] = value
 
-    def blocks(self, campaign: Campaign, by_id: Mapping[str, Cell], least: int) -> int | None:
-        """Blocks until the contrast of a campaign is narrow enough; None where that was not shipped."""
+    def blocks(self, campaign: Campaign, by_id: Mapping[str, Cell], least: int) -> dict[str, int]:
+        """Blocks until the contrast of a campaign is narrow enough, by cell, as far as that was shipped."""
         contrast = campaign.experiment.contrast
         if contrast is None:
-            return None
-        found = []
+            return {}
+        found = {}
         for cell in by_id.values():
             baseline = by_id.get(cell.baseline or "")
             if cell.label == contrast.label and cell.arm == "main" and baseline is not None:
-                libraries = (campaign.name, cell.client.library, cell.server.library)
+                libraries = (campaign.name, *cell.libraries)
                 own, other = (self._values.get((*libraries, one.label), {}) for one in (cell, baseline))
                 interval = paired_ratio(own.items(), other.items())
-                found.append((interval.n, interval.half_width))
-        return blocks_needed(found, contrast.half_width, least) if found else None
+                blocks = blocks_needed(interval.n, interval.half_width, contrast.half_width, least)
+                if blocks is not None:
+                    found[cell.libraries] = blocks
+        return {cell.id: found[cell.libraries] for cell in by_id.values() if cell.libraries in found}
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ class Outlook:
         self._works = Works(driver.project)
         self._whole = STARTED in os.environ if whole is None else whole
         self._later: list[Left] = []
-        self._needed: tuple[int, int | None] = (-1, None)
+        self._needed: tuple[int, dict[str, int] | None] = (-1, None)
         gate = self._project.config.gate
         self._busy = busy() if self._project.testbed.kind == "local" else Busy(0.0, 1.0)
         self._repeats = Repeats(AGAIN_BUSY if self._busy.share > gate.max_foreign_cpu else AGAIN)
@@ -323,21 +325,14 @@ class Outlook:
             for cell in order:
                 if cell in by_id and campaign.settled(finished.get(cell, [])):
                     done[cell] += 1
-        scale, contrast = campaign.scale, campaign.experiment.contrast
+        scale = campaign.scale
         least = min(scale.min_blocks or scale.blocks, scale.blocks)
         once = []
         if not campaign.warm:
             once += [self._works.proof(campaign, cell) for cell in self._unproven(campaign, active)]
             warm_up = (cell for cell in active if cell.baseline is None and cell.arm not in (CAPTURED, PRIMITIVES))
             once += [self._works.planned(campaign, cell) for cell in warm_up]
-        if contrast is None:
-            needed: int | None = scale.blocks
-        elif current:
-            needed = self._blocks_needed(by_id, least)
-        else:
-            needed = blocks_needed(
-                ((one.n, one.half_width) for one in campaign.intervals(by_id)), contrast.half_width, least
-            )
+        needed = self._blocks_needed(by_id, least) if current else _needed(campaign, by_id, least)
         return Left(
             {cell.id: self._works.planned(campaign, cell) for cell in active},
             done,
@@ -353,12 +348,11 @@ class Outlook:
             start_s=0.0 if current else START_S,
         )
 
-    def _blocks_needed(self, by_id: Mapping[str, Cell], least: int) -> int | None:
+    def _blocks_needed(self, by_id: Mapping[str, Cell], least: int) -> dict[str, int] | None:
         """Of the experiment being measured; its intervals take time, and change with a block only."""
-        contrast, block = self._campaign.experiment.contrast, max(self._campaign.blocks(), default=0)
-        if contrast is not None and self._needed[0] != block:
-            intervals = ((one.n, one.half_width) for one in self._campaign.intervals(by_id))
-            self._needed = block, blocks_needed(intervals, contrast.half_width, least)
+        block = max(self._campaign.blocks(), default=0)
+        if self._needed[0] != block:
+            self._needed = block, _needed(self._campaign, by_id, least)
         return self._needed[1]
 
     def _unproven(self, campaign: Campaign, cells: Sequence[Cell]) -> list[Cell]:
@@ -391,12 +385,13 @@ class Outlook:
         everything = own + Span.of(self._analysis_s([left, *self._later]))
         # how noisy this machine is, the experiment being measured tells
         told = left.needed if self._campaign.experiment.contrast else None
-        noise = told / left.usual if told and left.usual else 1.0
+        known = {cell: blocks for cell, blocks in (told or {}).items() if cell in left.usual}
+        noise = sum(known.values()) / sum(left.usual[cell] for cell in known) if known else 1.0
         for later in self._later:
-            needed = later.needed
-            if needed is None:
-                needed = told if later.usual is None else round(noise * later.usual)
-            everything += replace(later, needed=needed).span(self._pace, attempts)
+            usual = {cell: round(noise * blocks) for cell, blocks in later.usual.items()}
+            if not usual and told:
+                usual = dict.fromkeys(later.works, round(sum(told.values()) / len(told)))
+            everything += replace(later, usual=usual).span(self._pace, attempts)
         forecast = Forecast(own, everything)
         self._keep(forecast)
         return forecast
@@ -463,6 +458,20 @@ class Outlook:
         everything = self._forecast.everything
         later = f"; everything {_when(everything)}" if everything else ""
         say(f"{self._campaign.name}: {where}: done {_when(self._forecast.experiment)}{later}")
+
+
+def _needed(campaign: Campaign, by_id: Mapping[str, Cell], least: int) -> dict[str, int] | None:
+    """By cell, blocks that a campaign is expected to take; None as long as its contrast does not tell."""
+    contrast = campaign.experiment.contrast
+    if contrast is None:
+        return dict.fromkeys(by_id, campaign.scale.blocks)
+    found = {
+        pair: blocks_needed(one.n, one.half_width, contrast.half_width, least)
+        for pair, one in campaign.intervals(by_id).items()
+    }
+    if not all(found.values()):
+        return None
+    return {cell.id: found.get(cell.libraries) or least for cell in by_id.values()}
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,11 @@ class Cell:
     slow: bool
     unsupported: str | None
 
+    @property
+    def libraries(self) -> tuple[str, str]:
+        """Of its client and its server."""
+        return self.client.library, self.server.library
+
     def as_dict(self) -> dict[str, Any]:
         """The `cell` object of run.json."""
         return {

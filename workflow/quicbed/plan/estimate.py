@@ -157,7 +157,7 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     pings_s = pings.count * pings.interval_ms / 1000 if experiment.ping else 0.0
 
     def run_s(cell: Cell) -> float:
-        libraries = (cell.client.library, cell.server.library)
+        libraries = cell.libraries
         transfer = transfer_s(project, libraries, cell.variant, cell.bytes or 0, experiment.link.rate_mbit)
         size = min(transfer + RUN_SECONDS, scale.timeout_s)
         return size + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)

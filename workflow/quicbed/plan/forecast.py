@@ -168,10 +168,10 @@ class Left:
     least: int = 1
     """Blocks at least, before the experiment may end."""
     most: int = 1
-    needed: int | None = None
-    """Blocks that the contrast is expected to take, from what was measured here; None: not known yet."""
-    usual: int | None = None
-    """The same from measurements elsewhere."""
+    needed: Mapping[str, int] | None = None
+    """By cell, blocks that its contrast is expected to take, from what was measured here; None: not known yet."""
+    usual: Mapping[str, int] = field(default_factory=dict)
+    """The same from measurements elsewhere, as far as they tell."""
     max_s: float | None = None
     spent_s: float = 0.0
     start_s: float = 0.0
@@ -182,29 +182,35 @@ class Left:
         each = {cell: pace.seconds(work) * attempts for cell, work in self.works.items()}
         before = self.start_s + sum(map(pace.seconds, self.once))
 
-        def blocks_s(blocks: int, cells: Iterable[str]) -> float:
-            missing = ((c, min(blocks, self.limits.get(c, blocks)) - self.done.get(c, 0)) for c in cells)
-            return sum(each[cell] * count for cell, count in missing if count > 0)
+        def blocks_s(blocks: int, cells: Iterable[str], needed: Mapping[str, int]) -> float:
+            def missing(cell: str) -> int:
+                enough = max(needed.get(cell, self.most), self.least)
+                return max(min(blocks, enough, self.limits.get(cell, blocks)) - self.done.get(cell, 0), 0)
+
+            return sum(each[cell] * missing(cell) for cell in cells)
 
         timed = [cell for cell in each if cell not in self.besides]
-        # the last block that is begun in time
-        last = self.least
-        while last < self.most and (self.max_s is None or self.spent_s + blocks_s(last, timed) < self.max_s):
-            last += 1
-        expected = min(max(self.needed or self.usual or self.least, self.least), last)
-        return Span(*(before + blocks_s(blocks, each) for blocks in (expected, self.least, last)))
+
+        def last(needed: Mapping[str, int]) -> int:
+            """The last block that is begun in time."""
+            block, most = self.least, min(self.most, max((needed.get(cell, self.most) for cell in each), default=0))
+            while block < most and (self.max_s is None or self.spent_s + blocks_s(block, timed, needed) < self.max_s):
+                block += 1
+            return block
+
+        expected = dict.fromkeys(each, self.least) | dict(self.usual) if self.needed is None else self.needed
+        unlimited: dict[str, int] = {}
+        found = ((expected, last(expected)), (unlimited, self.least), (unlimited, last(unlimited)))
+        return Span(*(before + blocks_s(blocks, each, needed) for needed, blocks in found))
 
 
-def blocks_needed(intervals: Iterable[tuple[int, float]], wanted: float, least: int) -> int | None:
-    """Blocks until every interval is narrow enough; None if that cannot be told yet.
+def blocks_needed(blocks: int, half_width: float, wanted: float, least: int) -> int | None:
+    """Blocks until an interval is narrow enough; None if that cannot be told yet.
 
-    *intervals* are pairs of blocks so far and half width, *wanted* is the half width that ends the experiment. The
-    width falls with the root of the number of blocks.
+    It has *half_width* after *blocks*; *wanted* is the half width that ends the experiment. The width falls with the
+    root of the number of blocks.
     """
-    needed = least
-    for blocks, half_width in intervals:
-        if blocks < FEWEST_PAIRS:
-            return None
-        more = blocks + 1 if half_width > wanted else 0
-        needed = max(needed, more, round(min(blocks * (half_width / wanted) ** 2, 1e6)))
-    return needed
+    if blocks < FEWEST_PAIRS:
+        return None
+    more = blocks + 1 if half_width > wanted else 0
+    return max(least, more, round(min(blocks * (half_width / wanted) ** 2, 1e6)))
