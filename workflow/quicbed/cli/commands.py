@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from quicbed import __version__
 from quicbed.base.environment import OVERRIDES, STARTED, find_toolchains
 from quicbed.config.model import ConfigError, Project
 from quicbed.importers import FORMATS, imported
+from quicbed.store.record import STATUSES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -77,7 +79,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         ("quicbed.config.algorithms", "AlgorithmError"),
         ("quicbed.measure.certificates", "CertificateError"),
         ("quicbed.testbed.base", "TestbedError"),
-        ("quicbed.store.runs", "RunsError"),
+        ("quicbed.store.record", "RunsError"),
         ("quicbed.report.notebooks", "NotebookError"),
         ("quicbed.wire.handshake", "HandshakeError"),
         ("quicbed.wire.tshark", "TsharkError"),
@@ -106,6 +108,7 @@ def configured(prog: str, description: str | None) -> argparse.ArgumentParser:
 
 def _parser() -> argparse.ArgumentParser:
     parser = configured("quicbed", __doc__)
+    parser.add_argument("--version", action="version", version=f"quicbed {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> argparse.ArgumentParser:
@@ -121,7 +124,17 @@ def _parser() -> argparse.ArgumentParser:
         text = "tables of published results to show beside ours, as `import` wrote them: <format>/ (default: none)"
         command.add_argument("--published", type=Path, nargs="*", default=[], metavar="DIR", help=text)
 
-    add("plan", _plan, "what would be built and measured, with estimates of time, disk and traffic")
+    command = add("plan", _plan, "what would be built and measured, with estimates of time, disk and traffic")
+    command.add_argument("experiment", nargs="*", help="default: those of the configuration")
+    command = add("list", _list, "list libraries, variants, experiments, claims or runs")
+    command.add_argument("kind", choices=("libraries", "variants", "experiments", "claims", "runs"))
+    command.add_argument("--experiment", help="variants, claims and runs of this experiment only")
+    command.add_argument("--status", choices=(*STATUSES, "unreadable"), help="runs with this status only")
+    raw_text = "directory of runs (default: what was measured here, else the reference data)"
+    command.add_argument("--raw", type=Path, metavar="DIR", help=raw_text)
+    command = add("show", _show, "print a run: cell, metrics, evidence, what disturbed it, and its events by time")
+    command.add_argument("name", metavar="RUN", help="a run's directory, or its name in tables, pages and `list runs`")
+    command.add_argument("--all", action="store_true", help="the times of all connections")
     add("doctor", _doctor, "check tools, permissions and kernel features of the testbed")
     add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path)
     command = add("build", _build, "build one flavour of a library")
@@ -234,13 +247,17 @@ def _jobs(text: str) -> int:
 
 def project_of(arguments: argparse.Namespace) -> Project:
     """The project with what the command line overrides."""
+    return Project(ROOT, _overrides(arguments))
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     try:
         overrides: Any = json.loads(arguments.config)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"--config: not valid JSON: {error}") from None
     if not isinstance(overrides, dict):
         raise ConfigError("--config: must be a JSON object of keys and values")
-    return Project(ROOT, overrides)
+    return overrides
 
 
 def _log(arguments: argparse.Namespace, name: str) -> Path:
@@ -253,10 +270,32 @@ def _plan(arguments: argparse.Namespace) -> None:
     from quicbed.measure import agenda, profile
 
     project = project_of(arguments)
+    if arguments.experiment:
+        chosen = _overrides(arguments) | {"experiments": arguments.experiment}
+        project = Project(ROOT, chosen)
     # what is read when all has been measured is checked before
     claims.stated(project)
     profile.check(project.root)
     print(agenda.describe(project))
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    from quicbed.cli import listing
+    from quicbed.report import notebooks
+
+    project = project_of(arguments)
+    raw = arguments.raw or notebooks.place(ROOT, project.config).raw
+    wanted = listing.Wanted(raw, arguments.experiment, arguments.status)
+    print(listing.text(project, arguments.kind, wanted))
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    from quicbed.cli import show
+
+    raw, shipped = project_of(arguments).raw, ROOT / "raw" / "reference"
+    places = [raw] if raw in shipped.parents else [raw, shipped]
+    origin, files = show.find(arguments.name, places)
+    print(show.text(origin, files, every=arguments.all))
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
