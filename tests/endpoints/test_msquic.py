@@ -16,7 +16,6 @@ import pytest
 from clone import ROOT
 from quicbed.config import algorithms
 from quicbed.config.model import Project
-from quicbed.plan.cells import unsupported_reason
 from quicbed.wire.proof import check, examine
 from relayed import Claim, Relay
 from wirefixtures import SERVER, pcap
@@ -224,11 +223,18 @@ def test_datagrams_above_its_largest_are_refused(serve: Serve) -> None:
     assert log[-2]["reason"] == "MsQuic sends no datagrams above 1472 bytes (`CXPLAT_MAX_MTU`)"
 
 
-def test_a_larger_mtu_is_unsupported_with_its_reason() -> None:
-    variant = PROJECT.experiments["mtu"].variants[0].model_copy(update={"mtu": 3000})
-    reason = unsupported_reason("MsQuic", PROJECT.libraries["msquic"], variant, "any")
-    assert reason is not None
-    assert "CXPLAT_MAX_MTU" in reason
+@pytest.mark.parametrize("aead", ["standard", "noop"])
+@pytest.mark.parametrize(("payload", "least"), [(1472, 1400), (2972, 2600), (8972, 2972)])
+def test_flavour_jumbo_fills_larger_datagrams(serve: Serve, payload: int, least: int, aead: str) -> None:
+    options = ("--udp-payload", str(payload), "--aead", aead, "--gso", "off")
+    server = serve(*options, flavour="jumbo")
+    code, log = server.download(*options, "--bytes", "400000000")
+    assert code == 0
+    (sent,) = server.stop()
+    # path-MTU discovery gets there in steps of 80 bytes, each of which waits for an acknowledgement
+    assert least < 400_000_000 / sent["packets_sent"] < payload
+    refused, log = server.download("--udp-payload", "8973")
+    assert (refused, log[-2]["reason"]) == (127, "MsQuic sends no datagrams above 8972 bytes (`CXPLAT_MAX_MTU`)")
 
 
 def test_windows_are_powers_of_two(serve: Serve) -> None:

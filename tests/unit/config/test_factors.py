@@ -224,7 +224,20 @@ def test_what_a_library_cannot_do_has_a_reason(library: str, factors: dict[str, 
 
 
 def test_without_packet_protection_there_is_no_need_of_another_build() -> None:
-    assert flavour_of(variant(aead="noenc", header_protection=False), "quic") == "stock"
+    libraries = Project(ROOT).libraries
+    assert flavour_of(variant(aead="noenc", header_protection=False), libraries["quiche"]) == "stock"
+
+
+def test_variants_that_vary_the_mtu_are_all_measured_on_the_build_for_larger_ones() -> None:
+    libraries = Project(ROOT).libraries
+    for factors in ({"mtu": 1500}, {"mtu": 9000}, {"mtu": 1500, "aead": "noop", "header_protection": False}):
+        assert flavour_of(variant(**factors), libraries["msquic"]) == "jumbo"
+        assert flavour_of(variant(**factors), libraries["quinn"]) == ("noop" if "aead" in factors else "stock")
+    assert flavour_of(variant(), libraries["msquic"]) == "stock"
+    named = variant(mtu=3000, flavour="stock")
+    reason = unsupported_reason("MsQuic", libraries["msquic"], named, "any")
+    assert reason is not None
+    assert "CXPLAT_MAX_MTU" in reason
 
 
 def test_a_slow_library_limits_the_download_of_all_its_pairs() -> None:

@@ -32,6 +32,7 @@ fn build() -> Result<(), Box<dyn Error>> {
     let msquic = directory(MSQUIC_VARIABLE, "the MsQuic that is linked")?;
     let quictls = directory(QUICTLS_VARIABLE, "the quictls that MsQuic uses")?;
     println!("cargo:rustc-env=MSQUIC_VERSION={}", version(&msquic)?);
+    println!("cargo:rustc-env=MSQUIC_MAX_MTU={}", max_mtu(&msquic)?);
     #[cfg(feature = "noop")]
     compile_noop(&quictls);
     for (directory, libraries) in [
@@ -80,6 +81,17 @@ fn version(msquic: &Path) -> Result<String, Box<dyn Error>> {
         3 => Ok(parts.join(".")),
         _ => Err(format!("{}: tells no version", file.display()).into()),
     }
+}
+
+/// `CXPLAT_MAX_MTU`, which differs by flavour.
+fn max_mtu(msquic: &Path) -> Result<u16, Box<dyn Error>> {
+    let file = msquic.join("include/quic_datapath.h");
+    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let told = text
+        .lines()
+        .find_map(|line| line.strip_prefix("#define CXPLAT_MAX_MTU "));
+    let told = told.ok_or_else(|| format!("{}: tells no CXPLAT_MAX_MTU", file.display()))?;
+    Ok(told.trim().parse()?)
 }
 
 /// Compiles the ciphers that do not encrypt.

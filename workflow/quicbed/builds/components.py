@@ -280,8 +280,8 @@ def _build_quictls(place: Place) -> None:
 def _build_msquic(place: Place) -> None:
     tree = place.work / "msquic"
     shutil.copytree(place.source, tree, symlinks=True, ignore=shutil.ignore_patterns("quictls"))
-    if place.name == "msquic-noop":
-        patch = place.project.root.absolute() / kit.PATCHES / "msquic" / "noop.patch"
+    for file in COMPONENTS[place.name].files:
+        patch = place.project.root.absolute() / file
         place.run("patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={patch}", cwd=tree)
     tls = place.work / "tls"
     tls.mkdir()
@@ -294,6 +294,7 @@ def _build_msquic(place: Place) -> None:
     shutil.copytree(tree / "src" / "inc", place.out / "include")
 
 
+MSQUIC_NOOP = kit.PATCHES / "msquic" / "noop.patch"
 _CORE = (PQ / "pq.c", PQ / "pq.h", PQ / "algorithms.h")
 
 COMPONENTS = {
@@ -333,7 +334,15 @@ COMPONENTS = {
         "msquic",
         _build_msquic,
         [MSQUIC_OPTIONS, MSQUIC_TLS],
-        files=(kit.PATCHES / "msquic",),
+        files=(MSQUIC_NOOP,),
+        needs=("quictls",),
+        variables=("QUICBED_MSQUIC",),
+    ),
+    "msquic-jumbo": Component(
+        "msquic",
+        _build_msquic,
+        [MSQUIC_OPTIONS, MSQUIC_TLS],
+        files=(MSQUIC_NOOP, kit.PATCHES / "msquic" / "mtu.patch"),
         needs=("quictls",),
         variables=("QUICBED_MSQUIC",),
     ),

@@ -316,7 +316,9 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
     """What a library cannot do, and why."""
     supports = library.supports
     found: list[tuple[str, str]] = []
-    for flavour in sorted({name for other in project.libraries.values() for name in other.flavours}):
+    for flavour in sorted(
+        {name for other in project.libraries.values() for name, one in other.flavours.items() if not one.jumbo}
+    ):
         if flavour not in library.flavours:
             # an external endpoint has `stock` only, as docs/external-endpoints.md tells
             found.append((f"flavour `{flavour}`", library.no_flavour.get(flavour, "is not described for this library")))
@@ -334,7 +336,9 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
         limit = supports.udp_payload_max
         if limit is not None:
             why = limit if isinstance(limit, str) else f"sends datagrams of at most {limit} bytes"
-            found.append(("datagrams that fill larger MTUs", why))
+            jumbo = [name for name, flavour in library.flavours.items() if flavour.jumbo]
+            where = f", but in flavour {'/'.join(f'`{name}`' for name in jumbo)}" if jumbo else ""
+            found.append((f"datagrams that fill larger MTUs{where}", why))
         if not supports.gso:
             found.append(("UDP GSO", "it sends every datagram by itself, see above"))
         if not supports.gro:

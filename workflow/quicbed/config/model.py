@@ -31,7 +31,15 @@ from quicbed.config import algorithms
 Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
 Aead = Literal["standard", "noop", "noenc"]
 Component = Literal[
-    "boringssl", "boringssl-pq", "liboqs", "msquic", "msquic-noop", "openssl", "openssl-provider", "quictls"
+    "boringssl",
+    "boringssl-pq",
+    "liboqs",
+    "msquic",
+    "msquic-jumbo",
+    "msquic-noop",
+    "openssl",
+    "openssl-provider",
+    "quictls",
 ]
 Offloads = Literal["off", "gso-gro", "default"]
 March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
@@ -550,6 +558,10 @@ class Flavour(Model):
         default_factory=dict,
         description="Groups and signature algorithms that this flavour cannot do although `algorithms` is `all`: name "
         "and reason.",
+    )
+    jumbo: bool = Field(
+        False,
+        description="Built for larger MTUs than the library as it comes: what varies the MTU is measured on it.",
     )
     estimate: Estimate = Field(description="Time and disk of the build.")
 

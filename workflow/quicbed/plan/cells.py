@@ -27,12 +27,16 @@ UDP_OVERHEAD = 28
 DEFAULT_MTU = 1500
 
 
-def flavour_of(variant: Variant, transport: str) -> str:
+def flavour_of(variant: Variant, library: Library) -> str:
     """The flavour that a variant is measured on."""
     if variant.flavour is not None:
         return variant.flavour
+    # all MTUs on one build, as they are compared
+    jumbo = next((name for name, flavour in library.flavours.items() if flavour.jumbo), None)
+    if variant.mtu is not None and jumbo is not None:
+        return jumbo
     # without packet protection there is no header protection either, which takes no other build
-    unprotected = transport == "quic" and not variant.header_protection and variant.aead != "noenc"
+    unprotected = library.transport == "quic" and not variant.header_protection and variant.aead != "noenc"
     return "noop" if variant.aead == "noop" or unprotected else "stock"
 
 
@@ -42,7 +46,7 @@ def build_of(project: Project, name: str, variant: Variant, role: Side) -> str:
     compiled = march.unsupported_reason(library) is None
     level = variant.march or (settings.march if compiled else None)
     host = role if compiled and settings.where == "hosts" else None
-    return march.named(flavour_of(variant, library.transport), level, host)
+    return march.named(flavour_of(variant, library), level, host)
 
 
 def congestion_control_of(library: Library, asked: str) -> str:
@@ -69,7 +73,7 @@ def noenc_reason(library: Library) -> str:
 def unsupported_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
     """Why a library cannot do a variant according to its description, or None if it can."""
     supports = library.supports
-    flavour = flavour_of(variant, library.transport)
+    flavour = flavour_of(variant, library)
     if flavour not in library.flavours:
         reason = library.no_flavour.get(flavour)
         return f"{title}: {reason}" if reason else f"{title} has no flavour {flavour}"
@@ -97,7 +101,8 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title}: {supports.aes_hardware_off}"
     if variant.march is not None and (reason := march.unsupported_reason(library)) is not None:
         return f"{title}: {reason}"
-    return _datagram_reason(title, supports.udp_payload_max, variant.mtu)
+    limit = None if library.flavours[flavour].jumbo else supports.udp_payload_max
+    return _datagram_reason(title, limit, variant.mtu)
 
 
 def _datagram_reason(title: str, limit: int | str | None, mtu: int | None) -> str | None:

@@ -57,7 +57,10 @@ const IPV4_UDP_HEADERS: usize = 28;
 
 /// Least and most that MsQuic takes as an MTU: `QUIC_DPLPMTUD_MIN_MTU` and `CXPLAT_MAX_MTU`.
 const MIN_MTU: usize = 1_248;
-const MAX_MTU: usize = 1_500;
+const MAX_MTU: usize = match usize::from_str_radix(env!("MSQUIC_MAX_MTU"), 10) {
+    Ok(found) => found,
+    Err(_) => panic!("no number"),
+};
 
 pub fn description() -> Description {
     let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, cfg!(feature = "noop"));
