@@ -162,11 +162,12 @@ def test_a_build_can_do_what_its_configuration_says(
         # What a build can do may still be of no use to an experiment.
         assert said[name] or not configured or flavour != "pq"
     assert set(supports.congestion_controls) <= set(said["congestion_controls"])
-    noop = {"noop"} if flavour == "noop" and supports.noop else set()
+    unprotected = flavour == "noop" or described.flavours[flavour].jumbo
+    noop = {"noop"} if unprotected and supports.noop else set()
     assert set(said["aead"]) == {"standard"} | noop | ({"noenc"} if supports.noenc else set())
     assert said["library"] == library
     if PROJECT.libraries[library].transport == "quic":
-        off = flavour == "noop" and supports.header_protection_off
+        off = unprotected and supports.header_protection_off
         assert set(said["header_protection"]) == ({"on", "off"} if off else {"on"})
         assert (said["gso"], said["gro"]) == (supports.gso, supports.gro)
 

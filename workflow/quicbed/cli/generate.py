@@ -337,7 +337,7 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
         if limit is not None:
             why = limit if isinstance(limit, str) else f"sends datagrams of at most {limit} bytes"
             jumbo = [name for name, flavour in library.flavours.items() if flavour.jumbo]
-            where = f", but in flavour {'/'.join(f'`{name}`' for name in jumbo)}" if jumbo else ""
+            where = f", except in flavour {'/'.join(f'`{name}`' for name in jumbo)}" if jumbo else ""
             found.append((f"datagrams that fill larger MTUs{where}", why))
         if not supports.gso:
             found.append(("UDP GSO", "it sends every datagram by itself, see above"))
