@@ -647,6 +647,58 @@ def test_a_part_that_is_missing_is_named_beside_the_verdict() -> None:
     assert result.reason == "left out: LSQUIC is not configured; it can take part as an external endpoint"
 
 
+# ---- external programs, whose goodput has their start in it ----------------------------------------------------------
+
+
+def with_external(noop: float, **ours: float) -> Tables:
+    """Goodputs of NOOP over AES of LSQUIC, an external endpoint, and of libraries of ours."""
+    rows = make_rows(goodputs(noop, library="lsquic"), client_external=True, server_external=True)
+    return tables(rows, *(make_rows(goodputs(ratio, library=name)) for name, ratio in ours.items()))
+
+
+def test_goodput_of_external_programs_is_in_no_verdict_on_others() -> None:
+    result = evaluate_one(with_external(0.9, quiche=1.2), libraries=["lsquic", "quiche"])
+    assert (result.verdict, [one.library for one in result.measured]) == ("holds", ["quiche"])
+    reason = "left out: LSQUIC: goodput has the start of its external program in it, that of the others has not"
+    assert result.reason == reason
+    assert not result.external
+    assert result.beyond == []
+
+
+def test_a_verdict_on_external_programs_alone_says_so() -> None:
+    result = evaluate_one(with_external(1.2), libraries=["lsquic"])
+    assert result.verdict == "holds"
+    assert "the start of external programs included" in result.conditions
+
+
+def test_goodput_of_an_external_program_is_not_divided_by_another() -> None:
+    compare = [{"of": [{"label": "NOOP", "library": "quiche"}], "over": [{"label": "NOOP", "library": "lsquic"}]}]
+    result = evaluate_one(with_external(1.2, quiche=1.2), compare=compare)
+    assert result.verdict == "not applicable"
+    assert result.reason.startswith("goodput of an external client has the start of its program in it")
+
+
+def test_a_spread_over_pairs_is_one_of_clients_of_one_kind() -> None:
+    values = {("quiche", "NOOP"): around(1000), ("quinn", "NOOP"): around(2000), ("quinn>quiche", "NOOP"): around(1500)}
+    rows = make_rows({("lsquic>quiche", "NOOP"): around(100)}, client_external=True)
+    compare = [{"spread": {"label": "NOOP"}}]
+    (outcome,) = evaluate_one(
+        tables(make_rows(values), rows), libraries=["lsquic", "quiche", "quinn"], compare=compare
+    ).outcomes
+    assert outcome.value == pytest.approx(2, rel=0.05)
+    assert "3 of 9 pairs" in outcome.text
+
+
+def test_times_to_first_byte_are_taken_from_captures_and_go_together() -> None:
+    times = {("quiche", "NOOP"): around(1.0), ("quiche", "AES-128-GCM"): around(1.5)}
+    external = {("lsquic", label): series for (_, label), series in times.items()}
+    found = tables(make_rows(times, "ttfb_ms"), make_rows(external, "ttfb_ms", client_external=True))
+    reads = {"experiment": "aead-goodput", "metric": "ttfb_ms"}
+    predicate = {"kind": "at-most", "value": 1}
+    result = evaluate_one(found, libraries=["quiche", "lsquic"], reads=reads, predicate=predicate)
+    assert [one.library for one in result.measured] == ["quiche", "lsquic"]
+
+
 HARDWARE = {"hardware": "hosts with 10 Gbit/s"}
 ABSOLUTE = {"compare": [VALUE], "predicate": {"kind": "equal", "value": 4782, "tolerance": 0.1}}
 
@@ -923,8 +975,14 @@ def test_a_command_measures_the_libraries_of_a_claim_alone() -> None:
     ("name", "libraries", "why"),
     [
         # one of the two libraries that are compared is not ours
-        ("quic-on-the-highway/fig3-lsquic-quiche", "", "LSQUIC as an external endpoint"),
-        ("quic-on-the-highway/fig3-range", "", "mvfst, picoquic, LSQUIC as external endpoints"),
+        ("quantum-of-quic/fig5-frames-lsquic", "", "LSQUIC as an external endpoint"),
+        # which could not take part where a cell is one of its buffers
+        (
+            "quic-on-the-highway/fig3-lsquic-quiche",
+            "",
+            "no programs of LSQUIC, and an external endpoint is not told the size of its buffers",
+        ),
+        ("quic-on-the-highway/fig3-range", "", "no programs of mvfst, picoquic, LSQUIC, and an external endpoint"),
         ("quic-on-the-highway/fig3-tcp", "aioquic,quic-go,quiche,tcp-tls", ""),
         ("quic-on-the-highway/fig9-native", "quiche", ""),
         ("quic-on-the-highway/fig9-native-hosts", "", "experiment `hardware-native`"),

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import polars as pl
 
 from quicbed.analysis import comparison as analysis
-from quicbed.claims.papers import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated
+from quicbed.claims.papers import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated, untold
 from quicbed.claims.verdicts import LEVEL, Basis, Outcome, Result, Verdict
 from quicbed.config.model import Project
 from quicbed.plan.cells import cells_of
@@ -77,7 +77,10 @@ class Commands:
         _, lacking = self._told(one.claim)
         unknown = [name for name in one.paper.libraries if name in lacking and name not in self.project.libraries]
         names = ", ".join(one.paper.libraries[name] for name in unknown)
+        labels = {term.label for comparison in one.claim.compare for term in comparison.terms()}
         external = [f"{names} as {'external endpoints' if unknown[1:] else 'an external endpoint'}"] if unknown else []
+        if unknown and (reason := untold(self.project, experiment, labels)) is not None:
+            external = [f"no programs of {names}, and {reason}"]
         return "; ".join(external + [reason for name, reason in lacking.items() if name not in unknown])
 
     def _told(self, claim: Claim) -> tuple[set[str], dict[str, str]]:
@@ -101,7 +104,9 @@ class Commands:
         return found, lacking
 
     def _titles(self, client: str, server: str) -> str:
-        return analysis.pair_title((client, server), {name: one.title for name, one in self.project.libraries.items()})
+        return analysis.pair_title(
+            (client, server), {name: one.shown_as for name, one in self.project.libraries.items()}
+        )
 
     def _unsupported(self, experiment: str) -> dict[tuple[str, str, str], str | None]:
         """Cells of an experiment by client, server and label, with the reason of those that cannot be measured."""
@@ -261,7 +266,8 @@ def _outside(result: Result) -> str:
     factor, _ = _scale(result.stated.claim, result.basis)
     names = result.stated.paper.libraries
     shown = [
-        f"{one.text} = {_number(one.value, factor)}" + (f" ({names[one.library]})" if one.library else "")
+        f"{one.text} = {_number(one.value, factor)}"
+        + (f" ({names[one.library]}{', external' if one.external else ''})" if one.library else "")
         for one in result.outside
     ]
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
@@ -354,7 +360,7 @@ def page(
     """What the template of the report's page on claims shows; links are relative to *directory*."""
     links = _Links(project.root, artifacts, directory)
     commands = Commands(project)
-    titles = {name: library.title for name, library in project.libraries.items()}
+    titles = {name: library.shown_as for name, library in project.libraries.items()}
     papers = []
     for name in dict.fromkeys(result.stated.name for result in results):
         own = [result for result in results if result.stated.name == name]
@@ -452,7 +458,8 @@ def _entry(
     claim = result.stated.claim
     factor, unit = _scale(claim, result.basis)
     command = commands.of(claim)
-    names = {**titles, **result.stated.paper.libraries}
+    external = {name: one.shown_as for name, one in commands.project.libraries.items() if one.external}
+    names = {**titles, **result.stated.paper.libraries, **external}
     found, no_figure = links.of(result)
     return {
         "id": claim.id,

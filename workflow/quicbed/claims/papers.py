@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError, model_validator
 from quicbed.analysis import published
 from quicbed.base import untrusted
 from quicbed.config.model import ConfigError, Model, Name, Project, parse, read_yaml
+from quicbed.plan.cells import untold_reason
 from quicbed.store import details, runs, symbols
 
 READS = ("config/claims/*.yaml", "config/experiments/*.yaml", "config/libraries/*.yaml", "config/testbeds/*.yaml")
@@ -378,6 +379,13 @@ def stated(project: Project) -> list[Stated]:
         _check(project, project.root / DIRECTORY / f"{name}.yaml", paper, own)
         found += own
     return found
+
+
+def untold(project: Project, experiment: str, labels: Iterable[str]) -> str | None:
+    """Why no external endpoint is measured in one of these cells of an experiment; None where one can be."""
+    wanted, known = set(labels), project.experiments.get(experiment)
+    found = (untold_reason(variant, "quic") for variant in known.variants if variant.label in wanted) if known else ()
+    return next((reason for reason in found if reason is not None), None)
 
 
 def chosen(all_claims: Iterable[Stated], ids: Iterable[str]) -> list[Stated]:
