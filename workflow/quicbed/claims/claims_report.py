@@ -21,6 +21,7 @@ from urllib.parse import quote
 import polars as pl
 
 from quicbed.analysis import comparison as analysis
+from quicbed.claims.causes import Found, Test, Tested
 from quicbed.claims.papers import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated, untold
 from quicbed.claims.verdicts import LEVEL, Basis, Outcome, Result, Verdict
 from quicbed.config.model import Project
@@ -210,7 +211,12 @@ def by_claim(results: Iterable[Result]) -> Published:
 
 
 def text(
-    results: Sequence[Result], *, cells: bool, tested: Mapping[str, int], published: Published | None = None
+    results: Sequence[Result],
+    *,
+    cells: bool,
+    tested: Mapping[str, int],
+    published: Published | None = None,
+    found: Found | None = None,
 ) -> str:
     """A table for a terminal: a claim on each line and what to know about it below; *tested* is the size of families.
 
@@ -231,6 +237,8 @@ def text(
                 continue
             for result in part:
                 lines += _claim_lines(result, width, (published or {}).get((name, result.stated.claim.id)))
+                if found is not None and result.verdict == "fails":
+                    lines += _cause_lines(found.of.get(result.stated.id, ()))
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -261,6 +269,12 @@ def _claim_lines(result: Result, width: int, published: Result | None = None) ->
     return lines
 
 
+def _cause_lines(causes: Sequence[Tested]) -> list[str]:
+    """Why a claim fails."""
+    texts = [f"cause ({one.status}): {one.cause.text}" for one in causes] or ["no cause known yet"]
+    return [" " * 18 + line for text in texts for line in textwrap.wrap(text, WIDTH - 18)]
+
+
 def _outside(result: Result) -> str:
     """The comparisons that are outside the bounds, the first few of them."""
     factor, _ = _scale(result.stated.claim, result.basis)
@@ -283,13 +297,14 @@ COLUMNS: Mapping[str, pl.DataType] = (
     | {"in_population": pl.Boolean(), "compared": pl.String()}
     | dict.fromkeys(["low_bound", "high_bound", "value", "low", "high"], pl.Float64())
     | {"n": pl.Int64(), "contaminated": pl.Int64(), "aa_low": pl.Float64(), "aa_high": pl.Float64()}
-    | {"published": pl.Float64(), "missing": pl.String(), "cells": pl.String()}
+    | {"published": pl.Float64(), "missing": pl.String(), "cells": pl.String(), "causes": pl.String()}
 )
 """Columns of the table of claims: a row for every outcome, or one for a claim that has none."""
 
 
-def frame(results: Sequence[Result]) -> pl.DataFrame:
-    """All verdicts with what they rest on."""
+def frame(results: Sequence[Result], found: Found | None = None) -> pl.DataFrame:
+    """All verdicts with what they rest on, and the causes of those that fail with what tests say of them."""
+    of = found.of if found else {}
     rows = []
     for result in results:
         claim = result.stated.claim
@@ -308,6 +323,7 @@ def frame(results: Sequence[Result]) -> pl.DataFrame:
             "campaign": result.campaign,
             "testbed": result.testbed,
             "scale": result.scale,
+            "causes": "; ".join(f"{one.cause.id} ({one.status})" for one in of.get(result.stated.id, ())) or None,
         }
         outcomes = [(one, True) for one in result.outcomes] + [(one, False) for one in result.beyond]
         rows += [base | _outcome_row(*outcome) for outcome in outcomes] or [base]
@@ -338,9 +354,11 @@ def _outcome_row(one: Outcome, in_population: bool) -> dict[str, Any]:
     }
 
 
-def write_table(results: Sequence[Result], directory: Path, name: str = "claims") -> list[Path]:
+def write_table(
+    results: Sequence[Result], directory: Path, name: str = "claims", found: Found | None = None
+) -> list[Path]:
     """Write the table as ``<name>.parquet`` and ``<name>.csv``."""
-    table = frame(results)
+    table = frame(results, found)
     parquet, csv = directory / f"{name}.parquet", directory / f"{name}.csv"
     runs.write_parquet(table, parquet)
     runs.write_csv(table, csv)
@@ -356,8 +374,10 @@ def page(
     artifacts: Path,
     directory: Path,
     published: Published | None = None,
+    found: Found | None = None,
 ) -> dict[str, Any]:
     """What the template of the report's page on claims shows; links are relative to *directory*."""
+    found = found or Found()
     links = _Links(project.root, artifacts, directory)
     commands = Commands(project)
     titles = {name: library.shown_as for name, library in project.libraries.items()}
@@ -369,6 +389,7 @@ def page(
             part = [result for result in own if result.stated.group == group]
             shown = [
                 _entry(result, (published or {}).get((name, result.stated.claim.id)), links, commands, titles)
+                | {"causes": [(one.cause.id, one.status) for one in found.of.get(result.stated.id, ())]}
                 for result in part
             ]
             source = part[0].stated.claim.source.partition(",")[0]
@@ -383,7 +404,75 @@ def page(
                 "groups": groups,
             }
         )
-    return {"papers": papers, "counts": _counts(results), "verdicts": VERDICTS, "family": FAMILY}
+    return {
+        "papers": papers,
+        "counts": _counts(results),
+        "verdicts": VERDICTS,
+        "family": FAMILY,
+        "found": told(results, found),
+        "causes": [_cause(one, titles) for one in found.causes if one.explained],
+        "unknown": [_reference(result) for result in found.unknown],
+    }
+
+
+def told(results: Sequence[Result], found: Found) -> str:
+    """What was found, in a few sentences."""
+    failing = [result for result in results if result.verdict == "fails"]
+    counts = Counter(_best(found.of.get(result.stated.id, ())) for result in failing)
+    causes = Counter(one.status for one in found.causes if one.explained)
+    parts = [f"Of {len(results)} claims {summary(results)}."]
+    if failing:
+        parts.append(
+            f"Of those that fail, {counts['supported']} have a cause that tests support, {counts['other']} one that is "
+            f"untested or undecided, and for {counts['none']} no cause is known yet."
+        )
+    if causes:
+        named = ", ".join(f"{number} {status}" for status, number in sorted(causes.items()))
+        parts.append(f"Causes: {named}.")
+    return " ".join(parts)
+
+
+def _best(causes: Sequence[Tested]) -> str:
+    """How well a failing claim is explained."""
+    if any(one.status == "supported" for one in causes):
+        return "supported"
+    return "other" if causes else "none"
+
+
+def _cause(one: Tested, titles: Mapping[str, str]) -> dict[str, Any]:
+    """A cause as the template shows it."""
+    return {
+        "id": one.cause.id,
+        "text": one.cause.text,
+        "status": one.status,
+        "tests": [_test(test, result) for test, result in one.tests],
+        "claims": [
+            _reference(result)
+            | {"beyond": [f"{titles.get(out.library or '', '')}: {out.text} = {_interval(out, 1)}" for out in beyond]}
+            for result, beyond in one.explained
+        ],
+    }
+
+
+def _test(test: Test, result: Result | None) -> dict[str, str]:
+    """A test of a cause, with what was seen."""
+    if result is None:
+        return {"how": test.how, "seen": test.seen or "", "verdict": "counted"}
+    seen = f"{_values(result)}; predicted: {_judged_bounds(result)}" if result.measured else result.reason
+    return {"how": test.how, "seen": seen, "verdict": result.verdict}
+
+
+def _reference(result: Result) -> dict[str, Any]:
+    """A claim that another place names."""
+    claim = result.stated.claim
+    return {
+        "id": claim.id,
+        "anchor": f"{result.stated.name}-{claim.id}",
+        "group": result.stated.group,
+        "verdict": result.verdict,
+        "statement": claim.statement,
+        "values": _values(result),
+    }
 
 
 def _counts(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -326,10 +326,14 @@ class _Book:
             for (cell,), part in own.filter(pl.col(reading.metric).is_not_null()).group_by("cell"):
                 yield str(cell), part[reading.metric].cast(pl.Float64).to_list()
             return
-        if reading.table == "sizes":
+        if reading.table in ("sizes", "phases"):
             newest = campaign.sort("started_at", "origin").unique("cell", keep="last", maintain_order=True)
             cells = table.join(newest.select("cell", "group", "signature"), on="cell", how="left")
-            table = ttfb.sizes(cells, ttfb.timed(self.tables.runs, campaign, self.tables.primitives))
+            times = ttfb.timed(self.tables.runs, campaign, self.tables.primitives)
+            if reading.table == "sizes":
+                table = ttfb.sizes(cells, times)
+            else:
+                table = ttfb.phases(cells, times).with_columns(crypto_share=pl.col("crypto_ms") / pl.col("median"))
         else:
             table = mtu_table(self.tables.runs, campaign, table)
         for cell, value in table.filter(pl.col(reading.metric).is_not_null()).select("cell", reading.metric).rows():
