@@ -17,7 +17,7 @@ import yaml
 import fakeruns
 from clone import ROOT
 from quicbed.analysis import cpu_shares, published
-from quicbed.claims import claims_report, papers, verdicts
+from quicbed.claims import causes, claims_report, papers, verdicts
 from quicbed.claims.papers import Claim, Paper, Stated
 from quicbed.claims.verdicts import Result, Tables
 from quicbed.cli import commands as cli
@@ -843,6 +843,102 @@ def test_every_number_of_the_tables_is_a_claim() -> None:
             if name not in ("nist_level", "quantum_safe") and isinstance(value, (int, float))
         ]
         assert len([one for one in STATED if one.group in groups]) == len(numbers)
+
+
+# ---- causes ----------------------------------------------------------------------------------------------------------
+
+MADE = {
+    "how": "NOOP is twice as fast.",
+    "reads": {"experiment": "aead-goodput", "metric": "goodput_mbps"},
+    "libraries": ["quinn"],
+    "compare": [RATIO],
+    "predicate": {"kind": "at-least", "value": 1.5},
+}
+COUNTED = {"how": "Files are counted.", "seen": "There are three."}
+
+
+def found_causes(project: Project, noop: float, *given: dict[str, Any]) -> causes.Found:
+    """Causes of a claim on quiche that fails, by a test on quinn whose NOOP has *noop* times the goodput."""
+    (project.root / causes.FILE).write_text(yaml.safe_dump({"causes": list(given)}), encoding="utf-8")
+    table = tables(make_rows(goodputs(1.0)), make_rows(goodputs(noop, library="quinn")))
+    known = papers.stated(project)
+    return causes.find(project, known, verdicts.evaluate(project, known, table), table)
+
+
+def cause(**changes: Any) -> dict[str, Any]:
+    return {"id": "patched", "text": "It is patched.", "explains": [{"claims": "paper/one"}]} | changes
+
+
+@pytest.mark.parametrize(
+    ("tests", "noop", "status"),
+    [
+        ([], 2.0, "untested"),
+        ([COUNTED], 1.0, "supported"),
+        ([MADE], 2.0, "supported"),
+        ([MADE], 1.0, "contradicted"),
+        ([COUNTED, MADE], 1.0, "contradicted"),
+        ([MADE | {"libraries": ["ngtcp2"]}], 2.0, "untested"),
+        ([MADE | {"predicate": {"kind": "at-least", "value": 2.0}}], 2.0, "undecided"),
+    ],
+)
+def test_a_cause_is_what_its_tests_say_of_it(
+    project: Project, tests: list[dict[str, Any]], noop: float, status: str
+) -> None:
+    write(project)
+    found = found_causes(project, noop, cause(tests=tests))
+    (one,) = found.causes
+    assert one.status == status
+    (explained,) = found.of["paper/one"]
+    assert explained is one
+    assert found.unknown == []
+    results = [result for result, _ in one.explained]
+    text = claims_report.text(results, cells=True, tested={}, found=found)
+    assert f"cause ({status}): It is patched." in text
+    assert set(claims_report.frame(results, found)["causes"]) == {f"patched ({status})"}
+
+
+def test_a_failing_claim_without_a_cause_is_told(project: Project) -> None:
+    write(project)
+    found = found_causes(project, 1.0, cause(explains=[{"claims": "paper/one", "libraries": ["msquic"]}]))
+    (unknown,) = found.unknown
+    assert unknown.stated.id == "paper/one"
+    assert "no cause known yet" in claims_report.text([unknown], cells=True, tested={}, found=found)
+    told = claims_report.told([unknown], found)
+    assert told == (
+        "1 claims: 1 fails. Of those that fail, 0 have a cause that tests support, 0 one that is untested or "
+        "undecided, and for 1 no cause is known yet."
+    )
+
+
+def test_a_cause_explains_what_is_beyond_the_papers_libraries_where_it_names_it(project: Project) -> None:
+    write(project)
+    found = found_causes(project, 0.3, cause(explains=[{"claims": "paper/*", "libraries": ["quinn"]}]))
+    ((result, beyond),) = found.causes[0].explained
+    assert (result.stated.id, [one.library for one in beyond]) == ("paper/one", ["quinn"])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([cause(explains=[{"claims": "paper/two"}])], "`patched`: explains: no claim is called `paper/two`"),
+        ([cause(), cause()], "`patched`: the id is given twice"),
+        ([cause(tests=[{"how": "Somebody says so."}])], "needs either `seen`, or `reads`, `compare` and `predicate`"),
+        ([cause(tests=[MADE | COUNTED])], "needs either `seen`"),
+        ([cause(tests=[MADE | {"compare": [{"of": [{"label": "NOP"}]}]}])], "`NOP` is unknown; did you mean `NOOP`?"),
+        ([cause(because="x")], "unknown key"),
+    ],
+)
+def test_a_mistake_in_causes_is_one_line(project: Project, given: list[dict[str, Any]], problem: str) -> None:
+    write(project)
+    with pytest.raises(ConfigError) as caught:
+        found_causes(project, 1.0, *given)
+    assert str(caught.value).startswith(str(project.root / "config" / "causes.yaml"))
+    assert problem in str(caught.value)
+
+
+def test_every_cause_of_ours_explains_claims_that_there_are() -> None:
+    known = causes.read(PROJECT, STATED)
+    assert {one.id for one in known} >= {"hqc-portable", "rsa-denominator", "s2n-quic-chacha20", "offloads-on-veth"}
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

@@ -420,7 +420,7 @@ def told(results: Sequence[Result], found: Found) -> str:
     failing = [result for result in results if result.verdict == "fails"]
     counts = Counter(_best(found.of.get(result.stated.id, ())) for result in failing)
     causes = Counter(one.status for one in found.causes if one.explained)
-    parts = [f"Of {len(results)} claims {summary(results)}."]
+    parts = [f"{len(results)} claims: {summary(results)}."]
     if failing:
         parts.append(
             f"Of those that fail, {counts['supported']} have a cause that tests support, {counts['other']} one that is "
@@ -459,7 +459,8 @@ def _test(test: Test, result: Result | None) -> dict[str, str]:
     if result is None:
         return {"how": test.how, "seen": test.seen or "", "verdict": "counted"}
     seen = f"{_values(result)}; predicted: {_judged_bounds(result)}" if result.measured else result.reason
-    return {"how": test.how, "seen": seen, "verdict": result.verdict}
+    as_predicted = {"holds": "as predicted", "fails": "not as predicted"}.get(result.verdict, result.verdict)
+    return {"how": test.how, "seen": seen, "verdict": as_predicted}
 
 
 def _reference(result: Result) -> dict[str, Any]:
