@@ -21,7 +21,7 @@ from quicbed.claims.verdicts import Outcome, Result, Tables
 from quicbed.config.model import ConfigError, Model, Name, Project, parse, read_yaml
 
 FILE = Path("config") / "causes.yaml"
-READS = (str(FILE),)
+READS = ("config/causes.yaml",)
 
 Status = Literal["supported", "contradicted", "undecided", "untested"]
 
