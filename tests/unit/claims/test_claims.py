@@ -17,7 +17,7 @@ import yaml
 import fakeruns
 from clone import ROOT
 from quicbed.analysis import cpu_shares, published
-from quicbed.claims import claims_report, papers, verdicts
+from quicbed.claims import causes, claims_report, papers, verdicts
 from quicbed.claims.papers import Claim, Paper, Stated
 from quicbed.claims.verdicts import Result, Tables
 from quicbed.cli import commands as cli
@@ -647,6 +647,58 @@ def test_a_part_that_is_missing_is_named_beside_the_verdict() -> None:
     assert result.reason == "left out: LSQUIC is not configured; it can take part as an external endpoint"
 
 
+# ---- external programs, whose goodput has their start in it ----------------------------------------------------------
+
+
+def with_external(noop: float, **ours: float) -> Tables:
+    """Goodputs of NOOP over AES of LSQUIC, an external endpoint, and of libraries of ours."""
+    rows = make_rows(goodputs(noop, library="lsquic"), client_external=True, server_external=True)
+    return tables(rows, *(make_rows(goodputs(ratio, library=name)) for name, ratio in ours.items()))
+
+
+def test_goodput_of_external_programs_is_in_no_verdict_on_others() -> None:
+    result = evaluate_one(with_external(0.9, quiche=1.2), libraries=["lsquic", "quiche"])
+    assert (result.verdict, [one.library for one in result.measured]) == ("holds", ["quiche"])
+    reason = "left out: LSQUIC: goodput has the start of its external program in it, that of the others has not"
+    assert result.reason == reason
+    assert not result.external
+    assert result.beyond == []
+
+
+def test_a_verdict_on_external_programs_alone_says_so() -> None:
+    result = evaluate_one(with_external(1.2), libraries=["lsquic"])
+    assert result.verdict == "holds"
+    assert "the start of external programs included" in result.conditions
+
+
+def test_goodput_of_an_external_program_is_not_divided_by_another() -> None:
+    compare = [{"of": [{"label": "NOOP", "library": "quiche"}], "over": [{"label": "NOOP", "library": "lsquic"}]}]
+    result = evaluate_one(with_external(1.2, quiche=1.2), compare=compare)
+    assert result.verdict == "not applicable"
+    assert result.reason.startswith("goodput of an external client has the start of its program in it")
+
+
+def test_a_spread_over_pairs_is_one_of_clients_of_one_kind() -> None:
+    values = {("quiche", "NOOP"): around(1000), ("quinn", "NOOP"): around(2000), ("quinn>quiche", "NOOP"): around(1500)}
+    rows = make_rows({("lsquic>quiche", "NOOP"): around(100)}, client_external=True)
+    compare = [{"spread": {"label": "NOOP"}}]
+    (outcome,) = evaluate_one(
+        tables(make_rows(values), rows), libraries=["lsquic", "quiche", "quinn"], compare=compare
+    ).outcomes
+    assert outcome.value == pytest.approx(2, rel=0.05)
+    assert "3 of 9 pairs" in outcome.text
+
+
+def test_times_to_first_byte_are_taken_from_captures_and_go_together() -> None:
+    times = {("quiche", "NOOP"): around(1.0), ("quiche", "AES-128-GCM"): around(1.5)}
+    external = {("lsquic", label): series for (_, label), series in times.items()}
+    found = tables(make_rows(times, "ttfb_ms"), make_rows(external, "ttfb_ms", client_external=True))
+    reads = {"experiment": "aead-goodput", "metric": "ttfb_ms"}
+    predicate = {"kind": "at-most", "value": 1}
+    result = evaluate_one(found, libraries=["quiche", "lsquic"], reads=reads, predicate=predicate)
+    assert [one.library for one in result.measured] == ["quiche", "lsquic"]
+
+
 HARDWARE = {"hardware": "hosts with 10 Gbit/s"}
 ABSOLUTE = {"compare": [VALUE], "predicate": {"kind": "equal", "value": 4782, "tolerance": 0.1}}
 
@@ -793,6 +845,102 @@ def test_every_number_of_the_tables_is_a_claim() -> None:
         assert len([one for one in STATED if one.group in groups]) == len(numbers)
 
 
+# ---- causes ----------------------------------------------------------------------------------------------------------
+
+MADE = {
+    "how": "NOOP is twice as fast.",
+    "reads": {"experiment": "aead-goodput", "metric": "goodput_mbps"},
+    "libraries": ["quinn"],
+    "compare": [RATIO],
+    "predicate": {"kind": "at-least", "value": 1.5},
+}
+COUNTED = {"how": "Files are counted.", "seen": "There are three."}
+
+
+def found_causes(project: Project, noop: float, *given: dict[str, Any]) -> causes.Found:
+    """Causes of a claim on quiche that fails, by a test on quinn whose NOOP has *noop* times the goodput."""
+    (project.root / causes.FILE).write_text(yaml.safe_dump({"causes": list(given)}), encoding="utf-8")
+    table = tables(make_rows(goodputs(1.0)), make_rows(goodputs(noop, library="quinn")))
+    known = papers.stated(project)
+    return causes.find(project, known, verdicts.evaluate(project, known, table), table)
+
+
+def cause(**changes: Any) -> dict[str, Any]:
+    return {"id": "patched", "text": "It is patched.", "explains": [{"claims": "paper/one"}]} | changes
+
+
+@pytest.mark.parametrize(
+    ("tests", "noop", "status"),
+    [
+        ([], 2.0, "untested"),
+        ([COUNTED], 1.0, "supported"),
+        ([MADE], 2.0, "supported"),
+        ([MADE], 1.0, "contradicted"),
+        ([COUNTED, MADE], 1.0, "contradicted"),
+        ([MADE | {"libraries": ["ngtcp2"]}], 2.0, "untested"),
+        ([MADE | {"predicate": {"kind": "at-least", "value": 2.0}}], 2.0, "undecided"),
+    ],
+)
+def test_a_cause_is_what_its_tests_say_of_it(
+    project: Project, tests: list[dict[str, Any]], noop: float, status: str
+) -> None:
+    write(project)
+    found = found_causes(project, noop, cause(tests=tests))
+    (one,) = found.causes
+    assert one.status == status
+    (explained,) = found.of["paper/one"]
+    assert explained is one
+    assert found.unknown == []
+    results = [result for result, _ in one.explained]
+    text = claims_report.text(results, cells=True, tested={}, found=found)
+    assert f"cause ({status}): It is patched." in text
+    assert set(claims_report.frame(results, found)["causes"]) == {f"patched ({status})"}
+
+
+def test_a_failing_claim_without_a_cause_is_told(project: Project) -> None:
+    write(project)
+    found = found_causes(project, 1.0, cause(explains=[{"claims": "paper/one", "libraries": ["msquic"]}]))
+    (unknown,) = found.unknown
+    assert unknown.stated.id == "paper/one"
+    assert "no cause known yet" in claims_report.text([unknown], cells=True, tested={}, found=found)
+    told = claims_report.told([unknown], found)
+    assert told == (
+        "1 claims: 1 fails. Of those that fail, 0 have a cause that tests support, 0 one that is untested or "
+        "undecided, and for 1 no cause is known yet."
+    )
+
+
+def test_a_cause_explains_what_is_beyond_the_papers_libraries_where_it_names_it(project: Project) -> None:
+    write(project)
+    found = found_causes(project, 0.3, cause(explains=[{"claims": "paper/*", "libraries": ["quinn"]}]))
+    ((result, beyond),) = found.causes[0].explained
+    assert (result.stated.id, [one.library for one in beyond]) == ("paper/one", ["quinn"])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([cause(explains=[{"claims": "paper/two"}])], "`patched`: explains: no claim is called `paper/two`"),
+        ([cause(), cause()], "`patched`: the id is given twice"),
+        ([cause(tests=[{"how": "Somebody says so."}])], "needs either `seen`, or `reads`, `compare` and `predicate`"),
+        ([cause(tests=[MADE | COUNTED])], "needs either `seen`"),
+        ([cause(tests=[MADE | {"compare": [{"of": [{"label": "NOP"}]}]}])], "`NOP` is unknown; did you mean `NOOP`?"),
+        ([cause(because="x")], "unknown key"),
+    ],
+)
+def test_a_mistake_in_causes_is_one_line(project: Project, given: list[dict[str, Any]], problem: str) -> None:
+    write(project)
+    with pytest.raises(ConfigError) as caught:
+        found_causes(project, 1.0, *given)
+    assert str(caught.value).startswith(str(project.root / "config" / "causes.yaml"))
+    assert problem in str(caught.value)
+
+
+def test_every_cause_of_ours_explains_claims_that_there_are() -> None:
+    known = causes.read(PROJECT, STATED)
+    assert {one.id for one in known} >= {"hqc-portable", "rsa-denominator", "s2n-quic-chacha20", "offloads-on-veth"}
+
+
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
@@ -923,8 +1071,14 @@ def test_a_command_measures_the_libraries_of_a_claim_alone() -> None:
     ("name", "libraries", "why"),
     [
         # one of the two libraries that are compared is not ours
-        ("quic-on-the-highway/fig3-lsquic-quiche", "", "LSQUIC as an external endpoint"),
-        ("quic-on-the-highway/fig3-range", "", "mvfst, picoquic, LSQUIC as external endpoints"),
+        ("quantum-of-quic/fig5-frames-lsquic", "", "LSQUIC as an external endpoint"),
+        # which could not take part where a cell is one of its buffers
+        (
+            "quic-on-the-highway/fig3-lsquic-quiche",
+            "",
+            "no programs of LSQUIC, and an external endpoint is not told the size of its buffers",
+        ),
+        ("quic-on-the-highway/fig3-range", "", "no programs of mvfst, picoquic, LSQUIC, and an external endpoint"),
         ("quic-on-the-highway/fig3-tcp", "aioquic,quic-go,quiche,tcp-tls", ""),
         ("quic-on-the-highway/fig9-native", "quiche", ""),
         ("quic-on-the-highway/fig9-native-hosts", "", "experiment `hardware-native`"),

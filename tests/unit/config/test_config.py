@@ -332,6 +332,25 @@ def test_unpatched_builds_of_every_library_are_asked_for_the_algorithms_they_say
     assert native == {variant.group for variant in variants.values()} - {"x25519"}
 
 
+def test_external_endpoints_are_not_measured_for_what_they_are_not_told(root: Path) -> None:
+    (root / "config" / "libraries" / "external.yaml").write_text(EXTERNAL, encoding="utf-8")
+    project = Project(root)
+    buffers = "external: an external endpoint is not told the size of its buffers"
+    segments = "external: an external endpoint is not told whether to use UDP GSO and GRO"
+    for name, reason in (("udp-buffer", buffers), ("pairwise", buffers), ("offloads", segments)):
+        cells = cells_of(project, name, "c", {})
+        theirs = [cell for cell in cells if cell.client.external or cell.server.external]
+        assert {cell.unsupported for cell in theirs} == {reason}
+        assert {library for cell in theirs for library in (cell.client.library, cell.server.library)} >= {"external"}
+        ours = {cell.unsupported for cell in cells if cell not in theirs}
+        assert None in ours
+        assert reason not in ours
+    (aes, *_) = [cell for cell in cells_of(project, "aead-goodput", "c", {}) if cell.client.library == "external"]
+    assert (aes.unsupported, aes.client.as_dict()["external"]) == (None, True)
+    assert project.libraries["external"].shown_as == "external (external)"
+    assert project.libraries["quiche"].shown_as == "quiche"
+
+
 def test_a_variant_s_connections_are_those_of_its_scale() -> None:
     project = Project(ROOT)
     cells = {cell.slug: cell for cell in cells_of(project, "table3-signature", "c", {})}

@@ -142,7 +142,7 @@ def test_claims_have_a_page_with_verdicts_evidence_and_commands(tmp_path: Path) 
     assert re.search(r"testbed local, scale quick, (no|\d+) contaminated runs?, A/A 0\.\d{3} to 1\.\d{3}<", row)
     assert "raw/&lt;testbed&gt;/&lt;experiment&gt;</code> away" in page
     missing = page.partition('<tr id="quic-on-the-highway-fig3-lsquic-quiche">')[2].partition("</tr>")[0]
-    assert "not yet: LSQUIC as an external endpoint</p>" in missing
+    assert "not yet: no programs of LSQUIC, and an external endpoint is not told the size of its buffers</p>" in missing
     assert "make all" not in missing
     # every claim leads to its figure, or says why to none
     for claim in page.split('<tr id="')[1:]:

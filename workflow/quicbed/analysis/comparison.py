@@ -108,6 +108,8 @@ FIGURE_SCHEMA: dict[str, pl.DataType] = {
     "aes_hardware": pl.Boolean(),  # null where the experiment does not vary it
     "client_march": pl.String(),  # instruction set of a build that is not for every processor
     "server_march": pl.String(),
+    "client_external": pl.Boolean(),  # an external endpoint, whose goodput has the start of its program in it
+    "server_external": pl.Boolean(),
     "unproven": pl.String(),  # what the evidence leaves open
     "unsupported": pl.String(),  # the reason, null for a supported cell
     "n": pl.Int64(),  # runs that count

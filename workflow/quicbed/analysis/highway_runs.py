@@ -99,6 +99,8 @@ class Figure:
     """Whether zero is a value, of which there are no ratios."""
     aes_hardware: Mapping[str, bool] = field(default_factory=dict)
     """Settings that say whether the AES instructions of the processor are used."""
+    ciphers: Mapping[str, str] = field(default_factory=dict)
+    """Settings that say which cipher is used."""
     alone: bool = True
     """Whether it is drawn without published data; some of ours have a figure that tells more."""
     sides: str = "goodputs of both sides are not defined alike: compare changes"
@@ -108,6 +110,11 @@ class Figure:
 def _against(baseline: str, labels: Sequence[str]) -> dict[str, str]:
     return {label: baseline for label in labels if label != baseline}
 
+
+AES, CHACHA20 = "aes-128-gcm", "chacha20-poly1305"
+CIPHER_TITLES = {AES: "AES", CHACHA20: "ChaCha20"}
+"""Of Fig. 7. All implementations prefer AES where nothing else is asked of them, so that a run is one with AES
+unless its log says otherwise, and one with ChaCha20 only if its log says so."""
 
 _AES = ("AES without AES-NI", "AES with AES-NI", "ChaCha20")
 _OFFLOADS = ("off", "gso-gro", "default")
@@ -160,6 +167,7 @@ FIG7 = Figure(
     baseline=_against("AES with AES-NI", _AES),
     directories=("crypto/aes-noni", "crypto/aes-ni", "crypto/chacha20"),
     aes_hardware={"AES without AES-NI": False, "AES with AES-NI": True},
+    ciphers=dict(zip(_AES, (AES, AES, CHACHA20), strict=True)),
     alone=False,
 )
 FIG8 = Figure(
@@ -328,8 +336,14 @@ def _contradicted(figure: Figure, label: str | None, run: Mapping[str, Any]) -> 
     if wanted is not None and told is not wanted:
         how = {True: "used", False: "not used", None: "switched off on one side, or not told of"}[told]
         found.append(f"AES instructions {how}")
-    unread = _unread(run["unread_parameters"]) if run["unread_parameters"] else []
-    if names := sorted({name for name in unread if _DECISIVE.search(name)}):
+    cipher, used = figure.ciphers.get(label or ""), run["cipher"]
+    if cipher is not None and cipher != (used or AES):
+        shown = f"its log tells {used}" if used else "its log tells no cipher that anything read"
+        found.append(f"not shown to be {CIPHER_TITLES[cipher]}: {shown}")
+    unread = set(_unread(run["unread_parameters"])) if run["unread_parameters"] else set()
+    if used is not None:
+        unread.discard("cipher")  # the side that decides has read it
+    if names := sorted(name for name in unread if _DECISIVE.search(name)):
         found.append(f"nothing read the parameter {', '.join(names)}")
     return "; ".join(found) or None
 

@@ -21,7 +21,8 @@ from urllib.parse import quote
 import polars as pl
 
 from quicbed.analysis import comparison as analysis
-from quicbed.claims.papers import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated
+from quicbed.claims.causes import Found, Test, Tested
+from quicbed.claims.papers import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated, untold
 from quicbed.claims.verdicts import LEVEL, Basis, Outcome, Result, Verdict
 from quicbed.config.model import Project
 from quicbed.plan.cells import cells_of
@@ -77,7 +78,10 @@ class Commands:
         _, lacking = self._told(one.claim)
         unknown = [name for name in one.paper.libraries if name in lacking and name not in self.project.libraries]
         names = ", ".join(one.paper.libraries[name] for name in unknown)
+        labels = {term.label for comparison in one.claim.compare for term in comparison.terms()}
         external = [f"{names} as {'external endpoints' if unknown[1:] else 'an external endpoint'}"] if unknown else []
+        if unknown and (reason := untold(self.project, experiment, labels)) is not None:
+            external = [f"no programs of {names}, and {reason}"]
         return "; ".join(external + [reason for name, reason in lacking.items() if name not in unknown])
 
     def _told(self, claim: Claim) -> tuple[set[str], dict[str, str]]:
@@ -101,7 +105,9 @@ class Commands:
         return found, lacking
 
     def _titles(self, client: str, server: str) -> str:
-        return analysis.pair_title((client, server), {name: one.title for name, one in self.project.libraries.items()})
+        return analysis.pair_title(
+            (client, server), {name: one.shown_as for name, one in self.project.libraries.items()}
+        )
 
     def _unsupported(self, experiment: str) -> dict[tuple[str, str, str], str | None]:
         """Cells of an experiment by client, server and label, with the reason of those that cannot be measured."""
@@ -205,7 +211,12 @@ def by_claim(results: Iterable[Result]) -> Published:
 
 
 def text(
-    results: Sequence[Result], *, cells: bool, tested: Mapping[str, int], published: Published | None = None
+    results: Sequence[Result],
+    *,
+    cells: bool,
+    tested: Mapping[str, int],
+    published: Published | None = None,
+    found: Found | None = None,
 ) -> str:
     """A table for a terminal: a claim on each line and what to know about it below; *tested* is the size of families.
 
@@ -226,6 +237,8 @@ def text(
                 continue
             for result in part:
                 lines += _claim_lines(result, width, (published or {}).get((name, result.stated.claim.id)))
+                if found is not None and result.verdict == "fails":
+                    lines += _cause_lines(found.of.get(result.stated.id, ()))
         lines.append("")
     return "\n".join(lines).rstrip()
 
@@ -256,12 +269,19 @@ def _claim_lines(result: Result, width: int, published: Result | None = None) ->
     return lines
 
 
+def _cause_lines(causes: Sequence[Tested]) -> list[str]:
+    """Why a claim fails."""
+    texts = [f"cause ({one.status}): {one.cause.text}" for one in causes] or ["no cause known yet"]
+    return [" " * 18 + line for text in texts for line in textwrap.wrap(text, WIDTH - 18)]
+
+
 def _outside(result: Result) -> str:
     """The comparisons that are outside the bounds, the first few of them."""
     factor, _ = _scale(result.stated.claim, result.basis)
     names = result.stated.paper.libraries
     shown = [
-        f"{one.text} = {_number(one.value, factor)}" + (f" ({names[one.library]})" if one.library else "")
+        f"{one.text} = {_number(one.value, factor)}"
+        + (f" ({names[one.library]}{', external' if one.external else ''})" if one.library else "")
         for one in result.outside
     ]
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
@@ -277,13 +297,14 @@ COLUMNS: Mapping[str, pl.DataType] = (
     | {"in_population": pl.Boolean(), "compared": pl.String()}
     | dict.fromkeys(["low_bound", "high_bound", "value", "low", "high"], pl.Float64())
     | {"n": pl.Int64(), "contaminated": pl.Int64(), "aa_low": pl.Float64(), "aa_high": pl.Float64()}
-    | {"published": pl.Float64(), "missing": pl.String(), "cells": pl.String()}
+    | {"published": pl.Float64(), "missing": pl.String(), "cells": pl.String(), "causes": pl.String()}
 )
 """Columns of the table of claims: a row for every outcome, or one for a claim that has none."""
 
 
-def frame(results: Sequence[Result]) -> pl.DataFrame:
-    """All verdicts with what they rest on."""
+def frame(results: Sequence[Result], found: Found | None = None) -> pl.DataFrame:
+    """All verdicts with what they rest on, and the causes of those that fail with what tests say of them."""
+    of = found.of if found else {}
     rows = []
     for result in results:
         claim = result.stated.claim
@@ -302,6 +323,7 @@ def frame(results: Sequence[Result]) -> pl.DataFrame:
             "campaign": result.campaign,
             "testbed": result.testbed,
             "scale": result.scale,
+            "causes": "; ".join(f"{one.cause.id} ({one.status})" for one in of.get(result.stated.id, ())) or None,
         }
         outcomes = [(one, True) for one in result.outcomes] + [(one, False) for one in result.beyond]
         rows += [base | _outcome_row(*outcome) for outcome in outcomes] or [base]
@@ -332,9 +354,11 @@ def _outcome_row(one: Outcome, in_population: bool) -> dict[str, Any]:
     }
 
 
-def write_table(results: Sequence[Result], directory: Path, name: str = "claims") -> list[Path]:
+def write_table(
+    results: Sequence[Result], directory: Path, name: str = "claims", found: Found | None = None
+) -> list[Path]:
     """Write the table as ``<name>.parquet`` and ``<name>.csv``."""
-    table = frame(results)
+    table = frame(results, found)
     parquet, csv = directory / f"{name}.parquet", directory / f"{name}.csv"
     runs.write_parquet(table, parquet)
     runs.write_csv(table, csv)
@@ -350,11 +374,13 @@ def page(
     artifacts: Path,
     directory: Path,
     published: Published | None = None,
+    found: Found | None = None,
 ) -> dict[str, Any]:
     """What the template of the report's page on claims shows; links are relative to *directory*."""
+    found = found or Found()
     links = _Links(project.root, artifacts, directory)
     commands = Commands(project)
-    titles = {name: library.title for name, library in project.libraries.items()}
+    titles = {name: library.shown_as for name, library in project.libraries.items()}
     papers = []
     for name in dict.fromkeys(result.stated.name for result in results):
         own = [result for result in results if result.stated.name == name]
@@ -363,6 +389,7 @@ def page(
             part = [result for result in own if result.stated.group == group]
             shown = [
                 _entry(result, (published or {}).get((name, result.stated.claim.id)), links, commands, titles)
+                | {"causes": [(one.cause.id, one.status) for one in found.of.get(result.stated.id, ())]}
                 for result in part
             ]
             source = part[0].stated.claim.source.partition(",")[0]
@@ -377,7 +404,76 @@ def page(
                 "groups": groups,
             }
         )
-    return {"papers": papers, "counts": _counts(results), "verdicts": VERDICTS, "family": FAMILY}
+    return {
+        "papers": papers,
+        "counts": _counts(results),
+        "verdicts": VERDICTS,
+        "family": FAMILY,
+        "found": told(results, found),
+        "causes": [_cause(one, titles) for one in found.causes if one.explained],
+        "unknown": [_reference(result) for result in found.unknown],
+    }
+
+
+def told(results: Sequence[Result], found: Found) -> str:
+    """What was found, in a few sentences."""
+    failing = [result for result in results if result.verdict == "fails"]
+    counts = Counter(_best(found.of.get(result.stated.id, ())) for result in failing)
+    causes = Counter(one.status for one in found.causes if one.explained)
+    parts = [f"{len(results)} claims: {summary(results)}."]
+    if failing:
+        parts.append(
+            f"Of those that fail, {counts['supported']} have a cause that tests support, {counts['other']} one that is "
+            f"untested or undecided, and for {counts['none']} no cause is known yet."
+        )
+    if causes:
+        named = ", ".join(f"{number} {status}" for status, number in sorted(causes.items()))
+        parts.append(f"Causes: {named}.")
+    return " ".join(parts)
+
+
+def _best(causes: Sequence[Tested]) -> str:
+    """How well a failing claim is explained."""
+    if any(one.status == "supported" for one in causes):
+        return "supported"
+    return "other" if causes else "none"
+
+
+def _cause(one: Tested, titles: Mapping[str, str]) -> dict[str, Any]:
+    """A cause as the template shows it."""
+    return {
+        "id": one.cause.id,
+        "text": one.cause.text,
+        "status": one.status,
+        "tests": [_test(test, result) for test, result in one.tests],
+        "claims": [
+            _reference(result)
+            | {"beyond": [f"{titles.get(out.library or '', '')}: {out.text} = {_interval(out, 1)}" for out in beyond]}
+            for result, beyond in one.explained
+        ],
+    }
+
+
+def _test(test: Test, result: Result | None) -> dict[str, str]:
+    """A test of a cause, with what was seen."""
+    if result is None:
+        return {"how": test.how, "seen": test.seen or "", "verdict": "counted"}
+    seen = f"{_values(result)}; predicted: {_judged_bounds(result)}" if result.measured else result.reason
+    as_predicted = {"holds": "as predicted", "fails": "not as predicted"}.get(result.verdict, result.verdict)
+    return {"how": test.how, "seen": seen, "verdict": as_predicted}
+
+
+def _reference(result: Result) -> dict[str, Any]:
+    """A claim that another place names."""
+    claim = result.stated.claim
+    return {
+        "id": claim.id,
+        "anchor": f"{result.stated.name}-{claim.id}",
+        "group": result.stated.group,
+        "verdict": result.verdict,
+        "statement": claim.statement,
+        "values": _values(result),
+    }
 
 
 def _counts(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -452,7 +548,8 @@ def _entry(
     claim = result.stated.claim
     factor, unit = _scale(claim, result.basis)
     command = commands.of(claim)
-    names = {**titles, **result.stated.paper.libraries}
+    external = {name: one.shown_as for name, one in commands.project.libraries.items() if one.external}
+    names = {**titles, **result.stated.paper.libraries, **external}
     found, no_figure = links.of(result)
     return {
         "id": claim.id,

@@ -11,7 +11,7 @@ import difflib
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,13 +21,14 @@ from pydantic import Field, ValidationError, model_validator
 from quicbed.analysis import published
 from quicbed.base import untrusted
 from quicbed.config.model import ConfigError, Model, Name, Project, parse, read_yaml
+from quicbed.plan.cells import untold_reason
 from quicbed.store import details, runs, symbols
 
 READS = ("config/claims/*.yaml", "config/experiments/*.yaml", "config/libraries/*.yaml", "config/testbeds/*.yaml")
 
 DIRECTORY = Path("config") / "claims"
 
-Table = Literal["runs", "shares", "handshakes", "sizes", "frames"]
+Table = Literal["runs", "shares", "handshakes", "sizes", "frames", "phases"]
 Role = Literal["client", "server"]
 Printed = Literal["table1", "table2", "table3"]
 Kind = Literal["between", "equal", "at-most", "at-least", "magnitude", "order", "fails-above"]
@@ -41,6 +42,7 @@ METRICS: Mapping[Table, frozenset[str]] = {
     "handshakes": frozenset(name for name, kind in details.HANDSHAKES.items() if kind.is_numeric() and name != "index"),
     "sizes": frozenset({"client_share_bytes", "server_share_bytes", "signature_bytes", "certificate_bytes"}),
     "frames": frozenset({"client_mean_frame_bytes", "server_mean_frame_bytes"}),
+    "phases": frozenset({"crypto_share"}),
 }
 
 UNITS = {"goodput_mbps": "Mbit/s", "ttfb_ms": "ms", "share": "%", "cpu_percent": "%", "client_cpu_percent": "%"}
@@ -207,7 +209,8 @@ class Reading(Model):
     table: Table = Field(
         "runs",
         description="`runs`: one value a run; `shares`: processor time by category; `handshakes`: captured ones; "
-        "`sizes`: of keys, signatures and certificates; `frames`: mean sizes on the wire.",
+        "`sizes`: of keys, signatures and certificates; `frames`: mean sizes on the wire; `phases`: the part of the "
+        "time to first byte that primitives take, as they take it by themselves.",
     )
     metric: str = Field(description="Column of the table.")
 
@@ -375,9 +378,16 @@ def stated(project: Project) -> list[Stated]:
         own = [Stated(name, paper, claim) for claim in paper.claims]
         for cells in paper.cells:
             own += [Stated(name, paper, claim, cells.id) for claim in _claims(cells, project.root / DIRECTORY / name)]
-        _check(project, project.root / DIRECTORY / f"{name}.yaml", paper, own)
+        check(project, project.root / DIRECTORY / f"{name}.yaml", paper, own)
         found += own
     return found
+
+
+def untold(project: Project, experiment: str, labels: Iterable[str]) -> str | None:
+    """Why no external endpoint is measured in one of these cells of an experiment; None where one can be."""
+    wanted, known = set(labels), project.experiments.get(experiment)
+    found = (untold_reason(variant, "quic") for variant in known.variants if variant.label in wanted) if known else ()
+    return next((reason for reason in found if reason is not None), None)
 
 
 def chosen(all_claims: Iterable[Stated], ids: Iterable[str]) -> list[Stated]:
@@ -401,7 +411,8 @@ def _suggest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean `{close[0]}`?" if close else "; `quicbed claims --all` lists them"
 
 
-def _check(project: Project, file: Path, paper: Paper, own: list[Stated]) -> None:
+def check(project: Project, file: Path, paper: Paper, own: Sequence[Stated]) -> None:
+    """ConfigError where claims name what there is not; *file* says it."""
     seen: set[str] = {cells.id for cells in paper.cells}
     if len(seen) != len(paper.cells):
         raise ConfigError(f"{file}: cells: two have the same id")

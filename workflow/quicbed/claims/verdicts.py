@@ -11,6 +11,10 @@ Fieller, "Some Problems in Interval Estimation", Journal of the Royal Statistica
 the fastest or the slowest is told by the means over blocks; where pairs are missing, others may be faster or slower
 still, so that only a value beyond the bounds on that side decides.
 
+**External programs.** The goodput of an external client has the start of its program in it, some tens of milliseconds a
+run, which goodput in a program of ours has not. The two are never compared, and never in one verdict: a claim on both
+is judged by what was measured without the start, and the others are left out with that reason.
+
 **Decision.** An outcome is clear when its 95 % interval lies within or outside the bounds and straddles neither. The
 p-value asks how surely the mean lies on that side of the nearest bound: Student's t of the blocks' values (of their
 logarithms for ratios), doubled, so that p = 0.05 is where a 95 % interval touches the bound. Few blocks make it large,
@@ -50,7 +54,7 @@ from quicbed.analysis import comparison as analysis
 from quicbed.analysis import cpu_shares, published, ttfb
 from quicbed.analysis.pairs import mtu_table
 from quicbed.base import statistics
-from quicbed.claims.papers import SAMPLED, Claim, Comparison, Paper, Predicate, Reading, Stated, Term, digits
+from quicbed.claims.papers import SAMPLED, Claim, Comparison, Paper, Predicate, Reading, Stated, Term, digits, untold
 from quicbed.config.model import Project
 from quicbed.store import details, runs
 
@@ -64,6 +68,8 @@ MOST_BLOCKS = 100_000
 FEWEST_CAPTURED = 3
 """Captured connections whose quartiles can differ from their median."""
 LOCAL = "local"
+WITH_START = frozenset({"goodput_mbps"})
+"""Metrics that have the start of the program in them where the client is an external endpoint."""
 PUBLISHED = "published"
 """Kind of the testbed of published raw data, to which no block can be added."""
 
@@ -105,6 +111,7 @@ class Outcome:
     missing: Verdict | None = None  # `not measured` or `not applicable`
     reason: str = ""
     undecided: str = ""  # why the value decides nothing, whatever its interval
+    external: bool = False  # a goodput with the start of an external program in it
     cells: tuple[str, ...] = ()
     contaminated: int | None = None  # runs of its cells that count although contaminated; None where no runs do
     floor: tuple[float, float] | None = None  # interval of the A/A arm, of several libraries the widest
@@ -165,12 +172,19 @@ class Result:
         return [outcome for outcome in self.measured if not outcome.inside and not outcome.undecided]
 
     @property
+    def external(self) -> bool:
+        """Whether it rests on goodput with the start of external programs in it."""
+        return any(one.external for one in self.measured)
+
+    @property
     def conditions(self) -> str:
         """What it was measured under; empty without a value."""
         if not self.measured:
             return ""
         published_ = self.testbed_kind == PUBLISHED
         parts = ["published runs" if published_ else f"testbed {self.testbed}, scale {self.scale}"]
+        if self.external:
+            parts.append("the start of external programs included")
         if self.contaminated is not None and not published_:
             plural = "s" if self.contaminated != 1 else ""
             parts.append(f"{self.contaminated or 'no'} contaminated run{plural}")
@@ -312,10 +326,14 @@ class _Book:
             for (cell,), part in own.filter(pl.col(reading.metric).is_not_null()).group_by("cell"):
                 yield str(cell), part[reading.metric].cast(pl.Float64).to_list()
             return
-        if reading.table == "sizes":
+        if reading.table in ("sizes", "phases"):
             newest = campaign.sort("started_at", "origin").unique("cell", keep="last", maintain_order=True)
             cells = table.join(newest.select("cell", "group", "signature"), on="cell", how="left")
-            table = ttfb.sizes(cells, ttfb.timed(self.tables.runs, campaign, self.tables.primitives))
+            times = ttfb.timed(self.tables.runs, campaign, self.tables.primitives)
+            if reading.table == "sizes":
+                table = ttfb.sizes(cells, times)
+            else:
+                table = ttfb.phases(cells, times).with_columns(crypto_share=pl.col("crypto_ms") / pl.col("median"))
         else:
             table = mtu_table(self.tables.runs, campaign, table)
         for cell, value in table.filter(pl.col(reading.metric).is_not_null()).select("cell", reading.metric).rows():
@@ -396,14 +414,32 @@ class _Evaluation:
         by_cell = {row["cell"]: row for row in measured.rows.values()}
         for library in self.claim.subjects():
             result.outcomes += self._under(self._outcomes(measured, library), by_cell)
+        result.outcomes = self._on_one_basis(result.outcomes)
         if self.claim.beyond:
             for library in self._others(measured):
                 found = [one for one in self._outcomes(measured, library) if one.missing is None]
+                found = [one for one in found if one.external == result.external]
                 result.beyond += self._under(found, by_cell)
         cells = {cell for one in result.measured for cell in one.cells}
         result.contaminated, result.floor = self._conditions([by_cell[cell] for cell in sorted(cells)])
         _summarise(result)
         return result
+
+    def _on_one_basis(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Outcomes without those of external programs, where there are others."""
+        if len({one.external for one in outcomes if one.missing is None}) < 2:
+            return list(outcomes)
+        reason = "goodput has the start of its external program in it, that of the others has not"
+        return [replace(one, missing="not applicable", reason=reason) if one.external else one for one in outcomes]
+
+    def _external(self, row: Mapping[str, Any]) -> bool:
+        """Whether the value of a cell has the start of an external program in it."""
+        if self.reading.table != "runs" or self.reading.metric not in WITH_START:
+            return False
+        if row["testbed_kind"] == PUBLISHED:
+            return False  # all of them are of whole programs
+        known = self.book.project.libraries.get(row["client_library"])
+        return bool(row["client_external"]) or (known is not None and known.external is not None)
 
     def _under(self, outcomes: Iterable[Outcome], by_cell: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
         """Outcomes with the conditions that they were measured under."""
@@ -505,6 +541,11 @@ class _Evaluation:
         try:
             cells = [[self._cell(measured, place) for place in group] for group in places]
             flat = tuple(str(row["cell"]) for group in cells for row in group)
+            bases = {self._external(row) for group in cells for row in group}
+            if len(bases) > 1:
+                reason = "goodput of an external client has the start of its program in it, that of the other has not"
+                raise _MissingError("not applicable", reason)
+            outcome = replace(outcome, external=bases.pop())
             if self.reading.table not in SAMPLED:
                 counted = replace(outcome, cells=flat, **self._count(measured, cells))
                 return replace(counted, undecided=self._too_few(counted.n))
@@ -530,8 +571,11 @@ class _Evaluation:
         pairs = list(itertools.product(self.claim.libraries, repeat=2))
         rows = [measured.rows.get((client, server, term.label)) for client, server in pairs]
         met = [row for row in rows if row is not None and row["n"]]
+        # those of external clients, whose programs' start is in it, count where there are no others
+        met = [row for row in met if not self._external(row)] or met
         what = "largest / smallest" if comparison.spread else "largest" if comparison.largest else "smallest"
-        outcome = Outcome(None, f"{what}, {term.label}", low, high)
+        external = bool(met) and self._external(met[0])
+        outcome = Outcome(None, f"{what}, {term.label}", low, high, external=external)
         if len(met) < 2:
             reason = f"fewer than two pairs of {', '.join(self.claim.libraries)} were measured"
             return replace(outcome, missing="not measured", reason=reason)
@@ -587,7 +631,8 @@ class _Evaluation:
             for name in (place.client, place.server):
                 if name not in known and not theirs:
                     title = paper.libraries.get(name, name)
-                    reason = f"{title} is not configured; it can take part as an external endpoint"
+                    reason = untold(self.book.project, self.reading.experiment, [place.term.label])
+                    reason = f"{title} is not configured; {reason or 'it can take part as an external endpoint'}"
                     raise _MissingError("not measured", reason)
             client, server = (paper.libraries.get(name, name) for name in (place.client, place.server))
             pair = client if client == server else f"server {server} and client {client}"

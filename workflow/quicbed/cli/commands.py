@@ -460,7 +460,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _claims(arguments: argparse.Namespace) -> None:
-    from quicbed.claims import claims_report, published_claims, verdicts
+    from quicbed.claims import causes, claims_report, published_claims, verdicts
     from quicbed.claims import papers as claims
     from quicbed.report import notebooks
 
@@ -471,7 +471,9 @@ def _claims(arguments: argparse.Namespace) -> None:
     # all of a paper are judged together, whatever is shown of them
     papers = {one.name for one in shown}
     known = [one for one in every if one.name in papers]
-    results = verdicts.evaluate(project, known, verdicts.tables(raw, ROOT))
+    tables = verdicts.tables(raw, ROOT)
+    results = verdicts.evaluate(project, known, tables)
+    why = causes.find(project, every, results, tables)
     tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in papers}
     ids = {one.id for one in shown}
     wanted = [result for result in results if result.stated.id in ids]
@@ -479,7 +481,7 @@ def _claims(arguments: argparse.Namespace) -> None:
     published = imported(project.published_tables)
     theirs = claims_report.by_claim(published_claims.evaluate(project, known, published))
     cells = arguments.all or bool(arguments.claim)
-    print(claims_report.text(wanted, cells=cells, tested=tested, published=theirs))
+    print(claims_report.text(wanted, cells=cells, tested=tested, published=theirs, found=why))
 
 
 def _reference(arguments: argparse.Namespace) -> None:

@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 from quicbed.base import durable
 from quicbed.builds import kit, making
 from quicbed.claims import claims_report
+from quicbed.claims.causes import Causes
 from quicbed.claims.papers import Paper
 from quicbed.config import algorithms
 from quicbed.config.model import Cipher, Config, Experiment, Library, Project, Testbed
@@ -42,6 +43,7 @@ KINDS: dict[str, tuple[type[BaseModel], str]] = {
     "library": (Library, "config/libraries/&lt;name&gt;.yaml"),
     "experiment": (Experiment, "config/experiments/&lt;name&gt;.yaml"),
     "claims": (Paper, "config/claims/&lt;paper&gt;.yaml"),
+    "causes": (Causes, "config/causes.yaml"),
 }
 
 
@@ -102,8 +104,8 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "Every key of every file below this directory. This page is generated from the models in",
-        "`workflow/quicbed/config/model.py` and `workflow/quicbed/claims/papers.py` by `quicbed generate`. A key that",
-        "is not listed is an error, and so is one given twice.",
+        "`workflow/quicbed/config/model.py` and `workflow/quicbed/claims/` by `quicbed generate`. A key that is not",
+        "listed is an error, and so is one given twice.",
         "",
         "A value of `config.yaml` can be overridden for one run: `make all SCALE=tiny` or",
         "`snakemake --cores 8 all --config scale=tiny`.",

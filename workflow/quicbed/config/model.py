@@ -750,6 +750,11 @@ class Library(Model):
             raise ValueError("flavours: an external endpoint has `stock` only")
         return self
 
+    @property
+    def shown_as(self) -> str:
+        """Name in figures and tables, where external endpoints are marked."""
+        return f"{self.title} (external)" if self.external else self.title
+
     def pairs_with(self, other: Library) -> bool:
         """Whether a client of one of the two can meet a server of the other."""
         return (self.transport, self.alpn) == (other.transport, other.alpn)

@@ -217,7 +217,7 @@ def header_protection(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mappi
 
 def library_titles(root: Path) -> dict[str, str]:
     """Names of the libraries in figures, from config/libraries/ of the repository at *root*."""
-    return {name: library.title for name, library in Project(root).libraries.items()}
+    return {name: library.shown_as for name, library in Project(root).libraries.items()}
 
 
 def _pairs(table: pl.DataFrame) -> list[tuple[str, str]]:

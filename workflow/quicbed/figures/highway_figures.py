@@ -32,7 +32,7 @@ ROLE_COLOURS: Mapping[str, str] = {"client": "#56B4E9", "server": "#0072B2"}
 WIDE = 5
 """Settings with which two panels stand beside each other instead of four."""
 FACET_PX = 168
-CAPTION_WIDTH = 140  # characters
+CAPTION_WIDTH = 122  # characters
 CAPTION_LINES = 2
 """As many have room below the panels of a figure; more of them make it higher."""
 DEVIATING = "\N{DAGGER}"

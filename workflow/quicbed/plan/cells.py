@@ -70,6 +70,18 @@ def noenc_reason(library: Library) -> str:
     return "QUIC protects all 1-RTT packets (RFC 9001, 5), and the library has no extension for both ends to agree on"
 
 
+def untold_reason(variant: Variant, transport: str) -> str | None:
+    """What a variant asks of endpoints that the contract of external ones has no word for; None where it asks nothing.
+
+    Interfaces of the hosts are set all the same, which is all that offloads are for TCP.
+    """
+    if variant.receive_buffer is not None:
+        return "an external endpoint is not told the size of its buffers"
+    if variant.offloads is not None and transport == "quic":
+        return "an external endpoint is not told whether to use UDP GSO and GRO"
+    return None
+
+
 def unsupported_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
     """Why a library cannot do a variant according to its description, or None if it can."""
     supports = library.supports
@@ -97,6 +109,8 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title} cannot switch header protection off"
     if variant.receive_buffer is not None and library.transport != "quic":
         return f"{title}: the kernel sizes the buffers of TCP"
+    if library.external is not None and (reason := untold_reason(variant, library.transport)) is not None:
+        return f"{title}: {reason}"
     if variant.aes_hardware is False and isinstance(supports.aes_hardware_off, str):
         return f"{title}: {supports.aes_hardware_off}"
     if variant.march is not None and (reason := march.unsupported_reason(library)) is not None:
@@ -125,15 +139,17 @@ class Endpoint:
     version: str
     build: str
     march: str | None = None
+    external: bool = False
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, str | bool]:
         """The fields of run.json."""
-        return {
+        always: dict[str, str | bool] = {
             "library": self.library,
             "flavour": self.flavour,
             "version": self.version,
             "build": self.build,
-        } | ({"march": self.march} if self.march else {})
+        }
+        return always | ({"march": self.march} if self.march else {}) | ({"external": True} if self.external else {})
 
 
 @dataclass(frozen=True)
@@ -334,7 +350,7 @@ def _primitives(
             ]
             for kind in ("group", "signature")
         }
-        side = _endpoint(library, named, builds[library, named])
+        side = _endpoint(project, library, named, builds[library, named])
         settings = CellVariant(groups=names["group"], signatures=names["signature"])
         identity = {
             "campaign": campaign,
@@ -398,7 +414,7 @@ def _cell(
         build = builds.get((name, named))
         if problem is None and build is not None and build.problem is not None:
             problem = f"{library.title}: {build.problem}"
-        sides.append(_endpoint(name, named, build))
+        sides.append(_endpoint(project, name, named, build))
     transport = project.libraries[pair.client].transport
     settings = cell_variant(variant, transport)
     name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
@@ -434,10 +450,10 @@ def _cell(
     )
 
 
-def _endpoint(library: str, named: str, build: Build | None) -> Endpoint:
+def _endpoint(project: Project, library: str, named: str, build: Build | None) -> Endpoint:
     flavour, level, _ = march.parts(named)
     version, identity = ("", "") if build is None else (build.version, build.build)
-    return Endpoint(library, flavour, version, identity, level)
+    return Endpoint(library, flavour, version, identity, level, project.libraries[library].external is not None)
 
 
 def _sides(pair: Pair) -> tuple[tuple[Side, str], tuple[Side, str]]:

@@ -22,7 +22,7 @@ import polars as pl
 
 from quicbed.analysis import comparison, dissect
 from quicbed.base import durable, untrusted
-from quicbed.claims import claims_report, papers, published_claims, verdicts
+from quicbed.claims import causes, claims_report, papers, published_claims, verdicts
 from quicbed.config.model import Project
 from quicbed.figures.sheets import Sheet, latency_summary, overview, summary
 from quicbed.plan import built
@@ -107,14 +107,15 @@ def _claims(
     known = papers.stated(project)
     found = verdicts.tables(raw, project.root, table, beside)
     results = verdicts.evaluate(project, known, found)
+    why = causes.find(project, known, results, found)
     (artifacts / "tables").mkdir(parents=True, exist_ok=True)
-    claims_report.write_table(results, artifacts / "tables")
+    claims_report.write_table(results, artifacts / "tables", found=why)
     theirs = published_claims.evaluate(project, known, published)
     for file in (artifacts / "tables").glob("claims-published.*"):
         file.unlink()  # of a copy that may not be told any more
     if theirs:
         claims_report.write_table(theirs, artifacts / "tables", "claims-published")
-    return claims_report.page(results, project, artifacts, artifacts / "report", claims_report.by_claim(theirs))
+    return claims_report.page(results, project, artifacts, artifacts / "report", claims_report.by_claim(theirs), why)
 
 
 def _problems(found: details.Details, table: pl.DataFrame, records: Sequence[provenance.Campaign]) -> list[str]:

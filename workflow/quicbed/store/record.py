@@ -88,6 +88,8 @@ class Side(Part):
     version: str
     build: str
     march: str | None = None
+    external: bool | None = None
+    """Whether it is an external endpoint (docs/external-endpoints.md)."""
 
 
 class LinkFacts(Part):

@@ -156,6 +156,9 @@ COLUMNS: list[Column] = [
     # instruction set of a build that is not for every processor
     Column("client_march", pl.String(), "client.march"),
     Column("server_march", pl.String(), "server.march"),
+    # whether it is an external endpoint; null where not
+    Column("client_external", pl.Boolean(), "client.external"),
+    Column("server_external", pl.Boolean(), "server.external"),
 ]
 """Columns taken from run.json as they are; units are in the names."""
 
