@@ -29,6 +29,13 @@ PUBLISHED = {"lsquic": ("LSQUIC, published", "triangle-left-open"), "quiche": ("
 ROW_PX = 17
 LINE_PX = 10
 """Height of a line of text within a row."""
+EXPERIMENTS = {
+    "table3-signature": "signatures",
+    "table2-kem": "key exchanges",
+    "hybrid-cost": "hybrids and parts",
+    "amplification": "delays",
+}
+"""What is measured in experiments of handshakes, where there is no room for more."""
 LEGEND_ENTRIES = 6
 """As many stand beside each other."""
 PHASES = (
@@ -386,6 +393,13 @@ def predicted(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, 
     return Drawn(name, figure, cells, _origins(campaign, shown), "beyond A Quantum of QUIC, Sec. VI")
 
 
+def _tested(experiment: str) -> str:
+    """What an experiment of handshakes measures, for the title of a panel."""
+    for name, what in EXPERIMENTS.items():
+        experiment = experiment.replace(name, what)
+    return experiment
+
+
 def additive(
     campaigns: Sequence[pl.DataFrame],
     predictions: pl.DataFrame,
@@ -406,12 +420,11 @@ def additive(
         shared_xaxes="all",
         shared_yaxes="all",
         horizontal_spacing=0.03,
-        vertical_spacing=0.1,
-        subplot_titles=[f"{fitted_on} predicts {predicted}" for fitted_on, predicted in panels],
+        vertical_spacing=0.11,
+        subplot_titles=[f"{_tested(fitted_on)} predict {_tested(predicted)}" for fitted_on, predicted in panels],
     )
     for place, (fitted_on, predicted) in enumerate(panels):
         row, column = 1 + place // 2, 1 + place % 2
-        figure.add_hline(y=0, line={"color": INK, "width": 1}, row=row, col=column)
         panel = predictions.filter((pl.col("fitted_on") == fitted_on) & (pl.col("experiment") == predicted))
         for number, library in enumerate(names):
             own = panel.filter(pl.col("library") == library)
@@ -433,11 +446,12 @@ def additive(
                 row=row,
                 col=column,
             )
+        figure.add_hline(y=0, line={"color": INK, "width": 1}, row=row, col=column)
     _frame(
         figure,
         "Time to first byte, predicted out of sample",
         campaigns[0],
-        height=140 + 190 * math.ceil(len(panels) / 2),
+        height=150 + 190 * math.ceil(len(panels) / 2),
         caption="Error: predicted over measured TTFB, minus 1. Predicted from primitives timed alone and a transport"
         " fitted on<br>other handshakes; bytes and round trips follow from sizes of key shares, certificate and"
         " signature.",
@@ -446,8 +460,10 @@ def additive(
     figure.update_annotations(font={"size": 11})
     figure.update_layout(legend={"y": 1.1})
     _log_axis(figure, "x", "", predictions["predicted_ms"].to_list())
-    figure.update_yaxes(**_linear(""))
-    figure.update_xaxes(title_text="predicted TTFB [ms]", row=math.ceil(len(panels) / 2))
+    errors = [100 * error for error in predictions["error"]]
+    room = 0.05 * (max(errors) - min(errors))
+    figure.update_yaxes(**_linear(""), range=[min(errors) - room, max(errors) + room])
+    figure.update_xaxes(title_text="predicted TTFB [ms]", title_standoff=2, row=math.ceil(len(panels) / 2))
     figure.update_yaxes(title_text="error [%]", col=1)
     used = [(campaign, predictions.filter(pl.col("cell").is_in(campaign["cell"].to_list()))) for campaign in campaigns]
     origins = sorted({origin for campaign, shown in used for origin in _origins(campaign, shown)})
