@@ -15,8 +15,8 @@ TCP). Each flight beyond the first takes a round trip; waiting for the address t
 
 **Interval.** Out of sample, measured over predicted is known for many cells of a library. The 95 % prediction interval
 is the predicted value times or divided by the ratio that 95 % of them keep (split conformal prediction: Lei et al.,
-"Distribution-Free Predictive Inference for Regression", JASA 113(523), 2018, sec. 2.2). The time of round trips is not
-scaled: the interval knows nothing of a link's jitter.
+"Distribution-Free Predictive Inference for Regression", JASA 113(523), 2018, sec. 2.2). Round trips are not scaled:
+for each, the interval is longer by the least and the most that handshakes with delay took beyond their prediction.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ SCHEMA: Mapping[str, pl.DataType] = (
     | dict.fromkeys(["packets_client", "packets_server", "handshake_bytes", "waits"], pl.Float64())
     | dict.fromkeys(["predicted_packets_client", "predicted_packets_server"], pl.Int64())
     | {"predicted_bytes": pl.Float64()}
-    | {"condition": pl.String()}
+    | {"condition": pl.String(), "flights": pl.Int64()}
 )
 """Columns of `out_of_sample` and `delayed`: one row a predicted cell, which is one of *experiment*.
 
@@ -294,6 +294,7 @@ def _row(known: Measured, target: Measured, cell: Mapping[str, Any], made: Predi
         "predicted_packets_server": made.packets_server,
         "predicted_bytes": made.handshake_bytes,
         "condition": made.condition,
+        "flights": made.flights,
     }
 
 
@@ -320,6 +321,7 @@ def delayed(runs_table: pl.DataFrame) -> pl.DataFrame:
                 "predicted_ms": predicted,
                 "error": predicted / cell["ttfb_ms"] - 1,
                 "condition": PLAIN,
+                "flights": 1,
             }
             rows.append(dict.fromkeys(SCHEMA) | values)
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
@@ -342,10 +344,11 @@ class Range:
     low: float | None
     high: float | None
 
-    def later(self, ms: float) -> Range:
-        """With a time added that is not uncertain."""
-        low, high = (None if end is None else end + ms for end in (self.low, self.high))
-        return Range(self.value + ms, low, high)
+    def later(self, ms: float, trips: int, each: tuple[float, float] | None) -> Range:
+        """After round trips that take *ms* in all, and *each* from less to more than that; None: nobody knows."""
+        if each is None or self.low is None or self.high is None:
+            return Range(self.value + ms, None, None)
+        return Range(self.value + ms, self.low + ms + trips * each[0], self.high + ms + trips * each[1])
 
 
 @dataclass(frozen=True)
@@ -365,11 +368,13 @@ class Pair:
     packets_server: Range
     handshake_bytes: Range
     measured_ms: float | None  # of this pair, where there is one
-    delay_seen: bool  # whether any handshake of these experiments had a round-trip time
+    each_ms: tuple[float, float] | None  # what handshakes with delay took beyond prediction, a round trip
 
 
-def pair(every: Sequence[Measured], library: str, group: str, signature: str, rtt_ms: float) -> Pair:
+def pair(every: Sequence[Measured], far: pl.DataFrame, library: str, group: str, signature: str, rtt_ms: float) -> Pair:
     """The prediction for a library's handshake with two algorithms, from its runs on the host measured last.
+
+    *far* is what `delayed` made of the same runs.
 
     Raises PredictionError where the library, or one of its primitives, was not measured.
     """
@@ -391,10 +396,12 @@ def pair(every: Sequence[Measured], library: str, group: str, signature: str, rt
         )
     target = _target(here, library, group, signature)
     made = _model(near).predict(target)
-    tests = out_of_sample([one for one in every if one.host == host]).filter(
-        (pl.col("library") == library) & (pl.col("rtt_ms") == 0)
-    )
-    waiting = rtt_ms * made.flights
+    own = pl.col("library") == library
+    sampled = out_of_sample([one for one in every if one.host == host]).filter(own)
+    tests = sampled.filter(pl.col("rtt_ms") == 0)
+    late = sampled.vstack(far.filter(own & (pl.col("host_id") == host))).filter(pl.col("rtt_ms") > 0)
+    beyond = [0.0, *((late["ttfb_ms"] - late["predicted_ms"]) / late["flights"])]
+    each = None if late.is_empty() else (min(beyond), max(beyond))
     time = _range(made.local_ms, tests["predicted_ms"], tests["ttfb_ms"])
     same = near.filter((pl.col("group") == group) & (pl.col("signature") == signature))
     return Pair(
@@ -406,12 +413,12 @@ def pair(every: Sequence[Measured], library: str, group: str, signature: str, rt
         crypto={role: target[f"{role}_crypto_ms"] for role in ("client", "server")},
         rtt_ms=rtt_ms,
         prediction=made,
-        time=time.later(waiting),
+        time=time.later(rtt_ms * made.flights, made.flights, each) if rtt_ms else time,
         packets_client=_range(made.packets_client, tests["predicted_packets_client"], tests["packets_client"]),
         packets_server=_range(made.packets_server, tests["predicted_packets_server"], tests["packets_server"]),
         handshake_bytes=_range(made.handshake_bytes, tests["predicted_bytes"], tests["handshake_bytes"]),
         measured_ms=None if same.is_empty() or rtt_ms else float(np.median(same["ttfb_ms"].to_numpy())),
-        delay_seen=any((one.found.cells["rtt_ms"] > 0).any() for one in every if one.host == host),
+        each_ms=each,
     )
 
 
@@ -456,10 +463,18 @@ def text(found: Pair, library: str, group: str, signature: str) -> str:
         f"  data      {', '.join(f'{name} ({campaign})' for name, campaign in found.used.items())}:"
         f" {found.cells} cells, host {found.host}, {found.processor}",
     ]
-    if found.time.low is None:
+    if found.handshake_bytes.low is None:
         lines.append(f"  interval  none: {found.tested} cells of {library} were predicted out of sample, 19 are needed")
-    else:
+    elif not found.rtt_ms:
         lines.append(f"  interval  95 %, from {found.tested} cells of {library} predicted out of sample")
+    elif found.each_ms is None:
+        lines.append(f"  interval  none of the time: no handshake of {library} with delay was measured")
+    else:
+        low, high = found.each_ms
+        lines.append(
+            f"  interval  95 %, from {found.tested} cells of {library} predicted out of sample; of the time longer by"
+            f" {low:+.3f} to {high:+.3f} ms a round trip, as handshakes with delay were"
+        )
     if found.measured_ms is not None:
         lines.append(f"  measured  {found.measured_ms:.3f} ms: this pair is among the data")
     if made.limited:
@@ -477,8 +492,6 @@ def text(found: Pair, library: str, group: str, signature: str) -> str:
             f"Warning: the client computes longer than {SILENT_MS:g} ms: the server may take its flight for lost and"
             " send it again, which adds packets and bytes that are not counted."
         )
-    if found.rtt_ms and not found.delay_seen:
-        lines.append("Warning: no handshake in these experiments had delay: round trips are counted, not measured.")
     return "\n".join(lines)
 
 

@@ -511,8 +511,9 @@ def _predict(arguments: argparse.Namespace) -> None:
     raw = arguments.raw or notebooks.place(ROOT, project.config).raw
     if arguments.table:
         os.environ.update({runs.RAW_VARIABLE: str(raw.resolve()), runs.TABLE_VARIABLE: str(arguments.table.resolve())})
-    every = additivity.measured(runs.table(raw), details.read(raw), known)
-    pair = additivity.pair(every, arguments.library, group, signature, arguments.rtt)
+    measured = runs.table(raw)
+    every = additivity.measured(measured, details.read(raw), known)
+    pair = additivity.pair(every, additivity.delayed(measured), arguments.library, group, signature, arguments.rtt)
     print(f"Runs of {raw}\n")
     print(additivity.text(pair, arguments.library, group, signature))
 
