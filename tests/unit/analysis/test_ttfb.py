@@ -286,3 +286,51 @@ def test_primitives_of_contaminated_attempts_do_not_count() -> None:
     foreign = PRIMITIVES.filter(origin="raw/2").with_columns(origin=pl.lit("raw/3"))
     timed = ttfb.timed(table, campaign, PRIMITIVES.vstack(foreign))
     assert set(timed["origin"]) == {"raw/0", "raw/2"}
+
+
+@pytest.mark.parametrize("extra", [0.0, 0.25])
+def test_a_hybrid_exceeds_its_parts_by_what_it_takes_beyond_them(extra: float) -> None:
+    """A library with known costs: X25519's own, which the base is measured with, are in no row."""
+    times = {"x25519": (0.06, 0.04, 32), "p-256": (0.2, 0.1, 65), "kyber512": (0.02, 0.01, 800)}
+    both = zip(times["p-256"], times["kyber512"], strict=True)
+    times["p-256-kyber512"] = tuple(a + b for a, b in both)  # type: ignore[assignment]
+    times["kyber768"] = (0.03, 0.02, 1184)
+    operations = ("keygen", "encapsulate", "decapsulate")
+    primitives = pl.DataFrame(
+        [
+            {"library": "a", "kind": "group", "name": name, "operation": operation, "implementation": "test"}
+            | {"median_ns": 1e6 * dict(zip(operations[1:], row, strict=False)).get(operation, 9.0)}
+            | {"bytes": None if operation == "decapsulate" else row[2]}
+            for name, row in times.items()
+            for operation in operations
+        ],
+        infer_schema_length=None,
+    )
+    transport = ttfb.Transport(1.0, 0.05, 0.0, 5, 0.0)
+    missing = dict.fromkeys(runs.SORT, "")
+    runs_of = [
+        missing
+        | {"testbed": "local", "host_id": "h", "experiment": "e", "campaign": "c", "source": "own", "arm": "main"}
+        | {
+            "cell": name,
+            "block": block,
+            "attempt": 0,
+            "status": "ok",
+            "contaminated": False,
+            "origin": f"{name}{block}",
+        }
+        | {"ttfb_ms": block + transport.predict(encapsulate + decapsulate, 2 * size / 1000, 0, 0)}
+        | {"started_at": None}
+        for name, (encapsulate, decapsulate, size) in times.items()
+        for block in range(5)
+    ]
+    for run in runs_of:
+        run["ttfb_ms"] += extra if run["cell"] == "p-256-kyber512" else 0.0
+    cells = pl.DataFrame([cell(cell=name, group=name) | {"arm": "main"} for name in times])
+    measured = ttfb.Handshakes(pl.DataFrame(runs_of), cells, primitives, {"a": transport})
+    (row,) = ttfb.hybrids(measured, KNOWN).to_dicts()
+    assert (row["algorithm"], row["classical"], row["kem"], row["n"]) == ("P-256+Kyber512", "P-256", "Kyber512", 5)
+    assert (row["excess_ms"], row["excess_low"], row["excess_high"]) == pytest.approx([extra] * 3, abs=1e-9)
+    # without the primitives of X25519 nothing can be said
+    lacking = primitives.filter(pl.col("name") != "x25519")
+    assert ttfb.hybrids(ttfb.Handshakes(measured.campaign, cells, lacking, {}), KNOWN).is_empty()

@@ -404,6 +404,13 @@ def test_a_time_that_no_clock_showed_is_no_packet() -> None:
         (["export", "qir", "aead-goodput", "{tmp}/out", "--table", "{tmp}/file"], "not a table of runs"),
         (["symbols", "{tmp}"], "not the directory of a run"),
         (["handshake", "{tmp}/file", "{tmp}/file", "--server", "x:1"], "file"),
+        (["predict", "--library", "x", "--group", "x25519", "--signature", "ed25519"], "library `x` is unknown"),
+        (["predict", "--library", "quinn", "--group", "x", "--signature", "ed25519"], "has no group `x`"),
+        (["predict", "--library", "quinn", "--group", "x25519", "--signature", "x"], "has no signature `x`"),
+        (
+            ["predict", "--library", "quinn", "--group", "x25519", "--signature", "ed25519", "--raw", "{tmp}"],
+            "no handshakes of quinn with timed primitives",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(

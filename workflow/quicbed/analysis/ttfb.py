@@ -327,21 +327,27 @@ def counted_proofs(campaign: pl.DataFrame) -> pl.DataFrame:
     return used.sort("started_at", "origin").unique("cell", keep="last", maintain_order=True).select("cell", "proof")
 
 
-def hybrids(campaign: pl.DataFrame, cells: pl.DataFrame, known: algorithms.Table) -> pl.DataFrame:
-    """TTFB of every hybrid minus (classical part + KEM - X25519), in ms, paired within blocks.
+def hybrids(measured: Handshakes, known: algorithms.Table) -> pl.DataFrame:
+    """TTFB of every hybrid minus (classical part + KEM - base), in ms, paired within blocks.
+
+    Each of the three has in it what every handshake takes, and each part's handshake its part. *base* is therefore the
+    handshake with X25519 less what X25519 itself takes: its encapsulation and decapsulation as timed alone, and its key
+    shares at the fitted time per byte. Nothing is in the difference twice, so that parts that add up leave zero. The
+    primitives count as known exactly: their median differs little between blocks.
 
     Columns: client_library, algorithm, classical, kem (titles), cell, ttfb_ms, excess_ms (mean over blocks), excess_low
     and excess_high (95 % bootstrap interval), n (blocks). Hybrids whose parts were not all measured are left out.
     """
     groups = {group.name: group for group in known.groups}
     alone = {group.liboqs: group for group in known.groups if group.liboqs and not group.classical}
-    used = comparison.counted(campaign).filter((pl.col("arm") == "main") & pl.col("ttfb_ms").is_not_null())
+    used = comparison.counted(measured.campaign).filter((pl.col("arm") == "main") & pl.col("ttfb_ms").is_not_null())
     by_cell = {
         str(cell): dict(own.select("block", "ttfb_ms").rows())
         for (cell,), own in used.group_by("cell", maintain_order=True)
     }
     rows = []
-    main = cells.filter((pl.col("arm") == "main") & pl.col("ttfb_ms").is_not_null())
+    main = measured.cells.filter((pl.col("arm") == "main") & pl.col("ttfb_ms").is_not_null())
+    within = _x25519(measured)
     for cell in main.to_dicts():
         hybrid = groups[cell["group"]]
         if not hybrid.hybrid or hybrid.liboqs not in alone or cell["cell"] not in by_cell:
@@ -351,12 +357,13 @@ def hybrids(campaign: pl.DataFrame, cells: pl.DataFrame, known: algorithms.Table
         )
         parts = [str(hybrid.classical), alone[hybrid.liboqs].name, "x25519"]
         cells_of = [same.filter(pl.col("group") == part)["cell"].to_list() for part in parts]
-        if not all(cells_of) or not all(found[0] in by_cell for found in cells_of):
+        itself = within.get((cell["client_library"], cell["server_library"]))
+        if itself is None or not all(cells_of) or not all(found[0] in by_cell for found in cells_of):
             continue
-        classical, kem, base = (by_cell[found[0]] for found in cells_of)
+        classical, kem, reference = (by_cell[found[0]] for found in cells_of)
         own = by_cell[cell["cell"]]
-        blocks = sorted(own.keys() & classical.keys() & kem.keys() & base.keys())
-        excess = np.array([own[b] - classical[b] - kem[b] + base[b] for b in blocks])
+        blocks = sorted(own.keys() & classical.keys() & kem.keys() & reference.keys())
+        excess = np.array([own[b] - classical[b] - kem[b] + (reference[b] - itself) for b in blocks])
         if not len(excess):
             continue
         low, high = statistics.mean_interval(np.sort(excess)) if len(excess) > 1 else (None, None)
@@ -377,3 +384,20 @@ def hybrids(campaign: pl.DataFrame, cells: pl.DataFrame, known: algorithms.Table
     text = dict.fromkeys(["client_library", "algorithm", "classical", "kem", "cell"], pl.String())
     numbers = dict.fromkeys(["ttfb_ms", "excess_ms", "excess_low", "excess_high"], pl.Float64())
     return pl.DataFrame(rows, schema=text | numbers | {"n": pl.Int64()}, orient="row")
+
+
+def _x25519(measured: Handshakes) -> dict[tuple[str, str], float]:
+    """What X25519 itself takes within TTFB, in ms, by client and server library; those that were not timed are left
+    out.
+    """
+    own = crypto(measured.primitives).filter((pl.col("kind") == "group") & (pl.col("name") == "x25519"))
+    timed = {(row["library"], row["operation"]): (row["ms"], row["bytes"] or 0) for row in own.to_dicts()}
+    found = {}
+    for client, server in set(measured.cells.select("client_library", "server_library").rows()):
+        operations = [(client, "keygen"), (server, "encapsulate"), (client, "decapsulate")]
+        if not all(operation in timed for operation in operations):
+            continue
+        (_, public_key), (encapsulated, ciphertext), (decapsulated, _) = (timed[one] for one in operations)
+        per_byte = measured.fits[client].per_kb_ms / 1000 if client in measured.fits else 0.0
+        found[client, server] = encapsulated + decapsulated + per_byte * (public_key + ciphertext)
+    return found

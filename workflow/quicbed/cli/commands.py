@@ -80,6 +80,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         ("quicbed.measure.certificates", "CertificateError"),
         ("quicbed.testbed.base", "TestbedError"),
         ("quicbed.store.record", "RunsError"),
+        ("quicbed.analysis.additivity", "PredictionError"),
         ("quicbed.report.notebooks", "NotebookError"),
         ("quicbed.wire.handshake", "HandshakeError"),
         ("quicbed.wire.tshark", "TsharkError"),
@@ -204,6 +205,13 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("claim", nargs="*", help="id of a claim, of a table of numbers or of a paper (default: all)")
     command.add_argument("--all", action="store_true", help="a line for every number of a table too")
     command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
+    command = add("predict", _predict, "predict the handshake of a library with two algorithms from measured ones")
+    command.add_argument("--library", required=True)
+    command.add_argument("--group", required=True, help="key exchange, a name in workflow/crypto/algorithms.csv")
+    command.add_argument("--signature", required=True, help="signature algorithm, a name in the same table")
+    command.add_argument("--rtt", type=_milliseconds, default=0.0, metavar="MS", help="round-trip time (default: 0)")
+    command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
+    table(command)
     command = add("reference", _reference, "pack measured campaigns into raw/reference/")
     command.add_argument("experiment", nargs="*")
     text = "write beside archives of runs the packets of their handshakes that notebooks show, with tshark"
@@ -243,6 +251,13 @@ def _jobs(text: str) -> int:
     if not 0 < number <= 1024:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and 1024")
     return number
+
+
+def _milliseconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 100_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 100000")
+    return value
 
 
 def project_of(arguments: argparse.Namespace) -> Project:
@@ -482,6 +497,27 @@ def _claims(arguments: argparse.Namespace) -> None:
     theirs = claims_report.by_claim(published_claims.evaluate(project, known, published))
     cells = arguments.all or bool(arguments.claim)
     print(claims_report.text(wanted, cells=cells, tested=tested, published=theirs, found=why))
+
+
+def _predict(arguments: argparse.Namespace) -> None:
+    from quicbed.analysis import additivity
+    from quicbed.config import algorithms
+    from quicbed.report import notebooks
+    from quicbed.store import details, runs
+
+    project = project_of(arguments)
+    if arguments.library not in project.libraries:
+        raise ConfigError(f"library `{arguments.library}` is unknown; known are {', '.join(project.libraries)}")
+    known = algorithms.read(project.root)
+    group, signature = known.group(arguments.group).name, known.signature(arguments.signature).name
+    raw = arguments.raw or notebooks.place(ROOT, project.config).raw
+    if arguments.table:
+        os.environ.update({runs.RAW_VARIABLE: str(raw.resolve()), runs.TABLE_VARIABLE: str(arguments.table.resolve())})
+    measured = runs.table(raw)
+    every = additivity.measured(measured, details.read(raw), known)
+    pair = additivity.pair(every, additivity.delayed(measured), arguments.library, group, signature, arguments.rtt)
+    print(f"Runs of {raw}\n")
+    print(additivity.text(pair, arguments.library, group, signature))
 
 
 def _reference(arguments: argparse.Namespace) -> None:

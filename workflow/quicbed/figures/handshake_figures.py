@@ -29,6 +29,13 @@ PUBLISHED = {"lsquic": ("LSQUIC, published", "triangle-left-open"), "quiche": ("
 ROW_PX = 17
 LINE_PX = 10
 """Height of a line of text within a row."""
+EXPERIMENTS = {
+    "table3-signature": "signatures",
+    "table2-kem": "key exchanges",
+    "hybrid-cost": "hybrids and parts",
+    "amplification": "delays",
+}
+"""What is measured in experiments of handshakes, where there is no room for more."""
 LEGEND_ENTRIES = 6
 """As many stand beside each other."""
 PHASES = (
@@ -386,6 +393,84 @@ def predicted(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, 
     return Drawn(name, figure, cells, _origins(campaign, shown), "beyond A Quantum of QUIC, Sec. VI")
 
 
+def _tested(experiment: str) -> str:
+    """What an experiment of handshakes measures, for the title of a panel."""
+    for name, what in EXPERIMENTS.items():
+        experiment = experiment.replace(name, what)
+    return experiment
+
+
+def additive(
+    campaigns: Sequence[pl.DataFrame],
+    predictions: pl.DataFrame,
+    known: algorithms.Table,
+    titles: Mapping[str, str] | None = None,
+) -> Drawn:
+    """Errors of TTFB predicted out of sample (`quicbed.analysis.additivity.out_of_sample`): a panel for each
+    prediction.
+
+    *campaigns* are those that were predicted.
+    """
+    titles = titles or {}
+    panels = predictions.select("fitted_on", "experiment").unique(maintain_order=True).rows()
+    names = sorted(set(predictions["library"]))
+    figure = make_subplots(
+        rows=max(1, math.ceil(len(panels) / 2)),
+        cols=2,
+        shared_xaxes="all",
+        shared_yaxes="all",
+        horizontal_spacing=0.03,
+        vertical_spacing=0.11,
+        subplot_titles=[f"{_tested(fitted_on)} predict {_tested(predicted)}" for fitted_on, predicted in panels],
+    )
+    for place, (fitted_on, predicted) in enumerate(panels):
+        row, column = 1 + place // 2, 1 + place % 2
+        panel = predictions.filter((pl.col("fitted_on") == fitted_on) & (pl.col("experiment") == predicted))
+        for number, library in enumerate(names):
+            own = panel.filter(pl.col("library") == library)
+            name = titles.get(library, library)
+            _markers(
+                figure,
+                x=own["predicted_ms"].to_list(),
+                y=(100 * own["error"]).to_list(),
+                name=name,
+                number=number,
+                group=name,
+                legend=place == 0,
+                text=[
+                    f"<b>{html.escape(name)}, {known.group(cell['group']).title}, "
+                    f"{known.signature(cell['signature']).title}</b><br>{cell['predicted_ms']:.3f} ms predicted,"
+                    f" {cell['ttfb_ms']:.3f} ms measured<br>{cell['condition']}"
+                    for cell in own.to_dicts()
+                ],
+                row=row,
+                col=column,
+            )
+        figure.add_hline(y=0, line={"color": INK, "width": 1}, row=row, col=column)
+    _frame(
+        figure,
+        "Time to first byte, predicted out of sample",
+        campaigns[0],
+        height=150 + 190 * math.ceil(len(panels) / 2),
+        caption="Error: predicted over measured TTFB, minus 1. Predicted from primitives timed alone and a transport"
+        " fitted on<br>other handshakes; bytes and round trips follow from sizes of key shares, certificate and"
+        " signature.",
+        top=98,
+    )
+    figure.update_annotations(font={"size": 11})
+    figure.update_layout(legend={"y": 1.1})
+    _log_axis(figure, "x", "", predictions["predicted_ms"].to_list())
+    errors = [100 * error for error in predictions["error"]]
+    room = 0.05 * (max(errors) - min(errors))
+    figure.update_yaxes(**_linear(""), range=[min(errors) - room, max(errors) + room])
+    figure.update_xaxes(title_text="predicted TTFB [ms]", title_standoff=2, row=math.ceil(len(panels) / 2))
+    figure.update_yaxes(title_text="error [%]", col=1)
+    used = [(campaign, predictions.filter(pl.col("cell").is_in(campaign["cell"].to_list()))) for campaign in campaigns]
+    origins = sorted({origin for campaign, shown in used for origin in _origins(campaign, shown)})
+    source = "beyond A Quantum of QUIC, Tables II and III"
+    return Drawn("ttfb-additivity", figure, predictions, origins, source, table_name="ttfb-additivity")
+
+
 def phases(campaign: pl.DataFrame, cells: pl.DataFrame, library: str, titles: Mapping[str, str] | None = None) -> Drawn:
     """What a library's TTFB consists of: cryptography of server and client, transport; and the key generation before
     it.
@@ -588,9 +673,9 @@ def hybrid_cost(
         "Hybrids and the sum of their parts",
         campaign,
         height=170 + ROW_PX * 1.4 * len(rows),
-        caption="TTFB of the hybrid minus (classical part + KEM - X25519), paired within blocks, mean and 95 %"
-        " bootstrap interval."
-        "<br>Zero: the parts add up to what the hybrid takes beyond X25519.",
+        caption="TTFB of the hybrid minus (classical part + KEM - base), paired within blocks, mean and 95 % bootstrap"
+        " interval."
+        "<br>Base: TTFB with X25519 less X25519's own primitives and key shares. Zero: the parts add up.",
         left=150,
     )
     _levels(figure, cells.filter(pl.col("algorithm").is_in(list(rows))), rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import polars as pl
 
+from quicbed.analysis import additivity
 from quicbed.analysis.published import LIBRARIES
 from quicbed.analysis.ttfb import Transport
 from quicbed.base import durable, untrusted
+from quicbed.config import algorithms
 from quicbed.figures.handshake_figures import libraries
 from quicbed.figures.sheets import Sheet
 from quicbed.store import runs
@@ -283,3 +286,100 @@ def transports(fits: Mapping[str, Mapping[str, Transport]], titles: Mapping[str,
         for library, fit in sorted(found.items())
     ]
     return Sheet([*headers, "median error [%]"], rows, frozenset(range(2, 7)))
+
+
+def additivity_table(
+    predictions: pl.DataFrame, lacking: Sequence[str], known: algorithms.Table, titles: Mapping[str, str] | None = None
+) -> Printed:
+    """How far predicted handshakes are from measured ones, a row for every prediction and library.
+
+    *predictions* are those of `quicbed.analysis.additivity`. Errors are predicted over measured value, minus 1, in per
+    cent; *95 % within* is the range that predictions of `quicbed predict` have. Packets are those of both sides.
+    """
+    titles = titles or {}
+    bands = [("", 4), ("TTFB, error [%]", 4), ("packets", 2), ("bytes, error [%]", 2)]
+    headers = [
+        *("fitted on", "predicted", "library", "cells"),
+        *("median", "95 % within", "worst", "worst cell"),
+        *("as predicted", "worst"),
+        *("median", "worst"),
+    ]
+    rows = []
+    keys = ["fitted_on", "experiment", "library"]
+    for (fitted_on, predicted, library), own in predictions.group_by(keys, maintain_order=True):
+        worst = own.sort(pl.col("error").abs()).row(-1, named=True)
+        ratio = additivity.kept_ratio(own["predicted_ms"].to_list(), own["ttfb_ms"].to_list())
+        packets = (
+            own.filter(pl.col("packets_client").is_not_null())
+            .with_columns(
+                predicted_packets=pl.col("predicted_packets_client") + pl.col("predicted_packets_server"),
+                packets=pl.col("packets_client") + pl.col("packets_server"),
+                bytes_error=pl.col("predicted_bytes") / pl.col("handshake_bytes") - 1,
+            )
+            .with_columns(off=pl.col("predicted_packets") - pl.col("packets"))
+        )
+        rows.append(
+            [
+                str(fitted_on),
+                str(predicted),
+                titles.get(str(library), str(library)),
+                str(len(own)),
+                _percent(own["error"].abs().median()),
+                "-" if ratio == math.inf else f"± {100 * (ratio - 1):.1f}",
+                f"{100 * worst['error']:+.1f}",
+                _algorithms(worst, known),
+                *(["-"] * 4 if packets.is_empty() else _packet_errors(packets)),
+            ]
+        )
+    numeric = frozenset({3, 4, 5, 6, 8, 9, 10, 11})
+    return Printed("Handshakes predicted out of sample", bands, headers, rows, list(lacking), numeric)
+
+
+def _algorithms(cell: Mapping[str, Any], known: algorithms.Table) -> str:
+    delay = f", {cell['rtt_ms']:g} ms" if cell["rtt_ms"] else ""
+    return f"{known.group(cell['group']).title}, {known.signature(cell['signature']).title}{delay}"
+
+
+def _packet_errors(packets: pl.DataFrame) -> list[str]:
+    worst = packets.sort(pl.col("off").abs()).row(-1, named=True)
+    most = packets.sort(pl.col("bytes_error").abs()).row(-1, named=True)
+    return [
+        f"{(packets['off'] == 0).sum()} of {len(packets)}",
+        f"{worst['predicted_packets']:g} for {worst['packets']:g}",
+        _percent(packets["bytes_error"].abs().median()),
+        f"{100 * most['bytes_error']:+.1f}",
+    ]
+
+
+def _percent(share: Any) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+def breaks(predictions: pl.DataFrame, known: algorithms.Table, titles: Mapping[str, str] | None = None) -> Sheet:
+    """Errors of predicted handshakes where something may break additivity, and elsewhere, by library.
+
+    *waited* counts the cells whose captured server waited at the amplification limit.
+    """
+    titles = titles or {}
+    headers = ["condition", "library", "cells", "waited", "median error of TTFB [%]", "worst [%]", "server's packets"]
+    rows = []
+    shown = predictions.filter(pl.col("packets_server").is_not_null())
+    for condition in (additivity.PLAIN, additivity.LIMIT, additivity.SILENT):
+        within = shown.filter(pl.col("condition") == condition).sort("library", maintain_order=True)
+        for (library,), own in within.group_by("library", maintain_order=True):
+            off = (pl.col("packets_server") - pl.col("predicted_packets_server")).abs()
+            most = own.sort(off).row(-1, named=True)
+            worst = own.sort(pl.col("error").abs())["error"][-1]
+            rows.append(
+                [
+                    condition,
+                    titles.get(str(library), str(library)),
+                    len(own),
+                    int((own["waits"] > 0).sum()),
+                    _percent(own["error"].abs().median()),
+                    f"{100 * worst:+.1f}",
+                    f"{most['packets_server']:g} for {most['predicted_packets_server']} predicted:"
+                    f" {_algorithms(most, known)}",
+                ]
+            )
+    return Sheet(headers, rows, frozenset(range(2, 6)))
