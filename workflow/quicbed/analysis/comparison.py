@@ -32,7 +32,7 @@ from quicbed.store import runs
 
 def counted(table: pl.DataFrame) -> pl.DataFrame:
     """The runs that count: one for every cell and block that has a finished run."""
-    block = ["testbed", "host_id", "experiment", "campaign", "source", "cell", "block"]
+    block = ["testbed", "host", "experiment", "campaign", "source", "cell", "block"]
     return (
         table.filter((pl.col("status") == "ok") & pl.col("block").is_not_null())
         # first the uncontaminated by attempt, then the contaminated from the last attempt down
@@ -87,7 +87,9 @@ def _current_cells(table: pl.DataFrame) -> pl.DataFrame:
 FIGURE_SCHEMA: dict[str, pl.DataType] = {
     "testbed": pl.String(),
     "testbed_kind": pl.String(),
-    "host_id": pl.String(),
+    "host": pl.String(),
+    "cpu_model": pl.String(),
+    "kernel": pl.String(),
     "experiment": pl.String(),
     "campaign": pl.String(),
     "scale": pl.String(),

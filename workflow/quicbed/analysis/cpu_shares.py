@@ -28,9 +28,8 @@ PAIR = ("client_library", "server_library")
 
 
 SHARES: Mapping[str, pl.DataType] = (
-    dict.fromkeys(
-        ["testbed", "host_id", "experiment", "campaign", "scale", "cell", "label", "cipher", "aead"], pl.String()
-    )
+    dict.fromkeys(["testbed", "host", "cpu_model", "kernel", "experiment", "campaign", "scale"], pl.String())
+    | dict.fromkeys(["cell", "label", "cipher", "aead"], pl.String())
     | dict.fromkeys(["client_library", "server_library", "role", "library", "category"], pl.String())
     | dict.fromkeys(["share", "low", "high"], pl.Float64())
     | dict.fromkeys(["blocks", "samples"], pl.Int64())

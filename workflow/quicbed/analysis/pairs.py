@@ -41,7 +41,7 @@ def mtu_table(runs: pl.DataFrame, campaign: pl.DataFrame, table: pl.DataFrame) -
         *(pl.col(name) for name in _SIZES),
     ]
     names = ("cell", "frames_arm", "frames_download_bytes", *_SIZES)
-    place = ["testbed", "host_id", "experiment", "campaign", "source"]
+    place = ["testbed", "host", "experiment", "campaign", "source"]
     found = runs.filter(pl.col("status") == "ok")
     # a capture with gaps has left no sizes
     captured = (
@@ -53,7 +53,7 @@ def mtu_table(runs: pl.DataFrame, campaign: pl.DataFrame, table: pl.DataFrame) -
         .select("proof", "label", *sizes)
     )
     proofs = (
-        found.filter(pl.col("arm") == "proof")
+        found.filter((pl.col("arm") == "proof") & pl.col("host").is_in(campaign["host"].unique().to_list()))
         .sort("started_at", "origin")
         .unique("cell", keep="last", maintain_order=True)
         .select(pl.col("cell").alias("proof"), *sizes)

@@ -270,8 +270,8 @@ def table(
 ) -> tuple[pl.DataFrame, dict[str, Transport]]:
     """One row a cell of a handshake experiment, with everything above, sorted as the paper's table; and the fits.
 
-    *campaign* is that of `quicbed.store.runs.select_campaign`, *primitives* that of `timed`; the others are of
-    all runs, or of more than these.
+    *campaign* is that of `quicbed.store.runs.select_campaign`, *primitives* that of `timed`, *handshakes* that
+    of `proven`; *connections* are of all runs, or of more than these.
     """
     cells = comparison.figure_table(campaign, "ttfb_ms").drop("n")
     newest = campaign.sort("started_at", "origin").unique("cell", keep="last", maintain_order=True)
@@ -289,7 +289,7 @@ def table(
 
 def timed(runs_table: pl.DataFrame, campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
     """The primitives of the runs that count in a campaign: uncontaminated ones where there are any."""
-    identity = ["testbed", "host_id", "campaign", "source"]
+    identity = ["testbed", "host", "campaign", "source"]
     own = runs_table.filter((pl.col("arm") == PRIMITIVES) & pl.col("planned").fill_null(True))
     own = own.join(campaign.select(identity).unique(), on=identity, how="semi", nulls_equal=True)
     return primitives.join(comparison.counted(own).select("origin"), on="origin", how="semi", maintain_order="left")
@@ -317,8 +317,15 @@ def handshakes(
     if campaign.is_empty():
         return Handshakes(campaign, campaign, found.primitives.clear(), {})
     primitives = timed(runs_table, campaign, found.primitives)
-    cells, fits = table(campaign, found.connections, found.handshakes, primitives, factor, known)
+    own = proven(runs_table, campaign, found.handshakes)
+    cells, fits = table(campaign, found.connections, own, primitives, factor, known)
     return Handshakes(campaign, cells, primitives, fits)
+
+
+def proven(runs_table: pl.DataFrame, campaign: pl.DataFrame, captured_handshakes: pl.DataFrame) -> pl.DataFrame:
+    """The captured handshakes of the proofs that the host of a campaign has made."""
+    own = runs_table.filter(pl.col("arm") == "proof").join(campaign.select("host").unique(), on="host", how="semi")
+    return captured_handshakes.join(own.select("origin"), on="origin", how="semi", maintain_order="left")
 
 
 def counted_proofs(campaign: pl.DataFrame) -> pl.DataFrame:

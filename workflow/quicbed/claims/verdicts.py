@@ -322,7 +322,8 @@ class _Book:
     ) -> Iterator[tuple[str, list[float]]]:
         """Values by cell of a table that has no blocks."""
         if reading.table == "handshakes":
-            own = ttfb.counted_proofs(campaign).join(self.tables.handshakes, on="proof", how="inner")
+            captured = ttfb.proven(self.tables.runs, campaign, self.tables.handshakes)
+            own = ttfb.counted_proofs(campaign).join(captured, on="proof", how="inner")
             for (cell,), part in own.filter(pl.col(reading.metric).is_not_null()).group_by("cell"):
                 yield str(cell), part[reading.metric].cast(pl.Float64).to_list()
             return

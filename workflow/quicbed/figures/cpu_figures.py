@@ -85,7 +85,7 @@ def table_i(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Pr
         [("", 2), ("measured", 4), ("published", 4)],
         ["variant", "implementation", *short, *short],
         rows,
-        notes,
+        [*notes, *layout.measured_on([own])],
         frozenset(range(2, 10)),
     )
 
@@ -154,6 +154,7 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
         title,
         goodput.conditions(found.campaign),
         "<br>".join(_caption(chosen, titles)),
+        [found.campaign],
         height=176 + 19 * len(keys),
         left=96 if label is not None else 236,
         bottom=92,
@@ -228,7 +229,8 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
     icicles = [_icicle(found.stacks[cell, role], mapping, role) for role in ROLES]
     # the deepest frame on show of each
     levels = [1 + max(path.count(SEPARATOR) for path in icicle.ids) for icicle in icicles]
-    top, gap, bottom = 62, 14, 10
+    hosts = layout.measured_on([found.campaign])
+    top, gap, bottom = 62, 14, 14 + layout.HOST_PX * len(hosts)
     height = top + gap + bottom + FRAME_PX * sum(levels)
     figure = make_subplots(
         rows=2,
@@ -239,6 +241,7 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
     )
     for row, icicle in enumerate(icicles, 1):
         figure.add_trace(icicle, row=row, col=1)
+    layout.below(figure, [html.escape(line) for line in hosts], left=10, bottom=bottom)
     title = f"Stacks of client and server, {(titles or {}).get(library, library)}, {label}"
     shown = set(chosen.filter(pl.col("share") > 0)["category"])
     legend = _legend(category for category in symbols.CATEGORIES if category in shown)

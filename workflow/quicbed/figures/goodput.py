@@ -285,6 +285,7 @@ def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFra
         title,
         conditions(campaign),
         caption,
+        [campaign],
         height=height,
         top=40 + 20 * rows_of_legend,
         bottom=bottom,

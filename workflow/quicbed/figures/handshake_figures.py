@@ -800,6 +800,7 @@ def _frame(
         title,
         goodput.conditions(campaign),
         caption,
+        [campaign],
         height=height + 24 * two_lines,
         left=left,
         top=top + 24 * two_lines,

@@ -16,6 +16,7 @@ from quicbed.analysis.published import LIBRARIES
 from quicbed.analysis.ttfb import Transport
 from quicbed.base import durable, untrusted
 from quicbed.config import algorithms
+from quicbed.figures import layout
 from quicbed.figures.handshake_figures import libraries
 from quicbed.figures.sheets import Sheet
 from quicbed.store import runs
@@ -163,9 +164,8 @@ def handshake_table(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] 
         )
     what = "key exchange" if factor == "group" else "signature algorithm"
     title = f"TTFB [ms] and packets (client/server) of handshakes by {what}"
-    return Printed(
-        title, [band for band in bands if band[1]], headers, rows, notes.texts(), frozenset(range(3, len(headers)))
-    )
+    below = [*notes.texts(), *layout.measured_on([shown])]
+    return Printed(title, [band for band in bands if band[1]], headers, rows, below, frozenset(range(3, len(headers))))
 
 
 class _Notes:

@@ -146,6 +146,7 @@ def by_setting(
         f"{figure.title} ({PAPER}, {figure.number})",
         _sources(theirs, published, campaigns, figure.experiment),
         "<br>".join(lines),
+        campaigns,
         height=120 + more + places[-1]["row"] * FACET_PX,
         **MARGINS | {"bottom": MARGINS["bottom"] + more},
     )
@@ -381,6 +382,7 @@ def all_pairs(
         f"Goodput of every client with every server, receive buffers of {label} ({PAPER}, {number_of})",
         _sources(theirs, published, [campaign], "pairwise"),
         "<br>".join(caption),
+        [campaign] if len(sides) > 1 else [],
         height=150 + 30 * rows,
         **MARGINS | {"left": 74, "bottom": 108 + 12 * (len(caption) - 1)},
     )
@@ -490,6 +492,7 @@ def samples(
         "Mean share of samples with its 95 % interval. Published: of all samples of the host; ours, "
         f"{html.escape(label)}: of those of the endpoint.<br>"
         "Ours: I/O is what the application does; Kernel, which the paper has not, what it does besides packet I/O.",
+        [measured.campaign],
         height=134 + places[-1]["row"] * FACET_PX,
         **MARGINS,
         legend=layout.IN_CORNER,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import html
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+import polars as pl
 from plotly.subplots import make_subplots
 
 WIDTH_PX = 688  # 7.16 in at 96 px/in: the text width of a two-column page
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 INK, SOFT, GRID = "#222222", "#6b6b6b", "#ececec"
+HOST_PX, HOST_CHARACTERS = 13, 130
+"""Height and length of a line that names a host."""
 COLUMNS = 3
 """Small multiples beside each other; more of them go below."""
 
@@ -85,11 +89,46 @@ def in_place(figure: go.Figure, x: float, text: str, reason: str, place: Mapping
     )
 
 
+def measured_on(measured: Sequence[pl.DataFrame]) -> list[str]:
+    """A line of text for every host that measured the runs of campaigns, or the cells of their tables."""
+    found: dict[tuple[str | None, ...], dict[str, None]] = {}
+    for campaign in measured:
+        for testbed, *who in (
+            campaign.select("testbed", "cpu_model", "kernel", "host").unique(maintain_order=True).rows()
+        ):
+            found.setdefault(tuple(who), {})[testbed] = None
+    lines = []
+    for (processor, kernel, host), testbeds in found.items():
+        place = f"testbed {', '.join(testbeds)}, " if len(found) > 1 else ""
+        named = f"{processor or 'unknown processor'}, kernel {kernel or 'unknown'}"
+        lines.append(f"Measured on {named} ({place}host {host}).")
+    return lines
+
+
+def below(figure: go.Figure, lines: Sequence[str], *, left: float, bottom: float) -> None:
+    """Lines with markup at the lower edge, within margins in pixels."""
+    figure.add_annotation(
+        x=0,
+        y=0,
+        xref="paper",
+        yref="paper",
+        xanchor="left",
+        yanchor="bottom",
+        xshift=12 - left,
+        yshift=8 - bottom,
+        text="<br>".join(lines),
+        align="left",
+        showarrow=False,
+        font={"size": 9.5, "color": SOFT},
+    )
+
+
 def finish(
     figure: go.Figure,
     title: str,
     conditions: str | Sequence[str],
     caption: str,
+    measured: Sequence[pl.DataFrame],
     *,
     height: float,
     left: int = 70,
@@ -100,31 +139,22 @@ def finish(
 ) -> None:
     """Title, what was measured under which conditions, caption (with markup), and what makes files reproducible.
 
-    Margins and *height* are in pixels, *top* without the lines of conditions; the caption stands at the lower edge.
-    *legend* changes where the legend stands, by default above the panels on the right.
+    Margins and *height* are in pixels, *top* without the lines of conditions; the caption stands at the lower edge,
+    and below it, in room of their own, the hosts that *measured* the campaigns that are shown. *legend* changes where
+    the legend stands, by default above the panels on the right.
     """
-    figure.add_annotation(
-        x=0,
-        y=0,
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="bottom",
-        xshift=12 - left,
-        yshift=8 - bottom,
-        text=caption,
-        align="left",
-        showarrow=False,
-        font={"size": 9.5, "color": SOFT},
-    )
+    hosts = measured_on(measured)
+    wrapped = [html.escape(line) for host in hosts for line in textwrap.wrap(host, HOST_CHARACTERS)]
+    room = HOST_PX * len(wrapped)
+    below(figure, [caption, *wrapped], left=left, bottom=bottom + room)
     lines = [conditions] if isinstance(conditions, str) else conditions
     subtitle = "<br>".join(html.escape(line) for line in lines)
     plain = html.unescape(re.sub(r"<[^>]+>", " ", caption))
     figure.update_layout(
         template="none",
         width=WIDTH_PX,
-        height=round(height),
-        margin={"l": left, "r": 14, "t": top + 14 * len(lines), "b": bottom},
+        height=round(height + room),
+        margin={"l": left, "r": 14, "t": top + 14 * len(lines), "b": bottom + room},
         paper_bgcolor="white",
         plot_bgcolor="white",
         font={"family": FONT, "size": size, "color": INK},
@@ -134,7 +164,7 @@ def finish(
             "x": 0,
             "xref": "container",
             "xanchor": "left",
-            "y": 1 - 25 / height,
+            "y": 1 - 25 / (height + room),
             "yref": "container",
             "yanchor": "top",
             "pad": {"l": 12},
@@ -154,7 +184,7 @@ def finish(
         },
         hovermode="closest",
         # for captions beside the figure
-        meta={"title": title, "conditions": list(lines), "caption": plain},
+        meta={"title": title, "conditions": list(lines), "caption": " ".join([plain, *hosts])},
     )
     for number, trace in enumerate(figure.data):
         trace.uid = f"t{number}"  # plotly.js would draw it at random, and it ends up in the SVG

@@ -69,6 +69,7 @@ def goodput_by_delay(
         "Goodput by round-trip time and loss",
         goodput.conditions(campaign),
         caption,
+        [campaign],
         height=126 + places[-1]["row"] * FACET_PX,
         bottom=94,
         legend=layout.IN_CORNER,

@@ -75,6 +75,7 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         "Means, bars from the smallest to the largest run. Dotted: what the competing UDP traffic would leave of the "
         "link.<br>It does not give way; what it lost is in the table and where the pointer rests on a mark."
         + goodput.disturbed(campaign),
+        [campaign],
         height=124 + PANEL_PX * len(METRICS),
         bottom=74,
     )

@@ -83,6 +83,7 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
         "Goodput of every client with every server",
         goodput.conditions(campaign),
         caption,
+        [campaign],
         height=height,
         left=112,  # names of servers and the title of their axis
     )
@@ -162,6 +163,7 @@ def goodput_by_mtu(
         "Goodput by MTU",
         _without_mtu(goodput.conditions(campaign)),
         caption,
+        [campaign],
         height=124 + places[-1]["row"] * FACET_PX,
         bottom=112,
         legend=layout.IN_CORNER,

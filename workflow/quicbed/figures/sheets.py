@@ -46,7 +46,7 @@ def _text(value: Any) -> str:
 def overview(table: pl.DataFrame) -> Sheet:
     """How many runs of each campaign there are, by status."""
     known = table.filter(pl.col("status") != runs.UNREADABLE)
-    keys = ["testbed", "cpu_model", "experiment", "campaign", "scale"]
+    keys = ["testbed", "host", "cpu_model", "kernel", "experiment", "campaign", "scale"]
     status = pl.col("status")
     counting = pl.col("arm").is_in(ARMS)
     summary = (
@@ -63,7 +63,7 @@ def overview(table: pl.DataFrame) -> Sheet:
         )
         .sort(keys, nulls_last=True)
     )
-    return Sheet(["testbed", "processor", *summary.columns[2:]], summary.rows(), frozenset(range(5, 12)))
+    return Sheet(["testbed", "host", "processor", *summary.columns[3:]], summary.rows(), frozenset(range(7, 14)))
 
 
 def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:

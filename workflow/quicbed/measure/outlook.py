@@ -32,6 +32,7 @@ from quicbed.plan import estimate
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed
 from quicbed.plan.forecast import AGAIN, AGAIN_BUSY, EVERYTHING, Left, Pace, Repeats, Span, Work, blocks_needed
+from quicbed.plan.host import Host
 from quicbed.plan.spec import RunSpec
 from quicbed.plan.variant import Variant
 from quicbed.store import runs
@@ -161,14 +162,14 @@ def _text(variant: Variant) -> str:
     return json.dumps(variant.as_dict(), sort_keys=True)
 
 
-def _past(directory: Path, host_id: str) -> Iterator[Run]:
+def _past(directory: Path, host: Host) -> Iterator[Run]:
     """The newest runs of a host below *directory*, in the order in which they were measured."""
     files = ((file.stat().st_mtime, file) for file in directory.glob(f"*/*/**/{RUN_FILE}"))
     found = []
     for _, file in sorted(files)[-PAST_RUNS:]:
         with contextlib.suppress(MeasureError):  # who reads it for its results says so
             run = read_run(file)
-            if run.testbed.host_id == host_id and run.started_at is not None:
+            if run.testbed.host == host and run.started_at is not None:
                 found.append(run)
     yield from sorted(found, key=lambda run: str(run.started_at))
 
@@ -276,7 +277,7 @@ class Outlook:
                     self._shipped.saw(run)
         self._pace = Pace(others, slowdown=self._busy.slowdown)
         self._known = False
-        for run in _past(driver.store.raw, driver.facts["host_id"]):
+        for run in _past(driver.store.raw, driver.store.host):
             self.saw(run)
             self._known = True
         if self._whole:

@@ -36,12 +36,12 @@ class Verdict:
 
 
 class Prover:
-    """Proofs made on one machine, and those that are missing."""
+    """Proofs made on one host, and those that are missing."""
 
     def __init__(self, runner: Runner, store: Store) -> None:
         self._runner = runner
         self._store = store
-        self.directory = store.raw / "proofs" / digest({"host_id": store.host_id})
+        self.directory = store.raw / "proofs" / store.host.id
         """A directory each, named `<slug>-<id>.<number>`."""
 
     def id_of(self, spec: RunSpec) -> str:
@@ -53,7 +53,7 @@ class Prover:
                 "variant": spec.cell.variant.as_dict(),
                 "mtu": spec.link.mtu,
                 "workload": spec.workload.model_dump(),
-                "host_id": self._store.host_id,
+                "host": self._store.host.id,
             }
         )
 

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from quicbed.base import durable
 from quicbed.config.model import Project
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.progress import now
+from quicbed.plan.host import host_of
 from quicbed.plan.spec import RunSpec
 from quicbed.store import record
 from quicbed.store.paths import RUN_FILE
@@ -51,12 +53,13 @@ def stored(directory: Path) -> Iterator[Path]:
 
 
 class Store:
-    """The runs of a project's testbed, on one machine."""
+    """The runs of a project's testbed, of one host."""
 
     def __init__(self, project: Project, facts: Mapping[str, Any]) -> None:
         self._project = project
         self._facts = facts
-        self.host_id = facts["host_id"]
+        self.host = host_of(facts)
+        """Who measures."""
         self.raw = project.raw / project.config.testbed
         """Where they are."""
         self.watcher: Callable[[Run], None] | None = None
@@ -98,7 +101,8 @@ class Store:
             "testbed": {
                 "name": project.config.testbed,
                 "kind": project.testbed.kind,
-                **{key: self._facts[key] for key in ("host_id", "cpu_model", "cpus", "kernel")},
+                "cpus": self._facts["cpus"],
+                **asdict(self.host),
             },
             "link": {
                 **spec.link.model_dump(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quicbed.base.hashing import digest
@@ -12,6 +12,7 @@ from quicbed.config.model import Experiment, Library, Link, Load, Pair, Project,
 from quicbed.plan import march
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.built import Build
+from quicbed.plan.host import host_of
 from quicbed.plan.variant import CellVariant
 
 # Connections in the captured run of a handshake cell at any scale, and of one that is slow.
@@ -275,9 +276,8 @@ def host_settings(testbed: Testbed) -> str | None:
 def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Id and identity of a campaign: runs of different campaigns are never compared.
 
-    A campaign is an experiment at one scale on one testbed of one machine (its `host_id`, `cpu_model` and `kernel`),
-    with one workload and link, and with the same settings of its hosts (`host_settings`). Cells may be added to it
-    later.
+    A campaign is an experiment at one scale on one testbed of one host (`host_of` the facts *machine*), with one
+    workload and link, and with the same settings of its hosts (`host_settings`). Cells may be added to it later.
     """
     experiment = project.experiments[name]
     scale = project.scale(name)
@@ -285,7 +285,7 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
         "experiment": name,
         "scale": project.config.scale,
         "testbed": project.config.testbed,
-        "machine": {key: machine.get(key) for key in ("host_id", "cpu_model", "kernel")},
+        "machine": asdict(host_of(machine)),
         "bytes": scale.bytes,
         "connections": [scale.connections, scale.slow_connections],
         "workload": experiment.workload.model_dump(),

@@ -28,6 +28,7 @@ from quicbed.figures.sheets import Sheet, latency_summary, overview, summary
 from quicbed.plan import built
 from quicbed.plan.arms import ARMS, CAPTURED
 from quicbed.plan.built import BUILD_FILE, Build, BuiltError
+from quicbed.plan.host import FACTS, host_of
 from quicbed.report import workflow_report
 from quicbed.store import details, provenance, runs
 
@@ -81,7 +82,8 @@ def write(
         failed=_incidents(table, pl.col("status") == "failed"),
         contaminated=_incidents(measured, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
         captures=_captures(artifacts / "tables"),
-        hosts=_hosts(records),
+        hosts=_hosts(table),
+        facts=_facts(records),
         sessions=_sessions(records),
         builds=_builds(records, builds),
         total=len(table),
@@ -140,6 +142,7 @@ def _experiment(table: pl.DataFrame, name: str) -> dict[str, Any] | None:
         "name": name,
         "campaign": first["campaign"],
         "testbed": first["testbed"],
+        "host": first["host"],
         "scale": first["scale"],
         "sheet": sheet,
         "superseded": len(comparison.superseded(campaign)),
@@ -213,14 +216,27 @@ def _captures(tables: Path) -> dict[str, Any] | None:
     return {"text": dissect.text(table), "problems": dissect.problems(table), "table": f"../tables/{dissect.FILE}"}
 
 
-def _hosts(records: list[provenance.Campaign]) -> list[dict[str, Any]]:
-    """Facts about the hosts, once for each host."""
+def _hosts(table: pl.DataFrame) -> Sheet:
+    """Every host that measured runs, and what it measured."""
+    measured = table.filter(pl.col("arm").is_in(ARMS)).sort("experiment")
+    found = measured.group_by("host", *FACTS).agg(
+        pl.col("testbed").unique().sort().str.join(", "),
+        pl.len().alias("runs"),
+        pl.col("experiment").unique(maintain_order=True).str.join(", "),
+    )
+    headers = ["host", "machine", "processor", "microcode", "kernel", "memory", "testbed", "runs", "experiments"]
+    rows = found.sort("host").fill_null("unknown").rows()
+    return Sheet(headers, rows, frozenset({7}))
+
+
+def _facts(records: list[provenance.Campaign]) -> list[dict[str, Any]]:
+    """Facts about the hosts that sessions recorded, once for each host."""
     seen: dict[str, dict[str, Any]] = {}
     for record in records:
         for session in record.sessions.values():
             facts = session.get("facts")
-            facts = facts if isinstance(facts, dict) else {}
-            seen[str(facts.get("host_id"))] = facts
+            if isinstance(facts, dict):
+                seen[host_of(facts).id] = facts
     return [{"id": key, "facts": _flat(seen[key])} for key in sorted(seen)]
 
 
@@ -278,7 +294,7 @@ def _builds(records: list[provenance.Campaign], directory: Path | None) -> list[
 
 
 TRACE = [
-    "experiment", "campaign", "block", "order", "attempt", "library", "label", "arm", "cell",
+    "experiment", "campaign", "host", "block", "order", "attempt", "library", "label", "arm", "cell",
     "status", "contaminated", "goodput_mbps", "ttfb_ms", "client_build", "server_build",
     "client_negotiated_cipher", "proof", "started_at", "reason", "contamination", "origin",
 ]  # fmt: skip

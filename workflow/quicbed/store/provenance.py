@@ -16,6 +16,7 @@ from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan import built
 from quicbed.plan.built import Build, BuiltError
+from quicbed.plan.host import Host, host_of
 from quicbed.store import walk
 from quicbed.store.walk import CAMPAIGN_FILE
 
@@ -47,6 +48,15 @@ class Campaign:
     plans: dict[str, Plan] = field(default_factory=dict)  # by session
     builds: dict[str, Build] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def hosts(self) -> list[tuple[datetime, Host]]:
+        """When each session began, and who measured in it; those without a usable plan are left out."""
+        return [
+            (plan.started_at, host_of(facts))
+            for name, plan in self.plans.items()
+            if isinstance(facts := self.sessions[name].get("facts"), dict)
+        ]
 
     @property
     def plan(self) -> Plan | None:

@@ -24,6 +24,7 @@ from quicbed.base import durable, untrusted
 from quicbed.base.models import Count, Integer, Number, Part, Positive, problem, unknown, unless_null
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS
+from quicbed.plan.host import FACTS, Host
 from quicbed.plan.variant import Variant
 from quicbed.store.paths import RUN_FILE
 
@@ -67,7 +68,16 @@ class TestbedFacts(Part):
     host_id: str | None = None
     cpu_model: str | None = None
     cpus: Integer | None = None
+    microcode: str | None = None
+    """Unknown of runs that were measured before it was recorded."""
     kernel: str | None = None
+    memory: str | None = None
+    """In GiB. Of runs that were measured before it was recorded, their session has it."""
+
+    @property
+    def host(self) -> Host:
+        """As far as it is recorded here."""
+        return Host(**{name: getattr(self, name) for name in FACTS})
 
 
 class CellName(Part):

@@ -108,7 +108,7 @@ def _newest(project: Project, name: str) -> Path:
     if name == "proofs":
         found = [path for path in parent.glob("*") if path.is_dir()]
         if len(found) != 1:
-            raise ConfigError(f"{parent}: holds the proofs of {len(found)} machines, can pack those of one only")
+            raise ConfigError(f"{parent}: holds the proofs of {len(found)} hosts, can pack those of one only")
         return found[0]
     sessions = []
     for file in parent.glob("*/sessions/*.json"):

@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from operator import attrgetter, itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,6 +22,7 @@ import polars as pl
 from quicbed.base import durable
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS
+from quicbed.plan.host import FACTS, Host
 from quicbed.store import provenance, record, walk
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import ROLES, Run, RunsError
@@ -68,7 +70,10 @@ COLUMNS: list[Column] = [
     Column("host_id", pl.String(), "testbed.host_id"),
     Column("cpu_model", pl.String(), "testbed.cpu_model"),
     Column("cpus", pl.Int64(), "testbed.cpus"),
+    # of runs that do not say it, what their session said (`_identified`)
+    Column("microcode", pl.String(), "testbed.microcode"),
     Column("kernel", pl.String(), "testbed.kernel"),
+    Column("memory", pl.String(), "testbed.memory"),
     Column("experiment", pl.String(), "experiment"),
     Column("campaign", pl.String(), "campaign"),
     Column("scale", pl.String(), "scale"),
@@ -180,6 +185,7 @@ MOVED = pl.List(
 """Counters of netstat and ``ethtool -S`` that moved during a run."""
 
 DERIVED: dict[str, pl.DataType] = {
+    "host": pl.String(),  # who measured (`quicbed.plan.host.Host.id`); runs of two are never compared
     "contamination": pl.String(),  # the gates a run went over, joined by "; "
     "client_cpu_s_per_gib": pl.Float64(),
     "server_cpu_s_per_gib": pl.Float64(),
@@ -205,7 +211,7 @@ SCHEMA: dict[str, pl.DataType] = {column.name: column.dtype for column in COLUMN
 SORT = [
     "testbed",
     "experiment",
-    "host_id",
+    "host",
     "campaign",
     "source",
     "block",
@@ -254,6 +260,7 @@ def _run(content: bytes) -> Run | RunsError:
 def row(origin: str, run: Run) -> dict[str, Any]:
     """The row of one run; a `RunsError` names the counter that is none."""
     values: dict[str, Any] = {name: value(run) for name, value in _VALUES.items()}
+    values["host"] = run.testbed.host.id
     values["contaminated"] = bool(run.contaminated)
     values["contamination"] = "; ".join(run.contamination) or None
     for role in ROLES:
@@ -262,7 +269,7 @@ def row(origin: str, run: Run) -> dict[str, Any]:
         values[f"{role}_cpu_samples"] = getattr(run.host.cpu, role).samples
     values |= _counted(run.host.delta)
     values["started_at"] = run.started_at
-    values["source"] = origin.partition("!")[0] if "!" in origin else _campaign_directory(origin)
+    values["source"] = _source(origin)
     values["origin"] = origin
     return values
 
@@ -288,9 +295,9 @@ def _count(delta: Mapping[str, float | None], key: str) -> int | None:
     return None if value is None else int(value)
 
 
-def _campaign_directory(origin: str) -> str:
-    """``raw/<testbed>`` of ``raw/<testbed>/<experiment>/<campaign>/<block>/<run>``."""
-    return "/".join(origin.split("/")[:2])
+def _source(origin: str) -> str:
+    """The archive, or ``raw/<testbed>`` of ``raw/<testbed>/<experiment>/<campaign>/<block>/<run>``."""
+    return origin.partition("!")[0] if "!" in origin else "/".join(origin.split("/")[:2])
 
 
 def table(root: Path, experiment: str = "") -> pl.DataFrame:
@@ -326,7 +333,12 @@ def values_of(origin: str, run: Run | RunsError) -> dict[str, Any]:
 def tabled(rows: Sequence[dict[str, Any]], campaigns: provenance.Found) -> pl.DataFrame:
     """The table of runs, from their rows (`values_of`) and the records of their campaigns."""
     plans = {campaign.origin: campaign.plan for campaign in campaigns.sorted()}
+    sessions: dict[str, list[tuple[datetime, Host]]] = {}
+    for campaign in campaigns.sorted():
+        sessions.setdefault(_source(campaign.origin), []).extend(campaign.hosts)
     for values in rows:
+        if values["status"] != UNREADABLE and values["memory"] is None:
+            values.update(_identified(values, sessions.get(values["source"], [])))
         # <campaign>/<block, excluded or warm-up>/<run>
         plan = plans.get(PurePosixPath(values["origin"]).parent.parent.as_posix())
         if plan and values["status"] != UNREADABLE:
@@ -351,6 +363,23 @@ def read_parquet(file: Path, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     if dict(found.schema) != dict(schema):
         raise RunsError(f"{file}: was written by another version; run `quicbed tables` again")
     return found
+
+
+def _identified(values: Mapping[str, Any], sessions: Sequence[tuple[datetime, Host]]) -> dict[str, Any]:
+    """The columns that say who measured a run, of one whose run.json is from before it said all of it.
+
+    What it does not say is taken from the session that measured it: the last one of the same machine, processor and
+    kernel in this archive or directory of a testbed that had begun. Where none had, as of a proof that was made for
+    another experiment, from the first.
+    """
+    own = Host(**{name: values[name] for name in FACTS})
+    same = (own.host_id, own.cpu_model, own.kernel)
+    alike = [one for one in sessions if (one[1].host_id, one[1].cpu_model, one[1].kernel) == same]
+    begun = [one for one in alike if values["started_at"] is not None and one[0] <= values["started_at"]]
+    if alike:
+        _, told = max(begun, key=itemgetter(0)) if begun else min(alike, key=itemgetter(0))
+        own = replace(own, microcode=own.microcode or told.microcode, memory=told.memory)
+    return asdict(own) | {"host": own.id}
 
 
 def _planned(plan: provenance.Plan, cell: str) -> dict[str, Any]:
@@ -421,7 +450,7 @@ def select_campaign(
         runs = runs.filter(pl.col("testbed") == testbed)
     if campaign is not None:
         runs = runs.filter(pl.col("campaign") == campaign)
-    identity = ["testbed", "host_id", "campaign", "scale", "source"]
+    identity = ["testbed", "host", "campaign", "scale", "source"]
     measured = runs.filter(pl.col("block").is_not_null())
     if measured.is_empty():
         return measured

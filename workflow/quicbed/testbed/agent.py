@@ -1436,6 +1436,7 @@ class Agent:
             "architecture": platform.machine(),
             "libc": libc,
             "cpu_model": fields.get("model name") or fields.get("CPU part") or platform.machine(),
+            "microcode": fields.get("microcode", ""),
             "cpu_flags": sorted(set(flags) & wanted),
             "cpuinfo": cpuinfo,
             "virtual_machine": "hypervisor" in flags,

@@ -52,6 +52,7 @@ def _cpu() -> dict[str, Any]:
     flags = fields.get("flags", fields.get("Features", "")).split()
     return {
         "cpu_model": fields.get("model name") or fields.get("CPU part") or platform.machine(),
+        "microcode": fields.get("microcode"),
         "cpus": len(os.sched_getaffinity(0)),
         "cpu_flags": sorted(
             set(flags)

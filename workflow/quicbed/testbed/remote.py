@@ -298,7 +298,18 @@ def _exit(told: Any, where: str) -> Exit:
 
 _TOLD: dict[type, tuple[str, ...]] = {
     int: ("uid", "cpus", "memory_bytes", "hugepages", "disk_free_bytes"),
-    str: ("boot_id", "host_id", "kernel", "architecture", "libc", "cpu_model", "cpuinfo", "cpus_online", "python"),
+    str: (
+        "boot_id",
+        "host_id",
+        "kernel",
+        "architecture",
+        "libc",
+        "cpu_model",
+        "microcode",
+        "cpuinfo",
+        "cpus_online",
+        "python",
+    ),
     list: ("packages", "missing", "optional", "congestion_controls", "cpu_flags", "kernel_parameters"),
 }
 """What a host tells of itself, by kind; lists are of texts or numbers."""
@@ -1532,6 +1543,7 @@ class SshTestbed(LockedTestbed):
             "cpu_model": _joined(host["cpu_model"] for host in both),
             "cpus": min(host["cpus"] for host in both),
             "kernel": _joined(host["kernel"] for host in both),
+            "microcode": _joined(told) if any(told := [host["microcode"] for host in both]) else None,
             # the server's interface completes checksums after it was captured
             "link": self._link_facts(
                 checksums_valid_in_captures=self._tap is not None,
@@ -1637,4 +1649,4 @@ class SshTestbed(LockedTestbed):
 
 def _joined(values: Iterable[str]) -> str:
     """Names of both hosts, once if they are the same."""
-    return " / ".join(dict.fromkeys(values))
+    return " / ".join(dict.fromkeys(value or "unknown" for value in values))
