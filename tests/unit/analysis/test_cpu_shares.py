@@ -18,7 +18,7 @@ from clone import ROOT
 from quicbed.analysis import comparison, cpu_shares, published
 from quicbed.base import statistics
 from quicbed.config.model import Project
-from quicbed.figures import cpu_figures, goodput, handshake_tables
+from quicbed.figures import cpu_figures, goodput, handshake_tables, layout
 from quicbed.store import runs, symbols
 from quicbed.store.stacks import folded_name, write_folded
 
@@ -273,7 +273,7 @@ def test_a_category_that_stacks_do_not_show_has_a_reason_instead_of_a_share(camp
     shown = (pl.col("library") == "quinn") & (pl.col("label") == AES) & (pl.col("role") == "client")
     assert found.shares.filter(shown)["share"].sum() == pytest.approx(1)
     assert "quinn shows no application: perf sees the interpreter." in caption(cpu_figures.stacked(found))
-    assert cpu_figures.table_i(found.shares).notes == []
+    assert cpu_figures.table_i(found.shares).notes == layout.measured_on([found.campaign])
 
 
 # ---- the shipped data ------------------------------------------------------------------------------------------------
@@ -337,7 +337,8 @@ def test_packet_protection_falls_in_the_reference_data_as_in_table_i(
 
 def test_table_i_has_the_measured_shares_beside_the_published_ones(campaign: Campaign) -> None:
     campaign.measure()
-    table = cpu_figures.table_i(campaign.shares().shares, TITLES)
+    found = campaign.shares()
+    table = cpu_figures.table_i(found.shares, TITLES)
     rows = {(shown[0], shown[1]): list(shown[2:]) for shown in table.rows}
     half = 50 * np.diff(statistics.mean_interval(np.array([0.20, 0.21, 0.22, 0.23, 0.24])))[0]
     published_of_quiche = ["15.30", "2.45", "14.75", "0.92"]
@@ -346,7 +347,7 @@ def test_table_i_has_the_measured_shares_beside_the_published_ones(campaign: Cam
     assert rows[AES, "quinn"] == measured + ["-"] * 4
     assert rows[AES, "LSQUIC"] == ["-"] * 4 + ["16.83", "0.31", "14.83", "0.08"]
     assert rows[NOOP, "quiche"][0] == "2.00 ± 0.00"
-    assert table.notes == []
+    assert table.notes == layout.measured_on([found.campaign])
 
 
 def test_table_i_keeps_the_papers_order_and_leaves_nothing_published_out() -> None:
@@ -369,7 +370,9 @@ def test_a_library_without_a_variant_is_a_note_and_no_empty_row(campaign: Campai
     table = cpu_figures.table_i(campaign.shares().shares)
     assert (NOOP, "quinn") not in {(shown[0], shown[1]) for shown in table.rows}
     assert (NOOP, "quiche") in {(shown[0], shown[1]) for shown in table.rows}
-    assert table.notes == ["NOOP: quinn has no NOOP AEAD"]
+    reason, host = table.notes
+    assert reason == "NOOP: quinn has no NOOP AEAD"
+    assert host.startswith("Measured on Example CPU, kernel 6.1.0 (host ")
 
 
 def test_table_i_is_of_libraries_with_themselves(campaign: Campaign) -> None:

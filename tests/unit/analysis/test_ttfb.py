@@ -184,6 +184,7 @@ def table(factor: str) -> pl.DataFrame:
                 cell(**{factor: name})
                 | {
                     "cell": f"{number}-{library}",
+                    **{"testbed": "local", "host": "h0", "cpu_model": "Example CPU", "kernel": "6.1.0"},
                     "client_library": library,
                     "server_library": library,
                     "arm": "main",
@@ -261,7 +262,7 @@ def test_tables_are_written_for_reading_printing_and_computing(tmp_path: Path) -
 def test_primitives_of_contaminated_attempts_do_not_count() -> None:
     run = {
         "testbed": "local",
-        "host_id": "h",
+        "host": "h",
         "experiment": "e",
         "campaign": "c",
         "source": "own",

@@ -43,7 +43,7 @@ def make_rows(values: Values, metric: str = "goodput_mbps", **changes: Any) -> l
             row: dict[str, Any] = {
                 "testbed": "local",
                 "testbed_kind": "local",
-                "host_id": "h",
+                "host": "h",
                 "experiment": "aead-goodput",
                 "campaign": "c",
                 "scale": "quick",
@@ -77,13 +77,16 @@ def frame(*groups: list[dict[str, Any]]) -> pl.DataFrame:
 
 
 def tables(*groups: list[dict[str, Any]], **beside: pl.DataFrame) -> Tables:
-    """Tables with these runs and nothing beside them but what is given."""
+    """Tables with these runs, the proofs of captured handshakes, and nothing beside them but what is given."""
     empty = {
         "handshakes": pl.DataFrame(schema=details.HANDSHAKES),
         "primitives": pl.DataFrame(schema=details.PRIMITIVE_TIMES),
         "shares": pl.DataFrame(schema=cpu_shares.BLOCKS),
     }
-    return Tables(frame(*groups), **(empty | beside))
+    complete = empty | beside
+    origins = complete["handshakes"]["origin"].unique().sort()
+    proofs = [{"host": "h", "experiment": "proofs", "arm": "proof", "origin": origin} for origin in origins]
+    return Tables(frame(*groups, proofs), **complete)
 
 
 def around(mean: float, spread: float = 0.01, n: int = 10, seed: int = 1) -> list[float]:
@@ -341,7 +344,7 @@ KEMS = {"experiment": "table2-kem", "metric": "packets_client", "table": "handsh
 def captured(counts: Sequence[int], label: str = "X25519") -> pl.DataFrame:
     rows = [
         dict.fromkeys(details.HANDSHAKES)
-        | {"proof": f"proof of quiche/{label}", "index": number, "packets_client": count}
+        | {"proof": f"proof of quiche/{label}", "origin": "raw/p", "index": number, "packets_client": count}
         for number, count in enumerate(counts)
     ]
     return pl.DataFrame(rows, schema=details.HANDSHAKES, orient="row")
@@ -793,7 +796,7 @@ def as_published() -> Tables:
             proof = f"proof of {experiment}/{row['label']}"
             rows += [one | {"cell": f"{experiment}/{row['label']}", "proof": proof} for one in own]
             packets = {f"packets_{role}": row[f"packets_{role}_quiche"] for role in ("client", "server")}
-            seen += [dict.fromkeys(details.HANDSHAKES) | packets | {"proof": proof, "index": i} for i in range(3)]
+            seen += [dict.fromkeys(details.HANDSHAKES) | packets | {"proof": proof, "origin": proof, "index": i} for i in range(3)]
     taken = []
     for row in published.rows("table1"):
         if row["library"] in PROJECT.libraries:

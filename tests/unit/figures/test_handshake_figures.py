@@ -127,4 +127,4 @@ def test_a_legend_of_two_lines_has_room(campaign: pl.DataFrame, libraries: int, 
         ]
     )
     layout = handshake_figures.ttfb_by_bytes(campaign, cells, {}).figure.layout
-    assert (layout.height, layout.margin.t) == (430 + more, 84 + more)
+    assert (layout.height, layout.margin.t) == (443 + more, 84 + more)
