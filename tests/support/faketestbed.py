@@ -108,6 +108,7 @@ class FakeTestbed(Testbed):
         self.no_delay: str | None = None
         self.no_loss: str | None = None
         self.seeds: list[int] = []
+        self.machine = {"host_id": "0123456789ab", "cpu_model": "fake", "kernel": "6.1", "memory_bytes": 2**33}
         self.refusals = 0
         self.lost = 0
         """Packets that captures lack."""
@@ -131,7 +132,7 @@ class FakeTestbed(Testbed):
         self.seeds.append(seed)
 
     def facts(self) -> dict[str, Any]:
-        return {"host_id": "0123456789ab", "cpu_model": "fake", "cpus": 2, "kernel": "6.1"}
+        return self.machine | {"cpus": 2}
 
     def counters(self) -> dict[str, float]:
         return {"time_s": time.monotonic(), "machine.load_1m": 0.0}

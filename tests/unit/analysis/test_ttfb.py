@@ -184,7 +184,7 @@ def table(factor: str) -> pl.DataFrame:
                 cell(**{factor: name})
                 | {
                     "cell": f"{number}-{library}",
-                    **{"testbed": "local", "host": "h0", "cpu_model": "Example CPU", "kernel": "6.1.0"},
+                    "testbed": "local", "host": "h0", "cpu_model": "Example CPU", "kernel": "6.1.0",
                     "client_library": library,
                     "server_library": library,
                     "arm": "main",
@@ -257,6 +257,25 @@ def test_tables_are_written_for_reading_printing_and_computing(tmp_path: Path) -
     ElementTree.fromstring("<table" + body[2].partition("</table>")[0] + "</table>")  # noqa: S314 (our own)
     assert len(pl.read_csv(tmp_path / "table3-signature.csv")) == len(cells)
     assert pl.read_parquet(tmp_path / "table3-signature.parquet").equals(cells)
+
+
+def test_what_another_host_has_timed_or_proven_is_not_taken() -> None:
+    columns = ["testbed", "host", "campaign", "source", "arm", "origin", "experiment", "status", "cell", "planned"]
+    attempt = {"block": 0, "attempt": 0, "contaminated": False}
+    rows = []
+    for host in ("ours", "other"):
+        for arm in ("main", "primitives", "proof"):
+            told = ["local", host, "c", "raw/local", arm, f"raw/{host}/{arm}", "e", "ok", arm, True]
+            rows.append(dict(zip(columns, told, strict=True)) | attempt)
+    table = pl.DataFrame([{name: row.get(name) for name in runs.SCHEMA} for row in rows], schema=runs.SCHEMA)
+    campaign = table.filter((pl.col("arm") == "main") & (pl.col("host") == "ours"))
+    timed = pl.concat([PRIMITIVES.with_columns(origin=pl.lit(f"raw/{host}/primitives")) for host in ("ours", "other")])
+    assert set(ttfb.timed(table, campaign, timed)["origin"]) == {"raw/ours/primitives"}
+    # both proofs have one id, as those had whose id was not of the whole host
+    seen = pl.DataFrame(
+        {"proof": ["p", "p"], "origin": ["raw/ours/proof", "raw/other/proof"], "packets_client": [3, 9]}
+    )
+    assert ttfb.proven(table, campaign, seen)["packets_client"].to_list() == [3]
 
 
 def test_primitives_of_contaminated_attempts_do_not_count() -> None:

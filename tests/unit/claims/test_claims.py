@@ -796,7 +796,10 @@ def as_published() -> Tables:
             proof = f"proof of {experiment}/{row['label']}"
             rows += [one | {"cell": f"{experiment}/{row['label']}", "proof": proof} for one in own]
             packets = {f"packets_{role}": row[f"packets_{role}_quiche"] for role in ("client", "server")}
-            seen += [dict.fromkeys(details.HANDSHAKES) | packets | {"proof": proof, "origin": proof, "index": i} for i in range(3)]
+            seen += [
+                dict.fromkeys(details.HANDSHAKES) | packets | {"proof": proof, "origin": proof, "index": i}
+                for i in range(3)
+            ]
     taken = []
     for row in published.rows("table1"):
         if row["library"] in PROJECT.libraries:

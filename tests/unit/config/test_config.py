@@ -417,9 +417,13 @@ def test_campaigns_differ_by_scale_and_machine_and_not_by_cells(root: Path) -> N
     ids = {
         campaign_of(project, "aead-goodput", {"host_id": "a"})[0],
         campaign_of(project, "aead-goodput", {"host_id": "b"})[0],
+        campaign_of(project, "aead-goodput", {"host_id": "a", "cpu_model": "x"})[0],
+        campaign_of(project, "aead-goodput", {"host_id": "a", "microcode": "0x1"})[0],
+        campaign_of(project, "aead-goodput", {"host_id": "a", "kernel": "6.1"})[0],
+        campaign_of(project, "aead-goodput", {"host_id": "a", "memory_bytes": 2**33})[0],
         campaign_of(Project(root, {"scale": "paper"}), "aead-goodput", {"host_id": "a"})[0],
     }
-    assert len(ids) == 3
+    assert len(ids) == 7
     edit(root, "experiments/aead-goodput.yaml", "libraries: all", "libraries: [quiche]")
     assert campaign_of(Project(root), "aead-goodput", {"host_id": "a"})[0] in ids
 

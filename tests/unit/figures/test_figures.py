@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import polars as pl
 import pytest
 from choreographer.browsers.chromium import Chromium
 
 import fakeruns
 from clone import ROOT
-from quicbed.figures import goodput
+from quicbed.figures import goodput, layout
+from quicbed.plan.host import FACTS
 from quicbed.store import runs
 
 TITLES = {"tcp-tls": "TCP+TLS"}
@@ -88,6 +90,49 @@ def test_title_axis_and_caption_say_what_was_measured(tmp_path: Path) -> None:
     assert "8 blocks; " in texts(figure)
     assert f"{figure.table['failed'].sum()} failed" in texts(figure)
     assert "TCP+TLS" in texts(figure)
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_figure_shows_one_host_and_names_it(tmp_path: Path, fact: str) -> None:
+    raw = tmp_path / "raw"
+    written = list(fakeruns.campaign("aead-goodput", blocks=4))
+    for run in written:
+        # half of the blocks, and of the pairs of a ratio, on each
+        later = run["block"] is not None and run["block"] >= 2
+        testbed = run["testbed"] | {"memory": "8 GiB"} | ({fact: "later"} if later else {})
+        fakeruns.write_run(raw, run | {"testbed": testbed})
+    campaign, table = goodput.experiment_table(runs.table(raw), "aead-goodput")
+    assert campaign[fact].unique().to_list() == ["later"]
+    assert set(campaign["block"]) == {2, 3}
+    assert table["n"].max() == table["ratio_n"].max() == 2
+    figure = goodput.goodput_by_aead(campaign, table)
+    (host,) = layout.measured_on([campaign])
+    told = "later" if fact == "cpu_model" else "Example CPU"
+    kernel = "later" if fact == "kernel" else "6.1.0"
+    assert host == f"Measured on {told}, kernel {kernel} (host {campaign['host'][0]})."
+    assert figure.figure.layout.annotations[-1].text.endswith(f"<br>{host}")
+    assert figure.figure.layout.meta["caption"].endswith(host)
+
+
+def test_hosts_beside_each_other_are_all_named(tmp_path: Path) -> None:
+    tables = []
+    for testbed, processor in (("lab", "A" * 120), ("other", "<B>"), ("third", "<B>")):
+        raw = tmp_path / testbed / "raw"
+        facts = fakeruns.make_run()["testbed"] | {"name": testbed, "cpu_model": processor}
+        fakeruns.write_run(raw, fakeruns.make_run(testbed=facts))
+        tables.append(runs.select_campaign(runs.table(raw), "aead-goodput"))
+    first, second = layout.measured_on(tables)
+    assert first == f"Measured on {'A' * 120}, kernel 6.1.0 (testbed lab, host {tables[0]['host'][0]})."
+    assert second == f"Measured on <B>, kernel 6.1.0 (testbed other, third, host {tables[1]['host'][0]})."
+    figure = go.Figure()
+    layout.finish(figure, "T", "c", "caption", tables, height=300, bottom=50)
+    lines = figure.layout.annotations[0].text.split("<br>")
+    assert lines[0] == "caption"
+    assert lines[-1].startswith("Measured on &lt;B&gt;, ")
+    assert max(map(len, lines)) <= 120
+    # each has room of its own
+    more = layout.HOST_PX * (len(lines) - 1)
+    assert (figure.layout.height, figure.layout.margin.b) == (300 + more, 50 + more)
 
 
 def test_a_shaped_link_is_not_called_cpu_bound(tmp_path: Path) -> None:

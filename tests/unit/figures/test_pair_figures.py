@@ -136,6 +136,17 @@ def by_mtu(raw: Path) -> tuple[pl.DataFrame, Any, str]:
 FRAMES = ["server_mean_frame_bytes", "client_mean_frame_bytes", "frames_arm", "frames_download_bytes"]
 
 
+def test_frame_sizes_are_not_those_of_a_proof_of_another_host(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    other = fakeruns.make_run()["testbed"] | {"cpu_model": "Another CPU"}
+    write_mtu(raw, 3000, "proof", (2950.5, 90.0), testbed=other)
+    write_mtu(raw, 3000, "main")
+    table, _, notes = by_mtu(raw)
+    assert table.select(FRAMES).rows() == [(None, None, None, None)]
+    assert "Measured on Example CPU, kernel 6.1.0 (host " in notes
+    assert "Another CPU" not in notes
+
+
 def test_frame_sizes_of_a_cell_without_a_captured_run_are_those_of_its_proof(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     write_mtu(raw, 3000, "proof", (2950.5, 90.0))

@@ -22,6 +22,8 @@ from quicbed.measure import campaign, certificates, link
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.program import PORT
 from quicbed.plan.built import Build
+from quicbed.plan.host import host_of
+from quicbed.store import record
 from quicbed.store import runs as quicbed_runs
 from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role, TestbedError
 from quicbed.wire import proof
@@ -77,6 +79,27 @@ def test_every_run_names_the_proof_of_its_builds_and_variant(project: Project) -
         proven = proofs[entry["evidence"]["proof"]]
         assert proven["variant"] == entry["variant"]
         assert proven["client"] == entry["client"]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"cpu_model": "other"}, {"kernel": "6.2"}, {"microcode": "0x2"}, {"memory_bytes": 2**34}]
+)
+def test_another_host_measures_and_proves_everything_itself(project: Project, changed: dict[str, Any]) -> None:
+    run(project)
+    before = {file: file.stat().st_mtime_ns for file in project.raw.rglob("run.json")}
+    testbed = FakeTestbed()
+    testbed.machine |= changed
+    run(project, testbed)
+    known = {record.read(file).testbed.host for file in before}
+    files = set(project.raw.rglob("run.json")) - set(before)
+    later = [record.read(file) for file in files]
+    assert len(later) == len(before)
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert {one.testbed.host for one in later} == {host_of(testbed.facts())}
+    assert known.isdisjoint({host_of(testbed.facts())})
+    proven = {one.cell.id for one in later if one.cell.arm == "proof"}
+    assert {one.evidence.proof for one in later if one.status == "ok"} == proven
+    assert proven.isdisjoint(record.read(file).cell.id for file in before)
 
 
 def test_new_cells_are_measured_in_new_blocks_with_their_baselines(project: Project) -> None:

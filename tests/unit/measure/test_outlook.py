@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -23,10 +24,11 @@ from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
 from quicbed.measure.outlook import Outlook, Works
 from quicbed.plan.forecast import FEWEST_PAIRS, Pace, Span
+from quicbed.plan.host import host_of
 from quicbed.store import record
 from quicbed.store.record import RunsError
 
-HOST = str(FakeTestbed().facts()["host_id"])
+HOST = host_of(FakeTestbed().facts())
 RANGE = EXPERIMENT.replace("blocks: 3", "blocks: 8, min_blocks: 2") + "contrast: {label: NOOP, half_width: 0.9}\n"
 
 
@@ -157,12 +159,11 @@ def test_a_damaged_run_or_one_of_another_host_tells_nothing(project: Project) ->
     run(project)
     files = sorted((project.raw / "local" / "test").glob("*/b*/*/run.json"))
     known = list(outlook._past(project.raw / "local", HOST))
-    hosts = {one.testbed.host_id for one in known}
     assert len(known) >= len(files)
-    assert len(hosts) == 1
+    assert {one.testbed.host for one in known} == {HOST}
     files[0].write_text("{", encoding="utf-8")
     assert len(list(outlook._past(project.raw / "local", HOST))) == len(known) - 1
-    assert list(outlook._past(project.raw / "local", "another")) == []
+    assert list(outlook._past(project.raw / "local", dataclasses.replace(HOST, kernel="6.2"))) == []
 
 
 def test_a_planned_run_and_a_stored_one_are_the_same_work(project: Project) -> None:

@@ -116,6 +116,23 @@ def test_pages_are_well_formed_and_every_link_leads_somewhere(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("no_chromium")
+def test_every_host_is_listed_with_what_it_measured(tmp_path: Path) -> None:
+    raw, artifacts = make(tmp_path)
+    other = fakeruns.make_run()["testbed"] | {"cpu_model": "Other <CPU>", "microcode": "0x2b", "memory": "64 GiB"}
+    for experiment in ("mtu", "offloads"):
+        fakeruns.write_run(raw, fakeruns.make_run(experiment=experiment, testbed=other))
+    text = report.write(artifacts, raw).read_text(encoding="utf-8")
+    section = text.partition('<h2 id="hosts">')[2].partition("<h2 ")[0]
+    rows = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in re.findall(r"<tr>.*?</tr>", section, re.DOTALL)]
+    listed = {row[2]: [*row[1:2], *row[3:7], *row[8:]] for row in rows if row}
+    assert listed == {
+        "Example CPU": ["h0", "unknown", "6.1.0", "unknown", "local", "aead-goodput"],
+        "Other &lt;CPU&gt;": ["h0", "0x2b", "6.1.0", "64 GiB", "local", "mtu, offloads"],
+    }
+    assert set(runs.table(raw)["host"]) == {row[0] for row in rows if row}
+
+
+@pytest.mark.usefixtures("no_chromium")
 def test_claims_have_a_page_with_verdicts_evidence_and_commands(tmp_path: Path) -> None:
     raw, artifacts = make(tmp_path)
     index = report.write(artifacts, raw, project=Project(ROOT))

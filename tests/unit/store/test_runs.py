@@ -10,6 +10,8 @@ import polars as pl
 import pytest
 
 import fakeruns
+from quicbed.analysis import comparison
+from quicbed.plan.host import FACTS, host_of
 from quicbed.store import details, record, runs
 from quicbed.store.record import RunsError
 
@@ -235,12 +237,59 @@ def test_the_newest_campaign_is_chosen_and_never_mixed(raw: Path) -> None:
     assert runs.select_campaign(table, "header-protection").is_empty()
 
 
-def test_one_campaign_on_two_hosts_is_not_mixed(raw: Path) -> None:
-    for block, host in enumerate(("h0", "h1")):
-        testbed = fakeruns.make_run()["testbed"] | {"host_id": host}
+@pytest.mark.parametrize("fact", FACTS)
+def test_one_campaign_on_two_hosts_is_not_mixed(raw: Path, fact: str) -> None:
+    for block, told in enumerate(("one", "two")):
+        testbed = fakeruns.make_run()["testbed"] | {"memory": "8 GiB"} | {fact: told}
         moment = (fakeruns.START + timedelta(hours=block)).isoformat()
         fakeruns.write_run(raw, fakeruns.make_run(testbed=testbed, block=block, started_at=moment))
-    assert runs.select_campaign(runs.table(raw), "aead-goodput")["host_id"].to_list() == ["h1"]
+    table = runs.table(raw)
+    assert table["host"].n_unique() == 2
+    assert runs.select_campaign(table, "aead-goodput")[fact].to_list() == ["two"]
+    # nor do two attempts at one cell stand for each other
+    assert len(comparison.counted(table.with_columns(block=pl.lit(0, pl.Int64)))) == 2
+
+
+def session_of(raw: Path, hours: int, memory_gib: int, experiment: str = "aead-goodput", **facts: str) -> None:
+    """A session that began then and says how much memory there is."""
+    moment = fakeruns.START + timedelta(hours=hours)
+    file = fakeruns.write_session(raw, experiment, fakeruns.plan([fakeruns.make_run()]), moment)
+    told = fakeruns.make_run()["testbed"] | {"memory_bytes": memory_gib * 2**30} | facts
+    file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | {"facts": told}), encoding="utf-8")
+
+
+def test_what_a_run_does_not_say_of_its_host_its_session_does(raw: Path) -> None:
+    for block, hours in enumerate((1, 3, 5)):
+        moment = (fakeruns.START + timedelta(hours=hours)).isoformat()
+        fakeruns.write_run(raw, fakeruns.make_run(block=block, started_at=moment))
+    proof = fakeruns.make_run()["cell"] | {"arm": "proof"}
+    fakeruns.write_run(raw, fakeruns.make_run(experiment="proofs", cell=proof, block=None))
+    without = runs.table(raw)
+    assert without["memory"].null_count() == 4
+    assert without["host"].n_unique() == 1
+    session_of(raw, 0, 8)
+    session_of(raw, 2, 16, experiment="mtu")  # any session on this testbed
+    session_of(raw, 4, 32, kernel="6.2.0")  # of another host
+    table = runs.table(raw).sort("started_at")
+    assert table["memory"].to_list() == ["8 GiB", "8 GiB", "16 GiB", "16 GiB"]
+    assert table["microcode"].to_list() == [None] * 4
+    assert table["host"].to_list() == [
+        host_of(fakeruns.make_run()["testbed"] | {"memory_bytes": gib * 2**30}).id for gib in (8, 8, 16, 16)
+    ]
+
+
+def test_a_proof_from_before_all_sessions_here_is_of_the_first(raw: Path) -> None:
+    fakeruns.write_run(raw, fakeruns.make_run())
+    session_of(raw, 1, 8)
+    session_of(raw, 2, 16)
+    assert runs.table(raw)["memory"].to_list() == ["8 GiB"]
+
+
+def test_a_run_that_says_who_measured_it_is_believed(raw: Path) -> None:
+    testbed = fakeruns.make_run()["testbed"] | {"memory": "4 GiB", "microcode": "0x7"}
+    fakeruns.write_run(raw, fakeruns.make_run(testbed=testbed))
+    session_of(raw, -1, 8)
+    assert runs.table(raw).select("memory", "microcode").rows() == [("4 GiB", "0x7")]
 
 
 def test_warm_up_runs_are_rows_but_part_of_no_campaign(raw: Path) -> None:

@@ -15,7 +15,7 @@ from plotly.subplots import make_subplots
 WIDTH_PX = 688  # 7.16 in at 96 px/in: the text width of a two-column page
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 INK, SOFT, GRID = "#222222", "#6b6b6b", "#ececec"
-HOST_PX, HOST_CHARACTERS = 13, 130
+HOST_PX, HOST_CHARACTERS = 13, 110
 """Height and length of a line that names a host."""
 COLUMNS = 3
 """Small multiples beside each other; more of them go below."""

@@ -9,7 +9,7 @@ from typing import Any
 from quicbed.base.hashing import digest
 
 _BYTES_PER_GIB = 2**30
-_MOST_BYTES = 2**63
+_CREDIBLE_BYTES = range(2**20, 2**63)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def host_of(facts: Mapping[str, Any]) -> Host:
     ends = facts.get("hosts")
     both = [ends.get(role) for role in ("client", "server")] if isinstance(ends, Mapping) else []
     sizes = [one.get("memory_bytes") for one in (facts, *both) if isinstance(one, Mapping)]
-    told = [_rounded(size) for size in sizes if isinstance(size, int) and 0 < size < _MOST_BYTES]
+    told = [_rounded(size) for size in sizes if isinstance(size, int) and size in _CREDIBLE_BYTES]
     return Host(**found | {"memory": " / ".join(dict.fromkeys(told)) or None})
 
 
