@@ -210,11 +210,11 @@ def test_both_ends_get_the_cell_s_options(project: Project) -> None:
         (
             "client",
             "failed-connection",
-            "the client exited with 1: 1 of 3 connections failed, the first because: handshake failed: TLS alert "
+            "the client exited with 1: 1 of {n} connections failed, the first because: handshake failed: TLS alert "
             "bad_certificate (42)",
         ),
         ("client", "hang", "the client hung"),
-        ("server", "lost-connection", "the server reported 2 connections, the client 3"),
+        ("server", "lost-connection", "the server reported {less} connections, the client {n}"),
     ],
 )
 def test_a_run_with_a_failed_connection_is_no_data_point_and_the_others_go_on(
@@ -224,7 +224,9 @@ def test_a_run_with_a_failed_connection_is_no_data_point_and_the_others_go_on(
     behave(project, "quinn", "pq", **{role: ["ok"] * 4 + [behaviour, "ok"]})
     run(project)
     (failed,) = (one for one in runs(project) if one["status"] == "failed")
-    assert reason.startswith(failed["reason"][: len(reason)])
+    # which cell is the first, a slow one or another, is drawn
+    n = failed["workload"]["connections"]
+    assert failed["reason"].startswith(reason.format(n=n, less=n - 1))
     assert "ttfb_ms" not in failed["metrics"]
     assert sum(one["status"] == "ok" for one in runs(project)) == 12
 
