@@ -184,7 +184,10 @@ def table(factor: str) -> pl.DataFrame:
                 cell(**{factor: name})
                 | {
                     "cell": f"{number}-{library}",
-                    "testbed": "local", "host": "h0", "cpu_model": "Example CPU", "kernel": "6.1.0",
+                    "testbed": "local",
+                    "host": "h0",
+                    "cpu_model": "Example CPU",
+                    "kernel": "6.1.0",
                     "client_library": library,
                     "server_library": library,
                     "arm": "main",
