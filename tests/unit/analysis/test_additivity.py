@@ -54,7 +54,7 @@ def cell(group: str, signature: str, *, speed: float = 1.0, wait: float = PER_WA
         "experiment": "e",
         "campaign": "c",
         "testbed": "local",
-        "host_id": "h",
+        "host": "h",
         "scale": "quick",
         "arm": "main",
         "cell": f"{group}-{signature}",
@@ -114,7 +114,7 @@ def primitives() -> pl.DataFrame:
 def measured(experiment: str, cells: Sequence[dict[str, Any]], host: str = "h") -> Measured:
     factor = (additivity.FITTED | additivity.FURTHER)[experiment]
     table = pl.DataFrame(
-        [row | {"experiment": experiment, "host_id": host} for row in cells], infer_schema_length=None
+        [row | {"experiment": experiment, "host": host} for row in cells], infer_schema_length=None
     ).with_columns(pl.col("ttfb_low", "ttfb_high").cast(pl.Float64()))
     campaign = pl.DataFrame({"started_at": [datetime(2024, 1, 1, tzinfo=UTC)], "campaign": ["c"]})
     return Measured(host, f"CPU {host}", experiment, factor, ttfb.Handshakes(campaign, table, primitives(), {}))
@@ -225,7 +225,7 @@ def test_round_trips_widen_the_interval_by_what_they_took_beyond_prediction() ->
     blind = additivity.pair(many(), NONE, "quiche", "bike-l1", "mldsa65", 10)
     assert (blind.time.value, blind.time.low) == (pytest.approx(near.value + 20), None)
     assert "no handshake of quiche with delay" in additivity.text(blind, "quiche", "bike-l1", "mldsa65")
-    late = dict.fromkeys(additivity.SCHEMA) | {"library": "quiche", "host_id": "h", "rtt_ms": 10.0, "flights": 1}
+    late = dict.fromkeys(additivity.SCHEMA) | {"library": "quiche", "host": "h", "rtt_ms": 10.0, "flights": 1}
     rows = [late | {"predicted_ms": 12.0, "ttfb_ms": ms} for ms in (12.5, 13.0)]
     rows.append(rows[0] | {"library": "noq", "ttfb_ms": 24.0})
     far = pl.DataFrame(rows, schema=additivity.SCHEMA, orient="row")

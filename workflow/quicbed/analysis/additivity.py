@@ -57,7 +57,7 @@ LIMIT, SILENT = "above the amplification limit", "silent client"
 PLAIN = "neither"
 
 _KEY = ("group", "signature", "rtt_ms")
-_OF = ("experiment", "campaign", "testbed", "host_id", "scale")
+_OF = ("experiment", "campaign", "testbed", "host", "scale")
 
 
 class PredictionError(Exception):
@@ -232,7 +232,7 @@ class Measured:
 def measured(runs_table: pl.DataFrame, beside: details.Details, known: algorithms.Table) -> list[Measured]:
     """Handshake experiments of every host, sorted by host."""
     every = []
-    for (host,), own in runs_table.sort("host_id").group_by("host_id", maintain_order=True):
+    for (host,), own in runs_table.sort("host").group_by("host", maintain_order=True):
         for experiment, factor in (FITTED | FURTHER).items():
             found = ttfb.handshakes(own, beside, experiment, factor, known)
             if not found.empty:
@@ -304,7 +304,7 @@ def delayed(runs_table: pl.DataFrame) -> pl.DataFrame:
     ``TTFB(RTT) = TTFB(0) + RTT``: stock builds with X25519 and RSA-2048, one connection a run. Columns are `SCHEMA`.
     """
     rows = []
-    for _, own in runs_table.sort("host_id").group_by("host_id", maintain_order=True):
+    for _, own in runs_table.sort("host").group_by("host", maintain_order=True):
         campaign = runs.select_campaign(own, DELAYED)
         used = comparison.counted(campaign).filter(
             (pl.col("arm") == "main") & (pl.col("loss_percent").fill_null(0) == 0) & pl.col("ttfb_ms").is_not_null()
@@ -399,7 +399,7 @@ def pair(every: Sequence[Measured], far: pl.DataFrame, library: str, group: str,
     own = pl.col("library") == library
     sampled = out_of_sample([one for one in every if one.host == host]).filter(own)
     tests = sampled.filter(pl.col("rtt_ms") == 0)
-    late = sampled.vstack(far.filter(own & (pl.col("host_id") == host))).filter(pl.col("rtt_ms") > 0)
+    late = sampled.vstack(far.filter(own & (pl.col("host") == host))).filter(pl.col("rtt_ms") > 0)
     beyond = [0.0, *((late["ttfb_ms"] - late["predicted_ms"]) / late["flights"])]
     each = None if late.is_empty() else (min(beyond), max(beyond))
     time = _range(made.local_ms, tests["predicted_ms"], tests["ttfb_ms"])
