@@ -33,6 +33,7 @@ from scipy.optimize import nnls
 from quicbed.analysis import comparison, ttfb
 from quicbed.base.statistics import CONFIDENCE
 from quicbed.config import algorithms
+from quicbed.plan.arms import PRIMITIVES
 from quicbed.store import details, runs
 
 FITTED = {"table3-signature": "signature", "table2-kem": "group", "hybrid-cost": "group"}
@@ -232,7 +233,8 @@ class Measured:
 def measured(runs_table: pl.DataFrame, beside: details.Details, known: algorithms.Table) -> list[Measured]:
     """Handshake experiments of every host, sorted by host."""
     every = []
-    for (host,), own in runs_table.sort("host").group_by("host", maintain_order=True):
+    of_handshakes = pl.col("experiment").is_in([*FITTED, *FURTHER]) | pl.col("arm").is_in(["proof", PRIMITIVES])
+    for (host,), own in runs_table.filter(of_handshakes).sort("host").group_by("host", maintain_order=True):
         for experiment, factor in (FITTED | FURTHER).items():
             found = ttfb.handshakes(own, beside, experiment, factor, known)
             if not found.empty:
@@ -304,7 +306,8 @@ def delayed(runs_table: pl.DataFrame) -> pl.DataFrame:
     ``TTFB(RTT) = TTFB(0) + RTT``: stock builds with X25519 and RSA-2048, one connection a run. Columns are `SCHEMA`.
     """
     rows = []
-    for _, own in runs_table.sort("host").group_by("host", maintain_order=True):
+    downloads = runs_table.filter(pl.col("experiment") == DELAYED).sort("host")
+    for _, own in downloads.group_by("host", maintain_order=True):
         campaign = runs.select_campaign(own, DELAYED)
         used = comparison.counted(campaign).filter(
             (pl.col("arm") == "main") & (pl.col("loss_percent").fill_null(0) == 0) & pl.col("ttfb_ms").is_not_null()

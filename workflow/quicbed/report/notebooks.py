@@ -91,8 +91,10 @@ def run(path: Path, environment: Mapping[str, str], out_html: Path) -> None:
         resources={"metadata": {"path": str(path.resolve().parent)}},
         record_timing=False,
     )
+    # glibc would set 64 MiB of addresses aside for each thread of the kernel, which counts where they are limited
+    frugal = {"MALLOC_ARENA_MAX": "2"}
     try:
-        client.execute(env={**os.environ, **environment, "PYTHONPATH": search})
+        client.execute(env={**frugal, **os.environ, **environment, "PYTHONPATH": search})
     except CellExecutionError as error:
         told = f"{path}: {error.ename}: {error.evalue}"
         for pattern, remedy in _MACHINE.items():
