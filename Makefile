@@ -31,7 +31,7 @@ settings = $(if $(SCALE),scale=$(SCALE)) $(CONFIG)
 snakemake = .venv/bin/snakemake --cores $(CORES)
 with-settings = $(if $(strip $(settings)),--config $(settings))
 
-.PHONY: help all figures archive test check bench lab setup locks clean
+.PHONY: help all figures archive test check bench docs lab setup locks clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -48,10 +48,10 @@ figures: ## make every table, figure and the report from the shipped reference d
 # from a local copy of published data.
 archive: ## write the archive to deposit: sources, reference data, report, checksums
 	@$(set-up) figures
-	@.venv/bin/python -m quicbed archive --check
+	@.venv/bin/quicbed archive --check
 	@rm -rf artifacts/reference
 	@$(snakemake) figures --config "published={}"
-	@.venv/bin/python -m quicbed archive
+	@.venv/bin/quicbed archive
 
 test: ## run the tests (needs root)
 	@$(set-up) test
@@ -65,6 +65,11 @@ bench: ## run the benchmarks (needs root)
 	@$(set-up) bench
 	@$(snakemake) builds
 	@.venv/bin/python -m benchmarks $(if $(BENCH),--only $(BENCH))
+
+docs: ## make the documentation as a site, artifacts/docs/index.html
+	@$(set-up) docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
+	@echo "Documentation: open artifacts/docs/index.html"
 
 lab: ## open the notebooks in JupyterLab
 	@$(set-up) lab

@@ -20,32 +20,41 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote, urlsplit
 
-from benchmarks import examples
+from benchmarks import captures, chromium, designs, examples
 from quicbed.base.statistics import paired_ratio
-from quicbed.builds import making
+from quicbed.builds import components, making
 from quicbed.builds.kit import BuildError
+from quicbed.builds.recipes import cargo
 from quicbed.config.algorithms import AlgorithmError
 from quicbed.config.model import ConfigError, Frame, Link, Load, Project, Scale
 from quicbed.config.model import Testbed as TestbedSettings
+from quicbed.figures.browser import NOT_FOUND
 from quicbed.importers import samples
+from quicbed.measure import captures as measured
 from quicbed.measure import certificates, generator
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.certificates import CertificateError
 from quicbed.measure.driver import Driver
 from quicbed.measure.link import link_settings
-from quicbed.measure.program import PORT
 from quicbed.measure.session import testbed_of
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
 from quicbed.plan.spec import RunSpec, run_spec
+from quicbed.store import runs
+from quicbed.store.paths import CAPTURE, PORT
 from quicbed.testbed import LinkSettings, Testbed, TestbedError
 
 ROUNDS = 7
 BULK = Scale(bytes=268435456, blocks=1, timeout_s=60)
+# Bytes of a transfer that is compared with a bare one.
+LONG = 1 << 30
 LINK = Link(mode="throughput")
 SECONDS = 1.0
 EXPERIMENT = "aead-goodput"
+CONTRASTS, FEWEST_BLOCKS = ("AES-256-GCM", "ChaCha20-Poly1305", "NOOP"), 10
+"""Whose ratios to AES-128-GCM are resampled, from as many blocks or more."""
 # Published data as large as the copies: repetitions of QUIC on the Highway; of it with perf recordings, repetitions of
 # each of four pairs and samples of each recording (80 of 2 MB, 60 MB unpacked); configurations, repetitions of each and
 # packets of each of QUIC Steps.
@@ -56,6 +65,8 @@ STEPS_SIZE = (20, 20, 74_000)
 # RFC 2544, section 9.1.
 LINE_RATE_S = 10.0
 FRAME_BYTES = (64, 128, 256, 512, 1024, 1280, 1518)
+# Packets of the capture that all readers get, and bytes kept of each.
+CAPTURE_PACKETS, SNAP_BYTES = 300_000, 96
 # Handshakes of a run whose rate counts, and of the two after which a server's memory is compared.
 SERIES, FEW, MANY = 500, 1000, 10_000
 
@@ -86,9 +97,13 @@ def bench(project: Project, only: Sequence[str]) -> int:
         "goodput": goodput,
         "handshakes": handshakes,
         "examples": examples_of_libraries,
+        "bare": bare_transfers,
         "workflow": workflow,
+        "report": report,
         "interval": interval,
+        "designs": designs_compared,
         "imports": imports,
+        "captures": captures_read,
         "ssh": ssh,
         "line-rate": line_rate,
     }
@@ -199,8 +214,8 @@ def goodput(project: Project) -> None:
             return attempt.metrics["goodput_mbps"]
 
         arms: dict[str, Callable[[], float]] = {
-            "raw UDP, GSO/GRO": lambda: _raw_udp(testbed),
-            "TCP (iperf3)": lambda: _iperf3(testbed),
+            "raw UDP, GSO/GRO": lambda: raw_udp(testbed),
+            "TCP (iperf3)": lambda: iperf3(testbed),
         }
         for name, cell in cells.items():
             arms[name] = lambda cell=cell: transfer(cell, {})  # type: ignore[misc]
@@ -326,7 +341,7 @@ def _against_example(project: Project, name: str, jobs: int, log: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
         for kept in [False, *[True] * ROUNDS]:
             pair = (
-                examples.own_goodput(project, name, size, Path(temporary)),
+                examples.own_transfer(project, name, size, Path(temporary)).mbps(size),
                 examples.goodput(project, name, programs, size, Path(temporary)),
             )
             if kept:  # the first is the warm-up
@@ -339,7 +354,51 @@ def _against_example(project: Project, name: str, jobs: int, log: Path) -> None:
     _verdict(f"{name} / its example ({_spread(ratios)})", statistics.median(ratios), 0.95, at_least=True)
 
 
-def _raw_udp(testbed: Testbed) -> float:
+def bare_transfers(project: Project) -> None:
+    """Endpoints against transfers with nothing but the library's interface, in turn over loopback.
+
+    Goodput by the wall time of the client, and processor time of both ends, which other work on the machine disturbs
+    less. What is above 1 in the latter is what the endpoints do for the contract, the comparison of every byte first.
+    """
+    log = project.root / "logs" / "bench-bare.log"
+    jobs = os.cpu_count() or 1
+    certificates.make_all(project, [certificates.DEFAULT], jobs=jobs, log=log)
+    for name in project.libraries:
+        if cargo.has_bare(project, name) and name in (project.config.libraries or project.libraries):
+            _against_bare(project, name, jobs, log)
+
+
+def _against_bare(project: Project, name: str, jobs: int, log: Path) -> None:
+    program = examples.build_bare(project, name, jobs=jobs, log=log)
+    making.build(project, name, "stock", jobs=jobs, log=log)
+    with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
+        directory = Path(temporary)
+        arms = {
+            "our endpoints": lambda: examples.own_transfer(project, name, LONG, directory),
+            "bare transfer": lambda: examples.bare_transfer(project, program, LONG, directory),
+        }
+        seen: dict[str, list[examples.Transfer]] = {arm: [] for arm in arms}
+        for number in range(1 + ROUNDS):
+            for arm in list(arms)[:: 1 if number % 2 else -1]:
+                transfer = arms[arm]()
+                if number:  # the first is the warm-up
+                    seen[arm].append(transfer)
+    print(f"  {name}, {ROUNDS} rounds of {LONG >> 20} MiB over loopback:")
+    for arm, transfers in seen.items():
+        rates = [transfer.mbps(LONG) for transfer in transfers]
+        costs = [transfer.cpu_s * 2**30 / LONG for transfer in transfers]
+        print(f"    {arm:16} {_spread(rates)} Mbit/s; {_spread(costs)} s of processor time for a GiB")
+    ours, bare = seen.values()
+    for label, value, at_least in (
+        ("goodput", lambda transfer: transfer.mbps(LONG), True),
+        ("processor time", lambda transfer: transfer.cpu_s, False),
+    ):
+        ratio = paired_ratio(enumerate(map(value, ours)), enumerate(map(value, bare)))
+        words = f"{name} / bare, {label} [{ratio.low:.3g}, {ratio.high:.3g}]"
+        _verdict(words, ratio.ratio, 1, at_least=at_least)
+
+
+def raw_udp(testbed: Testbed) -> float:
     """Goodput in Mbit/s of a sender of GSO super-packets and a GRO receiver, without any protocol."""
     program = [sys.executable, "-m", "benchmarks.udp_ceiling"]
     directory = Path(tempfile.mkdtemp(prefix="quicbed-udp-"))
@@ -372,7 +431,7 @@ def _raw_udp(testbed: Testbed) -> float:
     return float(result["bytes"]) * 8 / float(result["seconds"]) / 1e6
 
 
-def _iperf3(testbed: Testbed) -> float:
+def iperf3(testbed: Testbed) -> float:
     """Goodput in Mbit/s of one TCP stream towards the client."""
     directory = Path(tempfile.mkdtemp(prefix="quicbed-iperf3-"))
     server = testbed.server.spawn(
@@ -430,6 +489,32 @@ def workflow(project: Project) -> None:
     _verdict("its peak memory, all processes together", peak / 2**30, 1, at_least=False, unit=" GiB")
 
 
+def report(project: Project) -> None:
+    """Sizes of the pages of the report on the reference data, with what they load, and how long each takes to open."""
+    directory = project.artifacts / "reference" / "report"
+    if not (directory / "index.html").is_file():
+        raise BenchError(f"{directory}: has no report; run `make figures`, then the same command again")
+    if chromium.path() is None:
+        raise BenchError(NOT_FOUND)
+    opening: dict[str, float] = {}
+    with chromium.opened() as page:
+        for file in sorted(directory.glob("*.html")):
+            seconds = []
+            for _ in range(3):
+                begin = time.monotonic()
+                page.open(file)
+                page.evaluate("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
+                seconds.append(time.monotonic() - begin)
+            opening[file.name] = statistics.median(seconds)
+            paths = {Path(unquote(urlsplit(one).path)) for one in page.requests if one.startswith("file:")}
+            size = sum(path.stat().st_size for path in paths) / 1e6
+            print(f"  {file.name}: {size:.2f} MB, opens in {_spread(seconds)} s", flush=True)
+            if file.name == "index.html":
+                _verdict("the first page with all it loads", size, 1, at_least=False, unit=" MB")
+    slowest = max(opening, key=opening.__getitem__)
+    _verdict(f"opening the slowest page, {slowest}", opening[slowest], 2, at_least=False, unit=" s")
+
+
 def _run(argv: Sequence[str], root: Path) -> int:
     """Run a program to its end; returns the peak memory in bytes of it and all its descendants together.
 
@@ -482,7 +567,7 @@ def imports(project: Project) -> None:
     with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
         directory = Path(temporary)
         recorded = list(samples.profiled(*PERF_SIZE))
-        archive = samples.pack(chain(recorded, samples.highway(HIGHWAY_REPETITIONS)), directory / "highway.tar")
+        archive = samples.pack_files(chain(recorded, samples.highway(HIGHWAY_REPETITIONS)), directory / "highway.tar")
         folder = samples.write(chain(recorded, samples.highway(HIGHWAY_REPETITIONS)), directory / "highway")
         recordings = sum(name.endswith(".perf.zst") for name, _ in recorded)
         size = f"{archive.stat().st_size / 1e6:.0f} MB with {recordings} perf recordings"
@@ -500,6 +585,54 @@ def imports(project: Project) -> None:
             _verdict(f"{label}: its peak memory", peak / 2**30, gib, at_least=False, unit=" GiB")
 
 
+def captures_read(project: Project) -> None:
+    """Packets per second and peak memory of the reader of captures, next to tshark and dpkt on the same capture."""
+    log = project.root / "logs" / "bench-captures.log"
+    making.fetch_sources(project, log)
+    program = components.provide(project, "capture-reader", jobs=os.cpu_count() or 1, log=log) / "bin/capture-reader"
+    with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
+        small, large, out = (Path(temporary, name) for name in ("small.pcap", "large.pcap", "packets.parquet"))
+        fields = ("frame.time_epoch", "frame.len", "udp.length", "udp.srcport")
+        readers = {
+            "tshark": ["tshark", "-n", "-r", str(small), "-T", "fields", *(w for name in fields for w in ("-e", name))],
+            "dpkt": [sys.executable, str(Path(__file__).with_name("dpkt_reader.py")), str(small)],
+        }
+        packets = captures.write(small, CAPTURE_PACKETS, SNAP_BYTES)
+
+        def rate(argv: Sequence[str]) -> Callable[[], float]:
+            def measure() -> float:
+                begin = time.monotonic()
+                _run(argv, project.root)
+                return packets / (time.monotonic() - begin)
+
+            return measure
+
+        arms = {"quicbed": [str(program), str(small), str(out)], **readers}
+        seen = _rounds({name: rate(argv) for name, argv in arms.items()}, lambda: None)
+        for name, values in seen.items():
+            peak = _run(arms[name], project.root) / 2**20
+            print(f"  {name}: {_spread(values)} packets/s of {packets:,}, start included; {peak:.0f} MiB")
+        for name in seen.keys() - {"quicbed"}:
+            ratio = paired_ratio(enumerate(seen["quicbed"]), enumerate(seen[name]))
+            print(f"  quicbed / {name}: {ratio.ratio:.0f} [{ratio.low:.0f}, {ratio.high:.0f}]")
+        attempt, trace = Attempt(), Path(temporary, CAPTURE)
+        packets = captures.write(trace, CAPTURE_PACKETS, SNAP_BYTES)
+        begin = time.monotonic()
+        measured.measure_pacing(attempt, trace.parent, program, captures.SERVER[0])
+        taken = time.monotonic() - begin
+        if attempt.contamination:
+            raise BenchError(attempt.contamination[0])
+        label = f"a trace of {packets:,} packets to the metrics of its run"
+        _verdict(label, packets / taken / 1e6, 0.2, at_least=True, unit=" M packets/s")
+        for snap, label in ((SNAP_BYTES, "headers"), (1 << 16, "whole frames")):
+            packets = captures.write(large, 10 * CAPTURE_PACKETS, snap)
+            one_core = ["taskset", "--cpu-list", "0", str(program), str(large), str(out)]
+            best = max(rate(one_core)() for _ in range(3))
+            size = large.stat().st_size / 1e9
+            _verdict(f"{label}, {size:.1f} GB, one core", best / 1e6, 3, at_least=True, unit=" M packets/s")
+            _verdict(f"{label}: peak memory", _run(one_core, project.root) / 2**20, 64, at_least=False, unit=" MiB")
+
+
 def interval(project: Project) -> None:
     """Width of the paired NOOP/AES-128-GCM interval of the newest own measurement, and how many blocks it took."""
     with testbed_of(project) as testbed:
@@ -514,6 +647,27 @@ def interval(project: Project) -> None:
             span = f"[{ratio.low:.3f}, {ratio.high:.3f}]"
             label = f"{cell.slug} / AES-128-GCM = {ratio.ratio:.3f} {span}, {ratio.n} blocks, half width"
             _verdict(label, ratio.half_width * 100, 5, at_least=False, unit=" %")
+
+
+def designs_compared(project: Project) -> None:
+    """Bytes until the interval of a ratio is narrow, in paired blocks and as in papers, resampled from shipped runs."""
+    campaign = runs.select_campaign(runs.table(project.root / "raw" / "reference"), EXPERIMENT)
+    found = designs.needed(campaign, CONTRASTS, FEWEST_BLOCKS)
+    if not found:
+        raise BenchError(f"raw/reference has no {FEWEST_BLOCKS} blocks of {EXPERIMENT}; `git checkout raw/reference`")
+    percent = 100 * designs.HALF_WIDTH
+    print(f"  of {len(found)} ratios to AES-128-GCM, both cells together, until the half width is {percent:g} %:")
+    for name in ("paired", "apart", "long"):
+        print(f"  {name:<7} {_spread([getattr(one, name) / designs.GIB for one in found])} GiB", flush=True)
+    for paper, count in designs.REPETITIONS.items():
+        spent = 2 * count * designs.REPETITION_BYTES
+        widths = [100 * one.reached[paper] for one in found]
+        what = f"{paper}, {count} repetitions of 8 GiB a cell ({spent / designs.GIB:g} GiB): half width at best"
+        print(f"  {what} {_spread(widths)} %", flush=True)
+        share = statistics.median(one.paired for one in found) / spent
+        _verdict(f"paired blocks take of its bytes, in the middle of {len(found)}", share, 1, at_least=False)
+    share = statistics.median(one.paired / one.apart for one in found)
+    _verdict("paired blocks take of the bytes of runs of the same size apart, in the middle", share, 1, at_least=False)
 
 
 # A run whose programs do nothing takes what preparing a run and cleaning up after it cost.

@@ -1,7 +1,8 @@
-"""The example programs that libraries ship, built as they are, to hold our endpoints against.
+"""Programs to hold our endpoints against, over loopback: the examples that libraries ship, and bare transfers.
 
-An example comes with the library's fetched source and its own lock file. It is compiled with the same profile as the
-endpoints, and runs over loopback, because most examples can do nothing else.
+An example comes with the library's fetched source and its own lock file, is built as it is with the same profile as the
+endpoints, and can mostly do nothing else than serve over loopback. A bare transfer is a program of ours that uses the
+library as its project's own program for speed does, where that is not published.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import io
 import os
 import re
+import resource
 import select
 import shlex
 import shutil
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +54,8 @@ class Transfer(NamedTuple):
     """What it wrote to standard error."""
     wrote: int
     """Bytes it wrote elsewhere, sockets not counted."""
+    cpu_s: float
+    """Processor time of client and server, of their starts too."""
 
     def mbps(self, size: int) -> float:
         """Goodput in Mbit/s of a download of so many bytes."""
@@ -93,14 +97,35 @@ def _build_cargo(project: Project, name: str, example: Example, out: Path, jobs:
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(vendor / f"{package['name']}-{package['version']}", source)
     environment = cargo.environment(project, library, "stock", vendor)
-    profile = {"CARGO_PROFILE_RELEASE_DEBUG": "line-tables-only", "CARGO_PROFILE_RELEASE_LTO": "off"}
+    profile = {"DEBUG": "line-tables-only", "LTO": "off", "CODEGEN_UNITS": "1"}
     examples = [word for program in _programs(example) for word in ("--example", program)]
     argv = ["cargo", "build", "--release", "--locked", "--jobs", str(jobs), *examples]
     argv += ["--target-dir", str((out / "target").absolute())]
-    kit.run(argv, log=log, cwd=source, env={**environment, **profile})
+    kit.run(argv, log=log, cwd=source, env={**environment, **_profile(profile)})
     (out / "bin").mkdir(exist_ok=True)
     for program in _programs(example):
         shutil.copy2(out / "target" / "release" / "examples" / program, out / "bin" / program)
+
+
+def _profile(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the release profile as environment variables, which cargo puts before those of a package."""
+    return {f"CARGO_PROFILE_RELEASE_{key}": value for key, value in settings.items()}
+
+
+def build_bare(project: Project, name: str, *, jobs: int, log: Path) -> Path:
+    """Build the bare transfer of a library as its users do: cargo's own release profile and no flags; returns it."""
+    library = project.libraries[name]
+    vendor = kit.vendor_directory(project)
+    target = (project.build / "work" / f"{name}-{cargo.BARE}").absolute()
+    argv = ["cargo", "build", "--release", "--locked", "--offline", "--jobs", str(jobs)]
+    argv += ["--manifest-path", str(project.root / kit.SOURCES / "Cargo.toml"), "--target-dir", str(target)]
+    argv += ["--package", str(library.package), "--example", cargo.BARE, *cargo.vendored(vendor)]
+    environment = cargo.environment(project, library, "stock", vendor)
+    for flags in ("RUSTFLAGS", "CFLAGS", "CXXFLAGS"):
+        del environment[flags]
+    environment |= _profile({"LTO": "false", "CODEGEN_UNITS": "16"})
+    kit.run(argv, log=log, cwd=project.root, env=environment)
+    return target / "release" / "examples" / cargo.BARE
 
 
 def _build_go(project: Project, name: str, example: Example, out: Path, log: Path) -> None:
@@ -176,8 +201,16 @@ def goodput(project: Project, name: str, programs: Path, size: int, directory: P
     return transfer.mbps(size)
 
 
-def own_goodput(project: Project, name: str, size: int, directory: Path) -> float:
-    """Mbit/s of one download by our endpoints, timed in the same way over the same loopback."""
+def bare_transfer(project: Project, program: Path, size: int, directory: Path) -> Transfer:
+    """One download by a bare transfer, whose client counts the bytes that it receives."""
+    words = _words(project, size, directory)
+    address = f"127.0.0.1:{PORT}"
+    server = [str(program), "server", address, words["certificate"], words["key"]]
+    return _transfer(server, [str(program), "client", address, words["ca"], str(size)], PORT, directory)
+
+
+def own_transfer(project: Project, name: str, size: int, directory: Path) -> Transfer:
+    """One download by our endpoints, timed in the same way over the same loopback."""
     words = _words(project, size, directory)
     programs = making.build_directory(project, name, "stock") / "bin"
     address = f"127.0.0.1:{PORT}"
@@ -186,7 +219,7 @@ def own_goodput(project: Project, name: str, size: int, directory: Path) -> floa
     client = [str(programs / "client"), "--connect", address, "--events", str(directory / "client.jsonl")]
     client += ["--server-name", "server", "--ca", words["ca"], "--bytes", str(size)]
     # the client has compared what it received
-    return _transfer(server, client, PORT, directory).mbps(size)
+    return _transfer(server, client, PORT, directory)
 
 
 def _words(project: Project, size: int, directory: Path) -> dict[str, str]:
@@ -215,6 +248,7 @@ def _words(project: Project, size: int, directory: Path) -> dict[str, str]:
 
 def _transfer(server: Sequence[str], client: Sequence[str], port: int, directory: Path) -> Transfer:
     """Serve one client until it ends, with exit code 0 or a BuildError."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with (directory / "server.log").open("wb") as log, _running(server, directory, log.fileno()) as process:
         _await_port(process, port, directory / "server.log")
         code, seconds, written = _run(client, directory)
@@ -222,7 +256,9 @@ def _transfer(server: Sequence[str], client: Sequence[str], port: int, directory
     if code != 0:
         last = said.strip().splitlines()
         raise BuildError(f"{client[0]}: exit code {code}: {last[-1] if last else 'it said nothing'}")
-    return Transfer(seconds, said, written - (directory / "client.log").stat().st_size)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Transfer(seconds, said, written - (directory / "client.log").stat().st_size, cpu_s)
 
 
 def _run(client: Sequence[str], directory: Path) -> tuple[int, float, int]:

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from clone import ROOT
-from quicbed.builds import kit, making
+from loopback import Loopback
+from quicbed.builds import components, kit, making
 from quicbed.config.model import Project
 from quicbed.measure import certificates
 
@@ -158,6 +159,15 @@ def build_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
 
 
 @pytest.fixture(scope="session")
+def capture_reader(build_of: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that reads captures into tables; made unless it is there, among the first of the builds."""
+    project, log = Project(ROOT), tmp_path_factory.mktemp("component") / "build.log"
+    making.fetch_sources(project, log)
+    jobs = os.cpu_count() or 1
+    return components.provide(project, "capture-reader", jobs=jobs, log=log) / "bin" / "capture-reader"
+
+
+@pytest.fixture(scope="session")
 def every_build(build_of: Callable[[str, str], Path]) -> None:
     """Every flavour of every library is built."""
     for key in flavours(Project(ROOT)):
@@ -180,6 +190,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return target
 
     return make
+
+
+@pytest.fixture
+def loopback(build_of: Callable[[str, str], Path], made: Callable[..., Path], tmp_path: Path) -> Iterator[Loopback]:
+    """Starts servers of builds, and ends those that a test leaves running."""
+    bench = Loopback(build_of, made, tmp_path)
+    yield bench
+    bench.close()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -78,6 +78,7 @@ def checks() -> list[Check]:
         Check("ruff check", (tool("ruff"), "check", "--quiet", *PYTHON_FILES)),
         Check("imports", (tool("lint-imports"), "--no-logo", "--no-cache")),
         Check("architecture", (sys.executable, "tools/architecture.py", "--check")),
+        Check("prose", (sys.executable, "tools/prose.py")),
         Check("snakefmt", (tool("snakefmt"), "--check", "--compact-diff", *snakemake_files())),
         Check("conda environments", (sys.executable, "tools/conda_environments.py", "--check")),
         Check("cargo fmt", (*cargo_fmt, "--", "--color", "never")),

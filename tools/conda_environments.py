@@ -23,8 +23,9 @@ CHANNELS = ("conda-forge", "bioconda", "nodefaults")
 
 # Names on conda's channels that differ from PyPI's. bioconda's `snakemake` adds dozens of plugins.
 CONDA_NAMES = {"kaleido": "python-kaleido", "snakemake": "snakemake-minimal"}
-# Taken from PyPI by conda's pip section: the wheel holds libclang.so where the builds look for it.
-FROM_PYPI = ("libclang",)
+# Taken from PyPI by conda's pip section: the wheel of libclang holds libclang.so where the builds look for it;
+# Tabulator and axe are packages of no channel.
+FROM_PYPI = ("axe-core-python", "django-js-lib-tabulator", "libclang")
 
 
 class Program(NamedTuple):
@@ -40,7 +41,7 @@ class Program(NamedTuple):
 # record the compiler. conda's gcc also looks for headers and libraries of the environment,
 # after all others, and programs find their libraries there: builds serve as long as the environment is there.
 PROGRAMS: dict[str, Program] = {
-    "binutils": Program(">=2.35", ("ar",)),
+    "binutils": Program(">=2.35", ("ar", "objcopy")),
     "cmake": Program(">=3.25", ("cmake",), ("cmake",)),
     "gcc": Program(">=12", ("gcc", "cc"), ("gcc",)),
     "git": Program(">=2.30", ("git",), ("git",)),
@@ -100,15 +101,15 @@ GIT = ("git",)
 # pyzmq: whatever estimates or judges loads the driver, which knows every traffic generator
 RUNS = (*CONFIGURATION, *GIT, "cryptography", "numpy", "polars", "pyzmq", "scipy")
 DRAWING = (*RUNS, "kaleido", "plotly")
-MEASURING = (*RUNS, "asyncssh", "iperf", "linux-perf", "procps-ng", "util-linux")
+MEASURING = (*RUNS, "asyncssh", "iperf", "linux-perf", "procps-ng", "rich", "util-linux")
 COMPILERS = ("binutils", "cmake", "gcc", "go", "gxx", "make", "patch", "perl", "rust", "sysroot_linux-64")
 # One environment for each group of rules, used by `snakemake --sdm conda`.
 RULE_GROUPS: dict[str, tuple[str, ...]] = {
-    "build": (*CONFIGURATION, *FROM_PYPI, *GIT, *COMPILERS),
+    "build": (*CONFIGURATION, "libclang", *GIT, *COMPILERS),
     "measure": MEASURING,
     # sends what builds need to hosts over SSH
-    "host-builds": (*MEASURING, *FROM_PYPI, "go", "rust"),
-    "analysis": (*DRAWING, "jinja2", "zstd"),
+    "host-builds": (*MEASURING, "libclang", "go", "rust"),
+    "analysis": (*DRAWING, "django-js-lib-tabulator", "jinja2", "zstd"),
     "notebooks": (*DRAWING, "ipykernel", "jinja2", "nbclient", "nbconvert", "nbformat", "pyshark"),
 }
 
@@ -125,7 +126,7 @@ def locked_versions() -> dict[str, str]:
         "sys_platform": "linux",
     }
     versions: dict[str, str] = {}
-    for name in ("build", "runtime", "test", "lab"):
+    for name in ("build", "runtime", "test", "lab", "docs"):
         for line in (REQUIREMENTS / f"{name}.txt").read_text(encoding="utf-8").splitlines():
             if "==" not in line or line.startswith((" ", "#")):
                 continue
@@ -139,7 +140,7 @@ def locked_versions() -> dict[str, str]:
 def asked_for() -> list[str]:
     """Packages that requirements/*.in name: what the environment of the whole workflow has."""
     names = set()
-    for name in ("build", "runtime", "test", "lab"):
+    for name in ("build", "runtime", "test", "lab", "docs"):
         for line in (REQUIREMENTS / f"{name}.in").read_text(encoding="utf-8").splitlines():
             if line and not line.startswith(("#", "-")):
                 names.add(canonicalize_name(Requirement(line).name))

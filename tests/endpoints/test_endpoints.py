@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,15 +14,16 @@ from typing import Any, Literal
 import pytest
 
 from clone import ROOT
+from loopback import Server
 from quicbed.builds import making
-from quicbed.config.model import Project
+from quicbed.config.model import Pacing, Project, Variant
 from quicbed.contract import events
 from quicbed.measure import certificates
 from quicbed.measure.judge import SUITES
-from quicbed.plan.cells import algorithm_reason
+from quicbed.plan.cells import algorithm_reason, unsupported_reason
 from quicbed.store import symbols
 
-PROJECT = Project(ROOT)
+PROJECT = Project(ROOT).without_folders()
 QUIC = [name for name, library in PROJECT.libraries.items() if library.transport == "quic"]
 TCP = [name for name, library in PROJECT.libraries.items() if library.transport == "tcp"]
 PAIRS = [
@@ -34,7 +33,7 @@ PAIRS = [
     if one.pairs_with(other)
 ]
 ALL_BUILDS = [(name, flavour) for name, library in PROJECT.libraries.items() for flavour in library.flavours]
-PQ = [name for name in QUIC if "pq" in PROJECT.libraries[name].flavours]
+PQ = [name for name in [*QUIC, *TCP] if "pq" in PROJECT.libraries[name].flavours]
 FLAVOURS = {name: set(library.flavours) for name, library in PROJECT.libraries.items()}
 GROUPS = [group.name for group in PROJECT.algorithms.groups]
 SIGNATURES = [signature.name for signature in PROJECT.algorithms.signatures]
@@ -63,48 +62,21 @@ def built(every_build: None, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @dataclass
-class Running:
-    """A server that accepts connections."""
-
-    process: subprocess.Popen[bytes]
-    log: Path
-    address: str
-
-    def stop(self) -> events.EndpointLog[events.ServerConnection]:
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(5) == 0
-        return events.read(self.log, "server")
-
-
-@dataclass
 class Bench:
     """Starts endpoints over loopback and ends what a test left running."""
 
     directory: Path
-    servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    servers: list[Server] = field(default_factory=list)
 
     def program(self, library: str, flavour: str, role: str) -> str:
         return str(making.build_directory(PROJECT, library, flavour) / "bin" / role)
 
-    def serve(self, library: str, flavour: str = "stock", size: int = SIZE, **options: str) -> Running:
+    def serve(self, library: str, flavour: str = "stock", size: int = SIZE, **options: str) -> Server:
         log = self.directory / f"server-{len(self.servers)}.jsonl"
-        kind = socket.SOCK_DGRAM if PROJECT.libraries[library].transport == "quic" else socket.SOCK_STREAM
-        with socket.socket(socket.AF_INET, kind) as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
         made = certificates.directory(PROJECT, options.get("signature", certificates.DEFAULT))
-        argv = [self.program(library, flavour, "server"), "--events", str(log), "--listen", address]
-        argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
-        argv += ["--content", str(size), *flat(options)]
-        process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
-        self.servers.append(process)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            if log.exists() and '"ready"' in log.read_text():
-                return Running(process, log, address)
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.01)
-        raise AssertionError("the server is not ready")
+        build = making.build_directory(PROJECT, library, flavour)
+        self.servers.append(Server(build, made, log, "--content", str(size), *flat(options)))
+        return self.servers[-1]
 
     def download(self, library: str, flavour: str, address: str, size: int = SIZE, **options: str) -> tuple[int, Path]:
         log = self.directory / f"client-{time.monotonic_ns()}.jsonl"
@@ -127,13 +99,8 @@ def flat(options: dict[str, str]) -> list[str]:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
-    for process in made.servers:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    for server in made.servers:
+        server.kill()
 
 
 def raw_events(log: Path) -> list[dict[str, Any]]:
@@ -162,14 +129,17 @@ def test_a_build_can_do_what_its_configuration_says(
         # What a build can do may still be of no use to an experiment.
         assert said[name] or not configured or flavour != "pq"
     assert set(supports.congestion_controls) <= set(said["congestion_controls"])
+    assert set(said["pacing"]) == {value for value, able in supports.pacing.items() if able is True}
     unprotected = flavour == "noop" or described.flavours[flavour].jumbo
     noop = {"noop"} if unprotected and supports.noop else set()
     assert set(said["aead"]) == {"standard"} | noop | ({"noenc"} if supports.noenc else set())
     assert said["library"] == library
+    assert said.get("open_loop", False) is (role == "client" and supports.open_loop is True)
     if PROJECT.libraries[library].transport == "quic":
         off = unprotected and supports.header_protection_off
         assert set(said["header_protection"]) == ({"on", "off"} if off else {"on"})
         assert (said["gso"], said["gro"]) == (supports.gso, supports.gro)
+        assert said["gso_paced"] == (supports.gso_paced is True)
 
 
 VARIANTS = [
@@ -209,7 +179,7 @@ def test_any_client_downloads_from_any_server(
     code, log = bench.download(client, flavour, running.address, **options)
     assert code == 0, log.read_text()
     got = events.read(log, "client").connections[0]
-    sent = running.stop().connections[0]
+    sent = running.stopped().connections[0]
     assert got.ok
     assert got.content_ok
     assert got.bytes_received == SIZE
@@ -259,7 +229,7 @@ def test_padding_behind_a_packet_is_no_packet_without_protection(bench: Bench, l
     running = bench.serve(library, "noop", size=1, **options)
     code, log = bench.download(library, "noop", running.address, size=1, **options)
     assert code == 0, log.read_text()
-    assert running.stop().connections[0].ok
+    assert running.stopped().connections[0].ok
 
 
 @pytest.mark.parametrize("library", [name for name in QUIC if "noop" in FLAVOURS[name]])
@@ -269,6 +239,24 @@ def test_noop_is_not_understood_by_a_peer_that_encrypts(bench: Bench, library: s
     assert code == 1
     assert not raw_events(log)[-2]["ok"]
     running.stop()
+
+
+@pytest.mark.parametrize("congestion_control", ["cubic", "reno", "bbr"])
+@pytest.mark.parametrize("pacing", ["off", "library", "txtime"])
+@pytest.mark.parametrize("library", QUIC)
+def test_a_download_is_paced_as_the_server_tells(
+    bench: Bench, library: str, pacing: Pacing, congestion_control: str
+) -> None:
+    described = PROJECT.libraries[library]
+    asked = Variant(label="x", cipher="aes-128-gcm", pacing=pacing, congestion_control=congestion_control)
+    if unsupported_reason(library, described, asked, "any") is not None:
+        pytest.skip(f"{library} cannot")
+    options = {"pacing": pacing, "congestion_control": congestion_control}
+    running = bench.serve(library, **options)
+    code, log = bench.download(library, "stock", running.address, **options)
+    assert code == 0, log.read_text()
+    running.stop()
+    assert events.read(running.log, "server").start.options["pacing"] == pacing
 
 
 @pytest.mark.parametrize("library", QUIC)
@@ -319,7 +307,7 @@ def test_many_connections_one_after_the_other(bench: Bench, library: str) -> Non
     got = events.read(log, "client")
     assert len(got.connections) == 50
     assert all(connection.ok for connection in got.connections)
-    assert len(running.stop().connections) == 50
+    assert len(running.stopped().connections) == 50
 
 
 @pytest.mark.parametrize("library", [*QUIC, *TCP])
@@ -389,7 +377,7 @@ def test_files_are_served_and_saved(bench: Bench, tmp_path: Path, library: str) 
     # and content by its size, as without files
     code, log = bench.download(library, "stock", running.address)
     assert code == 0, log.read_text()
-    assert running.stop().connections[0].bytes_sent == SIZE
+    assert running.stopped().connections[0].bytes_sent == SIZE
 
 
 @pytest.mark.parametrize("library", [*QUIC, *TCP])
@@ -398,7 +386,7 @@ def test_a_server_leaves_nothing_behind(bench: Bench, library: str) -> None:
     children = subprocess.run(
         ["pgrep", "--parent", str(running.process.pid)], capture_output=True, text=True, check=False
     ).stdout.split()
-    if library in TCP:
+    if "nginx-src" in PROJECT.libraries[library].crates:
         assert children, "nginx is a process of its own"
     running.stop()
     for pid in (running.process.pid, *children):
@@ -429,14 +417,14 @@ def test_post_quantum_handshakes_between_libraries(
     code, log = bench.download(client, "pq", running.address, size=1, group=group, signature=signature, connections="2")
     assert code == 0, log.read_text()
     expected = (PROJECT.algorithms.group(group).tls_name, PROJECT.algorithms.signature(signature).tls_name)
-    for side in (*events.read(log, "client").connections, *running.stop().connections):
+    for side in (*events.read(log, "client").connections, *running.stopped().connections):
         assert side.ok
         assert not side.hello_retry_request
         assert str(side.group).lower() == expected[0].lower()
         assert side.signature in (None, expected[1])
 
 
-@pytest.mark.parametrize("library", [*PQ, *TCP])
+@pytest.mark.parametrize("library", PQ)
 @pytest.mark.parametrize("wrong", ["group", "signature"])
 def test_ends_without_a_common_algorithm_say_so(bench: Bench, library: str, wrong: str) -> None:
     running = bench.serve(library, "pq", size=1)

@@ -6,8 +6,6 @@ import base64
 import hashlib
 import json
 import shutil
-import signal
-import socket
 import subprocess
 import time
 import zipfile
@@ -18,6 +16,7 @@ import pytest
 import yaml
 
 from clone import ROOT
+from loopback import Server
 from quicbed.builds import kit, making
 from quicbed.builds.kit import BuildError, Job
 from quicbed.builds.recipes import go
@@ -317,9 +316,9 @@ class Programs:
     """Programs of quic-go over loopback."""
 
     def __init__(self, build_of: Callable[[str, str], Path], directory: Path) -> None:
-        self.bin = {flavour: build_of("quic-go", flavour) / "bin" for flavour in ("stock", "noop")}
+        self.builds = {flavour: build_of("quic-go", flavour) for flavour in ("stock", "noop")}
         self.directory = directory
-        self.servers: list[subprocess.Popen[bytes]] = []
+        self.servers: list[Server] = []
 
     def identity(self, signature: str) -> Path:
         made = self.directory / signature
@@ -328,25 +327,13 @@ class Programs:
         return made
 
     def serve(self, signature: str = "ecdsa-p-256", flavour: str = "stock", **options: str) -> str:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind((SERVER, 0))
-            address = f"{SERVER}:{probe.getsockname()[1]}"
-        made, log = self.identity(signature), self.directory / "server.jsonl"
-        argv = [str(self.bin[flavour] / "server"), "--listen", address, "--events", str(log)]
-        argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
-        log.unlink(missing_ok=True)
-        server = subprocess.Popen([*argv, *flat({"signature": signature} | options)], stderr=subprocess.DEVNULL)
-        self.servers.append(server)
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            if log.exists() and '"ready"' in log.read_text(encoding="utf-8"):
-                return address
-            assert server.poll() is None, log.read_text(encoding="utf-8")
-            time.sleep(0.01)
-        raise AssertionError("the server is not ready")
+        made, log = self.identity(signature), self.directory / f"server-{len(self.servers)}.jsonl"
+        asked = flat({"signature": signature} | options)
+        self.servers.append(Server(self.builds[flavour], made, log, *asked))
+        return self.servers[-1].address
 
     def download(self, address: str, signature: str = "ecdsa-p-256", trusted: str = "", **options: str) -> int:
-        argv = [str(self.bin["stock"] / "client"), "--connect", address, "--server-name", "server"]
+        argv = [str(self.builds["stock"] / "bin" / "client"), "--connect", address, "--server-name", "server"]
         argv += ["--ca", str(self.identity(trusted or signature) / "ca.pem")]
         argv += ["--events", str(self.directory / "client.jsonl")]
         chosen = {"signature": signature, "bytes": "1", "timeout": "20"} | options
@@ -356,10 +343,7 @@ class Programs:
         return events.read(self.directory / "client.jsonl", "client")
 
     def stop(self) -> events.EndpointLog[events.ServerConnection]:
-        server = self.servers[-1]
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(5) == 0
-        return events.read(self.directory / "server.jsonl", "server")
+        return self.servers[-1].stopped()
 
 
 def flat(options: dict[str, str]) -> list[str]:
@@ -371,9 +355,7 @@ def programs(build_of: Callable[[str, str], Path], tmp_path: Path) -> Iterator[P
     made = Programs(build_of, tmp_path)
     yield made
     for server in made.servers:
-        if server.poll() is None:
-            server.kill()
-            server.wait()
+        server.kill()
 
 
 @pytest.mark.workflow
@@ -420,7 +402,7 @@ def test_a_client_refuses_a_scheme_that_it_was_not_told(programs: Programs) -> N
 @pytest.mark.timeout(1800)
 def test_a_server_refuses_a_certificate_of_another_algorithm(programs: Programs) -> None:
     made = programs.identity("ed25519")
-    argv = [str(programs.bin["stock"] / "server"), "--listen", f"{SERVER}:0", "--signature", "rsa-2048"]
+    argv = [str(programs.builds["stock"] / "bin" / "server"), "--listen", f"{SERVER}:0", "--signature", "rsa-2048"]
     argv += ["--certificate", str(made / "server.pem"), "--private-key", str(made / "server.key")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 1
@@ -465,7 +447,7 @@ def test_what_is_asked_of_the_socket_is_in_force(programs: Programs) -> None:
     }
     address = programs.serve(**asked)
     wanted = {name: int(value) for name, value in asked.items() if name != "gso"}
-    taken = socket_buffers(programs.servers[-1].pid)
+    taken = socket_buffers(programs.servers[-1].process.pid)
     assert (wanted["receive_buffer"] * 2, wanted["send_buffer"] * 2) in taken
     assert programs.download(address, bytes="5000000", **asked) == 0
     for log in (programs.client(), programs.stop()):
@@ -517,7 +499,7 @@ def test_secrets_of_every_connection_are_logged(programs: Programs, tmp_path: Pa
 @pytest.mark.timeout(1800)
 def test_a_server_that_is_stopped_ends_its_connections(programs: Programs) -> None:
     address = programs.serve()
-    argv = [str(programs.bin["stock"] / "client"), "--connect", address, "--server-name", "server"]
+    argv = [str(programs.builds["stock"] / "bin" / "client"), "--connect", address, "--server-name", "server"]
     argv += ["--ca", str(programs.identity("ecdsa-p-256") / "ca.pem"), "--signature", "ecdsa-p-256"]
     log = programs.directory / "client.jsonl"
     client = subprocess.Popen([*argv, "--bytes", str(1 << 50), "--events", str(log)], stderr=subprocess.DEVNULL)
@@ -543,8 +525,7 @@ def test_a_server_does_not_grow_with_its_connections(programs: Programs) -> None
     sizes = []
     for _ in range(3):
         assert programs.download(address, connections="500") == 0
-        status = Path(f"/proc/{programs.servers[-1].pid}/status").read_text(encoding="ascii")
-        sizes.append(int(status.partition("VmRSS:")[2].split()[0]))
+        sizes.append(programs.servers[-1].resident_kib())
     # 1000 connections that were kept would be tens of MiB
     assert sizes[2] - sizes[0] < 8 * 1024, sizes
     assert len(programs.stop().connections) == 1500

@@ -8,23 +8,21 @@ import datetime
 import itertools
 import re
 import shutil
-import signal
-import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from clone import ROOT
+from loopback import Loopback, Server, ServerError
 from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import certificates
 from quicbed.measure.judge import SUITES
 from quicbed.plan.cells import algorithm_reason
 
-PROJECT = Project(ROOT)
+PROJECT = Project(ROOT).without_folders()
 TABLE = PROJECT.algorithms
 LIBRARIES = [name for name, library in PROJECT.libraries.items() if "pq" in library.flavours]
 # nginx meets nobody but libcurl, and tells less of a connection than the others
@@ -94,61 +92,33 @@ def programs(build_of: Callable[[str, str], Path]) -> Programs:
     return lambda library: build_of(library, "pq") / "bin"
 
 
-class Server:
-    """A server on loopback, and the clients that come to it."""
+class Peer:
+    """A server on loopback, and the clients of other libraries that come to it."""
 
-    def __init__(self, programs: Programs, library: str, identity: Path, log: Path, *options: str) -> None:
-        kind = socket.SOCK_DGRAM if PROJECT.libraries[library].transport == "quic" else socket.SOCK_STREAM
-        with socket.socket(socket.AF_INET, kind) as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
-        self.programs, self.identity, self.log = programs, identity, log
-        argv = [str(programs(library) / "server"), "--listen", self.address, "--events", str(log), "--content", "1"]
-        argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
-        self.process = subprocess.Popen([*argv, *options], stderr=subprocess.PIPE, text=True)
-
-    def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + 20
-        while not (self.log.exists() and '"ready"' in self.log.read_text()):
-            assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < deadline, "the server is not ready"
-            time.sleep(0.01)
+    def __init__(self, server: Server, programs: Programs) -> None:
+        self.server, self.programs = server, programs
 
     def client(self, library: str, *options: str) -> tuple[int, Sequence[events.ClientConnection]]:
         """Runs a client; returns its exit code and connections. An option given again has the last value."""
-        log = self.log.with_name(f"client-{time.monotonic_ns()}.jsonl")
-        argv = [str(self.programs(library) / "client"), "--connect", self.address, "--events", str(log)]
-        argv += ["--server-name", "server", "--ca", str(self.identity / "ca.pem"), "--bytes", "1", "--timeout", "20"]
-        done = subprocess.run([*argv, *options], stderr=subprocess.DEVNULL, timeout=100, check=False)
+        argv, log = self.server.client(*options, programs=self.programs(library))
+        done = subprocess.run(argv, stderr=subprocess.DEVNULL, timeout=100, check=False)
         return done.returncode, events.read(log, "client").connections
 
     def stop(self, connections: int = 0) -> Sequence[events.ServerConnection]:
-        """Ends the server, once it knows the end of so many connections; waits two seconds for that at most."""
-        deadline = time.monotonic() + 2
-        while len(CONNECTION.findall(self.log.read_text())) < connections and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(5) == 0
-        return events.read(self.log, "server").connections
+        """Ends the server, once it knows the end of so many connections."""
+        return self.server.stopped(connections).connections
 
 
-Serve = Callable[..., Server]
+Serve = Callable[..., Peer]
 
 
 @pytest.fixture
-def serve(programs: Programs, tmp_path: Path) -> Iterator[Serve]:
-    servers: list[Server] = []
+def serve(programs: Programs, loopback: Loopback) -> Serve:
+    def start(library: str, identity: Path, *options: str) -> Peer:
+        server = loopback.serve(library, "--content", "1", *options, flavour="pq", identity=identity)
+        return Peer(server, programs)
 
-    def start(library: str, identity: Path, *options: str) -> Server:
-        server = Server(programs, library, identity, tmp_path / f"server-{len(servers)}.jsonl", *options)
-        servers.append(server)
-        return server
-
-    yield start
-    for server in servers:
-        if server.process.poll() is None:
-            server.process.kill()
-        server.process.communicate()
+    return start
 
 
 def algorithms(group: str, signature: str) -> list[str]:
@@ -166,7 +136,7 @@ def check(connection: events.Connection, who: str, group: str, signature: str, *
     assert connection.retry is retry, who
 
 
-def exchange(server: Server, name: str, group: str, signature: str, *, count: int, retry: bool = False) -> None:
+def exchange(server: Peer, name: str, group: str, signature: str, *, count: int, retry: bool = False) -> None:
     """Every library that meets this server makes so many connections; both sides say the same of each."""
     clients = [client for client in other_clients(name) if has(client, signature)]
     assert clients
@@ -198,7 +168,6 @@ def test_a_server_shakes_hands_with_other_libraries(
     if not has(name, signature):
         signature = certificates.DEFAULT
     server = serve(name, made(signature), *algorithms(group, signature))
-    server.wait_until_ready()
     exchange(server, name, group, signature, count=CONNECTIONS)
 
 
@@ -207,7 +176,6 @@ def test_other_libraries_answer_a_retry(serve: Serve, made: Made, name: str) -> 
     # a ClientHello of two datagrams, of which the first is answered with a Retry packet; see APART for MsQuic
     group, signature = ("kyber1024", "falcon-512") if name != "msquic" else ("x25519", certificates.DEFAULT)
     server = serve(name, made(signature), *algorithms(group, signature), "--retry", "on")
-    server.wait_until_ready()
     exchange(server, name, group, signature, count=CONNECTIONS, retry=True)
 
 
@@ -216,12 +184,10 @@ def test_the_largest_certificate_passes(serve: Serve, made: Made, name: str) -> 
     # certificate and CertificateVerify of 50 kB each
     group, signature = "x25519", "sphincs-sha2-256f"
     server = serve(name, made(signature), *algorithms(group, signature))
-    server.wait_until_ready()
     exchange(server, name, group, signature, count=1)
 
 
 # TLS alerts (RFC 8446, section 6.2)
-CONNECTION = re.compile(r'"event": ?"connection"')
 HANDSHAKE_FAILURE, BAD_CERTIFICATE, CERTIFICATE_EXPIRED, DECRYPT_ERROR = 40, 42, 45, 51
 
 
@@ -246,7 +212,6 @@ def test_a_failed_handshake_has_its_alert_and_the_server_goes_on(
         (wrong_ca, [BAD_CERTIFICATE, DECRYPT_ERROR]),
     ]
     server = serve(name, made(signature), *good)
-    server.wait_until_ready()
     for options, alerts in failures:
         code, (refused,) = server.client(client, *options)
         assert code == 1
@@ -268,7 +233,6 @@ def test_an_expired_certificate_is_refused(
     # certificates are valid from an hour before they are made
     monkeypatch.setattr(certificates, "LIFETIME", datetime.timedelta(minutes=30))
     server = serve(name, made(signature, "expired"), *algorithms("x25519", signature))
-    server.wait_until_ready()
     code, connections = server.client(client, *algorithms("x25519", signature), "--connections", "2")
     assert code == 1
     told = server.stop(2)
@@ -291,9 +255,10 @@ def test_a_key_of_another_certificate_ends_the_server_before_it_serves(
     identity = tmp_path / "identity"
     shutil.copytree(made(signature), identity)
     shutil.copy(made(signature, "other") / "server.key", identity)
-    server = serve(name, identity, *algorithms("x25519", signature))
-    _, complaint = server.process.communicate(timeout=20)
-    assert server.process.returncode == 1
+    with pytest.raises(ServerError) as refused:
+        serve(name, identity, *algorithms("x25519", signature))
+    complaint = str(refused.value)
+    assert refused.value.code == 1
     assert len(complaint.splitlines()) == 1
     assert str(identity / "server.key") in complaint
     assert re.search("mismatch|does not match", complaint, re.IGNORECASE)

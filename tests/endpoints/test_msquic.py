@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clone import ROOT
+from loopback import Loopback, Serve, Server, connections, read_events
 from quicbed.config import algorithms
 from quicbed.config.model import Project
 from quicbed.wire.proof import check, examine
@@ -29,8 +29,6 @@ PROOF_BYTES = 1024 * 1024
 # a build may be part of a test
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
-Events = list[dict[str, Any]]
-
 
 @pytest.fixture(scope="session")
 def programs(build_of: Callable[[str, str], Path]) -> Callable[[str], Path]:
@@ -38,83 +36,9 @@ def programs(build_of: Callable[[str, str], Path]) -> Callable[[str], Path]:
     return lambda flavour: build_of("msquic", flavour) / "bin"
 
 
-def read(log: Path) -> Events:
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-
-
-def connections(events: Events) -> Events:
-    return [event for event in events if event["event"] == "connection"]
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class Server:
-    """A server on loopback."""
-
-    def __init__(self, programs: Path, identity: Path, log: Path, *options: str) -> None:
-        self.port = free_port()
-        self.programs, self.identity, self.log = programs, identity, log
-        argv = [str(programs / "server"), "--listen", f"127.0.0.1:{self.port}", "--events", str(log)]
-        argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
-        self.process = subprocess.Popen([*argv, *options], stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 20
-        while not (log.exists() and '"ready"' in log.read_text()):
-            assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < deadline, "the server is not ready"
-            time.sleep(0.01)
-
-    def resident_kib(self) -> int:
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0])
-
-    def cpu_ticks(self) -> int:
-        # proc(5): utime and stime are the fields 14 and 15, the name before may have blanks
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-
-    def stop(self) -> Events:
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(5) == 0
-        return connections(read(self.log))
-
-    def client(self, *options: str, port: int | None = None, programs: Path | None = None) -> tuple[list[str], Path]:
-        """The command line of a client and its file of events."""
-        log = self.log.with_name(f"client-{time.monotonic_ns()}.jsonl")
-        argv = [str((programs or self.programs) / "client"), "--connect", f"127.0.0.1:{port or self.port}"]
-        argv += ["--events", str(log), "--server-name", "server", "--ca", str(self.identity / "ca.pem")]
-        # an option given again has the last value
-        return [*argv, "--bytes", "1", "--timeout", "20", *options], log
-
-    def download(self, *options: str, port: int | None = None) -> tuple[int, Events]:
-        """Runs a client; returns its exit code and its events."""
-        argv, log = self.client(*options, port=port)
-        done = subprocess.run(argv, stderr=subprocess.DEVNULL, timeout=60, check=False)
-        return done.returncode, read(log)
-
-
-Serve = Callable[..., Server]
-
-
 @pytest.fixture
-def serve(programs: Callable[[str], Path], made: Callable[[str], Path], tmp_path: Path) -> Iterator[Serve]:
-    servers: list[Server] = []
-
-    def start(*options: str, flavour: str = "stock", signature: str = "rsa-2048") -> Server:
-        log = tmp_path / f"server-{len(servers)}.jsonl"
-        server = Server(programs(flavour), made(signature), log, "--signature", signature, *options)
-        servers.append(server)
-        return server
-
-    yield start
-    for server in servers:
-        if server.process.poll() is None:
-            server.process.kill()
-        server.process.communicate()
+def serve(loopback: Loopback) -> Serve:
+    return partial(loopback.serve, "msquic", signature="rsa-2048")
 
 
 CLAIMS = [
@@ -131,19 +55,16 @@ CLAIMS = [
 
 
 def proof_of(server: Server, claim: Claim, capture: Path) -> Any:
-    relay = Relay(server.port)
-    try:
-        # one datagram at a time, for the relay
-        offloads = ["--gso", "off", "--gro", "off"]
-        # a window that the client has to open again and again: it sends packets enough, however slow the host is
-        size = ["--bytes", str(PROOF_BYTES), "--window", str(PROOF_BYTES // 32)]
-        code, log = server.download(*claim.options(), *offloads, *size, port=relay.port)
-    finally:
-        frames = relay.close()
+    # one datagram at a time, for the relay
+    offloads = ["--gso", "off", "--gro", "off"]
+    # a window that the client has to open again and again: it sends packets enough, however slow the host is
+    size = ["--bytes", str(PROOF_BYTES), "--window", str(PROOF_BYTES // 32)]
+    with Relay(server.port) as relay:
+        code, log = server.run(*claim.options(), *offloads, *size, port=relay.port)
     assert code == 0, log
     (seen,) = connections(log)
     assert (seen["aead"], seen["header_protection"]) == (claim.aead, "on" if claim.header_protection else "off")
-    pcap(capture, frames)
+    pcap(capture, relay.frames)
     return examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="quic", mtu=1500)
 
 
@@ -171,7 +92,7 @@ def test_packets_after_a_retry_stay_standard(serve: Serve, tmp_path: Path) -> No
 def test_noenc_needs_both_ends(serve: Serve, role: str) -> None:
     noenc = ("--aead", "noenc")
     server = serve(*(noenc if role == "server" else ()))
-    code, log = server.download(*(noenc if role == "client" else ()))
+    code, log = server.run(*(noenc if role == "client" else ()))
     (seen,) = connections(log)
     (accepted,) = server.stop()
     assert (seen["aead"], accepted["aead"]) == ("standard", "standard")
@@ -183,7 +104,7 @@ def test_noenc_needs_both_ends(serve: Serve, role: str) -> None:
 
 def test_times_and_counts_of_a_handshake(serve: Serve) -> None:
     server = serve()
-    _, log = server.download("--connections", "20")
+    _, log = server.run("--connections", "20")
     at_server = server.stop()
     seen = connections(log)
     assert len(seen) == len(at_server) == 20
@@ -199,7 +120,7 @@ def test_times_and_counts_of_a_handshake(serve: Serve) -> None:
 
 def test_a_server_with_retry_sends_one_to_every_connection(serve: Serve) -> None:
     server = serve("--retry", "on")
-    code, log = server.download("--connections", "5")
+    code, log = server.run("--connections", "5")
     assert code == 0
     assert [connection["retry"] for connection in connections(log)] == [True] * 5
     accepted = server.stop()
@@ -211,14 +132,14 @@ def test_a_server_with_retry_sends_one_to_every_connection(serve: Serve) -> None
 @pytest.mark.parametrize(("asked", "sent"), [(1200, 1220), (1300, 1300), (1472, 1472)])
 def test_initial_packets_have_the_size_in_force(serve: Serve, asked: int, sent: int) -> None:
     size = ("--initial-size", str(asked))
-    code, log = serve(*size).download(*size)
+    code, log = serve(*size).run(*size)
     assert code == 0
     assert log[0]["options"]["initial_size"] == sent
     assert connections(log)[0]["handshake_bytes_sent"] == sent
 
 
 def test_datagrams_above_its_largest_are_refused(serve: Serve) -> None:
-    code, log = serve().download("--udp-payload", "2972")
+    code, log = serve().run("--udp-payload", "2972")
     assert code == 127
     assert log[-2]["reason"] == "MsQuic sends no datagrams above 1472 bytes (`CXPLAT_MAX_MTU`)"
 
@@ -228,33 +149,19 @@ def test_datagrams_above_its_largest_are_refused(serve: Serve) -> None:
 def test_flavour_jumbo_fills_larger_datagrams(serve: Serve, payload: int, least: int, aead: str) -> None:
     options = ("--udp-payload", str(payload), "--aead", aead, "--gso", "off")
     server = serve(*options, flavour="jumbo")
-    code, log = server.download(*options, "--bytes", "400000000")
+    code, log = server.run(*options, "--bytes", "400000000")
     assert code == 0
     (sent,) = server.stop()
     # path-MTU discovery gets there in steps of 80 bytes, each of which waits for an acknowledgement
     assert least < 400_000_000 / sent["packets_sent"] < payload
-    refused, log = server.download("--udp-payload", "8973")
+    refused, log = server.run("--udp-payload", "8973")
     assert (refused, log[-2]["reason"]) == (127, "MsQuic sends no datagrams above 8972 bytes (`CXPLAT_MAX_MTU`)")
 
 
 def test_windows_are_powers_of_two(serve: Serve) -> None:
-    code, log = serve().download("--window", "1000000", "--bytes", "3000001")
+    code, log = serve().run("--window", "1000000", "--bytes", "3000001")
     assert code == 0
     assert log[0]["options"]["window"] == 1 << 19
-
-
-@pytest.mark.parametrize(
-    ("flavour", "group"),
-    [*(("stock", name) for name in SUPPORTS.groups), *(("pq", group.name) for group in TABLE.groups)],
-)
-def test_groups(serve: Serve, flavour: str, group: str) -> None:
-    server = serve("--group", group, flavour=flavour)
-    code, log = server.download("--group", group, "--connections", "2")
-    assert code == 0, log
-    for connection in (*connections(log), *server.stop()):
-        assert connection["ok"]
-        assert connection["group"] == TABLE.group(group).tls_name
-        assert connection["hello_retry_request"] is False
 
 
 # bytes of the client's key share: a curve point and a public key of the KEM
@@ -264,7 +171,7 @@ def test_groups(serve: Serve, flavour: str, group: str) -> None:
 @pytest.mark.parametrize("retry", ["off", "on"])
 def test_a_large_client_hello_takes_several_initial_packets(serve: Serve, group: str, share: int, retry: str) -> None:
     server = serve("--group", group, "--retry", retry, flavour="pq")
-    code, log = server.download("--group", group)
+    code, log = server.run("--group", group)
     (seen,) = connections(log)
     (accepted,) = server.stop()
     assert (code, seen["retry"], accepted["retry"]) == (0, retry == "on", retry == "on")
@@ -290,22 +197,13 @@ def test_a_build_names_what_it_lacks(
     server = serve()
     argv, log = server.client(*options, programs=programs(flavour))
     assert subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 127
-    assert reason in read(log)[-2]["reason"]
-
-
-@pytest.mark.parametrize("signature", SUPPORTS.signatures)
-def test_signatures(serve: Serve, signature: str) -> None:
-    server = serve(signature=signature)
-    code, log = server.download("--signature", signature)
-    assert code == 0, log
-    for connection in (*connections(log), *server.stop()):
-        assert connection["signature"] == TABLE.signature(signature).tls_name
+    assert reason in read_events(log)[-2]["reason"]
 
 
 @pytest.mark.parametrize("control", SUPPORTS.congestion_controls)
 def test_congestion_controls(serve: Serve, control: str) -> None:
     chosen = ("--congestion-control", control)
-    code, log = serve(*chosen).download(*chosen, "--bytes", "3000001")
+    code, log = serve(*chosen).run(*chosen, "--bytes", "3000001")
     assert (code, connections(log)[0]["content_ok"]) == (0, True)
 
 
@@ -316,37 +214,21 @@ def test_congestion_controls(serve: Serve, control: str) -> None:
 )
 def test_ends_without_a_common_algorithm_say_so(serve: Serve, options: tuple[str, str]) -> None:
     server = serve(flavour="pq" if "kyber768" in options else "stock")
-    code, log = server.download(*options)
+    code, log = server.run(*options)
     assert code == 1
     assert "TLS alert" in connections(log)[0]["error"]
-    assert server.download()[0] == 0, "a failed connection must not end the server"
+    assert server.run()[0] == 0, "a failed connection must not end the server"
     failed, served = server.stop()
     assert "TLS alert" in failed["error"]
     assert (failed["ok"], served["ok"]) == (False, True)
 
 
-def test_a_key_log_has_the_secrets_of_every_connection(serve: Serve, tmp_path: Path) -> None:
-    logs = [tmp_path / "client.keys", tmp_path / "server.keys"]
-    server = serve("--key-log", str(logs[1]))
-    server.download("--key-log", str(logs[0]), "--connections", "2")
-    server.stop()
-    kept = [sorted(log.read_text().splitlines()) for log in logs]
-    assert kept[0] == kept[1]
-    labels = [line.split()[0] for line in kept[0]]
-    assert {label: labels.count(label) for label in labels} == {
-        "CLIENT_HANDSHAKE_TRAFFIC_SECRET": 2,
-        "SERVER_HANDSHAKE_TRAFFIC_SECRET": 2,
-        "CLIENT_TRAFFIC_SECRET_0": 2,
-        "SERVER_TRAFFIC_SECRET_0": 2,
-    }
-
-
 @pytest.mark.parametrize(("flavour", "group"), [("stock", "x25519"), ("pq", "x25519-mlkem768")])
 def test_memory_does_not_grow_with_connections(serve: Serve, flavour: str, group: str) -> None:
     server = serve("--group", group, flavour=flavour)
-    server.download("--group", group, "--connections", "100")
+    server.run("--group", group, "--connections", "100")
     before = server.resident_kib()
-    code, log = server.download("--group", group, "--connections", "500")
+    code, log = server.run("--group", group, "--connections", "500")
     assert code == 0
     assert log[-1]["connections"] == 500
     assert server.resident_kib() - before < 1024
@@ -364,20 +246,19 @@ def test_a_server_stops_in_the_middle_of_a_download(serve: Serve) -> None:
         (stopped,) = server.stop()
         assert client.wait(20) == 1
     assert (stopped["ok"], stopped["error"]) == (False, "the server was stopped")
-    (seen,) = connections(read(log))
+    (seen,) = connections(read_events(log))
     assert seen["error"] == "closed by the server with application error 2"
 
 
-def test_aes_instructions_can_be_switched_off(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aes_instructions_can_be_switched_off(serve: Serve) -> None:
     assert isinstance(SUPPORTS.aes_hardware_off, dict)
-    server = serve()
-    default = server.download()[1][0]["options"]["aes_hardware"]
-    for name, value in SUPPORTS.aes_hardware_off.items():
-        monkeypatch.setenv(name, value)
-    code, log = server.download()
-    assert code == 0
-    assert log[0]["options"]["aes_hardware"] is False
-    assert default is ("aes" in Path("/proc/cpuinfo").read_text().split())
+    for environment, has in (
+        ({}, "aes" in Path("/proc/cpuinfo").read_text().split()),
+        (SUPPORTS.aes_hardware_off, False),
+    ):
+        code, log = serve(environment=environment).run()
+        assert code == 0
+        assert log[0]["options"]["aes_hardware"] is has
 
 
 def test_primitives_have_the_sizes_of_the_standards(
@@ -409,7 +290,7 @@ def test_primitives_have_the_sizes_of_the_standards(
     implementations = {event["name"]: event["implementation"] for event in timed}
     assert implementations["rsa-2048"] == "quictls 3.1.7"
     assert implementations["kyber768"].startswith("liboqs ")
-    assert implementations["x25519-mlkem768"] == f"{implementations['kyber768']} and quictls 3.1.7"
+    assert implementations["x25519-mlkem768"] == f"{implementations['kyber768']} + quictls 3.1.7"
 
 
 def test_primitives_name_what_they_cannot_read(programs: Callable[[str], Path]) -> None:

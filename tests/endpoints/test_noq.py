@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from clone import ROOT
+from loopback import Loopback, read_events
 from quicbed.builds import kit, making
 from quicbed.config.model import Project
 from quicbed.measure import certificates
@@ -95,51 +91,15 @@ def test_the_window_stays_below_what_noq_can_keep(
     parameters = transport_parameters(quicwire.crypto_stream([payload]))
     assert parameters[INITIAL_MAX_STREAM_DATA_BIDI_LOCAL] == in_force
     assert parameters[INITIAL_MAX_DATA] == in_force
-    assert read(events)[0]["options"]["window"] == in_force
+    assert read_events(events)[0]["options"]["window"] == in_force
 
 
-@pytest.fixture
-def server(build_of: Callable[[str, str], Path], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    identity = tmp_path / "identity"
-    certificates.make(identity)
-    argv = [str(build_of("noq", "stock") / "bin" / "server"), "--listen", "127.0.0.1:0"]
-    argv += ["--events", str(tmp_path / "server.jsonl"), "--content", "1"]
-    argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
-    process = subprocess.Popen(argv)
-    yield process
-    if process.poll() is None:
-        process.kill()
-    process.wait()
-
-
-def read(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
-
-
-def resident_kib(process: subprocess.Popen[bytes]) -> int:
-    return int(Path(f"/proc/{process.pid}/status").read_text().split("VmRSS:")[1].split()[0])
-
-
-def test_memory_does_not_grow_with_connections(
-    build_of: Callable[[str, str], Path], server: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    deadline = time.monotonic() + 20
-    while not (ready := [event for event in read(tmp_path / "server.jsonl") if event["event"] == "ready"]):
-        assert time.monotonic() < deadline, "the server is not ready"
-        time.sleep(0.01)
-    argv = [str(build_of("noq", "stock") / "bin" / "client"), "--connect", f"127.0.0.1:{ready[0]['port']}"]
-    argv += ["--server-name", "server", "--ca", str(tmp_path / "identity" / "ca.pem"), "--bytes", "1"]
-
-    def connect(count: int) -> None:
-        command = [*argv, "--connections", str(count), "--events", os.devnull]
-        assert subprocess.run(command, timeout=120, check=False).returncode == 0
-
+def test_memory_does_not_grow_with_connections(loopback: Loopback) -> None:
+    server = loopback.serve("noq", "--content", "1")
     # closed connections are kept until late packets cannot arrive any more, so the first thousands fill their room
-    connect(4000)
-    before = resident_kib(server)
-    connect(4000)
+    assert server.download("--connections", "4000")[0] == 0
+    before = server.resident_kib()
+    assert server.download("--connections", "4000")[0] == 0
     # one lost KiB a connection would be more
-    assert resident_kib(server) - before < 3000
-    server.send_signal(signal.SIGTERM)
-    assert server.wait(5) == 0
-    assert read(tmp_path / "server.jsonl")[-1]["connections"] == 8000
+    assert server.resident_kib() - before < 3000
+    assert len(server.stop()) == 8000

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from clone import NATIVE, ROOT
+from loopback import Loopback, Serve
 from quicbed.builds import components, making
 from quicbed.config import algorithms
 from quicbed.config.model import Project
-from quicbed.contract import events
 from quicbed.measure import certificates
 from quicbed.wire.proof import check, examine
 from relayed import Claim, Relay
@@ -55,79 +54,24 @@ def made(signature: str) -> Path:
     return certificates.directory(PROJECT, signature)
 
 
-class Server:
-    """A running server over loopback."""
-
-    def __init__(self, build: Path, log: Path, signature: str, *options: str) -> None:
-        self.build, self.log, self.signature = build, log, signature
-        argv = [str(build / "bin" / "server"), "--listen", "127.0.0.1:0", "--events", str(log)]
-        argv += ["--certificate", str(made(signature) / "server.pem")]
-        argv += ["--private-key", str(made(signature) / "server.key"), "--signature", signature, *options]
-        self.process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while '"ready"' not in (log.read_text() if log.exists() else ""):
-            assert self.process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, "the server is not ready"
-            time.sleep(0.01)
-        ready = next(event for event in map(json.loads, log.read_text().splitlines()) if event["event"] == "ready")
-        self.port: int = ready["port"]
-
-    def download(
-        self, *options: str, ca: str | None = None, name: str = "localhost", size: int = 1, port: int | None = None
-    ) -> list[Any]:
-        """Connection events of a client, which inherits the server's signature algorithm unless told another."""
-        argv = [str(self.build / "bin" / "client"), "--connect", f"127.0.0.1:{port or self.port}"]
-        argv += ["--server-name", name]
-        argv += ["--ca", str(made(ca or self.signature) / "ca.pem"), "--bytes", str(size), "--timeout", "20"]
-        if "--signature" not in options:
-            argv += ["--signature", self.signature]
-        done = subprocess.run([*argv, *options], capture_output=True, text=True, timeout=120, check=False)
-        connections = [event for event in map(json.loads, done.stdout.splitlines()) if event["event"] == "connection"]
-        assert done.returncode == (0 if all(connection["ok"] for connection in connections) else 1), done.stderr
-        return connections
-
-    def stop(self) -> events.EndpointLog[events.ServerConnection]:
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(5) == 0
-        return events.read(self.log, "server")
-
-    def connections(self) -> list[Any]:
-        written = map(json.loads, self.log.read_text().splitlines())
-        return [event for event in written if event["event"] == "connection"]
-
-
-Serve = Callable[..., Server]
-
-
 @pytest.fixture
-def serve(build: Path, build_of: Callable[[str, str], Path], tmp_path: Path) -> Iterator[Serve]:
-    servers: list[Server] = []
-
-    def start(*options: str, signature: str = "ecdsa-p-256", flavour: str = "pq") -> Server:
-        chosen = build if flavour == "pq" else build_of("openssl", flavour)
-        servers.append(Server(chosen, tmp_path / f"server-{len(servers)}.jsonl", signature, *options))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        if server.process.poll() is None:
-            server.process.terminate()
-            server.process.wait(5)
+def serve(loopback: Loopback) -> Serve:
+    return partial(loopback.serve, "openssl", flavour="pq")
 
 
 def test_connections_are_fresh_and_counted_on_both_sides(serve: Serve) -> None:
     server = serve()
-    seen = server.download("--connections", "50")
-    log = server.stop()
-    assert len(seen) == len(log.connections) == 50
-    for client, at_server in zip(seen, log.connections, strict=True):
+    seen = server.fetch("--connections", "50")
+    told = server.stop()
+    assert len(seen) == len(told) == 50
+    for client, at_server in zip(seen, told, strict=True):
         assert client["ok"]
-        assert at_server.ok
+        assert at_server["ok"]
         assert client["t_client_hello"] < client["t_handshake_complete"] <= client["t_handshake_confirmed"]
         assert (client["hello_retry_request"], client["retry"]) == (False, False)
         # loopback loses nothing
-        assert client["packets_sent"] == at_server.packets_received
-        assert client["packets_received"] == at_server.packets_sent
+        assert client["packets_sent"] == at_server["packets_received"]
+        assert client["packets_received"] == at_server["packets_sent"]
         assert client["handshake_bytes_sent"] == 1200  # one padded Initial packet (RFC 9000, 14.1)
         assert client["handshake_packets_sent"] == 1
 
@@ -135,16 +79,15 @@ def test_connections_are_fresh_and_counted_on_both_sides(serve: Serve) -> None:
 def test_content_is_right_with_and_without_offload(serve: Serve) -> None:
     for offload in ("on", "off"):
         server = serve("--gso", offload, "--gro", offload)
-        (seen,) = server.download("--gso", offload, "--gro", offload, size=5_000_001)
+        (seen,) = server.fetch("--gso", offload, "--gro", offload, "--bytes", "5000001")
         assert (seen["ok"], seen["content_ok"]) == (True, True)
-        assert server.stop().connections[0].bytes_sent == 5_000_001
+        assert server.stop()[0]["bytes_sent"] == 5_000_001
 
 
 def test_a_server_with_retry_sends_one_to_every_connection(serve: Serve) -> None:
     server = serve("--retry", "on")
-    assert [connection["retry"] for connection in server.download("--connections", "3")] == [True] * 3
-    server.stop()
-    assert [connection["retry"] for connection in server.connections()] == [True] * 3
+    assert [connection["retry"] for connection in server.fetch("--connections", "3")] == [True] * 3
+    assert [connection["retry"] for connection in server.stop()] == [True] * 3
 
 
 @pytest.fixture(scope="session")
@@ -163,8 +106,7 @@ def test_a_hello_retry_request_is_noticed(serve: Serve, other_client: Path) -> N
     argv = [str(other_client), "127.0.0.1", str(server.port), "x25519:secp256r1"]
     done = subprocess.run(argv, capture_output=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (0, b"secp256r1\n")
-    server.stop()
-    (connection,) = server.connections()
+    (connection,) = server.stop()
     assert (connection["group"], connection["hello_retry_request"]) == ("secp256r1", True)
 
 
@@ -175,37 +117,33 @@ def test_a_hello_retry_request_is_noticed(serve: Serve, other_client: Path) -> N
 )
 def test_both_sides_tell_the_alert_when_nothing_is_shared(serve: Serve, options: tuple[str, ...]) -> None:
     server = serve()
-    (refused,) = server.download(*options)
+    (refused,) = server.fetch(*options)
     assert not refused["ok"]
     assert f"received {HANDSHAKE_FAILURE}" in refused["error"]
-    (served,) = server.download()  # the server survives
+    (served,) = server.fetch()  # the server survives
     assert served["ok"]
-    log = server.stop()
-    assert f"sent {HANDSHAKE_FAILURE}" in (log.connections[0].error or "")
-    assert [connection.ok for connection in log.connections] == [False, True]
+    told = server.stop()
+    assert f"sent {HANDSHAKE_FAILURE}" in told[0]["error"]
+    assert [connection["ok"] for connection in told] == [False, True]
 
 
 def test_a_certificate_that_does_not_verify_is_refused_with_an_alert(serve: Serve) -> None:
     server = serve()
-    (other_ca,) = server.download(ca="rsa-2048")
-    (other_name,) = server.download(name="elsewhere.test")
+    (other_ca,) = server.fetch("--ca", str(made("rsa-2048") / "ca.pem"))
+    (other_name,) = server.fetch("--server-name", "elsewhere.test")
     assert "sent TLS alert" in other_ca["error"]
     assert "hostname mismatch" in other_name["error"]
-    assert ["received TLS alert" in str(connection.error) for connection in server.stop().connections] == [True, True]
+    assert ["received TLS alert" in str(connection["error"]) for connection in server.stop()] == [True, True]
 
 
 def test_memory_of_a_server_does_not_grow_with_connections(serve: Serve) -> None:
     server = serve()
 
-    def resident_kib() -> int:
-        status = Path(f"/proc/{server.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0])
-
-    server.download("--connections", "300")
-    before = resident_kib()
-    server.download("--connections", "1500")
-    server.download("--connections", "500", "--group", "p-384")  # refused
-    assert resident_kib() < before + 1024
+    server.fetch("--connections", "300")
+    before = server.resident_kib()
+    server.fetch("--connections", "1500")
+    server.fetch("--connections", "500", "--group", "p-384")  # refused
+    assert server.resident_kib() < before + 1024
 
 
 @pytest.mark.parametrize(
@@ -235,27 +173,6 @@ def test_a_stock_build_says_that_it_has_no_kyber() -> None:
     assert "kyber768" in json.loads(done.stdout.splitlines()[1])["reason"]
 
 
-@pytest.mark.parametrize("group", [group.name for group in TABLE.groups])
-def test_every_group_is_negotiated(serve: Serve, group: str) -> None:
-    server = serve("--group", group)
-    (client,) = server.download("--group", group)
-    (at_server,) = server.stop().connections
-    name = next(known.tls_name for known in TABLE.groups if known.name == group)
-    assert (client["ok"], client["group"], at_server.group) == (True, name, name)
-
-
-# the slow variants of SPHINCS+ differ from the fast ones in parameters only
-@pytest.mark.parametrize(
-    "signature", [s.name for s in TABLE.signatures if not (s.name.startswith("sphincs") and s.name.endswith("s"))]
-)
-def test_every_signature_algorithm_is_used(serve: Serve, signature: str) -> None:
-    server = serve(signature=signature)
-    (client,) = server.download()
-    (at_server,) = server.stop().connections
-    name = next(known.tls_name for known in TABLE.signatures if known.name == signature)
-    assert (client["ok"], client["signature"], at_server.signature) == (True, name, name)
-
-
 @pytest.mark.parametrize("content", [None, b"not a library"], ids=["missing", "broken"])
 def test_a_provider_that_cannot_be_loaded_is_one_clear_error(
     build: Path, tmp_path: Path, content: bytes | None
@@ -282,16 +199,6 @@ def test_a_key_of_another_certificate_is_named(build: Path) -> None:
     done = subprocess.run([*argv, "--private-key", str(key)], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 1
     assert json.loads(done.stdout.splitlines()[1])["reason"] == f"{key}: key values mismatch"
-
-
-def test_both_ends_write_the_same_secrets(serve: Serve, tmp_path: Path) -> None:
-    logs = [tmp_path / "client.keys", tmp_path / "server.keys"]
-    server = serve("--key-log", str(logs[1]))
-    server.download("--key-log", str(logs[0]))
-    server.stop()
-    secrets = [{line for line in log.read_text().splitlines() if "_TRAFFIC_SECRET_0" in line} for log in logs]
-    assert len(secrets[0]) == 2
-    assert secrets[0] == secrets[1]
 
 
 def test_primitives_have_the_sizes_of_the_standards(build: Path) -> None:
@@ -338,16 +245,13 @@ def test_packets_prove_the_variant_and_initial_packets_stay_standard(
     # one datagram at a time, for the relay
     offloads = ["--gso", "off", "--gro", "off"]
     server = serve(*claim.options(), *offloads, "--retry", retry, flavour=claim.flavour)
-    relay = Relay(server.port)
-    try:
-        (seen,) = server.download(*claim.options(), *offloads, size=1 << 18, port=relay.port)
-    finally:
-        frames = relay.close()
+    with Relay(server.port) as relay:
+        (seen,) = server.fetch(*claim.options(), *offloads, "--bytes", str(1 << 18), port=relay.port)
     assert (seen["ok"], seen["content_ok"]) == (True, True)
-    (accepted,) = server.stop().connections
+    (accepted,) = server.stop()
     shown = (claim.aead, "on" if claim.header_protection else "off")
-    assert (seen["aead"], seen["header_protection"]) == (accepted.aead, accepted.header_protection) == shown
-    capture = pcap(tmp_path / "proof.pcap", frames)
+    assert (seen["aead"], seen["header_protection"]) == (accepted["aead"], accepted["header_protection"]) == shown
+    capture = pcap(tmp_path / "proof.pcap", relay.frames)
     proof = examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="quic", mtu=1500)
     assert check(proof, claim) == []
     assert proof.initial_standard is True
@@ -360,31 +264,28 @@ def test_the_noop_flavour_is_the_stock_build_and_the_provider(noop: Path) -> Non
     assert own - reused == {Path("lib/quicbed-noop.so"), Path("etc/openssl-noop.cnf")}
     assert reused <= own
     for path in reused - {Path("build.json")}:
-        assert (noop / path).read_bytes() == (stock / path).read_bytes(), path
+        assert filecmp.cmp(noop / path, stock / path, shallow=False), path
 
 
 def test_noop_holds_for_more_connections_than_the_provider_remembers(serve: Serve) -> None:
     server = serve(*NOOP, flavour="noop")
     # a connection has nine secrets of Initial packets or more; the provider remembers 256
-    seen = server.download(*NOOP, "--connections", "60", size=10_000)
+    seen = server.fetch(*NOOP, "--connections", "60", "--bytes", "10000")
     assert [connection["error"] for connection in seen] == [None] * 60
-    assert len(server.stop().connections) == 60
+    assert len(server.stop()) == 60
 
 
 def test_noop_holds_after_a_key_update(serve: Serve, noop: Path, other_client: Path) -> None:
     server = serve(*NOOP, "--gso", "off", "--gro", "off", flavour="noop")
-    relay = Relay(server.port)
     switches = {"QUICBED_AEAD": "noop", "QUICBED_HEADER_PROTECTION": "off"}
     files = {"OPENSSL_CONF": str(noop / "etc" / "openssl-noop.cnf"), "OPENSSL_MODULES": str(noop / "lib")}
-    argv = [str(other_client), "127.0.0.1", str(relay.port), "x25519", "200000"]
-    try:
+    with Relay(server.port) as relay:
+        argv = [str(other_client), "127.0.0.1", str(relay.port), "x25519", "200000"]
         done = subprocess.run(argv, env=os.environ | files | switches, capture_output=True, timeout=30, check=False)
-    finally:
-        frames = relay.close()
     assert (done.returncode, done.stdout) == (0, b"x25519\n200000\n")
-    assert server.stop().connections[0].bytes_sent == 200_000
+    assert server.stop()[0]["bytes_sent"] == 200_000
     # headers of Ethernet, IPv4 and UDP
-    content = [frame[42:] for frame in frames if b"quicbed00000" in frame]
+    content = [frame[42:] for frame in relay.frames if b"quicbed00000" in frame]
     assert content
     # short headers with key phase 1 (RFC 9000, section 17.3.1)
     assert {datagram[0] & 0x84 for datagram in content} == {0x04}
@@ -423,12 +324,9 @@ def test_a_server_is_told_at_once_of_the_credit_it_gets(serve: Serve) -> None:
     plain = [*NOOP, "--gso", "off", "--gro", "off"]
     server = serve(*plain, flavour="noop")
     withheld = Withheld()
-    relay = Relay(server.port, withheld)
-    try:
+    with Relay(server.port, withheld) as relay:
         # half of OpenSSL's idle timeout is 15 s, when a PING would bring the credit with it
-        (seen,) = server.download(*plain, "--timeout", "10", size=1 << 20, port=relay.port)
-    finally:
-        relay.close()
+        (seen,) = server.fetch(*plain, "--timeout", "10", "--bytes", str(1 << 20), port=relay.port)
     assert withheld.credited
     assert (seen["error"], seen["content_ok"]) == (None, True)
 
@@ -438,7 +336,7 @@ def test_a_server_sends_at_once_what_openssl_has_taken_of_an_answer(serve: Serve
     # larger than what OpenSSL keeps of a stream; only where all that was received is acknowledged as the answer begins
     # does no acknowledgement take its beginning along, which is so in about every fourth download
     for _ in range(24):
-        (seen,) = server.download("--timeout", "5", size=1 << 20)
+        (seen,) = server.fetch("--timeout", "5", "--bytes", str(1 << 20))
         assert (seen["error"], seen["content_ok"]) == (None, True)
 
 

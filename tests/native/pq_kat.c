@@ -2,8 +2,8 @@
  * Prints the first entry of the known-answer tests of an algorithm as NIST's response files have it, through pq.h.
  *
  * Usage: pq_kat kem|sig NAME. The random numbers are those of the files: AES-256 CTR_DRBG (SP 800-90A, 10.2.1) without
- * derivation function and reseeding, and SHAKE256 for HQC, whose submission has a generator of its own. Both are made
- * here with OpenSSL, so that nothing of liboqs but the algorithm decides what is printed.
+ * derivation function and reseeding, and SHAKE256 for HQC of 2023, whose submission has a generator of its own. Both are
+ * made here with OpenSSL, so that nothing of liboqs but the algorithm decides what is printed.
  */
 
 #include <openssl/evp.h>
@@ -94,11 +94,15 @@ static void shake_random(uint8_t *out, size_t len) { check(EVP_DigestSqueeze(sha
 static void (*seed_random)(const uint8_t *seed);
 static void (*get_random)(uint8_t *out, size_t len);
 
+/* What OQS_randombytes_custom_algorithm is called in the component liboqs-0.9. */
+void quicbed_older_random(void (*algorithm)(uint8_t *out, size_t len));
+
 static void choose_random(const char *name) {
-    int hqc = strncmp(name, "HQC-", 4) == 0;
+    int hqc = strncmp(name, "HQC-", 4) == 0 && strchr(name, '@') == NULL;
     seed_random = hqc ? shake_seed : drbg_seed;
     get_random = hqc ? shake_random : drbg_random;
     OQS_randombytes_custom_algorithm(get_random);
+    quicbed_older_random(get_random);
     uint8_t entropy[SEED_BYTES];
     for (uint8_t i = 0; i < SEED_BYTES; i++) {
         entropy[i] = i;

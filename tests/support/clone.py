@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,16 @@ EXTERNAL = DATA / "external"
 """Folders of external endpoints."""
 NATIVE = ROOT / "tests" / "native"
 """Programs in C and C++ that tests compile."""
+
+
+def copy_config(target: Path) -> None:
+    """Copy the configuration without the folders of external endpoints that somebody has added."""
+
+    def added(directory: str, names: list[str]) -> list[str]:
+        described = [name for name in names if name.endswith(".yaml") and Path(directory).name == "libraries"]
+        return [name for name in described if "\nexternal:" in f"\n{(Path(directory) / name).read_text()}"]
+
+    shutil.copytree(ROOT / "config", target, ignore=added)
 
 
 def load_tool(repository: Path, name: str) -> ModuleType:

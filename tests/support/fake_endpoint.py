@@ -4,8 +4,9 @@
 `hang`, `crash`, `garbage`, `truncated`, `short`, `wrong-content`, `wrong-cipher`, `wrong-group`, `wrong-aead`,
 `unsupported`, `never-ready`, `ignore-sigterm`, `failed-connection`, `slow` (tells of ten seconds of run delay),
 `hello-retry-request`, `wrong-signature`, `wrong-retry` (the opposite of what was asked for), `lost-connection` (the
-server forgets one), `lacking` (an algorithm without primitives), `by-file` (the server tells of a connection for every
-size it was told to expect), `by-file-short` (it sent a byte less), `loader` (ends as where a library is missing).
+server forgets one), `lacking` (an algorithm without primitives), `older` (the same on an older processor), `by-file`
+(the server tells of a connection for every size it was told to expect), `by-file-short` (it sent a byte less), `loader`
+(ends as where a library is missing), `behind` (the client begins late where it is asked for a rate).
 Of several connections the second is the one that is wrong.
 """
 
@@ -25,6 +26,7 @@ SUITES = {
     "aes-256-gcm": "TLS_AES_256_GCM_SHA384",
     "chacha20-poly1305": "TLS_CHACHA20_POLY1305_SHA256",
 }
+TLS12_SUITES = {"aes-128-gcm": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}
 ERRORS = {
     "failed-connection": "handshake failed: TLS alert bad_certificate (42)",
     "wrong-content": "content differs at byte 3",
@@ -49,6 +51,10 @@ def main() -> int:
             out.write(json.dumps({"event": event, "t": time.monotonic_ns(), **fields}) + "\n")
             out.flush()
 
+        asked = options.get("--gso")
+        sending = {"gso": asked != "off", "gso_paced": asked == "paced"} if asked is not None else {}
+        if "--pacing" in options:
+            sending["pacing"] = "off" if behaviour == "unpaced" else options["--pacing"]
         seen = {"--congestion-control": "congestion_control", "--initial-size": "initial_size"}
         emit(
             "start",
@@ -58,6 +64,7 @@ def main() -> int:
             version="1",
             pid=os.getpid(),
             options={key: options[name] for name, key in seen.items() if name in options}
+            | sending
             | {"aes_hardware": None if behaviour == "silent" else "OPENSSL_ia32cap" not in os.environ}
             | ({"receive_buffer": "much"} if behaviour == "odd-option" else {}),
         )
@@ -102,17 +109,19 @@ def tls_name(kind: str, name: str) -> str:
 
 def connection(behaviour: str, options: dict[str, str], index: int = 0) -> dict[str, object]:
     protection = options.get("--header-protection")
+    version = options.get("--tls-version", "TLSv1.3")
+    suites = SUITES if version == "TLSv1.3" else TLS12_SUITES
     return {
         "index": index,
         "ok": behaviour not in ERRORS,
         "error": ERRORS.get(behaviour),
-        "cipher": "TLS_AES_256_GCM_SHA384" if behaviour == "wrong-cipher" else SUITES[options["--cipher"]],
+        "cipher": "TLS_AES_256_GCM_SHA384" if behaviour == "wrong-cipher" else suites[options["--cipher"]],
         "group": "secp384r1" if behaviour == "wrong-group" else tls_name("group", options["--group"]),
         "signature": "ed448" if behaviour == "wrong-signature" else tls_name("signature", options["--signature"]),
         "hello_retry_request": behaviour == "hello-retry-request",
         "retry": (options["--retry"] == "on") != (behaviour == "wrong-retry") if "--retry" in options else None,
         "alpn": "hq-interop",
-        "tls_version": "TLSv1.3",
+        "tls_version": "TLSv1.3" if behaviour == "wrong-version" else version,
         "aead": "standard" if behaviour == "wrong-aead" else options["--aead"],
         "header_protection": protection,
         "handshake_packets_sent": 3,
@@ -187,6 +196,7 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
         emit(
             "connection",
             **connection(one, options, index),
+            **intended(behaviour, options, begin),
             t_client_hello=begin,
             t_handshake_complete=begin + (index + 1) * step // count,
             t_handshake_confirmed=begin + 4 * step,
@@ -206,6 +216,13 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
     return int(failed > 0)
 
 
+def intended(behaviour: str, options: dict[str, str], begin: int) -> dict[str, int]:
+    """When a connection of a rate was to begin, and did."""
+    if "--rate" not in options:
+        return {}
+    return {"t_intended": begin - (50_000_000 if behaviour == "behind" else 1_000), "t_begun": begin}
+
+
 OPERATIONS = {"group": ("keygen", "encapsulate", "decapsulate"), "signature": ("sign", "verify", "verify-chain")}
 
 
@@ -213,7 +230,7 @@ def primitives(behaviour: str, repeated: dict[str, list[str]], emit) -> int:
     named = [("group", name) for name in repeated.get("--group", [])]
     named += [("signature", value.partition("=")[0]) for value in repeated.get("--signature", [])]
     for kind, name in named:
-        if behaviour == "lacking" and kind == "signature":
+        if (behaviour == "lacking" and kind == "signature") or (behaviour == "older" and name.endswith("-avx2")):
             emit("unsupported", name=name, reason="this build has no such algorithm")
             continue
         for operation in OPERATIONS[kind]:

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from clone import ROOT
+from clone import EXTERNAL, ROOT, copy_config
 from faketestbed import FakeTestbed
-from quicbed.config.model import Library, Project, parse
+from quicbed.config import algorithms
+from quicbed.config.model import External, ExternalFile, ExternalLibrary, Library, Project, external_library
 from quicbed.measure import campaign as campaign_module
 from quicbed.measure import certificates, outlook, pair, session
 from quicbed.measure.attempt import Attempt
@@ -51,9 +52,10 @@ def emit(text):
 
 def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project below `root` with this experiment, named `test`, alone; its builds are made as they are asked for."""
-    shutil.copytree(ROOT / "config", root / "config")
+    copy_config(root / "config")
     (root / "workflow" / "crypto").mkdir(parents=True)
     shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", root / "workflow" / "crypto")
+    shutil.rmtree(root / "config" / "studies")
     for file in (root / "config" / "experiments").iterdir():
         file.unlink()
     (root / "config" / "experiments" / "test.yaml").write_text(experiment, encoding="utf-8")
@@ -140,26 +142,19 @@ def orders(project: Project) -> list[list[str]]:
     return [json.loads(file.read_text(encoding="utf-8"))["cells"] for file in files]
 
 
-def described(**external: Any) -> Library:
-    """A library as a file in config/libraries/ describes it."""
-    data = {
-        "title": "external",
-        "transport": "quic",
-        "tls_library": "unknown",
-        "licence": "MIT",
-        "recipe": "external",
-        "endpoint": "external",
-        "external": external,
-        "flavours": {"stock": {"estimate": {"minutes": 0.1, "disk_mb": 1}}},
-        "supports": {
-            "ciphers": ["aes-128-gcm"],
-            "groups": ["x25519"],
-            "congestion_controls": ["cubic"],
-            "noop": False,
-            "header_protection_off": False,
-            "gso": None,
-            "gro": None,
-        },
-        "notes": {"noop": "none", "initial": "none", "header_protection": "none", "io": "its own"},
-    }
-    return parse(Library, data, "test")
+def outside(library: Library, **stated: Any) -> ExternalLibrary:
+    """A library as that of a folder, which states this besides."""
+    folder = described(path=str(EXTERNAL / "misbehaving"), **stated)
+    return ExternalLibrary(**dict(library), folder=folder.folder, statement=folder.statement)
+
+
+def described(*, path: str, **more: Any) -> ExternalLibrary:
+    """A library as a file in config/libraries/ describes it, the folder being at *path*.
+
+    What is no key of `external` takes the place of what the folder states.
+    """
+    own = {name: more.pop(name) for name in list(more) if name in External.model_fields}
+    file = ExternalFile(external=External(path=path, **own))
+    library = external_library(ROOT, "ext", file, algorithms.read(ROOT))
+    stated = library.statement.model_copy(update=more)
+    return library.model_copy(update={"statement": stated})

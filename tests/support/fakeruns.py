@@ -252,6 +252,21 @@ def _run(
     )
 
 
+CAMPAIGN: dict[str, Any] = {
+    "format": 2,
+    "id": "c0ffee00",
+    "experiment": "aead-goodput",
+    "scale": "quick",
+    "testbed": "local",
+    "machine": {"host_id": "h0"},
+    "bytes": 1 << 26,
+    "connections": [40, 4],
+    "workload": {"kind": "bulk"},
+    "link": {"mode": "throughput"},
+}
+"""A campaign.json."""
+
+
 def plan(runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The cells of *runs* as a session records what it plans."""
     return list({run["cell"]["id"]: run["cell"] for run in runs}.values())
@@ -263,7 +278,7 @@ def write_session(
     """What the driver leaves at every start, also when nothing is left to measure."""
     directory = raw / "local" / experiment / campaign_id
     (directory / "sessions").mkdir(parents=True, exist_ok=True)
-    (directory / "campaign.json").write_text(json.dumps({"format": 1, "id": campaign_id, "experiment": experiment}))
+    (directory / "campaign.json").write_text(json.dumps(CAMPAIGN | {"id": campaign_id, "experiment": experiment}))
     file = directory / "sessions" / f"{started_at:%Y%m%dT%H%M%S}-7.json"
     moment = started_at.isoformat().replace("+00:00", "Z")
     file.write_text(json.dumps({"started_at": moment, "cells": cells}))
@@ -319,6 +334,6 @@ def captured(name: str) -> str:
 def archive(raw: Path, testbed: str, experiment: str, out: Path) -> Path:
     """Pack the runs of one experiment as reference data is packed."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(out, "w:gz") as packed:
+    with tarfile.open(out, "w:xz" if out.suffix == ".xz" else "w:gz") as packed:
         packed.add(raw / testbed / experiment, arcname=f"{testbed}/{experiment}")
     return out

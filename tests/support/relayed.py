@@ -7,26 +7,32 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from wirefixtures import CLIENT, SERVER, udp
 
 
 class Relay:
-    """Stands between a client and a server and keeps what they send as frames of a capture.
+    """Stands between a client and a server and keeps what they send.
 
-    The client gets what `passes` makes of every datagram of the server.
+    The client gets what `passes` makes of every datagram of the server. *port* may be a function that names the server
+    of the client's nth datagram.
     """
 
-    def __init__(self, port: int, passes: Callable[[bytes], list[bytes]] = lambda datagram: [datagram]) -> None:
+    def __init__(
+        self,
+        port: int | Callable[[int], int],
+        passes: Callable[[bytes], list[bytes]] = lambda datagram: [datagram],
+    ) -> None:
         self.passes = passes
+        self.server = port if callable(port) else lambda _: port
+        self.to_server: list[bytes] = []
+        self.to_client: list[bytes] = []
         self.frames: list[bytes] = []
-        self.front = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.back = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.front, self.back = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
         for end in (self.front, self.back):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
-        self.front.bind(("127.0.0.1", 0))
-        self.back.connect(("127.0.0.1", port))
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+            end.bind(("127.0.0.1", 0))
         self.port: int = self.front.getsockname()[1]
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._run)
@@ -41,18 +47,32 @@ class Relay:
                 for key, _ in selector.select(0.05):
                     if key.fileobj is self.front:
                         data, client = self.front.recvfrom(65535)
+                        self.to_server.append(data)
                         self.frames.append(udp(CLIENT, SERVER, data))
-                        self.back.send(data)
+                        self.again(data)
                     elif client is not None:
                         for data in self.passes(self.back.recv(65535)):
+                            self.to_client.append(data)
                             self.frames.append(udp(SERVER, CLIENT, data))
                             self.front.sendto(data, client)
 
+    def again(self, datagram: bytes) -> None:
+        """Send the server something in the name of the client."""
+        self.back.sendto(datagram, ("127.0.0.1", self.server(len(self.to_server))))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> list[bytes]:
-        self.ended.set()
-        self.thread.join()
-        self.front.close()
-        self.back.close()
+        """End; returns the frames of a capture."""
+        if not self.ended.is_set():
+            self.ended.set()
+            self.thread.join()
+            self.front.close()
+            self.back.close()
         return self.frames
 
 

@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from quicbed.config.model import Testbed, parse
+from quicbed.config.model import Testbed, parse_model
 from quicbed.testbed import HostLostError, LinkSettings, TestbedError
 from quicbed.testbed.remote import SshTestbed
 
@@ -47,7 +47,7 @@ def run(testbed: SshTestbed, link: LinkSettings, target: Path) -> None:
 
 def main() -> None:
     name, config, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    settings = parse(Testbed, json.loads(config.read_text()), config)
+    settings = parse_model(Testbed, json.loads(config.read_text()), config)
     print("begin", flush=True)
     with SshTestbed(name, settings) as testbed:
         print("ready", flush=True)

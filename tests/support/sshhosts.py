@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fakehardware import Hardware
-from quicbed.config.model import Testbed, parse
+from quicbed.config.model import Testbed, parse_model
 from quicbed.testbed.namespace import RUN_NETNS, kill_processes, processes, setns
 
 ROLES: tuple[Literal["client"], Literal["server"]] = ("client", "server")
@@ -276,7 +276,7 @@ class SshHosts:
         }
 
     def settings(self, **changes: Any) -> Testbed:
-        return parse(Testbed, self.data(**changes), "testbed")
+        return parse_model(Testbed, self.data(**changes), "testbed")
 
     # -- what the hosts are like
 

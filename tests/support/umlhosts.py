@@ -24,7 +24,7 @@ from sshhosts import MANAGEMENT, MEASURED, PATIENCE_S, ROLES, SSHD, SshHosts
 
 BOOT_S = 60.0
 # What an experiment on the link asks the kernel for; a guest finds no modules by itself.
-MODULES = "sch_netem sch_tbf sch_ingress cls_bpf"
+MODULES = "sch_netem sch_tbf sch_fq sch_ingress cls_bpf cls_u32 act_mirred"
 INIT = """#!/bin/sh
 export PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
@@ -34,6 +34,7 @@ mount -t tmpfs tmpfs /run
 mount -t tmpfs -o size=1G tmpfs /srv
 modprobe -d {directory} ipv6 disable_ipv6=1
 modprobe -d {directory} -a {modules}
+modprobe -d {directory} ifb numifbs=0
 ip link set lo up
 ip link set vec0 name mgmt0
 ip link set vec1 name link0

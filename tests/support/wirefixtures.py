@@ -15,7 +15,7 @@ from typing import Literal
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from quicbed.contract.content import content
-from quicbed.wire.quicwire import PacketKeys, aes_mask, initial_keys, nonce
+from quicbed.wire.quicwire import VERSION_1, PacketKeys, aes_mask, chacha20_mask, initial_keys, nonce
 
 CLIENT = ("10.0.0.2", 50_000)
 SERVER = ("10.0.0.1", 4433)
@@ -90,14 +90,12 @@ class Protection:
     def seal(self, header: bytes, number: int, size: int, payload: bytes) -> bytes:
         """Protect a packet whose ``header`` ends before the ``size``-byte packet number."""
         head = header + number.to_bytes(8, "big")[-size:]
-        if self.noop:
-            body = payload + self.tag
-        else:
-            body = AESGCM(self.keys.key).encrypt(nonce(self.keys.iv, number), payload, head)
+        body = payload + self.tag if self.noop else self.keys.aead.encrypt(nonce(self.keys.iv, number), payload, head)
         packet = bytearray(head + body)
         if self.header_protection:
             at = len(header)
-            mask = aes_mask(self.keys.header_protection, bytes(packet[at + 4 : at + 20]))
+            sample = bytes(packet[at + 4 : at + 20])
+            mask = (chacha20_mask if self.keys.chacha20 else aes_mask)(self.keys.header_protection, sample)
             packet[0] ^= mask[0] & (0x0F if packet[0] & 0x80 else 0x1F)
             for i in range(size):
                 packet[at + i] ^= mask[1 + i]
@@ -105,10 +103,16 @@ class Protection:
 
 
 def long_header_packet(
-    kind: int, protection: Protection, destination: bytes, source: bytes, number: int, payload: bytes
+    kind: int,
+    protection: Protection,
+    destination: bytes,
+    source: bytes,
+    number: int,
+    payload: bytes,
+    version: int = VERSION_1,
 ) -> bytes:
     """Return an Initial (0) or Handshake (2) packet with a 2-byte packet number."""
-    header = bytes([0xC1 | kind << 4]) + b"\x00\x00\x00\x01"
+    header = bytes([0xC1 | kind << 4]) + version.to_bytes(4, "big")
     header += bytes([len(destination)]) + destination + bytes([len(source)]) + source
     header += (b"\x00" if kind == 0 else b"") + varint(2 + len(payload) + 16)
     return protection.seal(header, number, 2, payload)
@@ -117,14 +121,25 @@ def long_header_packet(
 RETRY_RANDOM = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
 
 
-def server_hello(cipher_suite: int = 0x1301, group: int | None = 0x001D, random_bytes: bytes = bytes(32)) -> bytes:
-    """Return a ServerHello message (RFC 8446, 4.1.3); with `RETRY_RANDOM` it is a HelloRetryRequest."""
+def server_hello(
+    cipher_suite: int = 0x1301,
+    group: int | None = 0x001D,
+    random_bytes: bytes = bytes(32),
+    *,
+    resumed: bool = False,
+) -> bytes:
+    """Return a ServerHello message (RFC 8446, 4.1.3); with `RETRY_RANDOM` it is a HelloRetryRequest.
+
+    One that is *resumed* takes the first pre-shared key that it is offered (RFC 8446, 4.2.11).
+    """
     extensions = b"\x00\x2b\x00\x02\x03\x04"
     if group is not None:
         share = struct.pack("!H", group)
         if random_bytes != RETRY_RANDOM:
             share += b"\x00\x20" + bytes(range(32))
         extensions += struct.pack("!HH", 51, len(share)) + share
+    if resumed:
+        extensions += struct.pack("!HHH", 41, 2, 0)
     body = b"\x03\x03" + random_bytes + b"\x00" + struct.pack("!HBH", cipher_suite, 0, len(extensions)) + extensions
     return b"\x02" + len(body).to_bytes(3, "big") + body
 

@@ -258,16 +258,15 @@ def test_a_folder_is_not_root_unless_it_is_said_and_sees_what_its_links_and_para
         assert Path("/not/there") not in made.readable
 
 
-def test_users_are_those_that_nobody_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_are_those_that_nobody_has() -> None:
     first = confinement.unused_users("a", 2)
     assert first == confinement.unused_users("a", 2) != confinement.unused_users("b", 2)
-    monkeypatch.setattr(confinement, "_of_processes", lambda: {first[0]})
-    assert first[0] not in confinement.unused_users("a", 2)
+    taken = {first[0]}
+    assert first[0] not in confinement.unused_users("a", 2, taken=taken)
     # a container that has the usual numbers only, and one that has root alone
-    monkeypatch.setattr(confinement, "_mapped", lambda _: [range(65536)])
-    assert all(60000 < user < 65534 for user in confinement.unused_users("a", 2))
-    monkeypatch.setattr(confinement, "_mapped", lambda _: [range(1)])
-    assert confinement.unused_users("a", 2) == []
+    usual, root_alone = ([[range(size)]] * 2 for size in (65536, 1))
+    assert all(60000 < user < 65534 for user in confinement.unused_users("a", 2, taken=taken, mapped=usual))
+    assert confinement.unused_users("a", 2, taken=taken, mapped=root_alone) == []
 
 
 IN_A_CHROOT = """

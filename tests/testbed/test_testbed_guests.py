@@ -32,17 +32,14 @@ os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(("flags", "amx"), [("fpu sse2 avx512f", False), ("fpu amx_tile sse2", True)])
-def test_guests_are_started_as_the_processor_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, amx: bool
-) -> None:
+def test_guests_are_started_as_the_processor_asks(tmp_path: Path, flags: str, amx: bool) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text(f"processor\t: 0\nmodel name\t: one with amx_tile?\nflags\t\t: {flags}\n")
-    monkeypatch.setattr(uml, "_CPUINFO", cpuinfo)
     argv = ["linux.uml", "mem=1M"]
     if not amx:
-        assert uml.command(argv) == argv
+        assert uml.command(argv, cpuinfo) == argv
         return
-    found = uml.command(argv)
+    found = uml.command(argv, cpuinfo)
     assert found[0] == sys.executable
     assert found[3:] == [*argv, *uml.WITHOUT_AVX]
 

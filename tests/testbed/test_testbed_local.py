@@ -328,7 +328,7 @@ def test_missing_tools_are_named_before_anything_is_made(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("quicbed.testbed.process._SYSTEM_DIRECTORIES", str(tmp_path))
+    monkeypatch.setattr("quicbed.testbed.process.SYSTEM_DIRECTORIES", str(tmp_path))
     with pytest.raises(TestbedError, match="apt-get install ethtool iproute2 tcpdump"):
         LocalTestbed(name).__enter__()
 
@@ -406,7 +406,7 @@ def test_where_udp_gso_needs_checksum_offload_the_ends_keep_it(
     def probe_path(**_: object) -> bool:
         return testbed._local["server"].offloads("link0")["tx-checksumming"]
 
-    monkeypatch.setattr(testbed, "_probe_path", probe_path)
+    monkeypatch.setattr(testbed, "probe_path", probe_path)
     testbed.apply(LinkSettings(mode="wire", mtu=1400))
     facts = testbed.facts()
     assert facts["link"]["checksums_valid_in_captures"] is False
@@ -508,10 +508,16 @@ def test_offloads_are_no_matter_of_mode_wire() -> None:
         LinkSettings(mode="wire", offloads="default")
 
 
+def test_low_rates_are_no_matter_of_super_frames() -> None:
+    LinkSettings(mode="wire", rate_mbit=5)
+    with pytest.raises(ValidationError, match="rate_mbit below 40 needs mode `wire`"):
+        LinkSettings(mode="throughput", rate_mbit=5)
+
+
 @pytest.mark.root
 @pytest.mark.parametrize("mode", ["wire", "throughput"])
 def test_a_rate_is_set_read_back_and_taken_away(testbed: LocalTestbed, mode: str) -> None:
-    for rate in (40, 2500, 5000):
+    for rate in (40, 2500, 5000, *([5] if mode == "wire" else [])):
         link = LinkSettings(mode=mode, rate_mbit=rate)
         testbed.apply(link)
         facts = testbed.facts()
@@ -520,7 +526,7 @@ def test_a_rate_is_set_read_back_and_taken_away(testbed: LocalTestbed, mode: str
         assert qdisc["options"]["rate"] * 8 == rate * 10**6
         assert qdisc["options"]["burst"] == pytest.approx(burst_bytes(link), rel=0.01)
         assert facts["link"]["burst_bytes"] == burst_bytes(link)
-        assert testbed.counters()["middle.client0.qdisc_drops"] == 0
+        assert testbed.counters()["link.dropped"] == 0
     testbed.apply(LinkSettings(mode=mode))
     middle = testbed.facts()["hosts"]["middle"]["interfaces"]
     assert {interface["qdisc"]["kind"] for interface in middle.values()} == {"noqueue"}
@@ -530,10 +536,10 @@ def test_a_rate_is_set_read_back_and_taken_away(testbed: LocalTestbed, mode: str
 def test_a_full_queue_counts_its_drops(testbed: LocalTestbed) -> None:
     testbed.apply(LinkSettings(mode="wire", rate_mbit=40, queue_ms=1))
     testbed.server.run([sys.executable, "-c", SENDER, str(testbed.client.address)])
-    assert testbed.counters()["middle.client0.qdisc_drops"] > 0
+    assert testbed.counters()["link.dropped"] > 0
 
 
-@pytest.mark.parametrize("settings", [{"rate_mbit": 10}, {"rate_mbit": 10_000}, {"mtu": 1000}, {"speed": 1}])
+@pytest.mark.parametrize("settings", [{"rate_mbit": 0.5}, {"rate_mbit": 10_000}, {"mtu": 1000}, {"speed": 1}])
 def test_links_that_cannot_be_trusted_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValidationError, match=next(iter(settings))):
         LinkSettings.model_validate({"mode": "wire", **settings})
@@ -715,7 +721,7 @@ def test_a_capture_ends_with_an_error_in_its_context(testbed: LocalTestbed, tmp_
 def test_frames_that_the_tap_does_not_see_are_missing(
     testbed: LocalTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quicbed.testbed.capture._IN_FLIGHT_S", 0.1)
+    monkeypatch.setattr("quicbed.testbed.capture.IN_FLIGHT_S", 0.1)
     testbed.apply(WIRE)
     with testbed.capture(tmp_path / "whole.pcap") as capture:
         testbed.server.run([sys.executable, "-c", SENDER, str(testbed.client.address)])
@@ -738,7 +744,7 @@ def test_frames_that_the_tap_does_not_see_are_missing(
 @pytest.mark.root
 @pytest.mark.skipif(shutil.which("dumpcap") is None, reason="needs dumpcap (apt-get install wireshark-common)")
 def test_dumpcap_captures_the_same(testbed: LocalTestbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testbed, "_capture", Dumpcap())
+    monkeypatch.setattr(testbed, "capture_tool", Dumpcap())
     testbed.apply(WIRE)
     path = tmp_path / "dumpcap.pcap"
     with testbed.capture(path, snaplen=49, filter="udp port 4433") as capture:

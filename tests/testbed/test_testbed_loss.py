@@ -101,12 +101,12 @@ def test_no_frame_is_lost_where_none_is_to_be(testbed: LocalTestbed) -> None:
 
 @pytest.mark.root
 def test_a_kernel_that_cannot_lose_frames_says_so(testbed: LocalTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testbed, "_no_loss", "kernel has no tc with extended BPF: Operation not permitted")
+    monkeypatch.setattr(testbed, "why_no_loss", "kernel has no tc with extended BPF: Operation not permitted")
     assert testbed.unsupported(WIRE) is None
     reason = testbed.unsupported(LinkSettings(mode="wire", loss_percent=1))
     assert reason == "no losses: kernel has no tc with extended BPF: Operation not permitted"
-    monkeypatch.setattr(agent, "_BPF_SYSCALL", {})
-    monkeypatch.setattr(testbed, "_loss", None)
+    monkeypatch.setattr(agent, "BPF_SYSCALL", {})
+    monkeypatch.setattr(testbed, "link_loss", None)
     with pytest.raises(TestbedError, match=r"middle: cannot lose frames by a seed: bpf: bpf\(2\) is not known for"):
         testbed.apply(LinkSettings(mode="wire", loss_percent=1))
 

@@ -18,9 +18,9 @@ from fakeproject import INTERPRETER, behave
 from faketestbed import FakeTestbed
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError
+from quicbed.builds.recipes import cargo
 from quicbed.config.model import Project, Scale
 from quicbed.measure import certificates, generator
-from quicbed.plan import built
 from quicbed.plan.built import BUILD_FILE, Build
 from quicbed.testbed import LinkSettings, Testbed, TestbedError
 from trexserver import Clock, TrexServer
@@ -64,7 +64,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     for library in ("quinn", "tcp-tls"):
         behave(made, library, "pq")
         build = Build(build=f"{library}-pq", library=library, flavour="pq", version="1")
-        built.write(build_directory(made, library, "pq") / BUILD_FILE, build)
+        build.write(build_directory(made, library, "pq") / BUILD_FILE)
     return made
 
 
@@ -155,8 +155,8 @@ def test_goodput_is_measured_with_a_congestion_control_of_the_kernel_and_without
         raise TestbedError("client: iperf3 is not installed")
 
     monkeypatch.setattr(bench_module, "testbed_of", lambda _: Recording())
-    monkeypatch.setattr(bench_module, "_raw_udp", lambda _: 5000.0)
-    monkeypatch.setattr(bench_module, "_iperf3", without_iperf3)
+    monkeypatch.setattr(bench_module, "raw_udp", lambda _: 5000.0)
+    monkeypatch.setattr(bench_module, "iperf3", without_iperf3)
     monkeypatch.setattr(bench_module, "BULK", Scale(bytes=1000, blocks=1, timeout_s=1))
     assert bench(Project(project.root), ["goodput"]) == 0
     assert {link.congestion_control for link in applied} == {"cubic"}
@@ -169,6 +169,10 @@ def test_goodput_is_measured_with_a_congestion_control_of_the_kernel_and_without
     assert not any(line.startswith("  quinn / TCP") for line in lines)
 
 
+def _transfer(size: int, mbps: float, cpu_s: float = 1.0) -> examples.Transfer:
+    return examples.Transfer(seconds=8e-6 * size / mbps, said="", wrote=0, cpu_s=cpu_s)
+
+
 def test_endpoints_are_held_against_the_examples_that_there_are(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,10 +182,13 @@ def test_endpoints_are_held_against_the_examples_that_there_are(
         measured.append(name)
         return 1000.0
 
+    def ours(_project: Project, name: str, size: int, _: Path) -> examples.Transfer:
+        return _transfer(size, 900.0 if name == "quinn" else 1000.0)
+
     monkeypatch.setattr(making, "build", lambda *_, **__: None)
     monkeypatch.setattr(examples, "build", lambda *_, **__: Path("programs"))
     monkeypatch.setattr(examples, "goodput", theirs)
-    monkeypatch.setattr(examples, "own_goodput", lambda _, name, *__: 900.0 if name == "quinn" else 1000.0)
+    monkeypatch.setattr(examples, "own_transfer", ours)
     assert bench(project, ["examples"]) == 0
     lines = capsys.readouterr().out.splitlines()
     verdicts = {line.split()[0]: line.rpartition(": ")[2] for line in lines if " / its example" in line}
@@ -194,6 +201,38 @@ def test_endpoints_are_held_against_the_examples_that_there_are(
         if name not in compared:
             assert f"  {name}: not compared with an example: {library.no_example}" in lines
     assert sum("not compared" in line for line in lines) == len(project.libraries) - len(compared)
+
+
+def test_endpoints_are_held_against_bare_transfers(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms: list[str] = []
+
+    def ours(_project: Project, name: str, size: int, _: Path) -> examples.Transfer:
+        arms.append("our endpoints")
+        # faster and dearer than a bare one
+        return _transfer(size, 1100.0, 3.0 if name == "noq" else 2.0)
+
+    def bare(_project: Project, program: Path, size: int, _: Path) -> examples.Transfer:
+        arms.append("bare transfer")
+        return _transfer(size, 1000.0, 2.0)
+
+    monkeypatch.setattr(making, "build", lambda *_, **__: None)
+    monkeypatch.setattr(cargo, "has_bare", lambda _, name: name in ("noq", "quinn"))
+    monkeypatch.setattr(examples, "build_bare", lambda *_, **__: Path("bare"))
+    monkeypatch.setattr(examples, "own_transfer", ours)
+    monkeypatch.setattr(examples, "bare_transfer", bare)
+    assert bench(project, ["bare"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if " / bare" in line]
+    assert lines == [
+        "  noq / bare, goodput [1.1, 1.1]: 1.1, target at least 1: met",
+        "  noq / bare, processor time [1.5, 1.5]: 1.5, target at most 1: MISSED",
+        "  quinn / bare, goodput [1.1, 1.1]: 1.1, target at least 1: met",
+        "  quinn / bare, processor time [1, 1]: 1, target at most 1: met",
+    ]
+    # in turn, after a first round that does not count
+    one = arms[: 2 * (1 + bench_module.ROUNDS)]
+    assert one == ["bare transfer", "our endpoints", "our endpoints", "bare transfer", "bare transfer", "our endpoints"]
 
 
 LISTEN = """\

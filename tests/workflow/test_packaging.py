@@ -7,6 +7,7 @@ import http.server
 import importlib.metadata
 import importlib.util
 import io
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -28,7 +30,7 @@ from rattler import MatchSpec
 from clone import DATA, ROOT, load_tool
 from quicbed.cli import commands as cli
 
-LOCKS = ("build", "runtime", "test", "lab")
+LOCKS = ("build", "runtime", "test", "lab", "docs")
 # one that other users can run as well, if there is one
 SYSTEM_PYTHON = shutil.which("python3", path="/usr/bin") or getattr(sys, "_base_executable", sys.executable)
 
@@ -486,12 +488,11 @@ def test_installed_command_is_the_package(repository: Path) -> None:
 # Checks
 
 
-def check_names() -> list[str]:
-    repository = ROOT
-    return [check.name for check in load_tool(repository, "check").checks() if not check.slow]
+def check_names(*, slow: bool) -> list[str]:
+    return [check.name for check in load_tool(ROOT, "check").checks() if check.slow is slow]
 
 
-@pytest.mark.parametrize("name", check_names())
+@pytest.mark.parametrize("name", check_names(slow=False))
 def test_check(repository: Path, name: str) -> None:
     tool = load_tool(repository, "check")
     (check,) = [check for check in tool.checks() if check.name == name]
@@ -499,31 +500,85 @@ def test_check(repository: Path, name: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.usefixtures("every_build")
+@pytest.mark.parametrize("name", check_names(slow=True))
+def test_check_that_compiles(repository: Path, name: str) -> None:
+    """A package whose native code is not built is left out, so builds come first."""
+    test_check(repository, name)
+
+
 # Citation and licence
 
 
-def test_citation_file_follows_cff_1_2_0(repository: Path) -> None:
-    """The keys and values the format's schema asks for, for the parts this file uses."""
-    citation = yaml.safe_load((repository / "CITATION.cff").read_text())
-    required = {"cff-version", "message", "title", "authors"}
-    optional = {"type", "abstract", "version", "license", "keywords", "references"}
-    assert required <= set(citation) <= required | optional
-    assert citation["cff-version"] == "1.2.0"
-    assert citation["type"] == "software"
-    assert citation["license"] == "Apache-2.0"
-    assert citation["version"] == importlib.metadata.version("quicbed")
-    assert all(set(author) == {"name"} for author in citation["authors"])
-    assert citation["references"]
-    for reference in citation["references"]:
-        assert set(reference) == {"type", "title", "authors", "conference", "year", "identifiers"}
-        assert reference["type"] == "conference-paper"
-        assert isinstance(reference["year"], int)
-        assert set(reference["conference"]) == {"name"}
-        for person in reference["authors"]:
-            assert set(person) == {"family-names", "given-names"}
-        for identifier in reference["identifiers"]:
-            assert identifier["type"] in {"doi", "url", "swh", "other"}
-            assert re.fullmatch(r"arXiv:\d{4}\.\d{5}", identifier["value"])
+def test_citation_file_follows_the_schema_of_its_format(repository: Path) -> None:
+    """The schema is that of Citation File Format 1.2.0 as its authors publish it (CC-BY-4.0)."""
+    citation = yaml.safe_load((repository / "CITATION.cff").read_text(encoding="utf-8"))
+    schema = json.loads((DATA / "citation-file-format-1.2.0.schema.json").read_text(encoding="utf-8"))
+    problems = [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(citation)]
+    assert problems == []
+    assert list(jsonschema.Draft7Validator(schema).iter_errors(citation | {"licence": "Apache-2.0"}))
+    assert (citation["cff-version"], citation["type"], citation["license"]) == ("1.2.0", "software", "Apache-2.0")
+
+
+def test_every_file_that_names_the_version_names_the_same(repository: Path) -> None:
+    version = importlib.metadata.version("quicbed")
+    citation = yaml.safe_load((repository / "CITATION.cff").read_text(encoding="utf-8"))
+    released = re.findall(r"(?m)^## \[(.+?)\]", (repository / "CHANGELOG.md").read_text(encoding="utf-8"))
+    assert citation["version"] == version
+    assert next(name for name in released if name != "Unreleased") == version
+    told = subprocess.run([Path(sys.executable).parent / "quicbed", "--version"], capture_output=True, text=True)
+    assert told.stdout == f"quicbed {version}\n"
+
+
+def test_the_changelog_has_the_form_of_keep_a_changelog(repository: Path) -> None:
+    text = (repository / "CHANGELOG.md").read_text(encoding="utf-8")
+    kinds = re.findall(r"(?m)^### (.+)$", text)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    heads = re.findall(r"(?m)^## (.+)$", text)
+    assert all(re.fullmatch(r"\[Unreleased\]|\[\d+\.\d+\.\d+\]( - \d{4}-\d\d-\d\d)?", head) for head in heads)
+
+
+def test_the_readme_is_short(repository: Path) -> None:
+    assert len((repository / "README.md").read_text(encoding="utf-8").split()) <= 700
+
+
+# The documentation as a site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made as `make docs` does, where nothing can be fetched."""
+    directory = tmp_path_factory.mktemp("site")
+    program = Path(sys.executable).parent / "mkdocs"
+    words = [program, "build", "--quiet", "--strict", "--site-dir", directory]
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    environment = os.environ | nowhere | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_the_site_has_every_page_and_what_pages_link(site: Path) -> None:
+    pages = {file.relative_to(ROOT / "docs").with_suffix(".html") for file in (ROOT / "docs").rglob("*.md")}
+    assert pages <= {file.relative_to(site) for file in site.rglob("*.html")}
+    for name in ("index", "changelog", "configuration", "endpoint-contract", "contributing"):
+        assert (site / f"{name}.html").is_file()
+    lost = []
+    for page in site.rglob("*.html"):
+        for link in re.findall(r'(?:href|src)="([^"#?]+)', page.read_text(encoding="utf-8")):
+            if not re.match(r"[a-z]+:", link) and page.name != "404.html" and not (page.parent / link).exists():
+                lost.append(f"{page.name}: {link}")
+    assert lost == []
+
+
+def test_the_site_fetches_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        fetched = re.findall(r'<(?:script|img|iframe|link)[^>]*(?:src|href)="((?:https?:)?//[^"]*)', text)
+        assert fetched == [], page.name
+        assert 'class="mermaid"' not in text, page.name
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(?:url\(|@import )[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
 
 
 def test_licence_and_package_agree(repository: Path) -> None:
@@ -543,7 +598,7 @@ def anchors(page: str) -> set[str]:
 def test_what_the_documentation_names_is_there(repository: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (repository / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     (commands,) = (action.choices for action in cli._parser()._actions if isinstance(action.choices, dict))
-    pages = [*repository.glob("*.md"), *(repository / "config").glob("*.md"), *(repository / "docs").glob("*.md")]
+    pages = [*repository.glob("*.md"), *(repository / "config").glob("*.md"), *(repository / "docs").rglob("*.md")]
     wrong = []
     for page in pages:
         text = page.read_text(encoding="utf-8")

@@ -91,26 +91,7 @@ def library() -> dict[str, object]:
     """Describe a library that is built in a moment: quinn's programs as an external endpoint."""
     programs = making.build_directory(Project(ROOT), "quinn", "stock") / "bin"
     folder = EXTERNAL / "wrapping"
-    return {
-        "title": "outside",
-        "transport": "quic",
-        "tls_library": "unknown",
-        "licence": "MIT",
-        "recipe": "external",
-        "endpoint": "external",
-        "external": {"path": str(folder), "parameters": {"PROGRAMS": str(programs)}},
-        "flavours": {"stock": {"estimate": {"minutes": 0.1, "disk_mb": 1}}},
-        "supports": {
-            "ciphers": ["aes-128-gcm"],
-            "groups": ["x25519"],
-            "congestion_controls": ["cubic"],
-            "noop": False,
-            "header_protection_off": False,
-            "gso": None,
-            "gro": None,
-        },
-        "notes": {"noop": "none", "initial": "none", "header_protection": "none", "io": "its own"},
-    }
+    return {"external": {"path": str(folder), "parameters": {"PROGRAMS": str(programs)}}}
 
 
 def free_ports(count: int) -> list[int]:

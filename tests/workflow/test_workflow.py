@@ -23,6 +23,7 @@ from quicbed.builds import kit, making
 from quicbed.config.model import Project
 from quicbed.measure import certificates, session
 from quicbed.store import details, runs
+from runlinks import runs_behind
 
 SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
 QUICBED = [sys.executable, "-m", "quicbed"]
@@ -164,19 +165,24 @@ def test_results_are_complete_and_traceable(finished: Path, table: pl.DataFrame)
         manifest = json.loads((artifacts / "figures" / f"{name}.json").read_text(encoding="utf-8"))
         assert set(manifest["runs"]) <= origins
         assert manifest["runs"]
-    for experiment in ("aead-goodput", "header-protection"):
+    of_proofs = {"benchmark-flow-transfer", "benchmark-overhead-transfer"}
+    for experiment, figure in (("aead-goodput", "goodput-by-aead"), ("header-protection", "header-protection")):
         rows = pl.read_parquet(artifacts / "tables" / f"{experiment}.parquet")
         assert (artifacts / "tables" / f"{experiment}.csv").exists()
         drawn = json.loads((artifacts / "drawn" / "local" / f"{experiment}.json").read_text(encoding="utf-8"))
-        assert len(drawn["figures"]) == 1
+        assert set(drawn["figures"]) - of_proofs == {figure}
         assert rows.filter(pl.col("label") != "NOENC")["n"].min() == 2
     captures = pl.read_parquet(artifacts / "tables" / "captures.parquet")
     assert dict(captures["outcome"].value_counts().rows()) == {"agrees": 2 * 9 + 4}, dissect.problems(captures)
     assert set(captures["origin"]) == set(table.filter(pl.col("experiment") == "proofs")["origin"])
-    page = (artifacts / "report" / "index.html").read_text(encoding="utf-8")
-    assert dissect.text(captures) in page
+    pages = "\n".join(file.read_text(encoding="utf-8") for file in sorted((artifacts / "report").glob("*.html")))
+    assert dissect.text(captures) in pages
+    for notebook in ("quantum-of-quic", "quic-benchmark"):
+        behind = runs_behind(artifacts / "notebooks" / f"{notebook}.html", table)
+        assert behind
+        assert [selected for selected, found in behind.items() if not found] == []
     for word in ("goodput-by-aead", "header-protection", *(p["checksum"] for p in kit.closure(ROOT, ["quiche"]))):
-        assert word in page
+        assert word in pages
 
 
 def test_a_second_start_builds_and_measures_nothing(finished: Path) -> None:
@@ -214,7 +220,7 @@ def handshakes(tmp_path_factory: pytest.TempPathFactory) -> Project:
     root = tmp_path_factory.mktemp("handshakes")
     shutil.copytree(ROOT / "config", root / "config")
     (root / "workflow").symlink_to(ROOT / "workflow")
-    flavours = {name: library.flavours.get("pq") for name, library in Project(ROOT).libraries.items()}
+    flavours = {name: library.flavours.get("pq") for name, library in Project(ROOT).without_folders().libraries.items()}
     capable = [name for name, flavour in flavours.items() if flavour and "dilithium3" not in flavour.unsupported]
     experiment = root / "config" / "experiments" / "handshakes.yaml"
     experiment.write_text(HANDSHAKES % ", ".join(capable), encoding="utf-8")
@@ -280,11 +286,8 @@ def test_nothing_is_left_of_the_testbed(finished: Path) -> None:
     assert endpoints() == []
 
 
-@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_driver_that_was_stopped_goes_on_where_it_was(
-    finished: Path, tmp_path: Path, seed: int, how: signal.Signals
-) -> None:
+def test_a_driver_that_was_stopped_goes_on_where_it_was(finished: Path, tmp_path: Path, how: signal.Signals) -> None:
     del finished  # the builds are there
     # an endpoint that is one process, and one that starts another
     config = yaml.safe_load(settings(tmp_path, libraries=["quinn", "tcp-tls"]).read_text(encoding="utf-8"))
@@ -295,13 +298,13 @@ def test_a_driver_that_was_stopped_goes_on_where_it_was(
         first = subprocess.Popen(argv, cwd=ROOT, stderr=stderr, env=environment)
     runs = tmp_path / "raw" / "local" / "aead-goodput"
     deadline = time.monotonic() + 300
-    while not list(runs.glob("*/b*/*/run.json")) and time.monotonic() < deadline:
+    while not list(runs.glob("*/b*/[!.]*/run.json")) and time.monotonic() < deadline:
         assert first.poll() is None, said.read_text()
         time.sleep(0.05)
-    time.sleep(random.Random(seed).uniform(0, 0.6))
+    time.sleep(random.Random(how).uniform(0, 0.6))
     first.send_signal(how)
     code = first.wait(30)
-    kept = {file: file.read_bytes() for file in runs.glob("*/b*/*/run.json")}
+    kept = {file: file.read_bytes() for file in runs.glob("*/b*/[!.]*/run.json")}
     assert kept
     if how is not signal.SIGKILL:
         assert code == 130, said.read_text()
@@ -310,7 +313,7 @@ def test_a_driver_that_was_stopped_goes_on_where_it_was(
     assert done.returncode == 0, done.stderr[-3000:]
     for file, content in kept.items():
         assert file.read_bytes() == content
-    assert len(list(runs.glob("*/b*/*/run.json"))) == 20
+    assert len(list(runs.glob("*/b*/[!.]*/run.json"))) == 20
     assert namespaces() == []
     assert endpoints() == []
 
@@ -325,7 +328,7 @@ def test_ctrl_c_ends_the_whole_workflow_and_a_second_start_completes_it(finished
     runs = tmp_path / "raw" / "local" / "aead-goodput"
     deadline = time.monotonic() + 300
     seen: set[str] = set()
-    while not (seen and list(runs.glob("*/b*/*/run.json"))) and time.monotonic() < deadline:
+    while not (seen and list(runs.glob("*/b*/[!.]*/run.json"))) and time.monotonic() < deadline:
         assert first.poll() is None, (tmp_path / "log").read_text()
         seen.update(endpoints())
         time.sleep(0.01)
@@ -335,12 +338,12 @@ def test_ctrl_c_ends_the_whole_workflow_and_a_second_start_completes_it(finished
     assert first.wait(60) != 0
     assert namespaces() == []
     assert endpoints() == []
-    kept = {run: run.read_bytes() for run in runs.glob("*/b*/*/run.json")}
+    kept = {run: run.read_bytes() for run in runs.glob("*/b*/[!.]*/run.json")}
     assert 0 < len(kept) < 30
     snakemake(file, "all")
     for run, content in kept.items():
         assert run.read_bytes() == content
-    assert len(list(runs.glob("*/b*/*/run.json"))) == 30
+    assert len(list(runs.glob("*/b*/[!.]*/run.json"))) == 30
     assert (tmp_path / "artifacts" / "report" / "index.html").exists()
     assert namespaces() == []
 

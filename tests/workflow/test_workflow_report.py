@@ -15,6 +15,8 @@ import pytest
 
 from clone import ROOT
 from quicbed.report import workflow_report
+from quicbed.store import runs
+from runlinks import runs_behind
 
 SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
 
@@ -121,6 +123,10 @@ def test_snakemake_reports_on_the_reference_data_of_one_experiment(tmp_path: Pat
     snakemake("--cores", "2", "figures")
     drawn = tmp_path / "artifacts" / "reference" / "figures"
     before = {path: path.stat().st_mtime_ns for path in drawn.iterdir()}
+    table = runs.table(tmp_path / "raw" / "reference")
+    behind = runs_behind(tmp_path / "artifacts" / "reference" / "notebooks" / "quic-on-the-highway.html", table)
+    assert len(behind) > 5
+    assert [selected for selected, found in behind.items() if not found] == []
     snakemake("figures", "--report", "report.zip")
     assert "Nothing to be done" in snakemake("--cores", "2", "figures")
     assert {path: path.stat().st_mtime_ns for path in drawn.iterdir()} == before

@@ -38,7 +38,7 @@ for KIND in RESULTS:
         output:
             *(
                 str(RESULTS[KIND] / "tables" / f"{name}.parquet")
-                for name in ("connections", "primitives", "handshakes", "unread")
+                for name in ("connections", "primitives", "handshakes", "pacing", "unread")
             ),
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
         log:
@@ -127,7 +127,7 @@ for KIND in RESULTS:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             captures=captures_behind(KIND),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
-            published=published_of("highway", "steps"),
+            published=published_of("highway", "steps", "quic-benchmark"),
             code=code_of("report"),
         output:
             page=str(RESULTS[KIND] / "report" / "index.html"),

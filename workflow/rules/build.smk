@@ -1,6 +1,6 @@
 rule sources:
     input:
-        lock=str(ROOT / "workflow/sources/Cargo.lock"),
+        locks=[str(ROOT / workspace / "Cargo.lock") for workspace in kit.WORKSPACES],
     output:
         listing=str(SOURCES),
     log:

@@ -38,6 +38,13 @@ def certificate_tools(wildcards):
     return [str(components.directory(project, "openssl-provider") / "component.json")]
 
 
+def reader_of(wildcards):
+    """What reads the traces of an experiment that has some."""
+    if not project.experiments[wildcards.experiment].trace:
+        return []
+    return [str(components.directory(project, "capture-reader") / "component.json")]
+
+
 def certificates_of(wildcards):
     """Every certificate and key that an experiment uses."""
     return [
@@ -64,7 +71,12 @@ def published_of(*formats):
 
 def published_behind(wildcards):
     """Tables of published results that a notebook shows beside our own."""
-    return published_of("highway") if wildcards.notebook == "quic-on-the-highway" else []
+    by_notebook = {
+        "quic-on-the-highway": "highway",
+        "quic-steps": "steps",
+        "quic-benchmark": "quic-benchmark",
+    }
+    return published_of(by_notebook.get(wildcards.notebook))
 
 
 def markers_of_others(kind):

@@ -39,6 +39,7 @@ rule measure:
     input:
         builds=builds_of,
         certificates=ancient(certificates_of),
+        reader=ancient(reader_of),
         experiment=str(ROOT / "config/experiments/{experiment}.yaml"),
     output:
         marker=str(RESULTS["own"] / "measured" / TESTBED / "{experiment}.json"),
@@ -56,6 +57,7 @@ rule measure:
         scale=project.config.scale,
         seed=project.config.seed,
         gate=project.config.gate.model_dump(),
+        study=project.study and project.study.digest,
     message:
         "Measuring {wildcards.experiment} at scale {params.scale}"
     shell:

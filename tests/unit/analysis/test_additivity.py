@@ -116,7 +116,9 @@ def measured(experiment: str, cells: Sequence[dict[str, Any]], host: str = "h") 
     table = pl.DataFrame(
         [row | {"experiment": experiment, "host": host} for row in cells], infer_schema_length=None
     ).with_columns(pl.col("ttfb_low", "ttfb_high").cast(pl.Float64()))
-    campaign = pl.DataFrame({"started_at": [datetime(2024, 1, 1, tzinfo=UTC)], "campaign": ["c"]})
+    campaign = pl.DataFrame(
+        {"started_at": [datetime(2024, 1, 1, tzinfo=UTC)], "campaign": ["c"], "study": [None], "scale": ["quick"]}
+    )
     return Measured(host, f"CPU {host}", experiment, factor, ttfb.Handshakes(campaign, table, primitives(), {}))
 
 
@@ -187,6 +189,15 @@ def test_a_ratio_is_kept_by_95_of_100() -> None:
     assert additivity.kept_ratio(ones, found) == pytest.approx(math.exp(0.96))
     assert additivity.kept_ratio(ones[:19], found[:19]) == pytest.approx(math.exp(0.19))
     assert additivity.kept_ratio(ones[:18], found[:18]) == math.inf
+
+
+def test_what_was_measured_by_other_rules_predicts_with_a_word_on_it() -> None:
+    other = BY_GROUP.found.campaign.with_columns(study=pl.lit("0123456789ab"))
+    found = ttfb.Handshakes(other, BY_GROUP.found.cells, BY_GROUP.found.primitives, {})
+    studied = Measured(BY_GROUP.host, BY_GROUP.processor, BY_GROUP.experiment, BY_GROUP.factor, found)
+    told = additivity.out_of_sample([BY_SIGNATURE, studied])["fitted_on"].unique()
+    assert all(one.endswith(", measured under other rules") for one in told)
+    assert not any("rules" in one for one in additivity.out_of_sample([BY_SIGNATURE, BY_GROUP])["fitted_on"])
 
 
 def many() -> list[Measured]:

@@ -14,7 +14,9 @@ import pytest
 import fakeruns
 from quicbed.analysis import comparison
 from quicbed.base import statistics
-from quicbed.store import record, runs
+from quicbed.config.model import Contrast
+from quicbed.store import runs
+from quicbed.store.record import Run
 
 
 def test_a_constant_ratio_is_found_exactly_whatever_drifts_between_blocks() -> None:
@@ -92,8 +94,101 @@ def test_two_values_in_a_block_are_refused() -> None:
         statistics.paired_ratio([(1, 1.0), (1, 2.0)], [(1, 1.0)])
 
 
+@pytest.mark.parametrize(("deviation", "half_width"), [(0.02, 0.01), (0.05, 0.01), (0.2, 0.01)])
+def test_as_many_blocks_are_told_as_make_an_interval_narrow_enough(deviation: float, half_width: float) -> None:
+    """Of made-up ratios with a known spread, intervals of so many blocks have the half width, and of a third not."""
+    blocks = statistics.blocks_for(deviation, half_width)
+    assert blocks is not None
+    random = np.random.default_rng(5)
+
+    def width(count: int) -> float:
+        logs = random.normal(0, deviation, size=(40, count))
+        ones = [(block, 1.0) for block in range(count)]
+        found = [statistics.paired_ratio(enumerate(np.exp(one)), ones) for one in logs]
+        return float(np.median([one.half_width for one in found]))
+
+    assert width(blocks) == pytest.approx(half_width, rel=0.12)
+    assert width(blocks // 3) > 1.4 * half_width
+    # 1.96 standard errors, which a few blocks make more
+    assert blocks == pytest.approx((1.96 * deviation / half_width) ** 2, rel=0.15, abs=3)
+
+
+def test_blocks_that_cannot_be_asked_for_are_none() -> None:
+    assert statistics.blocks_for(0.0, 0.01) == 2
+    assert statistics.blocks_for(1e4, 0.01) is None
+    assert statistics.blocks_for(math.nan, 0.01) is None
+
+
+def test_a_ratio_has_the_deviation_of_its_blocks() -> None:
+    ones = [(block, 1.0) for block in range(4)]
+    logs = [0.1, -0.1, 0.3, -0.3]
+    interval = statistics.paired_ratio([(block, math.exp(value)) for block, value in enumerate(logs)], ones)
+    assert interval.deviation == pytest.approx(np.std(logs, ddof=1))
+    assert math.isnan(statistics.paired_ratio(ones[:1], ones[:1]).deviation)
+
+
+def spread_table(deviation: float, by_time: float, blocks: int) -> pl.DataFrame:
+    """A table of made-up runs whose NOOP differs from its baseline by a known spread, with a known time of a block."""
+    random = np.random.default_rng(8)
+    logs, times = (_exactly(random.normal(size=blocks), spread) for spread in (deviation, by_time))
+    rows = []
+    for block in range(blocks):
+        for label, goodput, per_cpu in (("AES", 1000.0, 2.0), ("NOOP", 1000 * logs[block], 2 * times[block])):
+            rows.append(
+                {
+                    "experiment": "x",
+                    "campaign": "c",
+                    "block": block,
+                    "arm": "main",
+                    "label": label,
+                    "cell": label,
+                    "baseline": "AES",
+                    "client_library": "quiche",
+                    "server_library": "quiche",
+                    "status": "ok",
+                    "contaminated": False,
+                    "goodput_mbps": goodput,
+                    "gib_per_cpu_s": per_cpu,
+                    "client_build": "b",
+                    "wall_s": 5.0,
+                    "overhead_s": 1.0,
+                    "origin": f"{label}{block}",
+                    "attempt": 0,
+                }
+            )
+    complete = [{name: row.get(name) for name in runs.SCHEMA} for row in rows]
+    return comparison.figure_table(pl.DataFrame(complete, schema=runs.SCHEMA, orient="row"))
+
+
+def _exactly(draws: np.ndarray[Any, np.dtype[np.float64]], deviation: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return np.exp(deviation * (draws - draws.mean()) / draws.std(ddof=1))
+
+
+def test_what_is_not_decided_says_how_many_blocks_and_hours_it_takes() -> None:
+    table = spread_table(0.1, 0.05, blocks=20)
+    contrast = Contrast(labels=["NOOP"], half_width=0.01)
+    (row,) = comparison.undecided(table, contrast).to_dicts()
+    assert (row["label"], row["baseline_label"], row["ratio_n"], row["wanted"]) == ("NOOP", "AES", 20, 0.01)
+    assert row["half_width"] == pytest.approx(0.0468, rel=0.15)  # t of 19 degrees of freedom times 0.1 / sqrt(20)
+    assert row["more_blocks"] == statistics.blocks_for(0.1, 0.01) - 20  # type: ignore[operator]
+    assert 350 < row["more_blocks"] < 380  # (1.96 * 0.1 / 0.01)^2, and a few for Student's t
+    assert row["more_hours"] == pytest.approx(row["more_blocks"] * 12 / 3600)
+    assert row["cpu_more_blocks"] == statistics.blocks_for(0.05, 0.01) - 20  # type: ignore[operator]
+    assert row["cpu_half_width"] < row["half_width"]
+
+
+def test_what_is_narrow_enough_or_no_contrast_is_not_among_the_undecided() -> None:
+    table = spread_table(0.1, 0.05, blocks=20)
+    for contrast in (None, Contrast(labels=["AES"], half_width=0.01), Contrast(labels=["NOOP"], half_width=0.2)):
+        assert comparison.undecided(table, contrast).is_empty()
+    barely = comparison.undecided(table, Contrast(labels=["NOOP"], half_width=0.03))
+    assert barely["more_blocks"][0] >= 1
+    one_block = spread_table(0.1, 0.05, blocks=2).with_columns(pl.col("^ratio_.*$") * None)
+    assert comparison.undecided(one_block, Contrast(labels=["NOOP"], half_width=0.01)).is_empty()
+
+
 def table_of(documents: list[dict[str, Any]]) -> pl.DataFrame:
-    rows = [runs.row(f"raw/{fakeruns.place(run)}", record.made(run)) for run in documents]
+    rows = [runs.row(f"raw/{fakeruns.place(run)}", Run.made(run)) for run in documents]
     frame = pl.DataFrame([{c: row.get(c) for c in runs.SCHEMA} for row in rows], schema=runs.SCHEMA, orient="row")
     return frame.sort(runs.SORT, nulls_last=True)
 
@@ -177,6 +272,20 @@ def test_the_noise_floor_of_a_library_stands_in_all_its_rows() -> None:
         same = table.filter(pl.col("client_library") == floor["client_library"])
         assert set(same["aa_low"]) == {floor["ratio_low"]}
         assert set(same["aa_high"]) == {floor["ratio_high"]}
+
+
+def test_processor_time_is_the_twin_of_goodput() -> None:
+    """The fixture's processor time per byte is the same share of the reciprocal of goodput in every run."""
+    table = comparison.figure_table(campaign_table(blocks=6)).filter(pl.col("ratio").is_not_null())
+    assert len(table) > 3
+    for row in table.to_dicts():
+        for name in ("ratio", "ratio_low", "ratio_high", "aa_ratio", "aa_low", "aa_high"):
+            assert row[f"cpu_{name}"] == pytest.approx(row[name])
+    made = fakeruns.make_run()
+    (run,) = table_of([made]).to_dicts()
+    spent = made["metrics"]["client_cpu_s"] + made["metrics"]["server_cpu_s"]
+    assert run["gib_per_cpu_s"] == pytest.approx(made["metrics"]["bytes"] / 2**30 / spent)
+    assert comparison.figure_table(campaign_table(blocks=2), "server_cpu_s")["cpu_ratio"].is_null().all()
 
 
 def test_unsupported_and_excluded_cells_keep_their_row() -> None:

@@ -289,11 +289,13 @@ def test_the_command_and_the_report_say_what_came_of_it(raw: Path, capsys: pytes
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("1 capture dissected again")
     assert second.startswith(f"{origin}: connection 0: differs: client.bytes: stored 1, dissected ")
-    page = report.write(artifacts, raw).read_text(encoding="utf-8")
+    index = report.write(artifacts, raw)
+    page = index.with_name("provenance.html").read_text(encoding="utf-8")
     assert first in page
-    assert f'<a href="runs.html#{origin}">{origin}</a></td><td>0</td><td>differs</td>' in page
+    assert f'<a href="runs.html#run={origin}">{origin}</a></td><td>0</td><td>differs</td>' in page
     (artifacts / "tables" / dissect.FILE).unlink()
-    assert "dissected again" not in report.write(artifacts, raw).read_text(encoding="utf-8")
+    report.write(artifacts, raw)
+    assert all("dissected again" not in file.read_text(encoding="utf-8") for file in index.parent.glob("*.html"))
 
 
 def test_without_tshark_the_command_says_what_to_install(

@@ -184,6 +184,7 @@ def table(factor: str) -> pl.DataFrame:
                 cell(**{factor: name})
                 | {
                     "cell": f"{number}-{library}",
+                    "campaign": "c0ffee00",
                     "testbed": "local",
                     "host": "h0",
                     "cpu_model": "Example CPU",
@@ -202,6 +203,7 @@ def table(factor: str) -> pl.DataFrame:
                     "server_share_bytes": 48,
                     "signature_bytes": 64,
                     "certificate_bytes": 500,
+                    "implementation": "BoringSSL + liboqs 0.13.0 (AVX2)" if library == "quiche" else "OpenSSL 3.5.5",
                 }
             )
     return ttfb.with_published(pl.DataFrame(rows, infer_schema_length=None), factor, KNOWN)
@@ -212,7 +214,7 @@ def test_printed_tables_have_every_algorithm_and_the_papers_rows_in_its_order(fa
     shown = handshake_tables.handshake_table(table(factor), factor, {"tcp-tls": "TCP+TLS"})
     paper = published.kems() if factor == "group" else published.signatures()
     names = [row[1] for row in shown.rows]
-    assert len(names) == len(set(names)) == (28 if factor == "group" else 26)
+    assert len(names) == len(set(names)) == (34 if factor == "group" else 26)
     assert [name for name in names if name in set(paper["algorithm"])] == paper["algorithm"].to_list()
     assert all(len(row) == len(shown.headers) == sum(span for _, span in shown.bands) for row in shown.rows)
 
@@ -223,11 +225,50 @@ def test_printed_values_stand_beside_published_ones() -> None:
     assert row[:5] == ["3", "Kyber768", "yes", "4.23", "3.78"]
     assert row[5:7] == ["15.00 ± 0.50", "15.00 ± 0.50"]
     assert row[7:9] == ["4/3", "4/5"]
-    assert row[10:] == ["3/4", "32", "48"]
+    assert row[10:] == ["3/4", "32", "48", "own + liboqs 0.13.0 (AVX2); own"]
+    # the paper's HQC stands beside both
+    older = next(row for row in shown.rows if row[1] == "HQC-128 (AVX2)")
+    newer = next(row for row in shown.rows if row[1] == "HQC-128")
+    assert older[3:5] == newer[3:5] == ["5.57", "4.21"]
     # quiche is a library of the paper: what differs from its column is explained
     assert row[9].startswith("3/4 ")
     note = next(note for note in shown.notes if note.startswith(f"{row[9].split()[1]}: "))
     assert "Kyber768, 4/5 in the paper: client 2 Retry (2 B), 2 Initial (2 B)" in note
+
+
+def test_primitives_have_a_row_for_every_implementation() -> None:
+    timed = [
+        ("ngtcp2", "BoringSSL", 0.2),
+        ("quiche", "BoringSSL", 0.4),
+        ("quinn", "liboqs 0.13.0 (AVX2)", 14.8149),
+    ]
+    rows = [
+        {
+            "library": library,
+            "kind": "signature",
+            "name": "mldsa44",
+            "operation": "sign",
+            "ms": ms,
+            "implementation": by,
+        }
+        for library, by, ms in timed
+    ]
+    shown = handshake_tables.primitive_times(pl.DataFrame(rows), "c0ffee00", "signature", KNOWN, {"quiche": "Quiche"})
+    assert shown.rows == [
+        ["2", "ML-DSA-44", "BoringSSL", "Quiche, ngtcp2", "300", "-", "-"],
+        ["2", "ML-DSA-44", "liboqs 0.13.0 (AVX2)", "quinn", "14815", "-", "-"],
+    ]
+    assert len(shown.headers) == sum(span for _, span in shown.bands)
+    # two libraries call the one, and one the other
+    assert [shown.behind[row, 4] for row in range(2)] == [
+        "campaign=c0ffee00&arm=primitives",
+        "campaign=c0ffee00&arm=primitives&library=quinn",
+    ]
+
+
+def test_cells_tell_what_computes_the_algorithm_of_the_client() -> None:
+    cells = pl.DataFrame([cell(), cell(group="p-256")])
+    assert ttfb.computed_by(cells, PRIMITIVES, "group")["implementation"].to_list() == ["test", None]
 
 
 def test_rows_that_agree_with_the_paper_have_no_note() -> None:

@@ -16,6 +16,7 @@ import pytest
 from clone import ROOT
 from quicbed.builds import kit, making
 from quicbed.builds.kit import BuildError
+from quicbed.cli.commands import _parser
 from quicbed.cli.generate import generate
 from quicbed.config.model import Project
 
@@ -30,7 +31,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def ids(root: Path) -> dict[tuple[str, str], str]:
-    project = Project(root)
+    project = Project(root).without_folders()
     return {
         (name, flavour): making.build_id(project, name, flavour)
         for name, library in project.libraries.items()
@@ -127,7 +128,7 @@ def test_a_change_to_what_endpoints_share_rebuilds_those_that_use_it(copy: Path)
 
 
 def test_no_build_is_a_function_of_the_endpoint_of_another_library() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     users: dict[str, set[str]] = {}
     for name, library in project.libraries.items():
         for flavour in library.flavours:
@@ -170,7 +171,7 @@ def test_another_checksum_of_a_source_rebuilds_what_is_made_from_it(copy: Path) 
 
 
 def test_every_library_is_pinned_by_checksum() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     for name, library in project.libraries.items():
         packages = {p["name"]: p for p in making.sources_of(project, name)}
         assert set(library.crates) <= set(packages)
@@ -189,7 +190,7 @@ def test_a_recipe_that_does_not_exist_is_named_with_those_that_do(copy: Path) ->
 
 
 def test_stock_builds_have_no_patch_and_no_feature() -> None:
-    for library in Project(ROOT).libraries.values():
+    for library in Project(ROOT).without_folders().libraries.values():
         assert not library.flavours["stock"].patches
         assert not library.flavours["stock"].features
 
@@ -302,14 +303,14 @@ def test_what_the_environment_says_stays_away_until_the_last_build_is_done(monke
 
 
 def test_schemas_and_documentation_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    assert generate(ROOT, check=True) == 0, capsys.readouterr().err
+    assert generate(ROOT, _parser(), check=True) == 0, capsys.readouterr().err
 
 
 def test_a_drifted_document_is_shown_as_a_diff(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(ROOT / "docs", copy / "docs")
     file = copy / "config" / "libraries" / "quinn.yaml"
     file.write_text(file.read_text(encoding="utf-8").replace("title: quinn", "title: Quinn"), encoding="utf-8")
-    assert generate(copy, check=True) == 1
-    assert "+## Quinn" in capsys.readouterr().err
-    assert generate(copy, check=False) == 0
-    assert generate(copy, check=True) == 0
+    assert generate(copy, _parser(), check=True) == 1
+    assert "+# Quinn" in capsys.readouterr().err
+    assert generate(copy, _parser(), check=False) == 0
+    assert generate(copy, _parser(), check=True) == 0

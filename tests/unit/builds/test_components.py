@@ -52,8 +52,19 @@ def append(file: Path, text: str) -> None:
     file.write_text(file.read_text(encoding="utf-8") + text, encoding="utf-8")
 
 
-def test_the_configuration_knows_every_component() -> None:
-    assert set(get_args(model.Component)) == set(COMPONENTS)
+def test_the_configuration_knows_every_component_that_builds_share() -> None:
+    assert set(get_args(model.Component)) == {name for name, one in COMPONENTS.items() if one.compiles is None}
+
+
+def test_a_program_of_ours_is_a_function_of_its_crates_and_code(copy: Path) -> None:
+    before = ids(copy)
+    lock = copy / "workflow/sources/Cargo.lock"
+    (crate,) = (p for p in kit.closure(copy, ["quicbed-capture"]) if p["name"] == "parquet")
+    lock.write_text(lock.read_text(encoding="utf-8").replace(crate["checksum"], "0" * 64), encoding="utf-8")
+    assert changed(copy, before) == {"capture-reader"}
+    before = ids(copy)
+    append(copy / "workflow/capture/src/main.rs", "// changed\n")
+    assert changed(copy, before) == {"capture-reader"}
 
 
 def test_ids_do_not_depend_on_where_the_repository_is(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -70,6 +81,9 @@ def test_a_component_is_a_function_of_its_own_files(copy: Path) -> None:
     append(copy / "workflow/crypto/pq/pq.h", "/* changed */\n")
     assert changed(copy, before) == {"openssl-provider", "boringssl-pq"}
     before = ids(copy)
+    append(copy / "workflow/crypto/pq/older.c", "/* changed */\n")
+    assert changed(copy, before) == {"liboqs-0.9", "liboqs", "openssl-provider"}
+    before = ids(copy)
     append(copy / "workflow/crypto/patches/boringssl/zz-test.patch", "\n")
     assert changed(copy, before) == {"boringssl-pq"}
 
@@ -82,6 +96,12 @@ def test_a_component_is_a_function_of_its_source(copy: Path) -> None:
     lock.write_text(text.replace(package["checksum"], "0" * 64), encoding="utf-8")
     # the provider is linked with liboqs
     assert changed(copy, before) == {"liboqs", "openssl-provider"}
+    before = ids(copy)
+    lock = copy / kit.OLDER_LIBOQS / "Cargo.lock"
+    (package,) = (p for p in kit.closure(copy, ["oqs-sys"], kit.OLDER_LIBOQS) if p["name"] == "oqs-sys")
+    text = lock.read_text(encoding="utf-8")
+    lock.write_text(text.replace(package["checksum"], "0" * 64), encoding="utf-8")
+    assert changed(copy, before) == {"liboqs-0.9", "liboqs", "openssl-provider"}
 
 
 def test_a_component_is_a_function_of_its_options(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +124,51 @@ def test_a_component_is_a_function_of_its_recipe(copy: Path, monkeypatch: pytest
     before = ids(copy)
     monkeypatch.setitem(COMPONENTS, "liboqs", replace(COMPONENTS["liboqs"], build=build_in_another_way))
     assert changed(copy, before) == {"liboqs", "openssl-provider"}
+
+
+DISPATCH = """
+#if defined(OQS_ENABLE_KEM_thing_avx2)
+#if defined(OQS_DIST_BUILD)
+	if (OQS_CPU_has_extension(OQS_CPU_EXT_AVX2) && OQS_CPU_has_extension(OQS_CPU_EXT_BMI2)) {
+#endif
+"""
+BIKE = "".join(
+    f"_INLINE_ uint32_t is_{name}_enabled(void)\n{{\n#if X\n\treturn OQS_CPU_has_extension({extension});\n#endif\n}}\n"
+    for name, extension in (("avx2", "OQS_CPU_EXT_AVX2"), ("avx512", "OQS_CPU_EXT_AVX512"))
+)
+
+
+def write_liboqs(sources: Path, dispatch: str, bike: str = BIKE) -> Path:
+    for file, text in {"thing/kem_thing.c": dispatch, "bike/additional_r4/cpu_features.h": bike}.items():
+        (sources / "src/kem" / file).parent.mkdir(parents=True)
+        (sources / "src/kem" / file).write_text(text, encoding="utf-8")
+    return sources
+
+
+def test_conditions_of_liboqs_are_found(tmp_path: Path) -> None:
+    found = components.dispatch_header(write_liboqs(tmp_path, 2 * DISPATCH))
+    usable = "OQS_CPU_has_extension(OQS_CPU_EXT_AVX2) && OQS_CPU_has_extension(OQS_CPU_EXT_BMI2)"
+    assert found.startswith(
+        f'#if defined(OQS_ENABLE_KEM_thing_avx2)\nQUICBED_DISPATCH(OQS_KEM_alg_thing, "AVX2", {usable})\n#endif\n'
+    )
+    bike = [line for line in found.splitlines() if "OQS_KEM_alg_bike_l5" in line]
+    # the first that holds is told
+    assert bike == [
+        f'QUICBED_DISPATCH(OQS_KEM_alg_bike_l5, "{name}", OQS_CPU_has_extension(OQS_CPU_EXT_{extension}))'
+        for name, extension in (("AVX-512", "AVX512"), ("AVX2", "AVX2"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dispatch", "bike", "problem"),
+    [
+        (DISPATCH + DISPATCH.replace("BMI2", "BMI1"), BIKE, "OQS_ENABLE_KEM_thing_avx2.* has several conditions"),
+        (DISPATCH, BIKE.replace("avx512", "avx10"), "does not tell when BIKE takes AVX2 and AVX-512"),
+    ],
+)
+def test_conditions_that_are_not_understood_fail(tmp_path: Path, dispatch: str, bike: str, problem: str) -> None:
+    with pytest.raises(BuildError, match=problem):
+        components.dispatch_header(write_liboqs(tmp_path, dispatch, bike))
 
 
 def test_an_unknown_component_is_refused(copy: Path) -> None:

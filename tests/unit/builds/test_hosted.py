@@ -18,7 +18,7 @@ import pytest
 from clone import ROOT
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError
-from quicbed.config.model import ConfigError, Project, parse, read_yaml
+from quicbed.config.model import ConfigError, Project, parse_model, read_yaml
 from quicbed.config.model import Testbed as Settings
 from quicbed.measure import hosted
 from quicbed.plan import march
@@ -39,7 +39,7 @@ def on_hosts(**build: str) -> Project:
     }
     project = Project(ROOT)
     settings = {"kind": "ssh", "hosts": hosts, "build": {"where": "hosts", **build}}
-    project.testbeds = project.testbeds | {project.config.testbed: parse(Settings, settings, "own.yaml")}
+    project.testbeds = project.testbeds | {project.config.testbed: parse_model(Settings, settings, "own.yaml")}
     return project
 
 
@@ -80,7 +80,7 @@ def test_a_build_of_a_host_is_identified_by_its_address(monkeypatch: pytest.Monk
 
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"build\.where: `hosts` needs kind `ssh`"):
-        parse(Settings, {"kind": "local", "build": {"where": "hosts"}}, "own.yaml")
+        parse_model(Settings, {"kind": "local", "build": {"where": "hosts"}}, "own.yaml")
     with pytest.raises(BuildError, match="quinn: `stock\\+client`: testbed local has no host client"):
         making.build_id(Project(ROOT), "quinn", "stock+client")
     with pytest.raises(BuildError, match="aioquic cannot be built on a host: is Python"):
@@ -172,7 +172,7 @@ def test_hosts_are_not_told_how_testbeds_are_reached_and_reserved(tmp_path: Path
     files = builder(project, Host(), tmp_path / "log")._repository(tmp_path)
     (name,) = [name for name in files if name.startswith("config/testbeds/")]
     assert name == f"config/testbeds/{project.config.testbed}.yaml"
-    assert parse(Settings, read_yaml(files[name]), name) == parse(Settings, {"kind": "local"}, "plain")
+    assert parse_model(Settings, read_yaml(files[name]), name) == parse_model(Settings, {"kind": "local"}, "plain")
     assert "config/libraries/quinn.yaml" in files
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,12 @@ from typing import Any
 import pytest
 
 import fakeproject
-from clone import ROOT
-from fakeproject import EXPERIMENT, described
+from clone import EXTERNAL, ROOT
+from fakeproject import EXPERIMENT, described, outside
 from faketestbed import FakeTestbed
 from quicbed.builds import making
 from quicbed.builds.recipes import external
-from quicbed.config.model import External, Project
+from quicbed.config.model import Project
 from quicbed.measure import campaign as campaigns
 from quicbed.measure import sent_bytes
 from quicbed.measure.driver import Driver
@@ -38,6 +39,7 @@ def folder(tmp_path: Path) -> Path:
     (made / "lib").symlink_to(outside)
     (outside / "back").symlink_to(made)  # a circle
     (made / "VERSION").write_text("1\n", encoding="ascii")
+    shutil.copy(EXTERNAL / "misbehaving" / "quicbed.yaml", made)
     for name in ("setup-env.sh", "run-client.sh", "run-server.sh"):
         (made / name).write_text("#!/bin/sh\n", encoding="ascii")
     return made
@@ -116,16 +118,15 @@ def test_cells_of_a_folder_that_changes_meanwhile_have_failed_and_others_go_on(
     campaign.prove()
     measured: list[Any] = []
     once = campaign.measure_once
+    library = project.libraries["quiche"]
 
     def changing(cell: Any, block: int, order: int, number: int) -> dict[str, Any]:
         measured.append((block, cell.client.library))
         if block == 0:
-            library = project.libraries["quiche"]
-            outside = External(path="x")
-            project.libraries["quiche"] = library.model_copy(update={"external": None})
+            project.libraries["quiche"] = library
         run = once(cell, block, order, number)
         if block == 0:
-            project.libraries["quiche"] = library.model_copy(update={"external": outside})
+            project.libraries["quiche"] = outside(library)
         return run
 
     monkeypatch.setattr(campaign, "measure_once", changing)
@@ -143,21 +144,21 @@ def test_cells_of_a_folder_that_changes_meanwhile_have_failed_and_others_go_on(
 def test_a_script_may_go_on_after_the_interval_that_it_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, external_client: bool, length_ms: int, ok: bool
 ) -> None:
-    """3000 bytes were sent from 1 to 4 ms after the start of a client that ended after 9 ms."""
+    """300 kB were sent from 1 to 4 ms after the start of a client that ended after 9 ms."""
     project = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
     if external_client:
-        project.libraries["quiche"] = project.libraries["quiche"].model_copy(update={"external": External(path="x")})
+        project.libraries["quiche"] = outside(project.libraries["quiche"])
     testbed = FakeTestbed()
     now = SimpleNamespace(ms=0)
     monkeypatch.setattr(sent_bytes, "time", SimpleNamespace(monotonic_ns=lambda: now.ms * 1_000_000))
-    monkeypatch.setattr(testbed, "sent_by_server", lambda: 1000 * min(max(0, now.ms - 1), 3), raising=False)
+    monkeypatch.setattr(testbed, "sent_by_server", lambda: 100_000 * min(max(0, now.ms - 1), 3), raising=False)
     sent = sent_bytes.SentBytes(testbed)
     for now.ms in range(1, 10):
         sent.take()
     sent.end()
     begin, end = (9 - length_ms) * 1_000_000, 9_000_000
     times = {"t_client_hello": begin, "t_request_sent": begin, "t_last_byte": end}
-    connections: Any = [SimpleNamespace(bytes_received=3000, **times)]
+    connections: Any = [SimpleNamespace(bytes_received=300_000, **times)]
     campaign = campaigns.Campaign(Driver(project, testbed, testbed.facts()), "test")
     spec = campaign.spec(campaign.cells[0])
     link = LinkSettings(mode="throughput")

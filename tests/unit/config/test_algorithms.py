@@ -37,15 +37,10 @@ int main(void) {
 """
 
 
-def test_names_and_code_points_are_found() -> None:
+def test_names_are_found() -> None:
     # draft-ietf-tls-ecdhe-mlkem, section 4.1; RFC 8446, section 4.2.7
     hybrid = TABLE.group("x25519-mlkem768")
     assert (hybrid.code_point, hybrid.classical, hybrid.liboqs) == (0x11EC, "x25519", "ML-KEM-768")
-    assert TABLE.group_of_code_point(0x11EC) == hybrid
-    assert TABLE.group_of_code_point(23) == TABLE.group("p-256")
-    assert TABLE.group_of_code_point(0xFFFF) is None
-    assert TABLE.signatures_of_code_point(0x0807) == [TABLE.signature("ed25519")]
-    assert [s.name for s in TABLE.signatures_of_code_point(0x0804)] == ["rsa-1024", "rsa-2048", "rsa-4096"]
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
@@ -60,6 +55,13 @@ def test_only_one_hybrid_has_the_kem_first() -> None:
     assert TABLE.group("x25519-mlkem768").hybrid
     assert not TABLE.group("kyber512").hybrid
     assert not TABLE.group("x25519").hybrid
+
+
+def test_what_a_processor_lacks_is_told() -> None:
+    group = TABLE.group("hqc-128-avx2")
+    assert group.lacking(["avx2", "bmi1", "pclmulqdq", "aes"]) is None
+    assert group.lacking(["avx2", "aes"]) == "HQC-128 (AVX2) needs a processor with bmi1, pclmulqdq"
+    assert TABLE.group("hqc-128").lacking([]) is None
 
 
 @pytest.mark.parametrize(
@@ -90,13 +92,14 @@ def test_object_identifiers_are_encoded_as_in_certificates(name: str, der: str) 
         ("0x001e,3", "0x001e,4", r"line 3, column nist_level: `4` must be one of \(1, 2, 3, 5\)"),
         ("0x001e,3,no", "0x001e,3,maybe", r"line 3, column quantum_safe: `maybe` must be `yes` or `no`"),
         ("0x001e,3,no", "0x001e,3,yes", r"line 3, column liboqs: must be given for a quantum-safe algorithm"),
-        (",x448,,IANA", ",,,IANA", r"line 3, column classical: must be given for a classical algorithm"),
-        (",x448,,IANA", ",x448,1.2.3,IANA", r"line 3, column oid: `1\.2\.3` must be empty for a group"),
-        (",x448,,IANA", ",x448,", r"line 3: has 10 columns instead of 11"),
-        (",x448,,IANA", ",x448,,", r"line 3, column source: `` must not be empty"),
+        (",x448,,,IANA", ",,,,IANA", r"line 3, column classical: must be given for a classical algorithm"),
+        (",x448,,,IANA", ",x448,,1.2.3,IANA", r"line 3, column oid: `1\.2\.3` must be empty for a group"),
+        (",x448,,,IANA", ",x448,AVX2,,IANA", r"line 3, column processor: `AVX2` must be flags of /proc/cpuinfo"),
+        (",x448,,,IANA", ",x448,", r"line 3: has 10 columns instead of 12"),
+        (",x448,,,IANA", ",x448,,,", r"line 3, column source: `` must not be empty"),
         ("Kyber512,p-256,", "Kyber512,p-255,", r"line 16, column classical: `p-255` is no group of the table"),
         ("1.3.101.112", "ed25519", r"column oid: `ed25519` must be a dotted object identifier"),
-        ("Dilithium2,,1.3.", "Dilithium2,ed25519,1.3.", r"column classical: must be empty for a post-quantum"),
+        ("Dilithium2,,,1.3.", "Dilithium2,ed25519,,1.3.", r"column classical: must be empty for a post-quantum"),
         ("1.3.9999.3.19", "1.3.9999.3.16", r"column oid: `1\.3\.9999\.3\.16` is on line \d+ already"),
     ],
 )

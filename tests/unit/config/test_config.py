@@ -9,37 +9,30 @@ from typing import Any
 
 import pytest
 
-from clone import ROOT
+from clone import ROOT, copy_config
 from quicbed.analysis import published
-from quicbed.cli.generate import libraries_page
+from quicbed.cli.generate import library_page
 from quicbed.config.model import ConfigError, Project
 from quicbed.plan.built import Build
 from quicbed.plan.cells import builds_needed, campaign_of, cells_of, noenc_reason
 
-EXTERNAL = """
-title: external
-transport: quic
-tls_library: unknown
-licence: MIT
-recipe: external
-endpoint: external
-external: {path: ../endpoint}
-flavours: {stock: {estimate: {minutes: 1, disk_mb: 1}}}
-supports:
-  ciphers: [aes-128-gcm]
-  groups: [x25519]
-  congestion_controls: [cubic]
-  noop: false
-  header_protection_off: false
-  gso: null
-  gro: null
-notes: {noop: none, initial: standard, header_protection: always on, io: its own}
-"""
+EXTERNAL = "external: {path: endpoint}\n"
+SUPPORTS = {"ciphers": ["aes-128-gcm"], "groups": ["x25519"], "congestion_controls": ["cubic"]}
+
+
+def folder(root: Path, library: str = EXTERNAL, **more: Any) -> Project:
+    """The project with a library `external` whose folder states this; `supports` are on top of the least there is."""
+    (root / "endpoint").mkdir(exist_ok=True)
+    supports = SUPPORTS | more.pop("supports", {})
+    text = json.dumps({"statement": 1, "title": "external", "supports": supports, **more})
+    (root / "endpoint" / "quicbed.yaml").write_text(text, encoding="utf-8")
+    (root / "config" / "libraries" / "external.yaml").write_text(library, encoding="utf-8")
+    return Project(root)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "config", tmp_path / "config")
+    copy_config(tmp_path / "config")
     (tmp_path / "workflow" / "crypto").mkdir(parents=True)
     shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", tmp_path / "workflow" / "crypto")
     return tmp_path
@@ -129,7 +122,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
             "experiments/table3-signature.yaml",
             "flavour: pq",
             "flavour: qp",
-            ["variants: `RSA-1024`: flavour: `qp` is unknown", "known are jumbo, noop, pq, stock"],
+            ["variants: `RSA-1024`: flavour: `qp` is unknown", "known are jumbo, no-rollback, noop, pq, stock"],
         ),
         ("experiments/table2-kem.yaml", "kind: handshake", "kind: handshakes", ["workload.kind", "`handshakes`"]),
         ("experiments/table2-kem.yaml", "connections: 40,", "connections: 0,", ["scales.quick.connections", "`0`"]),
@@ -186,7 +179,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
             "libraries/quic-go.yaml",
             "pq: >-",
             "qp: >-",
-            ["quic-go.yaml: no_flavour: `qp` is unknown", "known are jumbo, noop"],
+            ["quic-go.yaml: no_flavour: `qp` is unknown", "known are jumbo, no-rollback"],
         ),
         ("libraries/quic-go.yaml", "pq: >-", "noop: >-", ["quic-go.yaml", "no_flavour: `noop` is one of `flavours`"]),
     ],
@@ -229,9 +222,9 @@ def test_a_section_is_overridden_key_by_key(root: Path) -> None:
 
 
 def test_noop_and_missing_header_protection_are_measured_on_the_noop_build_and_nothing_else_is() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     for name, experiment in project.experiments.items():
-        if experiment.workload.kind == "handshake":
+        if experiment.workload.kind != "bulk":
             continue
         for cell in cells_of(project, name, campaign_of(project, name, {})[0], {}):
             # NOENC, which has no header protection either, is a switch of the stock build
@@ -240,11 +233,13 @@ def test_noop_and_missing_header_protection_are_measured_on_the_noop_build_and_n
             expected = "noop" if altered or cell.label.endswith(" in the noop build") else "stock"
             if name == "mtu" and cell.client.library == "msquic":
                 expected = "jumbo"
+            if cell.label.endswith("no roll-back"):
+                expected = "no-rollback"
             assert (cell.client.flavour, cell.server.flavour) == (expected, expected)
 
 
 def test_every_cell_has_its_own_id_and_its_baseline_is_a_cell_of_the_same_libraries() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     for name in project.experiments:
         cells = {cell.id: cell for cell in cells_of(project, name, "c", {})}
         assert len(cells) == len(cells_of(project, name, "c", {}))
@@ -255,7 +250,7 @@ def test_every_cell_has_its_own_id_and_its_baseline_is_a_cell_of_the_same_librar
 
 
 def test_what_tcp_cannot_do_is_a_cell_of_its_own_with_the_reason() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     cells = {cell.slug: cell for cell in cells_of(project, "amplification", "c", {}) if cell.transport == "tcp"}
     plain, retry, large = (cells[f"tcp-tls-rsa-2048-{arm}0-ms"] for arm in ("", "retry-", "initial-1472-"))
     assert (plain.variant.retry, plain.variant.initial_size, plain.unsupported) == (None, None, None)
@@ -283,7 +278,7 @@ def test_a_stock_flavour_has_only_the_listed_algorithms(root: Path) -> None:
 
 
 def test_handshake_experiments_name_algorithms_as_the_table_does_and_cover_the_papers_tables() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     for name, kind, printed in (
         ("table2-kem", "group", published.kems()),
         ("table3-signature", "signature", published.signatures()),
@@ -298,11 +293,11 @@ def test_handshake_experiments_name_algorithms_as_the_table_does_and_cover_the_p
 
 
 def test_the_parts_of_every_hybrid_are_measured_beside_it() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     groups = [project.algorithms.group(v.group) for v in project.experiments["hybrid-cost"].variants]
     measured = {group.name for group in groups}
     hybrids = [group for group in groups if group.hybrid]
-    assert len(hybrids) == 12
+    assert len(hybrids) == 15
     by_liboqs = {group.liboqs: group.name for group in groups if group.liboqs and not group.classical}
     for hybrid in hybrids:
         assert {hybrid.classical, by_liboqs[hybrid.liboqs]} <= measured
@@ -310,8 +305,7 @@ def test_the_parts_of_every_hybrid_are_measured_beside_it() -> None:
 
 def test_unpatched_builds_of_every_library_are_asked_for_the_algorithms_they_say_they_have(root: Path) -> None:
     """External endpoints, which have no other flavour, and libraries without flavour pq."""
-    (root / "config" / "libraries" / "external.yaml").write_text(EXTERNAL, encoding="utf-8")
-    project = Project(root)
+    project = folder(root)
     cells = [cell for cell in cells_of(project, "native-handshake", "c", {}) if cell.arm == "main"]
     assert {cell.client.library for cell in cells} == set(project.libraries) >= {"external", "quic-go", "s2n-quic"}
     variants = {variant.label: variant for variant in project.experiments["native-handshake"].variants}
@@ -332,27 +326,112 @@ def test_unpatched_builds_of_every_library_are_asked_for_the_algorithms_they_say
     assert native == {variant.group for variant in variants.values()} - {"x25519"}
 
 
-def test_external_endpoints_are_not_measured_for_what_they_are_not_told(root: Path) -> None:
-    (root / "config" / "libraries" / "external.yaml").write_text(EXTERNAL, encoding="utf-8")
-    project = Project(root)
-    buffers = "external: an external endpoint is not told the size of its buffers"
-    segments = "external: an external endpoint is not told whether to use UDP GSO and GRO"
-    for name, reason in (("udp-buffer", buffers), ("pairwise", buffers), ("offloads", segments)):
-        cells = cells_of(project, name, "c", {})
-        theirs = [cell for cell in cells if cell.client.external or cell.server.external]
-        assert {cell.unsupported for cell in theirs} == {reason}
-        assert {library for cell in theirs for library in (cell.client.library, cell.server.library)} >= {"external"}
-        ours = {cell.unsupported for cell in cells if cell not in theirs}
-        assert None in ours
-        assert reason not in ours
-    (aes, *_) = [cell for cell in cells_of(project, "aead-goodput", "c", {}) if cell.client.library == "external"]
-    assert (aes.unsupported, aes.client.as_dict()["external"]) == (None, True)
+def of_external(project: Project, experiment: str) -> dict[str, str | None]:
+    """Why each cell of an experiment with the external library alone is unsupported, by label."""
+    cells = cells_of(project, experiment, "c", {})
+    return {cell.label: cell.unsupported for cell in cells if cell.libraries == ("external", "external")}
+
+
+def test_external_endpoints_are_not_measured_for_what_their_folders_do_not_state(root: Path) -> None:
+    project = folder(root)
+    said = "external: its quicbed.yaml does not say "
+    assert set(of_external(project, "udp-buffer").values()) == {f"{said}that it sets the size of its buffers"}
+    assert set(of_external(project, "offloads").values()) == {f"{said}whether it uses UDP GSO"}
+    assert set(of_external(project, "header-protection").values()) == {"external has no flavour noop", None}
+    assert of_external(project, "table2-kem") == {}
+    mtus = of_external(project, "mtu")
+    assert "external sends datagrams of at most 1472 bytes, which an MTU of 1500 holds" in mtus.values()
+    assert None in mtus.values()
+    cells = [cell for cell in cells_of(project, "aead-goodput", "c", {}) if cell.client.library == "external"]
+    aes = next(cell for cell in cells if cell.label == "AES-128-GCM")
+    assert (aes.unsupported, aes.client.as_dict()["external"], "times" in aes.client.as_dict()) == (None, True, False)
     assert project.libraries["external"].shown_as == "external (external)"
     assert project.libraries["quiche"].shown_as == "quiche"
 
 
+def test_external_endpoints_are_measured_for_what_their_folders_state(root: Path) -> None:
+    table2 = {variant.group for variant in Project(root).experiments["table2-kem"].variants}
+    supports = {
+        "ciphers": ["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"],
+        "noop": True,
+        "header_protection_off": True,
+        "receive_buffer": True,
+        "gso": [True, False],
+        "gro": [True, False],
+        "udp_payload_max": 8972,
+        "aes_hardware_off": True,
+    }
+    flavours = {"stock": {}, "noop": {}, "pq": {"groups": sorted(table2 - {"bike-l1"})}}
+    project = folder(root, supports=supports, flavours=flavours, times=True)
+    for name in ("udp-buffer", "offloads", "header-protection", "mtu", "aes-ni"):
+        assert set(of_external(project, name).values()) == {None}, name
+    table = of_external(project, "table2-kem")
+    assert {reason for reason in table.values() if reason} == {"external: its quicbed.yaml does not list bike-l1"}
+    assert len(table) == len(project.experiments["table2-kem"].variants)
+    assert ("external", "noop") in builds_needed(project, ["aead-goodput"])
+    (aes, *_) = (c for c in cells_of(project, "aead-goodput", "c", {}) if c.client.library == "external")
+    assert aes.client.as_dict()["times"] is True
+
+
+def test_what_a_folder_always_does_is_not_varied(root: Path) -> None:
+    project = folder(root, supports={"gso": [True], "gro": [True, False]})
+    found = of_external(project, "offloads")
+    assert found["off"] == "external: its quicbed.yaml says that it always uses UDP GSO"
+    assert {reason for label, reason in found.items() if label != "off"} == {None}
+
+
+@pytest.mark.parametrize(
+    ("stated", "problem"),
+    [
+        (None, "has no quicbed.yaml; state there what it can do"),
+        ({"supports": {"groups": ["x25518"]}}, "quicbed.yaml: supports.groups: `x25518` is unknown; did you mean"),
+        ({"supports": {"noop": True}}, "flavours: `noop` is missing"),
+        ({"supports": {"nop": True}}, "supports.nop: unknown key; did you mean `noop`?"),
+        ({"statement": 2}, "statement: Input should be 1"),
+        ({"times": True, "requests": 3}, "times: are those of one connection"),
+    ],
+)
+def test_a_folder_whose_statement_cannot_be_used_is_left_out_with_the_reason(
+    stated: dict[str, Any] | None, problem: str, root: Path
+) -> None:
+    folder(root, **(stated or {}))
+    if stated is None:
+        (root / "endpoint" / "quicbed.yaml").unlink()
+    project = Project(root)
+    reasons = set(of_external(project, "aead-goodput").values())
+    assert len(reasons) == 1
+    assert problem in str(reasons)
+    assert str(reasons.pop()).startswith("external: config/libraries/external.yaml: external.path: ")
+    # so that building it says why
+    assert builds_needed(project.restricted(["aead-goodput"], ["external"]), ["aead-goodput"]) == [
+        ("external", "stock")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("title: x\nexternal: {path: endpoint}\n", "title"),
+        ("external: {path: endpoint, requests: 3}\n", "external.requests"),
+        ("recipe: external\n", "recipe"),
+    ],
+)
+def test_the_old_form_of_an_external_endpoint_is_an_error_that_says_where_it_belongs(
+    text: str, key: str, root: Path
+) -> None:
+    with pytest.raises(ConfigError, match=rf"external\.yaml: {key}: .* is said in quicbed\.yaml in its folder"):
+        folder(root, text)
+
+
+def test_an_optional_library_takes_part_where_the_configuration_names_it(root: Path) -> None:
+    optional = EXTERNAL + "optional: true\n"
+    assert of_external(folder(root, optional), "aead-goodput") == {}
+    asked = {"libraries": ["external"], "experiments": ["aead-goodput"]}
+    assert of_external(Project(root, asked), "aead-goodput")
+
+
 def test_a_variant_s_connections_are_those_of_its_scale() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     cells = {cell.slug: cell for cell in cells_of(project, "table3-signature", "c", {})}
     assert cells["openssl-rsa-2048"].connections == 40
     assert cells["openssl-sphincs-sha2-128s"].connections == 4
@@ -362,7 +441,7 @@ def test_a_variant_s_connections_are_those_of_its_scale() -> None:
 
 
 def test_a_new_build_makes_new_cells() -> None:
-    project = Project(ROOT)
+    project = Project(ROOT).without_folders()
     keys = builds_needed(project, ["aead-goodput"])
     before = {key: Build(build=f"{key}-1", library=key[0], flavour=key[1], version="1") for key in keys}
     after = before | {("quiche", "noop"): Build(build="other", library="quiche", flavour="noop", version="1")}
@@ -383,9 +462,9 @@ def test_a_variant_that_a_library_cannot_do_stays_in_the_plan_with_its_reason(ro
 def test_a_flavour_that_a_library_has_not_has_the_same_reason_in_tables_and_documentation(root: Path) -> None:
     edit(root, "experiments/table2-kem.yaml", "libraries: [", "libraries: [quic-go, s2n-quic, ")
     cells = cells_of(Project(root), "table2-kem", "c", {})
-    project = Project(ROOT)
-    page = libraries_page(project)
-    lines = [line for line in page.splitlines() if line.startswith("- **Unsupported**: flavour")]
+    project = Project(ROOT).without_folders()
+    lines = [line for name in project.libraries for line in library_page(project, name).splitlines()]
+    lines = [line for line in lines if line.startswith("| flavour `")]
     # what one library alone needs has no reason in the others
     flavours = {
         name for library in project.libraries.values() for name, one in library.flavours.items() if not one.jumbo
@@ -394,19 +473,18 @@ def test_a_flavour_that_a_library_has_not_has_the_same_reason_in_tables_and_docu
     for name, library in project.libraries.items():
         assert set(library.no_flavour) == flavours - set(library.flavours), f"{name}: every one with its reason"
         missing |= {(name, flavour): reason for flavour, reason in library.no_flavour.items()}
-    assert lines == [f"- **Unsupported**: flavour `{flavour}`: {why}." for (_, flavour), why in missing.items()]
+    assert lines == [f"| flavour `{flavour}` | {why} |" for (_, flavour), why in missing.items()]
     for name in ("quic-go", "s2n-quic"):
         reasons = {cell.unsupported for cell in cells if cell.client.library == name}
         assert reasons == {f"{name}: {missing[name, 'pq']}"}
 
 
 def test_a_library_without_noenc_has_the_same_reason_in_tables_and_documentation() -> None:
-    project = Project(ROOT)
-    page = libraries_page(project)
+    project = Project(ROOT).without_folders()
     cells = {cell.client.library: cell for cell in cells_of(project, "aead-goodput", "c", {}) if cell.label == "NOENC"}
     for name, library in project.libraries.items():
-        section = page.partition(f'<a id="{name}"></a>')[2].partition('<a id="')[0]
-        line = f"- **Unsupported**: NOENC, 1-RTT packets without packet protection: {noenc_reason(library)}."
+        line = f"| NOENC, 1-RTT packets without packet protection | {noenc_reason(library)} |"
+        section = library_page(project, name)
         assert (line in section) == (not library.supports.noenc) == (cells[name].unsupported is not None)
         if reason := cells[name].unsupported:
             assert reason == f"{library.title} cannot leave out packet protection: {noenc_reason(library)}"
@@ -468,7 +546,7 @@ def libraries_of(root: Path, text: str) -> list[tuple[str, str]]:
 
 
 def test_every_library_has_an_example_to_compare_with_or_the_reason_why_not() -> None:
-    libraries = Project(ROOT).libraries.values()
+    libraries = Project(ROOT).without_folders().libraries.values()
     assert all((library.example is None) != (library.no_example is None) for library in libraries)
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import polars as pl
 import pytest
 
 import fakeproject
-from clone import ROOT
+from clone import ROOT, copy_config
 from fakeproject import behave, run, runs
 from faketestbed import FakeHost, FakeTestbed
-from quicbed.config.model import ConfigError, Library, Project, Variant
-from quicbed.measure import agenda
+from quicbed.builds import components
+from quicbed.config.model import ConfigError, Library, Link, Project, Variant
+from quicbed.measure import agenda, captures
 from quicbed.measure.attempt import MeasureError
 from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
+from quicbed.store import details
+from quicbed.testbed import Capture
+from quicbed.testbed.shaping import qdisc_problem
 from quicbed.wire import proof
 
 EXPERIMENT = """
@@ -43,12 +51,20 @@ class Proven:
 
 
 def made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str, *, mode: str = "wire", blocks: int = 1
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    second: str,
+    *,
+    mode: str = "wire",
+    blocks: int = 1,
+    library: str = "quiche",
 ) -> Project:
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
     text = EXPERIMENT.replace("FIRST", first).replace("SECOND", second)
     text = text.replace("mode: wire", f"mode: {mode}").replace("blocks: 1", f"blocks: {blocks}")
+    text = text.replace("[quiche]", f"[{library}]")
     return fakeproject.make(tmp_path, text, monkeypatch)
 
 
@@ -215,6 +231,25 @@ def test_an_end_that_cannot_tell_is_unproven_with_and_refused_without_aes_instru
         ("tcp-tls", {"receive_buffer": 212992}, "the kernel sizes the buffers of TCP"),
         ("quiche", {"aead": "noenc", "header_protection": False}, "cannot leave out packet protection"),
         ("msquic", {"aead": "noenc", "header_protection": False}, None),
+        ("quiche", {"pacing": "own"}, None),
+        ("quiche", {"pacing": "txtime"}, "quiche computes release times with bbr only"),
+        ("quiche", {"pacing": "txtime", "congestion_control": "bbr", "gso": "paced"}, None),
+        ("quiche", {"gso": "paced"}, "quiche computes release times with bbr only"),
+        ("ngtcp2", {"pacing": "library"}, None),
+        ("ngtcp2", {"pacing": "txtime"}, "no release times of single packets"),
+        ("ngtcp2", {"gso": "paced"}, "no release times of single packets"),
+        ("quinn", {"pacing": "off"}, "its pacer has no switch"),
+        ("quinn", {"gso": "paced"}, "sends in one batch what its pacer lets go at once"),
+        ("openssl", {"pacing": "library"}, "has no pacer"),
+        ("openssl", {"pacing": "own"}, None),
+        ("quic-go", {"congestion_control": "cubic"}, "has no congestion control cubic"),
+        ("tcp-tls", {"pacing": "off"}, "the kernel paces TCP"),
+        ("tcp-tls", {"tls_version": "TLSv1.2"}, None),
+        ("quinn", {"tls_version": "TLSv1.2"}, "QUIC has no TLS before 1.3 (RFC 9001, 4.2)"),
+        ("aioquic", {"bytes": 67108864}, None),
+        ("aioquic", {"bytes": 67108865}, "is asked for at most 67108864 bytes"),
+        ("tcp-tls", {"gso": "off"}, "the kernel segments what TCP sends"),
+        ("quinn", {"flavour": "no-rollback"}, "quiche's"),
     ],
 )
 def test_what_a_library_cannot_do_has_a_reason(library: str, factors: dict[str, object], reason: str | None) -> None:
@@ -265,12 +300,16 @@ def test_every_client_meets_every_server_with_both_sizes_of_buffers() -> None:
     [
         ("mtu: 9000}", "mtu: 9001}", "mtu"),
         ("capture: 1\n", "", "capture_bytes: needs capture and workload.kind `bulk`"),
-        ("kind: bulk", "kind: handshake", "mtu, receive_buffer, loss_percent and offloads need workload.kind `bulk`"),
+        (
+            "kind: bulk",
+            "kind: handshake",
+            "mtu, receive_buffer, loss_percent, offloads and rate_mbit need workload.kind `bulk`",
+        ),
         ("aead: noop, header_protection: false, mtu: 9000", "aead: noenc, mtu: 9000", "noenc leaves out header"),
     ],
 )
 def test_a_variant_that_cannot_be_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
-    shutil.copytree(ROOT / "config", tmp_path / "config")
+    copy_config(tmp_path / "config")
     (tmp_path / "workflow" / "crypto").mkdir(parents=True)
     shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", tmp_path / "workflow" / "crypto")
     file = tmp_path / "config" / "experiments" / "mtu.yaml"
@@ -279,3 +318,324 @@ def test_a_variant_that_cannot_be_is_named(tmp_path: Path, old: str, new: str, m
     file.write_text(text.replace(old, new), encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         Project(tmp_path)
+
+
+def sized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str, scale: str) -> Project:
+    """Two variants with a size of their own, and what the scale says besides."""
+    project = made(tmp_path, monkeypatch, first, second)
+    file = tmp_path / "config" / "experiments" / "test.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("bytes: 1000,", f"bytes: 1000, {scale}"), encoding="utf-8")
+    return Project(project.root)
+
+
+def test_small_downloads_are_repeated_within_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = sized(tmp_path, monkeypatch, "bytes: 300", "bytes: 10", "connections: 5,")
+    testbed = FakeTestbed()
+    run(project, testbed)
+    done = {entry["cell"]["label"]: entry for entry in runs(project)}
+    told = {label: (entry["workload"]["bytes"], entry["workload"]["connections"]) for label, entry in done.items()}
+    # 4 x 300 are the first to reach 1000; 100 x 10 would, and 5 are the most
+    assert told == {"one": (300, 4), "two": (10, 5)}
+    for entry, size in ((done["one"], 1200), (done["two"], 50)):
+        metrics, count = entry["metrics"], entry["workload"]["connections"]
+        assert metrics["bytes"] == size
+        # of every connection the fake endpoints report 2 ms
+        assert metrics["client_cpu_s"] == pytest.approx(0.002 * count)
+        assert metrics["server_cpu_s_per_gib"] == pytest.approx(0.002 * count / (size / 2**30))
+        assert metrics["client_packets_sent"] == 10 * count
+        # 9 of the 10 steps of a connection, of which the request comes after 2
+        assert metrics["goodput_mbps"] / metrics["throughput_mbps"] == pytest.approx(9 / 7, rel=1e-3)
+        # there is a pause between two connections, which only the time of the whole run has in it
+        assert size * 8e-6 / metrics["wall_s"] < metrics["throughput_mbps"]
+    assert len(runs(project, "proofs/*")) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [("short", "ok is true, but content_ok is not"), ("failed-connection", "bad_certificate")],
+)
+def test_one_bad_download_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: str, reason: str
+) -> None:
+    project = sized(tmp_path, monkeypatch, "bytes: 10", "bytes: 20", "connections: 3,")
+    # the proof is one transfer
+    behave(project, "quiche", "stock", client=["ok", behaviour])
+    with pytest.raises(MeasureError, match=reason):
+        run(project)
+
+
+def test_a_lost_connection_of_several_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = sized(tmp_path, monkeypatch, "bytes: 10", "bytes: 20", "connections: 3,")
+    behave(project, "quiche", "stock", server=["ok", "lost-connection"])
+    with pytest.raises(MeasureError, match="the server reported 2 of 3 connections"):
+        run(project)
+
+
+def test_what_a_scale_leaves_out_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = sized(tmp_path, monkeypatch, "bytes: 10", "bytes: 2000", "most_bytes: 1999,")
+    run(project)
+    assert [entry["cell"]["label"] for entry in runs(project)] == ["one"]
+    (excluded,) = runs(project, "test/*/excluded")
+    assert excluded["status"] == "unsupported"
+    assert excluded["reason"] == "left out: scale tiny has no downloads of more than 1999 bytes"
+
+
+@pytest.mark.parametrize(
+    ("first", "scale", "message"),
+    [
+        ("bytes: 10", "connections: 2,", "connections need workload.kind `handshake`, or `bytes` in every variant"),
+        ("rtt_ms: 0", "most_bytes: 5,", "most_bytes is about the `bytes` of variants"),
+        ("bytes: 10", "least_s: 1,", "least_s says how much is downloaded"),
+        ("tls_version: TLSv1.2, group: mlkem768", "", "tls_version TLSv1.2 is for aead standard"),
+        ("tls_version: TLSv1.2, signature: ed25519", "", "tls_version TLSv1.2 is for aead standard"),
+        ('tls_version: "1.2"', "", "Input should be 'TLSv1.2' or 'TLSv1.3'"),
+    ],
+)
+def test_sizes_and_versions_that_do_not_go_together_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, scale: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        sized(tmp_path, monkeypatch, first, "group: x25519", scale)
+
+
+def test_the_version_of_tls_is_told_proven_and_must_be_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: list[Any] = []
+
+    def checked(_seen: object, claim: object) -> list[str]:
+        claims.append(claim)
+        return []
+
+    project = made(tmp_path, monkeypatch, "tls_version: TLSv1.3", "tls_version: TLSv1.2", library="tcp-tls")
+    monkeypatch.setattr(proof, "check", checked)
+    testbed = FakeTestbed()
+    run(project, testbed)
+    assert {value(argv, "--tls-version") for argv in spawned(testbed) if "--tls-version" in argv} == {"TLSv1.2"}
+    seen = {
+        entry["cell"]["label"]: [
+            (entry["evidence"][role]["tls_version"], entry["evidence"][role]["cipher"]) for role in ("client", "server")
+        ]
+        for entry in runs(project)
+    }
+    old = ("TLSv1.2", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")
+    assert seen == {"one": [("TLSv1.3", "TLS_AES_128_GCM_SHA256")] * 2, "two": [old] * 2}
+    # the group of TLS 1.2 is not in its ServerHello
+    assert {(one.cipher_suite, one.group) for one in claims} == {(0x1301, 0x1D), (0xC02F, None)}
+    shutil.rmtree(tmp_path / "raw")
+    behave(project, "tcp-tls", "stock", server=["wrong-version"])
+    with pytest.raises(MeasureError, match=r"the server reports tls_version TLSv1\.3, the cell says TLSv1\.2"):
+        run(project)
+
+
+def test_cloud_storage_is_planned_at_every_scale() -> None:
+    for scale, most in (("tiny", 20_000_000), ("quick", 200_000_000), ("paper", 2_000_000_000)):
+        cells = cells_of(Project(ROOT, {"scale": scale}), "cloud-storage", "", {})
+        able = {cell.slug: cell for cell in cells if cell.unsupported is None}
+        assert max(cell.bytes or 0 for cell in able.values()) == most
+        left = {cell.bytes for cell in cells if (cell.unsupported or "").startswith("left out: ")}
+        assert left == {size for size in (200_000_000, 2_000_000_000) if size > most}
+        tcp = {cell.variant.tls_version for cell in able.values() if cell.transport == "tcp"}
+        quic = {cell.variant.tls_version for cell in able.values() if cell.transport == "quic"}
+        assert (tcp, quic) == ({None, "TLSv1.2"}, {None})
+        assert {cell.connections for cell in able.values() if cell.bytes == most} == {1}
+
+
+def test_endpoints_are_told_how_to_pace_and_a_proof_does_not_depend_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(
+        tmp_path, monkeypatch, "pacing: own", "pacing: txtime, congestion_control: bbr, gso: paced, qdisc: fq"
+    )
+    testbed = FakeTestbed()
+    run(project, testbed)
+    told = {
+        tuple(value(argv, f"--{name}") for name in ("pacing", "gso", "congestion-control"))
+        for argv in spawned(testbed)
+        if "--pacing" in argv
+    }
+    # quiche's own programs hand release times to the kernel, and it computes none with CUBIC
+    assert told == {("off", "on", "cubic"), ("txtime", "paced", "bbr")}
+    assert {settings.qdisc for settings in testbed.applied} == {None, "fq"}
+    assert len(runs(project, "proofs/*")) == 1
+    (paced,) = [entry for entry in runs(project) if entry["cell"]["label"] == "two"]
+    varied = {name: paced["variant"][name] for name in ("pacing", "gso", "congestion_control", "qdisc")}
+    assert varied == {"pacing": "txtime", "gso": "paced", "congestion_control": "bbr", "qdisc": "fq"}
+    assert paced["host"]["options"]["server"]["pacing"] == "txtime"
+
+
+def test_an_end_that_paces_otherwise_than_the_cell_says_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(tmp_path, monkeypatch, "congestion_control: bbr", "pacing: library, congestion_control: bbr")
+    behave(project, "quiche", "stock", server=["unpaced"])
+    with pytest.raises(MeasureError, match="the server reports pacing off, the cell says library"):
+        run(project)
+
+
+class LosingTestbed(FakeTestbed):
+    """Whose captures of traced runs lack packets."""
+
+    def __init__(self, lost: int) -> None:
+        super().__init__()
+        self._lost = lost
+
+    def capture(self, path: Path, *, snaplen: int = 128, **options: Any) -> AbstractContextManager[Capture]:
+        self.lost = self._lost if snaplen == captures.CAPTURED_BYTES else 0
+        return super().capture(path, snaplen=snaplen, **options)
+
+
+SUMMARY = {
+    "format": "pcap",
+    "packing": None,
+    "interfaces": 1,
+    "frames": 4,
+    "connections": 1,
+    "other_frames": 0,
+    "short_frames": 0,
+    "first_short": None,
+    "backward_frames": 0,
+    "first_backward": None,
+    "unstamped_frames": 0,
+    "unknown_connection": 0,
+    "dropped_frames": None,
+    "truncated": None,
+}
+
+
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *said: dict[str, object]) -> Project:
+    """Whose runs are traced, and whose reader of traces finds two packets 0.05 ms apart, a third 1 ms later, and one of
+    the client; *said* are its summaries, the last one repeating.
+    """
+    project = made(tmp_path, monkeypatch, "rtt_ms: 1", "rtt_ms: 2")
+    file = tmp_path / "config" / "experiments" / "test.yaml"
+    file.write_text(file.read_text(encoding="utf-8").replace("aa: false", "aa: false\ntrace: true"), encoding="utf-8")
+    monkeypatch.setattr(components, "directory", lambda of, name: of.build / "work" / name)
+    monkeypatch.setattr(components, "is_built", lambda *_: True)
+    directory = components.directory(project, "capture-reader") / "bin"
+    directory.mkdir(parents=True)
+    columns = {"time_ns": [0, 50_000, 60_000, 1_050_000], "frame_bytes": [1294] * 4, "packet_number": [None] * 4}
+    sides = ["to_client", "to_client", "to_server", "to_client"]
+    pl.DataFrame({"connection": [0] * 4, "direction": sides, **columns}).write_parquet(directory / "table")
+    (directory / "said").write_text(json.dumps([SUMMARY | one for one in said or ({},)]), encoding="utf-8")
+    program = (
+        "import json, pathlib, shutil, sys\n"
+        "here = pathlib.Path(sys.argv[0]).parent\n"
+        "summaries = json.loads((here / 'said').read_text())\n"
+        "print(json.dumps(summaries[0]))\n"
+        "(here / 'said').write_text(json.dumps(summaries[1:] or summaries))\n"
+        "shutil.copy(here / 'table', sys.argv[2])\n"
+    )
+    (directory / "capture-reader").write_text(f"{fakeproject.INTERPRETER}{program}", encoding="utf-8")
+    (directory / "capture-reader").chmod(0o755)
+    return Project(project.root)
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_traced_run_keeps_its_headers_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int) -> None:
+    project = traced(tmp_path, monkeypatch)
+    testbed = LosingTestbed(lost)
+    run(project, testbed)
+    directories = [path.parent for path in tmp_path.glob("raw/local/test/*/b*/*/run.json")]
+    for directory in directories:
+        assert {path.name for path in directory.iterdir()} >= {"trace.pcap.gz", "run.json"}
+        assert (directory / "pacing.json").exists() == (lost == 0)
+        assert not (directory / "capture.pcap").exists()
+    assert len(directories) == (2 if lost == 0 else 2 * (1 + project.config.gate.retries))
+    assert captures.CAPTURED_BYTES in testbed.snaplens
+    told = {reason for entry in runs(project) for reason in entry["contamination"] if "capture" in reason}
+    assert told == (set() if lost == 0 else {"the capture lost 3 packets"})
+
+
+def test_a_traced_run_tells_gaps_and_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = traced(tmp_path, monkeypatch)
+    run(project)
+    expected = {
+        "traced_packets": 3,
+        "packets_in_trains_to_5": 1.0,
+        "gap_ms": 0.525,
+        "gap_ms_p25": 0.2875,
+        "gap_ms_p75": 0.7625,
+    }
+    for entry in runs(project):
+        assert {name: entry["metrics"][name] for name in expected} == pytest.approx(expected)
+    found = details.read(project.raw / "local")
+    assert not found.problems
+    assert found.pacing["origin"].n_unique() == 2
+    (first, _) = found.pacing.partition_by("origin")
+    # the next larger of 100 values a decade
+    gaps = [("gap_ns", round(10**4.7), 1), ("gap_ns", 10**6, 1)]
+    assert first.select("quantity", "value", "count").rows() == [
+        *gaps,
+        ("train_packets", 1, 1),
+        ("train_packets", 2, 2),
+    ]
+
+
+def test_a_broken_trace_costs_only_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the first one is of the warm-up
+    project = traced(tmp_path, monkeypatch, {}, {"short_frames": 1, "first_short": 2}, {})
+    run(project)
+    measured = runs(project)
+    (broken,) = [entry for entry in measured if entry["contamination"]]
+    (reason,) = broken["contamination"]
+    assert reason.startswith("trace: capture.pcap: 1 frames, the first is frame 2, were captured too short")
+    assert "traced_packets" not in broken["metrics"]
+    assert len(measured) == 3
+    assert [entry["cell"]["id"] for entry in measured].count(broken["cell"]["id"]) == 2
+    assert details.read(project.raw / "local").pacing["origin"].n_unique() == 2
+
+
+def test_a_reader_of_traces_that_is_not_built_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = traced(tmp_path, monkeypatch)
+    monkeypatch.setattr(components, "is_built", lambda *_: False)
+    with pytest.raises(MeasureError, match="is not built; run `quicbed component capture-reader`"):
+        run(project)
+    assert not runs(project)
+
+
+def test_what_a_link_leaves_out_is_not_part_of_its_campaign() -> None:
+    assert Link(mode="wire").model_dump() == {"mode": "wire", "mtu": 1500, "rate_mbit": None}
+    whole = {"mode": "wire", "mtu": 1500, "rate_mbit": 40, "queue_ms": 80, "bottleneck": "client"}
+    assert Link.model_validate(whole).model_dump() == whole
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("queue_ms: 80", "need `rate_mbit`"),
+        ("bottleneck: client", "need `rate_mbit`"),
+    ],
+)
+def test_a_link_without_a_limit_has_no_bottleneck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        made(tmp_path, monkeypatch, "rtt_ms: 1", "rtt_ms: 2", mode=f"wire, {wrong}")
+
+
+def test_a_discipline_that_is_not_to_be_had_has_a_reason() -> None:
+    assert qdisc_problem(None, "kernel has no fq") is None
+    assert qdisc_problem("fq", "") is None
+    assert qdisc_problem("fq", "kernel has no fq") == "no queueing discipline fq: kernel has no fq"
+    assert "set link.bottleneck" in str(qdisc_problem("fq", "", at_client=False))
+    assert "ETF drops every frame" in str(qdisc_problem("etf-launchtime", ""))
+
+
+@pytest.mark.parametrize("scale", ["quick", "paper"])
+def test_the_experiments_of_quic_steps_are_planned_as_published(scale: str) -> None:
+    project = Project(ROOT, {"scale": scale})
+    names = ("baseline", "congestion-control", "fq", "gso", "etf")
+    for name in (f"pacing-{one}" for one in names):
+        experiment = project.experiments[name]
+        link = experiment.link
+        assert (link.rate_mbit, {one.rtt_ms for one in experiment.variants}, experiment.trace) == (40, {40}, True)
+        # two bandwidth-delay products
+        assert link.queue_ms == 2 * 40
+        if scale == "paper":
+            assert (project.scale(name).bytes, project.scale(name).blocks) == (100 << 20, 20)
+        able = [cell.slug for cell in cells_of(project, name, "", {}) if cell.unsupported is None]
+        assert any(slug.startswith("quiche") for slug in able)

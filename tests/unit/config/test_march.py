@@ -17,9 +17,9 @@ from fakeproject import runs
 from quicbed.builds import components, making
 from quicbed.builds.kit import BuildError
 from quicbed.builds.recipes import go
-from quicbed.config.model import ConfigError, Project, parse
+from quicbed.config.model import ConfigError, Project, parse_model
 from quicbed.config.model import Testbed as Settings
-from quicbed.plan import built, march
+from quicbed.plan import march
 from quicbed.plan.built import Build, InstructionSet
 from quicbed.plan.cells import build_of, builds_needed, cells_of, unsupported_reason
 from quicbed.store import runs as tables
@@ -109,9 +109,10 @@ def test_builds_for_every_processor_are_as_if_there_were_no_others(tmp_path: Pat
                     *("components", "recipe", "patches", "contents", "profile", "files"),
                 }
                 assert known["environment"] == library.environment
-    for component in components.COMPONENTS:
+    for component, made in components.COMPONENTS.items():
         assert set(components.identity(project, component)) == {
             *("component", "package", "recipe", "options", "contents", "files", "needs"),
+            *(("crates", "profile") if made.compiles else ()),
         }
 
 
@@ -213,11 +214,11 @@ def test_a_host_that_cannot_run_a_build_is_told_why(tmp_path: Path) -> None:
     assert march_problem(tmp_path, EPYC) is None  # certificates
     file = tmp_path / "build.json"
     made = Build(build="b", library="quinn", flavour="stock", version="1")
-    built.write(file, made)
+    made.write(file)
     assert march_problem(tmp_path, EPYC) is None
-    built.write(file, made.model_copy(update={"march": InstructionSet(level="x86-64-v4")}))
+    made.model_copy(update={"march": InstructionSet(level="x86-64-v4")}).write(file)
     assert (march_problem(tmp_path, EPYC) or "").startswith("x86-64-v4 needs avx512bw")
-    built.write(file, made.model_copy(update={"march": InstructionSet(level="x86-64-v3")}))
+    made.model_copy(update={"march": InstructionSet(level="x86-64-v3")}).write(file)
     assert march_problem(tmp_path, EPYC) is None
     file.write_text("{}", encoding="utf-8")
     assert march_problem(tmp_path, EPYC) == "build.json: key 'build' is missing"
@@ -261,7 +262,7 @@ def test_what_is_not_compiled_here_says_so() -> None:
 
 def test_an_unknown_instruction_set_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match=r"x\.yaml: build\.march: .*'x86-64-v4'"):
-        parse(Settings, {"kind": "local", "build": {"march": "x86-64-v5"}}, "x.yaml")
+        parse_model(Settings, {"kind": "local", "build": {"march": "x86-64-v5"}}, "x.yaml")
 
 
 EXPERIMENT = """

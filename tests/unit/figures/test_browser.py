@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -42,7 +43,8 @@ def test_a_browser_that_fails_is_started_once_and_costs_the_images_only(
     fake.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/starts\n{script}\n", encoding="utf-8")
     fake.chmod(0o755)
     monkeypatch.setenv("BROWSER_PATH", str(fake))
-    monkeypatch.setattr(browser, "START_TIMEOUT_S", 3.0)
+    # one that ends is waited for, however busy the machine is
+    monkeypatch.setattr(browser, "START_TIMEOUT_S", 3.0 if says == "does not answer; " else 60.0)
     out = tmp_path / "figures"
     (first,) = goodput.save(drawn("first"), out)
     second, third = goodput.save([drawn("second"), drawn("third")], out)
@@ -60,6 +62,24 @@ def test_a_browser_that_fails_is_started_once_and_costs_the_images_only(
     told = notebooks.without_images(out)
     assert told == f"3 figures are HTML only, without SVG, PDF and PNG: {first.skipped}"
     assert json.loads((out / "first.json").read_text(encoding="utf-8"))["skipped"].endswith(first.skipped)
+
+
+def test_a_browser_that_is_only_being_started_when_time_is_over_ends_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "chromium"
+    fake.write_text("#!/bin/sh\nwhile :; do sleep 0.1; done\n", encoding="utf-8")
+    fake.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(fake))
+    monkeypatch.setattr(browser, "START_TIMEOUT_S", 0.5)
+    before = Chromium.pre_open
+    monkeypatch.setattr(Chromium, "pre_open", lambda itself: (time.sleep(1.5), before(itself)))
+    (saved,) = goodput.save(drawn("first"), tmp_path / "figures")
+    assert saved.skipped is not None
+    assert saved.skipped.startswith(f"{fake} does not answer; ")
+    time.sleep(2)  # one that nobody waits for starts later
+    running = subprocess.run(["pgrep", "--full", str(fake)], capture_output=True, text=True)
+    assert running.stdout == ""
 
 
 def test_an_empty_file_is_no_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

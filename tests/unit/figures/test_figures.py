@@ -13,7 +13,7 @@ from choreographer.browsers.chromium import Chromium
 
 import fakeruns
 from clone import ROOT
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, sheets
 from quicbed.plan.host import FACTS
 from quicbed.store import runs
 
@@ -261,3 +261,30 @@ def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path) -> No
     svg = contents[0]["header-protection.svg"].decode()
     assert "header protection on" in svg
     assert "unsupported" in svg
+
+
+def test_a_library_that_differs_from_itself_is_marked(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=3)
+    campaign, found = goodput.experiment_table(runs.table(raw), "aead-goodput")
+
+    def table(library: str) -> pl.DataFrame:
+        """With an A/A interval of this library that excludes 1."""
+        arms = pl.when(pl.col("arm") != "aa")
+        ends = {"ratio_low": (1.02, 0.98), "ratio_high": (1.05, 1.01)}
+        return found.with_columns(
+            arms.then(name).when(pl.col("client_library") == library).then(off).otherwise(usual).alias(name)
+            for name, (off, usual) in ends.items()
+        )
+
+    unlike, like = table("quinn"), table("nothing")
+    told = texts(goodput.goodput_by_aead(campaign, unlike, {"quinn": "Quinn"}))
+    assert f"<b>Quinn {goodput.UNLIKE_ITSELF}</b>" in told
+    assert goodput.UNLIKE_ITSELF_MEANS in told
+    assert told.count(goodput.UNLIKE_ITSELF) == 2  # and at no other library
+    assert goodput.UNLIKE_ITSELF not in texts(goodput.goodput_by_aead(campaign, like))
+    assert goodput.marked(unlike, {})[0] == {"quinn": f"quinn {goodput.UNLIKE_ITSELF}"}
+    page = sheets.summary(unlike)._repr_html_()
+    assert f"1.020 to 1.050 {goodput.UNLIKE_ITSELF}</td>" in page
+    assert page.count(goodput.UNLIKE_ITSELF_MEANS) == 1
+    assert goodput.UNLIKE_ITSELF not in sheets.summary(like)._repr_html_()

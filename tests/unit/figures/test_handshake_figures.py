@@ -90,7 +90,7 @@ def test_unpatched_builds_have_a_line_for_every_variant_and_a_reason_where_it_is
             cell(label="X25519"),
             cell(label="X25519", client_library="noq", server_library="noq", ttfb_ms=8.0),
             cell(label="X25519", client_library="noq", ttfb_ms=9.0),  # of no library with itself
-            cell(label="X25519", arm="aa", ttfb_ms=10.0),
+            cell(label="X25519", arm="aa", ttfb_ms=10.0, ratio_low=0.9, ratio_high=1.1),
             cell(label="X25519MLKEM768", client_library="noq", server_library="noq", group="x25519-mlkem768")
             | missing
             | {"unsupported": "noq has no group"},

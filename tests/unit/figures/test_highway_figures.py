@@ -26,8 +26,9 @@ from quicbed.config.model import Project
 from quicbed.figures import goodput as figures
 from quicbed.figures import highway_figures, sheets
 from quicbed.importers import processed, reading, samples, tables
-from quicbed.report import page
+from quicbed.report import pictures
 from quicbed.store import runs
+from runlinks import filters
 
 GIB = 2**30
 DEFAULT, LARGE = 212992, 6815744
@@ -130,6 +131,28 @@ def test_a_buffer_is_the_one_that_was_applied_and_logdirs_are_pooled() -> None:
     assert large["ratio_low"] < 1.1 < large["ratio_high"]
 
 
+def with_arm(raw: Path, library: str, of_itself: float) -> pl.DataFrame:
+    """Runs of offloads of a library, and its A/A arm, which has *of_itself* times the goodput of the baseline."""
+    own(raw, "offloads", {"default": 1000.0, "off": 500.0}, library)
+    cell = {"id": f"{library}-aa", "slug": "x", "label": "A/A", "arm": "aa", "baseline": f"{library}-default"}
+    return own(raw, "offloads", {"A/A": 1000.0 * of_itself}, library, cell=cell)
+
+
+def test_a_library_that_differs_from_itself_is_marked_beside_its_settings(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    with_arm(raw, "quinn", 1.0)
+    table = with_arm(raw, "quiche", 1.1)
+    theirs = published([row("offloading/goracle/off", "quiche", number, 900.0 + number) for number in (1, 2)])
+    drawn = highway_figures.by_setting(highway_runs.FIG8, theirs, table, {"quiche": "quiche", "quinn": "Quinn"})
+    assert drawn is not None
+    assert panels(drawn) == ["quiche, published", f"quiche {figures.UNLIKE_ITSELF}, measured", "Quinn, measured"]
+    assert figures.UNLIKE_ITSELF_MEANS in notes(drawn)[-1]
+    like = with_arm(tmp_path / "like", "quinn", 1.0)
+    other = highway_figures.by_setting(highway_runs.FIG8, published([]), like)
+    assert other is not None
+    assert figures.UNLIKE_ITSELF not in str(other.figure.layout)
+
+
 def test_packets_are_per_gib_and_drops_may_be_none(tmp_path: Path) -> None:
     packets = {"client_udp_packets_sent": 8000, "client_udp_receive_buffer_errors": 0}
     found = published([row("buffer/udp/run3", "quiche", 1, 1.0, client_receive_buffer=DEFAULT, **packets)]).runs
@@ -213,8 +236,8 @@ def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed(
     ]
     drawn = highway_figures.by_setting(highway_runs.FIG7, published(contradictory()), pl.DataFrame(schema=runs.SCHEMA))
     assert drawn is not None
-    assert sum(note.endswith("\N{DAGGER}") for note in notes(drawn)) == 3
-    marked = "\N{DAGGER} not measured as the figure says: AES instructions not used"
+    assert sum(note.endswith("\N{PILCROW SIGN}") for note in notes(drawn)) == 3
+    marked = "\N{PILCROW SIGN} not measured as the figure says: AES instructions not used"
     assert any(marked in note.replace("<br>", " ") for note in notes(drawn))
     judged = highway_claims.highway_campaigns(published(contradictory())).runs
     assert set(judged.select("experiment", "client_library", "label").rows()) == {
@@ -441,6 +464,12 @@ def test_a_library_of_both_sides_stands_beside_itself_and_others_of_ours_follow(
     assert lines["TCP+TLS", "off"][2:5] == ["2", "5.150", "0.648"]
     assert lines["TCP+TLS", "off"][6:9] == ["3", "4.080", "0.500"]
     assert lines["quinn", "off"][2:6] == [None] * 4
+    row = sheet.rows.index(lines["TCP+TLS", "off"])
+    assert (row, 3) not in sheet.behind  # published
+    values, ratios = (table.filter(filters(sheet.behind[row, column])) for column in (7, 8))
+    assert (set(values["label"]), len(values)) == ({"off"}, 3)
+    assert set(ratios["label"]) == {"off", "default"}
+    assert set(ratios["client_library"]) == {"tcp-tls"}
 
 
 def test_without_our_runs_only_published_panels_are_drawn_and_without_either_nothing(tmp_path: Path) -> None:
@@ -475,7 +504,7 @@ def test_heat_maps_stand_side_by_side_and_mark_what_deviates(tmp_path: Path) -> 
     theirs, ours = drawn.figure.data
     assert list(theirs.y) == ["quiche", "LSQUIC"]
     assert theirs.text[0][0] == "2.50"
-    assert theirs.text[1][0] == "1.00\N{DAGGER}"  # client LSQUIC, server quiche
+    assert theirs.text[1][0] == "1.00\N{PILCROW SIGN}"  # client LSQUIC, server quiche
     assert [list(line) for line in ours.text] == [["4.08"]]
     assert any("receive buffer 6656 KiB" in note for note in notes(drawn))
     assert drawn.table["mean"].to_list() == [pytest.approx(4080.0), 1000.0, 2500.0]
@@ -597,7 +626,7 @@ def steps_copy(directory: Path) -> Path:
             made = samples.repetition(library, library, 22.0, size=100 * samples.MIB)
             made |= {"client/tc-stats.txt": samples.tc_stats(dropped + number)}
             inside = [(f"log/{library}_{library}/goodput/1/{name}", data) for name, data in made.items()]
-            archive = samples.pack(inside, directory / "one.tar")
+            archive = samples.pack_files(inside, directory / "one.tar")
             files[f"results/detailed/{config}/{config}-rep{number}.tar"] = archive.read_bytes()
             archive.unlink()
             files[f"analysis/build/data/{config}/{config}-rep{number}.pcap.json"] = packets
@@ -660,7 +689,7 @@ def place(directory: Path) -> Place:
 def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "_write_static", lambda *_: "no browser in this test")
+    monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
     here = place(tmp_path)
     reading.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published["highway"])
     found = highway_runs.published(here.published["highway"])
@@ -670,10 +699,10 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     assert list(beside.saved) == ["highway-fig8", "highway-fig8-cpu"]
     assert isinstance(beside.sheet("highway-fig8"), sheets.Sheet)
     assert (here.tables / "highway-fig8.csv").is_file()
-    assert "no published results of this figure" in html_of(beside.show("highway-fig3"))
+    assert beside.show("highway-fig3") is None
     manifest = json.loads((here.figures / "highway-fig8.json").read_text(encoding="utf-8"))
     assert manifest["table"] == "tables/highway-fig8.parquet"
-    assert [figure["figure"] for figure in page._figures(here.artifacts, empty)] == list(beside.saved)
+    assert [figure["figure"] for figure in pictures.found(here.artifacts, empty)] == list(beside.saved)
 
     changed = highway_figures.changed_sheet(found, here.tables)
     assert isinstance(changed, sheets.Sheet)
@@ -698,7 +727,7 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
 def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "_write_static", lambda *_: "no browser in this test")
+    monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
     for testbed, goodput in (("local", 1000.0), ("lab", 2000.0), ("reference", 3000.0)):
         where = fakeruns.make_run()["testbed"] | {"name": testbed}
         own(tmp_path / "raw", "hardware", {"default": goodput}, testbed=where, campaign=f"campaign-{testbed}")
@@ -712,7 +741,7 @@ def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(
         none = cpu_shares.profiled(empty, here.raw, here.root)
         beside = highway_figures.beside(NOTHING, table, (empty, empty), none, here, {})
         shown[testbed] = list(beside.saved["highway-fig9"].drawn.figure.layout.xaxis.ticktext)
-        assert {figure["figure"] for figure in page._figures(here.artifacts, table)} == set(beside.saved)
+        assert {figure["figure"] for figure in pictures.found(here.artifacts, table)} == set(beside.saved)
     assert shown == {"local": ["lab", "local"], "reference": ["reference"]}
     assert pl.read_parquet(tmp_path / "local" / "tables" / "highway-fig8.parquet")["testbed"].to_list() == ["local"]
     manifest = json.loads((tmp_path / "local" / "figures" / "highway-fig9.json").read_text(encoding="utf-8"))
@@ -750,14 +779,15 @@ def test_without_published_results_everything_says_so_and_the_first_how_to_get_t
     none = cpu_shares.profiled(empty, here.raw, here.root)
     beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
     assert "published: {highway: PATH}" in html_of(found)
-    assert "experiment" not in html_of(beside.show("highway-fig7"))  # ours is shown by a figure of its own
-    assert "no runs of our experiment udp-buffer" in html_of(beside.show("highway-fig5"))
+    assert beside.show("highway-fig7") is None  # ours is shown by a figure of its own
+    assert "experiments=[udp-buffer]" in html_of(beside.show("highway-fig5"))
     assert beside.sheet("highway-fig5") is None
+    assert beside.found("highway-fig5", {"32x": "Goodput"}) is None
+    assert highway_figures.changed_sheet(found, here.tables) is found
     for one in (
         highway_figures.implementations(found),
         highway_figures.deviations(found),
-        highway_figures.changed_sheet(found, here.tables),
         highway_figures.difference_sheet(found, here.tables),
     ):
-        assert "no published results" in html_of(one)
+        assert one is None
     assert not here.artifacts.exists()

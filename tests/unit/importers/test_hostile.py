@@ -28,13 +28,13 @@ from quicbed.analysis import comparison
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.claims import papers
-from quicbed.config.model import ConfigError, parse, read_yaml
+from quicbed.config.model import ConfigError, parse_model, read_yaml
 from quicbed.contract import events
 from quicbed.importers import files, qir, reading, samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
 from quicbed.store import details, provenance, record, runs, stacks, symbols
-from quicbed.store.record import RunsError
+from quicbed.store.record import Run, RunsError
 
 pytestmark = pytest.mark.timeout(3600)
 """`QUICBED_INPUTS` may be large."""
@@ -88,7 +88,7 @@ def test_a_run_json_is_a_row_or_a_reason(rng: random.Random) -> None:
     rows = []
     for _ in range(100):
         try:
-            found = record.parse(document(rng, rng.choice([GOOD, HANDSHAKES])))
+            found = Run.parse(document(rng, rng.choice([GOOD, HANDSHAKES])))
             rows.append(runs.row("raw/local/e/c/b/r", found))
         except RunsError as error:
             one_line(error)
@@ -249,8 +249,8 @@ def test_an_archive_of_a_copy_is_read_as_far_as_it_can_be(rng: random.Random) ->
     for _ in range(100):
         summary = Summary("test")
         stream = io.BytesIO(tar(rng, content, compressed=False))
-        for entry in files.members(stream, "x", summary, 1 << 30):
-            files.content(entry, summary)
+        for entry in files.members_of(stream, "x", summary, 1 << 30):
+            files.content_of(entry, summary)
             entry.path.encode()
         summary.text().encode()
 
@@ -265,7 +265,7 @@ def imported(name: str, content: Mapping[str, bytes], place: Path, *, packed: bo
     """The table of runs of a copy, None where nothing of it is of the format."""
     if packed:
         copy = place / "copy.tar"
-        samples.pack(content.items(), copy)
+        samples.pack_files(content.items(), copy)
     else:
         copy = samples.write(content, place / "copy")
     before = sorted(path for path in copy.rglob("*"))
@@ -482,7 +482,7 @@ def test_claims_are_read_or_refused(rng: random.Random) -> None:
         for _ in range(20):
             file.write_bytes(yaml_like(rng, PAPER))
             try:
-                paper = parse(papers.Paper, read_yaml(file), file)
+                paper = parse_model(papers.Paper, read_yaml(file), file)
                 for cells in paper.cells:
                     list(papers._claims(cells, file.with_suffix("")))
             except ConfigError as error:

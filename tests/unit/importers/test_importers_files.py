@@ -32,7 +32,7 @@ CONTENT = {"a/b/two.json": b"{}", "a/one.txt": b"1" * 300_000, "three": b""}
 
 def listed(copy: Path) -> tuple[dict[str, bytes], Summary]:
     summary = Summary("test")
-    found = {entry.path: files.content(entry, summary) for entry in entries(copy, summary)}
+    found = {entry.path: files.content_of(entry, summary) for entry in entries(copy, summary)}
     return {path: data for path, data in found.items() if data is not None}, summary
 
 
@@ -44,7 +44,7 @@ def zstd(file: Path) -> Path:
 def packed(directory: Path, content: dict[str, bytes], kind: str) -> Path:
     """An archive compressed as *kind* says."""
     name = "copy.tar" if kind in ("", "zst") else f"copy.tar.{kind}"
-    archive = samples.pack(content.items(), directory / name)
+    archive = samples.pack_files(content.items(), directory / name)
     return zstd(archive) if kind == "zst" else archive
 
 
@@ -220,7 +220,7 @@ def test_a_copy_of_something_else_leaves_an_earlier_import(tmp_path: Path) -> No
 def test_folder_and_archive_give_the_same_bytes_in_any_order_of_files(tmp_path: Path) -> None:
     content = highway_copy()
     folder = samples.write(content, tmp_path / "copy")
-    archive = samples.pack(reversed(content.items()), tmp_path / "copy.tar.gz")
+    archive = samples.pack_files(reversed(content.items()), tmp_path / "copy.tar.gz")
     for copy, out in ((folder, "a"), (archive, "b")):
         reading.read("highway", copy, tmp_path / out)
     for table in ("runs.parquet", "counters.parquet"):

@@ -386,7 +386,7 @@ def test_made_up_recordings_are_read_as_real_ones() -> None:
 def test_recordings_before_their_mapping_in_an_archive_count_too(tmp_path: Path) -> None:
     name = "analysis-pipeline/util/perf/mappings/quiche.json"
     files = {name: json.dumps(MAPPING).encode()} | perf_copy()
-    archive = samples.pack(reversed(files.items()), tmp_path / "copy.tar.gz")
+    archive = samples.pack_files(reversed(files.items()), tmp_path / "copy.tar.gz")
     first = reading.read("highway", samples.write(files, tmp_path / "copy"), tmp_path / "a")
     second = reading.read("highway", archive, tmp_path / "b")
     assert (tmp_path / "a" / "cpu_shares.parquet").read_bytes() == (tmp_path / "b" / "cpu_shares.parquet").read_bytes()

@@ -13,6 +13,7 @@ import pytest
 
 from quicbed.importers import reading, samples, steps, tables
 from quicbed.importers.summary import Summary
+from quicbed.wire.trains import TRAIN_GAP_NS
 
 CONFIG = "quiche-cubic"
 DATA = f"analysis/build/data/{CONFIG}"
@@ -58,7 +59,7 @@ def test_gaps_and_trains_are_those_of_the_definition_on_random_packets(tmp_path:
     expected: list[int] = []
     train = 1
     for gap in [*expected_gaps, None]:
-        if gap is not None and gap <= steps.TRAIN_GAP_NS:
+        if gap is not None and gap <= TRAIN_GAP_NS:
             train += 1
         else:
             expected += [train] * train
@@ -138,7 +139,7 @@ def test_an_archive_whose_files_are_in_any_order_gives_the_same(tmp_path: Path) 
     imported(tmp_path, files)
     # gap files of both configurations first, then packets, the configurations in turn
     order = sorted(files, key=lambda name: (name.endswith("pcap.json"), name.rpartition("rep")[2], name))
-    archive = samples.pack(((name, files[name]) for name in order), tmp_path / "copy.tar")
+    archive = samples.pack_files(((name, files[name]) for name in order), tmp_path / "copy.tar")
     reading.read("steps", archive, tmp_path / "other" / "out")
     for config in (CONFIG, "picoquic-bbr"):
         assert table(tmp_path / "other", config).equals(table(tmp_path, config))
@@ -154,7 +155,7 @@ def archive(directory: Path, config: str, **changes: Any) -> bytes:
     files = samples.repetition("quiche", "quiche", 25.0, **log) | {"client/tc-stats.txt": samples.tc_stats(155)}
     inside = {f"{config}-rep1/quiche_quiche/goodput/1/{name}": data for name, data in files.items()}
     inside |= {f"{config}-rep1/quiche_quiche/goodput/1/._output.txt": b"\0mac", f"{config}-rep1/spre_x.sh": b"x"}
-    packed = samples.pack(inside.items(), directory / "packed.tar").read_bytes()
+    packed = samples.pack_files(inside.items(), directory / "packed.tar").read_bytes()
     return subprocess.run(["zstd", "-qc"], input=packed, capture_output=True, check=True).stdout
 
 

@@ -242,10 +242,10 @@ def test_an_interrupted_make_leaves_the_old_certificates(project: Project, monke
     certificates.make(target)
     before = {name: (target / name).read_bytes() for name in certificates.FILES}
 
-    def interrupted(*_: object) -> None:
+    def interrupted(**_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(certificates, "_generate", interrupted)
+    monkeypatch.setattr("cryptography.hazmat.primitives.asymmetric.rsa.generate_private_key", interrupted)
     with pytest.raises(KeyboardInterrupt):
         certificates.make(target)
     assert {name: (target / name).read_bytes() for name in certificates.FILES} == before

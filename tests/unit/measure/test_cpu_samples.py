@@ -70,8 +70,8 @@ def test_a_sample_every_second_and_a_mean_to_the_end(clock: Clock) -> None:
     samples = CpuSamples({"client": client, "server": server})
     assert samples.wait("client", 60).user_s == 1.25
     assert samples.result() == {
-        "client": {"percent": pytest.approx(50), "samples": [pytest.approx(50)] * 2},
-        "server": {"percent": pytest.approx(75), "samples": [pytest.approx(75)] * 2},
+        "client": {"percent": pytest.approx(50), "samples": [pytest.approx(50)] * 2, "seconds": 1.25},
+        "server": {"percent": pytest.approx(75), "samples": [pytest.approx(75)] * 2, "seconds": 1.875},
     }
 
 

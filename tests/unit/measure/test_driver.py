@@ -20,11 +20,12 @@ from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import campaign, certificates, link
 from quicbed.measure.attempt import MeasureError
-from quicbed.measure.program import PORT
+from quicbed.measure.driver import Driver
 from quicbed.plan.built import Build
 from quicbed.plan.host import host_of
-from quicbed.store import record
 from quicbed.store import runs as quicbed_runs
+from quicbed.store.paths import PORT
+from quicbed.store.record import Run
 from quicbed.testbed import Capture, HostLostError, LinkSettings, Process, Role, TestbedError
 from quicbed.wire import proof
 from wirefixtures import pcap, udp
@@ -90,16 +91,16 @@ def test_another_host_measures_and_proves_everything_itself(project: Project, ch
     testbed = FakeTestbed()
     testbed.machine |= changed
     run(project, testbed)
-    known = {record.read(file).testbed.host for file in before}
+    known = {Run.read(file).testbed.host for file in before}
     files = set(project.raw.rglob("run.json")) - set(before)
-    later = [record.read(file) for file in files]
+    later = [Run.read(file) for file in files]
     assert len(later) == len(before)
     assert {file: file.stat().st_mtime_ns for file in before} == before
     assert {one.testbed.host for one in later} == {host_of(testbed.facts())}
     assert known.isdisjoint({host_of(testbed.facts())})
     proven = {one.cell.id for one in later if one.cell.arm == "proof"}
     assert {one.evidence.proof for one in later if one.block is not None} == proven
-    assert proven.isdisjoint(record.read(file).cell.id for file in before)
+    assert proven.isdisjoint(Run.read(file).cell.id for file in before)
 
 
 def test_new_cells_are_measured_in_new_blocks_with_their_baselines(project: Project) -> None:
@@ -594,7 +595,7 @@ def test_expired_or_missing_certificates_are_named_before_anything_runs(project:
 
 def test_the_contrast_ends_the_experiment_when_it_is_precise(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     text = EXPERIMENT.replace("blocks: 3", "blocks: 9, min_blocks: 3").replace(
-        "scales:", "contrast: {label: NOOP, half_width: 0.05}\nscales:"
+        "scales:", "contrast: {labels: [NOOP], half_width: 0.05}\nscales:"
     )
     (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
     goodput: dict[str, Callable[[int], float]] = {
@@ -613,7 +614,7 @@ def test_the_contrast_ends_the_experiment_when_it_is_precise(project: Project, m
 def test_a_pair_that_is_precise_is_in_no_further_block(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time goes to the pairs that are undecided, with their baselines and A/A."""
     text = EXPERIMENT.replace("blocks: 3", "blocks: 6, min_blocks: 3").replace(
-        "scales:", "contrast: {label: NOOP, half_width: 0.05}\nscales:"
+        "scales:", "contrast: {labels: [NOOP], half_width: 0.05}\nscales:"
     )
     (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
     intervals = {("quiche", "quiche"): Interval(1.0, 0.99, 1.01, 3), ("quinn", "quinn"): Interval(1.0, 0.9, 1.1, 3)}
@@ -626,11 +627,35 @@ def test_a_pair_that_is_precise_is_in_no_further_block(project: Project, monkeyp
     assert blocks == {block: both if block < 3 else {"quinn main", "quinn aa"} for block in range(6)}
 
 
+def test_a_pair_is_as_undecided_as_the_widest_of_its_contrasts(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = EXPERIMENT.replace("[quiche, quinn]", "[quinn]").replace(
+        "baseline: AES", "  - {label: ChaCha20, cipher: chacha20-poly1305}\nbaseline: AES"
+    )
+    text = text.replace("scales:", "contrast: {labels: [NOOP, ChaCha20], half_width: 0.05}\nscales:")
+    (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
+    testbed = FakeTestbed()
+    own = campaign.Campaign(Driver(Project(project.root), testbed, testbed.facts()), "test")
+    by_id = {cell.id: cell for cell in own.cells}
+    noise = {"AES-128-GCM": 0, "NOOP": 0, "ChaCha20": 0}
+
+    def values(_: campaign.Campaign) -> dict[str, list[tuple[int, float]]]:
+        return {cell.id: [(n, 1000.0 + noise[cell.label] * (n % 3)) for n in range(9)] for cell in own.cells}
+
+    monkeypatch.setattr(campaign.Campaign, "values", values)
+    assert own.undecided(by_id) == []
+    for label in ("NOOP", "ChaCha20"):
+        noise |= dict.fromkeys(noise, 0) | {label: 300}
+        assert own.undecided(by_id) == own.cells
+        assert own.intervals(by_id)["quinn", "quinn"].half_width > 0.05
+
+
 def test_time_ends_an_experiment_that_is_not_precise_but_not_before_its_least_number_of_blocks(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = EXPERIMENT.replace("blocks: 3", "blocks: 9, min_blocks: 4, max_minutes: 0.001").replace(
-        "scales:", "contrast: {label: NOOP, half_width: 0.05}\nscales:"
+        "scales:", "contrast: {labels: [NOOP], half_width: 0.05}\nscales:"
     )
     (project.root / "config" / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
     count = iter(range(10_000))

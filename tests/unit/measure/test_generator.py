@@ -17,7 +17,7 @@ import fakeproject
 from fakeproject import orders, run, runs
 from faketestbed import FakeTestbed
 from quicbed.config import model
-from quicbed.config.model import ConfigError, Link, Load, Project, parse
+from quicbed.config.model import ConfigError, Link, Load, Project, parse_model
 from quicbed.measure import doctor, generator
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.generator import Count, Generator, GeneratorError, Iperf3, Sample
@@ -39,7 +39,7 @@ def load(**given: Any) -> Load:
 def iperf3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Iperf3]:
     if shutil.which("iperf3") is None:
         pytest.skip("iperf3 is not installed")
-    monkeypatch.setattr(generator, "PORT", 20000 + os.getpid() % 10000)
+    monkeypatch.setattr(generator, "IPERF_PORT", 20000 + os.getpid() % 10000)
     source = Iperf3(FakeTestbed())
     yield source
     source.stop()
@@ -90,7 +90,7 @@ LINES = """[ ID] Interval           Transfer     Bitrate         Jitter    Lost/
 
 def test_only_complete_lines_count(iperf3: Iperf3, monkeypatch: pytest.MonkeyPatch) -> None:
     # iperf3 ends lines with blanks
-    monkeypatch.setattr(iperf3, "_output", lambda _role: LINES.replace("%)", "%)  "))
+    monkeypatch.setattr(iperf3, "output", lambda _role: LINES.replace("%)", "%)  "))
     assert iperf3._count("receiver") == (0.4, 1682, 20)
 
 
@@ -306,6 +306,7 @@ def test_doctor_asks_for_the_generator_where_traffic_competes(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], competing: bool
 ) -> None:
     needed = ("root", "namespaces", "veth", "bridge")
+    monkeypatch.setattr(doctor.agenda, "disk_mb", lambda *_: 0.0)
     monkeypatch.setattr(doctor, "features", lambda: dict.fromkeys(needed, Feature(True)))
     monkeypatch.setattr(generator, "find_program", lambda _name: None)
     if not competing:
@@ -334,7 +335,7 @@ def test_doctor_asks_for_the_generator_where_traffic_competes(
 )
 def test_a_generator_that_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse(model.Generator, given, Path("local.yaml"))
+        parse_model(model.Generator, given, Path("local.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -342,7 +343,7 @@ def test_a_generator_that_cannot_be_is_named(given: dict[str, Any], message: str
 )
 def test_a_load_has_one_rate_within_the_line_and_frames_of_ethernet(given: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        parse(Load, given, Path("test.yaml"))
+        parse_model(Load, given, Path("test.yaml"))
 
 
 def test_estimates_know_what_is_left_of_the_link(project: Project) -> None:

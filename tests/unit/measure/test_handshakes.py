@@ -125,7 +125,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         return [seen_handshake(client, server, project, options["transport"]) for client, server in both]
 
     monkeypatch.setattr(handshake, "examine", examine)
-    monkeypatch.setattr(session, "_check_tools", lambda *_: None)
+    monkeypatch.setattr(session, "check_tools", lambda *_: None)
     monkeypatch.setattr(spec, "PROOF_CONNECTIONS", 4)
     return tmp_path
 
@@ -339,7 +339,7 @@ def test_the_contrast_of_an_experiment_is_one_of_ttfb(project: Project, monkeypa
     scale = "tiny: {bytes: 1, connections: 3, slow_connections: 2, blocks: 8, min_blocks: 3, timeout_s: 1}"
     project = rewrite(
         project,
-        ("scales:", "contrast: {label: Kyber768, half_width: 0.05}\nscales:"),
+        ("scales:", "contrast: {labels: [Kyber768], half_width: 0.05}\nscales:"),
         ("tiny: {bytes: 1, connections: 3, slow_connections: 2, blocks: 2, timeout_s: 1}", scale),
         ("[quinn, tcp-tls]", "[quinn]"),
     )
@@ -524,6 +524,7 @@ def test_doctor_asks_for_tshark_where_handshakes_are_captured(
     file = project.root / "config" / "experiments" / "download.yaml"
     file.write_text(bulk.replace("connections: 3, ", ""), encoding="utf-8")
     needed = ("root", "namespaces", "veth", "bridge")
+    monkeypatch.setattr(doctor.agenda, "disk_mb", lambda *_: 0.0)
     monkeypatch.setattr(doctor, "features", lambda: dict.fromkeys(needed, Feature(True)))
     monkeypatch.setenv("PATH", str(project.root))
     assert doctor.doctor(Project(project.root, {"experiments": [experiment]})) == code
@@ -592,6 +593,23 @@ def test_primitives_that_fail_are_failed_runs_and_the_others_go_on(
         run(project)
     done = {one["status"] for one in runs(project) if one["cell"]["slug"] != "quinn-primitives"}
     assert done == {"ok"}
+
+
+def test_what_a_processor_cannot_compute_is_unsupported_and_not_timed(project: Project) -> None:
+    project = rewrite(
+        project, ("flavour: pq", "flavour: pq\nprimitives: 1"), ("Kyber768", "HQC"), ("kyber768", "hqc-128-avx2")
+    )
+    for library in ("quinn", "tcp-tls"):
+        behave(project, library, "pq", primitives=["older"])
+    testbed = FakeTestbed()
+    testbed.machine |= {"hosts": {"client": {"cpu_flags": ["avx2", "bmi1", "pclmulqdq"]}, "server": {"cpu_flags": []}}}
+    run(project, testbed)
+    excluded = runs(project, "test/*/excluded")
+    assert [one["status"] for one in excluded] == ["unsupported"] * 2
+    reason = "HQC-128 (AVX2) needs a processor with avx2, bmi1, pclmulqdq"
+    assert {(one["cell"]["label"], one["reason"]) for one in excluded} == {("HQC", reason)}
+    timed = [one for one in runs(project) if one["cell"]["arm"] == "primitives"]
+    assert [one["status"] for one in timed] == ["ok", "ok"]
 
 
 # ---- tables

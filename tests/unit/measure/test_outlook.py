@@ -25,18 +25,17 @@ from quicbed.measure.driver import Driver
 from quicbed.measure.outlook import Outlook, Works
 from quicbed.plan.forecast import FEWEST_PAIRS, Pace, Span
 from quicbed.plan.host import host_of
-from quicbed.store import record
-from quicbed.store.record import RunsError
+from quicbed.store.record import Run, RunsError
 
 HOST = host_of(FakeTestbed().facts())
-RANGE = EXPERIMENT.replace("blocks: 3", "blocks: 8, min_blocks: 2") + "contrast: {label: NOOP, half_width: 0.9}\n"
+RANGE = EXPERIMENT.replace("blocks: 3", "blocks: 8, min_blocks: 2") + "contrast: {labels: [NOOP], half_width: 0.9}\n"
 
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
     for module in (campaign, link, outlook, session):
-        monkeypatch.setattr(module, "say", lines.append)
+        monkeypatch.setattr(module, "say", lambda text, _at=None: lines.append(text))
     return lines
 
 
@@ -173,11 +172,11 @@ def test_a_planned_run_and_a_stored_one_are_the_same_work(project: Project) -> N
     works = Works(project)
     planned = {cell.id: works.planned(of, cell) for cell in of.cells}
     for entry in runs(project):
-        told = works.stored(record.made(entry))
+        told = works.stored(Run.made(entry))
         assert told is not None
         assert told[0] == planned[entry["cell"]["id"]]
     proofs = {works.proof(of, cell) for cell in of.cells}
-    stored = {told[0] for entry in runs(project, "proofs/*") if (told := works.stored(record.made(entry))) is not None}
+    stored = {told[0] for entry in runs(project, "proofs/*") if (told := works.stored(Run.made(entry))) is not None}
     assert stored == proofs
 
 
@@ -205,7 +204,7 @@ def test_before_anything_is_measured_the_shipped_runs_tell_how_many_blocks_it_ta
     as_wanted = of.experiment
 
     def wanted(half_width: float) -> None:
-        of.experiment = as_wanted.model_copy(update={"contrast": Contrast(label="NOOP", half_width=half_width)})
+        of.experiment = as_wanted.model_copy(update={"contrast": Contrast(labels=["NOOP"], half_width=half_width)})
 
     wanted(0.9)
     shipped = outlook.Shipped()
@@ -213,7 +212,7 @@ def test_before_anything_is_measured_the_shipped_runs_tell_how_many_blocks_it_ta
     for entry in runs(project):
         for block in range(16):
             noise = 1.02 if block % 2 and entry["cell"]["label"] == "NOOP" else 1.0
-            shipped.saw(record.made(entry | {"block": block, "metrics": {"goodput_mbps": 1000 * noise, "bytes": 1}}))
+            shipped.saw(Run.made(entry | {"block": block, "metrics": {"goodput_mbps": 1000 * noise, "bytes": 1}}))
     assert shipped.blocks(of, by_id, 2) == dict.fromkeys(by_id, 2)
     wanted(0.002)
     half = shipped.blocks(of, by_id, 2)
@@ -233,7 +232,7 @@ def test_the_line_of_a_build_says_which_and_how_many_are_left(
     line = outlook.building(project, *needed[0])
     assert line.startswith("build 1 of 4: quiche, noop; the builds are done roughly at ")
     minutes = {key: outlook.estimate.build_estimate(project, *key).minutes for key in needed}
-    assert line.endswith(f"(in {outlook.duration(60 * sum(minutes.values()))})")
+    assert line.endswith(f"(in {outlook.in_words(60 * sum(minutes.values()))})")
     # the first took three times as long as thought
     project.build.mkdir(exist_ok=True)
     (project.build / "quiche-noop-0.json").write_text("{}", encoding="utf-8")
@@ -245,11 +244,11 @@ def test_the_line_of_a_build_says_which_and_how_many_are_left(
     rest = ratio * 60 * sum(minutes[key] for key in needed[1:])
     line = outlook.building(project, *needed[1])
     assert line.startswith("build 2 of 4: quiche, stock; ")
-    assert line.endswith(f"(in {outlook.duration(rest)})")
+    assert line.endswith(f"(in {outlook.in_words(rest)})")
 
 
 def test_times_are_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [outlook.duration(one) for one in (-3, 12.4, 89, 91, 3600, 9000)] == [
+    assert [outlook.in_words(one) for one in (-3, 12.4, 89, 91, 3600, 9000)] == [
         "0 s", "12 s", "89 s", "2 min", "60 min", "2 h 30 min",
     ]  # fmt: skip
     monkeypatch.setattr(outlook.time, "time", lambda: time.mktime((2030, 1, 2, 23, 50, 0, 0, 0, -1)))
@@ -263,9 +262,8 @@ def test_what_other_programs_use_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 0 <= seen.share <= 1
     assert seen.slowdown >= 1
     ticks = iter([(0, 0, 5)] + [(0, 0, 5)] * outlook.LOOKS + [(50, 100, 5)])
-    monkeypatch.setattr(outlook, "_processors", lambda: next(ticks))
     monkeypatch.setattr(outlook.os, "cpu_count", lambda: 2)
-    assert outlook.busy() == outlook.Busy(0.5, math.sqrt(3.0))
+    assert outlook.busy(lambda: next(ticks)) == outlook.Busy(0.5, math.sqrt(3.0))
 
 
 def test_the_last_analysis_tells_how_long_the_next_takes(project: Project) -> None:

@@ -66,8 +66,23 @@ def test_what_agrees_passes(sent: SentBytes) -> None:
 def test_a_download_that_was_not_sent_in_its_time_is_told(sent: SentBytes) -> None:
     said = problem(sent, 105 * MS, 205 * MS, 50_000_000)
     assert said is not None
-    assert "50000000 bytes in 0.100000 s, and the server's interface sent 11000000 about that time" in said
+    assert "50000000 bytes in 0.100000 s, and the server's interface sent 11065536 about that time" in said
     assert problem(sent, 105 * MS, 205 * MS, 50_000_000, ahead=5) is not None
+
+
+def test_a_client_may_read_its_clock_after_its_first_packets_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sent any more when it says that it has requested."""
+    testbed = Counting()
+    monkeypatch.setattr(Counting, "sent_by_server", lambda _: 10**9 if testbed.now else 0)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: testbed.now)
+    samples = SentBytes(testbed)
+    testbed.now += 10 * MS
+    samples.take()
+    testbed.now += 10 * MS
+    samples.end()
+    assert problem(samples, 11 * MS, 12 * MS, 1) is None
+    assert problem(samples, 11 * MS, 12 * MS, 65536) is None
+    assert problem(samples, 11 * MS, 12 * MS, 65537) is not None
 
 
 def test_a_megabyte_in_a_nanosecond_is_not_believed(sent: SentBytes) -> None:

@@ -308,6 +308,7 @@ def test_tables_are_the_same_bytes_wherever_and_in_whatever_order_runs_were_writ
         assert [file.name for file in files] == [
             "connections.parquet",
             "handshakes.parquet",
+            "pacing.parquet",
             "primitives.parquet",
             "runs.parquet",
             "unread.parquet",
@@ -435,3 +436,19 @@ def test_the_report_names_what_could_not_be_read_once(tmp_path: Path, damaged: s
     page = report.write(tmp_path / "artifacts", raw).read_text(encoding="utf-8")
     assert "1 file could not be read" in page
     assert directory.relative_to(tmp_path).as_posix() + ": " in page
+
+
+def test_gaps_and_trains_of_a_damaged_file_cost_their_run_alone(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    kept = {"format": 1, "gap_ns": [10, 20], "gaps": [3, 1], "train_packets": [5], "packets": [5]}
+    for block, content in enumerate((kept, kept | {"gaps": [3]}, kept | {"packets": [-1]}, {}), start=1):
+        directory = fakeruns.write_run(raw, fakeruns.make_run(block=block))
+        (directory / "pacing.json").write_text(json.dumps(content), encoding="utf-8")
+    found = details.read(raw)
+    assert found.pacing.schema == pl.Schema(details.PACED)
+    rows = [("gap_ns", 10, 3), ("gap_ns", 20, 1), ("train_packets", 5, 5)]
+    assert found.pacing.select("block", "quantity", "value", "count").rows() == [(1, *row) for row in rows]
+    reasons = ("values and their counts are not equally many", "key 'packets.0': -1 is negative", "no key 'format'")
+    assert len(found.problems) == len(reasons)
+    assert all(any(reason in problem for problem in found.problems) for reason in reasons)
+    assert all("pacing.json: " in problem for problem in found.problems)

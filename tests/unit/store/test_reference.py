@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,12 @@ import polars as pl
 import pytest
 
 import fakeruns
-from clone import ROOT
+from clone import ROOT, copy_config
 from quicbed.analysis import pairs
 from quicbed.config.model import ConfigError, Project
 from quicbed.figures import goodput
 from quicbed.store import reference, runs
+from quicbed.store.paths import archives_below
 
 AES = {"cipher": "aes-128-gcm", "aead": "standard", "header_protection": True, "group": "x25519"}
 NOOP = AES | {"aead": "noop", "header_protection": False}
@@ -55,7 +55,7 @@ HANDSHAKES = [
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A repository of its own: packing writes below the root."""
-    shutil.copytree(ROOT / "config", tmp_path / "clone" / "config")
+    copy_config(tmp_path / "clone" / "config")
     (tmp_path / "clone" / "workflow").symlink_to(ROOT / "workflow")
     return Project(tmp_path / "clone", {"experiments": ["mtu"]})
 
@@ -103,7 +103,7 @@ def measure(project: Project, proofs: list[Proof]) -> None:
 
 
 def unpack(archive: Path) -> dict[str, bytes]:
-    with tarfile.open(archive, "r:gz") as opened:
+    with tarfile.open(archive, "r:xz") as opened:
         members = [(member, opened.extractfile(member)) for member in opened]
         assert [(member.mtime, member.uid, member.gid, member.uname) for member, _ in members] == [
             (0, 0, 0, "") for _ in members
@@ -238,13 +238,40 @@ def test_the_campaign_that_was_worked_on_last_is_packed(project: Project) -> Non
     assert {name.split("/")[2] for name in unpack(archive)} == {"00000000"}
 
 
+def test_of_a_study_the_one_campaign_is_packed_that_it_does_not_leave_out(project: Project) -> None:
+    part = {"bytes": 1000, "blocks": 2, "figures": ["goodput-by-aead"]}
+    study = {"title": "A study", "question": "None.", "experiments": {"aead-goodput": part}}
+    file = project.root / "config" / "studies" / "mine.yaml"
+
+    def again() -> Project:
+        file.write_text(json.dumps(study), encoding="utf-8")
+        return Project(project.root, {"study": "mine"})
+
+    found = again().study
+    assert found is not None
+    for number, own in enumerate([{"study": found.digest}, {"study": found.digest}, {"study": "other"}, {}]):
+        name = f"0000000{number}"
+        start = fakeruns.START.replace(year=2029 + number)
+        fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1, campaign_id=name, start=start)
+        directory = project.raw / "local" / "aead-goodput" / name
+        (directory / "campaign.json").write_text(json.dumps(fakeruns.CAMPAIGN | {"id": name, **own}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"2 campaigns of the study `mine`: 00000000, 00000001; name all but one"):
+        reference.pack(again(), ["aead-goodput"])
+    study["left_out"] = [{"experiment": "aead-goodput", "campaign": "00000001", "reason": "the machine slept"}]
+    (archive,) = reference.pack(again(), ["aead-goodput"])
+    assert {name.split("/")[2] for name in unpack(archive)} == {"00000000"}
+    study["seed"] = 2
+    with pytest.raises(ConfigError, match=r"has no campaign of the study `mine` as it is written now"):
+        reference.pack(again(), ["aead-goodput"])
+
+
 def test_an_experiment_that_was_not_measured_is_named(project: Project) -> None:
     with pytest.raises(ConfigError, match=r"local/mtu: has no measured campaign; run `quicbed measure mtu`"):
         reference.pack(project, ["mtu"])
 
 
 def test_the_shipped_archives_stay_small(repository: Path) -> None:
-    sizes = {file.name: file.stat().st_size for file in (repository / "raw" / "reference").glob("*.tar.gz")}
+    sizes = {file.name: file.stat().st_size for file in archives_below(repository / "raw" / "reference")}
     assert sizes
     assert max(sizes.values()) < 9_000_000, sizes
     assert sum(sizes.values()) < 50_000_000, sizes

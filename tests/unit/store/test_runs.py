@@ -13,6 +13,7 @@ import fakeruns
 from quicbed.analysis import comparison
 from quicbed.plan.host import FACTS, host_of
 from quicbed.store import details, record, runs
+from quicbed.store.paths import ARCHIVE_SUFFIXES
 from quicbed.store.record import RunsError
 
 
@@ -154,7 +155,7 @@ def _damage(name: str, content: bytes) -> bytes:
         ("binary", "truncated or corrupt"),
         ("empty", "truncated or corrupt"),
         ("foreign", "no key 'format'"),
-        ("list", "no key 'format'"),
+        ("list", "not an object"),
         ("future", "format 3, this version reads format 2"),
         ("no cell", "'cell.id' is missing"),
         ("type", "'link.mtu': expected int, found '1500'"),
@@ -189,24 +190,27 @@ def test_runs_that_are_still_being_stored_are_not_read(raw: Path) -> None:
     assert runs.table(raw).is_empty()
 
 
-def test_an_archive_gives_the_same_runs_as_the_tree(raw: Path) -> None:
+@pytest.mark.parametrize("suffix", ARCHIVE_SUFFIXES)
+def test_an_archive_gives_the_same_runs_as_the_tree(raw: Path, suffix: str) -> None:
     fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
     tree = runs.table(raw / "local")
-    archive = fakeruns.archive(raw, "local", "aead-goodput", raw / "reference" / "aead-goodput.tar.gz")
+    archive = fakeruns.archive(raw, "local", "aead-goodput", raw / "reference" / f"aead-goodput{suffix}")
     packed = runs.table(archive.parent)
     own = ["origin", "source"]
     assert packed.drop(own).equals(tree.drop(own))
-    assert set(packed["source"]) == {"raw/reference/aead-goodput.tar.gz"}
-    prefix = "raw/reference/aead-goodput.tar.gz!local/aead-goodput/c0ffee00/"
+    assert set(packed["source"]) == {f"raw/reference/aead-goodput{suffix}"}
+    prefix = f"raw/reference/aead-goodput{suffix}!local/aead-goodput/c0ffee00/"
     assert packed["origin"].str.starts_with(prefix).all()
 
 
-def test_a_damaged_archive_is_reported(raw: Path) -> None:
+@pytest.mark.parametrize("suffix", ARCHIVE_SUFFIXES)
+def test_a_damaged_archive_is_reported(raw: Path, suffix: str) -> None:
     fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
-    archive = fakeruns.archive(raw, "local", "aead-goodput", raw / "reference" / "a.tar.gz")
-    archive.write_bytes(archive.read_bytes()[:-2000])
-    (problem,) = runs.problems(runs.table(raw / "reference"))
-    assert problem.startswith("raw/reference/a.tar.gz: damaged archive, ")
+    archive = fakeruns.archive(raw, "local", "aead-goodput", raw / "reference" / f"a{suffix}")
+    archive.write_bytes(archive.read_bytes()[:-1000])
+    # a run whose file is cut is one more
+    told = runs.problems(runs.table(raw / "reference"))
+    assert [one for one in told if one.startswith(f"raw/reference/a{suffix}: damaged archive, ")]
 
 
 def test_an_archive_without_runs_is_reported(raw: Path) -> None:

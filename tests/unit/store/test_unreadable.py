@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import lzma
 import os
-import shutil
 import struct
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import polars as pl
 import pytest
 
 import fakeruns
-from clone import ROOT
+from clone import ROOT, copy_config
 from quicbed import importers
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
@@ -126,13 +128,14 @@ def test_a_hostile_plan_and_records_of_odd_types_cost_nothing_else(tmp_path: Pat
         "arm": [run["cell"] | {"arm": "proof"}],
         "baseline": [run["cell"] | {"baseline": []}],
         "early": [run["cell"]],
+        "facts": [run["cell"]],
     }
     (campaign / "campaign.json").write_text("{}")
     for kind in ("sessions", "builds"):
         (campaign / kind).mkdir()
     for number, (name, cells) in enumerate(plans.items()):
         started = "0001-01-01T00:00:00+23:00" if name == "early" else f"203{number}-01-01T00:00:00+00:00"
-        session = {"started_at": started, "cells": cells, "facts": ["x"]}
+        session = {"started_at": started, "cells": cells, "facts": ["x"] if name == "facts" else {}}
         (campaign / "sessions" / f"{name}.json").write_text(json.dumps(session))
     (campaign / "builds" / "odd.json").write_text(json.dumps({"crates": ["x", 1], "patches": {"a": 1}}))
     os.mkfifo(campaign / "builds" / "fifo.json")
@@ -143,8 +146,10 @@ def test_a_hostile_plan_and_records_of_odd_types_cost_nothing_else(tmp_path: Pat
     assert [line.split("/")[-1].partition(":")[0] for line in sorted(problems)] == [
         "fifo.json",
         "odd.json",
+        "campaign.json",
         "baseline.json",
         "early.json",
+        "facts.json",
         "link.json",
     ]
     assert "hostile" not in report.write(tmp_path / "artifacts", raw).read_text(encoding="utf-8")
@@ -180,11 +185,12 @@ def test_headers_that_lead_back_or_ask_for_everything_end_an_archive() -> None:
             list(untrusted.members(io.BytesIO(bytes(header)), 1 << 50))
 
 
-def test_archives_unpack_within_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
+def test_archives_unpack_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: Callable[[bytes], bytes]
+) -> None:
     archive = tmp_path / "x.tar.gz"
-    archive.write_bytes(
-        untrusted.gzip.compress(tar_of([(tarfile.TarInfo("a"), bytes(5 << 20)), (tarfile.TarInfo("b"), b"")]))
-    )
+    archive.write_bytes(compress(tar_of([(tarfile.TarInfo("a"), bytes(5 << 20)), (tarfile.TarInfo("b"), b"")])))
     monkeypatch.setattr(untrusted, "MOST_UNPACKED", 1 << 20)
     monkeypatch.setattr(untrusted, "UNPACKED_RATIO", 10)
     with pytest.raises(UntrustedError, match="unpacks to more than"):
@@ -194,6 +200,15 @@ def test_archives_unpack_within_bounds(tmp_path: Path, monkeypatch: pytest.Monke
     os.mkfifo(tmp_path / "fifo.tar.gz")
     with pytest.raises(UntrustedError, match="not a regular file"):
         list(untrusted.packed(tmp_path / "fifo.tar.gz", lambda _: True))
+
+
+def test_an_archive_may_not_ask_for_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "x.tar.xz"
+    archive.write_bytes(lzma.compress(tar_of([(tarfile.TarInfo("a"), b"x")])))
+    assert list(untrusted.packed(archive, lambda _: True)) == [("a", b"x")]
+    monkeypatch.setattr(untrusted, "MOST_MEMORY", 1 << 20)
+    with pytest.raises(UntrustedError, match=r"[Mm]emory"):
+        list(untrusted.packed(archive, lambda _: True))
 
 
 def test_what_is_small_needs_no_memory_for_the_most_that_is_allowed(tmp_path: Path) -> None:
@@ -403,7 +418,7 @@ def test_a_time_that_no_clock_showed_is_no_packet() -> None:
         (["import", "qir", "{tmp}/qir.json", "--out", "/proc/nowhere"], "nowhere"),
         (["export", "qir", "aead-goodput", "{tmp}/out", "--table", "{tmp}/file"], "not a table of runs"),
         (["symbols", "{tmp}"], "not the directory of a run"),
-        (["handshake", "{tmp}/file", "{tmp}/file", "--server", "x:1"], "file"),
+        (["handshake", "{tmp}/file", "{tmp}/file", "--server", "10.0.0.1:1"], "file"),
         (["predict", "--library", "x", "--group", "x25519", "--signature", "ed25519"], "library `x` is unknown"),
         (["predict", "--library", "quinn", "--group", "x", "--signature", "ed25519"], "has no group `x`"),
         (["predict", "--library", "quinn", "--group", "x25519", "--signature", "x"], "has no signature `x`"),
@@ -436,7 +451,7 @@ def test_full_memory_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(commands, "_tables", full)
+    monkeypatch.setattr(details, "write_tables", full)
     assert commands.main(["tables", "x", "y"]) == 1
     assert capsys.readouterr().err == ("quicbed: memory is full: end other programs, then run the same command again\n")
 
@@ -467,7 +482,7 @@ def test_plan_checks_mappings_and_claims(
     root.mkdir()
     for name in ("workflow", "raw"):
         (root / name).symlink_to(ROOT / name)
-    shutil.copytree(ROOT / "config", root / "config")
+    copy_config(root / "config")
     (root / "config" / file).write_text(content, encoding="utf-8")
     monkeypatch.setattr(commands, "ROOT", root)
     assert commands.main(["plan"]) == 1

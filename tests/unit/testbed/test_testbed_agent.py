@@ -429,14 +429,14 @@ class Killed(BaseException):
 def test_changes_that_were_being_made_are_put_back_whatever_the_device_has_made_of_them(
     hardware: Hardware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
 ) -> None:
-    write = agent.Settings._write
+    write = agent.Settings.write_all
 
     async def killed(self: agent.Settings, changes: Sequence[agent.Change]) -> None:
         await write(self, changes[:done])
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(agent.Settings, "_write", killed)
+        patch.setattr(agent.Settings, "write_all", killed)
         with pytest.raises(Killed):
             _reaping(tmp_path, lambda settings: settings.apply(_changes({**WANTED, "ring rx": "1000"})))
     assert hardware.state()["ring rx"] == "1024"

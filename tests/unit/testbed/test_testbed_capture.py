@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from faketestbed import FakeHost
-from quicbed.config.model import CaptureCommand, ConfigError, parse
+from quicbed.config.model import CaptureCommand, ConfigError, parse_model
 from quicbed.config.model import Testbed as Settings
 from quicbed.testbed import Capture, TestbedError, capture
 from quicbed.testbed.capture import Command, Counts, Dumpcap, Tcpdump, capturing, tool_of
@@ -67,7 +67,7 @@ PATTERNS = {"captured": r"saw (\d+) frames", "dropped": r"lost (\d+) of"}
 def test_frames_of_two_interfaces_are_one_capture_in_the_order_of_their_times(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "_QUIET_S", 0.05)
+    monkeypatch.setattr(capture, "QUIET_S", 0.05)
     path = tmp_path / "both.pcap"
     found = captured(make(**PATTERNS), path, "if-3-4", "if-500-2", sent=10)
     assert (found.packets_captured, found.packets_dropped, found.packets_missing, found.packets_lost) == (
@@ -87,7 +87,7 @@ def test_frames_of_two_interfaces_are_one_capture_in_the_order_of_their_times(
 def test_what_a_program_does_not_tell_is_unknown_but_for_what_was_sent(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "_QUIET_S", 0.05)
+    monkeypatch.setattr(capture, "QUIET_S", 0.05)
     found = captured(make(), tmp_path / "a.pcap", "if-0-5", sent=5)
     assert (found.packets_captured, found.packets_dropped, found.packets_missing, found.packets_lost) == (5, None, 0, 0)
     found = captured(make(), tmp_path / "b.pcap", "if-0-5", sent=7)
@@ -111,14 +111,14 @@ def test_what_a_program_does_not_tell_is_unknown_but_for_what_was_sent(
 def test_a_capture_that_is_of_no_use_is_one_line(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], reason: str
 ) -> None:
-    monkeypatch.setattr(capture, "_QUIET_S", 0.05)
+    monkeypatch.setattr(capture, "QUIET_S", 0.05)
     with pytest.raises(TestbedError, match=rf"^middle: {sys.executable}:? {reason}"):
         captured(make(**options), tmp_path / "a.pcap", "if-0-1")
     assert not list(tmp_path.glob("a.pcap*"))
 
 
 def test_a_capture_that_does_not_begin(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_START_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(capture, "START_TIMEOUT_S", 3.0)  # time for a program to begin on a busy machine
     with pytest.raises(TestbedError, match=r"does not begin to capture: now capturing if-0-1"):
         captured(make(begins="frames"), tmp_path / "a.pcap", "if-0-1")
     with pytest.raises(TestbedError, match=r"does not begin to capture: ValueError"):
@@ -126,7 +126,7 @@ def test_a_capture_that_does_not_begin(make: Make, tmp_path: Path, monkeypatch: 
 
 
 def test_a_disk_that_is_about_to_be_full(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_FREE_BYTES", 2**60)
+    monkeypatch.setattr(capture, "FREE_BYTES", 2**60)
     with pytest.raises(TestbedError, match=r"middle: \d+ MiB free in .*, \d+ MiB are needed for a capture; make room"):
         captured(make(), tmp_path / "a.pcap", "if-0-1")
 
@@ -154,7 +154,7 @@ def test_the_program_is_the_one_that_the_testbed_names() -> None:
     assert isinstance(tool_of(Settings(kind="local")), Tcpdump)
     assert isinstance(tool_of(Settings(kind="local", capture="dumpcap")), Dumpcap)
     own = {"command": ["moongen", "{file}"], "begins": "ready"}
-    tool = tool_of(parse(Settings, {"kind": "local", "capture_command": own}, "t"))
+    tool = tool_of(parse_model(Settings, {"kind": "local", "capture_command": own}, "t"))
     assert isinstance(tool, Command)
     options: dict[str, Any] = {"snaplen": 100, "count": None, "expression": ""}
     assert tool.arguments("eth0", Path("/a b"), **options) == ["moongen", "/a b"]
@@ -176,4 +176,4 @@ def test_the_program_is_the_one_that_the_testbed_names() -> None:
 )
 def test_a_program_that_cannot_be_is_named(own: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        parse(Settings, {"kind": "local", "capture_command": own}, "local.yaml")
+        parse_model(Settings, {"kind": "local", "capture_command": own}, "local.yaml")

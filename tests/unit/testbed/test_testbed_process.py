@@ -141,7 +141,7 @@ def test_a_program_is_found_relative_to_its_directory(tmp_path: Path) -> None:
 
 def test_missing_tools_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(module, "_SYSTEM_DIRECTORIES", str(tmp_path))
+    monkeypatch.setattr(module, "SYSTEM_DIRECTORIES", str(tmp_path))
     with pytest.raises(TestbedError) as error:
         require_tools(["ip", "tc", "tcpdump"])
     assert str(error.value) == ("missing: ip, tc, tcpdump; install with: apt-get install iproute2 tcpdump")
@@ -219,7 +219,8 @@ def test_no_program_outlives_a_driver_that_is_killed_before_it_asks_for_the_sign
     (tmp_path / "go").touch()
     try:
         _await(lambda: all(map(_gone, waiting)))
-        assert not (tmp_path / "started").exists()
+        # the second of a namespace may begin before the first, with which it ends, has looked for its parent
+        assert kind == "confined" or not (tmp_path / "started").exists()
     finally:
         for pid in waiting:
             with contextlib.suppress(ProcessLookupError):

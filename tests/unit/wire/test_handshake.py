@@ -22,18 +22,18 @@ from quicbed.config import algorithms
 from quicbed.contract import events
 from quicbed.report.look import _rows
 from quicbed.wire.handshake import (
+    Connection,
     Handshake,
     HandshakeError,
-    _Connection,
+    Piece,
+    Unit,
     _Examiner,
-    _Piece,
-    _quic,
     _read,
-    _Unit,
     contradictions,
     count_differences,
     examine,
     openings,
+    quic_connections,
 )
 from quicbed.wire.pcap import FILE_HEADER_BYTES, RECORD_HEADER_BYTES, Capture, Frame
 from quicbed.wire.quicwire import PacketType, QuicPacket
@@ -422,35 +422,33 @@ def test_command_with_wrong_files(data: Path, tmp_path: Path, capsys: pytest.Cap
 
 def piece(
     kind: PacketType, size: int, number: int, *, crypto: tuple[int, int] | None = None, ack: int | None = None
-) -> _Piece:
+) -> Piece:
     """A packet that could be decrypted."""
     data = bytes([0xC0, 0, 0, 0, 1, 0, 0, 0]).ljust(size, b"\0")  # no connection IDs, no token
     frames = (*((0x02,) if ack is not None else ()), *((0x06,) if crypto else ()))
     details = QuicDetails(size, True, number, frames, (crypto,) if crypto else (), ack, ())
-    return _Piece(QuicPacket(kind, data, b"", b"", 1, 8), details)
+    return Piece(QuicPacket(kind, data, b"", b"", 1, 8), details)
 
 
-def server_flight(begin: int, datagrams: int, time_ns: int) -> list[_Unit]:
+def server_flight(begin: int, datagrams: int, time_ns: int) -> list[Unit]:
     """Full datagrams with 1100 bytes of handshake data each; packet numbers go with the data."""
     return [
-        _Unit(
-            "server", time_ns, 1200, [piece(PacketType.HANDSHAKE, 1200, begin + i, crypto=((begin + i) * 1100, 1100))]
-        )
+        Unit("server", time_ns, 1200, [piece(PacketType.HANDSHAKE, 1200, begin + i, crypto=((begin + i) * 1100, 1100))])
         for i in range(datagrams)
     ]
 
 
-def waiting(units: list[_Unit]) -> Handshake:
-    return _Examiner(_Connection(1, units), 0, "quic", {}, Path("none.keys")).handshake()
+def waiting(units: list[Unit]) -> Handshake:
+    return _Examiner(Connection(1, units), 0, "quic", {}, Path("none.keys")).handshake()
 
 
-HELLO = _Unit("client", 1, 1200, [piece(PacketType.INITIAL, 1200, 0, crypto=(0, 300))])
-SERVER_HELLO = _Unit("server", 2, 1200, [piece(PacketType.INITIAL, 1200, 0, crypto=(0, 90))])
+HELLO = Unit("client", 1, 1200, [piece(PacketType.INITIAL, 1200, 0, crypto=(0, 300))])
+SERVER_HELLO = Unit("server", 2, 1200, [piece(PacketType.INITIAL, 1200, 0, crypto=(0, 90))])
 
 
 def test_a_server_that_is_blocked_twice() -> None:
-    probe = _Unit("client", 5, 400, [piece(PacketType.INITIAL, 400, 1, ack=0)])
-    acknowledgement = _Unit("client", 9, 60, [piece(PacketType.HANDSHAKE, 60, 0, ack=2)])
+    probe = Unit("client", 5, 400, [piece(PacketType.INITIAL, 400, 1, ack=0)])
+    acknowledgement = Unit("client", 9, 60, [piece(PacketType.HANDSHAKE, 60, 0, ack=2)])
     units = [
         *(HELLO, SERVER_HELLO),
         *server_flight(0, 2, 3),  # 3 x 1200 bytes are sent
@@ -468,7 +466,7 @@ def test_a_server_that_is_blocked_twice() -> None:
 
 
 def test_datagrams_of_one_flight_of_the_client_end_one_round_trip() -> None:
-    probes = [_Unit("client", 5 + i, 400, [piece(PacketType.INITIAL, 400, 1 + i, ack=0)]) for i in range(2)]
+    probes = [Unit("client", 5 + i, 400, [piece(PacketType.INITIAL, 400, 1 + i, ack=0)]) for i in range(2)]
     units = [
         *(HELLO, SERVER_HELLO, *server_flight(0, 2, 3)),
         *(probes[0], *server_flight(2, 1, 7), probes[1], *server_flight(3, 1, 8)),
@@ -480,7 +478,7 @@ def test_datagrams_of_one_flight_of_the_client_end_one_round_trip() -> None:
 
 
 def test_a_client_that_speaks_while_the_server_may_send_blocks_nothing() -> None:
-    acknowledgement = _Unit("client", 4, 60, [piece(PacketType.INITIAL, 60, 1, ack=0)])
+    acknowledgement = Unit("client", 4, 60, [piece(PacketType.INITIAL, 60, 1, ack=0)])
     units = [HELLO, SERVER_HELLO, acknowledgement, *server_flight(0, 2, 5)]
     found = waiting(units)
     assert found.amplification is not None
@@ -488,8 +486,8 @@ def test_a_client_that_speaks_while_the_server_may_send_blocks_nothing() -> None
 
 
 def test_waiting_for_the_congestion_window_is_not_the_anti_amplification_limit() -> None:
-    validation = _Unit("client", 5, 60, [piece(PacketType.HANDSHAKE, 60, 0, ack=0)])
-    more = _Unit("client", 8, 60, [piece(PacketType.HANDSHAKE, 60, 1, ack=9)])
+    validation = Unit("client", 5, 60, [piece(PacketType.HANDSHAKE, 60, 0, ack=0)])
+    more = Unit("client", 8, 60, [piece(PacketType.HANDSHAKE, 60, 1, ack=9)])
     units = [
         *(HELLO, SERVER_HELLO, *server_flight(0, 1, 3), validation),
         *(*server_flight(1, 9, 6), more, *server_flight(10, 9, 9)),
@@ -510,7 +508,7 @@ def test_an_initial_packet_to_an_id_issued_before_it_opens_no_connection(tmp_pat
     second = wirefixtures.QuicTransfer(client_cid=b"", original_cid=b"another", server_cid=b"z" * 16, size=4000)
     frames = first.run() + second.run()
     packets = _read(wirefixtures.pcap(tmp_path / "two.pcap", frames), address, port, "quic")
-    found = _quic(packets, {}, (address, port))
+    found = quic_connections(packets, {}, (address, port))
     assert [len(one.units) for one in found] == [len(first.frames), len(second.frames)]
 
 

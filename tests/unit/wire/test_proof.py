@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from quicbed.wire.pcap import CaptureError
-from quicbed.wire.proof import Proof, check, examine, judge_headers
+from quicbed.wire.proof import Proof, check, examine, judge_headers, resumed
 from quicbed.wire.quicwire import crypto_stream, parse_datagram
 from wirefixtures import (
     CLIENT,
@@ -494,6 +494,17 @@ def test_cipher_suite_and_group_over_tcp(tmp_path: Path) -> None:
     assert check(proof, NEGOTIATED) == ["The cipher suite is 0x1301, but a ServerHello has 0x1302."]
 
 
+def test_tls_1_2_is_seen_by_its_cipher_suite(tmp_path: Path) -> None:
+    # its ServerHello has no key share (RFC 5246, 7.4.1.3)
+    proof = tcp_proof(tmp_path, tls_transfer(messages=(server_hello(0xC02F, None),)))
+    assert (proof.cipher_suites, proof.groups, proof.unread_hellos) == ((0xC02F,), (), 0)
+    assert check(proof, Claim(cipher_suite=0xC02F)) == []
+    assert check(proof, NEGOTIATED) == [
+        "The cipher suite is 0x1301, but a ServerHello has 0xc02f.",
+        "A group is to be negotiated, but the ServerHello has no key share.",
+    ]
+
+
 def test_one_connection_with_another_cipher_suite_is_caught(tmp_path: Path) -> None:
     first = QuicTransfer()
     second = QuicTransfer(name="second", client=(CLIENT[0], 7), hello=server_hello(0x1302))
@@ -531,6 +542,17 @@ def test_a_server_hello_that_cannot_be_read_proves_no_cipher_suite(tmp_path: Pat
     assert check(proof, STANDARD) == []
 
 
+@pytest.mark.parametrize("transport", ["quic", "tcp"])
+def test_resumed_connections_are_counted(tmp_path: Path, transport: Literal["quic", "tcp"]) -> None:
+    def count(hello: bytes) -> int:
+        frames = QuicTransfer(hello=hello).run() if transport == "quic" else tls_transfer(messages=(hello,))
+        capture = pcap(tmp_path / "proof.pcap", frames)
+        return resumed(capture, server_ip=SERVER[0], server_port=SERVER[1], transport=transport)
+
+    assert count(server_hello()) == 0
+    assert count(server_hello(resumed=True)) == 1
+
+
 def test_a_server_hello_without_key_share(tmp_path: Path) -> None:
     proof = quic_proof(tmp_path, QuicTransfer(hello=server_hello(group=None)).run())
     assert check(proof, NEGOTIATED) == ["A group is to be negotiated, but the ServerHello has no key share."]
@@ -543,7 +565,9 @@ def test_crypto_data_are_put_together_in_any_order() -> None:
     assert crypto_stream([overlapping, first]) == b"ServerHello"
     assert crypto_stream([overlapping]) == b""
     closed = b"\x1c\x00\x00\x00" + crypto_frame(b"Server")
-    assert crypto_stream([closed, b"\x06\x00\x09cut", b"\x02"]) == b""
+    assert crypto_stream([closed, b"\x06\x00\x09cut", b"\x02"]) == b"Server"
+    unknown = b"\x21" + crypto_frame(b"Server")
+    assert crypto_stream([unknown, crypto_frame(b"before") + unknown]) == b"before"
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ typedef struct quicbed_signature {
     size_t oid_der_len;
 } quicbed_signature;
 
-#define QUICBED_GROUPS 29
+#define QUICBED_GROUPS 35
 #define QUICBED_SIGNATURES 26
 
 static const quicbed_group quicbed_groups[QUICBED_GROUPS] = {
@@ -64,6 +64,12 @@ static const quicbed_group quicbed_groups[QUICBED_GROUPS] = {
     {"p-256-mlkem768", "SecP256r1MLKEM768", 0x11eb, 3, "ML-KEM-768", "p-256", false},
     {"x25519-mlkem768", "X25519MLKEM768", 0x11ec, 3, "ML-KEM-768", "x25519", true},
     {"p-384-mlkem1024", "SecP384r1MLKEM1024", 0x11ed, 5, "ML-KEM-1024", "p-384", false},
+    {"hqc-128-avx2", "hqc128_2020", 0xfe44, 1, "HQC-128@0.9", NULL, false},
+    {"hqc-192-avx2", "hqc192_2020", 0xfe45, 3, "HQC-192@0.9", NULL, false},
+    {"hqc-256-avx2", "hqc256_2020", 0xfe46, 5, "HQC-256@0.9", NULL, false},
+    {"p-256-hqc-128-avx2", "p256_hqc128_2020", 0xfe54, 1, "HQC-128@0.9", "p-256", false},
+    {"p-384-hqc-192-avx2", "p384_hqc192_2020", 0xfe55, 3, "HQC-192@0.9", "p-384", false},
+    {"p-521-hqc-256-avx2", "p521_hqc256_2020", 0xfe56, 5, "HQC-256@0.9", "p-521", false},
 };
 
 static const quicbed_signature quicbed_signatures[QUICBED_SIGNATURES] = {

@@ -1,14 +1,10 @@
 #include "pq.h"
 
-#include <oqs/oqs.h>
 #include <pthread.h>
-#include <string.h>
+#include <stdio.h>
 
 #include "algorithms.h"
-
-struct quicbed_kem {
-    OQS_KEM *oqs;
-};
+#include "kem.h"
 
 struct quicbed_sig {
     OQS_SIG *oqs;
@@ -23,7 +19,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const quicbed_kem *known_kem(const char *name) {
     for (size_t i = 0; i < kem_count; i++) {
-        if (strcmp(kems[i].oqs->method_name, name) == 0) {
+        if (strcmp(kems[i].name, name) == 0) {
             return &kems[i];
         }
     }
@@ -39,16 +35,28 @@ static const quicbed_sig *known_sig(const char *name) {
     return NULL;
 }
 
+static bool of_older(const char *name) {
+    const size_t all = strlen(name), suffix = strlen(QUICBED_OLDER);
+    return all > suffix && strcmp(name + all - suffix, QUICBED_OLDER) == 0;
+}
+
+static bool take_kem(quicbed_kem *kem, const char *name) {
+    char older[32];
+    kem->name = name;
+    if (!of_older(name)) {
+        return take(kem, name);
+    }
+    snprintf(older, sizeof older, "%.*s", (int)(strlen(name) - strlen(QUICBED_OLDER)), name);
+    return quicbed_older_kem(kem, older);
+}
+
 /* Looks everything up before the first use, so that no lookup is part of a measured handshake. */
 static void look_up(void) {
     OQS_init();
     for (size_t i = 0; i < QUICBED_GROUPS; i++) {
         const char *name = quicbed_groups[i].liboqs;
-        if (name != NULL && known_kem(name) == NULL) {
-            OQS_KEM *oqs = OQS_KEM_new(name);
-            if (oqs != NULL) {
-                kems[kem_count++].oqs = oqs;
-            }
+        if (name != NULL && known_kem(name) == NULL && take_kem(&kems[kem_count], name)) {
+            kem_count++;
         }
     }
     for (size_t i = 0; i < QUICBED_SIGNATURES; i++) {
@@ -67,32 +75,40 @@ const quicbed_kem *quicbed_kem_find(const char *liboqs_name) {
     return liboqs_name == NULL ? NULL : known_kem(liboqs_name);
 }
 
-size_t quicbed_kem_public_key_bytes(const quicbed_kem *kem) { return kem->oqs->length_public_key; }
+int quicbed_kem_left_out(const char *liboqs_name) {
+    return quicbed_kem_find(liboqs_name) == NULL && of_older(liboqs_name);
+}
 
-size_t quicbed_kem_secret_key_bytes(const quicbed_kem *kem) { return kem->oqs->length_secret_key; }
+const char *quicbed_kem_implementation(const quicbed_kem *kem) { return kem->implementation; }
 
-size_t quicbed_kem_ciphertext_bytes(const quicbed_kem *kem) { return kem->oqs->length_ciphertext; }
+size_t quicbed_kem_public_key_bytes(const quicbed_kem *kem) { return kem->public_key_bytes; }
 
-size_t quicbed_kem_shared_secret_bytes(const quicbed_kem *kem) { return kem->oqs->length_shared_secret; }
+size_t quicbed_kem_secret_key_bytes(const quicbed_kem *kem) { return kem->secret_key_bytes; }
+
+size_t quicbed_kem_ciphertext_bytes(const quicbed_kem *kem) { return kem->ciphertext_bytes; }
+
+size_t quicbed_kem_shared_secret_bytes(const quicbed_kem *kem) { return kem->shared_secret_bytes; }
 
 int quicbed_kem_keypair(const quicbed_kem *kem, uint8_t *public_key, uint8_t *secret_key) {
-    return OQS_KEM_keypair(kem->oqs, public_key, secret_key) == OQS_SUCCESS;
+    return kem->keypair(public_key, secret_key) == OQS_SUCCESS;
 }
 
 int quicbed_kem_encapsulate(const quicbed_kem *kem, uint8_t *ciphertext, uint8_t *shared_secret,
                             const uint8_t *public_key) {
-    return OQS_KEM_encaps(kem->oqs, ciphertext, shared_secret, public_key) == OQS_SUCCESS;
+    return kem->encapsulate(ciphertext, shared_secret, public_key) == OQS_SUCCESS;
 }
 
 int quicbed_kem_decapsulate(const quicbed_kem *kem, uint8_t *shared_secret, const uint8_t *ciphertext,
                             const uint8_t *secret_key) {
-    return OQS_KEM_decaps(kem->oqs, shared_secret, ciphertext, secret_key) == OQS_SUCCESS;
+    return kem->decapsulate(shared_secret, ciphertext, secret_key) == OQS_SUCCESS;
 }
 
 const quicbed_sig *quicbed_sig_find(const char *liboqs_name) {
     pthread_once(&once, look_up);
     return liboqs_name == NULL ? NULL : known_sig(liboqs_name);
 }
+
+const char *quicbed_sig_implementation(const quicbed_sig *sig) { return implementation(sig->oqs->method_name); }
 
 size_t quicbed_sig_public_key_bytes(const quicbed_sig *sig) { return sig->oqs->length_public_key; }
 

@@ -19,8 +19,14 @@ extern "C" {
 
 typedef struct quicbed_kem quicbed_kem;
 
-/* The KEM that liboqs calls by this name; NULL if this liboqs has none. */
+/* The KEM that algorithms.h calls by this name of liboqs; NULL if there is none on this processor. */
 const quicbed_kem *quicbed_kem_find(const char *liboqs_name);
+
+/* Whether a KEM is missing because it is here for other processors only. */
+int quicbed_kem_left_out(const char *liboqs_name);
+
+/* Version of liboqs, and which of its implementations runs on this processor: "liboqs 0.13.0 (AVX2)". */
+const char *quicbed_kem_implementation(const quicbed_kem *kem);
 
 size_t quicbed_kem_public_key_bytes(const quicbed_kem *kem);
 size_t quicbed_kem_secret_key_bytes(const quicbed_kem *kem);
@@ -41,6 +47,9 @@ typedef struct quicbed_sig quicbed_sig;
 
 /* The algorithm that liboqs calls by this name; NULL if this liboqs has none. */
 const quicbed_sig *quicbed_sig_find(const char *liboqs_name);
+
+/* As of a KEM. */
+const char *quicbed_sig_implementation(const quicbed_sig *sig);
 
 size_t quicbed_sig_public_key_bytes(const quicbed_sig *sig);
 size_t quicbed_sig_secret_key_bytes(const quicbed_sig *sig);

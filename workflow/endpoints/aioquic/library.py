@@ -89,7 +89,9 @@ def description() -> dict[str, Any]:
         "retry": True,
         "initial_size": True,
         "congestion_controls": ["cubic", "reno"],
+        "pacing": ["library"],
         "gso": True,
+        "gso_paced": False,
         "gro": True,
         "files": True,
     }

@@ -6,9 +6,11 @@ import json
 import resource
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from endpoint import told
 from endpoint.folder import (
     SETTINGS,
     ExternalEvents,
@@ -18,7 +20,6 @@ from endpoint.folder import (
     Unsupported,
     check,
     files,
-    options_in_force,
     workload,
 )
 from quicbed_contract import FAILED, content
@@ -36,16 +37,17 @@ def main() -> int:
         print(problem or "", end="")
         return FAILED if problem else 0
     options = cast(ClientOptions, from_command_line("client", SETTINGS["describe"]))
-    events = ExternalEvents("client", SETTINGS["describe"]["library"], SETTINGS["describe"]["version"], options.events)
-    events.start(options_in_force(options))
+    events = ExternalEvents("client", options)
     if (reason := unsupported(options, SETTINGS["describe"])) is not None:
         return events.unsupported(reason)
     folder = Folder("client", options.events)
     try:
         environment = _prepare(folder, options)
         for index in range(options.connections):
-            record = _connect(folder, options, environment, index)
+            record = _connect(folder, options, environment, index, events.options)
             events.connection(record)
+            if options.connections > 1:
+                folder.put_aside(index)
             if record.get("hung"):
                 break  # the others would take as long
         _copy_keys(folder, options)
@@ -69,6 +71,7 @@ def _prepare(folder: Folder, options: ClientOptions) -> dict[str, str]:
     shutil.copyfile(options.ca, certs / "ca.pem")
     host, port = options.connect[0], options.connect[1]
     environment = folder.environment(
+        options,
         CERTS=f"{certs}/",
         DOWNLOADS=f"{folder.directory('downloads')}/",
         REQUESTS=" ".join(f"https://{options.server_name}:{port}/{size}" for size in files(options.bytes)),
@@ -78,8 +81,10 @@ def _prepare(folder: Folder, options: ClientOptions) -> dict[str, str]:
     return environment
 
 
-def _connect(folder: Folder, options: ClientOptions, environment: dict[str, str], index: int) -> dict[str, Any]:
-    """Run the script once; returns its `connection` event."""
+def _connect(
+    folder: Folder, options: ClientOptions, environment: dict[str, str], index: int, in_force: dict[str, Any]
+) -> dict[str, Any]:
+    """Run the script once; returns its `connection` event, and adds to the options that are *in_force*."""
     assert options.bytes is not None  # noqa: S101 (the command line has it)
     downloads = folder.scratch / "downloads"
     stopwatch = folder.logs / "time.json"
@@ -106,26 +111,62 @@ def _connect(folder: Folder, options: ClientOptions, environment: dict[str, str]
     if problem is None and duration is not None and duration > end - begin:
         problem = f"time.json: {duration / 1e9:g} s, longer than {SCRIPT} ran, {(end - begin) / 1e9:g} s"
     start = end - duration if duration is not None and problem is None else begin
+    # neither is told apart from the other: the interval is the script's whole run, or as long as that of its own
+    # time.json, whose clock may be any, and then put at the end
+    times = {"t_client_hello": start, "t_request_sent": start, "t_last_byte": end}
+    reported: dict[str, Any] = {}
+    try:
+        report = told.read(folder.reported, "client", begin, end)
+        in_force |= report.options
+        reported = _agreed(report.connections)
+        if SETTINGS["times"]:
+            times = _own_times(report.connections)
+    except (told.ReportError, FolderError) as error:
+        problem = problem or str(error)
     return record | {
+        **reported,
         "ok": problem is None,
         "error": problem,
         "bytes_received": received,
         "content_ok": problem is None,
-        # neither is told apart from the other: the interval is the script's whole run, or as long as that of its own
-        # time.json, whose clock may be any, and then put at the end
-        "t_client_hello": start,
-        "t_request_sent": start,
-        "t_last_byte": end,
+        **times,
         "t_close": end,
         **_processor_time(before, after),
     }
+
+
+def _agreed(connections: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What a script reports of its connection, or that all its connections have negotiated."""
+    if not connections:
+        return {}
+    counts = [name for name in connections[0] if "packets" in name or "bytes_" in name]
+    names = [*told.NEGOTIATED, "hello_retry_request", "retry", *(counts if len(connections) == 1 else ())]
+    for name in names:
+        if len({one.get(name) for one in connections}) > 1:
+            raise FolderError(f"{Folder.REPORT}: the connections differ in `{name}`")
+    return {name: connections[0].get(name) for name in names}
+
+
+def _own_times(connections: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The times of the one connection, as the folder states that they are reported."""
+    if len(connections) != 1:
+        raise FolderError(f"{Folder.REPORT}: has {len(connections)} connections, and quicbed.yaml says `times: true`")
+    known = {name: value for name, value in connections[0].items() if name.startswith("t_") and name != "t_close"}
+    needed = ("t_client_hello", "t_handshake_complete", *(("t_request_sent", "t_last_byte") if _is_bulk() else ()))
+    if missing := [name for name in needed if known.get(name) is None]:
+        raise FolderError(f"{Folder.REPORT}: has no `{missing[0]}`, and quicbed.yaml says `times: true`")
+    return known
+
+
+def _is_bulk() -> bool:
+    return workload() == "bulk"
 
 
 def _processor_time(before: resource.struct_rusage, after: resource.struct_rusage) -> dict[str, int | None]:
     """That of the script with all it started; of a handshake it is not told, because the start of the programs takes
     more.
     """
-    if workload() == "handshake":
+    if not _is_bulk():
         return {"cpu_user_ns": None, "cpu_system_ns": None}
     return {
         "cpu_user_ns": round((after.ru_utime - before.ru_utime) * 1e6) * 1000,

@@ -24,10 +24,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from endpoint import told
 from quicbed_contract import UNSUPPORTED
 from quicbed_contract.clock import now_ns
 from quicbed_contract.events import Events, one_line
-from quicbed_contract.options import Options
+from quicbed_contract.options import Options, in_force
 
 SETTINGS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "settings.json").read_text(encoding="utf-8"))
 """What the library's description says, and what `--describe` prints."""
@@ -72,7 +73,22 @@ class Stopped(Exception):  # noqa: N818 (not an error)
 
 
 class ExternalEvents(Events):
-    """Events whose last one counts the processor time of the scripts, and tells no run delay of theirs."""
+    """Events whose first one waits for what the scripts report, and whose last one counts the processor time of the
+    scripts, and tells no run delay of theirs.
+    """
+
+    def __init__(self, role: str, options: Options) -> None:
+        description = SETTINGS["describe"]
+        super().__init__(role, description["library"], description["version"], options.events)
+        known = ("cipher", "aead", "header_protection", "group", "signature")
+        self.options: dict[str, Any] = {name: getattr(options, name) for name in known} | dict.fromkeys(told.OPTIONS)
+        self._started = False
+
+    def write(self, event: str, **fields: Any) -> None:
+        if not self._started:
+            self._started = True
+            self.start(self.options)
+        super().write(event, **fields)
 
     def end(self) -> None:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -91,6 +107,8 @@ class Folder:
     """The folder of one role, with the directories that its scripts work in; they are gone after `close`, LOGS is kept
     beside the events where these go to a file.
     """
+
+    REPORT = "events.jsonl"
 
     def __init__(self, role: str, events: str) -> None:
         self.role = role
@@ -114,10 +132,25 @@ class Folder:
         path.mkdir(exist_ok=True)
         return path
 
-    def environment(self, **more: str) -> dict[str, str]:
-        """Environment of the scripts; a trailing slash says that WWW, CERTS and DOWNLOADS are directories."""
+    @property
+    def reported(self) -> Path:
+        """The file where a script may report its connections."""
+        return self.logs / self.REPORT
+
+    def environment(self, options: Options, **more: str) -> dict[str, str]:
+        """Environment of the scripts, with the variant that *options* ask for.
+
+        A trailing slash says that WWW, CERTS and DOWNLOADS are directories.
+        """
         made = {**os.environ, **SETTINGS["parameters"], "LOGS": str(self.logs), "TESTCASE": self.testcase}
         made["SSLKEYLOGFILE"] = str(self.logs / "keys.log")
+        made["QUICBED_EVENTS"] = str(self.reported)
+        made["QUICBED_FLAVOUR"] = SETTINGS["flavour"]
+        made |= _variant(options)
+        # a shell says that a program is not found in the language of its user
+        made["LC_CTYPE"] = made.pop("LC_ALL", made.get("LC_CTYPE", made.get("LANG", "C.UTF-8")))
+        made["LC_MESSAGES"] = "C"
+        made.pop("LANGUAGE", None)
         made.pop("QLOGDIR", None)  # that of who started quicbed
         if SETTINGS["qlog"]:
             qlog = self.logs / "qlog"
@@ -130,6 +163,19 @@ class Folder:
         """The runner's test case for the workload that is measured."""
         name: str = SETTINGS["testcases"][workload()]
         return name
+
+    def put_aside(self, index: int) -> None:
+        """Move what a script has left in LOGS to a directory of its connection, so that the next one finds none of it.
+
+        What a connection leaves, such as a ticket, must be of no use to the next.
+        """
+        directory = self.logs / f"{index:05d}"
+        directory.mkdir()
+        kept = {directory.name, self.output.name, "keys.log"}
+        for path in [one for one in self.logs.iterdir() if one.name not in kept and not _is_aside(one, index)]:
+            path.rename(directory / path.name)
+        if SETTINGS["qlog"]:
+            (self.logs / "qlog").mkdir()
 
     def set_up(self, name: str, address: str, environment: Mapping[str, str]) -> None:
         """Make `name` resolve to `address`, and run setup-env.sh; raises FolderError if that fails."""
@@ -285,7 +331,15 @@ def check(role: str) -> str | None:
     nonsense = secrets.token_hex(6)
     made = {name: f"{folder.directory(name.lower())}/" for name in ("WWW", "CERTS", "DOWNLOADS")}
     more = {"IP": "127.0.0.1", "PORT": "4433", "SERVERNAME": "server", "REQUESTS": "https://server:4433/1"}
-    environment = folder.environment(**made, **more, TESTCASE=nonsense)
+    able = SETTINGS["describe"]
+    names = {
+        "cipher": "ciphers",
+        "group": "groups",
+        "signature": "signatures",
+        "congestion_control": "congestion_controls",
+    }
+    options = Options(**{name: able[listed][0] for name, listed in names.items()})
+    environment = folder.environment(options, **made, **more, TESTCASE=nonsense)
     try:
         folder.set_up("server", "127.0.0.1", environment)
         folder.start(script, environment)
@@ -308,12 +362,21 @@ def check(role: str) -> str | None:
         folder.close()
 
 
-def options_in_force(options: Options) -> dict[str, Any]:
-    """Options for the `start` event: the folder's scripts are given none of them, so most are unknown."""
-    known = ("cipher", "aead", "header_protection", "group", "signature")
-    return {name: getattr(options, name) for name in known} | dict.fromkeys(
-        ("gso", "gro", "udp_payload", "receive_buffer", "send_buffer", "window", "congestion_control", "aes_hardware")
-    )
+def _variant(options: Options) -> dict[str, str]:
+    """The variant that is asked for, as the environment variables that the folder states to heed."""
+    asked = in_force(options) | ({"gso": "paced"} if options.gso_paced else {})
+    values = {name: asked.get(name) for name in SETTINGS["told"]}
+    as_text = {True: "on", False: "off"}
+    return {
+        f"QUICBED_{name.upper()}": as_text[value] if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _is_aside(path: Path, index: int) -> bool:
+    """Whether a path is what an earlier connection than *index* has left."""
+    return path.is_dir() and path.name.isdigit() and int(path.name) < index
 
 
 def workload() -> str:
@@ -333,9 +396,14 @@ def _check_script(script: Path) -> None:
         raise FolderError(f"{script}: is not executable")
     with script.open("rb") as file:
         first = file.readline(256)
-    words = first[2:].split() if first.startswith(b"#!") else []
+    words = [os.fsdecode(word) for word in first[2:].split()] if first.startswith(b"#!") else []
     if words and not os.access(words[0], os.X_OK):
-        raise MissingProgramError(f"{script}: its interpreter {words[0].decode(errors='replace')} is missing")
+        raise MissingProgramError(f"{script}: its interpreter {words[0]} is missing")
+    # what env(1) does not find ends with the 127 of a script that refuses
+    named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), None)
+    path = os.pathsep.join([str(script.parent / "venv" / "bin"), os.environ.get("PATH", os.defpath)])
+    if named is not None and Path(words[0]).name == "env" and shutil.which(named, path=path) is None:
+        raise MissingProgramError(f"{script}: its interpreter {named} is missing")
 
 
 def _signal_name(number: int) -> str:

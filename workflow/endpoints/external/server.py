@@ -6,8 +6,9 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from endpoint import told
 from endpoint.folder import (
     SETTINGS,
     ExternalEvents,
@@ -16,15 +17,17 @@ from endpoint.folder import (
     Stopped,
     Unsupported,
     check,
-    options_in_force,
 )
 from quicbed_contract import FAILED, content
+from quicbed_contract.clock import now_ns
 from quicbed_contract.events import one_line
 from quicbed_contract.options import ServerOptions, from_command_line, unsupported
 
 SCRIPT = "run-server.sh"
 READY_TIMEOUT = 15.0
 """Seconds until the port must be bound."""
+REPORT_TIMEOUT = 1.0
+"""Seconds from then on in which a script may report what is in force."""
 
 
 def main() -> int:
@@ -34,11 +37,11 @@ def main() -> int:
         print(problem or "", end="")
         return FAILED if problem else 0
     options = cast(ServerOptions, from_command_line("server", SETTINGS["describe"]))
-    events = ExternalEvents("server", SETTINGS["describe"]["library"], SETTINGS["describe"]["version"], options.events)
-    events.start(options_in_force(options))
+    events = ExternalEvents("server", options)
     if (reason := unsupported(options, SETTINGS["describe"])) is not None:
         return events.unsupported(reason)
     folder = Folder("server", options.events)
+    begin = now_ns()
     problem: str | None = None
     try:
         _serve(folder, options, events)
@@ -54,10 +57,33 @@ def main() -> int:
         folder.close()
     if problem is None and left:
         problem = f"{SCRIPT} left processes behind that had to be killed: {', '.join(left)}"
+    problem = problem or _report(folder, events, begin)
     if problem is not None:
         return events.error(problem)
     events.end()
     return 0
+
+
+def _options(folder: Folder, begin: int) -> dict[str, Any]:
+    """What the script, begun at *begin* (ns), reports to be in force; it may do so after it has bound its port."""
+    expected = {"receive_buffer", "gso", "gro", "pacing"} & set(SETTINGS["told"])
+    deadline = time.monotonic() + REPORT_TIMEOUT
+    while True:
+        options = told.read(folder.reported, "server", begin, now_ns(), unfinished=True).options
+        if options or not expected or time.monotonic() > deadline:
+            return options
+        time.sleep(0.005)
+
+
+def _report(folder: Folder, events: ExternalEvents, begin: int) -> str | None:
+    """Pass on what the script has reported of its connections since *begin* (ns); returns what is wrong with that."""
+    try:
+        report = told.read(folder.reported, "server", begin, now_ns())
+    except told.ReportError as error:
+        return str(error)
+    for index, values in enumerate(report.connections):
+        events.connection({**values, "index": index, "ok": True, "error": None})
+    return None
 
 
 def _serve(folder: Folder, options: ServerOptions, events: ExternalEvents) -> None:
@@ -74,10 +100,10 @@ def _serve(folder: Folder, options: ServerOptions, events: ExternalEvents) -> No
     shutil.copyfile(options.certificate, certs / "cert.pem")
     shutil.copyfile(options.private_key, certs / "priv.key")
     environment = folder.environment(
-        WWW=f"{www}/", CERTS=f"{certs}/", IP=address, PORT=str(port), SERVERNAME="server", ROLE="server"
+        options, WWW=f"{www}/", CERTS=f"{certs}/", IP=address, PORT=str(port), SERVERNAME="server", ROLE="server"
     )
     folder.set_up("server", address, environment)
-    folder.start(SCRIPT, environment)
+    begin = folder.start(SCRIPT, environment)
     deadline = time.monotonic() + READY_TIMEOUT
     while not bound(port):
         if (code := folder.wait(0.005)) is not None:
@@ -85,6 +111,10 @@ def _serve(folder: Folder, options: ServerOptions, events: ExternalEvents) -> No
             raise FolderError(f"{what}, before it was ready")
         if time.monotonic() > deadline:
             raise FolderError(f"{SCRIPT} did not become ready: UDP port {port} not bound after {READY_TIMEOUT:g} s")
+    try:
+        events.options |= _options(folder, begin)
+    except told.ReportError as error:
+        raise FolderError(str(error)) from None
     events.ready(address, port)
     code = folder.wait(None)
     assert code is not None  # noqa: S101 (there was no time limit)

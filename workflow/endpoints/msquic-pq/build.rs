@@ -41,7 +41,7 @@ fn build() -> Result<(), Box<dyn Error>> {
         PathBuf::from("src/provider.c"),
         Path::new(INTERFACE).join("pq.c"),
     ];
-    for header in ["pq.h", "algorithms.h"] {
+    for header in ["pq.h", "kem.h", "algorithms.h"] {
         println!("cargo::rerun-if-changed={INTERFACE}/{header}");
     }
     for entry in fs::read_dir(PROVIDER).map_err(|error| format!("{PROVIDER}: {error}"))? {

@@ -301,7 +301,6 @@ static bool download(const struct options *options, SSL_CTX **context, uint64_t 
 int main(int argc, char **argv)
 {
     struct options options;
-    struct rusage usage;
     const char *reason;
     SSL_CTX *context;
     char *buffer;
@@ -319,8 +318,6 @@ int main(int argc, char **argv)
     close(probe);
 
     reason = start_openssl(&options);
-    if (reason == NULL)
-        reason = open_key_log(&options);
     buffer = malloc(RECEIVE_CHUNK);
     if (reason == NULL && buffer == NULL)
         reason = "out of memory";
@@ -332,8 +329,7 @@ int main(int argc, char **argv)
         return give_up("error", EXIT_FAILED, reason);
     for (; done < options.connections && context != NULL; done++)
         failed += !download(&options, &context, done, buffer);
-    getrusage(RUSAGE_SELF, &usage);
-    event_final(done, failed, &usage, run_delay_ns(getpid()), max_rss_bytes(getpid()));
+    event_own_final(done, failed);
     SSL_CTX_free(context);
     free(buffer);
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILED;

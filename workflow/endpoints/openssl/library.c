@@ -5,6 +5,7 @@ const struct library library = {
     .name = "openssl",
     .quic = true,
     .congestion_controls = "reno",
+    .pacing = "off",
     .retry = true,
     .gso = true,
     .gro = true,

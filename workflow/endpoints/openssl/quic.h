@@ -16,13 +16,6 @@ struct observed {
 /* A UDP socket with the buffers asked for, bound (server) or connected (client), or -1 with a reason. */
 int open_socket(const struct options *options, const char **reason);
 
-/* An SSL_CTX for one end, or NULL with a reason. */
-SSL_CTX *make_context(const struct options *options, const char **reason);
-
-/* Opens --key-log; NULL, or why it is impossible. */
-const char *open_key_log(const struct options *options);
-void flush_key_log(void);
-
 /*
  * Waits for the socket, for OpenSSL's next timer, for a readable `other` (-1: none), or until a time in CLOCK_MONOTONIC
  * nanoseconds (UNKNOWN: never).

@@ -222,24 +222,10 @@ static void reset_stream(struct connection *connection)
     connection->concluded = true;
 }
 
-/* Answers with a file of --www if one has this name, else tells so. */
-static bool find_file(struct connection *connection, const char *name, size_t length)
-{
-    for (size_t i = 0; i < server.options->file_count; i++) {
-        const struct file *file = &server.options->files[i];
-
-        if (strlen(file->name) == length && memcmp(file->name, name, length) == 0) {
-            connection->file = file->data;
-            connection->wanted = file->length;
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Reads "GET /<n>\r\n" or "GET /<name>\r\n". */
 static void read_request(struct connection *connection)
 {
+    const struct file *file = NULL;
     size_t length;
     char *end, *number = connection->request + strlen("GET /");
 
@@ -255,8 +241,11 @@ static void read_request(struct connection *connection)
     connection->asked = true;
     errno = 0;
     if (end != NULL && end > number && end[-1] == '\r' && strncmp(connection->request, "GET /", strlen("GET /")) == 0
-        && find_file(connection, number, (size_t)(end - 1 - number)))
+        && (file = find_file(server.options, number, (size_t)(end - 1 - number))) != NULL) {
+        connection->file = file->data;
+        connection->wanted = file->length;
         return;
+    }
     if (end != NULL && strncmp(connection->request, "GET /", strlen("GET /")) == 0 && isdigit((unsigned char)*number)) {
         connection->wanted = strtoull(number, &end, 10);
         if (errno == 0 && strncmp(end, "\r\n", 2) == 0)
@@ -458,11 +447,9 @@ int main(int argc, char **argv)
 {
     struct options options;
     SSL_CTX *context = NULL;
-    struct rusage usage;
     const char *reason;
     union address address;
     socklen_t length = sizeof(address);
-    sigset_t handled;
     int fd, signals;
 
     parse_options(&options, SERVER, argc, argv);
@@ -478,17 +465,11 @@ int main(int argc, char **argv)
         snprintf(message, sizeof(message), "--listen %s:%d: %s", options.address, options.port, reason);
         return give_up("error", EXIT_FAILED, message);
     }
-    sigemptyset(&handled);
-    sigaddset(&handled, SIGTERM);
-    sigaddset(&handled, SIGINT);
-    sigprocmask(SIG_BLOCK, &handled, NULL);
-    signals = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
+    signals = stop_signals(0, NULL);
     if (signals < 0 || getsockname(fd, &address.any, &length) != 0)
         return give_up("error", EXIT_FAILED, strerror(errno));
 
     reason = start_openssl(&options);
-    if (reason == NULL)
-        reason = open_key_log(&options);
     if (reason == NULL)
         reason = make_block();
     if (reason == NULL)
@@ -501,16 +482,12 @@ int main(int argc, char **argv)
         reason = listen_on(context);
     if (reason != NULL)
         return give_up("error", EXIT_FAILED, reason);
-    event_begin("ready");
-    event_string("address", options.address);
-    event_integer("port", ntohs(address.v4.sin_port));
-    event_end();
+    event_ready(&options, ntohs(address.v4.sin_port));
 
     run(signals);
     SSL_free(server.listener);
     SSL_CTX_free(context);
     datagrams_close(&server.datagrams);
-    getrusage(RUSAGE_SELF, &usage);
-    event_final(server.count, server.failed, &usage, run_delay_ns(getpid()), max_rss_bytes(getpid()));
+    event_own_final(server.count, server.failed);
     return EXIT_SUCCESS;
 }

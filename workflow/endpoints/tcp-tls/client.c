@@ -1,4 +1,7 @@
-/* What the client over TCP and TLS 1.3 adds to ../engine/curl/download.c: HTTP/1.1, OpenSSL and the kernel's counts. */
+/*
+ * What the client over TCP and TLS adds to ../engine/curl/download.c: HTTP/1.1 and, for pages, HTTP/2; OpenSSL; the kernel's
+ * counts.
+ */
 #define _GNU_SOURCE
 #include "download.h"
 #include "openssl.h"
@@ -40,7 +43,9 @@ static void on_message(int writing, int version, int type, const void *data, siz
         return;
     if (type == SSL3_RT_HANDSHAKE && *(const unsigned char *)data == SSL3_MT_CLIENT_HELLO) {
         note_client_hello(connection);
-    } else if (type == SSL3_RT_INNER_CONTENT_TYPE && *(const unsigned char *)data == SSL3_RT_APPLICATION_DATA) {
+    } else if (type == (connection->options->tls12 ? SSL3_RT_HEADER : SSL3_RT_INNER_CONTENT_TYPE)
+               && *(const unsigned char *)data == SSL3_RT_APPLICATION_DATA) {
+        /* TLS 1.2 has the type of a record in its header alone. */
         connection->t_request_sent = now_ns();
         SSL_set_msg_callback(ssl, NULL);
     }
@@ -91,9 +96,13 @@ CURLcode configure_transport(CURL *curl, struct connection *connection)
     CURLcode code = CURLE_OK;
 
 #define SET(option, value) (code = code != CURLE_OK ? code : curl_easy_setopt(curl, option, value))
-    SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    SET(CURLOPT_HTTP_VERSION, (long)(options->page_count > 0 ? CURL_HTTP_VERSION_2TLS : CURL_HTTP_VERSION_1_1));
     SET(CURLOPT_TCP_NODELAY, 1L);
     SET(CURLOPT_TLS13_CIPHERS, options->cipher->iana);
+    if (options->tls12) {
+        SET(CURLOPT_SSLVERSION, (long)(CURL_SSLVERSION_TLSv1_2 | CURL_SSLVERSION_MAX_TLSv1_2));
+        SET(CURLOPT_SSL_CIPHER_LIST, options->cipher->tls12_openssl);
+    }
     SET(CURLOPT_SSL_EC_CURVES, options->group->tls_name);
     SET(CURLOPT_SSL_CTX_FUNCTION, on_ssl_context);
     SET(CURLOPT_SSL_CTX_DATA, connection);

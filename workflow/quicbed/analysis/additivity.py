@@ -229,6 +229,12 @@ class Measured:
     factor: str
     found: ttfb.Handshakes
 
+    @property
+    def rules(self) -> tuple[str, str]:
+        """Digest of the study, if it is of one, and scale."""
+        first = self.found.campaign.row(0, named=True)
+        return first["study"] or "", first["scale"]
+
 
 def measured(runs_table: pl.DataFrame, beside: details.Details, known: algorithms.Table) -> list[Measured]:
     """Handshake experiments of every host, sorted by host."""
@@ -284,6 +290,7 @@ def out_of_sample(every: Sequence[Measured]) -> pl.DataFrame:
 
 def _row(known: Measured, target: Measured, cell: Mapping[str, Any], made: Prediction) -> dict[str, Any]:
     elsewhere = f" on {known.processor} ({known.host})" if known.host != target.host else ""
+    elsewhere += ", measured under other rules" if known.rules != target.rules else ""
     predicted = made.ms(cell["rtt_ms"])
     return {
         "fitted_on": known.experiment + elsewhere,

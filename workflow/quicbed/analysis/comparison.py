@@ -13,12 +13,16 @@ Statistician 69(4), 2015, sec. 4.4): a plain percentile interval is too narrow b
 BCa corrects skewness but not this. No resampling reaches beyond the data: with fewer than five blocks
 the interval is too narrow all the same. Seed and number of resamples are fixed.
 
+**Processor time.** Beside goodput stands what both ends downloaded per second of their processor time, paired in the
+same way: other programs of a machine take time from a run, and change the time that it needs far less.
+
 **Noise floor.** The A/A arm repeats the baseline cell of each library; the interval of its ratio
 to the baseline shows what a difference of nothing looks like on this testbed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,8 +30,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from quicbed.base.statistics import paired_ratio
+from quicbed.base.statistics import Interval, blocks_for, paired_ratio
+from quicbed.config.model import Contrast
 from quicbed.store import runs
+
+TWIN = "gib_per_cpu_s"
+"""What is compared beside goodput."""
 
 
 def counted(table: pl.DataFrame) -> pl.DataFrame:
@@ -48,18 +56,20 @@ def counted(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _values(used: pl.DataFrame, cell: str | None, metric: str) -> list[tuple[int, float]]:
-    found = used.filter((pl.col("cell") == cell) & pl.col(metric).is_not_null())
-    return found.select("block", metric).rows()
+Values = dict[str, dict[int, float]]
+"""Of a metric, by cell and block."""
 
 
-def block_values(campaign: pl.DataFrame, metric: str) -> dict[str, dict[int, float]]:
-    """*metric* of the runs that count, by cell and block, of the cells that are still planned."""
-    used = counted(campaign.join(_current_cells(campaign), on="cell", how="semi"))
+def _values(used: pl.DataFrame, metric: str) -> Values:
     values: dict[str, dict[int, float]] = {}
     for cell, block, value in used.filter(pl.col(metric).is_not_null()).select("cell", "block", metric).rows():
         values.setdefault(cell, {})[block] = float(value)
     return values
+
+
+def block_values(campaign: pl.DataFrame, metric: str) -> Values:
+    """*metric* of the runs that count, by cell and block, of the cells that are still planned."""
+    return _values(counted(campaign.join(_current_cells(campaign), on="cell", how="semi")), metric)
 
 
 def superseded(table: pl.DataFrame) -> pl.DataFrame:
@@ -112,6 +122,8 @@ FIGURE_SCHEMA: dict[str, pl.DataType] = {
     "server_march": pl.String(),
     "client_external": pl.Boolean(),  # an external endpoint, whose goodput has the start of its program in it
     "server_external": pl.Boolean(),
+    "client_times": pl.Boolean(),  # one that reports the times of its connections, without that start
+    "start_share": pl.Float64(),  # the part that the start is of a run, mean over the runs that count
     "unproven": pl.String(),  # what the evidence leaves open
     "unsupported": pl.String(),  # the reason, null for a supported cell
     "n": pl.Int64(),  # runs that count
@@ -134,11 +146,25 @@ FIGURE_SCHEMA: dict[str, pl.DataType] = {
     "ratio_low": pl.Float64(),
     "ratio_high": pl.Float64(),
     "ratio_n": pl.Int64(),
+    "ratio_deviation": pl.Float64(),  # standard deviation of the logarithm of the ratio over blocks
     "aa_ratio": pl.Float64(),  # A/A arm of the same library
     "aa_low": pl.Float64(),
     "aa_high": pl.Float64(),
+    # the twin of goodput: GiB per second of processor time of both ends, which other programs on a machine change less
+    "cpu_ratio": pl.Float64(),
+    "cpu_ratio_low": pl.Float64(),
+    "cpu_ratio_high": pl.Float64(),
+    "cpu_ratio_deviation": pl.Float64(),
+    "cpu_aa_ratio": pl.Float64(),
+    "cpu_aa_low": pl.Float64(),
+    "cpu_aa_high": pl.Float64(),
+    "block_s": pl.Float64(),  # that all runs of the cell's pair of libraries took in a block, repetitions included
 }
 """Columns of a figure's table: one row a cell, metric in the unit of `figure_table`'s metric."""
+
+
+MOST_START = 0.01
+"""Of a run, that the start of an external client's program should be."""
 
 
 def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.DataFrame:
@@ -149,15 +175,22 @@ def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.Dat
     """
     current = campaign.join(_current_cells(campaign), on="cell", how="semi")
     used = counted(current)
-    rows = [_figure_row(current, used, cell, metric) for cell in sorted(set(current["cell"]))]
+    values = _compared_values(used, metric)
+    counting = _by_cell(used.filter(pl.col(metric).is_not_null()), metric)
+    tried = _by_cell(current.sort("started_at", *runs.SORT, nulls_last=False), metric)
+    rows = [_figure_row(tried[cell], counting.get(cell, []), metric, values) for cell in sorted(tried)]
     labels = {row["cell"]: row["label"] for row in rows}
     floors = {(row["client_library"], row["server_library"]): row for row in rows if row["arm"] == "aa"}
+    took = _block_s(current)
     for row in rows:
         row["baseline_label"] = labels.get(row["baseline"])
+        row["block_s"] = took.get((row["client_library"], row["server_library"]))
         floor = floors.get((row["client_library"], row["server_library"]))
-        if floor:
-            row |= {f"aa_{end}": floor[f"ratio_{end}"] for end in ("low", "high")}
-            row["aa_ratio"] = floor["ratio"]
+        if floor is None:
+            continue
+        for kind in ("", "cpu_"):
+            found = {end: floor.get(f"{kind}ratio{end}") for end in ("", "_low", "_high")}
+            row |= {f"{kind}aa{end or '_ratio'}": value for end, value in found.items()}
     complete = [{name: row.get(name) for name in FIGURE_SCHEMA} for row in rows]
     return pl.DataFrame(complete, schema=FIGURE_SCHEMA, orient="row").sort(
         "client_library",
@@ -169,29 +202,51 @@ def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.Dat
     )
 
 
-def _figure_row(campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: str) -> dict[str, Any]:
-    tried = campaign.filter(pl.col("cell") == cell).sort("started_at", *runs.SORT, nulls_last=False)
-    in_blocks = tried.filter(pl.col("block").is_not_null())
+def _block_s(campaign: pl.DataFrame) -> dict[tuple[str, str], float]:
+    """Seconds that a block took of each pair of libraries."""
+    pair = ("client_library", "server_library")
+    took = pl.col("wall_s") + pl.col("overhead_s")
+    runs_of = campaign.filter(pl.col("block").is_not_null() & took.is_not_null()).group_by(pair)
+    found = runs_of.agg(took.sum() / pl.col("block").n_unique())
+    return {(client, server): seconds for client, server, seconds in found.rows()}
+
+
+def _by_cell(table: pl.DataFrame, metric: str) -> dict[str, list[dict[str, Any]]]:
+    """Runs of each cell, in their order, with what a figure's table needs: a frame for each would take far longer."""
+    needed = {*FIGURE_SCHEMA, "block", "status", "reason", metric}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in table.select(name for name in table.columns if name in needed).iter_rows(named=True):
+        found.setdefault(run["cell"], []).append(run)
+    return found
+
+
+def _figure_row(
+    tried: Sequence[Mapping[str, Any]],
+    counting: Sequence[Mapping[str, Any]],
+    metric: str,
+    values_of: Sequence[Values],
+) -> dict[str, Any]:
+    """The row of a cell, from its runs and those of them that count and have the metric."""
     # a record without a block says why a cell was not measured: the last one holds, until there are runs
-    tried = tried.tail(1) if in_blocks.is_empty() else in_blocks
-    newest = tried.row(-1, named=True)
+    tried = [run for run in tried if run["block"] is not None] or tried[-1:]
+    newest = tried[-1]
     row = {name: newest.get(name) for name in FIGURE_SCHEMA}
-    counting = used.filter((pl.col("cell") == cell) & pl.col(metric).is_not_null())
-    values = counting[metric].sort().to_numpy()
-    refused = tried.filter(pl.col("status") == "unsupported")
-    broken = tried.filter(pl.col("status") == "failed")
-    ok = tried.filter(pl.col("status") == "ok")
+    values = pl.Series([run[metric] for run in counting]).sort().to_numpy()
+    ok, broken, refused = (
+        [run for run in tried if run["status"] == status] for status in ("ok", "failed", "unsupported")
+    )
+    contaminated = sum(bool(run["contaminated"]) for run in counting)
     row |= {
-        "unsupported": refused["reason"][-1] if len(refused) and ok.is_empty() else None,
+        "unsupported": refused[-1]["reason"] if refused and not ok else None,
         "n": len(values),
-        "blocks": tried["block"].drop_nulls().n_unique(),
+        "blocks": len({run["block"] for run in tried} - {None}),
         "failed": len(broken),
-        "failure": broken["reason"][-1] if len(broken) else None,
-        "contaminated": int(counting["contaminated"].sum()),
-        "repeated": int(ok["contaminated"].sum()) - int(counting["contaminated"].sum()),
+        "failure": broken[-1]["reason"] if broken else None,
+        "contaminated": contaminated,
+        "repeated": sum(bool(run["contaminated"]) for run in ok) - contaminated,
     }
-    for role in ("client", "server"):
-        row[f"{role}_cpu_s_per_gib"] = counting[f"{role}_cpu_s_per_gib"].sort().mean()
+    for name in ("client_cpu_s_per_gib", "server_cpu_s_per_gib", "start_share"):
+        row[name] = pl.Series([run[name] for run in counting], dtype=pl.Float64).sort().mean()
     if len(values):
         q1, median, q3 = np.quantile(values, [0.25, 0.5, 0.75])
         row |= {
@@ -203,21 +258,33 @@ def _figure_row(campaign: pl.DataFrame, used: pl.DataFrame, cell: str, metric: s
             "max": float(values[-1]),
         }
     if newest["baseline"] is not None:
-        row |= _compared(used, cell, newest["baseline"], metric)
+        row |= _compared(values_of, newest["cell"], newest["baseline"])
     return row
 
 
-def _compared(used: pl.DataFrame, cell: str, baseline: str, metric: str) -> dict[str, Any]:
-    """Columns of a figure's table on the ratio of a cell to another one."""
-    own, other = _values(used, cell, metric), _values(used, baseline, metric)
-    if any(value == 0 for _, value in [*own, *other]):
-        own, other = [], []  # a count may be zero, of which there is no ratio
-    interval = paired_ratio(own, other)
-    row: dict[str, Any] = {"ratio_n": interval.n}
-    if interval.n:
-        row["ratio"] = interval.ratio
+def _compared_values(used: pl.DataFrame, metric: str) -> list[Values]:
+    """Values of a metric and, of goodput, of its twin."""
+    return [_values(used, one) for one in (metric, *([TWIN] if metric == "goodput_mbps" else []))]
+
+
+def _compared(values_of: Sequence[Values], cell: str, baseline: str) -> dict[str, Any]:
+    """Columns of a figure's table on the ratio of a cell to another one, of `_compared_values`."""
+    row: dict[str, Any] = {}
+    for kind, values in zip(("", "cpu_"), values_of, strict=False):
+        own, other = values.get(cell, {}), values.get(baseline, {})
+        if not kind and 0 in (*own.values(), *other.values()):
+            own, other = {}, {}  # a count may be zero, of which there is no ratio
+        interval = paired_ratio(own.items(), other.items())
+        row |= _columns(interval, kind) | ({} if kind else {"ratio_n": interval.n})
+    return row
+
+
+def _columns(interval: Interval, kind: str = "") -> dict[str, Any]:
+    """The columns of a ratio: the interval of two blocks or more."""
+    row = {f"{kind}ratio": interval.ratio} if interval.n else {}
     if interval.n > 1:
-        row |= {"ratio_low": interval.low, "ratio_high": interval.high}
+        row |= {f"{kind}ratio_low": interval.low, f"{kind}ratio_high": interval.high}
+        row |= {f"{kind}ratio_deviation": interval.deviation}
     return row
 
 
@@ -225,9 +292,10 @@ def compared(
     campaign: pl.DataFrame, table: pl.DataFrame, baselines: Mapping[str, str | None], metric: str = "goodput_mbps"
 ) -> pl.DataFrame:
     """*table* of `figure_table` with *baselines*, by cell, in place of those that were planned; None: with none."""
-    used = counted(campaign)
+    values_of = _compared_values(counted(campaign), metric)
     labels = dict(table.select("cell", "label").rows())
-    nothing = dict.fromkeys(["baseline", "baseline_label", "ratio", "ratio_low", "ratio_high", "ratio_n"])
+    ends = [f"{kind}ratio{end}" for kind in ("", "cpu_") for end in ("", "_low", "_high", "_deviation")]
+    nothing = dict.fromkeys(["baseline", "baseline_label", "ratio_n", *ends])
     rows = table.to_dicts()
     for row in rows:
         cell, target = row["cell"], baselines.get(row["cell"])
@@ -235,14 +303,100 @@ def compared(
             continue
         row |= nothing
         if target is not None:
-            row |= {"baseline": target, "baseline_label": labels[target], **_compared(used, cell, target, metric)}
+            row |= {"baseline": target, "baseline_label": labels[target], **_compared(values_of, cell, target)}
     return pl.DataFrame(rows, schema=table.schema, orient="row")
+
+
+UNDECIDED: dict[str, pl.DataType] = {
+    **{
+        name: FIGURE_SCHEMA[name]
+        for name in (
+            *("experiment", "campaign", "client_library", "server_library", "label", "cell", "baseline"),
+            *("baseline_label", "ratio", "ratio_low", "ratio_high", "ratio_n"),
+        )
+    },
+    "half_width": pl.Float64(),  # of the interval, as a fraction of the ratio
+    "wanted": pl.Float64(),  # the half width that the experiment is to reach
+    "more_blocks": pl.Int64(),  # until it does, if blocks go on to differ as they do; null for more than can be asked
+    "more_hours": pl.Float64(),  # that these take, with all cells of the pair of libraries
+    "cpu_half_width": pl.Float64(),  # the same of what is downloaded per second of processor time
+    "cpu_more_blocks": pl.Int64(),
+}
+"""Columns of `undecided`."""
+
+
+def undecided(table: pl.DataFrame, contrast: Contrast | None) -> pl.DataFrame:
+    """Rows of `UNDECIDED`: ratios of a figure's table that *contrast* names and whose interval is wider than it wants.
+
+    How many blocks they take follows from the standard deviation of their logarithm over blocks
+    (`quicbed.base.statistics.blocks_for`). Of two blocks or more; empty without a contrast.
+    """
+    wanted = contrast.half_width if contrast is not None else math.inf
+    labels = contrast.labels if contrast is not None else []
+    named = (pl.col("arm") == "main") & pl.col("label").is_in(labels)
+    compared = table.filter(named & pl.col("ratio_high").is_not_null())
+    rows = []
+    for cell in compared.to_dicts():
+        width, by_time = (_half_width(cell, kind) for kind in ("", "cpu_"))
+        if width is None or width <= wanted:
+            continue
+        more = _more_blocks(cell, "", wanted)
+        hours = more * cell["block_s"] / 3600 if more is not None and cell["block_s"] is not None else None
+        told = {"half_width": width, "wanted": wanted, "more_blocks": more, "more_hours": hours}
+        told |= {"cpu_half_width": by_time, "cpu_more_blocks": _more_blocks(cell, "cpu_", wanted)}
+        rows.append({name: (cell | told)[name] for name in UNDECIDED})
+    return pl.DataFrame(rows, schema=UNDECIDED, orient="row")
+
+
+def _half_width(cell: Mapping[str, Any], kind: str) -> float | None:
+    """Of the interval of a ratio, as a fraction of it."""
+    low, high = cell[f"{kind}ratio_low"], cell[f"{kind}ratio_high"]
+    return None if low is None else float((high - low) / (2 * cell[f"{kind}ratio"]))
+
+
+def _more_blocks(cell: Mapping[str, Any], kind: str, wanted: float) -> int | None:
+    """Until an interval is narrow enough: at least one for one that is not, though Student's t may say so already."""
+    deviation, width = cell[f"{kind}ratio_deviation"], _half_width(cell, kind)
+    blocks = None if deviation is None else blocks_for(deviation, wanted)
+    return None if blocks is None or width is None else max(blocks - cell["ratio_n"], int(width > wanted))
 
 
 def pair_title(pair: tuple[str, str], titles: Mapping[str, str]) -> str:
     """Name of a client and a server library: one name where they are the same."""
     client, server = (titles.get(name, name) for name in pair)
     return client if client == server else f"{server} to {client}"
+
+
+def unlike_itself(cell: Mapping[str, Any], kind: str = "") -> bool:
+    """Whether a row of a figure's table is of an A/A arm whose interval excludes 1: equal cells differ there.
+
+    *kind* is what the names of the ratio's columns begin with: nothing, or `cpu_` for that of processor time.
+    """
+    if cell["arm"] != "aa" or cell[f"{kind}ratio_low"] is None:
+        return False
+    return not cell[f"{kind}ratio_low"] <= 1 <= cell[f"{kind}ratio_high"]
+
+
+def starts(rows: pl.DataFrame) -> list[str]:
+    """Whose goodput has the start of an external client's program in it and how much of it, as lines; may be empty.
+
+    *rows* are runs, or cells of a figure's table.
+    """
+    columns = {"client_external", "client_times", "start_share", "goodput_mbps", "n"} & set(rows.columns)
+    if "client_external" not in columns or not columns & {"goodput_mbps", "n"}:
+        return []
+    theirs = rows.filter(pl.col("client_external"))
+    if "client_times" in columns:
+        theirs = theirs.filter(~pl.col("client_times").fill_null(value=False))
+    measured = pl.col("goodput_mbps").is_not_null() if "goodput_mbps" in columns else pl.col("n") > 0
+    theirs = theirs.filter(measured)
+    found = []
+    for (library,), own in theirs.sort("client_library").group_by("client_library", maintain_order=True):
+        most: Any = own["start_share"].max() if "start_share" in columns else None
+        size = "not measured" if most is None else f"at most {100 * most:.2f} % of a run"
+        beyond = ", which is more than 1 %" if most is not None and most > MOST_START else ""
+        found.append(f"{library} ({size}{beyond})")
+    return [f"(external): the start of the program is within the goodput of {'; '.join(found)}."] if found else []
 
 
 def write_figure_table(table: pl.DataFrame, name: str, directory: Path) -> list[Path]:

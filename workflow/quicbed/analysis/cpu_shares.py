@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 
 from quicbed.analysis import comparison
-from quicbed.base import statistics, untrusted
+from quicbed.base import statistics
 from quicbed.base.untrusted import UntrustedError
 from quicbed.config.model import ConfigError
-from quicbed.store import runs, symbols
+from quicbed.store import runs, symbols, walk
 from quicbed.store.stacks import PerfError, Stacks, folded_name, read_folded
 
 EXPERIMENT = "cpu-shares"
@@ -115,34 +115,19 @@ def _share(counts: list[Counter[symbols.Category]], category: symbols.Category, 
 
 
 class _Files:
-    """Files beside run.json, by the run's origin, in directories and archives."""
+    """Folded stacks beside run.json, by the run's origin."""
 
     def __init__(self, raw: Path) -> None:
-        self._raw = raw.absolute()
-        self._archives: dict[Path, dict[str, bytes | UntrustedError]] = {}
+        self._beside = walk.Beside(raw, lambda file: file.name.endswith(".folded.gz"))
 
     def stacks(self, origin: str, role: str) -> Stacks:
         """Folded stacks of an endpoint in one run; PerfError names the run."""
-        content = self._read(origin, folded_name(role))
+        name = folded_name(role)
+        try:
+            content = self._beside.read(origin, name)
+        except UntrustedError:
+            raise PerfError(f"{origin}: {name} is missing or cannot be read") from None
         try:
             return read_folded(content)
         except PerfError as error:
             raise PerfError(f"{origin}: {role}: {error}") from None
-
-    def _read(self, origin: str, name: str) -> bytes:
-        archive, _, inside = origin.partition("!")
-        base = next((path.parent for path in (self._raw, *self._raw.parents) if path.name == "raw"), self._raw.parent)
-        try:
-            if not inside:
-                return untrusted.read(base / origin / name)
-            content = self._archive(base / archive)[f"{inside}/{name}"]
-            if isinstance(content, UntrustedError):
-                raise content
-            return content
-        except (UntrustedError, KeyError):
-            raise PerfError(f"{origin}: {name} is missing or cannot be read") from None
-
-    def _archive(self, path: Path) -> dict[str, bytes | UntrustedError]:
-        if path not in self._archives:
-            self._archives[path] = dict(untrusted.packed(path, lambda file: file.name.endswith(".folded.gz")))
-        return self._archives[path]

@@ -34,9 +34,9 @@ import polars as pl
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import CAPTURED
-from quicbed.store import record, walk
+from quicbed.store import walk
 from quicbed.store.details import OPENINGS
-from quicbed.store.paths import ARCHIVE_SUFFIX, CAPTURE, KEYS, PORT, RUN_FILE, directories, origin_of
+from quicbed.store.paths import ARCHIVE_SUFFIXES, CAPTURE, KEYS, PORT, RUN_FILE, directories, origin_of
 from quicbed.store.record import Run, RunsError
 from quicbed.store.reference import LEFT_OUT
 from quicbed.store.runs import write_parquet
@@ -160,7 +160,7 @@ def _scan(root: Path, temporary: Path) -> Iterator[_Stored]:
         if RUN_FILE in files:
             continue
         for name in files:
-            if name.endswith(ARCHIVE_SUFFIX):
+            if name.endswith(ARCHIVE_SUFFIXES):
                 target = Path(tempfile.mkdtemp(dir=temporary))
                 yield from _unpacked(path / name, origin_of(path / name, root), target)
 
@@ -200,7 +200,7 @@ def _left_out(listed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _is_download(run: walk.Content) -> bool:
     """Whether a run.json tells what a capture of a download showed; the table of runs tells why one cannot be read."""
     try:
-        return isinstance(run, bytes) and bool(record.parse(run).evidence.seen)
+        return isinstance(run, bytes) and bool(Run.parse(run).evidence.seen)
     except RunsError:
         return False
 
@@ -215,7 +215,7 @@ def _rows(stored: _Stored) -> list[dict[str, Any]]:
     try:
         if stored.problem is not None:
             raise ValueError(stored.problem)
-        run = record.read(directory / RUN_FILE)
+        run = Run.read(directory / RUN_FILE)
         row |= {
             "testbed": run.testbed.name,
             "workload": run.workload.kind,

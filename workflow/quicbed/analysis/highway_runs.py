@@ -270,6 +270,8 @@ def in_directory(frame: pl.DataFrame, directory: str) -> pl.DataFrame:
 SUMMARY: Mapping[str, pl.DataType] = {
     "source": pl.String(),  # highway, or where our runs are from
     "experiment": pl.String(),
+    "cell": pl.String(),  # null for published runs
+    "baseline_cell": pl.String(),
     "campaign": pl.String(),
     "testbed": pl.String(),
     "scale": pl.String(),
@@ -287,6 +289,8 @@ SUMMARY: Mapping[str, pl.DataType] = {
     "ratio": pl.Float64(),
     "ratio_low": pl.Float64(),
     "ratio_high": pl.Float64(),
+    "aa_low": pl.Float64(),  # of the A/A arm, which published runs have not
+    "aa_high": pl.Float64(),
     "problem": pl.String(),  # why there is no value
     "deviation": pl.String(),  # in which way it was not measured as the figure says
 }
@@ -464,6 +468,7 @@ def _own_rows(figure: Figure, campaign: pl.DataFrame) -> list[dict[str, Any]]:
     for cell in main.to_dicts():
         row = {name: cell.get(name) for name in SUMMARY}
         row |= {"source": source.get(cell["cell"]), "library": cell["client_library"]}
+        row["baseline_cell"] = cell["baseline"]
         row["baseline"] = cell["baseline_label"] if cell["baseline_label"] != cell["label"] else None
         if figure.labels == _MACHINES:
             label, base = machines[cell["cell"]], machines.get(cell["baseline"])

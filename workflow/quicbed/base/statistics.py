@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import stdtrit
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
 
 CONFIDENCE = 0.95
 
 
 RESAMPLES = 10_000
+
+MOST_BLOCKS = 1_000_000
+"""More than so many are not asked for."""
 
 
 SEED = 20240603
@@ -22,12 +30,16 @@ SEED = 20240603
 
 @dataclass(frozen=True)
 class Interval:
-    """A paired ratio with its 95 % interval; *low* and *high* are NaN for fewer than two pairs."""
+    """A paired ratio with its 95 % interval; *low* and *high* are NaN for fewer than two pairs.
+
+    *deviation* is the standard deviation of the logarithms of the pairs' ratios, NaN for fewer than two.
+    """
 
     ratio: float
     low: float
     high: float
     n: int
+    deviation: float = math.nan
 
     @property
     def half_width(self) -> float:
@@ -52,7 +64,23 @@ def paired_ratio(values: Iterable[tuple[Hashable, float]], baseline: Iterable[tu
     if n == 1:
         return Interval(ratio, math.nan, math.nan, 1)
     low, high = np.exp(mean_interval(logs))
-    return Interval(ratio, float(low), float(high), n)
+    return Interval(ratio, float(low), float(high), n, float(logs.std(ddof=1)))
+
+
+def blocks_for(deviation: float, half_width: float) -> int | None:
+    """The least number of blocks of which a 95 % interval of the mean reaches *half_width* to either side; at least 2.
+
+    *deviation* is the standard deviation over blocks, in the unit of *half_width*: of the logarithms of ratios for a
+    fraction of the ratio. The interval is that of Student's t. None for more than `MOST_BLOCKS`.
+    """
+
+    def wide(count: int) -> bool:
+        t = -stdtrit(count - 1, (1 - CONFIDENCE) / 2)
+        return bool(t * deviation / math.sqrt(count) > half_width)
+
+    if not math.isfinite(deviation) or wide(MOST_BLOCKS):
+        return None
+    return bisect.bisect_left(range(MOST_BLOCKS + 1), True, lo=2, key=lambda count: not wide(count))
 
 
 def _by_block(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
@@ -72,11 +100,67 @@ def expanded_tail(n: int) -> float:
     return NormalDist().cdf(math.sqrt(n / (n - 1)) * t)
 
 
-def mean_interval(values: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, float]:
+def mean_interval(values: Values) -> tuple[float, float]:
     """Expanded percentile bootstrap interval of the mean of at least two values."""
-    n = len(values)
-    tail = expanded_tail(n)
-    picks = np.random.default_rng(SEED).integers(0, n, size=(RESAMPLES, n))
-    means = values[picks].mean(axis=1)
-    low, high = np.quantile(means, [tail, 1 - tail])
+    tail = expanded_tail(len(values))
+    low, high = np.quantile(_resampled_means(values), [tail, 1 - tail])
     return float(low), float(high)
+
+
+def _resampled_means(values: Values) -> Values:
+    """Means over the first axis of values drawn from it with replacement, a row for every resample."""
+    means: Values = values[_picks(len(values))].mean(axis=1)
+    return means
+
+
+@functools.lru_cache(maxsize=4)
+def _picks(n: int) -> npt.NDArray[np.int64]:
+    """Which of *n* values each resample has. To draw them is half of the work, and many intervals are of as many."""
+    return np.random.default_rng(SEED).integers(0, n, size=(RESAMPLES, n))
+
+
+@dataclass(frozen=True)
+class Change:
+    """Where a mean changes its sign for the last time, with its 95 % interval.
+
+    *at*, *low* and *high* are minus infinity where it has the same sign at all positions, and *high* is infinity where
+    the sign at the last position is not decided. *low* and *high* are NaN for fewer than two blocks.
+    """
+
+    at: float
+    low: float
+    high: float
+    changes: int
+    """How often the sign changes from one position to the next, but for those where it is zero."""
+
+
+def last_change(positions: Sequence[float], values: Values) -> Change:
+    """Where the mean over blocks changes its sign for the last time, by straight lines between rising *positions*.
+
+    *values* have a row for every block and a column for every position. The interval is the expanded percentile one
+    over resampled blocks, of each of which all columns are taken together.
+    """
+    at = np.asarray(positions, dtype=np.float64)
+    means = values.mean(axis=0)
+    signs = np.sign(means)
+    last = signs[-1] or 1.0
+    (found,) = _changes(at, last * means[np.newaxis, :])
+    low = high = math.nan
+    if len(values) > 1:
+        tail = expanded_tail(len(values))
+        drawn = np.sort(_changes(at, last * _resampled_means(values)))
+        low, high = drawn[math.floor(tail * (RESAMPLES - 1))], drawn[math.ceil((1 - tail) * (RESAMPLES - 1))]
+    known = signs[signs != 0]
+    return Change(float(found), float(low), float(high), int(np.sum(known[1:] != known[:-1])))
+
+
+def _changes(at: Values, means: Values) -> Values:
+    """The position from which on every row of *means* is positive: infinity where its end is not."""
+    found = np.full(len(means), -math.inf)
+    for left in range(len(at) - 1):
+        before, after = means[:, left], means[:, left + 1]
+        rises = (before <= 0) & (after > 0)
+        share = np.divide(-before, after - before, out=np.zeros_like(before), where=rises)
+        found = np.where(rises, at[left] + share * (at[left + 1] - at[left]), found)
+    found[means[:, -1] <= 0] = math.inf
+    return found

@@ -22,7 +22,7 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 MOST_TEXT = 2000
 """Characters that are kept of what a program says."""
@@ -35,6 +35,8 @@ MOST_PACKED = 16 << 30
 """Largest archive of runs."""
 MOST_KEPT = 2 << 30
 """Bytes that are read of an archive of runs: a table of them is made in memory."""
+MOST_MEMORY = 256 << 20
+"""Bytes that decompressing may take."""
 MOST_MEMBERS = 1_000_000
 MOST_HEADER_BYTES = 1 << 20
 """What a header of a tar archive may ask to be read at once."""
@@ -298,12 +300,37 @@ def members(stream: Stream, most: int) -> Iterator[Member]:
     raise UntrustedError(f"more than {MOST_MEMBERS} members")
 
 
+class _Xz:
+    """What xz compressed, as a stream; a header cannot ask for all memory."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MOST_MEMORY)
+
+    def read1(self, size: int, /) -> bytes:
+        found = b""
+        while not found and not self._decoder.eof:
+            more = self._raw.read(_CHUNK) if self._decoder.needs_input else b""
+            if self._decoder.needs_input and not more:
+                raise EOFError("ends early")
+            found = self._decoder.decompress(more, size)
+        return found
+
+
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+
+
 def packed(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[str, bytes | UntrustedError]]:
-    """Names and contents of the regular files in a ``.tar.gz`` that are *wanted*, or why one cannot be read.
+    """Names and contents of the *wanted* regular files in a ``.tar.gz`` or ``.tar.xz``, or why one cannot be read.
 
     UntrustedError where the archive is damaged, after the files before the damage.
     """
-    with opened(archive, MOST_PACKED, links=True) as raw, gzip.GzipFile(fileobj=raw, mode="rb") as stream:
+    with opened(archive, MOST_PACKED, links=True) as raw:
+        try:
+            xz = raw.peek(len(_XZ_MAGIC)).startswith(_XZ_MAGIC)
+        except OSError as error:
+            raise _damage(error) from None
+        stream = _Xz(raw) if xz else gzip.GzipFile(fileobj=raw, mode="rb")
         most = MOST_UNPACKED + UNPACKED_RATIO * os.fstat(raw.fileno()).st_size
         seen: set[str] = set()
         kept = 0

@@ -199,16 +199,17 @@ def bill(project: Project, revision: str | None = None) -> Bom:
 
 
 def _crates(project: Project) -> Iterator[Package]:
-    """Every package of Cargo.lock; a property names the components whose source is in it."""
-    lock = (kit.SOURCES / "Cargo.lock").as_posix()
-    inside: dict[str, set[tuple[str, str]]] = {}
+    """Every package of the Cargo.lock files; a property names the components whose source is in it."""
+    inside: dict[tuple[Path, str], set[tuple[str, str]]] = {}
     for name, component in components.COMPONENTS.items():
-        inside.setdefault(component.package, set()).add(("component", name))
-    for versions in kit.lock_packages(project.root).values():
-        for one in versions:
-            if "checksum" in one:
-                properties = {("lock", lock)} | inside.get(one["name"], set())
-                yield Package("cargo", one["name"], one["version"], {one["checksum"]}, properties)
+        inside.setdefault((component.workspace, component.package), set()).add(("component", name))
+    for workspace in kit.WORKSPACES:
+        lock = (workspace / "Cargo.lock").as_posix()
+        for versions in kit.lock_packages(project.root, workspace).values():
+            for one in versions:
+                if "checksum" in one:
+                    properties = {("lock", lock)} | inside.get((workspace, one["name"]), set())
+                    yield Package("cargo", one["name"], one["version"], {one["checksum"]}, properties)
 
 
 def canonical(name: str) -> str:
@@ -238,7 +239,7 @@ def _parts(project: Project, name: str, library: Library) -> Iterator[Package]:
     while waiting:
         component = components.COMPONENTS[waiting.pop()]
         waiting += component.needs
-        for one in kit.lock_packages(project.root)[component.package]:
+        for one in kit.lock_packages(project.root, component.workspace)[component.package]:
             yield Package("cargo", one["name"], one["version"])
     recipe = making.recipe_of(library)
     endpoint = project.root / kit.ENDPOINTS / library.endpoint

@@ -1,4 +1,4 @@
-"""Components: libraries that several builds share, each compiled once.
+"""Components: libraries that several builds share, and the reader of captures, each compiled once.
 
 A component is a directory `<component>-<hash>` beside the work directories of builds, with `include/`, `lib/` and
 sometimes `bin/`. The hash covers the checksum of its package (out of Cargo.lock), patches, own files, options and
@@ -9,11 +9,14 @@ beside the directory keeps two processes from building the same component at onc
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,6 +81,11 @@ LIBOQS_OPTIONS = {
     # SHA-2, SHA-3 and AES of its own: the same code whichever TLS library is measured
     "OQS_USE_OPENSSL": "OFF",
 }
+
+OLDER_ALGORITHMS = [f"KEM_hqc_{size}{code}" for size in (128, 192, 256) for code in ("", "_avx2")]
+"""Of liboqs 0.9, which still has HQC with AVX2; it leaves such code out of a minimal build unless it is listed."""
+
+OLDER_OPTIONS = LIBOQS_OPTIONS | {"OQS_MINIMAL_BUILD": ";".join(OLDER_ALGORITHMS)}
 
 _OPENSSL_UNUSED = """
 aria bf camellia cast cmp cms comp ct docs dtls ec2m engine gost idea legacy md4 mdc2 rc2 rc4 rc5 seed shared sm2
@@ -186,6 +194,8 @@ class Component:
 
     package: str
     """Package of Cargo.lock that holds its source."""
+    workspace: Path = field(default=kit.SOURCES, kw_only=True)
+    """Directory of that Cargo.lock."""
     build: Callable[[Place], None]
     options: Any = None
     """Everything beside the build function that decides what is compiled."""
@@ -196,6 +206,8 @@ class Component:
     """Files of this repository that a build compiles itself to use the component."""
     variables: tuple[str, ...] = ()
     """Environment variables that tell the build scripts of endpoints where it is."""
+    compiles: str | None = None
+    """Package of this repository that cargo compiles, with all of Cargo.lock that it depends on."""
     recipe: str = field(init=False)
     """Text of the build function."""
 
@@ -203,9 +215,63 @@ class Component:
         object.__setattr__(self, "recipe", inspect.getsource(self.build))
 
 
+_DISPATCH = re.compile(
+    r"defined\((OQS_ENABLE_(KEM|SIG)_(\w+)_(?:avx2|x86_64))\)\n#if defined\(OQS_DIST_BUILD\)\n\s*if \((.+)\) \{\n"
+)
+_BIKE = re.compile(r"is_avx(2|512)_enabled\(void\)\s*\{.*?return (OQS_CPU_has_extension\(\w+\));", re.DOTALL)
+
+
+def dispatch_header(sources: Path) -> str:
+    """When a liboqs takes vector instructions, as a C header: the conditions of its own code, out of its sources.
+
+    Raises BuildError where functions of one algorithm have different ones, or where those of BIKE are not found.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for file in sorted(sources.glob("src/*/*/*.c")):
+        for compiled, kind, algorithm, usable in _DISPATCH.findall(file.read_text(encoding="utf-8")):
+            found.setdefault(f"defined({compiled})", {}).setdefault(usable, f"OQS_{kind}_alg_{algorithm}")
+    lines = []
+    for compiled, conditions in found.items():
+        if len(conditions) > 1:
+            raise BuildError(f"{sources}: {compiled} has several conditions: {', '.join(conditions)}")
+        lines += [(compiled, algorithm, "AVX2", usable) for usable, algorithm in conditions.items()]
+    # one set of functions for all sizes, which ask by themselves
+    bike = sources / "src/kem/bike/additional_r4/cpu_features.h"
+    extensions = dict(_BIKE.findall(bike.read_text(encoding="utf-8")))
+    if set(extensions) != {"2", "512"}:
+        raise BuildError(f"{bike}: does not tell when BIKE takes AVX2 and AVX-512")
+    for level, (width, name) in itertools.product((1, 3, 5), (("512", "AVX-512"), ("2", "AVX2"))):
+        compiled = f"defined(OQS_ENABLE_KEM_bike_l{level}) && defined(OQS_DIST_X86_64_BUILD)"
+        lines.append((compiled, f"OQS_KEM_alg_bike_l{level}", name, extensions[width]))
+    parts = [
+        f'#if {compiled}\nQUICBED_DISPATCH({name}, "{how}", {usable})\n#endif' for compiled, name, how, usable in lines
+    ]
+    return "\n".join([*parts, ""])
+
+
 def _build_liboqs(place: Place) -> None:
     objects = place.cmake(place.source / "liboqs", LIBOQS_OPTIONS)
     place.run("cmake", "--install", objects, "--prefix", place.out)
+    header = dispatch_header(place.source / "liboqs")
+    (place.out / "include" / "quicbed_dispatch.h").write_text(header, encoding="utf-8")
+    place.run("ar", "qs", place.out / "lib" / "liboqs.a", place.needs["liboqs-0.9"] / "lib" / "liboqs-0.9.o")
+
+
+def _build_older_liboqs(place: Place) -> None:
+    objects = place.cmake(place.source / "liboqs", OLDER_OPTIONS)
+    installed, own = place.work / "installed", place.project.root.absolute() / PQ
+    place.run("cmake", "--install", objects, "--prefix", installed)
+    header = dispatch_header(place.source / "liboqs")
+    (installed / "include" / "quicbed_dispatch.h").write_text(header, encoding="utf-8")
+    (place.out / "lib").mkdir()
+    compiler = ("gcc", "-std=c11", *FLAGS, FRAME_POINTERS, *WARNINGS, "-fPIC", f"-I{own}", f"-I{installed / 'include'}")
+    place.run(*compiler, "-c", "-o", place.work / "older.o", own / "older.c")
+    # Its symbols have the names of those of the other liboqs, beside which it is linked.
+    merged, result = place.work / "merged.o", place.out / "lib" / "liboqs-0.9.o"
+    place.run("gcc", "-r", "-nostdlib", "-o", merged, place.work / "older.o", installed / "lib" / "liboqs.a")
+    renamed = "OQS_randombytes_custom_algorithm=quicbed_older_random"  # known answers have random numbers of their own
+    shown = [f"--keep-global-symbol={name}" for name in ("quicbed_older_kem", "quicbed_older_random")]
+    place.run("objcopy", f"--redefine-sym={renamed}", *shown, merged, result)
 
 
 def _build_openssl(place: Place) -> None:
@@ -294,11 +360,32 @@ def _build_msquic(place: Place) -> None:
     shutil.copytree(tree / "src" / "inc", place.out / "include")
 
 
+def _build_capture_reader(place: Place) -> None:
+    vendor = place.source.parent
+    place.run(
+        *("cargo", "build", "--release", "--locked", "--offline", "--jobs", str(place.jobs)),
+        *("--manifest-path", place.project.root.absolute() / kit.SOURCES / "Cargo.toml"),
+        *("--package", CAPTURE_PACKAGE, "--target-dir", place.work / "target"),
+        *("--config", 'source.crates-io.replace-with="vendored"'),
+        *("--config", f"source.vendored.directory={json.dumps(str(vendor))}"),
+    )
+    (place.out / "bin").mkdir()
+    shutil.copy2(place.work / "target" / "release" / CAPTURE_PACKAGE, place.out / "bin" / "capture-reader")
+
+
+CAPTURE_PACKAGE = "quicbed-capture"
 MSQUIC_NOOP = kit.PATCHES / "msquic" / "noop.patch"
-_CORE = (PQ / "pq.c", PQ / "pq.h", PQ / "algorithms.h")
+_CORE = (PQ / "pq.c", PQ / "pq.h", PQ / "kem.h", PQ / "algorithms.h")
 
 COMPONENTS = {
-    "liboqs": Component("oqs-sys", _build_liboqs, LIBOQS_OPTIONS, companions=_CORE, variables=("QUICBED_LIBOQS",)),
+    "liboqs": Component(
+        "oqs-sys",
+        _build_liboqs,
+        [LIBOQS_OPTIONS, inspect.getsource(dispatch_header), _DISPATCH.pattern, _BIKE.pattern],
+        needs=("liboqs-0.9",),
+        companions=_CORE,
+        variables=("QUICBED_LIBOQS",),
+    ),
     "openssl": Component(
         "openssl-src", _build_openssl, [OPENSSL_OPTIONS, FLAGS, FRAME_POINTERS], variables=("QUICBED_OPENSSL",)
     ),
@@ -309,6 +396,13 @@ COMPONENTS = {
         files=(*_CORE, PQ / "openssl-provider"),
         needs=("liboqs", "openssl"),
         variables=("QUICBED_OPENSSL_PROVIDER",),
+    ),
+    "liboqs-0.9": Component(
+        "oqs-sys",
+        _build_older_liboqs,
+        [OLDER_OPTIONS, FLAGS, FRAME_POINTERS, inspect.getsource(dispatch_header), _DISPATCH.pattern, _BIKE.pattern],
+        workspace=kit.OLDER_LIBOQS,
+        files=(PQ / "older.c", PQ / "kem.h"),
     ),
     "boringssl": Component(
         "boring-sys",
@@ -346,6 +440,9 @@ COMPONENTS = {
         needs=("quictls",),
         variables=("QUICBED_MSQUIC",),
     ),
+    "capture-reader": Component(
+        "pcap-parser", _build_capture_reader, files=(Path("workflow/capture"),), compiles=CAPTURE_PACKAGE
+    ),
 }
 
 
@@ -358,10 +455,10 @@ def _component(name: str) -> Component:
 
 def _package(project: Project, name: str) -> dict[str, str]:
     """The one version of the package that a component's source is in."""
-    package = _component(name).package
-    found = [p for p in kit.closure(project.root, [package]) if p["name"] == package]
+    package, workspace = _component(name).package, _component(name).workspace
+    found = [p for p in kit.closure(project.root, [package], workspace) if p["name"] == package]
     if len(found) != 1:
-        lock = project.root / kit.SOURCES / "Cargo.lock"
+        lock = project.root / workspace / "Cargo.lock"
         raise BuildError(f"{lock}: has {len(found)} versions of {package}, component {name} needs one")
     return found[0]
 
@@ -369,6 +466,10 @@ def _package(project: Project, name: str) -> dict[str, str]:
 def identity(project: Project, name: str) -> dict[str, Any]:
     """Everything a component is a function of; `files`, which tells where that stands, is for the record alone."""
     component = _component(name)
+    compiled: dict[str, Any] = {}
+    if component.compiles:
+        manifest = tomllib.loads((project.root / kit.SOURCES / "Cargo.toml").read_text(encoding="utf-8"))
+        compiled = {"crates": kit.closure(project.root, [component.compiles]), "profile": manifest["profile"]}
     return {
         "component": name,
         "package": _package(project, name),
@@ -377,6 +478,7 @@ def identity(project: Project, name: str) -> dict[str, Any]:
         "contents": kit.contents(project.root, component.files),
         "files": kit.hash_files(project.root, component.files),
         "needs": [component_id(project, needed) for needed in component.needs],
+        **compiled,
     } | march.identified(project)
 
 
@@ -412,7 +514,8 @@ def provide(project: Project, name: str, *, jobs: int, log: Path) -> Path:
             return final
         vendor = kit.vendor_directory(project)
         package = _package(project, name)
-        kit.verify_source(vendor, package)
+        for one in [package, *identity(project, name).get("crates", ())]:
+            kit.verify_source(vendor, one)
         work = final.with_name(f"{final.name}.work")
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -422,7 +525,8 @@ def provide(project: Project, name: str, *, jobs: int, log: Path) -> Path:
             with kit.unflagged(), march.compilers(project):
                 component.build(Place(project, name, source, work, out, needs, jobs, log))
             seconds = round(time.monotonic() - began, 1)
-            told = {"compiler": {program: _version(program) for program in ("gcc", "g++")}, "seconds": seconds}
+            programs = ("rustc", "gcc") if component.compiles else ("gcc", "g++")
+            told = {"compiler": {program: _version(program) for program in programs}, "seconds": seconds}
             kit.write_json(out / "component.json", {**identity(project, name), **told})
         shutil.rmtree(work)
     return final

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from quicbed.base import durable
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError
-from quicbed.config.model import Project
+from quicbed.config.model import STATEMENT, Project
 
 _HEAD = """\
 #!/bin/bash
@@ -18,7 +22,13 @@ goodput | transfer | handshake) ;;
 *) exit 127 ;;
 esac
 programs={programs}
-signature=${{SIGNATURE:-rsa-2048}}
+# what quicbed asks for; the runner knows of the certificate's algorithm only
+asked=(--signature "${{QUICBED_SIGNATURE:-${{SIGNATURE:-rsa-2048}}}}")
+for option in {options}; do
+    name=QUICBED_${{option^^}}
+    name=${{name//-/_}}
+    asked+=(${{!name:+"--$option" "${{!name}}"}})
+done
 if ! test -x "$programs/{role}"; then
     echo "$programs/{role} is gone: build it again and generate this folder anew"
     exit 1
@@ -28,7 +38,8 @@ fi
 _SERVER = """\
 case $IP in \\[*) ;; *:*) IP="[$IP]" ;; esac
 exec "$programs/server" --listen "$IP:$PORT" --certificate "${CERTS%/}/cert.pem" --private-key "${CERTS%/}/priv.key" \\
-    --signature "$signature" --events "$LOGS/server.jsonl" ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} --www "$WWW"
+    "${asked[@]}" --events "${QUICBED_EVENTS:-$LOGS/server.jsonl}" ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} \\
+    --www "$WWW"
 """
 
 _CLIENT = """\
@@ -63,12 +74,22 @@ for index in "${!requests[@]}"; do
     address=$(getent ahosts "$host" | awk '{ print $1; exit }')
     case $address in *:*) address="[$address]" ;; esac
     "$programs/client" --connect "$address:$port" --server-name "$host" "${trust[@]}" --save "${DOWNLOADS%/}/$name" \\
-        --signature "$signature" --events "$LOGS/client-$index.jsonl" \\
-        ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} || exit
+        "${asked[@]}" --events "$LOGS/client-$index.jsonl" ${SSLKEYLOGFILE:+--key-log "$SSLKEYLOGFILE"} || exit
+    test -z "$QUICBED_EVENTS" || cat "$LOGS/client-$index.jsonl" >>"$QUICBED_EVENTS"
 done
 end=$(date +%s%N)
 printf '{"start": %s, "end": %s}\\n' "$start" "$end" >"$LOGS/time.json"
 """
+
+_RETRY = """\
+asked+=(${QUICBED_RETRY:+--retry "$QUICBED_RETRY"})
+"""
+
+_OPTIONS = (
+    *("cipher", "aead", "header-protection", "group", "initial-size", "congestion-control", "gso", "gro"),
+    *("udp-payload", "receive-buffer", "send-buffer", "window"),
+)
+"""Of the contract, that quicbed tells scripts as environment variables."""
 
 _SET_UP = "#!/bin/sh\n# Nothing to set up: the programs are built.\nexit 0\n"
 
@@ -87,11 +108,34 @@ def write(project: Project, library: str, flavour: str, out: Path) -> None:
         raise BuildError(f"{out}: is not empty; name a new folder")
     out.mkdir(parents=True, exist_ok=True)
     values = {"build": made.build, "library": library, "programs": shlex.quote(str(programs))}
+    described = made.describe["server"]
+    values |= {"options": " ".join(_OPTIONS)}
     texts = {
         "setup-env.sh": _SET_UP,
-        "run-server.sh": _HEAD.format(**values, role="server") + _SERVER,
+        "run-server.sh": _HEAD.format(**values, role="server") + (_RETRY if described["retry"] else "") + _SERVER,
         "run-client.sh": _HEAD.format(**values, role="client") + _CLIENT,
     }
     for name, text in texts.items():
         durable.write_text(out / name, text, mode=0o777)
     durable.write_text(out / "VERSION", f"{made.version}\n")
+    stated = _stated(project.libraries[library].title, described, flavour)
+    durable.write_text(out / STATEMENT, yaml.safe_dump(stated, sort_keys=False))
+
+
+def _stated(title: str, described: Mapping[str, Any], flavour: str) -> dict[str, Any]:
+    """What such a folder can do, from what the build's programs say of themselves; a flavour is that build too."""
+    switches = {"gso": described["gso"], "gro": described["gro"]}
+    supports = {
+        "ciphers": described["ciphers"],
+        "groups": described["groups"],
+        "signatures": described["signatures"],
+        "congestion_controls": described["congestion_controls"],
+        "noop": "noop" in described["aead"],
+        "header_protection_off": "off" in described["header_protection"] and flavour == "noop",
+        "retry": described["retry"],
+        "initial_size": described["initial_size"],
+        "receive_buffer": True,
+        **{name: [True, False] if able else [False] for name, able in switches.items()},
+    }
+    flavours: dict[str, Any] = {"stock": {}, flavour: {}}
+    return {"statement": 1, "title": title, "flavours": flavours, "supports": supports}

@@ -23,6 +23,12 @@ from quicbed.config.model import Flavour, Library, Project
 
 SOURCES = Path("workflow/sources")
 
+OLDER_LIBOQS = SOURCES / "liboqs-0.9"
+"""A workspace of its own: cargo lets one have a single package that links liboqs."""
+
+WORKSPACES = (SOURCES, OLDER_LIBOQS)
+"""Directories with the Cargo.toml and Cargo.lock of what is fetched through cargo."""
+
 
 ENDPOINTS = Path("workflow/endpoints")
 
@@ -105,9 +111,9 @@ def run(argv: Sequence[str], *, log: Path, cwd: Path | None = None, env: dict[st
         )
 
 
-def lock_packages(root: Path) -> dict[str, list[dict[str, Any]]]:
-    """Packages of Cargo.lock by name (a name may have several versions)."""
-    file = root / SOURCES / "Cargo.lock"
+def lock_packages(root: Path, workspace: Path = SOURCES) -> dict[str, list[dict[str, Any]]]:
+    """Packages of the Cargo.lock of a workspace by name (a name may have several versions)."""
+    file = root / workspace / "Cargo.lock"
     try:
         lock = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -118,9 +124,9 @@ def lock_packages(root: Path) -> dict[str, list[dict[str, Any]]]:
     return packages
 
 
-def _all_packages(root: Path, names: Iterable[str]) -> list[dict[str, Any]]:
+def _all_packages(root: Path, names: Iterable[str], workspace: Path = SOURCES) -> list[dict[str, Any]]:
     """Packages of Cargo.lock that `names` depend on, themselves included, each once."""
-    packages = lock_packages(root)
+    packages = lock_packages(root, workspace)
     waiting = list(names)
     found: dict[tuple[str, str], dict[str, Any]] = {}
     while waiting:
@@ -129,7 +135,7 @@ def _all_packages(root: Path, names: Iterable[str]) -> list[dict[str, Any]]:
         candidates = [p for p in packages.get(name, []) if version in ("", p["version"])]
         if not candidates:
             raise BuildError(
-                f"{root / SOURCES / 'Cargo.lock'}: has no package `{name}`; add it to {SOURCES / 'Cargo.toml'}"
+                f"{root / workspace / 'Cargo.lock'}: has no package `{name}`; add it to {workspace / 'Cargo.toml'}"
             )
         for package in candidates:
             key = (package["name"], package["version"])
@@ -139,11 +145,11 @@ def _all_packages(root: Path, names: Iterable[str]) -> list[dict[str, Any]]:
     return [found[key] for key in sorted(found)]
 
 
-def closure(root: Path, names: Iterable[str]) -> list[dict[str, str]]:
+def closure(root: Path, names: Iterable[str], workspace: Path = SOURCES) -> list[dict[str, str]]:
     """Third-party packages that `names` depend on, themselves included: name, version, checksum; sorted."""
     return [
         {"name": package["name"], "version": package["version"], "checksum": package["checksum"]}
-        for package in _all_packages(root, names)
+        for package in _all_packages(root, names, workspace)
         if "checksum" in package
     ]
 

@@ -18,11 +18,13 @@ from types import ModuleType
 from typing import Any
 
 from quicbed.base import durable, environment
-from quicbed.builds import compiled, components
+from quicbed.base.models import RecordError
+from quicbed.builds import compiled, components, kit
 from quicbed.builds.kit import (
     ENDPOINTS,
     PATCHES,
     SOURCES,
+    WORKSPACES,
     BuildError,
     Job,
     UnusableError,
@@ -30,21 +32,17 @@ from quicbed.builds.kit import (
     crates_of,
     hash_code,
     hash_files,
-    identified,
     lock_packages,
-    locked,
-    run,
     unflagged,
     vendor_directory,
     verify_source,
     workspace_directories,
-    write_json,
 )
 from quicbed.builds.recipes import cargo, external, go, nginx_h3, openssl, python, tcp_tls
 from quicbed.config.model import Library, Project
 from quicbed.contract.events import CONTRACT
-from quicbed.plan import built, march
-from quicbed.plan.built import BUILD_FILE, Build, BuiltError
+from quicbed.plan import march
+from quicbed.plan.built import BUILD_FILE, Build
 
 DIRECTORY = Path("workflow/quicbed/builds/recipes")
 RECIPES: Mapping[str, ModuleType] = {
@@ -139,7 +137,7 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
 def build_id(project: Project, name: str, flavour: str) -> str:
     """Directory name of a build: `<library>-<name>-<12 hex digits>`, with the name of `quicbed.plan.march.named`."""
     chosen, plain = _chosen(project, name, flavour)
-    return f"{name}-{march.named(plain, chosen.march, chosen.host)}-{identified(identity(project, name, flavour))}"
+    return f"{name}-{march.named(plain, chosen.march, chosen.host)}-{kit.identified(identity(project, name, flavour))}"
 
 
 def changed(project: Project, name: str, named: str, build: str) -> str | None:
@@ -175,8 +173,8 @@ def read_build(project: Project, name: str, flavour: str) -> Build:
     """build.json of a finished build."""
     file = build_directory(project, name, flavour) / BUILD_FILE
     try:
-        return built.read(file)
-    except BuiltError as error:
+        return Build.read(file)
+    except RecordError as error:
         raise BuildError(f"{file}: {error}; build it with `quicbed build {name} {flavour}`") from None
 
 
@@ -198,14 +196,34 @@ def problem_of(copy: Path) -> str | None:
 
 
 def _unusable(copy: Path) -> Build | None:
-    with suppress(BuiltError):
-        build = built.read(copy)
+    with suppress(RecordError):
+        build = Build.read(copy)
         return None if build.problem is None else build
     return None
 
 
+def wanted_sources(project: Project) -> dict[str, list[dict[str, str]]]:
+    """Name, version and SHA-256 of every package of the Cargo.lock files."""
+    locked = {
+        (p["name"], p["version"]): p["checksum"]
+        for workspace in WORKSPACES
+        for versions in lock_packages(project.root, workspace).values()
+        for p in versions
+        if "checksum" in p
+    }
+    return {
+        "packages": [{"name": n, "version": v, "checksum": checksum} for (n, v), checksum in sorted(locked.items())]
+    }
+
+
+def has_sources(project: Project) -> bool:
+    """Whether the packages of the Cargo.lock files have been fetched."""
+    listing = vendor_directory(project).parent / "sources.json"
+    return listing.is_file() and json.loads(listing.read_text(encoding="utf-8")) == wanted_sources(project)
+
+
 def fetch_sources(project: Project, log: Path) -> Path:
-    """Fetch every package of Cargo.lock through cargo, which checks the checksums; returns sources.json.
+    """Fetch every package of the Cargo.lock files through cargo, which checks the checksums; returns sources.json.
 
     sources.json lists name, version and SHA-256 of every package.
     """
@@ -213,25 +231,17 @@ def fetch_sources(project: Project, log: Path) -> Path:
     listing = target.parent / "sources.json"
     # a workflow engine deletes the listing before it calls for it again
     kept = target.parent / "kept.json"
-    packages = [
-        {"name": p["name"], "version": p["version"], "checksum": p["checksum"]}
-        for versions in lock_packages(project.root).values()
-        for p in versions
-        if "checksum" in p
-    ]
-    packages.sort(key=lambda p: (p["name"], p["version"]))
-    wanted = {"packages": packages}
+    wanted = wanted_sources(project)
     text = json.dumps(wanted, sort_keys=True)
-    if target.is_dir() and kept.is_file() and kept.read_text(encoding="utf-8") == text:
-        write_json(listing, wanted)
-        return listing
-    kept.unlink(missing_ok=True)
-    manifest = project.root / SOURCES / "Cargo.toml"
-    with durable.filling(target, replace=True) as made:
-        argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", str(manifest), str(made)]
-        run(argv, log=log, cwd=project.root)
-    durable.write_text(kept, text)
-    write_json(listing, wanted)
+    with kit.locked(target.parent.with_suffix(".lock")):  # of who fetches at the same time, the first does
+        if not (target.is_dir() and kept.is_file() and kept.read_text(encoding="utf-8") == text):
+            kept.unlink(missing_ok=True)
+            manifest, *others = (str(project.root / workspace / "Cargo.toml") for workspace in WORKSPACES)
+            with durable.filling(target, replace=True) as made:
+                argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", manifest]
+                kit.run([*argv, *(f"--sync={other}" for other in others), str(made)], log=log, cwd=project.root)
+            durable.write_text(kept, text)
+        kit.write_json(listing, wanted)
     return listing
 
 
@@ -250,7 +260,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
     directory = build_directory(project, name, flavour)
     copy = listing(project, name, flavour)
     if not (directory / BUILD_FILE).is_file():
-        with locked(project.build / "work" / f"{name}-{flavour}.lock"):
+        with kit.locked(project.build / "work" / f"{name}-{flavour}.lock"):
             # another process may have built it meanwhile
             if not (directory / BUILD_FILE).is_file():
                 if project.march and (problem := march.builder_problem(project.march)) is not None:
@@ -262,9 +272,9 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
                     known = {"library": name, "flavour": flavour, "version": version_of(project, name)}
                     # a folder that has changed meanwhile has another id already, by which it is looked for
                     for place in {copy, listing(project, name, flavour)}:
-                        built.write(place, built.made({"build": place.stem, **known, "problem": str(error)}))
+                        Build.made({"build": place.stem, **known, "problem": str(error)}).write(place)
                     raise
-    built.write(copy, read_build(project, name, flavour))
+    read_build(project, name, flavour).write(copy)
     return copy
 
 
@@ -317,8 +327,8 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
             **details,
         }
         try:
-            built.write(made / BUILD_FILE, built.made(values))
-        except BuiltError as error:
+            Build.made(json.loads(durable.to_json(values))).write(made / BUILD_FILE)
+        except RecordError as error:
             raise BuildError(f"{name}: recipe {library.recipe}: build.json: {error}") from None
 
 

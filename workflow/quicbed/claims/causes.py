@@ -1,8 +1,8 @@
 """Why claims fail, or why something else is unlike what one expects: causes as data, and what their tests show.
 
 ``config/causes.yaml`` names causes. A cause may have tests: comparisons like those of claims, which are made on the
-runs at hand, or what was counted elsewhere and what was seen. A cause without a test is `untested`, and one whose
-test fails is `contradicted`: nothing is a cause because somebody says so.
+runs at hand, or what was counted elsewhere and what was seen. A cause without a test is `untested`, and says what would
+test it; one whose test fails is `contradicted`: nothing is a cause because somebody says so.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from quicbed.claims import verdicts
-from quicbed.claims.papers import Claim, Comparison, Paper, Predicate, Reading, Stated, check
+from quicbed.claims.papers import Claim, Comparison, Paper, Predicate, Reading, Stated, check_claims
 from quicbed.claims.verdicts import Outcome, Result, Tables
-from quicbed.config.model import ConfigError, Model, Name, Project, parse, read_yaml
+from quicbed.config.model import ConfigError, Model, Name, Project, parse_model, read_yaml
 
 FILE = Path("config") / "causes.yaml"
 READS = ("config/causes.yaml",)
@@ -63,6 +63,13 @@ class Cause(Model):
     text: str = Field(description="The cause, in one sentence.")
     explains: list[Explained] = Field(description="What it explains.", min_length=1)
     tests: list[Test] = Field(default_factory=list, description="How it was tested; none: it is shown as untested.")
+    would_tell: str | None = Field(None, description="What would test it, of one without tests.")
+
+    @model_validator(mode="after")
+    def _testable(self) -> Cause:
+        if bool(self.tests) == (self.would_tell is not None):
+            raise ValueError("needs either `tests`, or `would_tell`: what would test it")
+        return self
 
 
 class Causes(Model):
@@ -109,7 +116,7 @@ def read(project: Project, known: Sequence[Stated]) -> list[Cause]:
     file = project.root / FILE
     if not file.is_file():
         return []
-    found = parse(Causes, read_yaml(file), file).causes
+    found = parse_model(Causes, read_yaml(file), file).causes
     seen: set[str] = set()
     for cause in found:
         if cause.id in seen:
@@ -121,7 +128,7 @@ def read(project: Project, known: Sequence[Stated]) -> list[Cause]:
     for cause in found:
         own = [one for _, one in _claims(project, cause) if one is not None]
         if own:
-            check(project, file, own[0].paper, own)
+            check_claims(project, file, own[0].paper, own)
     return found
 
 

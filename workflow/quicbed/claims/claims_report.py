@@ -16,14 +16,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
-from urllib.parse import quote
 
 import polars as pl
 
 from quicbed.analysis import comparison as analysis
-from quicbed.claims.causes import Found, Test, Tested
-from quicbed.claims.papers import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated, untold
-from quicbed.claims.verdicts import LEVEL, Basis, Outcome, Result, Verdict
+from quicbed.claims.causes import Cause, Found, Test, Tested
+from quicbed.claims.papers import DIRECTORY, UNITS, Claim, Paper, Predicate, Stated, digits, stated
+from quicbed.claims.verdict import Compared, Verdicts, record_of
+from quicbed.claims.verdicts import LEVEL, PUBLISHED, Basis, Outcome, Result, Verdict
 from quicbed.config.model import Project
 from quicbed.plan.cells import cells_of
 from quicbed.plan.estimate import Cost, cost
@@ -33,11 +33,14 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 WIDTH = 116
 SHOWN = 4
 """So many comparisons outside the bounds are named on the command line."""
+TWIN_TITLE = "GiB per second of processor time"
+"""The twin of goodput."""
 FAMILY = (
-    "The claims of a paper are one family: their p-values are adjusted by Benjamini and Hochberg's procedure, so that "
-    f"at most {100 * LEVEL:.0f} % of the verdicts `holds` and `fails` are expected to be wrong by chance. Systematic "
-    "errors, as of a testbed or of builds unlike the paper's, are not covered: the A/A arm, the baseline measured "
-    "against itself, shows how far equal cells come apart here, and a difference within its interval tells nothing."
+    "The claims of a paper form one family. Their p-values are adjusted with the procedure of Benjamini and Hochberg, "
+    f"so that at most {100 * LEVEL:.0f} % of the verdicts `holds` and `fails` are expected to be wrong by chance. This "
+    "does not cover systematic errors, such as those of a testbed or of builds unlike the paper's. The A/A arm "
+    "measures the baseline against itself. It shows how far equal cells differ here; a difference within its interval "
+    "means nothing."
 )
 
 
@@ -65,6 +68,10 @@ class Commands:
     _done: dict[tuple[str, tuple[str, ...]], Command] = field(default_factory=dict)
     _cells: dict[str, dict[tuple[str, str, str], str | None]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # the commands name no study, and one has few of the experiments
+        self.project = self.project.without_study()
+
     def of(self, claim: Claim) -> Command | None:
         """The command that measures what a claim is about; None where nothing can be measured of it."""
         libraries, _ = self._told(claim)
@@ -74,14 +81,12 @@ class Commands:
         """Why nothing can be measured of a claim."""
         experiment = one.claim.reads.experiment
         if experiment not in self.project.experiments:
-            return f"experiment `{experiment}`, {one.paper.awaited[experiment]}"
+            return f"needs experiment `{experiment}`, {one.paper.awaited[experiment]}"
         _, lacking = self._told(one.claim)
         unknown = [name for name in one.paper.libraries if name in lacking and name not in self.project.libraries]
-        names = ", ".join(one.paper.libraries[name] for name in unknown)
-        labels = {term.label for comparison in one.claim.compare for term in comparison.terms()}
-        external = [f"{names} as {'external endpoints' if unknown[1:] else 'an external endpoint'}"] if unknown else []
-        if unknown and (reason := untold(self.project, experiment, labels)) is not None:
-            external = [f"no programs of {names}, and {reason}"]
+        names = _listed([one.paper.libraries[name] for name in unknown])
+        needed = f"needs {names} as {'external endpoints' if unknown[1:] else 'an external endpoint'}"
+        external = [needed] if unknown else []
         return "; ".join(external + [reason for name, reason in lacking.items() if name not in unknown])
 
     def _told(self, claim: Claim) -> tuple[set[str], dict[str, str]]:
@@ -126,6 +131,11 @@ class Commands:
         if key not in self._done:
             self._done[key] = Command(*key, cost(self.project.restricted([key[0]], key[1])))
         return self._done[key]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as in a sentence: `a, b and c`."""
+    return " and ".join(", ".join(names).rsplit(", ", 1))
 
 
 # ---- numbers as text -------------------------------------------------------------------------------------------------
@@ -186,6 +196,17 @@ def _values(result: Result) -> str:
     return f"{_number(low, factor)} to {_number(high, factor)}{after}, {inside} of {len(measured)} within the bounds"
 
 
+def _spread(result: Result) -> str:
+    """From where to where the intervals of several comparisons reach; empty for one, whose interval is beside it."""
+    ends = [end for one in result.measured for end in (one.low, one.high) if math.isfinite(end)]
+    values = [one.value for one in result.measured]
+    has_intervals = ends and (min(ends) < min(values) or max(ends) > max(values))
+    if not values[1:] or not has_intervals or result.basis == "failures":
+        return ""
+    factor, unit = _scale(result.stated.claim, result.basis)
+    return f"intervals from {_number(min(ends), factor)} to {_number(max(ends), factor)}{f' {unit}' if unit else ''}"
+
+
 def _probability(value: float | None) -> str:
     if value is None:
         return ""
@@ -195,7 +216,7 @@ def _probability(value: float | None) -> str:
 # ---- command line ----------------------------------------------------------------------------------------------------
 
 
-def summary(results: Iterable[Result]) -> str:
+def tally(results: Iterable[Result]) -> str:
     """How many claims have which verdict."""
     counts = Counter(result.verdict for result in results)
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict]) or "none"
@@ -225,7 +246,7 @@ def text(
     lines: list[str] = []
     for name in dict.fromkeys(result.stated.name for result in results):
         own = [result for result in results if result.stated.name == name]
-        lines += [f"{own[0].stated.paper.title} ({name}): {summary(own)}", f"  {_family(tested.get(name, 0))}"]
+        lines += [f"{own[0].stated.paper.title} ({name}): {tally(own)}", f"  {_family(tested.get(name, 0))}"]
         if any(result.only_relative for result in own):
             lines.append(f"  ratios and orders only: stated for {own[0].stated.paper.hardware}, the testbed is local")
         shown = [result.stated.claim.id for result in own if cells or result.stated.group is None]
@@ -233,7 +254,7 @@ def text(
         for group in dict.fromkeys(result.stated.group for result in own):
             part = [result for result in own if result.stated.group == group]
             if group is not None and not cells:
-                lines.append(f"  {'table':<15} {group:<{width}}  {len(part)} numbers: {summary(part)}")
+                lines.append(f"  {'table':<15} {group:<{width}}  {len(part)} numbers: {tally(part)}")
                 continue
             for result in part:
                 lines += _claim_lines(result, width, (published or {}).get((name, result.stated.claim.id)))
@@ -258,6 +279,7 @@ def _claim_lines(result: Result, width: int, published: Result | None = None) ->
     if result.adjusted is not None and result.verdict != "holds":
         below.append(f"adjusted p = {_probability(result.adjusted)}")
     below.append(result.conditions)
+    below += _twin_lines(result)
     if published is not None:
         found = f"published data: {published.verdict}"
         below.append(": ".join(filter(None, [found, _values(published) or published.reason])))
@@ -269,10 +291,28 @@ def _claim_lines(result: Result, width: int, published: Result | None = None) ->
     return lines
 
 
+def _twin_lines(result: Result) -> list[str]:
+    """What processor time says of a claim about cost."""
+    twin = result.twin
+    if twin is None or not result.measured:
+        return []
+    found = [", ".join(filter(None, [_values(twin), _noise(twin)])), result.differs] if twin.measured else [twin.reason]
+    return [f"{TWIN_TITLE}: {twin.verdict}: {'; '.join(filter(None, found))}"]
+
+
+def _noise(result: Result) -> str:
+    return "A/A {:.3f} to {:.3f}".format(*result.floor) if result.floor is not None else ""
+
+
 def _cause_lines(causes: Sequence[Tested]) -> list[str]:
     """Why a claim fails."""
-    texts = [f"cause ({one.status}): {one.cause.text}" for one in causes] or ["no cause known yet"]
+    texts = [f"cause ({one.status}): {_told_of(one.cause)}" for one in causes] or ["no cause known yet"]
     return [" " * 18 + line for text in texts for line in textwrap.wrap(text, WIDTH - 18)]
+
+
+def _told_of(cause: Cause) -> str:
+    """A cause, and what would test it."""
+    return cause.text + (f" What would tell: {cause.would_tell}" if cause.would_tell else "")
 
 
 def _outside(result: Result) -> str:
@@ -292,77 +332,60 @@ def _outside(result: Result) -> str:
 
 COLUMNS: Mapping[str, pl.DataType] = (
     dict.fromkeys(["paper", "claim", "source", "statement", "verdict", "reason", "judged_as"], pl.String())
-    | {"p": pl.Float64(), "adjusted_p": pl.Float64(), "more_blocks": pl.Int64()}
+    | {"p": pl.Float64(), "adjusted_p": pl.Float64(), "more_blocks": pl.Int64(), "more_hours": pl.Float64()}
     | dict.fromkeys(["experiment", "campaign", "testbed", "scale", "library"], pl.String())
     | {"in_population": pl.Boolean(), "compared": pl.String()}
     | dict.fromkeys(["low_bound", "high_bound", "value", "low", "high"], pl.Float64())
     | {"n": pl.Int64(), "contaminated": pl.Int64(), "aa_low": pl.Float64(), "aa_high": pl.Float64()}
     | {"published": pl.Float64(), "missing": pl.String(), "cells": pl.String(), "causes": pl.String()}
+    | {"cpu_verdict": pl.String(), "cpu_adjusted_p": pl.Float64()}
+    | dict.fromkeys(["cpu_value", "cpu_low", "cpu_high", "cpu_aa_low", "cpu_aa_high"], pl.Float64())
 )
-"""Columns of the table of claims: a row for every outcome, or one for a claim that has none."""
+"""Columns of the table of claims: a row for every outcome, or one for a claim that has none.
+
+Those that begin with `cpu` are of what both ends download per second of processor time."""
 
 
-def frame(results: Sequence[Result], found: Found | None = None) -> pl.DataFrame:
-    """All verdicts with what they rest on, and the causes of those that fail with what tests say of them."""
-    of = found.of if found else {}
+def frame(kept: Verdicts) -> pl.DataFrame:
+    """All verdicts as a table, with the causes of those that fail."""
     rows = []
-    for result in results:
-        claim = result.stated.claim
-        base = {
-            "paper": result.stated.name,
-            "claim": claim.id,
-            "source": claim.source,
-            "statement": claim.statement,
-            "verdict": result.verdict,
-            "reason": result.reason or None,
-            "judged_as": result.basis if result.measured else None,
-            "p": result.p,
-            "adjusted_p": result.adjusted,
-            "more_blocks": result.more_blocks,
-            "experiment": result.experiment,
-            "campaign": result.campaign,
-            "testbed": result.testbed,
-            "scale": result.scale,
-            "causes": "; ".join(f"{one.cause.id} ({one.status})" for one in of.get(result.stated.id, ())) or None,
-        }
-        outcomes = [(one, True) for one in result.outcomes] + [(one, False) for one in result.beyond]
-        rows += [base | _outcome_row(*outcome) for outcome in outcomes] or [base]
+    for one in kept.verdicts:
+        base = one.model_dump(exclude={"outcomes", "causes", "processor_time"})
+        base["causes"] = "; ".join(f"{told.cause} ({told.status})" for told in one.causes) or None
+        twins: dict[tuple[str | None, str], Compared] = {}
+        if one.processor_time is not None:
+            base |= {"cpu_verdict": one.processor_time.verdict, "cpu_adjusted_p": one.processor_time.adjusted_p}
+            twins = {(twin.library, twin.compared): twin for twin in one.processor_time.outcomes}
+        rows += [
+            base | _outcome_row(outcome) | _twin_columns(twins.get((outcome.library, outcome.compared)))
+            for outcome in one.outcomes
+        ] or [base]
     complete = [{name: row.get(name) for name in COLUMNS} for row in rows]
     return pl.DataFrame(complete, schema=COLUMNS, orient="row")
 
 
-def _outcome_row(one: Outcome, in_population: bool) -> dict[str, Any]:
-    def known(value: float) -> float | None:
-        return value if math.isfinite(value) else None
+def _twin_columns(twin: Compared | None) -> dict[str, Any]:
+    names = ("value", "low", "high", "aa_low", "aa_high")
+    return {f"cpu_{name}": getattr(twin, name) for name in names} if twin is not None else {}
 
-    return {
-        "library": one.library,
-        "in_population": in_population,
-        "compared": one.text,
-        "low_bound": known(one.low_bound),
-        "high_bound": known(one.high_bound),
-        "value": known(one.value),
-        "low": known(one.low),
-        "high": known(one.high),
-        "n": one.n,
-        "contaminated": one.contaminated,
-        "aa_low": one.floor[0] if one.floor else None,
-        "aa_high": one.floor[1] if one.floor else None,
-        "published": one.published,
-        "missing": f"{one.missing}: {one.reason}" if one.missing else None,
-        "cells": " ".join(one.cells) or None,
-    }
+
+def _outcome_row(one: Compared) -> dict[str, Any]:
+    row = one.model_dump(exclude={"cells", "missing", "reason"})
+    missing = f"{one.missing}: {one.reason}" if one.missing else None
+    return row | {"missing": missing, "cells": " ".join(one.cells) or None}
 
 
 def write_table(
     results: Sequence[Result], directory: Path, name: str = "claims", found: Found | None = None
 ) -> list[Path]:
-    """Write the table as ``<name>.parquet`` and ``<name>.csv``."""
-    table = frame(results, found)
-    parquet, csv = directory / f"{name}.parquet", directory / f"{name}.csv"
-    runs.write_parquet(table, parquet)
-    runs.write_csv(table, csv)
-    return [parquet, csv]
+    """Write the verdicts as ``<name>.json``, and as a table as ``<name>.parquet`` and ``<name>.csv``."""
+    kept = record_of(results, found)
+    table = frame(kept)
+    files = [directory / f"{name}.{suffix}" for suffix in ("json", "parquet", "csv")]
+    kept.write(files[0])
+    runs.write_parquet(table, files[1])
+    runs.write_csv(table, files[2])
+    return files
 
 
 # ---- report ----------------------------------------------------------------------------------------------------------
@@ -393,12 +416,12 @@ def page(
                 for result in part
             ]
             source = part[0].stated.claim.source.partition(",")[0]
-            groups.append({"id": group, "source": source, "summary": summary(part), "claims": shown})
+            groups.append({"id": group, "source": source, "summary": tally(part), "claims": shown})
         papers.append(
             {
                 "id": name,
                 "paper": own[0].stated.paper,
-                "summary": summary(own),
+                "summary": tally(own),
                 "family": _family(sum(result.p is not None for result in own)),
                 "config": links.config(DIRECTORY / f"{name}.yaml"),
                 "groups": groups,
@@ -420,7 +443,7 @@ def told(results: Sequence[Result], found: Found) -> str:
     failing = [result for result in results if result.verdict == "fails"]
     counts = Counter(_best(found.of.get(result.stated.id, ())) for result in failing)
     causes = Counter(one.status for one in found.causes if one.explained)
-    parts = [f"{len(results)} claims: {summary(results)}."]
+    parts = [f"{len(results)} claims: {tally(results)}."]
     if failing:
         parts.append(
             f"Of those that fail, {counts['supported']} have a cause that tests support, {counts['other']} one that is "
@@ -444,6 +467,7 @@ def _cause(one: Tested, titles: Mapping[str, str]) -> dict[str, Any]:
     return {
         "id": one.cause.id,
         "text": one.cause.text,
+        "would_tell": one.cause.would_tell,
         "status": one.status,
         "tests": [_test(test, result) for test, result in one.tests],
         "claims": [
@@ -455,12 +479,15 @@ def _cause(one: Tested, titles: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _test(test: Test, result: Result | None) -> dict[str, str]:
-    """A test of a cause, with what was seen."""
+    """A test of a cause, with what was seen and what selects the runs behind it."""
+    told = {"how": test.how, "seen": test.seen or "", "verdict": "counted", "behind": "", "predicted": ""}
     if result is None:
-        return {"how": test.how, "seen": test.seen or "", "verdict": "counted"}
-    seen = f"{_values(result)}; predicted: {_judged_bounds(result)}" if result.measured else result.reason
-    as_predicted = {"holds": "as predicted", "fails": "not as predicted"}.get(result.verdict, result.verdict)
-    return {"how": test.how, "seen": seen, "verdict": as_predicted}
+        return told
+    told["verdict"] = {"holds": "as predicted", "fails": "not as predicted"}.get(result.verdict, result.verdict)
+    if not result.measured:
+        return told | {"seen": result.reason}
+    behind = _behind(result, *result.measured)
+    return told | {"seen": _values(result), "behind": behind, "predicted": _judged_bounds(result)}
 
 
 def _reference(result: Result) -> dict[str, Any]:
@@ -519,10 +546,7 @@ class _Links:
                 found.append(("table", f"../tables/{stem}.{suffix}"))
                 break
         if result.campaign is not None:
-            # the page shows rows that have every word, and of a word one of its alternatives
-            cells = "|".join(dict.fromkeys(cell for one in result.measured + result.beyond for cell in one.cells))
-            words = [result.experiment, result.campaign, *filter(None, [cells])]
-            found.append(("runs", f"runs.html#{'+'.join(map(quote, words))}"))
+            found.append(("runs", f"runs.html#{_behind(result, *result.measured, *result.beyond)}"))
         return found, why
 
     def _figure(self, result: Result) -> tuple[dict[str, Any] | None, str]:
@@ -541,6 +565,13 @@ class _Links:
         return None, f"{name} shows it once it is {'measured' if result.campaign is None else 'drawn of these runs'}"
 
 
+def _behind(result: Result, *outcomes: Outcome) -> str:
+    """What selects the runs of some outcomes on the report's page of runs; empty where there are none of our own."""
+    if result.campaign is None or result.testbed_kind == PUBLISHED:
+        return ""
+    return runs.selection(result.campaign, *(cell for one in outcomes for cell in one.cells))
+
+
 def _entry(
     result: Result, theirs: Result | None, links: _Links, commands: Commands, titles: Mapping[str, str]
 ) -> dict[str, Any]:
@@ -554,8 +585,15 @@ def _entry(
     return {
         "id": claim.id,
         "anchor": f"{result.stated.name}-{claim.id}",
+        "paper": result.stated.name,
+        "group": result.stated.group,
+        "experiment": result.experiment,
+        "figure": claim.figure,
         "source": claim.source,
         "statement": claim.statement,
+        "values": _values(result),
+        "spread": _spread(result),
+        "behind": _behind(result, *result.measured),
         "libraries": ", ".join(result.stated.paper.libraries[name] for name in claim.libraries),
         "population": claim.population,
         "note": claim.note,
@@ -567,9 +605,10 @@ def _entry(
         "conditions": result.conditions,
         "p": _probability(result.p),
         "adjusted": _probability(result.adjusted),
-        "outcomes": [_row(one, names, factor, unit) for one in result.measured],
-        "beyond": [_row(one, names, factor, unit) for one in result.beyond],
+        "outcomes": [_row(one, names, factor, unit) | {"behind": _behind(result, one)} for one in result.measured],
+        "beyond": [_row(one, names, factor, unit) | {"behind": _behind(result, one)} for one in result.beyond],
         "theirs": _theirs(theirs, titles),
+        "twin": _twin(result, names),
         "links": found,
         "no_figure": no_figure,
         "command": command.text() if command else "",
@@ -589,7 +628,22 @@ def _theirs(result: Result | None, titles: Mapping[str, str]) -> dict[str, Any] 
         "css": result.verdict.replace(" ", "-"),
         "bounds": _judged_bounds(result),
         "reason": result.reason,
-        "outcomes": [_row(one, names, factor, unit) for one in result.measured],
+        "outcomes": [_row(one, names, factor, unit) | {"behind": ""} for one in result.measured],
+    }
+
+
+def _twin(result: Result, names: Mapping[str, str]) -> dict[str, Any] | None:
+    """What processor time says of a claim about cost, as the template shows it; None of others."""
+    twin = result.twin
+    if twin is None or not result.measured:
+        return None
+    return {
+        "title": TWIN_TITLE,
+        "verdict": twin.verdict,
+        "differs": result.differs,
+        "reason": twin.reason,
+        "conditions": _noise(twin),
+        "outcomes": [_row(one, names, 1.0, "") | {"behind": _behind(result, one)} for one in twin.measured],
     }
 
 
@@ -614,22 +668,23 @@ def documentation(project: Project) -> str:
         "# Claims",
         "",
         *textwrap.wrap(
-            "Generated from `config/claims/` by `quicbed generate`. What each paper states, within which bounds we say "
-            "that it holds, and what measures just that. `quicbed claims` prints the verdicts on what was measured "
-            "here, or on the reference data as long as nothing was; `quicbed claims ID` those on a claim, a table or a "
-            "paper. The report has them with links to figures, tables and runs.",
+            "Generated from `config/claims/` by `quicbed generate`. This page lists what each paper states, the bounds "
+            "within which we say that it holds, and the command that measures it alone. `quicbed claims` prints the "
+            "verdicts on your own measurements, or on the reference data until you have measured something. `quicbed "
+            "claims ID` prints the verdicts on one claim, table or paper. The report shows them with links to figures, "
+            "tables and runs.",
             WIDTH,
         ),
         "",
         *textwrap.wrap(
             f"Times are estimates for two cores, at scale `{project.config.scale}` and in a fresh clone; builds that "
-            "are there already take none. Disk is that of sources, builds and runs; the Python environment takes 1 GB "
-            "more, and caches of package managers 2 GB in the home directory. Finished runs are kept: to measure anew "
-            "what was measured before, first move `raw/<testbed>/<experiment>` away.",
+            "already exist take no time. Disk space is for sources, builds and runs. The Python environment takes "
+            "another 1 GB, and the caches of package managers take 2 GB in the home directory. Finished runs are kept: "
+            "to measure something again, first move `raw/<testbed>/<experiment>` away.",
             WIDTH,
         ),
         "",
-        *textwrap.wrap(FAMILY + " `quicbed.claims.verdicts` says how verdicts are reached.", WIDTH),
+        *textwrap.wrap(FAMILY + " `quicbed.claims.verdicts` documents how verdicts are reached.", WIDTH),
         "",
     ]
     commands = Commands(project)
@@ -643,7 +698,7 @@ def documentation(project: Project) -> str:
 
 def _overview(claims: Sequence[Stated], commands: Commands) -> list[str]:
     """What measures all claims on figures and tables of a paper at once, one line for an experiment."""
-    hint = "Claims that a local testbed can tell, and what measures those on a figure or table at once."
+    hint = "Claims that a local testbed can decide, and the command that measures all those on a figure or table."
     lines = ["## Figures and tables", "", hint, "", "| paper | figure or table | claims | measured by | time, disk |"]
     lines.append("| --- " * 5 + "|")
     rows: dict[tuple[str, str], list[tuple[str, Command]]] = {}
@@ -668,7 +723,7 @@ def _paper(name: str, paper: Paper, own: Sequence[Stated], commands: Commands) -
     lines = [f"## {paper.title}", "", *textwrap.wrap(f"`{name}`. {paper.citation}.", WIDTH), ""]
     lines += textwrap.wrap(f"Stated for: {paper.population}.", WIDTH)
     if paper.hardware:
-        hint = f"Values of {paper.hardware} are judged as ratios and orders only on a local testbed."
+        hint = f"On a local testbed, values from {paper.hardware} are judged only as ratios and orders."
         lines += textwrap.wrap(hint, WIDTH)
     lines += ["", "| claim | source | statement | bounds | measured by | time, disk |", "| --- " * 6 + "|"]
     for one in (one for one in own if one.group is None):
@@ -681,8 +736,8 @@ def _paper(name: str, paper: Paper, own: Sequence[Stated], commands: Commands) -
         for library in dict.fromkeys(tuple(one.claim.libraries) for one in cells):
             part = [one for one in cells if tuple(one.claim.libraries) == library]
             first = part[0].claim
-            names = ", ".join(paper.libraries[one] for one in library)
-            numbers = f"{len(part)} numbers of {names}, as: {first.statement}"
+            names = _listed([paper.libraries[one] for one in library])
+            numbers = f"{len(part)} numbers for {names}, such as: {first.statement}"
             row = [f"`{group}`", first.source.partition(",")[0], numbers, _bounds_text(first)]
             lines.append(_line([*row, *_how(part, commands)]))
     return [*lines, ""]
@@ -690,7 +745,7 @@ def _paper(name: str, paper: Paper, own: Sequence[Stated], commands: Commands) -
 
 def _bounds_text(claim: Claim) -> str:
     text = bounds(claim)
-    return f"{text}; locally {claim.locally.predicate.text()}, as a ratio" if claim.locally else text
+    return f"{text}; on a local testbed, {claim.locally.predicate.text()} as a ratio" if claim.locally else text
 
 
 def _how(claims: Sequence[Stated], commands: Commands) -> tuple[str, str]:
@@ -714,7 +769,7 @@ def _obstacles(one: Stated, commands: Commands) -> list[str]:
     if needs is not None:
         parts.append(f"not on a local testbed: needs {needs}")
     elif one.not_locally:
-        parts.append("not on a local testbed: a value of the paper's hardware")
+        parts.append("not on a local testbed: the value is specific to the paper's hardware")
     return parts
 
 

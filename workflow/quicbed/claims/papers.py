@@ -12,16 +12,16 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
 from quicbed.analysis import published
+from quicbed.analysis.comparison import TWIN
 from quicbed.base import untrusted
-from quicbed.config.model import ConfigError, Model, Name, Project, parse, read_yaml
-from quicbed.plan.cells import untold_reason
+from quicbed.config.model import ConfigError, Model, Name, Project, parse_model, read_yaml
 from quicbed.store import details, runs, symbols
 
 READS = ("config/claims/*.yaml", "config/experiments/*.yaml", "config/libraries/*.yaml", "config/testbeds/*.yaml")
@@ -48,6 +48,7 @@ METRICS: Mapping[Table, frozenset[str]] = {
 UNITS = {"goodput_mbps": "Mbit/s", "ttfb_ms": "ms", "share": "%", "cpu_percent": "%", "client_cpu_percent": "%"}
 """Units of metrics that claims state as values; a share is stored as a fraction."""
 
+GOODPUT = "goodput_mbps"
 SAME_MAGNITUDE = math.sqrt(10)
 
 
@@ -123,6 +124,12 @@ class Comparison(Model):
         """Whether a unit cancels."""
         return bool(self.over or self.rising or self.spread)
 
+    @property
+    def within(self) -> bool:
+        """Whether it is a ratio or an order of cells of the same library."""
+        one_library = len({(term.library, term.server) for term in self.terms()}) == 1
+        return self.relative and self.pairs is None and one_library
+
 
 _BOUNDS: Mapping[Kind, frozenset[str]] = {
     "between": frozenset({"low", "high"}),
@@ -186,8 +193,8 @@ class Predicate(Model):
             "equal": f"{number(self.value)}{after}",
             "at-most": f"at most {number(self.value)}{after}",
             "at-least": f"at least {number(self.value)}{after}",
-            "magnitude": f"of the magnitude of {number(self.value)}{after}",
-            "order": "rising in this order",
+            "magnitude": f"within a factor of √10 of {number(self.value)}{after}",
+            "order": "rising in the stated order",
             "fails-above": f"fails with certificates above {number(self.value)} B",
         }[self.kind]
         widened = [f"± {100 * self.tolerance:.3g} %"] if self.tolerance else []
@@ -230,6 +237,11 @@ class Claim(Model):
     predicate: Predicate = Field(description="The bounds.")
     locally: Locally | None = Field(None, description="How a value of the paper's hardware is judged elsewhere.")
     hardware: bool = Field(True, description="Whether its values depend on the paper's `hardware`.")
+    cost: bool = Field(
+        False,
+        description="Whether it is about what something costs a library. Its comparisons of goodput are then also made "
+        "of what both ends download per second of their processor time, and judged beside it.",
+    )
     needs: str | None = Field(None, description="What it needs that no local testbed has.")
     beyond: bool = Field(True, description="Whether it is shown for our other libraries too, which decide nothing.")
     figure: Name | None = Field(None, description="Our figure that shows it: name of a file, without ending.")
@@ -246,6 +258,8 @@ class Claim(Model):
             raise ValueError("compare: values and ratios are claims of their own")
         if self.locally and any(comparison.relative for comparison in self.compare):
             raise ValueError("locally: a ratio is judged everywhere; leave it out")
+        if self.cost and (self.reads.metric != GOODPUT or not all(one.within for one in self.compare)):
+            raise ValueError(f"cost: goes with ratios and orders of `{GOODPUT}` of one library")
         if len({comparison.pairs is None for comparison in self.compare}) > 1 or (
             self.locally and self.compare[0].pairs
         ):
@@ -356,19 +370,27 @@ class Stated:
         return None if any(comparison.relative for comparison in claim.compare) else self.paper.hardware
 
     @property
+    def twin(self) -> Stated | None:
+        """The same of processor time, for a claim about cost; None for others."""
+        if not self.claim.cost:
+            return None
+        reads = self.claim.reads.model_copy(update={"metric": TWIN})
+        return replace(self, claim=self.claim.model_copy(update={"reads": reads, "cost": False}))
+
+    @property
     def not_locally(self) -> str | None:
         """Why no local testbed can tell; None where one can."""
         if self.claim.needs is not None:
             return f"needs {self.claim.needs}"
         if self.value_of is not None and self.claim.locally is None:
-            return f"a value of {self.value_of}: a local testbed can tell ratios and orders only"
+            return f"a value of {self.value_of}: on a local testbed only ratios and orders can be compared"
         return None
 
 
 def read(root: Path) -> dict[str, Paper]:
     """Every paper by the name of its file; raises ConfigError that names the file and the key."""
     files = sorted((root / DIRECTORY).glob("*.yaml"))
-    return {file.stem: parse(Paper, read_yaml(file), file) for file in files}
+    return {file.stem: parse_model(Paper, read_yaml(file), file) for file in files}
 
 
 def stated(project: Project) -> list[Stated]:
@@ -378,16 +400,15 @@ def stated(project: Project) -> list[Stated]:
         own = [Stated(name, paper, claim) for claim in paper.claims]
         for cells in paper.cells:
             own += [Stated(name, paper, claim, cells.id) for claim in _claims(cells, project.root / DIRECTORY / name)]
-        check(project, project.root / DIRECTORY / f"{name}.yaml", paper, own)
+        check_claims(project, project.root / DIRECTORY / f"{name}.yaml", paper, own)
         found += own
+    for experiment, part in project.study.experiments.items() if project.study is not None else ():
+        try:
+            chosen(found, part.claims)
+        except ConfigError as error:
+            where = project.root / "config" / "studies" / f"{project.config.study}.yaml"
+            raise ConfigError(f"{where}: experiments.{experiment}.claims: {error}") from None
     return found
-
-
-def untold(project: Project, experiment: str, labels: Iterable[str]) -> str | None:
-    """Why no external endpoint is measured in one of these cells of an experiment; None where one can be."""
-    wanted, known = set(labels), project.experiments.get(experiment)
-    found = (untold_reason(variant, "quic") for variant in known.variants if variant.label in wanted) if known else ()
-    return next((reason for reason in found if reason is not None), None)
 
 
 def chosen(all_claims: Iterable[Stated], ids: Iterable[str]) -> list[Stated]:
@@ -411,7 +432,7 @@ def _suggest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean `{close[0]}`?" if close else "; `quicbed claims --all` lists them"
 
 
-def check(project: Project, file: Path, paper: Paper, own: Sequence[Stated]) -> None:
+def check_claims(project: Project, file: Path, paper: Paper, own: Sequence[Stated]) -> None:
     """ConfigError where claims name what there is not; *file* says it."""
     seen: set[str] = {cells.id for cells in paper.cells}
     if len(seen) != len(paper.cells):

@@ -13,7 +13,14 @@ still, so that only a value beyond the bounds on that side decides.
 
 **External programs.** The goodput of an external client has the start of its program in it, some tens of milliseconds a
 run, which goodput in a program of ours has not. The two are never compared, and never in one verdict: a claim on both
-is judged by what was measured without the start, and the others are left out with that reason.
+is judged by what was measured without the start, and the others are left out with that reason. An external client that
+reports the times of its connections has no start in them.
+
+**Processor time.** A claim about cost (`cost` in its file) is judged by goodput, as its paper does. The same
+comparisons are made of what both ends download per second of their processor time, the twin of goodput: with the same
+bounds, an A/A arm of its own, and p-values that are adjusted among twins only, so that neither weighs on the other. The
+two may be decided differently, which is said: what takes processor time costs no goodput where something else is in the
+way, and goodput also depends on what else a machine does.
 
 **Decision.** An outcome is clear when its 95 % interval lies within or outside the bounds and straddles neither. The
 p-value asks how surely the mean lies on that side of the nearest bound: Student's t of the blocks' values (of their
@@ -54,8 +61,21 @@ from quicbed.analysis import comparison as analysis
 from quicbed.analysis import cpu_shares, published, ttfb
 from quicbed.analysis.pairs import mtu_table
 from quicbed.base import statistics
-from quicbed.claims.papers import SAMPLED, Claim, Comparison, Paper, Predicate, Reading, Stated, Term, digits, untold
+from quicbed.claims.papers import (
+    GOODPUT,
+    SAMPLED,
+    Claim,
+    Comparison,
+    Paper,
+    Predicate,
+    Reading,
+    Stated,
+    Term,
+    digits,
+)
 from quicbed.config.model import Project
+from quicbed.plan.arms import LEFT_OUT
+from quicbed.plan.estimate import duration
 from quicbed.store import details, runs
 
 Verdict = Literal["holds", "fails", "inconclusive", "not measured", "not applicable"]
@@ -68,7 +88,7 @@ MOST_BLOCKS = 100_000
 FEWEST_CAPTURED = 3
 """Captured connections whose quartiles can differ from their median."""
 LOCAL = "local"
-WITH_START = frozenset({"goodput_mbps"})
+WITH_START = frozenset({GOODPUT, analysis.TWIN})
 """Metrics that have the start of the program in them where the client is an external endpoint."""
 PUBLISHED = "published"
 """Kind of the testbed of published raw data, to which no block can be added."""
@@ -153,6 +173,7 @@ class Result:
     p: float | None = None
     adjusted: float | None = None
     more_blocks: int | None = None
+    block_s: float | None = None  # that a block of the pairs of libraries took that it compares
     experiment: str = ""
     campaign: str | None = None
     testbed: str | None = None
@@ -160,6 +181,25 @@ class Result:
     scale: str | None = None
     contaminated: int | None = None  # runs behind it that count although contaminated
     floor: tuple[float, float] | None = None  # widest interval of the A/A arms of its libraries
+    twin: Result | None = None  # the same of processor time, of a claim about cost
+
+    @property
+    def differs(self) -> str:
+        """Where processor time says something else of a claim about cost than goodput; empty where it says the same."""
+        if self.twin is None or not self.measured or not self.twin.measured or self.verdict == self.twin.verdict:
+            return ""
+        if self.twin.verdict == "inconclusive":
+            return "processor time does not decide it"
+        if self.verdict == "inconclusive":
+            return f"processor time decides it, goodput does not: by processor time it {self.twin.verdict}"
+        return f"the two disagree: by goodput it {self.verdict}, by processor time it {self.twin.verdict}"
+
+    @property
+    def more_hours(self) -> float | None:
+        """Hours that `more_blocks` take, with all cells of its pairs of libraries; None where that is not known."""
+        if self.more_blocks is None or self.block_s is None:
+            return None
+        return self.more_blocks * self.block_s / 3600
 
     @property
     def measured(self) -> list[Outcome]:
@@ -236,7 +276,7 @@ def side(values: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float)
     return float(2 * stdtr(n - 1, -margin * math.sqrt(n))), margin
 
 
-def blocks_needed(margin: float, n: int, level: float) -> int | None:
+def more_blocks_needed(margin: float, n: int, level: float) -> int | None:
     """How many blocks beyond *n* make the p-value *level* if mean and spread stay; None for more than can be asked."""
 
     def enough(count: int) -> bool:
@@ -382,8 +422,14 @@ def evaluate(project: Project, claims: Sequence[Stated], found: Tables) -> list[
     """
     book = _Book(project, found)
     results = [_Evaluation(book, one).result() for one in claims]
+    for result in results:
+        # no published data have processor time by run
+        if (twin := result.stated.twin) is not None and not found.published:
+            result.twin = _Evaluation(book, twin).result()
     for name in dict.fromkeys(one.name for one in claims):
-        _decide([result for result in results if result.stated.name == name])
+        own = [result for result in results if result.stated.name == name]
+        _decide(own)
+        _decide([result.twin for result in own if result.twin is not None])
     return results
 
 
@@ -421,8 +467,11 @@ class _Evaluation:
                 found = [one for one in self._outcomes(measured, library) if one.missing is None]
                 found = [one for one in found if one.external == result.external]
                 result.beyond += self._under(found, by_cell)
-        cells = {cell for one in result.measured for cell in one.cells}
-        result.contaminated, result.floor = self._conditions([by_cell[cell] for cell in sorted(cells)])
+        cells = [by_cell[cell] for cell in sorted({cell for one in result.measured for cell in one.cells})]
+        result.contaminated, result.floor = self._conditions(cells)
+        took = {(row["client_library"], row["server_library"]): row["block_s"] for row in cells}
+        if took and None not in took.values():
+            result.block_s = sum(took.values())
         _summarise(result)
         return result
 
@@ -439,8 +488,10 @@ class _Evaluation:
             return False
         if row["testbed_kind"] == PUBLISHED:
             return False  # all of them are of whole programs
+        if row["client_external"] is not None:
+            return bool(row["client_external"]) and not row["client_times"]
         known = self.book.project.libraries.get(row["client_library"])
-        return bool(row["client_external"]) or (known is not None and known.external is not None)
+        return known is not None and known.external is not None and not known.external.statement.times
 
     def _under(self, outcomes: Iterable[Outcome], by_cell: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
         """Outcomes with the conditions that they were measured under."""
@@ -474,8 +525,6 @@ class _Evaluation:
             raise _MissingError("not measured", reason)
         if campaign.is_empty():
             raise _MissingError("not measured", f"there are no runs of experiment `{name}`")
-        if self.reading.table == "runs" and self.reading.metric not in campaign.columns:
-            raise _MissingError("not measured", f"runs have no `{self.reading.metric}` yet")
         return campaign
 
     def _adapt(self, testbed_kind: str) -> None:
@@ -632,8 +681,7 @@ class _Evaluation:
             for name in (place.client, place.server):
                 if name not in known and not theirs:
                     title = paper.libraries.get(name, name)
-                    reason = untold(self.book.project, self.reading.experiment, [place.term.label])
-                    reason = f"{title} is not configured; {reason or 'it can take part as an external endpoint'}"
+                    reason = f"{title} is not configured; it can take part as an external endpoint"
                     raise _MissingError("not measured", reason)
             client, server = (paper.libraries.get(name, name) for name in (place.client, place.server))
             pair = client if client == server else f"server {server} and client {client}"
@@ -641,6 +689,8 @@ class _Evaluation:
             what = place.term.label if met else f"experiment `{self.reading.experiment}`"
             where = "the published data have" if theirs else "there are"
             raise _MissingError("not measured", f"{where} no runs of {what} with {pair}")
+        if (row["unsupported"] or "").startswith(LEFT_OUT):
+            raise _MissingError("not measured", row["unsupported"])
         if row["unsupported"]:
             raise _MissingError("not applicable", f"unsupported: {row['unsupported']}")
         if not row["n"]:
@@ -853,10 +903,10 @@ def _decide(results: Sequence[Result]) -> None:
 def _more_blocks(result: Result, level: float) -> int | None:
     """How many more blocks would decide a claim if means and spreads stay; None where that cannot be told."""
     if result.outside:
-        wanted = [blocks_needed(one.margin, one.n, level / len(result.measured)) for one in result.outside]
+        wanted = [more_blocks_needed(one.margin, one.n, level / len(result.measured)) for one in result.outside]
         known = [count for count in wanted if count is not None]
         return min(known, default=None)
-    wanted = [blocks_needed(one.margin, one.n, level) for one in result.measured]
+    wanted = [more_blocks_needed(one.margin, one.n, level) for one in result.measured]
     known = [count for count in wanted if count is not None]
     return max(known) if len(known) == len(wanted) else None
 
@@ -874,4 +924,5 @@ def _open(result: Result, clear: bool, family: int) -> str:
     if result.more_blocks is None:
         return f"{text}; the value lies so near to it that blocks will not decide"
     plural = "s" if result.more_blocks != 1 else ""
-    return f"{text}; about {result.more_blocks} more block{plural} would decide it if the values stay as they are"
+    took = f" ({duration(60 * result.more_hours)})" if result.more_hours is not None else ""
+    return f"{text}; about {result.more_blocks} more block{plural}{took} would decide it if the values stay as they are"

@@ -1,4 +1,8 @@
-"""Command line: every step of the workflow can be run by hand, with the same result."""
+"""Command line: every step of the workflow can be run by hand, with the same result.
+
+Words of the form key=value override config/config.yaml for one command, as CONFIG does for make:
+quicbed plan scale=paper 'experiments=[aead-goodput]'
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ import hashlib
 import io
 import json
 import os
+import re
 import select
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from quicbed import __version__
 from quicbed.base.environment import OVERRIDES, STARTED, find_toolchains
@@ -21,18 +26,34 @@ from quicbed.importers import FORMATS, imported
 from quicbed.store.record import STATUSES
 
 ROOT = Path(__file__).resolve().parents[3]
+KINDS = ("libraries", "variants", "experiments", "claims", "runs")
+_LOG_TEXT = "file that gets what is said"
+_SETTING = re.compile(r"[A-Za-z_][\w-]*=")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0 done, 1 failed, 2 wrong command line, 130 interrupted."""
-    return run(_parser(), argv)
+    parser = _parser()
+    # set by a shell that completes a line
+    if "_ARGCOMPLETE" in os.environ:
+        from quicbed.cli import completion
+
+        completion.serve(parser, actions(parser), ROOT)
+    return run(parser, argv)
 
 
 def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
-    """Run what a command line asks for, the default `run` of its parser; returns the exit code."""
+    """Run what a command line asks for, the default `run` of its parser; returns the exit code.
+
+    Words of the form key=value are taken out first (`project_of`), unless they are the value of an option.
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files that are not UTF-8
-    arguments = parser.parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    taking = {option for action in actions(parser) if action.nargs != 0 for option in action.option_strings}
+    settings = [at for at, word in enumerate(words) if _SETTING.match(word) and not {*words[at - 1 : at]} & taking]
+    arguments = parser.parse_args([word for at, word in enumerate(words) if at not in settings])
+    arguments.settings = [words[at] for at in settings]
     find_toolchains()
     command: Callable[[argparse.Namespace], int | None] = arguments.run
     try:
@@ -58,6 +79,15 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> i
         return 1
 
 
+def actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """What a parser and those of its commands take."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from actions(one)
+
+
 def _nobody_reads() -> bool:
     """Whether the reader of the output has gone, as with ``| head``; what is left to write is then dropped."""
     output = select.poll()
@@ -79,7 +109,7 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         ("quicbed.config.algorithms", "AlgorithmError"),
         ("quicbed.measure.certificates", "CertificateError"),
         ("quicbed.testbed.base", "TestbedError"),
-        ("quicbed.store.record", "RunsError"),
+        ("quicbed.base.models", "RecordError"),
         ("quicbed.analysis.additivity", "PredictionError"),
         ("quicbed.report.notebooks", "NotebookError"),
         ("quicbed.wire.handshake", "HandshakeError"),
@@ -97,7 +127,9 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 
 def configured(prog: str, description: str | None) -> argparse.ArgumentParser:
     """A parser with the option that overrides the configuration (`project_of`)."""
-    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser = argparse.ArgumentParser(
+        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--config",
         metavar="JSON",
@@ -128,21 +160,27 @@ def _parser() -> argparse.ArgumentParser:
     command = add("plan", _plan, "what would be built and measured, with estimates of time, disk and traffic")
     command.add_argument("experiment", nargs="*", help="default: those of the configuration")
     command = add("list", _list, "list libraries, variants, experiments, claims or runs")
-    command.add_argument("kind", choices=("libraries", "variants", "experiments", "claims", "runs"))
+    command.add_argument("kind", choices=tuple(KINDS), help="what to list")
     command.add_argument("--experiment", help="variants, claims and runs of this experiment only")
     command.add_argument("--status", choices=(*STATUSES, "unreadable"), help="runs with this status only")
     raw_text = "directory of runs (default: what was measured here, else the reference data)"
     command.add_argument("--raw", type=Path, metavar="DIR", help=raw_text)
-    command = add("show", _show, "print a run: cell, metrics, evidence, what disturbed it, and its events by time")
-    command.add_argument("name", metavar="RUN", help="a run's directory, or its name in tables, pages and `list runs`")
+    command = add("show", _show, "print runs: cell, metrics, evidence, what disturbed it, and its events by time")
+    command.add_argument(
+        "name", nargs="+", metavar="RUN", help="a run's directory, or its name in tables, pages and `list runs`"
+    )
     command.add_argument("--all", action="store_true", help="the times of all connections")
-    add("doctor", _doctor, "check tools, permissions and kernel features of the testbed")
-    add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path)
+    add(
+        "doctor",
+        _doctor,
+        "check tools, disk, memory and kernel features, and say which experiments this testbed can measure",
+    )
+    add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path, help=_LOG_TEXT)
     command = add("build", _build, "build one flavour of a library")
-    command.add_argument("library")
+    command.add_argument("library", help="a library, as `quicbed list libraries` names it")
     command.add_argument("flavour", help="flavour, or build as `quicbed plan` names it: stock@native")
-    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1)
-    command.add_argument("--log", type=Path)
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="jobs at a time")
+    command.add_argument("--log", type=Path, help=_LOG_TEXT)
     command.add_argument("--id", help="hexadecimal digits that its id has to end with")
     command.add_argument(
         "--leave-out",
@@ -150,15 +188,19 @@ def _parser() -> argparse.ArgumentParser:
         help="exit with 0 where an external endpoint cannot be used: its cells are left out with the reason",
     )
     command = add("host-builds", _host_builds, "build on the testbed's hosts what the experiments need of them")
-    command.add_argument("--log", type=Path)
+    command.add_argument("--log", type=Path, help=_LOG_TEXT)
     command = add("component", _component, "build a library that several builds share")
-    command.add_argument("name")
-    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1)
-    command.add_argument("--log", type=Path)
+    command.add_argument("name", help="a component, as flavours in config/libraries/ name them")
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="jobs at a time")
+    command.add_argument("--log", type=Path, help=_LOG_TEXT)
     command = add("runner-folder", _runner_folder, "write a folder with which the QUIC Interop Runner runs a build")
-    command.add_argument("library")
-    command.add_argument("flavour", nargs="?", default="stock")
-    command.add_argument("--out", type=Path, required=True, metavar="DIR")
+    command.add_argument("library", help="a library, as `quicbed list libraries` names it")
+    command.add_argument("flavour", nargs="?", default="stock", help="its flavour (default: stock)")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder")
+    command = add("try", _try, "try the folder of an external endpoint: build it, prove it, download from it")
+    command.add_argument("folder", type=Path, help="the folder (docs/external-endpoints.md)")
+    text = "variable of the environment of its scripts; can be given more than once"
+    command.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE", help=text)
     command = add("certificates", _certificates, "make the testbed's certificates that are missing or not usable")
     command.add_argument(
         "signature",
@@ -166,54 +208,56 @@ def _parser() -> argparse.ArgumentParser:
         help="signature algorithm, a name in workflow/crypto/algorithms.csv (default: those of the experiments)",
     )
     command.add_argument("--all", action="store_true", help="for every signature algorithm")
-    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1)
-    command.add_argument("--log", type=Path)
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="jobs at a time")
+    command.add_argument("--log", type=Path, help=_LOG_TEXT)
     command = add("measure", _measure, "measure what is missing of an experiment")
-    command.add_argument("experiment")
+    command.add_argument("experiment", help="an experiment, as `quicbed list experiments` names it")
     command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
     command.add_argument("--log", type=Path, help="file that gets a copy of the progress")
     command = add("tables", _tables, "write the tables of runs, connections, primitives and handshakes")
-    command.add_argument("raw", type=Path)
-    command.add_argument("output", type=Path)
+    command.add_argument("raw", type=Path, help="directory of runs")
+    command.add_argument("output", type=Path, help="file to write")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="archives at a time")
     command = add(
         "dissect", _dissect, "dissect stored captures again and compare what is stored; exit code 0 either way"
     )
-    command.add_argument("raw", type=Path)
+    command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("output", type=Path, help="table to write (Parquet)")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="captures at a time")
     command = add("notebook", _notebook, "run a notebook, which writes figures and their tables")
-    command.add_argument("notebook", type=Path)
-    command.add_argument("raw", type=Path)
-    command.add_argument("artifacts", type=Path)
-    command.add_argument("output", type=Path)
+    command.add_argument("notebook", type=Path, help="the notebook")
+    command.add_argument("raw", type=Path, help="directory of runs")
+    command.add_argument("artifacts", type=Path, help="directory of results")
+    command.add_argument("output", type=Path, help="file to write")
     table(command)
     published(command)
     command = add("draw", _draw, "draw the figures of one experiment, as the notebooks do, and say where they are")
-    command.add_argument("experiment")
-    command.add_argument("raw", type=Path)
-    command.add_argument("artifacts", type=Path)
+    command.add_argument("experiment", help="an experiment, as `quicbed list experiments` names it")
+    command.add_argument("raw", type=Path, help="directory of runs")
+    command.add_argument("artifacts", type=Path, help="directory of results")
     command.add_argument("--marker", type=Path, help="file to write with the names of the figures")
     # not --log, which a package behind plotly takes for one of its own options
-    command.add_argument("--messages", dest="log", metavar="LOG", type=Path)
+    command.add_argument("--messages", dest="log", metavar="LOG", type=Path, help=_LOG_TEXT)
     command = add("report", _report, "write the report")
-    command.add_argument("raw", type=Path)
-    command.add_argument("artifacts", type=Path)
+    command.add_argument("raw", type=Path, help="directory of runs")
+    command.add_argument("artifacts", type=Path, help="directory of results")
     table(command)
     published(command)
     command = add("claims", _claims, "print the verdicts on published claims; exit code 0 whatever they are")
     command.add_argument("claim", nargs="*", help="id of a claim, of a table of numbers or of a paper (default: all)")
     command.add_argument("--all", action="store_true", help="a line for every number of a table too")
+    text = "claims with this verdict only, as `fails` or `holds,inconclusive`; can be given more than once"
+    command.add_argument("--verdict", action="extend", type=_verdicts, default=[], help=text)
     command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
     command = add("predict", _predict, "predict the handshake of a library with two algorithms from measured ones")
-    command.add_argument("--library", required=True)
+    command.add_argument("--library", required=True, help="a library, as `quicbed list libraries` names it")
     command.add_argument("--group", required=True, help="key exchange, a name in workflow/crypto/algorithms.csv")
     command.add_argument("--signature", required=True, help="signature algorithm, a name in the same table")
     command.add_argument("--rtt", type=_milliseconds, default=0.0, metavar="MS", help="round-trip time (default: 0)")
     command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
     table(command)
     command = add("reference", _reference, "pack measured campaigns into raw/reference/")
-    command.add_argument("experiment", nargs="*")
+    command.add_argument("experiment", nargs="*", help="default: those of the configuration")
     text = "write beside archives of runs the packets of their handshakes that notebooks show, with tshark"
     command = add("packets", _packets, text)
     command.add_argument("archive", type=Path, nargs="*", help="default: those of the reference data")
@@ -224,16 +268,24 @@ def _parser() -> argparse.ArgumentParser:
     command = add("export", _export, "write measured runs in the format of others")
     command.add_argument("format", choices=["qir"], help="qir: result.json of the QUIC Interop Runner")
     command.add_argument("experiment", help="its newest campaign is written")
-    command.add_argument("output", type=Path)
+    command.add_argument("output", type=Path, help="file to write")
     command.add_argument("--table", type=Path, help="table of runs (default: artifacts/tables/runs.parquet)")
     command = add("archive", _archive, "write the archive to deposit: commit, results, bill of materials, checksums")
     command.add_argument("--out", type=Path, metavar="DIR", help="where it goes (default: archive/ beside the results)")
     command.add_argument("--check", action="store_true", help="only say whether the clone can be archived")
     command = add("handshake", _handshake, "print the handshakes of a capture: packets, bytes, messages, waiting")
-    command.add_argument("capture", type=Path)
-    command.add_argument("key_log", type=Path, metavar="key-log")
+    command.add_argument("capture", type=Path, help="file of packets, as tcpdump writes it")
+    command.add_argument("key_log", type=Path, metavar="key-log", help="file of its secrets (NSS key log)")
     command.add_argument("--server", metavar="IP:PORT", required=True, help="address of the server")
-    command.add_argument("--transport", choices=("quic", "tcp"), default="quic")
+    command.add_argument("--transport", choices=("quic", "tcp"), default="quic", help="default: quic")
+    command = add("capture", _capture, "write the packets of a capture as a table; exit code 1 where it is not whole")
+    command.add_argument("capture", type=Path, help="pcap or pcapng, also in gzip or zstd")
+    command.add_argument("--output", "-o", type=Path, metavar="FILE.parquet", required=True, help="table to write")
+    command.add_argument("--server", metavar="IP:PORT", help="address of the server (default: who answers)")
+    numbers = command.add_mutually_exclusive_group()
+    numbers.add_argument("--key-log", type=Path, help="decrypt packet numbers with tshark; needs --server")
+    text = "read packet numbers, of a variant without header protection"
+    numbers.add_argument("--visible-numbers", action="store_true", help=text)
     command = add("symbols", _symbols, "print what the samples of a run were sorted into, and what no mapping claims")
     command.add_argument("run_directory", type=Path, metavar="run", help="directory of a run of cpu-shares")
     command.add_argument("--top", type=int, default=15, help="number of symbols shown")
@@ -251,6 +303,11 @@ def _jobs(text: str) -> int:
     if not 0 < number <= 1024:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and 1024")
     return number
+
+
+def _verdicts(text: str) -> list[str]:
+    """Verdicts, separated by commas; a hyphen stands for a space."""
+    return [one.strip().replace("-", " ") for one in text.split(",")]
 
 
 def _milliseconds(text: str) -> float:
@@ -272,16 +329,27 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError(f"--config: not valid JSON: {error}") from None
     if not isinstance(overrides, dict):
         raise ConfigError("--config: must be a JSON object of keys and values")
-    return overrides
+    return overrides | (_settings(arguments.settings) if arguments.settings else {})
+
+
+def _settings(words: Sequence[str]) -> dict[str, Any]:
+    """What words of the form key=value say, as Snakemake reads them after --config."""
+    from snakemake.cli import parse_config
+
+    try:
+        return dict(parse_config(words))
+    except ValueError as error:
+        raise ConfigError(f"{' '.join(words)}: {error}") from None
 
 
 def _log(arguments: argparse.Namespace, name: str) -> Path:
-    log: Path = arguments.log or ROOT / "logs" / f"{name}.log"
+    log: Path = getattr(arguments, "log", None) or ROOT / "logs" / f"{name}.log"
     return log.resolve()
 
 
 def _plan(arguments: argparse.Namespace) -> None:
     from quicbed.claims import papers as claims
+    from quicbed.cli import terminal
     from quicbed.measure import agenda, profile
 
     project = project_of(arguments)
@@ -291,32 +359,34 @@ def _plan(arguments: argparse.Namespace) -> None:
     # what is read when all has been measured is checked before
     claims.stated(project)
     profile.check(project.root)
-    print(agenda.describe(project))
+    terminal.show(agenda.describe(project))
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from quicbed.cli import listing
+    from quicbed.cli import listing, terminal
     from quicbed.report import notebooks
 
     project = project_of(arguments)
     raw = arguments.raw or notebooks.place(ROOT, project.config).raw
     wanted = listing.Wanted(raw, arguments.experiment, arguments.status)
-    print(listing.text(project, arguments.kind, wanted))
+    terminal.show_table(*listing.table(project, arguments.kind, wanted))
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from quicbed.cli import show
+    from quicbed.cli import show, terminal
 
     raw, shipped = project_of(arguments).raw, ROOT / "raw" / "reference"
     places = [raw] if raw in shipped.parents else [raw, shipped]
-    origin, files = show.find(arguments.name, places)
-    print(show.text(origin, files, every=arguments.all))
+    for number, name in enumerate(arguments.name):
+        origin, files = show.find(name, places)
+        terminal.show(("\n\n" if number else "") + show.text(origin, files, every=arguments.all))
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    from quicbed.cli import terminal
     from quicbed.measure.doctor import doctor
 
-    return doctor(project_of(arguments))
+    return doctor(project_of(arguments), terminal.show)
 
 
 def _sources(arguments: argparse.Namespace) -> None:
@@ -342,6 +412,8 @@ def _build(arguments: argparse.Namespace) -> None:
         from quicbed.measure import outlook
 
         print(f"quicbed: {outlook.building(project, arguments.library, arguments.flavour)}", file=sys.stderr)
+    elif not making.has_sources(project):  # within the workflow a rule has fetched them, on a host they were sent
+        making.fetch_sources(project, log)
     try:
         made = making.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log)
     except kit.UnusableError as error:
@@ -378,6 +450,19 @@ def _component(arguments: argparse.Namespace) -> None:
 
     log = _log(arguments, f"component-{arguments.name}")
     print(components.provide(project_of(arguments), arguments.name, jobs=arguments.jobs, log=log))
+
+
+def _try(arguments: argparse.Namespace) -> int:
+    from quicbed.measure import trying
+
+    parameters = dict(one.partition("=")[::2] for one in arguments.parameter)
+    if wrong := [one for one in arguments.parameter if "=" not in one]:
+        raise ConfigError(f"--parameter {wrong[0]}: write it as NAME=VALUE")
+    good = True
+    for outcome in trying.try_folder(project_of(arguments), arguments.folder, parameters):
+        print(f"{'ok' if outcome.ok else 'WRONG':5}  {outcome.step}: {outcome.told}", flush=True)
+        good = good and outcome.ok
+    return 0 if good else 1
 
 
 def _certificates(arguments: argparse.Namespace) -> None:
@@ -438,9 +523,12 @@ def _places(arguments: argparse.Namespace, published: Sequence[Path], table: Pat
 
 
 def _notebook(arguments: argparse.Namespace) -> None:
+    from quicbed.figures import sheets
     from quicbed.report import notebooks
 
     environment = _places(arguments, arguments.published, arguments.table)
+    report = arguments.artifacts / "report" / sheets.RUNS_PAGE
+    environment[sheets.RUNS_PAGE_VARIABLE] = os.path.relpath(report, arguments.output.parent)
     notebooks.run(arguments.notebook, environment, arguments.output)
     if (told := notebooks.without_images(arguments.artifacts / "figures")) is not None:
         print(told)
@@ -477,8 +565,13 @@ def _report(arguments: argparse.Namespace) -> None:
 def _claims(arguments: argparse.Namespace) -> None:
     from quicbed.claims import causes, claims_report, published_claims, verdicts
     from quicbed.claims import papers as claims
+    from quicbed.cli import terminal
     from quicbed.report import notebooks
+    from quicbed.store import runs
 
+    known_verdicts = get_args(verdicts.Verdict)
+    if unknown := [one for one in arguments.verdict if one not in known_verdicts]:
+        raise ConfigError(f"--verdict: `{unknown[0]}` is unknown; known are {', '.join(known_verdicts)}")
     project = project_of(arguments)
     every = claims.stated(project)
     shown = claims.chosen(every, arguments.claim or [one.id for one in every])
@@ -486,17 +579,20 @@ def _claims(arguments: argparse.Namespace) -> None:
     # all of a paper are judged together, whatever is shown of them
     papers = {one.name for one in shown}
     known = [one for one in every if one.name in papers]
-    tables = verdicts.tables(raw, ROOT)
+    tables = verdicts.tables(raw, ROOT, runs.without(runs.table(raw), project.left_out))
     results = verdicts.evaluate(project, known, tables)
     why = causes.find(project, every, results, tables)
     tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in papers}
     ids = {one.id for one in shown}
     wanted = [result for result in results if result.stated.id in ids]
+    if arguments.verdict:
+        wanted = [result for result in wanted if result.verdict in arguments.verdict]
     print(f"Runs of {raw}\n")
     published = imported(project.published_tables)
     theirs = claims_report.by_claim(published_claims.evaluate(project, known, published))
-    cells = arguments.all or bool(arguments.claim)
-    print(claims_report.text(wanted, cells=cells, tested=tested, published=theirs, found=why))
+    cells = arguments.all or bool(arguments.claim) or bool(arguments.verdict)
+    told = claims_report.text(wanted, cells=cells, tested=tested, published=theirs, found=why)
+    terminal.show(told or f"No claim has the verdict {' or '.join(arguments.verdict)}.")
 
 
 def _predict(arguments: argparse.Namespace) -> None:
@@ -513,7 +609,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     raw = arguments.raw or notebooks.place(ROOT, project.config).raw
     if arguments.table:
         os.environ.update({runs.RAW_VARIABLE: str(raw.resolve()), runs.TABLE_VARIABLE: str(arguments.table.resolve())})
-    measured = runs.table(raw)
+    measured = runs.without(runs.table(raw), project.left_out)
     every = additivity.measured(measured, details.read(raw), known)
     pair = additivity.pair(every, additivity.delayed(measured), arguments.library, group, signature, arguments.rtt)
     print(f"Runs of {raw}\n")
@@ -531,7 +627,9 @@ def _reference(arguments: argparse.Namespace) -> None:
 
 
 def _packets(arguments: argparse.Namespace) -> None:
-    _write_packets(arguments.archive or sorted((ROOT / "raw" / "reference").glob("*.tar.gz")))
+    from quicbed.store.paths import archives_below
+
+    _write_packets(arguments.archive or archives_below(ROOT / "raw" / "reference"))
 
 
 def _write_packets(archives: Sequence[Path]) -> None:
@@ -578,6 +676,36 @@ def _handshake(arguments: argparse.Namespace) -> None:
     print(main_table(arguments.capture, arguments.key_log, server=arguments.server, transport=arguments.transport))
 
 
+def _capture(arguments: argparse.Namespace) -> int:
+    from quicbed.builds import components, making
+    from quicbed.wire import handshake, packets
+
+    project = project_of(arguments)
+    log = _log(arguments, "component-capture-reader")
+    if not components.is_built(project, "capture-reader"):
+        print("quicbed: building the reader of captures", file=sys.stderr)
+        making.fetch_sources(project, log)
+    program = components.provide(project, "capture-reader", jobs=os.cpu_count() or 1, log=log) / "bin/capture-reader"
+
+    def tell(read: int, size: int, frames: int) -> None:
+        print(f"quicbed: {frames:,} packets, {read / max(size, 1):.0%} of {size / 1e6:,.0f} MB", file=sys.stderr)
+
+    found = packets.read(
+        program,
+        arguments.capture,
+        arguments.output,
+        server=handshake.address_of(arguments.server) if arguments.server else None,
+        visible_numbers=arguments.visible_numbers,
+        key_log=arguments.key_log,
+        progress=tell,
+    )
+    print(f"{arguments.output}: {found.frames} packets of {found.connections} connections")
+    problems = found.problems(arguments.capture)
+    for problem in problems:
+        print(f"quicbed: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
 def _symbols(arguments: argparse.Namespace) -> None:
     from quicbed.store import symbols
 
@@ -587,4 +715,4 @@ def _symbols(arguments: argparse.Namespace) -> None:
 def _generate(arguments: argparse.Namespace) -> int:
     from quicbed.cli.generate import generate
 
-    return generate(ROOT, check=arguments.check)
+    return generate(ROOT, _parser(), check=arguments.check)

@@ -5,31 +5,39 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import json
 import sys
+import textwrap
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import AwareDatetime, BaseModel
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+from typing_extensions import TypeAliasType
 
 from quicbed.base import durable
 from quicbed.builds import kit, making
-from quicbed.claims import claims_report
+from quicbed.builds.recipes import cargo
+from quicbed.claims import claims_report, verdict
 from quicbed.claims.causes import Causes
 from quicbed.claims.papers import Paper
 from quicbed.config import algorithms
-from quicbed.config.model import Cipher, Config, Experiment, Library, Project, Testbed
+from quicbed.config.model import Cipher, Config, Experiment, ExternalFile, Library, Project, Statement, Study, Testbed
 from quicbed.contract import events
-from quicbed.plan import built, cells, march
-from quicbed.store import record
+from quicbed.plan import cells, march
+from quicbed.plan.built import Build
+from quicbed.store import campaign, record
 
 RECORDS: dict[str, tuple[type[BaseModel], ...]] = {
     "run": (record.Run,),
-    "build": (built.Build,),
+    "pacing": (record.Pacing,),
+    "build": (Build,),
+    "campaign": (campaign.Campaign, campaign.Session, campaign.Block),
+    "verdicts": (verdict.Verdicts,),
     "events": (
         *(events.Start, events.Ready, events.ClientConnection, events.ServerConnection),
         *(events.Primitive, events.NamedReason, events.Reason, events.End),
@@ -41,16 +49,29 @@ KINDS: dict[str, tuple[type[BaseModel], str]] = {
     "config": (Config, "config/config.yaml"),
     "testbed": (Testbed, "config/testbeds/&lt;name&gt;.yaml"),
     "library": (Library, "config/libraries/&lt;name&gt;.yaml"),
+    "external": (ExternalFile, "config/libraries/&lt;name&gt;.yaml of an external endpoint"),
+    "statement": (Statement, "quicbed.yaml in the folder of an external endpoint"),
     "experiment": (Experiment, "config/experiments/&lt;name&gt;.yaml"),
+    "study": (Study, "config/studies/&lt;name&gt;.yaml"),
     "claims": (Paper, "config/claims/&lt;paper&gt;.yaml"),
     "causes": (Causes, "config/causes.yaml"),
 }
 
 
-def generate(root: Path, *, check: bool) -> int:
-    """Write (or compare) every generated file; returns 1 if `check` found a difference."""
+class _Untitled(GenerateJsonSchema):
+    """Without titles of keys, which would be their names again."""
+
+    def field_title_should_be_set(self, _schema: Any) -> bool:
+        return False
+
+
+def generate(root: Path, parser: argparse.ArgumentParser, *, check: bool) -> int:
+    """Write (or compare) every generated file; returns 1 if `check` found a difference.
+
+    *parser* is that of the command line, for docs/commands.md.
+    """
     differences = 0
-    for file, text in outputs(root).items():
+    for file, text in outputs(root, parser).items():
         current = file.read_text(encoding="utf-8") if file.exists() else ""
         if current == text:
             continue
@@ -74,21 +95,24 @@ def generate(root: Path, *, check: bool) -> int:
     return 1 if differences else 0
 
 
-def outputs(root: Path) -> dict[Path, str]:
+def outputs(root: Path, parser: argparse.ArgumentParser) -> dict[Path, str]:
     """Every generated file and its text."""
-    project = Project(root)
+    project = Project(root).without_folders()
     files: dict[Path, str] = {}
     for name, (model, _) in KINDS.items():
-        schema = model.model_json_schema()
+        schema = model.model_json_schema(schema_generator=_Untitled)
         if variant := schema.get("$defs", {}).get("Variant"):
             variant["required"] = ["label"]  # all else may be in the experiment's `defaults`
         files[root / "workflow" / "schemas" / f"{name}.schema.json"] = json.dumps(schema, indent=2) + "\n"
     for name, recorded in RECORDS.items():
-        definitions = models_json_schema([(model, "validation") for model in recorded])[1]
+        definitions = models_json_schema([(model, "validation") for model in recorded], schema_generator=_Untitled)[1]
         files[root / "workflow" / "schemas" / f"{name}.schema.json"] = json.dumps(definitions, indent=2) + "\n"
     files[root / "config" / "README.md"] = configuration_page()
     files[root / "docs" / "data.md"] = data_page()
     files[root / "docs" / "libraries.md"] = libraries_page(project)
+    for name in project.libraries:
+        files[root / "docs" / "libraries" / f"{name}.md"] = library_page(project, name)
+    files[root / "docs" / "commands.md"] = commands_page(parser)
     files[root / "docs" / "claims.md"] = claims_report.documentation(project)
     table = algorithms.read(root)
     files[root / "workflow" / "crypto" / "pq" / "algorithms.h"] = algorithms.c_header(table)
@@ -123,19 +147,25 @@ def data_page() -> str:
     parts = [
         "# What a run leaves",
         "",
-        "Every run has a directory below `raw/`, with a `run.json` and what its two programs wrote. This page is",
-        "generated by `quicbed generate` from the models by which these files are read and written",
-        "(`workflow/quicbed/store/record.py`, `workflow/quicbed/contract/events.py`). The `build.json` of each build",
-        "that was measured is beside the runs in `builds/` (`workflow/quicbed/plan/built.py`). The same as JSON",
-        "schemas, in `workflow/schemas/`: `run.schema.json`, `events.schema.json`, `build.schema.json`. Units are in",
-        "the names; times of events are those of `CLOCK_MONOTONIC` in ns. A key that has no value is null or left out.",
+        "Every run has a directory below `raw/` with a `run.json` and the files that its two programs wrote.",
+        "`quicbed generate` makes this page from the models that read and write these files",
+        "(`workflow/quicbed/store/record.py`, `workflow/quicbed/contract/events.py`). Beside the runs are the records",
+        "of their campaign (`workflow/quicbed/store/campaign.py`) and, in `builds/`, the `build.json` of each measured",
+        "build (`workflow/quicbed/plan/built.py`). The report keeps the verdicts on claims in `tables/claims.json`",
+        "(`workflow/quicbed/claims/verdict.py`). `workflow/schemas/` has the same models as JSON schemas.",
+        "",
+        "Key names include the unit. Event times are readings of `CLOCK_MONOTONIC` in ns. A key without a value is",
+        "null or left out.",
         "",
     ]
     done: set[type[BaseModel]] = set()
     titles = {
         "run": "run.json",
+        "pacing": "pacing.json",
         "events": "Lines of client.jsonl, server.jsonl and primitives.jsonl",
         "build": "build.json",
+        "campaign": "campaign.json, sessions/*.json and block.json",
+        "verdicts": "claims.json",
     }
     for name, title in titles.items():
         parts += [f"## {title}", ""]
@@ -192,6 +222,8 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _type_text(annotation: Any) -> str:
+    if isinstance(annotation, TypeAliasType):
+        return _type_text(annotation.__value__)
     origin = get_origin(annotation)
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
@@ -233,85 +265,183 @@ APPLICATION = {"hq-interop": "HTTP/0.9 (hq-interop)", "h3": "HTTP/3", "http/1.1"
 """What is spoken with an ALPN."""
 
 
+def commands_page(parser: argparse.ArgumentParser) -> str:
+    """docs/commands.md: every command with what it takes."""
+    parts = [
+        "# Commands",
+        "",
+        "Every step of the workflow is a command. This page is generated from the command line by `quicbed generate`.",
+        "",
+        "Activate the environment once in a shell: `. .venv/bin/activate`. Bash and zsh then complete commands and "
+        "names after:",
+        "",
+        "```sh",
+        'eval "$(register-python-argcomplete quicbed)"',
+        "```",
+        "",
+        "In zsh, run `autoload -U compinit && compinit` before.",
+        "",
+        "Words of the form `key=value` override `config/config.yaml` for one command, as `CONFIG` does for `make all`: "
+        "`quicbed plan scale=paper 'experiments=[aead-goodput]'`. Quote brackets, which shells take for patterns.",
+        "",
+        "A command ends with 0 when it is done, 1 when it failed, 2 when the command line is wrong, and 130 when it "
+        "was interrupted. Colours and rules of tables appear on a terminal only; `NO_COLOR` switches colours off.",
+        "",
+    ]
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    for name, command in commands.choices.items():
+        parts += [
+            f"## {name}",
+            "",
+            f"{_sentence(command.description or '')}",
+            "",
+            "| argument | meaning |",
+            "| --- | --- |",
+        ]
+        parts += [f"| {_argument(action)} | {_sentence(action.help or '')} |" for action in command._actions[1:]]
+        if not command._actions[1:]:
+            parts = parts[:-3]
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _argument(action: argparse.Action) -> str:
+    """An argument as it is written."""
+    value = action.metavar or ("" if action.nargs == 0 else action.dest.upper())
+    if action.choices is not None:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    return f"`{' '.join([*action.option_strings, str(value)]).strip()}`"
+
+
+def _sentence(text: str) -> str:
+    """A text that begins with a capital letter, fit for a cell of a table."""
+    return (text[:1].upper() + text[1:]).replace("|", "\\|").replace("<", "&lt;")
+
+
 def libraries_page(project: Project) -> str:
-    """docs/libraries.md: what is measured, from which source, and what each library can do."""
+    """docs/libraries.md: what is measured, a line each library."""
     parts = [
         "# Libraries",
         "",
-        "Generated from `config/libraries/` and the lock files of the sources by `quicbed generate`. What a library "
-        "cannot do is listed with its reason; the same reason stands in tables and figures where a cell is missing.",
+        "Generated from `config/libraries/` and the lock files of the sources by `quicbed generate`. Each library has "
+        "a page of its own, with its sources, how its endpoints work, and what it cannot do and why. Tables and "
+        "figures give the same reason where a cell is missing.",
         "",
-        "Unless its section says otherwise, an endpoint sets the socket buffers and the flow-control windows of a "
-        "stream and of a connection that are asked for, gives credit for what was read so that windows keep their "
-        "size, and has UDP GSO and GRO on unless the experiment switches them off. Its event `start` tells what is in "
-        "force ([the contract](../workflow/endpoints/ENDPOINT.md)).",
+        "| library | version | transport | application | TLS library | licence |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, library in project.libraries.items():
+        parts.append(
+            f"| [{library.title}](libraries/{name}.md) | {making.version_of(project, name)} "
+            f"| {library.transport.upper()} | {APPLICATION[library.alpn]} | {library.tls_library} | {library.licence} |"
+        )
+    parts += [
         "",
-        "| library | version | transport | application | TLS library | licence | flavours | NOOP AEAD "
-        "| header protection off |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "## What each can do",
+        "",
+        "| library | flavours | ciphers | congestion control | NOOP AEAD | header protection off | UDP GSO | UDP GRO |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, library in project.libraries.items():
         supports = library.supports
+        quic = [
+            _yes(value, library.transport) for value in (supports.header_protection_off, supports.gso, supports.gro)
+        ]
         parts.append(
-            f"| [{library.title}](#{name}) | {making.version_of(project, name)} | {library.transport.upper()} "
-            f"| {APPLICATION[library.alpn]} | {library.tls_library} | {library.licence} "
-            f"| {', '.join(library.flavours)} | {_yes(supports.noop)} "
-            f"| {_yes(supports.header_protection_off, library.transport)} |"
+            f"| [{library.title}](libraries/{name}.md) | {', '.join(library.flavours)} | {', '.join(supports.ciphers)} "
+            f"| {', '.join(supports.congestion_controls)} | {_yes(supports.noop)} | {' | '.join(quic)} |"
         )
-    for name, library in project.libraries.items():
-        parts += ["", f'<a id="{name}"></a>', "", f"## {library.title}", "", *_library(project, name, library)]
+    parts += [
+        "",
+        "## What all endpoints do",
+        "",
+        "Unless its page says otherwise, an endpoint",
+        "",
+        "- sets the socket buffers and the windows of flow control, of streams and connections, to the sizes it is "
+        "asked for;",
+        "- gives credit for what was read, so that windows keep their size;",
+        "- uses UDP GSO and GRO unless the experiment switches them off.",
+        "",
+        "Its event `start` says what is in force ([the contract](../workflow/endpoints/ENDPOINT.md)).",
+    ]
     return "\n".join(parts) + "\n"
 
 
-def _library(project: Project, name: str, library: Library) -> list[str]:
-    """The section about one library."""
+def library_page(project: Project, name: str) -> str:
+    """docs/libraries/<name>.md: one library."""
+    library = project.libraries[name]
     supports = library.supports
+    version = making.version_of(project, name)
     parts = [
-        f"- Endpoint programs: `workflow/endpoints/{library.endpoint}/`; configuration: "
-        f"`config/libraries/{name}.yaml`; built by recipe `{library.recipe}`.",
-        f"- Ciphers: {', '.join(supports.ciphers)}.",
-        f"- Congestion control: {', '.join(supports.congestion_controls)}.",
+        f"# {library.title}",
+        "",
+        "Generated by `quicbed generate`. [All libraries](../libraries.md)",
+        "",
+        "| | |",
+        "| --- | --- |",
+        f"| version | {version} |",
+        f"| transport | {library.transport.upper()}, {APPLICATION[library.alpn]} |",
+        f"| TLS library | {library.tls_library} |",
+        f"| licence | {library.licence} |",
+        f"| configuration | [config/libraries/{name}.yaml](../../config/libraries/{name}.yaml) |",
+        f"| endpoint programs | [workflow/endpoints/{library.endpoint}](../../workflow/endpoints/{library.endpoint}) |",
+        f"| built by recipe | `{library.recipe}` |",
+        f"| ciphers | {', '.join(supports.ciphers)} |",
+        f"| congestion control | {', '.join(supports.congestion_controls)} |",
     ]
+    if library.transport == "quic":
+        parts.append(f"| UDP GSO, UDP GRO | {_yes(supports.gso)}, {_yes(supports.gro)} |")
+    parts += [
+        "",
+        "## Flavours",
+        "",
+        "| flavour | key exchange and signatures | what differs from the sources | shared |",
+    ]
+    parts.append("| --- | --- | --- | --- |")
     for flavour, chosen in library.flavours.items():
         if chosen.algorithms == "all":
             lacking = ", ".join(chosen.unsupported)
-            text = "all groups and signature algorithms of [algorithms.csv](../workflow/crypto/algorithms.csv)"
-            parts.append(f"- Flavour `{flavour}`: {text}{f' but {lacking}' if lacking else ''}.")
-        else:
-            parts.append(
-                f"- Flavour `{flavour}`: groups {', '.join(supports.groups)}; signature algorithms "
-                f"{', '.join(supports.signatures)}."
+            text = "all of [algorithms.csv](../../workflow/crypto/algorithms.csv)" + (
+                f" but {lacking}" if lacking else ""
             )
-    if library.transport == "quic":
-        parts.append(f"- UDP GSO on sending: {_yes(supports.gso)}. UDP GRO on receiving: {_yes(supports.gro)}.")
-    parts += [
-        f"- **NOOP AEAD.** {library.notes.noop}",
-        f"- **Initial packets.** {library.notes.initial}",
-        f"- **Header protection.** {library.notes.header_protection}",
-        f"- **Input and output.** {library.notes.io}",
-    ]
+        else:
+            text = f"{', '.join(supports.groups)}; {', '.join(supports.signatures)}"
+        changes = [f"`workflow/crypto/patches/{p.file}` on {p.crate}" for p in chosen.patches]
+        changes += [f"`{kit.ENDPOINTS}/{chosen.endpoint}`"] if chosen.endpoint else []
+        changes += [f"`{source}`" for source in chosen.sources]
+        parts.append(f"| `{flavour}` | {text} | {', '.join(changes) or 'nothing'} | {', '.join(chosen.components)} |")
+    for title, text in (
+        ("NOOP AEAD", library.notes.noop),
+        ("Initial packets", library.notes.initial),
+        ("Header protection", library.notes.header_protection),
+        ("Input and output", library.notes.io),
+    ):
+        parts += ["", f"## {title}", "", *textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)]
+    if library.notes.pacing is not None:
+        able = [f"`{value}`" for value, can in supports.pacing.items() if can is True]
+        text = f"`--pacing`: {', '.join(able)}. {library.notes.pacing}"
+        parts += ["", "## Pacing", "", *textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)]
+    if unsupported := _unsupported(project, library):
+        parts += ["", "## What it cannot do", "", "| what | why |", "| --- | --- |"]
+        parts += [f"| {what} | {why} |" for what, why in unsupported]
+    parts += ["", "## Sources", ""]
     if library.example is not None:
         programs = f"`{library.example.server[0]}` and `{library.example.client[0]}`"
-        parts.append(
-            f"- **Own examples.** `make bench` holds the endpoints against {programs} of {library.example.package}."
-        )
+        parts += [
+            f"`make bench` compares the endpoints with {programs}, the examples of {library.example.package}.",
+            "",
+        ]
     elif library.no_example is not None:
-        parts.append(f"- **Own examples.** None to hold the endpoints against: {library.no_example}.")
-    parts += [f"- **Unsupported**: {what}: {reason}." for what, reason in _unsupported(project, library)]
-    parts += ["", "| source package | version | checksum |", "| --- | --- | --- |"]
+        parts += [f"`make bench` has no examples to compare the endpoints with: {library.no_example}.", ""]
+    if cargo.has_bare(project, name):
+        program = f"workflow/endpoints/{library.endpoint}/examples/{cargo.BARE}.rs"
+        parts += [f"`make bench BENCH=bare` compares them with a [bare transfer](../../{program}) by the library.", ""]
+    parts += ["| source package | version | checksum |", "| --- | --- | --- |"]
     for package in making.sources_of(project, name):
         # what a crate depends on is in Cargo.lock
         if not library.crates or package["name"] in library.crates:
             parts.append(f"| {package['name']} | {package['version']} | `{package['checksum']}` |")
-    for flavour, chosen in library.flavours.items():
-        patches = ", ".join(f"`workflow/crypto/patches/{p.file}` on {p.crate}" for p in chosen.patches)
-        own = [f"{kit.ENDPOINTS}/{chosen.endpoint}"] if chosen.endpoint else []
-        extra = ", ".join(f"`{source}`" for source in [*own, *chosen.sources])
-        text = "; ".join(filter(None, [f"patches {patches}" if patches else "", f"with {extra}" if extra else ""]))
-        shared = f"; shared components: {', '.join(chosen.components)}" if chosen.components else ""
-        parts.append("")
-        parts.append(f"Flavour `{flavour}`: {text or 'third-party sources exactly as the registry has them'}{shared}.")
-    return parts
+    return "\n".join(parts).replace("|  |", "| |") + "\n"
 
 
 def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
@@ -345,6 +475,9 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
             found.append(("UDP GSO", "it sends every datagram by itself, see above"))
         if not supports.gro:
             found.append(("UDP GRO", "it receives every datagram by itself, see above"))
+        if isinstance(supports.gso_paced, str):
+            found.append(("`--gso paced`", supports.gso_paced))
+    found += [(f"`--pacing {value}`", why) for value, why in supports.pacing.items() if isinstance(why, str)]
     if isinstance(supports.aes_hardware_off, str):
         found.append(("AES without the instructions of the processor", supports.aes_hardware_off))
     if (reason := march.unsupported_reason(library)) is not None:

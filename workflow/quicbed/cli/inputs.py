@@ -23,14 +23,14 @@ def of_command(root: Path, name: str) -> list[str]:
     text = _text(root, COMMANDS)
     begin = text.index(f"\ndef _{name}(")
     body = text[begin : text.find("\n\n\n", begin)]
-    return of_modules(root, imported(root, COMMANDS, body))
+    return of_modules(root, imported_modules(root, COMMANDS, body))
 
 
 def of_notebook(root: Path, notebook: Path) -> list[str]:
     """Files behind the cells of a notebook."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    return of_modules(root, imported(root, "quicbed", code))
+    return of_modules(root, imported_modules(root, "quicbed", code))
 
 
 def importer(published: str) -> str:
@@ -54,11 +54,11 @@ def of_modules(root: Path, names: Iterable[str]) -> list[str]:
 @functools.cache
 def imports(root: Path, name: str) -> frozenset[str]:
     """Modules of the package that a module imports, those inside functions and the packages it stands in included."""
-    found = imported(root, name, _text(root, name))
+    found = imported_modules(root, name, _text(root, name))
     return frozenset({*found, *([name.rpartition(".")[0]] if "." in name else [])} - {name})
 
 
-def imported(root: Path, name: str, text: str) -> set[str]:
+def imported_modules(root: Path, name: str, text: str) -> set[str]:
     """Modules of the package that the text of module *name* imports."""
     found = set()
     for source, what, whole in _IMPORT.findall(text):

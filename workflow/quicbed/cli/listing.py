@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tabulate import tabulate
-
 from quicbed.base.untrusted import shown
 from quicbed.builds import making
 from quicbed.claims import papers
@@ -98,9 +96,9 @@ KINDS: Mapping[str, Callable[[Project, Wanted], Iterator[Line]]] = {
 }
 
 
-def text(project: Project, kind: str, wanted: Wanted) -> str:
-    """A table of one of `KINDS`. ConfigError where the experiment is unknown."""
+def table(project: Project, kind: str, wanted: Wanted) -> tuple[Line, list[Line]]:
+    """Heads and lines of one of `KINDS`. ConfigError where the experiment is unknown."""
     if wanted.experiment not in (None, "proofs", *project.experiments):
         raise ConfigError(f"experiment `{wanted.experiment}` is unknown; known are {', '.join(project.experiments)}")
     heads, *lines = KINDS[kind](project, wanted)
-    return str(tabulate(lines, headers=heads, tablefmt="plain", disable_numparse=True))
+    return heads, lines

@@ -11,8 +11,8 @@ from tabulate import tabulate
 
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError, shown
-from quicbed.store import record, walk
-from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE
+from quicbed.store import walk
+from quicbed.store.paths import RUN_FILE, without_suffix
 from quicbed.store.record import ROLES, Run, RunsError, Side
 from quicbed.store.walk import Files
 
@@ -57,7 +57,7 @@ def _places(wanted: tuple[str, ...], roots: Sequence[Path]) -> Iterator[dict[str
             found |= meant(place)
         yield found
     # the one that an origin names, or that has the experiment's name, comes first
-    archives.sort(key=lambda one: not {one[0].name, one[0].name.removesuffix(ARCHIVE_SUFFIX)} & set(wanted))
+    archives.sort(key=lambda one: not {one[0].name, without_suffix(one[0].name)} & set(wanted))
     for archive, origin in archives:
         yield meant(walk.packed(archive, origin, _NAMES))
 
@@ -72,7 +72,7 @@ def text(origin: str, files: Files, *, every: bool = False) -> str:
     if isinstance(content, UntrustedError):
         raise RunsError(f"{origin}: {content}")
     try:
-        run = record.parse(content)
+        run = Run.parse(content)
     except RunsError as error:
         raise RunsError(f"{origin}: {error}") from None
     parts = [_of_cell(origin, run), _part("Metrics", _flat(run.metrics.model_dump(exclude_none=True)))]

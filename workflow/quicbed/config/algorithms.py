@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ FILE = Path("workflow/crypto/algorithms.csv")
 
 COLUMNS = [
     *("kind", "name", "title", "tls_name", "code_point", "nist_level"),
-    *("quantum_safe", "liboqs", "classical", "oid", "source"),
+    *("quantum_safe", "liboqs", "classical", "processor", "oid", "source"),
 ]
 
 NIST_LEVELS = (1, 2, 3, 5)
@@ -45,11 +45,18 @@ class Algorithm:
     nist_level: int
     quantum_safe: bool
     liboqs: str | None
-    """Name in liboqs; None for a classical algorithm."""
+    """Name in liboqs, with `@0.9` after it in liboqs 0.9; None for a classical algorithm."""
     classical: str | None
     """The classical algorithm, or the classical part of a hybrid; None for a post-quantum algorithm alone."""
+    processor: tuple[str, ...]
+    """Flags in /proc/cpuinfo that a processor needs for it; none for most."""
     source: str
-    """Who assigned code point and object identifier: IANA or a version of oqs-provider."""
+    """Who assigned code point and object identifier: IANA or a version of oqs-provider; or `private use`."""
+
+    def lacking(self, flags: Iterable[str]) -> str | None:
+        """Why a processor with these flags cannot compute it, or None if it can."""
+        missing = [flag for flag in self.processor if flag not in set(flags)]
+        return f"{self.title} needs a processor with {', '.join(missing)}" if missing else None
 
 
 @dataclass(frozen=True)
@@ -109,14 +116,6 @@ class Table:
     def signature(self, name: str) -> Signature:
         """The signature algorithm of a name; AlgorithmError if there is none."""
         return self._named("signature", self._signatures, name)
-
-    def group_of_code_point(self, code_point: int) -> Group | None:
-        """The group of a TLS NamedGroup."""
-        return next((group for group in self.groups if group.code_point == code_point), None)
-
-    def signatures_of_code_point(self, code_point: int) -> list[Signature]:
-        """The algorithms of a TLS SignatureScheme: RSA keys of all sizes share one."""
-        return [signature for signature in self.signatures if signature.code_point == code_point]
 
     def _named(self, kind: str, known: Mapping[str, A], name: str) -> A:
         try:
@@ -203,6 +202,13 @@ def _common(row: _Row) -> Algorithm:
         quantum_safe=quantum_safe,
         liboqs=liboqs,
         classical=classical,
+        processor=tuple(
+            text(
+                "processor",
+                re.compile(r"([a-z0-9_]+( [a-z0-9_]+)*)?").fullmatch,
+                "must be flags of /proc/cpuinfo with a space between two",
+            ).split()
+        ),
         source=text("source", str.strip, "must not be empty"),
     )
 

@@ -20,13 +20,16 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
 from quicbed.base import untrusted
-from quicbed.config import algorithms
+from quicbed.base.hashing import digest
+from quicbed.config import algorithms, pages
 
 Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
 Aead = Literal["standard", "noop", "noenc"]
@@ -34,6 +37,7 @@ Component = Literal[
     "boringssl",
     "boringssl-pq",
     "liboqs",
+    "liboqs-0.9",
     "msquic",
     "msquic-jumbo",
     "msquic-noop",
@@ -42,13 +46,19 @@ Component = Literal[
     "quictls",
 ]
 Offloads = Literal["off", "gso-gro", "default"]
+Pacing = Literal["off", "library", "txtime"]
+Gso = Literal["off", "on", "paced"]
+Discipline = Literal["fq", "etf", "etf-launchtime"]
 March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 Side = Literal["client", "server"]
+TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
 
 
 MOST_BRACKETS = 1000
+STATEMENT = "quicbed.yaml"
+"""File in the folder of an external endpoint, with what it can do (`Statement`)."""
 
 
 class ConfigError(Exception):
@@ -173,8 +183,14 @@ class Config(Model):
         description="`quick` (minutes), `paper` (8 GiB and 25 repetitions as published; hours) or `tiny` (seconds, "
         "for trying the workflow); each experiment says what its scales mean.",
     )
+    study: Name | None = Field(
+        None,
+        description="Name of a file in config/studies/, without .yaml, that says instead of `scale`, `seed` and `gate` "
+        "how it is measured; null: none.",
+    )
     experiments: list[Name] = Field(
-        description="Experiments to measure: names of files in config/experiments/, without .yaml.",
+        description="Experiments to measure: names of files in config/experiments/, without .yaml. Where only `study` "
+        "is overridden, those of the study.",
         min_length=1,
     )
     libraries: list[Name] | None = Field(
@@ -586,6 +602,7 @@ class Supports(Model):
         True, description="Initial datagrams above 1200 bytes: `true`, or the reason why they cannot be."
     )
     congestion_controls: list[str] = Field(description="Congestion controls.")
+    tls12: bool = Field(False, description="Whether endpoints over TCP have TLS 1.2 besides 1.3; QUIC has none.")
     noop: bool = Field(description="Whether flavour noop has a NOOP AEAD.")
     noenc: bool = Field(
         False,
@@ -602,8 +619,29 @@ class Supports(Model):
         "or the reason why they cannot be above those of the default MTU; null: no limit of its own.",
     )
     header_protection_off: bool = Field(description="Whether flavour noop can switch header protection off.")
+    pacing: dict[Pacing, Literal[True] | str] = Field(
+        default_factory=dict,
+        description="Values of `--pacing`, each with `true` or the reason why it cannot be; the first that can is how "
+        "the library's own programs pace. Empty: the endpoint is not told.",
+    )
+    paces: list[str] | None = Field(
+        None, description="Congestion controls whose packets it paces, as the others give it no rate; null: all."
+    )
     gso: bool | None = Field(description="UDP GSO on sending; null for TCP.")
+    gso_paced: bool | str = Field(
+        "sends in one batch what its pacer lets go at once",
+        description="`--gso paced`, batches that end where the pacer's next release time begins: `true`, or the reason "
+        "why they cannot.",
+    )
     gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
+    pages: bool = Field(
+        False, description="Whether its endpoints load pages: several objects over one connection, as browsers do."
+    )
+    open_loop: bool | str = Field(
+        "its client makes one connection after the other",
+        description="Connections of the client that begin at a rate, whatever becomes of those before (`--rate`): "
+        "`true`, or the reason why they cannot.",
+    )
 
 
 class Notes(Model):
@@ -613,6 +651,7 @@ class Notes(Model):
     initial: str = Field(description="Whether Initial packets stay standard in the noop flavour.")
     header_protection: str = Field(description="What switching header protection off does.")
     io: str = Field(description="How the endpoints do I/O, batching, buffers and windows.")
+    pacing: str | None = Field(None, description="What its pacer does, and what of that the endpoints use.")
 
 
 class Example(Model):
@@ -639,34 +678,144 @@ class Example(Model):
 class External(Model):
     """A folder that keeps the contract of the bare-metal QUIC Interop Runner (docs/external-endpoints.md)."""
 
-    path: str = Field(description="The folder, absolute or relative to the repository's root.")
+    path: str = Field(
+        description="The folder, absolute or relative to the repository's root. It holds `quicbed.yaml`, which says "
+        "what it is and can do."
+    )
     client_path: str | None = Field(None, description="Folder of the client, where it has its own.")
     server_path: str | None = Field(None, description="Folder of the server, where it has its own.")
-    testcases: dict[Literal["bulk", "handshake"], str] = Field(
-        {"bulk": "goodput", "handshake": "handshake"},
-        description="TESTCASE that the scripts are given, by workload; some folders know `transfer` instead of "
-        "`goodput`.",
-    )
     parameters: dict[str, str] = Field(
         default_factory=dict,
         description="Further environment variables of the scripts, also in /tmp/interop-variables.json as they see it.",
     )
-    qlog: bool = Field(False, description="Whether the scripts are given a QLOGDIR.")
-    requests: int = Field(
-        1, ge=1, le=100, description="Files that its client downloads at once, which together have the size asked for."
-    )
-
     root: bool = Field(
         False,
         description="Whether its scripts run as the user of who starts quicbed, in the folder itself, with all that "
         "this user may read and change: for a folder that needs root.",
     )
 
+    @field_validator("parameters")
+    @classmethod
+    def _not_of_quicbed(cls, value: dict[str, str]) -> dict[str, str]:
+        if own := [name for name in value if name.startswith("QUICBED_")]:
+            raise ValueError(f"`{own[0]}` is a name of quicbed's own; give it another")
+        return value
+
+
+class ExternalFile(Model):
+    """config/libraries/<name>.yaml of an external endpoint: where its folder is."""
+
+    external: External = Field(description="The folder.")
+    optional: bool = Field(
+        False,
+        description="Left out of experiments on `all` libraries; takes part where it is named, also by `libraries` of "
+        "config.yaml.",
+    )
+
+
+class StatedFlavour(Model):
+    """A flavour of a folder: what it has instead of what is under `supports`."""
+
+    groups: list[str] | None = Field(None, min_length=1, description="Key-exchange groups; null: those of `supports`.")
+    signatures: list[str] | None = Field(
+        None, min_length=1, description="Signature algorithms; null: those of `supports`."
+    )
+
+
+class StatedSupports(Model):
+    """What the scripts of a folder can do, when they are told so in their environment or anyway."""
+
+    ciphers: list[Cipher] = Field(min_length=1, description="AEAD cipher suites, each as the only one.")
+    groups: list[str] = Field(min_length=1, description="Key-exchange groups, each as the only one.")
+    signatures: list[str] = Field(
+        ["rsa-2048"], min_length=1, description="Signature algorithms of the server's certificate."
+    )
+    congestion_controls: list[Literal["cubic", "reno", "bbr"]] = Field(
+        min_length=1, description="Congestion controls; the first one where an experiment asks for none."
+    )
+    noop: bool = Field(False, description="Whether flavour `noop` has a NOOP AEAD.")
+    noenc: bool = Field(False, description="Whether 1-RTT packets can be sent without packet protection (NOENC).")
+    header_protection_off: bool = Field(False, description="Whether flavour `noop` can switch header protection off.")
+    retry: bool = Field(False, description="Whether its server can send Retry packets.")
+    initial_size: bool = Field(False, description="Whether Initial datagrams can be larger than 1200 bytes.")
+    udp_payload_max: int = Field(1472, ge=1200, le=65507, description="Largest UDP payload in bytes of its datagrams.")
+    receive_buffer: bool = Field(False, description="Whether it sets its socket buffers to the sizes it is told.")
+    gso: list[bool] = Field(
+        default_factory=list,
+        max_length=2,
+        description="UDP GSO on sending: `[true, false]` as it is told, `[true]` always, `[false]` never, `[]` not "
+        "known.",
+    )
+    gso_paced: bool = Field(
+        False, description="Whether its batches can end where the pacer's next release time begins."
+    )
+    gro: list[bool] = Field(default_factory=list, max_length=2, description="UDP GRO on receiving, as `gso`.")
+    pacing: list[Pacing] = Field(
+        default_factory=list,
+        description="Ways to pace that it can be told, the first as its library does by itself; empty: not told.",
+    )
+    paces: list[str] | None = Field(None, description="Congestion controls whose packets it paces; null: all.")
+    aes_hardware_off: bool = Field(
+        False, description="Whether it can leave the AES instructions of the processor alone."
+    )
+
+    @field_validator("pacing", mode="before")
+    @classmethod
+    def _off_is_false(cls, value: Any) -> Any:
+        """What YAML makes of `off`."""
+        return ["off" if one is False else one for one in value] if isinstance(value, list) else value
+
+
+class Statement(Model):
+    """quicbed.yaml in the folder of an external endpoint: what it is and what its scripts can do."""
+
+    statement: Literal[1] = Field(description="Version of this format.")
+    title: str = Field(min_length=1, max_length=100, description="Name in figures.")
+    transport: Literal["quic", "tcp"] = Field("quic", description="What runs under the application protocol.")
+    alpn: Literal["hq-interop", "h3", "http/1.1"] = Field(
+        "hq-interop", description="Application protocol; only endpoints with the same one are paired."
+    )
+    tls_library: str = Field("unknown", description="The TLS library it uses.")
+    licence: str = Field("unknown", description="Licence of the library, as an SPDX expression.")
+    testcases: dict[Literal["bulk", "handshake"], str] = Field(
+        {"bulk": "goodput", "handshake": "handshake"},
+        description="TESTCASE that the scripts are given, by workload; some folders know `transfer` instead of "
+        "`goodput`.",
+    )
+    qlog: bool = Field(False, description="Whether the scripts are given a QLOGDIR.")
+    requests: int = Field(
+        1, ge=1, le=100, description="Files that its client downloads at once, which together have the size asked for."
+    )
+    times: bool = Field(
+        False,
+        description="Whether its client reports the times of every connection in its event file. Goodput and time to "
+        "first byte are then those of the connection, without the start of the program.",
+    )
+    threads: Literal["one", "several"] = Field(
+        "one", description="Whether an endpoint works on one thread, as for libraries that are built here."
+    )
+    max_bytes: int | None = Field(None, gt=0, description="Largest download in bytes that is asked of it; null: any.")
+    flavours: dict[Name, StatedFlavour] = Field(
+        default_factory=lambda: {"stock": StatedFlavour()},
+        description="Its flavours: `stock`, and `noop`, `pq` or others that experiments ask for; `stock` alone if left "
+        "out. The scripts are told which one is wanted.",
+    )
+    supports: StatedSupports = Field(description="Capabilities.")
+
     @model_validator(mode="after")
-    def _complete(self) -> External:
-        missing = {"bulk", "handshake"} - set(self.testcases)
-        if missing:
+    def _consistent(self) -> Statement:
+        if missing := {"bulk", "handshake"} - set(self.testcases):
             raise ValueError(f"testcases: `{min(missing)}` is missing; name the test case of both workloads")
+        if "stock" not in self.flavours:
+            raise ValueError("flavours: `stock` is missing; add `stock: {}`")
+        plain = self.supports.noop or self.supports.header_protection_off
+        if plain and "noop" not in self.flavours:
+            raise ValueError(
+                "flavours: `noop` is missing, which supports.noop and supports.header_protection_off are about; add "
+                "`noop: {}`"
+            )
+        if self.times and self.requests > 1:
+            raise ValueError("times: are those of one connection with one request; leave out `requests`")
         return self
 
 
@@ -685,7 +834,6 @@ class Library(Model):
         "crate in workflow/endpoints/."
     )
     endpoint: str = Field(description="Directory of its endpoint programs below workflow/endpoints/.")
-    external: External | None = Field(None, description="Where the endpoint is and how it is run (recipe `external`).")
     package: str | None = Field(None, description="Cargo package of the endpoint (recipe `cargo`).")
     crates: list[str] = Field(
         default_factory=list,
@@ -720,7 +868,9 @@ class Library(Model):
         "minutes; goodput is that of the bytes transferred.",
     )
     optional: bool = Field(
-        False, description="Left out of experiments on `all` libraries; takes part where it is named."
+        False,
+        description="Left out of experiments on `all` libraries; takes part where it is named, also by `libraries` of "
+        "config.yaml.",
     )
     supports: Supports = Field(description="Capabilities.")
     notes: Notes = Field(description="What the documentation says about this library.")
@@ -742,13 +892,14 @@ class Library(Model):
             raise ValueError("package: is missing; recipe `cargo` needs the endpoint's Cargo package")
         if self.recipe == "cargo" and not self.crates:
             raise ValueError("crates: is missing; recipe `cargo` takes sources and version from packages of Cargo.lock")
-        if (self.recipe == "external") != (self.external is not None):
-            raise ValueError("external: goes with recipe `external`, which needs it; other recipes have none")
         if self.example is not None and self.no_example is not None:
             raise ValueError("no_example: tells why there is no example, but `example` has one; remove one of the two")
-        if self.external and set(self.flavours) != {"stock"}:
-            raise ValueError("flavours: an external endpoint has `stock` only")
         return self
+
+    @property
+    def external(self) -> ExternalLibrary | None:
+        """The library, if it is an external endpoint."""
+        return None
 
     @property
     def shown_as(self) -> str:
@@ -758,6 +909,102 @@ class Library(Model):
     def pairs_with(self, other: Library) -> bool:
         """Whether a client of one of the two can meet a server of the other."""
         return (self.transport, self.alpn) == (other.transport, other.alpn)
+
+
+class ExternalLibrary(Library):
+    """An external endpoint as a library: made of where its folder is and of what that states."""
+
+    folder: External
+    statement: Statement
+    problem: str | None = None
+    """Why it is not known what the folder can do."""
+
+    @property
+    def external(self) -> ExternalLibrary | None:
+        """The library itself."""
+        return self
+
+
+_UNSTATED = "its quicbed.yaml does not say that it {}"
+
+
+def external_library(root: Path, name: str, file: ExternalFile, table: algorithms.Table) -> ExternalLibrary:
+    """The library *name* that a folder states; one with a `problem` where the statement cannot be used."""
+    problem = None
+    try:
+        stated = read_statement((root / file.external.path).resolve(), table)
+    except ConfigError as error:
+        problem = f"config/libraries/{name}.yaml: external.path: {error}"
+        nothing = StatedSupports.model_construct(ciphers=[], groups=[], signatures=[], congestion_controls=["cubic"])
+        stated = Statement(statement=1, title=name, supports=nothing)
+    supports = stated.supports
+    return ExternalLibrary(
+        title=stated.title,
+        transport=stated.transport,
+        tls_library=stated.tls_library,
+        licence=stated.licence,
+        alpn=stated.alpn,
+        recipe="external",
+        endpoint="external",
+        flavours={flavour: _stated_flavour(one, supports, table) for flavour, one in stated.flavours.items()},
+        threads=stated.threads,
+        max_bytes=stated.max_bytes,
+        optional=file.optional,
+        supports=Supports(
+            ciphers=supports.ciphers,
+            groups=supports.groups,
+            signatures=supports.signatures,
+            retry=supports.retry or _UNSTATED.format("sends Retry packets"),
+            initial_size=supports.initial_size or _UNSTATED.format("has larger Initial packets"),
+            congestion_controls=[*supports.congestion_controls],
+            noop=supports.noop,
+            noenc=supports.noenc,
+            aes_hardware_off={} if supports.aes_hardware_off else _UNSTATED.format("can do without AES instructions"),
+            udp_payload_max=supports.udp_payload_max,
+            header_protection_off=supports.header_protection_off,
+            pacing=dict.fromkeys(supports.pacing, True),
+            paces=supports.paces,
+            gso=True in supports.gso if supports.gso else None,
+            gso_paced=supports.gso_paced or _UNSTATED.format("sends batches by release time"),
+            gro=True in supports.gro if supports.gro else None,
+        ),
+        notes=Notes(noop="", initial="", header_protection="", io=""),
+        folder=file.external,
+        statement=stated,
+        problem=problem,
+    )
+
+
+def read_statement(folder: Path, table: algorithms.Table) -> Statement:
+    """What a folder states; raises ConfigError."""
+    file = folder / STATEMENT
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no directory; give the folder of the endpoint")
+    if not file.exists():
+        raise ConfigError(f"{folder} has no {STATEMENT}; state there what it can do (docs/external-endpoints.md)")
+    stated = parse_model(Statement, read_yaml(file), file)
+    known = {kind: {one.name: one for one in getattr(table, kind)} for kind in ("groups", "signatures")}
+    lists: list[tuple[str, StatedSupports | StatedFlavour]] = [("supports", stated.supports)]
+    lists += [(f"flavours.{name}", one) for name, one in stated.flavours.items()]
+    for where, one in lists:
+        for kind, names in known.items():
+            for name in getattr(one, kind) or ():
+                _known(f"{where}.{kind}", name, names, file)
+    return stated
+
+
+def _stated_flavour(stated: StatedFlavour, supports: StatedSupports, table: algorithms.Table) -> Flavour:
+    """A flavour of a folder as a build of a library."""
+    estimate = Estimate(minutes=0.1, disk_mb=1)
+    if stated.groups is None and stated.signatures is None:
+        return Flavour(estimate=estimate)
+    listed = {*(stated.groups or supports.groups), *(stated.signatures or supports.signatures)}
+    missing = [one.name for one in (*table.groups, *table.signatures) if one.name not in listed]
+    return Flavour(
+        algorithms="all",
+        unsupported={name: f"its quicbed.yaml does not list {name}" for name in missing},
+        estimate=estimate,
+    )
 
 
 class Frame(Model):
@@ -812,6 +1059,16 @@ class Variant(Model):
     header_protection: bool = Field(True, description="QUIC header protection (RFC 9001, 5.4); has no meaning for TCP.")
     group: str = Field("x25519", description="The only key-exchange group offered and accepted.")
     signature: str = Field("rsa-2048", description="Signature algorithm of the server's certificate and its CA.")
+    tls_version: TlsVersion = Field(
+        "TLSv1.3", description="The only version of TLS offered and accepted; QUIC has none but 1.3 (RFC 9001, 4.2)."
+    )
+    bytes: int | None = Field(
+        None,
+        gt=0,
+        description="Size of a download in bytes; null: that of the scale. A run then makes as many connections, one "
+        "after the other, as it takes to download the scale's `bytes` in all, at most the scale's `connections`. A "
+        "library whose `max_bytes` is less is unsupported.",
+    )
     retry: bool = Field(False, description="The server answers first Initial packets with Retry (RFC 9000, 8.1.2).")
     initial_size: int = Field(
         1200,
@@ -821,6 +1078,12 @@ class Variant(Model):
         "server sends before the handshake is complete.",
     )
     rtt_ms: float = Field(0, ge=0, le=1000, description="Round-trip time added to the link, in ms.")
+    rate_mbit: float | None = Field(
+        None, ge=1, le=5000, description="Rate limit towards the client in Mbit/s; null: that of `link`."
+    )
+    page: Name | None = Field(
+        None, description="Page that is loaded (workload `page`), of config/pages.csv; its bytes are those of the run."
+    )
     loss_percent: float | None = Field(
         None,
         ge=0,
@@ -833,6 +1096,25 @@ class Variant(Model):
         description="Offloads of client and server: `off`; `gso-gro`: generic segmentation and receive offload, which "
         "the kernel does itself, only; `default`: all that their interfaces have. With `off`, QUIC endpoints use no "
         "UDP GSO and GRO either. null: as `link.mode` says.",
+    )
+    pacing: Pacing | Literal["own"] | None = Field(
+        None,
+        description="How both endpoints pace, `--pacing` of the contract; `own`: as the library's own programs do, "
+        "which is the first that `supports.pacing` has, or `off` where it does not pace the congestion control; null: "
+        "what the endpoint does unasked.",
+    )
+    gso: Gso | None = Field(
+        None,
+        description="UDP generic segmentation offload on sending; `paced`: batches end where the pacer's next release "
+        "time begins. null: that of `workload`.",
+    )
+    congestion_control: str | None = Field(
+        None, description="Congestion control of both endpoints; null: that of `workload`."
+    )
+    qdisc: Discipline | None = Field(
+        None,
+        description="Queueing discipline of the server's interface: tc-fq(8), tc-etf(8), or the latter with release "
+        "times kept by the network card (LaunchTime); null: what the system has.",
     )
     march: March | None = Field(
         None, description="Instruction set that the endpoints are built for; null: that of the testbed's `build`."
@@ -855,6 +1137,14 @@ class Variant(Model):
     background: Load | None = Field(
         None, description="Competing traffic, which the testbed's `generator` sends; null: none."
     )
+    load: float | None = Field(
+        None,
+        gt=0,
+        le=4,
+        description="Rate at which connections begin, as a share of what one processor of the server could do: the "
+        "inverse of its processor time per connection, which a pilot finds with one connection after the other. They "
+        "begin whatever becomes of those before; null: one after the other.",
+    )
     slow: bool = Field(False, description="The scale's `slow_connections` are made instead of its `connections`.")
     flavour: Name | None = Field(
         None,
@@ -871,12 +1161,24 @@ class Variant(Model):
     )
 
 
+_TLS12_GROUPS = ("x25519", "x448", "p-256", "p-384", "p-521")
+
+
+def _tls12_problem(variant: Variant) -> str | None:
+    """What a variant asks of TLS 1.2 that it does not have, or that is not made here; None where it has all."""
+    asked = variant.aead == "standard" and variant.group in _TLS12_GROUPS and variant.signature.startswith("rsa-")
+    if variant.tls_version == "TLSv1.3" or asked:
+        return None
+    return f"tls_version TLSv1.2 is for aead standard, an RSA signature and the groups {', '.join(_TLS12_GROUPS)}"
+
+
 class Workload(Model):
     """What a connection does."""
 
-    kind: Literal["bulk", "handshake"] = Field(
+    kind: Literal["bulk", "handshake", "page"] = Field(
         description="`bulk`: one download; `handshake`: many fresh connections one after the other, without "
-        "resumption, each with a small download."
+        "resumption, each with a small download; `page`: a web page, its document and then all its objects at once, "
+        "over one fresh connection with HTTP/3 or HTTP/2."
     )
     congestion_control: str = Field(
         "cubic",
@@ -902,15 +1204,55 @@ class Link(Model):
     )
     mtu: int = Field(1500, ge=1280, le=9000, description="MTU of the link in bytes.")
     rate_mbit: float | None = Field(
-        None, ge=40, le=5000, description="Rate limit towards the client in Mbit/s (tbf, 40 to 5000); null: none."
+        None, ge=1, le=5000, description="Rate limit towards the client in Mbit/s (tbf, 1 to 5000); null: none."
     )
+    queue_ms: float | None = Field(
+        None,
+        gt=0,
+        le=1000,
+        description="Longest time a frame waits in the queue of a rate-limited link, in ms; null: 50.",
+    )
+
+    bottleneck: Literal["client"] | None = Field(
+        None,
+        description="Where hosts over SSH delay and limit what is sent to the client: `client`, as it arrives there, "
+        "behind captures and the queueing discipline of the server; null: at the server. The local testbed does so "
+        "between the two.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_it_was(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what an experiment does not set, so that its campaigns stay those they were."""
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if value is not None or name == "rate_mbit"}
+
+    @model_validator(mode="after")
+    def _queue_of_a_limited_link(self) -> Link:
+        if self.rate_mbit is None and (self.queue_ms is not None or self.bottleneck is not None):
+            raise ValueError("queue_ms, bottleneck: need `rate_mbit`; a link without a limit has no queue")
+        if self.rate_mbit is not None and self.rate_mbit < 40 and self.mode != "wire":
+            raise ValueError("rate_mbit: below 40 needs mode `wire`")
+        return self
 
 
 class Scale(Model):
     """How much is measured."""
 
-    bytes: int = Field(gt=0, description="Size of the download in bytes.")
-    connections: int = Field(1, gt=0, le=100_000, description="Connections of a run (workload `handshake`).")
+    bytes: int = Field(
+        gt=0, description="Size of the download in bytes; of no meaning for pages, which have their own."
+    )
+    most_bytes: int | None = Field(
+        None,
+        gt=0,
+        description="Variants whose own `bytes` are more are left out at this scale: recorded as unsupported, with "
+        "this as the reason; null: none.",
+    )
+    connections: int = Field(
+        1,
+        gt=0,
+        le=100_000,
+        description="Connections of a run (workload `handshake`), or the most of one whose variant has `bytes`.",
+    )
     slow_connections: int | None = Field(
         None, gt=0, le=100_000, description="Connections of a run of a variant that is `slow`; default: `connections`."
     )
@@ -926,10 +1268,19 @@ class Scale(Model):
         description="No block beyond `min_blocks` is begun once the runs so far have taken this long; null: no limit.",
     )
     timeout_s: float = Field(60, gt=0, description="A run that takes longer has failed, in seconds.")
+    least_s: float | None = Field(
+        None,
+        gt=0,
+        le=600,
+        description="A download lasts at least this many seconds. A pilot of `bytes` of every cell says how many bytes "
+        "that is; all cells of a pair of libraries download the same. Null: all download `bytes`.",
+    )
 
-    def connections_of(self, variant_is_slow: bool) -> int:
-        """Connections of a run."""
-        return (self.slow_connections if variant_is_slow else None) or self.connections
+    def connections_of(self, variant: Variant) -> int:
+        """Connections of a run of a variant."""
+        if variant.bytes is not None:
+            return min(self.connections, -(-self.bytes // variant.bytes))
+        return (self.slow_connections if variant.slow else None) or self.connections
 
     @model_validator(mode="after")
     def _order(self) -> Scale:
@@ -939,16 +1290,63 @@ class Scale(Model):
 
 
 class Contrast(Model):
-    """The comparison whose precision ends an experiment."""
+    """The comparisons whose precision ends an experiment."""
 
-    label: str = Field(description="Variant that is compared with the baseline, within blocks.")
+    labels: list[str] = Field(
+        min_length=1, description="Variants that are compared with their baselines, within blocks."
+    )
     half_width: float = Field(
         gt=0,
         lt=1,
-        description="After `min_blocks`, a pair of libraries is in further blocks only while the 95 % interval of its "
-        "paired ratio (of goodput or TTFB) is more than this from it on either side, as a fraction of the ratio; with "
-        "no pair left the experiment ends.",
+        description="After `min_blocks`, a pair of libraries is in further blocks only while the 95 % interval of one "
+        "of its paired ratios (of goodput or TTFB) is more than this from it on either side, as a fraction of the "
+        "ratio; with no pair left the experiment ends.",
     )
+
+
+class StudyPart(Scale):
+    """What a study says of one experiment."""
+
+    half_width: float | None = Field(
+        None, gt=0, lt=1, description="Instead of that of the experiment's contrast; null: that one."
+    )
+    claims: list[str] = Field(
+        default_factory=list, description="Claims that are judged by the data: ids, tables or papers of config/claims/."
+    )
+    figures: list[Name] = Field(
+        min_length=1, description="Figures that are drawn of it: names of files, without ending."
+    )
+
+
+class LeftOut(Model):
+    """A campaign of a study that its data is not taken from."""
+
+    experiment: Name = Field(description="Its experiment.")
+    campaign: str = Field(pattern=r"^[0-9a-f]{6,64}$", description="Its id.")
+    reason: str = Field(min_length=10, description="Why it is left out.")
+
+
+class Study(Model):
+    """config/studies/<name>.yaml: what is measured, how long and what is reported, written down before the first run.
+
+    It is a scale of its own. Its digest is in every run and part of every campaign's identity, so that runs measured
+    by other rules are in other campaigns.
+    """
+
+    title: str = Field(description="Title in the report.")
+    question: str = Field(description="What it is to answer.")
+    seed: int = Field(1, ge=0, description="Instead of that of config.yaml.")
+    gate: Gate = Field(default_factory=Gate, description="Instead of that of config.yaml.")
+    experiments: dict[Name, StudyPart] = Field(min_length=1, description="How much of which experiment.")
+    left_out: list[LeftOut] = Field(
+        default_factory=list,
+        description="Campaigns of this study that are not in the reference data. Not part of its digest.",
+    )
+
+    @property
+    def digest(self) -> str:
+        """Of all that was decided before measuring."""
+        return digest(self.model_dump(mode="json", exclude={"left_out"}))
 
 
 class Pair(Model):
@@ -969,6 +1367,27 @@ class Perf(Model):
         description="How stacks are walked: `fp` by frame pointers, which all builds keep; `dwarf` by debug "
         "information, from copies of the stack, with much larger recordings.",
     )
+
+
+class OpenLoop(Model):
+    """Connections that begin at rising rates, made by one client."""
+
+    client: Name = Field(description="Library whose client makes the connections to the servers of all `libraries`.")
+    loads: list[Annotated[float, Field(gt=0, le=4)]] = Field(
+        min_length=2, description="`load` of the variants, rising: every variant is measured with each of them."
+    )
+
+    @field_validator("loads")
+    @classmethod
+    def _rising(cls, value: list[float]) -> list[float]:
+        if sorted(set(value)) != value:
+            raise ValueError("are to rise")
+        return value
+
+
+def at_load(label: str, load: float) -> str:
+    """Label of a variant with a load."""
+    return f"{label}, load {load:g}"
 
 
 class Experiment(Model):
@@ -1001,11 +1420,18 @@ class Experiment(Model):
         "that of any run.",
     )
     libraries: Annotated[list[Name | Pair], Field(min_length=1)] | Literal["all", "quic"] = Field(
-        description="Libraries, or pairs of a client's and a server's library; `all`: every library in "
-        "config/libraries/ that is not `optional`; `quic`: those of them that speak QUIC.",
+        description="Libraries, or pairs of a client's and a server's library; external endpoints that have the "
+        "experiment's `flavour` need not be named. `all`: every library in config/libraries/ that is not `optional`; "
+        "`quic`: those of them that speak QUIC.",
     )
     pairwise: bool = Field(
         False, description="Every client is measured with every server among `libraries` that it can be paired with."
+    )
+    open_loop: OpenLoop | None = Field(
+        None,
+        exclude=True,
+        description="Connections begin at rates (workload `handshake`): every variant becomes one for each load, with "
+        "the load in its label, compared with the lowest; null: as variants say.",
     )
     defaults: dict[str, Any] = Field(
         default_factory=dict,
@@ -1036,6 +1462,11 @@ class Experiment(Model):
     perf: Perf | None = Field(
         None, description="Where processor time goes is sampled in every run (workload `bulk`); null: not."
     )
+    trace: bool = Field(
+        False,
+        description="Every run keeps a compressed capture of the headers of what the server sends, taken before the "
+        "link delays or drops it (workload `bulk`, link mode `wire`).",
+    )
     scales: dict[Name, Scale] = Field(description="Scales: `quick`, `paper`, `tiny` and others.")
 
     @model_validator(mode="before")
@@ -1051,7 +1482,7 @@ class Experiment(Model):
         if unknown := sorted(str(key) for key in defaults.keys() - known):
             raise ValueError(f"defaults: `{unknown[0]}` is no key of variants that may be the same in several")
         variants = [defaults | one if isinstance(one, dict) else one for one in data["variants"]]
-        return data | {"variants": variants}
+        return _with_loads(data | {"variants": variants})
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
@@ -1060,14 +1491,15 @@ class Experiment(Model):
             raise ValueError("variants: two have the same label")
         if self.baseline not in labels:
             raise ValueError(f"baseline: `{self.baseline}` is not the label of a variant; there are {labels}")
-        if self.contrast and self.contrast.label not in labels:
-            raise ValueError(
-                f"contrast.label: `{self.contrast.label}` is not the label of a variant; there are {labels}"
-            )
+        for label in self.contrast.labels if self.contrast else ():
+            if label not in labels:
+                raise ValueError(f"contrast.labels: `{label}` is not the label of a variant; there are {labels}")
+            if label == self.baseline:
+                raise ValueError(f"contrast.labels: `{label}` is the baseline itself")
         handshakes = self.workload.kind == "handshake"
         if self.primitives and not handshakes:
             raise ValueError("primitives: needs workload.kind `handshake`")
-        if self.perf and handshakes:
+        if self.perf and self.workload.kind != "bulk":
             raise ValueError("perf: needs workload.kind `bulk`")
         for variant in self.variants:
             if not handshakes and (variant.retry or variant.slow or variant.initial_size != 1200):
@@ -1076,6 +1508,8 @@ class Experiment(Model):
                 )
             if self.link.mode != "wire" and (variant.rtt_ms or variant.loss_percent):
                 raise ValueError(f"variants: `{variant.label}`: rtt_ms and loss_percent need link.mode `wire`")
+            if self.link.mode != "wire" and variant.rate_mbit is not None and variant.rate_mbit < 40:
+                raise ValueError(f"variants: `{variant.label}`: rate_mbit below 40 needs link.mode `wire`")
             if self.link.mode == "wire" and variant.offloads:
                 raise ValueError(f"variants: `{variant.label}`: offloads need link.mode `throughput`")
             mtu = variant.mtu or self.link.mtu
@@ -1084,11 +1518,26 @@ class Experiment(Model):
                     f"variants: `{variant.label}`: initial_size {variant.initial_size} is more than the link's MTU "
                     f"{mtu} holds without IP and UDP headers, {mtu - 28}"
                 )
-            varied = (variant.mtu, variant.receive_buffer, variant.loss_percent, variant.offloads)
+            if (variant.page is None) == (self.workload.kind == "page"):
+                raise ValueError(f"variants: `{variant.label}`: page is of workload.kind `page`, where each has one")
+            varied = (variant.mtu, variant.receive_buffer, variant.loss_percent, variant.offloads, variant.rate_mbit)
             if handshakes and any(value is not None for value in varied):
                 raise ValueError(
-                    f"variants: `{variant.label}`: mtu, receive_buffer, loss_percent and offloads need workload.kind "
-                    "`bulk`"
+                    f"variants: `{variant.label}`: mtu, receive_buffer, loss_percent, offloads and rate_mbit need "
+                    "workload.kind `bulk` or `page`"
+                )
+            if not handshakes and variant.load is not None:
+                raise ValueError(f"variants: `{variant.label}`: load needs workload.kind `handshake`")
+            sending = (variant.pacing, variant.gso, variant.congestion_control, variant.qdisc)
+            if handshakes and any(value is not None for value in sending):
+                raise ValueError(
+                    f"variants: `{variant.label}`: pacing, gso, congestion_control and qdisc need workload.kind `bulk`"
+                )
+            if (problem := self._size_problem(variant) or _tls12_problem(variant)) is not None:
+                raise ValueError(f"variants: `{variant.label}`: {problem}")
+            if variant.gso is not None and variant.offloads is not None:
+                raise ValueError(
+                    f"variants: `{variant.label}`: offloads say whether there is UDP GSO; leave out gso or offloads"
                 )
             if variant.baseline is not None and variant.baseline not in labels:
                 raise ValueError(
@@ -1102,31 +1551,55 @@ class Experiment(Model):
             if variant.baseline == variant.label:
                 raise ValueError(f"variants: `{variant.label}` is its own baseline")
         for name, scale in self.scales.items():
-            if not handshakes and (scale.connections != 1 or scale.slow_connections):
-                raise ValueError(f"scales: `{name}`: connections need workload.kind `handshake`")
+            if (problem := self.scale_problem(scale)) is not None:
+                raise ValueError(f"scales: `{name}`: {problem}")
+        if self.trace and (self.workload.kind != "bulk" or self.link.mode != "wire"):
+            raise ValueError("trace: needs workload.kind `bulk` and link.mode `wire`, where a frame is a packet")
         if self.capture_bytes and (handshakes or not self.capture):
             raise ValueError("capture_bytes: needs capture and workload.kind `bulk`")
-        if self.contrast and self.contrast.label == self.baseline:
-            raise ValueError("contrast.label: is the baseline itself")
         if isinstance(self.libraries, list):
             pairs = [pair if isinstance(pair, str) else (pair.client, pair.server) for pair in self.libraries]
             if len(set(pairs)) != len(pairs):
                 raise ValueError("libraries: one is named twice")
             if self.pairwise and any(isinstance(entry, Pair) for entry in self.libraries):
                 raise ValueError("libraries: name libraries, not pairs, or leave out `pairwise`")
+            if self.open_loop and (self.pairwise or any(isinstance(entry, Pair) for entry in self.libraries)):
+                raise ValueError("open_loop: has one client for all servers; name libraries, and leave out `pairwise`")
         return self
+
+    def scale_problem(self, scale: Scale) -> str | None:
+        """Why a scale is none of this experiment, or None."""
+        if self.workload.kind == "handshake":
+            return "least_s needs workload.kind `bulk`" if scale.least_s else None
+        sized = [variant.bytes is not None for variant in self.variants]
+        if scale.slow_connections or (scale.connections != 1 and not all(sized)):
+            return "connections need workload.kind `handshake`, or `bytes` in every variant"
+        if any(sized) and scale.least_s:
+            return "least_s says how much is downloaded, and so do the `bytes` of variants; leave out one of them"
+        if scale.most_bytes is not None and not any(sized):
+            return "most_bytes is about the `bytes` of variants, and none has any"
+        return None
+
+    def _size_problem(self, variant: Variant) -> str | None:
+        """Why a variant cannot have a size of its own, or None."""
+        if variant.bytes is not None and (self.workload.kind != "bulk" or self.perf or self.trace):
+            return "bytes need workload.kind `bulk`, without perf and trace"
+        return None
 
     def resolved(self, libraries: Mapping[str, Library], chosen: Sequence[str] | None = None) -> Experiment:
         """The experiment with its libraries by name or pair, and the default flavour in every variant."""
+        taking_part = {name: one for name, one in libraries.items() if name in (chosen or ()) or not one.optional}
         named: list[str | Pair]
         if isinstance(self.libraries, list):
             named = list(self.libraries)
-        else:
-            named = [
+            # folders that state its flavour
+            named += [
                 name
-                for name, library in libraries.items()
-                if not library.optional and (self.libraries == "all" or library.transport == "quic")
+                for name, one in taking_part.items()
+                if one.external is not None and self.flavour in one.flavours and name not in named
             ]
+        else:
+            named = [name for name, one in taking_part.items() if self.libraries == "all" or one.transport == "quic"]
         if chosen is not None:
             named = [
                 entry
@@ -1138,6 +1611,15 @@ class Experiment(Model):
             met = [(a, b) for a in known for b in known if libraries[a].pairs_with(libraries[b])]
             # an unknown name stays, for the message about it
             named = [*(Pair(client=a, server=b) for a, b in met), *(name for name in named if name not in known)]
+        if self.open_loop is not None and self.open_loop.client in libraries:
+            client = libraries[self.open_loop.client]
+            named = [
+                Pair(client=self.open_loop.client, server=entry)
+                if isinstance(entry, str) and entry in libraries
+                else entry
+                for entry in named
+                if not (isinstance(entry, str) and entry in libraries and not client.pairs_with(libraries[entry]))
+            ]
         variants = [
             variant if variant.flavour or self.flavour is None else variant.model_copy(update={"flavour": self.flavour})
             for variant in self.variants
@@ -1151,6 +1633,27 @@ class Experiment(Model):
         return [entry if isinstance(entry, Pair) else Pair(client=entry, server=entry) for entry in self.libraries]
 
 
+def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
+    """An experiment's data with every variant at each of its loads; as it is where there are none, or no valid ones."""
+    open_loop = data.get("open_loop")
+    loads = open_loop.get("loads") if isinstance(open_loop, dict) else None
+    variants = data["variants"]
+    if not isinstance(loads, list) or not all(isinstance(load, int | float) for load in loads) or not loads:
+        return data
+    if not all(isinstance(one, dict) and isinstance(one.get("label"), str) for one in variants):
+        return data
+    if any("load" in one for one in variants):
+        raise ValueError("variants: `load` comes from open_loop.loads; leave it out")
+    expanded = [
+        one
+        | {"label": at_load(one["label"], load), "load": load}
+        | ({} if load == loads[0] else {"baseline": at_load(one["label"], loads[0])})
+        for one in variants
+        for load in loads
+    ]
+    return data | {"variants": expanded, "baseline": at_load(str(data.get("baseline")), loads[0])}
+
+
 class Project:
     """Everything under config/, read and checked against each other."""
 
@@ -1162,15 +1665,73 @@ class Project:
     def __init__(self, root: Path, overrides: Mapping[str, Any] | None = None) -> None:
         self.root = root
         directory = root / "config"
-        self.config = read_config(directory / "config.yaml", overrides)
-        self.libraries = _read_directory(directory / "libraries", Library)
+        written = any((directory / "studies").glob("*.yaml"))
+        self.studies = _read_directory(directory / "studies", Study) if written else {}
+        self.config = self._of_study(read_config(directory / "config.yaml", overrides), overrides or {})
         self.testbeds = _read_directory(directory / "testbeds", Testbed)
         self.algorithms = _algorithms(root)
-        experiments = _read_directory(directory / "experiments", Experiment)
+        self.pages = _pages(root)
+        self.libraries = _libraries(root, directory / "libraries", self.algorithms)
+        experiments = self._studied(_read_directory(directory / "experiments", Experiment))
         self.experiments = {
             name: experiment.resolved(self.libraries, self.config.libraries) for name, experiment in experiments.items()
         }
         self._check(directory)
+
+    def _of_study(self, config: Config, overrides: Mapping[str, Any]) -> Config:
+        """The configuration with what its study says instead of it."""
+        if config.study is None:
+            return config
+        file = self.root / "config" / "config.yaml"
+        _known("study", config.study, self.studies, file)
+        study = self.studies[config.study]
+        if "scale" in overrides:
+            raise ConfigError(f"{file}: scale: the study `{config.study}` is a scale of its own; leave out one of both")
+        names = config.experiments if "experiments" in overrides or "study" not in overrides else study.experiments
+        for name in names:
+            _known("experiments", name, study.experiments, self.root / "config" / "studies" / f"{config.study}.yaml")
+        changed = {"scale": config.study, "seed": study.seed, "gate": study.gate, "experiments": list(names)}
+        return config.model_copy(update=changed)
+
+    def _studied(self, experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:
+        """The experiments with studies among their scales, and with the half width of the chosen one."""
+        found = dict(experiments)
+        for title, study in self.studies.items():
+            file = self.root / "config" / "studies" / f"{title}.yaml"
+            for name, part in study.experiments.items():
+                key = f"experiments.{name}"
+                _known("experiments", name, experiments, file)
+                experiment = found[name]
+                if title in experiment.scales:
+                    raise ConfigError(f"{file}: {key} has a scale `{title}` already; give the study another name")
+                if (problem := experiment.scale_problem(part)) is not None:
+                    raise ConfigError(f"{file}: {key}: {problem}")
+                if part.half_width is not None and experiment.contrast is None:
+                    raise ConfigError(f"{file}: {key}.half_width: the experiment has no contrast; leave it out")
+                update: dict[str, Any] = {"scales": {**experiment.scales, title: part}}
+                if part.half_width is not None and title == self.config.study and experiment.contrast is not None:
+                    update["contrast"] = experiment.contrast.model_copy(update={"half_width": part.half_width})
+                found[name] = experiment.model_copy(update=update)
+        return found
+
+    @property
+    def study(self) -> Study | None:
+        """The study named in config.yaml."""
+        return self.studies[self.config.study] if self.config.study is not None else None
+
+    @property
+    def left_out(self) -> dict[tuple[str, str], tuple[str, str]]:
+        """Campaigns that a study leaves out, by experiment and id: the name of the study, and the reason."""
+        return {
+            (one.experiment, one.campaign): (name, one.reason)
+            for name, study in self.studies.items()
+            for one in study.left_out
+        }
+
+    def study_of(self, digest: str | None) -> str | None:
+        """Name of the study with these rules, in words where none has them any more; None for runs of none."""
+        known = {study.digest: name for name, study in self.studies.items()}
+        return None if digest is None else known.get(digest, f"with rules that are not here any more ({digest})")
 
     @property
     def testbed(self) -> Testbed:
@@ -1216,6 +1777,15 @@ class Project:
         """The scale named in config.yaml, as the experiment defines it."""
         return self.experiments[experiment].scales[self.config.scale]
 
+    def without_study(self) -> Project:
+        """This project at the scale that it has by default, which every experiment knows, if a study is chosen."""
+        if self.config.study is None:
+            return self
+        other = copy.copy(self)
+        default = Config.model_fields["scale"].default
+        other.config = self.config.model_copy(update={"study": None, "scale": default})
+        return other
+
     def restricted(self, experiments: Sequence[str], libraries: Sequence[str]) -> Project:
         """The same project with these experiments, and only these of their libraries, as config.yaml can ask for."""
         other = copy.copy(self)
@@ -1223,6 +1793,13 @@ class Project:
         other.experiments = {
             name: experiment.resolved(self.libraries, libraries) for name, experiment in self.experiments.items()
         }
+        return other
+
+    def without_folders(self) -> Project:
+        """The project as it comes, without the folders of external endpoints that somebody has added."""
+        built = {name: library for name, library in self.libraries.items() if library.external is None}
+        other = self.restricted(self.config.experiments, list(built))
+        other.config, other.libraries = self.config, built
         return other
 
     def _check(self, directory: Path) -> None:
@@ -1271,6 +1848,10 @@ class Project:
             for variant in experiment.variants:
                 _known(f"variants: `{variant.label}`: group", variant.group, groups, file)
                 _known(f"variants: `{variant.label}`: signature", variant.signature, signatures, file)
+                if variant.page is not None:
+                    _known(f"variants: `{variant.label}`: page", variant.page, self.pages, file)
+            if experiment.open_loop is not None:
+                _known("open_loop.client", experiment.open_loop.client, self.libraries, file)
             for pair in experiment.pairs():
                 for library in (pair.client, pair.server):
                     _known("libraries", library, self.libraries, file)
@@ -1289,6 +1870,13 @@ class Project:
                         f"{file}: variants: `{variant.label}` is impossible: a stock build has neither a NOOP AEAD nor "
                         "a switch for header protection; leave out `flavour`"
                     )
+
+
+def _pages(root: Path) -> dict[str, pages.Page]:
+    try:
+        return pages.read(root)
+    except pages.PageError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _algorithms(root: Path) -> algorithms.Table:
@@ -1349,7 +1937,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     return data
 
 
-def parse(model: type[M], data: Mapping[str, Any], file: Path | str) -> M:
+def parse_model(model: type[M], data: Mapping[str, Any], file: Path | str) -> M:
     """Validate `data` as `model`; raises ConfigError with the first problem, its key and a remedy."""
     try:
         return model.model_validate(data)
@@ -1396,11 +1984,36 @@ def read_config(file: Path, overrides: Mapping[str, Any] | None = None) -> Confi
             data[key] = {**data[key], **value}
         else:
             data[key] = value
-    return parse(Config, data, file)
+    return parse_model(Config, data, file)
 
 
 def _read_directory(directory: Path, model: type[M]) -> dict[str, M]:
+    return {file.stem: parse_model(model, read_yaml(file), file) for file in _files_in(directory)}
+
+
+def _files_in(directory: Path) -> list[Path]:
     files = sorted(directory.glob("*.yaml"))
     if not files:
         raise ConfigError(f"{directory}: holds no .yaml file")
-    return {file.stem: parse(model, read_yaml(file), file) for file in files}
+    return files
+
+
+def _libraries(root: Path, directory: Path, table: algorithms.Table) -> dict[str, Library]:
+    """The libraries that are built here, and those that folders state."""
+    found: dict[str, Library] = {}
+    for file in _files_in(directory):
+        data = read_yaml(file)
+        if "external" not in data and data.get("recipe") != "external":
+            found[file.stem] = parse_model(Library, data, file)
+            continue
+        own = data.get("external")
+        stated = {*Statement.model_fields, *Library.model_fields} - ExternalFile.model_fields.keys()
+        moved = [key for key in data if key in stated]
+        moved += [f"external.{key}" for key in own if key in stated] if isinstance(own, dict) else []
+        if moved:
+            raise ConfigError(
+                f"{file}: {moved[0]}: what an external endpoint is and can do is said in {STATEMENT} in its folder "
+                "(docs/external-endpoints.md); leave here `external` with its path, parameters and root, and `optional`"
+            )
+        found[file.stem] = external_library(root, file.stem, parse_model(ExternalFile, data, file), table)
+    return found

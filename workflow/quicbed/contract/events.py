@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar, overload
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import TypeAliasType
 
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError, one_line
@@ -29,8 +30,9 @@ MAXIMUM_OPTIONS = 256
 Role = Literal["client", "server", "primitives"]
 
 _INT64 = (1 << 63) - 1
-Time = Annotated[int, Field(ge=0, le=_INT64)]
-Count = Annotated[int, Field(ge=0, le=_INT64)]
+# named, so that the JSON schema says once what they are
+Time = TypeAliasType("Time", Annotated[int, Field(ge=0, le=_INT64)])
+Count = TypeAliasType("Count", Annotated[int, Field(ge=0, le=_INT64)])
 Text = Annotated[str, AfterValidator(one_line)]
 """What a program says, in one line of limited length."""
 Number = Annotated[int, Field(ge=-_INT64, le=_INT64)]
@@ -59,7 +61,7 @@ class _Event(BaseModel):
 
 
 class Start(_Event):
-    """The program runs."""
+    """The program has started."""
 
     contract: int
     role: Role
@@ -67,7 +69,7 @@ class Start(_Event):
     version: Text
     pid: Annotated[int, Field(gt=0, le=_INT64)]
     options: Annotated[dict[Text, Option], Field(max_length=MAXIMUM_OPTIONS)]
-    """Values in force after the start, as read back from the system where it can tell."""
+    """Values in effect after the start, read back from the system where possible."""
 
 
 class Ready(_Event):
@@ -84,13 +86,13 @@ class Reason(_Event):
 
 
 class NamedReason(Reason):
-    """An ``unsupported`` event about one algorithm, of a program that times primitives."""
+    """An ``unsupported`` event about one algorithm, from a program that times primitives."""
 
     name: Text
 
 
 class Primitive(_Event):
-    """Times of one cryptographic operation."""
+    """Measured times of one cryptographic operation."""
 
     kind: Literal["group", "signature"]
     name: Text
@@ -112,7 +114,7 @@ class End(_Event):
 
 
 class Connection(_Event):
-    """What both programs tell about a connection; ``None`` is what the library cannot tell."""
+    """What both programs report about a connection; ``None`` where the library cannot report it."""
 
     index: Count
     ok: bool
@@ -170,6 +172,12 @@ class Connection(_Event):
 class ClientConnection(Connection):
     """A connection as the client saw it."""
 
+    t_intended: Time | None = None
+    """Planned start of the connection; only from a client with `--rate`."""
+    t_begun: Time | None = None
+    """Actual start of the connection; only from such a client."""
+    t_connect: Time | None = None
+    """When the client began to connect, before the TCP handshake; not every client reports it."""
     t_client_hello: Time | None
     t_request_sent: Time | None
     t_first_byte: Time | None
@@ -181,6 +189,9 @@ class ClientConnection(Connection):
     def times(self) -> list[tuple[str, int | None]]:
         """Return the times that must follow each other, in their order."""
         return [
+            ("t_intended", self.t_intended),
+            ("t_begun", self.t_begun),
+            ("t_connect", self.t_connect),
             ("t_client_hello", self.t_client_hello),
             ("t_handshake_complete", self.t_handshake_complete),
             ("t_request_sent", self.t_request_sent),
@@ -301,11 +312,31 @@ def goodput_mbps(connection: ClientConnection) -> float | None:
     return 8e3 * connection.bytes_received / duration_ns
 
 
+def throughput_mbps(connection: ClientConnection) -> float | None:
+    """``8 * bytes_received / (t_last_byte - t_client_hello)`` in Mbit/s, with the handshake; ``None`` where a time is
+    unknown.
+    """
+    duration_ns = _duration(connection.t_client_hello, connection.t_last_byte)
+    return 8e3 * connection.bytes_received / duration_ns if duration_ns else None
+
+
 def ttfb_ms(connection: ClientConnection) -> float | None:
     """Time to first byte in ms: from the ClientHello to the client being able to send its request, which is the
     complete handshake (A Quantum of QUIC, Sec. IV); ``None`` where a time is unknown.
     """
     return _milliseconds(connection.t_client_hello, connection.t_handshake_complete)
+
+
+def ttfb_from_intended_ms(connection: ClientConnection) -> float | None:
+    """As `ttfb_ms`, from when the connection was to begin, so that what it had to wait for counts; ``None`` where a
+    time is unknown.
+    """
+    return _milliseconds(connection.t_intended, connection.t_handshake_complete)
+
+
+def late_ms(connection: ClientConnection) -> float | None:
+    """Milliseconds by which the client began a connection later than it was to; ``None`` where a time is unknown."""
+    return _milliseconds(connection.t_intended, connection.t_begun)
 
 
 def confirmed_ms(connection: ClientConnection) -> float | None:

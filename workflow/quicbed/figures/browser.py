@@ -13,9 +13,13 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from subprocess import TimeoutExpired
 from typing import Any
+
+from quicbed.figures import font
 
 START_TIMEOUT_S = 60.0
 RENDER_TIMEOUT_S = 120.0
@@ -139,8 +143,11 @@ class _Chromium:
             async def _return_kaleido_tab(self, tab: Any) -> None:
                 await self.tabs_ready.put(tab)
 
+        class Page(kaleido.PageGenerator):  # type: ignore[misc]
+            header = kaleido.PageGenerator.header + font.embedding()
+
         # by default MathJax is a script from the network
-        self._kaleido = Lasting(mathjax=False, path=self.path)
+        self._kaleido = Lasting(page_generator=Page(mathjax=False), path=self.path)
         await self._kaleido.open()
 
     def _await(self, work: Coroutine[Any, Any, Any], timeout_s: float) -> None:
@@ -148,15 +155,22 @@ class _Chromium:
         try:
             future.result(timeout_s)
         except FutureTimeoutError:
+            # A browser that is being started right now has no process here until it runs.
+            deadline = time.monotonic() + CLOSE_TIMEOUT_S
+            while not (self._started() or future.done()) and time.monotonic() < deadline:
+                time.sleep(0.01)
             self._kill()  # what waits for it ends then
             future.cancel()
             raise
 
+    def _started(self) -> bool:
+        return getattr(self._kaleido, "subprocess", None) is not None
+
     def _running(self) -> bool:
-        process = getattr(self._kaleido, "subprocess", None)
-        return process is not None and process.poll() is None
+        return self._started() and self._kaleido.subprocess.poll() is None
 
     def _kill(self) -> None:
         if self._running():
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, TimeoutExpired):
                 os.killpg(self._kaleido.subprocess.pid, signal.SIGKILL)  # it leads a session of its own
+                self._kaleido.subprocess.wait(CLOSE_TIMEOUT_S)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import html
 import re
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,10 @@ from quicbed.analysis import comparison
 from quicbed.analysis.cpu_shares import PAIR, ROLES, Profiled
 from quicbed.analysis.published import cpu_shares as published
 from quicbed.base import durable
-from quicbed.figures import goodput, layout
+from quicbed.figures import font, goodput, layout
 from quicbed.figures.goodput import Drawn
 from quicbed.figures.handshake_tables import Printed
-from quicbed.store import symbols
+from quicbed.store import runs, symbols
 from quicbed.store.stacks import UNKNOWN, Stacks
 
 CRYPTOGRAPHY = ("packet-protection", "header-protection")
@@ -34,8 +35,15 @@ SMALLEST_FRAME = 0.005
 """Frames of a flame graph with a smaller share of the samples are left out."""
 UNCATEGORISED_LIMIT = 0.1
 """Where a larger share belongs to no category, figures say so: the mapping needs mending."""
+CAPTION_PX, CAPTION_CHARACTERS = 13, 135
+"""Height and length of a line of a caption."""
+EDGE_PX = 14
 FLAME_PX, FRAME_PX = 1376, 17
 """Width of a flame graph, and height of a frame in it."""
+FRAME_COLOURS = (
+    "A frame has the colour of the category in which a sample counts that is taken in it: callers of a library's "
+    "functions have none, and the kernel's entry is kernel."
+)
 SEPARATOR = "\x00"
 """Between the frames of a path."""
 _PACKAGES = re.compile(r"[\w.-]+/")
@@ -62,7 +70,9 @@ def table_i(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Pr
     paper = {(row["label"], row["library"]): row for row in published().to_dicts()}
     own = shares.filter(pl.col("client_library") == pl.col("server_library"))
     columns = [(role, category) for role in ROLES for category in CRYPTOGRAPHY]
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes = []
+    behind: dict[tuple[int, int], str] = {}
     for label in _labels(own):
         measured: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
         for row in own.filter(pl.col("label") == label).to_dicts():
@@ -78,6 +88,9 @@ def table_i(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Pr
             values = [_percent(known.get(f"{role}_{category.replace('-', '_')}")) for role, category in columns]
             cells = [*(_cell(found.get(column)) for column in columns), *values]
             if set(cells) != {MISSING}:
+                if one := next(iter(found.values()), None):
+                    chosen = runs.selection(one["campaign"], one["cell"])
+                    behind |= dict.fromkeys([(len(rows), 2 + position) for position in range(len(columns))], chosen)
                 rows.append([label, title, *cells])
     short = ["PP client", "HP client", "PP server", "HP server"]
     return Printed(
@@ -87,6 +100,7 @@ def table_i(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Pr
         rows,
         [*notes, *layout.measured_on([own])],
         frozenset(range(2, 10)),
+        behind,
     )
 
 
@@ -130,7 +144,7 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
     )
     names = [html.escape(comparison.pair_title(key[:2], titles)) for key in keys]
     places = names if label is not None else [names, [html.escape(key[2]) for key in keys]]
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.07)
+    figure = make_subplots(rows=1, cols=2, shared_yaxes=True)
     for column, role in enumerate(ROLES, 1):
         for category in symbols.CATEGORIES:
             part = shares.filter((pl.col("role") == role) & (pl.col("category") == category))
@@ -144,25 +158,35 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
                 name=_NAMES[category],
                 marker={"color": COLOURS[category], "line": {"width": 0}},
                 orientation="h",
+                showlegend=column == 1,
                 row=1,
                 col=column,
             )
         figure.update_xaxes(title_text=f"{role.capitalize()}: share of samples [%]", row=1, col=column)
     title = "Where processor time goes" + (f", {label}" if label else "")
+    caption = _caption(chosen, titles)
     layout.finish(
         figure,
         title,
         goodput.conditions(found.campaign),
-        "<br>".join(_caption(chosen, titles)),
+        "<br>".join(caption),
         [found.campaign],
-        height=176 + 19 * len(keys),
-        left=96 if label is not None else 236,
-        bottom=92,
+        height=158 + CAPTION_PX * len(caption) + 19 * len(keys),
+        left=EDGE_PX,
+        top=78,  # names of two lines
+        bottom=52 + CAPTION_PX * len(caption),
+        legend={"traceorder": "normal", "x": 0, "xanchor": "left"},
     )
-    figure.layout.title.text += f"<br><span style='font-size:11px'>{_legend(symbols.CATEGORIES)}</span>"
-    figure.update_layout(barmode="stack", bargap=0.22, showlegend=False)
+    # names stand inside of the margins: a legend is as wide as what these leave
+    names_end = (96 if label is not None else 236) / (layout.WIDTH_PX - EDGE_PX)
+    figure.update_layout(
+        barmode="stack",
+        bargap=0.22,
+        xaxis_domain=[names_end, names_end + 0.46 * (1 - names_end)],
+        xaxis2_domain=[names_end + 0.54 * (1 - names_end), 1],
+    )
     figure.update_xaxes(range=[0, 100], title_font_size=11, title_standoff=6, gridcolor=layout.GRID, zeroline=False)
-    figure.update_yaxes(autorange="reversed", ticks="", tickfont_size=11, dividercolor=layout.GRID)
+    figure.update_yaxes(**layout.NAMES, autorange="reversed", tickfont_size=11, dividercolor=layout.GRID)
     name = "cpu-shares" if label is None else "cpu-shares-by-library"
     return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
 
@@ -170,13 +194,6 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
 _NAMES: dict[symbols.Category, str] = {category: category.replace("-", " ") for category in symbols.CATEGORIES} | {
     "packet-io": "packet I/O"
 }
-
-
-def _legend(categories: Iterable[symbols.Category]) -> str:
-    """Names of categories behind squares of their colour."""
-    square = "\N{BLACK SQUARE}"
-    names = (f"<span style='color:{COLOURS[category]}'>{square}</span> {_NAMES[category]}" for category in categories)
-    return "   ".join(names)
 
 
 def _hover(row: Mapping[str, Any] | None) -> str:
@@ -216,11 +233,14 @@ def _caption(shares: pl.DataFrame, titles: Mapping[str, str]) -> list[str]:
             f"{titles.get(row['library'], row['library'])} {row['role']}, {row['label']}" for row in unknown.to_dicts()
         )
         lines.append(f"More than {100 * UNCATEGORISED_LIMIT:g} % uncategorised: {'; '.join(where)}.")
-    return [html.escape(line) for line in lines]
+    return [html.escape(part) for line in lines for part in textwrap.wrap(line, CAPTION_CHARACTERS)]
 
 
 def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping[str, str] | None = None) -> Drawn:
-    """Flame graph (icicles: callers on top) of both endpoints of a library with itself, coloured by category."""
+    """Flame graph (icicles: callers on top) of both endpoints of a library with itself.
+
+    A frame has the colour of the category in which a sample counts that is taken in it.
+    """
     chosen = found.shares.filter(
         (pl.col("client_library") == library) & (pl.col("server_library") == library) & (pl.col("label") == label)
     )
@@ -230,7 +250,8 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
     # the deepest frame on show of each
     levels = [1 + max(path.count(SEPARATOR) for path in icicle.ids) for icicle in icicles]
     hosts = layout.measured_on([found.campaign])
-    top, gap, bottom = 62, 14, 14 + layout.HOST_PX * len(hosts)
+    lines = [FRAME_COLOURS, *map(html.escape, hosts)]
+    top, gap, bottom = 62, 14, 14 + layout.HOST_PX * len(lines)
     height = top + gap + bottom + FRAME_PX * sum(levels)
     figure = make_subplots(
         rows=2,
@@ -241,19 +262,22 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
     )
     for row, icicle in enumerate(icicles, 1):
         figure.add_trace(icicle, row=row, col=1)
-    layout.below(figure, [html.escape(line) for line in hosts], left=10, bottom=bottom)
+    layout.below(figure, lines, left=10, bottom=bottom)
     title = f"Stacks of client and server, {(titles or {}).get(library, library)}, {label}"
-    shown = set(chosen.filter(pl.col("share") > 0)["category"])
-    legend = _legend(category for category in symbols.CATEGORIES if category in shown)
+    shown = {colour for icicle in icicles for colour in icicle.marker.colors}
+    for category in symbols.CATEGORIES:
+        if COLOURS[category] in shown:
+            marker = {"symbol": "square", "size": 11, "color": COLOURS[category]}
+            figure.add_scatter(x=[None], y=[None], mode="markers", name=_NAMES[category], marker=marker)
     figure.update_layout(
         template="none",
         width=FLAME_PX,
         height=height,
         margin={"l": 10, "r": 10, "t": top, "b": bottom},
-        font={"family": layout.FONT, "size": 11, "color": layout.INK},
+        font={"family": font.FAMILY, "size": 11, "color": layout.INK},
         uniformtext={"minsize": 9, "mode": "hide"},
         title={
-            "text": f"<b>{html.escape(title)}</b><br><span style='font-size:12px'>{legend}</span>",
+            "text": f"<b>{html.escape(title)}</b>",
             "x": 0,
             "xref": "container",
             "y": 1 - 16 / height,
@@ -261,6 +285,9 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
             "pad": {"l": 12},
             "font": {"size": 14},
         },
+        legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 12}, "itemclick": False},
+        xaxis={"visible": False},
+        yaxis={"visible": False},
     )
     slug = f"flame-{library}-{label}".lower().replace(" ", "-")
     return Drawn(slug, figure, chosen, found.origins, "QUIC on the Highway, Fig. 4")
@@ -281,15 +308,12 @@ def flames(
 def _icicle(stacks: Stacks, mapping: symbols.SymbolMap, role: str) -> go.Icicle:
     total = stacks.total()
     samples: Counter[tuple[str, ...]] = Counter()
-    categories: dict[tuple[str, ...], Counter[symbols.Category]] = {}
     for stack, count in stacks.items():
         path = tuple(frame for frame in reversed(stack) if frame != f"{UNKNOWN}`{UNKNOWN}")
-        category = mapping.sort(stack)
         for depth in range(len(path) + 1):
             samples[path[:depth]] += count
-            categories.setdefault(path[:depth], Counter())[category] += count
     kept = [path for path, count in sorted(samples.items()) if count >= SMALLEST_FRAME * total]
-    mostly = [categories[path].most_common(1)[0][0] for path in kept]
+    own = [mapping.sort(path[::-1]) for path in kept]
     return go.Icicle(
         ids=[SEPARATOR.join((role, *path)) for path in kept],
         parents=[SEPARATOR.join((role, *path[:-1])) if path else "" for path in kept],
@@ -298,11 +322,12 @@ def _icicle(stacks: Stacks, mapping: symbols.SymbolMap, role: str) -> go.Icicle:
         text=[_PACKAGES.sub("", path[-1].partition("`")[2]) if path else f"{role}: {total} samples" for path in kept],
         values=[samples[path] for path in kept],
         branchvalues="total",
-        marker={"colors": [COLOURS[category] for category in mostly], "line": {"color": "white", "width": 0.5}},
-        customdata=mostly,
+        marker={"colors": [COLOURS[category] for category in own], "line": {"color": "white", "width": 0.5}},
+        leaf={"opacity": 1},
+        customdata=own,
         texttemplate="%{text}",
         textfont={"size": 9},
-        hovertemplate="%{label}<br>%{value} samples, %{percentRoot:.2%}<br>mostly %{customdata}<extra></extra>",
+        hovertemplate="%{label}<br>%{value} samples, %{percentRoot:.2%}<br>%{customdata}<extra></extra>",
         tiling={"orientation": "v", "pad": 0},
         sort=False,
         uid=role,

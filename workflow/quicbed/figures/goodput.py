@@ -27,7 +27,7 @@ from quicbed.analysis import comparison
 from quicbed.base import durable
 from quicbed.base.revision import revision
 from quicbed.config.model import Project
-from quicbed.figures import browser, layout
+from quicbed.figures import browser, font, layout
 from quicbed.figures.layout import INK
 from quicbed.store import runs
 
@@ -53,6 +53,11 @@ LEGEND_ENTRIES = 5
 """As many stand beside each other."""
 BY_AEAD = ("aes-128-gcm", "aes-256-gcm", "chacha20-poly1305", "noop", "noenc")
 BY_INSTRUCTIONS = ("aes-software", "aes-128-gcm", "chacha20-poly1305")
+UNLIKE_ITSELF = "\N{SECTION SIGN}"
+"""Behind a library whose A/A interval excludes 1, in figures and tables."""
+UNLIKE_ITSELF_MEANS = (
+    f"{UNLIKE_ITSELF} The A/A interval excludes 1: equal cells differ here, and differences of this size are no result."
+)
 UNPROVEN = "*"
 """Behind the name of a library that cannot tell whether it uses AES instructions."""
 
@@ -117,7 +122,7 @@ class Saved:
         if svg:
             bundle["image/svg+xml"] = svg.read_text(encoding="utf-8")
         else:
-            bundle["text/html"] = self.drawn.figure.to_html(
+            bundle["text/html"] = font.script() + self.drawn.figure.to_html(
                 full_html=False, include_plotlyjs=True, div_id=self.drawn.name
             )
         return bundle
@@ -128,9 +133,15 @@ class NotMeasured:
     """Shown in a notebook in place of a figure."""
 
     experiment: str
+    needs: str = ""
+    """What it takes besides this machine, if anything."""
 
     def _repr_html_(self) -> str:
-        return f"<p><strong>Not measured:</strong> there are no runs of {self.experiment} here.</p>"
+        command = html.escape(f'make all CONFIG="experiments=[{self.experiment}]"')
+        return (
+            f"<p><strong>Not measured:</strong> there are no runs of {self.experiment} here. As root, "
+            f"<code>{command}</code> measures it{html.escape(self.needs)}.</p>"
+        )
 
 
 def goodput_by_aead(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
@@ -169,6 +180,13 @@ def aes_instructions(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mappin
     shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
     origins = comparison.used_origins(campaign, shown + _floor_cells(table))
     return Drawn("aes-instructions", figure, table, origins, "QUIC on the Highway, Fig. 7")
+
+
+def marked(table: pl.DataFrame, titles: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Names of libraries, those whose A/A interval excludes 1 with a mark, and what it means as a line of a caption."""
+    unlike = [cell["client_library"] for cell in table.to_dicts() if comparison.unlike_itself(cell)]
+    names = {name: f"{titles.get(name, name)} {UNLIKE_ITSELF}" for name in unlike}
+    return dict(titles) | names, f"<br>{UNLIKE_ITSELF_MEANS}" if unlike else ""
 
 
 def within_builds(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
@@ -245,6 +263,8 @@ def _find(cells: list[dict[str, Any]], aead: str, without_hp: bool) -> dict[str,
 
 
 def _group(title: str, slots: list[Slot], cells: list[dict[str, Any]]) -> Group:
+    if any(map(comparison.unlike_itself, cells)):
+        title += f" {UNLIKE_ITSELF}"
     floor = next(((c["ratio"], c["ratio_low"], c["ratio_high"]) for c in cells if c["arm"] == "aa"), None)
     if floor and None in floor:
         floor = None
@@ -287,6 +307,7 @@ def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFra
         caption,
         [campaign],
         height=height,
+        left=76,  # names of two lines
         top=40 + 20 * rows_of_legend,
         bottom=bottom,
         size=12,
@@ -398,13 +419,14 @@ def _summary(cell: dict[str, Any]) -> str:
     return "<br>".join(lines)
 
 
-def _signed(percent: float) -> str:
+def signed(percent: float) -> str:
     """A difference in per cent with its sign; what rounds to zero has none."""
     rounded = round(percent, 1)
     return "0.0" if rounded == 0 else f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
-def _percent(ratio: float) -> float:
+def percent(ratio: float) -> float:
+    """A ratio as a difference in per cent."""
     return 100 * (ratio - 1)
 
 
@@ -414,10 +436,10 @@ def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int)
             cell = slot.cell
             if cell is None or cell["ratio"] is None or (paired and not slot.hollow):
                 continue
-            colour = AEADS[slot.aead][2]
+            colour, up = AEADS[slot.aead][2], cell["ratio"] >= 1
             figure.add_scatter(
                 x=[slot.x - 0.5 if paired else slot.x],
-                y=[_percent(cell["ratio"])],
+                y=[percent(cell["ratio"])],
                 error_y=_error_bar(cell["ratio"], cell["ratio_low"], cell["ratio_high"], colour),
                 mode="markers",
                 marker={"color": colour, "size": 6},
@@ -432,13 +454,12 @@ def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int)
             )
             figure.add_annotation(
                 x=slot.x - 0.5 if paired else slot.x,
-                y=_percent(cell["ratio"]),
-                text=_signed(_percent(cell["ratio"])),
-                xshift=6,
-                yshift=6 if cell["ratio"] >= 1 else -6,  # clear of the line at zero
-                xanchor="left",
+                y=percent((cell["ratio_high"] if up else cell["ratio_low"]) or cell["ratio"]),
+                text=signed(percent(cell["ratio"])),
+                # within the column of the cell, beyond its interval
+                yanchor="bottom" if up else "top",
                 showarrow=False,
-                font={"size": 10, "color": INK},
+                font={"size": 9, "color": INK},
                 row=row,
                 col=1,
             )
@@ -473,8 +494,8 @@ def _floor_band(figure: go.Figure, groups: list[Group], row: int) -> None:
             type="rect",
             x0=group.low,
             x1=group.high,
-            y0=_percent(low),
-            y1=_percent(high),
+            y0=percent(low),
+            y1=percent(high),
             fillcolor=FLOOR,
             line_width=0,
             layer="below",
@@ -483,7 +504,7 @@ def _floor_band(figure: go.Figure, groups: list[Group], row: int) -> None:
         )
         figure.add_scatter(
             x=[group.low, group.high],
-            y=[_percent(ratio)] * 2,
+            y=[percent(ratio)] * 2,
             mode="lines",
             line={"color": FLOOR, "width": 1},
             hovertext=f"A/A noise floor: {_interval_text(ratio, low, high)}",
@@ -517,6 +538,8 @@ def conditions(campaign: pl.DataFrame) -> str:
     parts = [*named, f"testbed {run['testbed']}", f"scale {run['scale']}"]
     if run["workload"] == "handshake":
         parts.append("fresh connections")
+    elif run["workload"] == "page":
+        parts.append("a page per run")
     elif run["workload_bytes"]:
         parts.append(f"{size_text(run['workload_bytes'])} per run")
     if run["mtu"]:
@@ -568,6 +591,7 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
             else ""
         )
         + ("<br>Both boxes of a pair are of one build, the one that can leave header protection out." if paired else "")
+        + (f"<br>{UNLIKE_ITSELF_MEANS}" if any(map(comparison.unlike_itself, table.to_dicts())) else "")
     )
 
 
@@ -641,13 +665,13 @@ def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> int:
 def _difference_range(groups: list[Group], paired: bool) -> list[float]:
     values = [0.0]
     for group in groups:
-        values += [_percent(end) for end in (group.floor or ())[1:]]
+        values += [percent(end) for end in (group.floor or ())[1:]]
         for slot in group.slots:
             if slot.cell and slot.cell["ratio"] is not None and (slot.hollow or not paired):
                 ends = (slot.cell[key] for key in ("ratio", "ratio_low", "ratio_high"))
-                values += [_percent(end) for end in ends if end is not None]
+                values += [percent(end) for end in ends if end is not None]
     low, high = min(values), max(values)
-    margin = 0.12 * (high - low) or 1.0
+    margin = 0.2 * (high - low) or 1.0  # for the numbers beyond the intervals
     return [low - margin, high + margin]
 
 
@@ -672,6 +696,7 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
         div_id=drawn.name,
         config={"displaylogo": False, "responsive": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]},
     )
+    page.write_text(page.read_text(encoding="utf-8").replace("<head>", f"<head>{font.script()}", 1), encoding="utf-8")
     files = [page]
     if skipped is None:
         files += [directory / f"{drawn.name}.{kind}" for kind in STATIC_FORMATS]

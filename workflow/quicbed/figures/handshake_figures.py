@@ -26,7 +26,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8
 """Okabe and Ito's colours: told apart with any colour vision; libraries take them in order of their names."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star")
 PUBLISHED = {"lsquic": ("LSQUIC, published", "triangle-left-open"), "quiche": ("quiche, published", "circle-open")}
-ROW_PX = 17
+ROW_PX, BARS_PX = 17, 20
+"""Height of a row, and of one with two bars."""
 LINE_PX = 10
 """Height of a line of text within a row."""
 EXPERIMENTS = {
@@ -59,7 +60,7 @@ def ttfb_by_algorithm(
     """TTFB of every algorithm and library, grouped by NIST level; the published values beside them (Tables II and
     III).
     """
-    titles = titles or {}
+    titles, unlike = goodput.marked(cells, titles or {})
     shown = cells.filter(pl.col("arm") == "main")
     rows = _rows(shown)
     names = libraries(shown)
@@ -101,7 +102,8 @@ def ttfb_by_algorithm(
         height=170 + ROW_PX * len(rows),
         caption="Median over all connections and its 95 % interval, resampling blocks. Hollow: A Quantum of QUIC, "
         + ("Table II" if factor == "group" else "Table III")
-        + ",<br>two hosts with AMD EPYC 7543 and a 10 Gbit/s link: compare order and ratios, not milliseconds.",
+        + ",<br>two hosts with AMD EPYC 7543 and a 10 Gbit/s link: compare order and ratios, not milliseconds."
+        + unlike,
         left=150,
     )
     room = 3 if shown["ttfb_ms"].null_count() else 1  # for what is said at the left edge
@@ -114,7 +116,7 @@ def ttfb_by_algorithm(
         zeroline=False,
         showline=True,
         linecolor=INK,
-        ticks="",
+        **layout.NAMES,
     )
     name = "ttfb-by-kem" if factor == "group" else "ttfb-by-signature"
     source = f"A Quantum of QUIC, {'Table II' if factor == 'group' else 'Table III'}"
@@ -186,7 +188,7 @@ def native(
     campaign: pl.DataFrame, cells: pl.DataFrame, known: algorithms.Table, titles: Mapping[str, str] | None = None
 ) -> Drawn:
     """TTFB of unpatched builds: a row for each library, and in it a line for each variant."""
-    titles = titles or {}
+    titles, unlike = goodput.marked(cells, titles or {})
     shown = cells.filter((pl.col("arm") == "main") & (pl.col("client_library") == pl.col("server_library")))
     names = libraries(shown)
     rows = {name: row for row, name in enumerate(names)}
@@ -232,7 +234,7 @@ def native(
         campaign,
         height=194 + len(rows) * (8 + LINE_PX * len(variants)),
         caption="Median over all connections and its 95 % interval, resampling blocks; unpatched builds."
-        "<br>Unsupported: the library's own TLS has no such algorithm, see docs/libraries.md.",
+        "<br>Unsupported: the library's own TLS has no such algorithm, see docs/libraries.md." + unlike,
         left=110,
         top=94,  # names of two lines
     )
@@ -246,7 +248,7 @@ def native(
         zeroline=False,
         showline=True,
         linecolor=INK,
-        ticks="",
+        **layout.NAMES,
     )
     source = "beyond A Quantum of QUIC, Tables II and III"
     return Drawn("native-handshake", figure, cells, _origins(campaign, shown), source)
@@ -280,7 +282,8 @@ def kem_sizes(campaign: pl.DataFrame, cells: pl.DataFrame, primitives: pl.DataFr
             marker={"color": colour},
             text=[f"{size}" for size in found["bytes"]],
             textposition="outside",
-            textfont={"size": 9},
+            textfont={"size": 8},
+            constraintext="none",
             cliponaxis=False,
             hovertemplate="%{x} bytes<extra>" + name + "</extra>",
         )
@@ -289,14 +292,19 @@ def kem_sizes(campaign: pl.DataFrame, cells: pl.DataFrame, primitives: pl.DataFr
         figure,
         "Sizes of key shares",
         campaign,
-        height=150 + ROW_PX * len(rows),
+        height=150 + BARS_PX * len(rows),
         caption="As sent: the key_share extension's contents without its 4 bytes of group and length.",
         left=150,
     )
     highest = max(shares["bytes"].to_list(), default=1)
-    figure.update_xaxes(title_text="bytes", range=[0, 1.12 * highest], gridcolor=GRID, zeroline=False, title_standoff=6)
+    figure.update_xaxes(**_linear("bytes"), range=[0, 1.12 * highest])
     figure.update_yaxes(
-        tickvals=list(rows.values()), ticktext=list(rows), range=[len(rows) - 0.4, -0.6], showgrid=False, zeroline=False
+        tickvals=list(rows.values()),
+        ticktext=list(rows),
+        range=[len(rows) - 0.4, -0.6],
+        showgrid=False,
+        zeroline=False,
+        **layout.NAMES,
     )
     return Drawn("kem-sizes", figure, cells, sorted(set(own["origin"])), "A Quantum of QUIC, Fig. 6")
 
@@ -457,7 +465,7 @@ def additive(
         " signature.",
         top=98,
     )
-    figure.update_annotations(font={"size": 11})
+    figure.update_annotations(selector={"yanchor": "bottom", "xanchor": "center"}, font={"size": 11})
     figure.update_layout(legend={"y": 1.1})
     _log_axis(figure, "x", "", predictions["predicted_ms"].to_list())
     errors = [100 * error for error in predictions["error"]]
@@ -521,10 +529,15 @@ def phases(campaign: pl.DataFrame, cells: pl.DataFrame, library: str, titles: Ma
         left=150,
         top=84,  # names of two lines
     )
-    figure.update_layout(barmode="stack")
+    figure.update_layout(barmode="stack", legend_traceorder="normal")
     figure.update_xaxes(**_linear("share [%]"), range=[0, 112], tickvals=[0, 20, 40, 60, 80, 100])
     figure.update_yaxes(
-        tickvals=list(rows.values()), ticktext=list(rows), range=[len(rows) - 0.4, -1.4], showgrid=False, zeroline=False
+        tickvals=list(rows.values()),
+        ticktext=list(rows),
+        range=[len(rows) - 0.4, -1.4],
+        showgrid=False,
+        zeroline=False,
+        **layout.NAMES,
     )
     name = f"phases-{campaign['experiment'][0]}-{library}"
     return Drawn(name, figure, cells, _origins(campaign, shown), "beyond A Quantum of QUIC, Sec. VI")
@@ -684,7 +697,12 @@ def hybrid_cost(
         **_linear("beyond the sum of the parts [% of the TTFB]"), range=[min(ends) - 0.2 * room, max(ends) + room]
     )
     figure.update_yaxes(
-        tickvals=list(rows.values()), ticktext=list(rows), range=[len(rows) - 0.4, -0.6], showgrid=False, zeroline=False
+        tickvals=list(rows.values()),
+        ticktext=list(rows),
+        range=[len(rows) - 0.4, -0.6],
+        showgrid=False,
+        zeroline=False,
+        **layout.NAMES,
     )
     shown = cells.filter(pl.col("arm") == "main")
     return Drawn("hybrid-cost", figure, cells, _origins(campaign, shown), "A Quantum of QUIC, Table II")
@@ -794,6 +812,7 @@ def _log_axis(
 def _frame(
     figure: go.Figure, title: str, campaign: pl.DataFrame, *, height: float, caption: str, left: int = 66, top: int = 70
 ) -> None:
+    more = 12 * max(0, caption.count("<br>") - 1)  # of two lines in general
     two_lines = sum(trace.showlegend is not False and bool(trace.name) for trace in figure.data) > LEGEND_ENTRIES
     layout.finish(
         figure,
@@ -801,10 +820,10 @@ def _frame(
         goodput.conditions(campaign),
         caption,
         [campaign],
-        height=height + 24 * two_lines,
+        height=height + 24 * two_lines + more,
         left=left,
         top=top + 24 * two_lines,
-        bottom=76,
+        bottom=76 + more,
         size=11.5,
         legend={"font": {"size": 10}},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from quicbed.analysis.published import LIBRARIES
 from quicbed.analysis.ttfb import Transport
 from quicbed.base import durable, untrusted
 from quicbed.config import algorithms
-from quicbed.figures import layout
+from quicbed.figures import goodput, layout
 from quicbed.figures.handshake_figures import libraries
-from quicbed.figures.sheets import Sheet
+from quicbed.figures.sheets import RUNS_PAGE, Sheet, leading, runs_page
+from quicbed.plan.arms import PRIMITIVES
 from quicbed.store import runs
 
 PUBLISHED_TITLES = {"lsquic": "LSQUIC", "quiche": "quiche"}
@@ -43,16 +44,28 @@ class Printed:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     numeric: frozenset[int]
+    behind: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """As that of `Sheet`."""
+
+    def table(self, runs_page: str | None = None) -> str:
+        """The table alone, as that of `Sheet`."""
+        sheet = Sheet(self.headers, self.rows, self.numeric, behind=self.behind).table(runs_page)
+        bands = "".join(
+            f"<th colspan='{span}'>{html.escape(title)}</th>" if title else f"<td colspan='{span}'></td>"
+            for title, span in self.bands
+        )
+        return sheet.replace("<thead>", f"<thead><tr>{bands}</tr>", 1)
 
     def _repr_html_(self) -> str:
+        return self._whole(runs_page())
+
+    def _whole(self, runs_page: str | None) -> str:
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
-        sheet = Sheet(self.headers, self.rows, self.numeric)._repr_html_()
-        bands = "".join(f"<th colspan='{span}'>{html.escape(title)}</th>" for title, span in self.bands)
-        sheet = sheet.replace("<thead>", f"<thead><tr>{bands}</tr>", 1)
-        return f"<p><strong>{html.escape(self.title)}</strong></p>{sheet}" + (f"<ul>{notes}</ul>" if notes else "")
+        title = f"<p><strong>{html.escape(self.title)}</strong></p>"
+        return title + self.table(runs_page) + (f"<ul>{notes}</ul>" if notes else "")
 
     def __html__(self) -> str:
-        return self._repr_html_()
+        return self.table(RUNS_PAGE)
 
     def latex(self) -> str:
         """A ``table*`` with booktabs rules; the notes follow as small text."""
@@ -90,13 +103,14 @@ class Printed:
         return rules
 
     def page(self) -> str:
-        """A page of its own."""
+        """A page of its own, for a directory beside that of the report."""
         style = (
             "body{font-family:sans-serif;margin:2em;max-width:120em}table{border-collapse:collapse;font-size:85%}"
             "th,td{padding:.15em .6em;border-bottom:1px solid #ddd}ul{font-size:85%}"
         )
         head = f"<meta charset='utf-8'><title>{html.escape(self.title)}</title><style>{style}</style>"
-        return f"<!doctype html><html lang='en'><head>{head}</head><body>{self._repr_html_()}</body></html>\n"
+        body = self._whole(f"../report/{RUNS_PAGE}")
+        return f"<!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"
 
 
 _TEX = str.maketrans(
@@ -108,7 +122,8 @@ _TEX = str.maketrans(
 def _tex(text: str) -> str:
     # one line: an empty one would end the paragraph, which a cell of a table may not
     escaped = untrusted.shown(" ".join(text.split()), most=10_000).translate(_TEX)
-    for plain, command in (("±", "$\\pm$"), ("\N{EN DASH}", "--"), ("3x", "$3\\times$")):
+    commands = {"±": "$\\pm$", "\N{EN DASH}": "--", "3x": "$3\\times$", goodput.UNLIKE_ITSELF: "\\S{}"}
+    for plain, command in commands.items():
         escaped = escaped.replace(plain, command)
     return escaped
 
@@ -119,7 +134,7 @@ def handshake_table(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] 
     Times are medians in ms with the half width of their 95 % interval; packets are medians over captured connections,
     client/server. ``-`` is a cell the paper leaves empty or that was not measured here, a letter after it is a note.
     """
-    titles = titles or {}
+    titles, unlike = goodput.marked(cells, titles or {})
     shown = cells.filter(pl.col("arm") == "main")
     names = libraries(shown)
     own_sizes, sizes = SIZES[factor]
@@ -131,6 +146,7 @@ def handshake_table(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] 
         ("packets", len(names)),
         ("sizes [B]", len(own_sizes)),
         ("sizes [B], published", len(sizes)),
+        ("", 1),
     ]
     headers = [
         "NIST level",
@@ -142,13 +158,22 @@ def handshake_table(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] 
         *(titles.get(name, name) for name in names),
         *own_sizes.values(),
         *sizes.values(),
+        "implementation",
     ]
-    rows, notes = [], _Notes()
+    rows: list[list[str]] = []
+    notes = _Notes()
+    behind: dict[tuple[int, int], str] = {}
+    # times stand after three names and the published times, packets after those and the published packets
+    columns = {name: 3 + len(LIBRARIES) + position for position, name in enumerate(names)}
+    between = len(names) + len(LIBRARIES)
     for (algorithm,), own in shown.group_by("algorithm", maintain_order=True):
         by_library = {
             cell["client_library"]: cell for cell in own.to_dicts() if cell["client_library"] == cell["server_library"]
         }
         first = own.row(0, named=True)
+        for name, cell in by_library.items():
+            chosen = runs.selection(cell["campaign"], cell["cell"])
+            behind |= dict.fromkeys([(len(rows), columns[name]), (len(rows), columns[name] + between)], chosen)
         rows.append(
             [
                 str(first["published_nist_level"] or first["nist_level"]),
@@ -160,12 +185,75 @@ def handshake_table(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] 
                 *(_packets(by_library.get(name), first, notes) for name in names),
                 *(_whole(own[name].max()) for name in own_sizes),
                 *(_whole(first[f"published_{name}"]) for name in sizes),
+                "; ".join(dict.fromkeys(map(_implementation, own["implementation"].drop_nulls().sort()))) or "-",
             ]
         )
     what = "key exchange" if factor == "group" else "signature algorithm"
     title = f"TTFB [ms] and packets (client/server) of handshakes by {what}"
-    below = [*notes.texts(), *layout.measured_on([shown])]
-    return Printed(title, [band for band in bands if band[1]], headers, rows, below, frozenset(range(3, len(headers))))
+    below = [*notes.texts(), _OWN, *filter(None, [unlike.removeprefix("<br>")]), *layout.measured_on([shown])]
+    numeric = frozenset(range(3, len(headers) - 1))
+    return Printed(title, [band for band in bands if band[1]], headers, rows, below, numeric, behind)
+
+
+_OWN = "own: code of the library's TLS, which the table of primitives names, as it names what liboqs takes here."
+
+
+def _implementation(told: str) -> str:
+    """What computes an algorithm, with `own` in the place of everything that is not liboqs."""
+    return " + ".join(part if part.startswith("liboqs") else "own" for part in told.split(" + "))
+
+
+OPERATIONS = {"group": ("keygen", "encapsulate", "decapsulate"), "signature": ("sign", "verify", "verify-chain")}
+
+
+def primitive_times(
+    primitives: pl.DataFrame,
+    campaign: str,
+    factor: str,
+    known: algorithms.Table,
+    titles: Mapping[str, str] | None = None,
+) -> Printed:
+    """What groups or signatures (*factor*) take by themselves, a row for every implementation of each.
+
+    *primitives* are those of `quicbed.analysis.ttfb.crypto`, of one campaign. Times are medians over blocks, and over
+    the libraries that call the implementation, in microseconds.
+    """
+    titles = titles or {}
+    rows: list[list[str]] = []
+    selected: list[str | None] = []
+    for algorithm in known.groups if factor == "group" else known.signatures:
+        own = primitives.filter((pl.col("kind") == factor) & (pl.col("name") == algorithm.name))
+        for (implementation,), same in own.sort("implementation").group_by("implementation", maintain_order=True):
+            times = dict(same.group_by("operation").agg(pl.col("ms").median()).rows())
+            users = sorted(set(same["library"]))
+            callers = sorted(titles.get(name, name) for name in users)
+            only = {"library": users[0]} if len(users) == 1 else {}
+            selected.append(runs.selection(campaign, arm=PRIMITIVES, **only))
+            rows.append(
+                [
+                    str(algorithm.nist_level),
+                    algorithm.title,
+                    str(implementation),
+                    ", ".join(callers),
+                    *(_microseconds(times.get(name)) for name in OPERATIONS[factor]),
+                ]
+            )
+    what = "key exchange" if factor == "group" else "signature"
+    headers = ["NIST level", what, "implementation", "libraries", *OPERATIONS[factor]]
+    notes = [
+        "Portable, AVX2, AVX-512: what liboqs takes on this processor, by the conditions of its own code.",
+        "Without liboqs: code of the library's TLS, which chooses for the processor by itself.",
+    ]
+    numeric = frozenset(range(4, len(headers)))
+    title = f"Times of primitives by {what if factor == 'group' else 'signature algorithm'} and implementation"
+    return Printed(title, [("", 4), ("time [us]", 3)], headers, rows, notes, numeric, leading(selected, numeric))
+
+
+def _microseconds(ms: float | None) -> str:
+    """Without an exponent, which a reader of a column would overlook."""
+    if ms is None:
+        return "-"
+    return f"{1000 * ms:.0f}" if ms >= 1 else f"{1000 * ms:.4g}"
 
 
 class _Notes:
@@ -269,8 +357,10 @@ def write(table: Printed, cells: pl.DataFrame, name: str, directory: Path) -> li
     return list(files.values())
 
 
-def transports(fits: Mapping[str, Mapping[str, Transport]], titles: Mapping[str, str] | None = None) -> Sheet:
-    """The fitted transport of every library by experiment: see `quicbed.analysis.ttfb`."""
+def transports(
+    fits: Mapping[tuple[str, str], Mapping[str, Transport]], titles: Mapping[str, str] | None = None
+) -> Sheet:
+    """The fitted transport of every library by experiment and campaign: see `quicbed.analysis.ttfb`."""
     headers = ["experiment", "library", "fixed [ms]", "per kB [ms]", "per further round trip [ms]", "cells"]
     rows = [
         [
@@ -282,10 +372,13 @@ def transports(fits: Mapping[str, Mapping[str, Transport]], titles: Mapping[str,
             fit.cells,
             f"{100 * fit.median_error:.1f}",
         ]
-        for experiment, found in fits.items()
+        for (experiment, _), found in fits.items()
         for library, fit in sorted(found.items())
     ]
-    return Sheet([*headers, "median error [%]"], rows, frozenset(range(2, 7)))
+    numeric = frozenset(range(2, 7))
+    selected = [runs.selection(campaign, library=one) for (_, campaign), found in fits.items() for one in sorted(found)]
+    behind = leading(selected, numeric)
+    return Sheet([*headers, "median error [%]"], rows, numeric, behind=behind)
 
 
 def additivity_table(
@@ -304,7 +397,8 @@ def additivity_table(
         *("as predicted", "worst"),
         *("median", "worst"),
     ]
-    rows = []
+    rows: list[list[str]] = []
+    behind: dict[tuple[int, int], str] = {}
     keys = ["fitted_on", "experiment", "library"]
     for (fitted_on, predicted, library), own in predictions.group_by(keys, maintain_order=True):
         worst = own.sort(pl.col("error").abs()).row(-1, named=True)
@@ -318,6 +412,8 @@ def additivity_table(
             )
             .with_columns(off=pl.col("predicted_packets") - pl.col("packets"))
         )
+        chosen = runs.selection(worst["campaign"], *own["cell"].unique(maintain_order=True))
+        behind |= dict.fromkeys([(len(rows), column) for column in range(3, len(headers))], chosen)
         rows.append(
             [
                 str(fitted_on),
@@ -332,7 +428,7 @@ def additivity_table(
             ]
         )
     numeric = frozenset({3, 4, 5, 6, 8, 9, 10, 11})
-    return Printed("Handshakes predicted out of sample", bands, headers, rows, list(lacking), numeric)
+    return Printed("Handshakes predicted out of sample", bands, headers, rows, list(lacking), numeric, behind)
 
 
 def _algorithms(cell: Mapping[str, Any], known: algorithms.Table) -> str:
@@ -363,6 +459,7 @@ def breaks(predictions: pl.DataFrame, known: algorithms.Table, titles: Mapping[s
     titles = titles or {}
     headers = ["condition", "library", "cells", "waited", "median error of TTFB [%]", "worst [%]", "server's packets"]
     rows = []
+    selected: list[str | None] = []
     shown = predictions.filter(pl.col("packets_server").is_not_null())
     for condition in (additivity.PLAIN, additivity.LIMIT, additivity.SILENT):
         within = shown.filter(pl.col("condition") == condition).sort("library", maintain_order=True)
@@ -370,6 +467,7 @@ def breaks(predictions: pl.DataFrame, known: algorithms.Table, titles: Mapping[s
             off = (pl.col("packets_server") - pl.col("predicted_packets_server")).abs()
             most = own.sort(off).row(-1, named=True)
             worst = own.sort(pl.col("error").abs())["error"][-1]
+            selected.append(runs.selection(None, *own["cell"].unique(maintain_order=True)))
             rows.append(
                 [
                     condition,
@@ -382,4 +480,5 @@ def breaks(predictions: pl.DataFrame, known: algorithms.Table, titles: Mapping[s
                     f" {_algorithms(most, known)}",
                 ]
             )
-    return Sheet(headers, rows, frozenset(range(2, 6)))
+    numeric = frozenset(range(2, 6))
+    return Sheet(headers, rows, numeric, behind=leading(selected, numeric))

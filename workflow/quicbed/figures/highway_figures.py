@@ -20,9 +20,10 @@ from plotly.subplots import make_subplots
 from quicbed.analysis import comparison, cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Figure, Published
 from quicbed.analysis.place import Place
-from quicbed.figures import goodput, layout
+from quicbed.figures import findings, goodput, layout
 from quicbed.figures.goodput import Drawn
-from quicbed.figures.sheets import Sheet
+from quicbed.figures.sheets import Sheet, leading
+from quicbed.store import runs
 
 PUBLISHED, OWN = "published", "measured"
 PREFIX = "highway-"
@@ -35,7 +36,7 @@ FACET_PX = 168
 CAPTION_WIDTH = 122  # characters
 CAPTION_LINES = 2
 """As many have room below the panels of a figure; more of them make it higher."""
-DEVIATING = "\N{DAGGER}"
+DEVIATING = "\N{PILCROW SIGN}"
 """Behind a published value that was not measured as its figure says."""
 MARGINS: dict[str, Any] = {"left": 60, "top": 56, "bottom": 86, "size": 10.5}
 PAPER = "QUIC on the Highway"
@@ -45,31 +46,31 @@ PAPER = "QUIC on the Highway"
 
 
 @dataclass(frozen=True)
-class Absent:
-    """Shown in a notebook in place of a figure or table."""
-
-    reason: str
-
-    def _repr_html_(self) -> str:
-        return f"<p><strong>Nothing to show:</strong> {self.reason}</p>"
-
-
-@dataclass(frozen=True)
 class Beside:
     """Every figure that could be drawn, saved, by name."""
 
     saved: Mapping[str, goodput.Saved]
     titles: Mapping[str, str]
 
-    def show(self, name: str) -> goodput.Saved | Absent:
-        """A figure, or why there is none."""
+    def show(self, name: str) -> goodput.Saved | goodput.NotMeasured | None:
+        """A figure; where there is none, how to measure ours; None where ours is in another figure."""
         if name in self.saved:
             return self.saved[name]
-        reason = "there are no published results of this figure here"
         experiment = next((one.experiment for one in highway_runs.FIGURES if one.name == name and one.alone), None)
-        if experiment:
-            reason += f", and no runs of our experiment {experiment}"
-        return Absent(f"{reason}.")
+        return goodput.NotMeasured(experiment) if experiment else None
+
+    def found(self, name: str, labels: Mapping[str, str]) -> findings.Found | None:
+        """What our runs of a figure of `by_setting` show, by label and the words that a sentence begins with."""
+        if name not in self.saved:
+            return None
+        table = self.saved[name].drawn.table
+        own = table.filter(pl.col("source") != highway_runs.SOURCE)
+        if name == highway_runs.FIG9.name:  # whose settings are our testbeds
+            native = own.filter(pl.col("baseline").is_not_null())["label"].unique().sort()
+            labels = {label: f"Goodput built for the processor, {label}" for label in native}
+        if name == highway_runs.DROPS.name:
+            return findings.drops(own, ("1x", "32x"), self.titles)
+        return findings.contrasts(own, labels, self.titles)
 
     def sheet(self, name: str) -> Sheet | None:
         """The table behind a figure of `by_setting`; None without the figure."""
@@ -129,8 +130,11 @@ def by_setting(
     panels = _panels(theirs, ours, names)
     columns = min(len(panels), 2 if len(figure.labels) >= WIDE else 4)
     drawing, places = layout.panels(len(panels), columns, below=0.36, beside=0.055 + 0.02 * (columns == 2))
+    unlike = {str(row["library"]) for row in ours.to_dicts() if _unlike_itself(row)}
     for (library, source, cells), place in zip(panels, places, strict=True):
-        _setting_panel(drawing, figure, cells, source, names.get(library, library), not theirs.is_empty(), place)
+        mark = f" {goodput.UNLIKE_ITSELF}" if source == OWN and library in unlike else ""
+        title = names.get(library, library) + mark
+        _setting_panel(drawing, figure, cells, source, title, not theirs.is_empty(), place)
     _axes(drawing)
     caption = "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
     caption += _sides(figure, bool(len(theirs) and len(ours))) + goodput.disturbed(*campaigns)
@@ -139,7 +143,7 @@ def by_setting(
         caption += f" Published processors: {', '.join(hosts)}."
     if different := sorted(set(theirs["deviation"].drop_nulls())):
         caption += f" {DEVIATING} not measured as the figure says: {', or '.join(map(html.escape, different))}."
-    lines = textwrap.wrap(caption, CAPTION_WIDTH)
+    lines = textwrap.wrap(caption, CAPTION_WIDTH) + [goodput.UNLIKE_ITSELF_MEANS] * bool(unlike)
     more = 12 * max(0, len(lines) - CAPTION_LINES)
     layout.finish(
         drawing,
@@ -153,6 +157,11 @@ def by_setting(
     used = [one for own in campaigns for one in comparison.used_origins(own, own["cell"].unique().to_list())]
     origins = used + sorted(highway_runs.settings(figure, published.runs).drop_nulls("value")["origin"])
     return Drawn(figure.name, drawing, pl.concat([ours, theirs]), origins, f"{PAPER}, {figure.number}", figure.name)
+
+
+def _unlike_itself(row: Mapping[str, Any]) -> bool:
+    """Whether the A/A interval of a row of `highway_runs.SUMMARY` excludes 1."""
+    return row["aa_low"] is not None and not row["aa_low"] <= 1 <= row["aa_high"]
 
 
 def _panels(
@@ -235,7 +244,7 @@ def _setting_panel(
             drawing.add_annotation(
                 x=position,
                 y=cell["max"],
-                text=(goodput._signed(100 * (cell["ratio"] - 1)) if compared else "")
+                text=(goodput.signed(100 * (cell["ratio"] - 1)) if compared else "")
                 + (DEVIATING if cell["deviation"] else ""),
                 yanchor="bottom",
                 yshift=2,  # clear of the mean where all runs are alike
@@ -312,12 +321,23 @@ def setting_sheet(drawn: Drawn, titles: Mapping[str, str] | None = None) -> Shee
     headers = ["library", "setting", "published: n", "mean", "ratio", "95 % interval"]
     headers += ["measured here: n", "mean", "ratio", "95 % interval", "remark"]
     rows = []
+    values: list[str | None] = []
+    ratios: list[str | None] = []
     for key in keys:
         both = [found.get(key) for found in (theirs, ours)]
+        values.append(_selection(both[1], "cell"))
+        ratios.append(_selection(both[1], "cell", "baseline_cell"))
         told = (cell[key] for cell in both if cell for key in ("problem", "deviation"))
         remark = "; ".join(filter(None, told))
         rows.append([names.get(key[0], key[0]), key[1], *(_numbers(both[0]) + _numbers(both[1])), remark])
-    return Sheet(headers, rows, frozenset(range(2, 10)))
+    return Sheet(headers, rows, frozenset(range(2, 10)), behind=leading(values, (6, 7)) | leading(ratios, (8, 9)))
+
+
+def _selection(row: Mapping[str, Any] | None, *columns: str) -> str | None:
+    """What selects the runs of the cells that a row of ours has in *columns*."""
+    if row is None:
+        return None
+    return runs.selection(row["campaign"], *filter(None, (row[column] for column in columns)))
 
 
 def _by_cell(table: pl.DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
@@ -545,13 +565,10 @@ def _share_panel(
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-NOTHING = Absent("there are no published results here.")
-
-
-def implementations(published: Published) -> Sheet | Absent:
-    """What was measured: library, build, version and pairs of hosts of the published runs."""
+def implementations(published: Published) -> Sheet | None:
+    """What was measured: library, build, version and pairs of hosts of the published runs; None without a copy."""
     if published.empty:
-        return NOTHING
+        return None
     both = pl.concat(
         published.runs.select(
             library=f"{role}_library", build=f"{role}_flavour", version=f"{role}_version", hosts="testbed"
@@ -573,10 +590,10 @@ def implementations(published: Published) -> Sheet | Absent:
     return Sheet(["library", "build", "versions", "pairs of hosts"], rows)
 
 
-def difference_sheet(published: Published, directory: Path) -> Sheet | Absent:
-    """The table of `quicbed.analysis.highway_runs.differences`, which is also written to *directory*."""
+def difference_sheet(published: Published, directory: Path) -> Sheet | None:
+    """The table of `quicbed.analysis.highway_runs.differences`, also written to *directory*; None without a copy."""
     if published.empty:
-        return NOTHING
+        return None
     found = highway_runs.differences(published)
     comparison.write_figure_table(found, "highway-differences", directory)
     rows = [
@@ -595,10 +612,13 @@ def difference_sheet(published: Published, directory: Path) -> Sheet | Absent:
     return Sheet(headers, rows, frozenset({4, 5, 6}))
 
 
-def changed_sheet(published: Published, directory: Path) -> Sheet | Absent:
-    """The table of `quicbed.analysis.highway_runs.changed_means`, which is also written to *directory*."""
+def changed_sheet(published: Published, directory: Path) -> Sheet | Published:
+    """The table of `quicbed.analysis.highway_runs.changed_means`, also written to *directory*.
+
+    Without a copy, what says how to get one.
+    """
     if published.empty:
-        return NOTHING
+        return published
     found = highway_runs.changed_means(published)
     comparison.write_figure_table(found, "highway-changed-means", directory)
     rows = [
@@ -622,13 +642,13 @@ def _mbit(value: float | None) -> str | None:
     return None if value is None else f"{value:.1f}"
 
 
-def deviations(published: Published) -> Sheet | Absent:
+def deviations(published: Published) -> Sheet | None:
     """Pairs of Fig. 3 and 10 and settings of Fig. 7 and 8 that were not measured as the figure says.
 
-    Of Fig. 7 and 8 also those runs that were left out because others of the same setting were.
+    Of Fig. 7 and 8 also those runs that were left out because others of the same setting were. None without a copy.
     """
     if published.empty:
-        return NOTHING
+        return None
     rows: list[list[Any]] = []
     for directory in (highway_runs.FIG3, highway_runs.FIG10):
         pairs = highway_runs.published_pairs(published.runs, directory)

@@ -12,8 +12,10 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
+from quicbed.analysis import comparison
+from quicbed.figures import font
+
 WIDTH_PX = 688  # 7.16 in at 96 px/in: the text width of a two-column page
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 INK, SOFT, GRID = "#222222", "#6b6b6b", "#ececec"
 HOST_PX, HOST_CHARACTERS = 13, 110
 """Height and length of a line that names a host."""
@@ -22,6 +24,8 @@ COLUMNS = 3
 
 AXIS: Mapping[str, Any] = {"showgrid": False, "zeroline": False, "showline": True, "linecolor": INK, "ticks": ""}
 """Of what is compared."""
+NAMES: Mapping[str, Any] = {"ticks": "", "ticklabelstandoff": 4}
+"""Of an axis of names beside bars or rows, clear of what is drawn."""
 VALUES: Mapping[str, Any] = {"gridcolor": GRID, "zeroline": False, "showline": True, "linecolor": INK}
 """Of what was measured."""
 IN_CORNER: Mapping[str, Any] = {"yref": "container", "y": 0.99, "yanchor": "top"}
@@ -123,6 +127,11 @@ def below(figure: go.Figure, lines: Sequence[str], *, left: float, bottom: float
     )
 
 
+def started(measured: Sequence[pl.DataFrame]) -> list[str]:
+    """Whose goodput has the start of a program in it, of campaigns; as lines."""
+    return list(dict.fromkeys(line for campaign in measured for line in comparison.starts(campaign)))
+
+
 def finish(
     figure: go.Figure,
     title: str,
@@ -143,7 +152,7 @@ def finish(
     and below it, in room of their own, the hosts that *measured* the campaigns that are shown. *legend* changes where
     the legend stands, by default above the panels on the right.
     """
-    hosts = measured_on(measured)
+    hosts = [*started(measured), *measured_on(measured)]
     wrapped = [html.escape(line) for host in hosts for line in textwrap.wrap(host, HOST_CHARACTERS)]
     room = HOST_PX * len(wrapped)
     below(figure, [caption, *wrapped], left=left, bottom=bottom + room)
@@ -157,8 +166,8 @@ def finish(
         margin={"l": left, "r": 14, "t": top + 14 * len(lines), "b": bottom + room},
         paper_bgcolor="white",
         plot_bgcolor="white",
-        font={"family": FONT, "size": size, "color": INK},
-        hoverlabel={"font": {"family": FONT, "size": 12}, "align": "left"},
+        font={"family": font.FAMILY, "size": size, "color": INK},
+        hoverlabel={"font": {"family": font.FAMILY, "size": 12}, "align": "left"},
         title={
             "text": f"<b>{html.escape(title)}</b><br><span style='font-size:11px;color:{SOFT}'>{subtitle}</span>",
             "x": 0,

@@ -36,8 +36,9 @@ def goodput_by_delay(
     *table* is that of `link_table`.
     """
     main = table.filter(pl.col("arm") == "main")
-    libraries = sorted(set(main["client_library"]), key=lambda name: (titles or {}).get(name, name).lower())
-    names = [(titles or {}).get(name, name) for name in libraries]
+    shown_as, unlike = goodput.marked(table, titles or {})
+    libraries = sorted(set(main["client_library"]), key=lambda name: str(shown_as.get(name, name)).lower())
+    names = [shown_as.get(name, name) for name in libraries]
     figure, places = layout.panels(len(names), below=0.3, titles=names)
     delays, losses = (sorted(set(main[name].drop_nulls())) for name in ("rtt_ms", "loss_percent"))
     for number, (library, place) in enumerate(zip(libraries, places, strict=True)):
@@ -62,7 +63,7 @@ def goodput_by_delay(
     figure.update_yaxes(**layout.VALUES, type="log", range=_range(values), dtick=1, tickfont={"size": 10})
     caption = (
         "Mean goodput, bars from the smallest to the largest run. Within a block the same frames are lost for every "
-        "library. Congestion control is CUBIC,<br>else Reno." + goodput.disturbed(campaign)
+        "library.<br>Congestion control is CUBIC, else Reno." + goodput.disturbed(campaign) + unlike
     )
     layout.finish(
         figure,
@@ -70,8 +71,8 @@ def goodput_by_delay(
         goodput.conditions(campaign),
         caption,
         [campaign],
-        height=126 + places[-1]["row"] * FACET_PX,
-        bottom=94,
+        height=126 + 12 * bool(unlike) + places[-1]["row"] * FACET_PX,
+        bottom=94 + 12 * bool(unlike),
         legend=layout.IN_CORNER,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())

@@ -129,8 +129,9 @@ def goodput_by_mtu(
     they are those of a proof and others are not.
     """
     main = table.filter(pl.col("arm") == "main")
-    libraries = sorted(set(main["client_library"]), key=lambda name: (titles or {}).get(name, name).lower())
-    names = [(titles or {}).get(name, name) for name in libraries]
+    shown_as, unlike = goodput.marked(table, titles or {})
+    libraries = sorted(set(main["client_library"]), key=lambda name: str(shown_as.get(name, name)).lower())
+    names = [shown_as.get(name, name) for name in libraries]
     figure, places = layout.panels(len(names), below=0.42, titles=names)
     mtus = sorted(set(main["mtu"].drop_nulls()))
     whence, marked = _whence(main)
@@ -156,7 +157,7 @@ def goodput_by_mtu(
     caption = (
         "Mean goodput, bars from the smallest to the largest run. Below each MTU: mean size in bytes of the frames "
         "of the server \N{DOWNWARDS ARROW} and<br>of the client \N{UPWARDS ARROW} with AES-128-GCM, "
-        f"{whence}.<br>Vertical axes differ." + goodput.disturbed(campaign)
+        f"{whence}.<br>Vertical axes differ." + goodput.disturbed(campaign) + unlike
     )
     layout.finish(
         figure,
@@ -164,8 +165,8 @@ def goodput_by_mtu(
         _without_mtu(goodput.conditions(campaign)),
         caption,
         [campaign],
-        height=124 + places[-1]["row"] * FACET_PX,
-        bottom=112,
+        height=124 + 12 * bool(unlike) + places[-1]["row"] * FACET_PX,
+        bottom=112 + 12 * bool(unlike),
         legend=layout.IN_CORNER,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
 from quicbed.analysis import comparison
+from quicbed.figures.goodput import UNLIKE_ITSELF, UNLIKE_ITSELF_MEANS
 from quicbed.plan.arms import ARMS, CAPTURED
 from quicbed.store import runs
+
+RUNS_PAGE = "runs.html"
+"""Beside the other pages of the report."""
+RUNS_PAGE_VARIABLE = "QUICBED_RUNS_PAGE"
+"""Names the address of that page for the page that a notebook becomes; in an open notebook there is none."""
 
 
 @dataclass(frozen=True)
@@ -22,21 +29,53 @@ class Sheet:
     headers: Sequence[str]
     rows: Sequence[Sequence[Any]]
     numeric: frozenset[int] = field(default_factory=frozenset)  # columns aligned as numbers
+    notes: Sequence[str] = ()
+    behind: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """What selects the runs behind a value (`quicbed.store.runs.selection`), by row and column."""
+
+    def table(self, runs_page: str | None = None) -> str:
+        """The table; its values lead to their runs where it is told the address of the page of runs."""
+        head = "".join(f"<th scope='col'{self._align(i)}>{_text(h)}</th>" for i, h in enumerate(self.headers))
+        body = []
+        for number, row in enumerate(self.rows):
+            texts = [_text(value) for value in row]
+            for column, text in enumerate(texts):
+                if runs_page and text and (selected := self.behind.get((number, column))):
+                    texts[column] = f"<a href='{html.escape(runs_page)}#{html.escape(selected)}'>{text}</a>"
+            body.append("".join(f"<td{self._align(i)}>{text}</td>" for i, text in enumerate(texts)))
+        rows = "".join(f"<tr>{cells}</tr>\n" for cells in body)
+        notes = "".join(f"<p class='note'>{_text(note)}</p>" for note in self.notes)
+        return f"<table class='sheet'><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table>{notes}"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th{self._align(i)}>{_text(h)}</th>" for i, h in enumerate(self.headers))
-        body = "".join(
-            "<tr>" + "".join(f"<td{self._align(i)}>{_text(v)}</td>" for i, v in enumerate(row)) + "</tr>\n"
-            for row in self.rows
-        )
-        return f"<table class='sheet'><thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>"
+        return self.table(runs_page())
 
     def __html__(self) -> str:
-        return self._repr_html_()
+        return self.table(RUNS_PAGE)
 
     def _align(self, column: int) -> str:
         number = "text-align:right;white-space:nowrap"
         return f" style='{number if column in self.numeric else 'text-align:left'}'"
+
+
+def runs_page() -> str | None:
+    """Address of the page of runs, where there is one."""
+    return os.environ.get(RUNS_PAGE_VARIABLE)
+
+
+def leading(selected: Sequence[str | None], columns: Iterable[int]) -> dict[tuple[int, int], str]:
+    """`Sheet.behind` of rows whose values in *columns* all come from what is *selected* by row; None: from no run."""
+    return {(row, column): one for row, one in enumerate(selected) if one for column in columns}
+
+
+def joined(parts: Sequence[Sheet]) -> Sheet:
+    """The rows of tables with the same columns, as one with the notes of the first."""
+    behind: dict[tuple[int, int], str] = {}
+    above = 0
+    for part in parts:
+        behind |= {(above + row, column): selected for (row, column), selected in part.behind.items()}
+        above += len(part.rows)
+    return replace(parts[0], rows=[row for part in parts for row in part.rows], behind=behind)
 
 
 def _text(value: Any) -> str:
@@ -63,7 +102,9 @@ def overview(table: pl.DataFrame) -> Sheet:
         )
         .sort(keys, nulls_last=True)
     )
-    return Sheet(["testbed", "host", "processor", *summary.columns[3:]], summary.rows(), frozenset(range(7, 14)))
+    numeric = frozenset(range(7, 14))
+    behind = leading([runs.selection(campaign) for campaign in summary["campaign"]], numeric)
+    return Sheet(["testbed", "host", "processor", *summary.columns[3:]], summary.rows(), numeric, behind=behind)
 
 
 def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
@@ -71,7 +112,8 @@ def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> She
     titles = titles or {}
     headers = [
         "library", "cell", "arm", "n", "mean [Gbit/s]", "median", "quartiles", "compared with", "ratio",
-        "95 % interval", "CPU client + server [s/GiB]", "failed", "contaminated", "repeated",
+        "95 % interval", "CPU client + server [s/GiB]", "ratio of GiB per CPU second", "its 95 % interval", "failed",
+        "contaminated", "repeated",
     ]  # fmt: skip
     rows = [
         [
@@ -84,15 +126,18 @@ def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> She
             _range(_gbit(cell["q1"]), _gbit(cell["q3"])),
             cell["baseline_label"],
             _number(cell["ratio"], 3),
-            _range(_number(cell["ratio_low"], 3), _number(cell["ratio_high"], 3)),
+            _interval(cell),
             _range(_number(cell["client_cpu_s_per_gib"], 2), _number(cell["server_cpu_s_per_gib"], 2), "+"),
+            _number(cell["cpu_ratio"], 3),
+            _interval(cell, "cpu_"),
             cell["failed"],
             cell["contaminated"],
             cell["repeated"],
         ]
         for cell in table.to_dicts()
     ]
-    return Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 14)}))
+    notes = _notes(table, ("", "cpu_"), comparison.starts(table))
+    return _led(Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 16)}), notes), table)
 
 
 def latency_summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
@@ -113,14 +158,63 @@ def latency_summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None
             _range(_number(cell["q1"], 3), _number(cell["q3"], 3)),
             cell["baseline_label"],
             _number(cell["ratio"], 3),
-            _range(_number(cell["ratio_low"], 3), _number(cell["ratio_high"], 3)),
+            _interval(cell),
             cell["failed"],
             cell["contaminated"],
             cell["repeated"],
         ]
         for cell in table.to_dicts()
     ]
-    return Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 13)}))
+    return _led(Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 13)}), _notes(table)), table)
+
+
+def _led(sheet: Sheet, cells: pl.DataFrame) -> Sheet:
+    """The table of an experiment, each of whose numbers leads to its runs: a ratio to those of both its cells."""
+    compared = frozenset(number for number, name in enumerate(sheet.headers) if "ratio" in name or "interval" in name)
+    own = [runs.selection(cell["campaign"], cell["cell"]) for cell in cells.to_dicts()]
+    both = [_both(cell) for cell in cells.to_dicts()]
+    return replace(sheet, behind=leading(own, sheet.numeric - compared) | leading(both, sheet.numeric & compared))
+
+
+def undecided(found: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
+    """Ratios whose interval is wider than the experiment asks for (`quicbed.analysis.comparison.undecided`)."""
+    headers = [
+        "library", "cell", "compared with", "ratio", "half width [%]", "blocks", "more blocks", "hours",
+        "CPU: half width [%]", "more blocks",
+    ]  # fmt: skip
+    rows = [
+        [
+            comparison.pair_title((row["client_library"], row["server_library"]), titles or {}),
+            row["label"],
+            row["baseline_label"],
+            _number(row["ratio"], 3),
+            _number(100 * row["half_width"], 1),
+            row["ratio_n"],
+            row["more_blocks"],
+            _number(row["more_hours"], 1),
+            None if row["cpu_half_width"] is None else _number(100 * row["cpu_half_width"], 1),
+            row["cpu_more_blocks"],
+        ]
+        for row in found.to_dicts()
+    ]
+    numeric = frozenset(range(3, 10))
+    return Sheet(headers, rows, numeric, behind=leading([_both(row) for row in found.to_dicts()], numeric))
+
+
+def _both(row: Mapping[str, Any]) -> str:
+    """What selects the runs of a cell and of the one that it is compared with, if it is."""
+    return runs.selection(row["campaign"], row["cell"], *filter(None, [row["baseline"]]))
+
+
+def _interval(cell: Mapping[str, Any], kind: str = "") -> str | None:
+    """Interval of a ratio, marked where it is that of equal cells and excludes 1."""
+    interval = _range(_number(cell[f"{kind}ratio_low"], 3), _number(cell[f"{kind}ratio_high"], 3))
+    return f"{interval} {UNLIKE_ITSELF}" if comparison.unlike_itself(cell, kind) else interval
+
+
+def _notes(table: pl.DataFrame, kinds: Sequence[str] = ("",), with_start: Sequence[str] = ()) -> list[str]:
+    unlike = any(comparison.unlike_itself(cell, kind) for cell in table.to_dicts() for kind in kinds)
+    return [*([UNLIKE_ITSELF_MEANS] if unlike else []), *with_start]
 
 
 def _gap(cell: Mapping[str, Any]) -> str:

@@ -88,7 +88,7 @@ def entries(copy: Path, summary: Summary) -> Iterator[Entry]:
             yield entry
 
 
-def content(entry: Entry, summary: Summary, most: int = MOST_BYTES) -> bytes | None:
+def content_of(entry: Entry, summary: Summary, most: int = MOST_BYTES) -> bytes | None:
     """The content of a file; None, told to *summary*, if it cannot be read or has more than *most* bytes."""
     try:
         data = entry.read(most)
@@ -154,10 +154,10 @@ def _archive(copy: Path, summary: Summary) -> Iterator[Entry]:
             stream = stack.enter_context(zstd(stack.enter_context(copy.open("rb")), most))
         else:
             stream = cast(Stream, stack.enter_context(opener(copy, "rb") if opener else copy.open("rb")))
-        yield from members(stream, copy.name, summary, most)
+        yield from members_of(stream, copy.name, summary, most)
 
 
-def members(stream: Stream, name: str, summary: Summary, most: int) -> Iterator[Entry]:
+def members_of(stream: Stream, name: str, summary: Summary, most: int) -> Iterator[Entry]:
     """The regular files of a tar stream of at most *most* bytes.
 
     Where it is damaged, *summary* is told and the files before it stay.

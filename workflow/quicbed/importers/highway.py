@@ -27,7 +27,7 @@ import polars as pl
 
 from quicbed.base import untrusted
 from quicbed.importers import perf, processed, tables
-from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, CopyError, Entry, content, entries
+from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, CopyError, Entry, content_of, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.repetitions import Repetition
 from quicbed.importers.summary import Summary
@@ -137,7 +137,7 @@ def _take(entry: Entry, gathered: _Gathered, pool: ProcessPoolExecutor, summary:
             gathered.mappings[found[1]] = perf.mapping(document)
         return
     if entry.name == processed.FILE:
-        data = content(entry, summary)
+        data = content_of(entry, summary)
         if data is not None:
             try:
                 gathered.processed.append(processed.parse(entry.path, data))
@@ -158,7 +158,7 @@ def _take(entry: Entry, gathered: _Gathered, pool: ProcessPoolExecutor, summary:
     if not repetition.wants(file):
         summary.skip("log of an endpoint, not used", entry.path)
         return
-    data = content(entry, summary)
+    data = content_of(entry, summary)
     if data is None:
         return
     try:
@@ -168,7 +168,7 @@ def _take(entry: Entry, gathered: _Gathered, pool: ProcessPoolExecutor, summary:
 
 
 def _object(entry: Entry, summary: Summary) -> dict[str, Any] | None:
-    data = content(entry, summary)
+    data = content_of(entry, summary)
     if data is None:
         return None
     try:
@@ -318,7 +318,7 @@ def _fold(entry: Entry, key: Key, role: str, gathered: _Gathered, pool: ProcessP
     if mapping is None:
         gathered.early[entry.path] = (key, role)
         return
-    data = content(entry, summary, MOST_RECORDED)
+    data = content_of(entry, summary, MOST_RECORDED)
     if data is None:
         return
     _finish(gathered, FOLDED_AT_ONCE - 1, summary)

@@ -222,7 +222,9 @@ QDISC_SCRIPTS = {"setup-fq.sh": "fq", "setup-etf.sh": "etf"}
 """Scripts that set the queueing discipline of the host they run on."""
 
 
-def applied(output: Output, role: Role, endpoint_reads: frozenset[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def applied_parameters(
+    output: Output, role: Role, endpoint_reads: frozenset[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters of a host that took effect, and those that nothing is known to read.
 
     A parameter took effect if a script that reads it ran on the host, if the trace of the endpoint's script shows it

@@ -21,7 +21,7 @@ from typing import Any
 
 from quicbed.base import untrusted
 from quicbed.importers import names, tables
-from quicbed.importers.files import content, entries
+from quicbed.importers.files import content_of, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.repetitions import FASTEST_MBPS
 from quicbed.importers.summary import Summary
@@ -49,7 +49,7 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
         if not entry.name.endswith(".json"):
             summary.skip("no JSON file", entry.path)
             continue
-        data = content(entry, summary)
+        data = content_of(entry, summary)
         if data is None:
             continue
         try:

@@ -19,6 +19,9 @@ From the *capture*, by the clock of the host that captured:
   log) or a protected record after those of the handshake (TCP);
 * transfer: the first to the last packet with content; close: the last packet with content to the last packet.
 
+``packets.parquet`` has the packets of the first connection of every such capture, with their bytes by layer; without a
+key log most are opaque.
+
 Durations are whole: not without their full seconds, and one of zero is one of zero.
 """
 
@@ -34,11 +37,11 @@ from typing import Any
 
 from quicbed.base import untrusted
 from quicbed.importers import pcapng, tables
-from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, Entry, content, entries
+from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, Entry, content_of, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.summary import Summary
 from quicbed.store import runs
-from quicbed.wire import tshark
+from quicbed.wire import layers, tshark
 from quicbed.wire.pcap import TCP_SYN, Capture, CaptureError, Packet
 from quicbed.wire.tshark import TsharkError
 
@@ -99,6 +102,7 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
         return
     rows: list[dict[str, Any]] = []
     phases: list[dict[str, Any]] = []
+    packets: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     counted: dict[tuple[str, str], int] = {}
     for origin, sample in sorted(samples.items(), key=lambda item: (item[1].experiment, item[1].order, item[0])):
@@ -110,7 +114,9 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
         by_events = _from_events(sample)
         status, reason = _status(sample, by_events)
         if status == OK:
-            found = [by_events, _from_capture(sample, origin, summary)]
+            by_capture, seen = _from_capture(sample, origin, summary)
+            packets += [identity | row for row in seen]
+            found = [by_events, by_capture]
             phases += [identity | {"basis": basis} | times for basis, times in zip(BASES, found, strict=True) if times]
         events += _events(sample, origin)
         times = by_events if status == OK else None
@@ -118,6 +124,8 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
     tables.write_runs(rows, out, summary)
     order = ["experiment", "transport", "repetition", "basis", "origin"]
     tables.write(tables.frame(phases, tables.PHASES, order), out, "phases", summary)
+    order = ["experiment", "transport", "repetition", "origin", "packet"]
+    tables.write(tables.frame(packets, tables.PACKETS, order), out, "packets", summary)
     tables.write(tables.frame(events, tables.EVENTS, ["origin", "role", "time", "event"]), out, "events", summary)
 
 
@@ -139,7 +147,7 @@ def _take(entry: Entry, samples: dict[str, _Sample], summary: Summary) -> None:
     if not (file in ("ping.json", "ssl-keys.log", f"{transport}.pcap") or _EVENT_FILE.match(file)):
         summary.skip("made from a capture, which is read instead", entry.path)
         return
-    data = content(entry, summary, MOST_RECORDED if file.endswith(".pcap") else MOST_BYTES)
+    data = content_of(entry, summary, MOST_RECORDED if file.endswith(".pcap") else MOST_BYTES)
     if data is None:
         return
     delay = found.get("delay")
@@ -329,10 +337,13 @@ def _events(sample: _Sample, origin: str) -> list[dict[str, Any]]:
 # ---- captures --------------------------------------------------------------------------------------------------------
 
 
-def _from_capture(sample: _Sample, origin: str, summary: Summary) -> dict[str, Any] | None:
-    """Times by the capture; None without one that can be read."""
+Rows = list[dict[str, Any]]
+
+
+def _from_capture(sample: _Sample, origin: str, summary: Summary) -> tuple[dict[str, Any] | None, Rows]:
+    """Times by the capture and rows of its packets; None and no rows without one that can be read."""
     if sample.capture is None:
-        return None
+        return None, []
     with tempfile.TemporaryDirectory(prefix="quicbed-import-") as directory:
         file = Path(directory) / "capture.pcap"
         try:
@@ -343,20 +354,32 @@ def _from_capture(sample: _Sample, origin: str, summary: Summary) -> dict[str, A
             packets = [packet for packet in capture.packets() if packet.protocol == _PROTOCOL[sample.transport]]
         except (CaptureError, pcapng.PcapngError) as error:
             summary.skip(f"capture: {str(error).removeprefix(f'{file}: ')}", origin)
-            return None
+            return None, []
         if capture.truncation:
             summary.differ("capture that ends within a frame; the frames before it count", origin)
         connection = _connection(packets)
         if not connection:
             summary.skip(f"capture without a {sample.transport} connection", origin)
-            return None
-        if sample.transport == "tcp":
-            return _times(connection, *_tcp_moments(connection))
+            return None, []
         keys = None
         if sample.key_log is not None:
             keys = Path(directory) / "keys.log"
             keys.write_bytes(sample.key_log)
-        return _times(connection, *_quic_moments(connection, file, keys))
+        quic = sample.transport == "quic"
+        moments = _quic_moments(connection, file, keys) if quic else _tcp_moments(connection)
+        return _times(connection, *moments), _by_layer(connection, keys, origin, summary)
+
+
+def _by_layer(connection: list[Packet], keys: Path | None, origin: str, summary: Summary) -> Rows:
+    """Rows of the packets of a connection; none if their bytes cannot be told."""
+    try:
+        secrets = {} if keys is None else tshark.read_key_log(keys)
+        server = connection[0].destination, connection[0].destination_port
+        found = layers.connections(connection, server, secrets)
+    except (CaptureError, TsharkError) as error:
+        summary.skip(f"packets by layer: {str(error).replace(str(keys), 'key log')}", origin)
+        return []
+    return found[0].rows() if found else []
 
 
 _PROTOCOL = {"quic": "udp", "tcp": "tcp"}

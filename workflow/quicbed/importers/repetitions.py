@@ -21,7 +21,7 @@ from quicbed.importers.logs import (
     Output,
     ParseError,
     Role,
-    applied,
+    applied_parameters,
     buffer,
     delta,
     parse_ethtool,
@@ -221,7 +221,7 @@ class Repetition:
             reads = ENDPOINT_READS.get(base, frozenset())
             if role == "server":
                 reads |= SERVER_READS.get(base, frozenset())
-            took, unread[role] = applied(output, role, reads)
+            took, unread[role] = applied_parameters(output, role, reads)
             taken[role] = took
             if role in output.hosts:
                 columns[f"{role}_host"] = output.hosts[role]

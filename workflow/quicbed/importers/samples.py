@@ -211,7 +211,7 @@ def write(files: Mapping[str, bytes] | Iterable[tuple[str, bytes]], directory: P
     return directory
 
 
-def pack(files: Iterable[tuple[str, bytes]], archive: Path) -> Path:
+def pack_files(files: Iterable[tuple[str, bytes]], archive: Path) -> Path:
     """Files in a tar archive, compressed as its name says."""
     openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
     with openers.get(archive.suffix, open)(archive, "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as packed:

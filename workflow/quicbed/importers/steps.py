@@ -4,9 +4,8 @@
 give ``runs.parquet`` and ``counters.parquet``. ``analysis/build/data/<config>/<config>[-repN].pcap.json``: the packets
 that the server sent, ``[relative ns, raw ns, frame bytes, packet number or -1]``, which give ``gaps/<config>.parquet``;
 ``.ipg.json``, the gaps of the same packets in ms, is read where the other is missing. A file without ``-repN`` is one
-more repetition, number 0, not the sum of the others. Gaps are taken within a repetition only.
-
-A packet train is a run of packets with gaps of at most 0.1 ms.
+more repetition, number 0, not the sum of the others. Gaps are taken within a repetition only; they and packet trains
+are those of `quicbed.wire.trains`.
 """
 
 from __future__ import annotations
@@ -27,21 +26,20 @@ from quicbed.importers.files import (
     UNPACKED_AT_LEAST,
     UNPACKED_RATIO,
     Entry,
-    content,
+    content_of,
     entries,
-    members,
+    members_of,
     zstd,
 )
 from quicbed.importers.logs import ParseError
 from quicbed.importers.repetitions import Repetition
 from quicbed.importers.summary import Summary
 from quicbed.store import runs
+from quicbed.wire.trains import with_trains
 
 SOURCE = "steps"
 LAYOUT = "<config>/<config>[-repN].tar.zst, .pcap.json or .ipg.json"
 OK = "ok"
-TRAIN_GAP_NS = 100_000
-"""Largest gap within a packet train: 0.1 ms."""
 
 _FILE = re.compile(
     r"(?:^|/)(?P<config>[^/]+)/(?P=config)(?:-rep(?P<number>\d{1,9}))?\.(?P<kind>tar\.zst|tar|pcap\.json|ipg\.json)$"
@@ -90,7 +88,7 @@ def _foreign(entry: Entry) -> str:
 
 def _detailed(entry: Entry, summary: Summary) -> Repetition | None:
     """The repetition in an archive of logs."""
-    data = content(entry, summary, MOST_RECORDED)
+    data = content_of(entry, summary, MOST_RECORDED)
     if data is None:
         return None
     repetition: Repetition | None = None
@@ -98,7 +96,7 @@ def _detailed(entry: Entry, summary: Summary) -> Repetition | None:
     try:
         with _unpacked(data, entry.name) as stream:
             most = UNPACKED_AT_LEAST + UNPACKED_RATIO * len(data)
-            for member in members(stream, entry.path, quiet, most):
+            for member in members_of(stream, entry.path, quiet, most):
                 place = _INSIDE.search(member.path)
                 if place is None or member.name.startswith("._"):
                     continue
@@ -106,7 +104,7 @@ def _detailed(entry: Entry, summary: Summary) -> Repetition | None:
                     repetition = Repetition(place["server"], place["client"], place["test"], 0)
                 if not repetition.wants(place["file"]):
                     continue
-                inside = content(member, quiet)
+                inside = content_of(member, quiet)
                 if inside is None:
                     continue
                 try:
@@ -215,19 +213,15 @@ def _numbers(lines: bytes, columns: dict[str, Any]) -> pl.DataFrame:
 
 def trains(packets: pl.DataFrame, repetition: int) -> pl.DataFrame:
     """Gaps and trains of one repetition's packets, in their order: the columns `tables.GAPS`."""
-    gap = pl.col("time_ns").diff()
-    begins = gap.is_null() | (gap > TRAIN_GAP_NS)
     return (
-        packets.lazy()
+        with_trains(packets.lazy())
         .select(
             repetition=pl.lit(repetition, pl.Int32),
-            gap_ns=gap,
+            gap_ns="gap_ns",
             frame_bytes=pl.col("frame_bytes").cast(pl.Int32),
             packet_number=pl.when(pl.col("packet_number") >= 0).then("packet_number"),
-            _train=begins.cum_sum(),
+            train_packets="train_packets",
         )
-        .with_columns(train_packets=pl.len().over("_train").cast(pl.Int32))
-        .drop("_train")
         .collect()
     )
 
@@ -252,7 +246,7 @@ class _GapWriter:
         if config != self.config:
             self.flush()
             self.config = config
-        data = content(entry, self.summary, MOST_RECORDED)
+        data = content_of(entry, self.summary, MOST_RECORDED)
         if data is None:
             return
         if (config, number, whole) in self.taken:

@@ -15,6 +15,7 @@ import polars as pl
 
 from quicbed.importers.summary import Summary
 from quicbed.store import runs
+from quicbed.wire import layers
 
 PUBLISHED: dict[str, pl.DataType] = {
     "repetition": pl.Int64(),  # as numbered in the copy, from 1; `block` counts the same from 0
@@ -102,6 +103,16 @@ EVENTS: dict[str, pl.DataType] = {
     "time": pl.Datetime("ms", "UTC"),  # the clock of the role's host; never compared across roles
 }
 """``events.parquet``: what the endpoints logged."""
+
+PACKETS: dict[str, pl.DataType] = {
+    "source": pl.String(),
+    "origin": pl.String(),
+    "experiment": pl.String(),
+    "transport": pl.String(),
+    "repetition": pl.Int64(),
+    **layers.ROW,
+}
+"""``packets.parquet``: the packets of captured connections, with their bytes by layer (`quicbed.wire.layers`)."""
 
 RESULTS: dict[str, pl.DataType] = {
     "source": pl.String(),

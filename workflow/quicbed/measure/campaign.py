@@ -3,7 +3,7 @@
 An experiment is measured in randomised complete blocks. A block's order is written down before its first run, so a
 driver that was killed finishes that block first; a run's directory appears whole or not at all; a finished run is never
 measured again. Cells added later are measured in new blocks together with their baselines, because ratios are paired
-within blocks. Where a contrast ends an experiment, a pair of libraries whose interval is narrow enough is in no further
+within blocks. Where contrasts end an experiment, a pair of libraries whose intervals are narrow enough is in no further
 block, so that the time goes to those that are undecided.
 """
 
@@ -13,24 +13,27 @@ import datetime
 import json
 import os
 import random
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from quicbed.base import durable
+from quicbed.base.models import RecordError
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
-from quicbed.builds import kit, making
+from quicbed.builds import making
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.driver import Driver
-from quicbed.measure.progress import now, say
+from quicbed.measure.pilot import START_PILOT_BYTES, STARTS, Pilot, read_pilot, write_pilot
+from quicbed.measure.progress import At, now, say
 from quicbed.measure.storing import need_room, read_run, stored
-from quicbed.plan import built
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
 from quicbed.plan.spec import RunSpec, proof_spec, run_spec
-from quicbed.store import record
+from quicbed.store import campaign as records
+from quicbed.store.campaign import BLOCK_FILE, CAMPAIGN_FILE, Block, Session
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run
 
@@ -63,7 +66,11 @@ class Campaign:
             (library, build): making.read_known(project, library, build)
             for library, build in builds_needed(project, [name])
         }
-        self.cells = cells_of(project, name, self.id, self.builds)
+        self.pilot: Pilot | None = None
+        planned = cells_of(project, name, self.id, self.builds)
+        if self.scale.least_s or any(self._with_start(cell) or cell.variant.load for cell in planned):
+            self.pilot = read_pilot(self.directory, self.scale.least_s)
+        self.cells = self._cells()
         self.failures_are_findings = self.experiment.failures == "findings"
         self.proofs: dict[str, str] = {}
         self.excluded: dict[str, str] = {}
@@ -75,9 +82,20 @@ class Campaign:
         self._runs: dict[int, dict[str, list[Run]]] = {}
         self._planned: dict[int, list[str]] | None = None
 
+    def _cells(self) -> list[Cell]:
+        sizes = self.pilot.sizes if self.pilot is not None else {}
+        return cells_of(self.driver.project, self.name, self.id, self.builds, sizes)
+
+    def _with_start(self, cell: Cell) -> bool:
+        """Whether the goodput of a cell has the start of its client's program in it."""
+        bulk = self.experiment.workload.kind == "bulk" and cell.arm != PRIMITIVES
+        return bulk and cell.client.external and not cell.client.times and cell.unsupported is None
+
     def spec(self, cell: Cell) -> RunSpec:
-        """What a run of a cell is."""
-        return run_spec(self.driver.project, self.experiment, cell, self.scale)
+        """What a run of a cell is; one with a load has no rate before the pilot has found what the load is."""
+        spec = run_spec(self.driver.project, self.experiment, cell, self.scale)
+        cost_s = self.pilot.server_cpu_s(cell) if self.pilot is not None else None
+        return replace(spec, rate_per_s=cell.variant.load / cost_s) if cell.variant.load and cost_s else spec
 
     def proof(self, cell: Cell) -> RunSpec:
         """What a proof of a cell is."""
@@ -92,33 +110,31 @@ class Campaign:
                 continue
             file = self.directory / "builds" / f"{info.build}.json"
             if not file.exists():
-                built.write(file, info)
-        campaign = self.directory / "campaign.json"
-        if not campaign.exists():
-            kit.write_json(campaign, {"format": record.FORMAT, "id": self.id, **self.identity})
+                info.write(file)
+        kept = self.directory / CAMPAIGN_FILE
+        if not kept.exists():
+            records.Campaign.made({"id": self.id, **self.identity}).write(kept)
         durable.remove_leftovers(self.directory)
         session = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
-        kit.write_json(
-            self.directory / "sessions" / f"{session}.json",
-            {
-                "started_at": now(),
-                "facts": dict(self.driver.facts),
-                "config": self.driver.project.config.model_dump(),
-                "experiment": self.experiment.model_dump(),
-                "revision": revision(self.driver.project.root),
-                "cells": [cell.as_dict() for cell in self.cells],
-            },
-        )
+        values = {
+            "started_at": now(),
+            "facts": dict(self.driver.facts),
+            "config": self.driver.project.config.model_dump(mode="json"),
+            "experiment": self.experiment.model_dump(mode="json"),
+            "revision": revision(self.driver.project.root),
+            "cells": [cell.as_dict() for cell in self.cells],
+        }
+        Session.made(values).write(self.directory / "sessions" / f"{session}.json")
 
     def blocks(self) -> dict[int, list[str]]:
         """Planned blocks: number -> cell ids in order."""
         if self._planned is not None:
             return self._planned
         planned = {}
-        for file in sorted(self.directory.glob("b[0-9][0-9][0-9][0-9]/block.json")):
+        for file in sorted(self.directory.glob(f"b[0-9][0-9][0-9][0-9]/{BLOCK_FILE}")):
             try:
-                planned[int(file.parent.name[1:])] = list(json.loads(file.read_text(encoding="utf-8"))["cells"])
-            except (json.JSONDecodeError, KeyError) as error:
+                planned[int(file.parent.name[1:])] = Block.read(file).cells
+            except RecordError as error:
                 raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
         self._planned = planned
         return planned
@@ -146,6 +162,83 @@ class Campaign:
             return True
         return len(attempts) > self.driver.project.config.gate.retries
 
+    # ---- before measuring ----------------------------------------------------------------------------------------
+
+    def size_up(self) -> None:
+        """Find out how many bytes downloads have, where the scale says how long they last (`quicbed.measure.pilot`).
+
+        And where the start of an external client's program is in them. A pair of libraries without a successful
+        download is left as it is; its runs fail too.
+        """
+        if self.pilot is None:
+            return
+        main = [cell for cell in self.cells if cell.arm == "main"]
+        for libraries in dict.fromkeys(cell.libraries for cell in main):
+            theirs = [cell for cell in main if cell.libraries == libraries]
+            with_start = any(map(self._with_start, theirs))
+            if libraries in self.pilot.sizes or not (with_start or self.scale.least_s):
+                continue
+            goodput: dict[str, float] = {}
+            start_s: float | None = None
+            size = self._tried_bytes(theirs[0], with_start)
+            for cell in theirs:
+                if cell.unsupported or self.driver.link.unsupported(self.spec(cell)):
+                    continue
+                say(f"{self.name}: pilot {cell.slug}")
+                if with_start and start_s is None:
+                    start_s = self._start_s(cell)
+                run = self._aside(cell, replace(self.spec(cell), perf=None, bytes=size), "pilot")
+                if run.status == "ok" and run.metrics.goodput_mbps:
+                    goodput[cell.label] = run.metrics.goodput_mbps
+            if goodput:
+                self.pilot = self.pilot.with_pair(libraries, goodput, self.scale, size, start_s)
+                write_pilot(self.directory, self.pilot)
+        self._find_costs(main)
+        self.cells = self._cells()
+
+    def _find_costs(self, cells: Sequence[Cell]) -> None:
+        """Find out which rates loads are, by connections one after the other."""
+        for cell in cells:
+            if not cell.variant.load or self.pilot is None or self.pilot.server_cpu_s(cell) is not None:
+                continue
+            if cell.unsupported or self.driver.link.unsupported(self.spec(cell)):
+                continue
+            say(f"{self.name}: pilot {cell.slug}")
+            spec = self.spec(cell)
+            run = self._aside(cell, spec, "pilot")
+            # the kernel's accounting, unless that is too coarse, else what the server tells
+            seconds = (run.host.cpu.server.seconds or 0) / spec.connections
+            seconds = seconds or (run.metrics.server_cpu_ms or 0) / 1e3
+            if run.status == "ok" and seconds:
+                self.pilot = self.pilot.with_cost(cell, seconds)
+                write_pilot(self.directory, self.pilot)
+
+    def _tried_bytes(self, cell: Cell, with_start: bool) -> int:
+        """Size of the downloads of the pilot of a cell's pair of libraries."""
+        spec = self.spec(cell)
+        size = min(self.scale.bytes, spec.bytes)
+        limits = [library.max_bytes for library in spec.libraries.values() if library.max_bytes]
+        return max(size, min([START_PILOT_BYTES, *limits])) if with_start else size
+
+    def _start_s(self, cell: Cell) -> float | None:
+        """Seconds that a download of one byte takes; None where none succeeds."""
+        spec = replace(self.spec(cell), perf=None, bytes=1)
+        runs = [self._aside(cell, spec, "pilot") for _ in range(STARTS)]
+        rates = [run.metrics.goodput_mbps for run in runs if run.status == "ok" and run.metrics.goodput_mbps]
+        return statistics.median(8e-6 / rate for rate in rates) if rates else None
+
+    def _aside(self, cell: Cell, spec: RunSpec, arm: str) -> Run:
+        """A run that is kept in a directory of its arm, and counts for nothing."""
+        begin = time.monotonic()
+        parent = self.directory / arm
+        number = len(list(parent.glob("*"))) if parent.exists() else 0
+        self.driver.link.prepare(spec)
+        with stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
+            attempt = self.driver.runner.execute(spec, directory)
+            named = {"arm": arm}
+            run = self._record(spec, attempt, block=None, order=None, number=number, named=named)
+            return self.driver.store.keep(run, directory, begin)
+
     # ---- measuring -----------------------------------------------------------------------------------------------
 
     def prove(self) -> None:
@@ -164,6 +257,9 @@ class Campaign:
                 self.exclude(cell, "unsupported", reason)
                 continue
             if cell.arm == PRIMITIVES:
+                continue
+            if cell.variant.load and self.spec(cell).rate_per_s is None:
+                self.exclude(cell, "failed", "its pilot, one connection after the other, failed: no rate is known")
                 continue
             say(f"{self.name}: proof of {cell.slug}")
             verdict = self.driver.prover.prove(self.proof(cell))
@@ -189,8 +285,10 @@ class Campaign:
             return
         number = len(earlier)
         with stored(parent / f"{cell.slug}-{cell.id}.{number}") as partial:
-            run = self._record(cell, Attempt(status=status, reason=reason), block=None, order=None, number=number)
-            record.write(partial / RUN_FILE, run)
+            run = self._record(
+                self.spec(cell), Attempt(status=status, reason=reason), block=None, order=None, number=number
+            )
+            run.write(partial / RUN_FILE)
 
     def measure(self) -> None:
         """Measure what is missing; nothing, where no cell is supported."""
@@ -218,10 +316,9 @@ class Campaign:
                 while not self.settled(attempts := self.runs(block).get(cell_id, [])):
                     run = self.measure_once(cell, block, position, len(attempts))
                     told = self.watch.measuring(block) if self.watch is not None else ""
-                    say(
-                        f"{self.name}: block {block + 1} of at most {self.scale.blocks}, {position + 1}/{len(order)} "
-                        f"{cell.slug}: {_summary(run)}{told}"
-                    )
+                    where = f"{self.name}: block {block + 1} of at most {self.scale.blocks}"
+                    at = At(where, position + 1, len(order), run.status == "ok", run.contamination, told.lstrip("; "))
+                    say(f"{where}, {position + 1}/{len(order)} {cell.slug}: {_summary(run)}{told}", at)
             self.driver.link.unload()
 
     def _leave_changed(self, by_id: dict[str, Cell]) -> bool:
@@ -259,15 +356,8 @@ class Campaign:
         if len(found) > 1:
             shuffled.shuffle(found)
             order.sort(key=lambda cell: found.index(conditions[cell]))
-        kit.write_json(
-            self.directory / f"b{block:04d}" / "block.json",
-            {
-                "block": block,
-                "cells": order,
-                "seed": self.driver.project.config.seed,
-                "created_at": now(),
-            },
-        )
+        values = {"block": block, "cells": order, "seed": self.driver.project.config.seed, "created_at": now()}
+        Block.made(values).write(self.directory / f"b{block:04d}" / BLOCK_FILE)
         planned[block] = order
         return block, order
 
@@ -357,7 +447,7 @@ class Campaign:
         return sum(run.metrics.run_wall_s or 0.0 for run in finished if run.cell.arm != CAPTURED)
 
     def undecided(self, by_id: Mapping[str, Cell]) -> list[Cell]:
-        """Cells of the pairs of libraries whose contrast's interval is too wide; without a contrast, all."""
+        """Cells of the pairs of libraries with a contrast whose interval is too wide; without a contrast, all."""
         contrast = self.experiment.contrast
         if contrast is None:
             return list(by_id.values())
@@ -365,14 +455,18 @@ class Campaign:
         return [cell for cell in by_id.values() if cell.libraries in wide]
 
     def intervals(self, by_id: Mapping[str, Cell]) -> dict[tuple[str, str], Interval]:
-        """The contrast's interval by pair of libraries."""
-        label = self.experiment.contrast and self.experiment.contrast.label
+        """The widest interval of the contrasts by pair of libraries."""
+        contrast = self.experiment.contrast
         values = self.values()
-        return {
-            cell.libraries: paired_ratio(values.get(cell.id, []), values.get(cell.baseline or "", []))
-            for cell in by_id.values()
-            if cell.label == label and cell.arm == "main" and cell.baseline in by_id
-        }
+        widest: dict[tuple[str, str], Interval] = {}
+        for cell in by_id.values():
+            if contrast is None or cell.label not in contrast.labels or cell.arm != "main":
+                continue
+            if cell.baseline in by_id:
+                found = paired_ratio(values.get(cell.id, []), values.get(cell.baseline or "", []))
+                before = widest.get(cell.libraries, found)
+                widest[cell.libraries] = max(before, found, key=lambda interval: interval.half_width)
+        return widest
 
     def values(self) -> dict[str, list[tuple[int, float]]]:
         """Goodput (Mbit/s) or TTFB (ms) by cell: (block, value) of the first uncontaminated successful attempt."""
@@ -388,20 +482,10 @@ class Campaign:
 
     def warm_up(self, active: Sequence[Cell]) -> None:
         """One run of every baseline that is kept but counts for nothing: caches, frequency, memory."""
-        parent = self.directory / "warm-up"
-        number = len(list(parent.glob("*"))) if parent.exists() else 0
         for cell in active:
             if cell.baseline is None and cell.arm != CAPTURED and cell.id in self.proofs:
                 say(f"{self.name}: warm-up {cell.slug}")
-                begin = time.monotonic()
-                spec = replace(self.spec(cell), perf=None)
-                self.driver.link.prepare(spec)
-                with stored(parent / f"{number:04d}-{cell.slug}-{cell.id}") as directory:
-                    attempt = self.driver.runner.execute(spec, directory)
-                    named = {"arm": "warm-up"}
-                    run = self._record(cell, attempt, block=None, order=None, number=number, named=named)
-                    self.driver.store.keep(run, directory, begin)
-                number += 1
+                self._aside(cell, replace(self.spec(cell), perf=None), "warm-up")
 
     def measure_once(self, cell: Cell, block: int, order: int, number: int) -> Run:
         """One stored run."""
@@ -419,14 +503,24 @@ class Campaign:
                 attempt = self.driver.runner.time_primitives(spec, directory)
             else:
                 settled = link.settle(spec, f"{self.id}/{block}/{number}", pings=self.experiment.ping)
+                # of all cells of a block the connections begin in the same order of gaps
+                spec = replace(spec, arrival_seed=arrival_seed(self.driver.project.config.seed, block))
                 attempt = self.driver.runner.execute(spec, directory)
                 attempt.host |= settled.host
                 attempt.contamination += settled.contamination
+                self._note_start(cell, attempt)
                 self._attest(cell, attempt)
-            run = self._record(cell, attempt, block=block, order=order, number=number)
+            run = self._record(spec, attempt, block=block, order=order, number=number)
             run = self.driver.store.keep(run, directory, begin)
         runs.setdefault(cell.id, []).append(run)
         return run
+
+    def _note_start(self, cell: Cell, attempt: Attempt) -> None:
+        """Keep which part of a run the start of an external client's program was."""
+        starts = self.pilot.starts if self.pilot is not None else {}
+        start_s, goodput = starts.get(cell.libraries), attempt.metrics.get("goodput_mbps")
+        if start_s is not None and goodput:
+            attempt.metrics["start_share"] = start_s / (8 * attempt.metrics["bytes"] / goodput / 1e6)
 
     def _attest(self, cell: Cell, attempt: Attempt) -> None:
         """Name the proof of a run; a success without one is proven now, or has failed."""
@@ -439,23 +533,28 @@ class Campaign:
         if cell.id in self.proofs:
             attempt.evidence["proof"] = self.proofs[cell.id]
 
-    def _record(self, cell: Cell, attempt: Attempt, *, number: int, **place: Any) -> Run:
-        return self.driver.store.record(
-            self.spec(cell), attempt, experiment=self.name, campaign=self.id, attempt=number, **place
-        )
+    def _record(self, spec: RunSpec, attempt: Attempt, *, number: int, **place: Any) -> Run:
+        return self.driver.store.record(spec, attempt, experiment=self.name, campaign=self.id, attempt=number, **place)
+
+
+def arrival_seed(seed: int, block: int) -> int:
+    """The seed of when connections of a block begin."""
+    return random.Random(f"{seed}/{block}").getrandbits(32)
 
 
 def _summary(run: Run) -> str:
     if run.status != "ok":
         return f"{run.status}: {run.reason}"
     metrics = run.metrics
-    if metrics.goodput_mbps is not None:
+    if metrics.page_load_ms is not None:
+        text = f"page {metrics.page_load_ms:.0f} ms"
+    elif metrics.goodput_mbps is not None:
         text = f"{metrics.goodput_mbps / 1000:.2f} Gbit/s"
     elif metrics.ttfb_ms is not None:
         text = f"TTFB {metrics.ttfb_ms:.2f} ms"
     else:
         text = f"{metrics.wall_s or 0:.1f} s"
-    return text + (" (contaminated)" if run.contaminated else "")
+    return text + (f" (contaminated: {'; '.join(run.contamination)})" if run.contaminated else "")
 
 
 def _number(run: Run) -> int:

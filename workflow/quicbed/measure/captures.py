@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import gzip
+import shutil
 import statistics
+import tempfile
 from pathlib import Path
+from typing import Literal
+
+import polars as pl
 
 from quicbed.builds import kit
 from quicbed.config.model import Link
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.judge import ttfb_metrics
-from quicbed.measure.program import PORT
 from quicbed.plan.spec import RunSpec
 from quicbed.store.details import OPENINGS
-from quicbed.store.paths import CAPTURE
+from quicbed.store.paths import CAPTURE, PACING, PORT, TRACE
+from quicbed.store.record import Pacing
 from quicbed.testbed import Capture
-from quicbed.wire import handshake
+from quicbed.wire import handshake, pacing, packets, proof
 from quicbed.wire.pcap import Capture as CaptureFile
 from quicbed.wire.pcap import CaptureError
 
-# Of each frame of a run that is captured besides: its headers.
+# Of each frame of a run that is captured besides, or traced: its headers.
 CAPTURED_BYTES = 128
+READER = "capture-reader"
+"""The component that traces are read with."""
 _FROM_CAPTURE = "capture: from the client's first Initial packet to its first 1-RTT packet"
 # What neither the scripts of an external client tell nor a capture without secrets shows.
 _UNKNOWN = {
@@ -32,6 +40,38 @@ _UNKNOWN = {
 def whole_frames(link: Link) -> int:
     """Bytes of a frame that hold all of it; with offloads several datagrams of a client make one."""
     return link.mtu + 100 if link.mode == "wire" else 2**16 + 100
+
+
+def keep_trace(directory: Path) -> None:
+    """Compress the run's capture, which has headers only and much alike."""
+    with (directory / CAPTURE).open("rb") as plain, gzip.GzipFile(directory / TRACE, "wb", 6, mtime=0) as packed:
+        shutil.copyfileobj(plain, packed, 2**20)
+
+
+def measure_pacing(attempt: Attempt, directory: Path, program: Path, server: str) -> None:
+    """Take gaps and trains of the server's packets from the run's trace; writes pacing.json.
+
+    *program* reads captures (`quicbed.wire.packets`), *server* is the server's address. A trace whose times do not
+    count contaminates the run, which is repeated.
+    """
+    capture = directory / CAPTURE
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            table = Path(temporary) / "packets.parquet"
+            pacing.counted(capture, packets.read(program, capture, table, server=(server, PORT)))
+            sent = pacing.server_packets(table)
+    except (CaptureError, pacing.PacingError) as error:
+        told = str(error).replace(str(table), CAPTURE)
+        attempt.contamination.append(f"trace: {told}".replace(f"{directory}/", ""))
+        return
+    attempt.metrics |= pacing.metrics(sent)
+    kept = pacing.distributions(sent).partition_by("quantity", as_dict=True)
+    gaps, trains = (
+        kept.get((quantity,), pl.DataFrame(schema=pacing.DISTRIBUTIONS)) for quantity in (pacing.GAPS, pacing.TRAINS)
+    )
+    values = {"gap_ns": gaps["value"].to_list(), "gaps": gaps["count"].to_list()}
+    values |= {"train_packets": trains["value"].to_list(), "packets": trains["count"].to_list()}
+    Pacing.made(values).write(directory / PACING)
 
 
 def lost_packets(captured: Capture) -> str:
@@ -47,15 +87,34 @@ def observe(attempt: Attempt, spec: RunSpec, directory: Path, server: str) -> No
     """
     try:
         seen = handshake.openings(directory / CAPTURE, server_ip=server, server_port=PORT)
-    except (handshake.HandshakeError, OSError) as error:
+        problem = resumption(directory, spec, server)
+    except (handshake.HandshakeError, CaptureError, OSError) as error:
         attempt.fail(str(error).replace(f"{directory}/", ""))
         return
     kit.write_json(directory / OPENINGS, [one.model_dump() for one in seen])
     if len(seen) != spec.connections:
         attempt.fail(f"the capture holds {len(seen)} connections, {spec.connections} were asked for")
         return
+    if problem is not None:
+        attempt.fail(f"capture: {problem}")
+        return
     attempt.evidence |= {"ttfb": _FROM_CAPTURE, "unknown": dict(_UNKNOWN)}
     ttfb_metrics(attempt, [one.ttfb_ms for one in seen])
+
+
+def resumption(directory: Path, spec: RunSpec, server: str) -> str | None:
+    """What is wrong with a run whose capture shows resumed connections; None if it shows none.
+
+    *server* is the server's address; raises CaptureError.
+    """
+    transport: Literal["quic", "tcp"] = "quic" if spec.quic else "tcp"
+    count = proof.resumed(directory / CAPTURE, server_ip=server, server_port=PORT, transport=transport)
+    if not count:
+        return None
+    return (
+        f"the ServerHello takes a pre-shared key on {count} connections: the scripts have kept a ticket of an earlier "
+        "one; start the program without a store of tickets"
+    )
 
 
 def measure_frames(attempt: Attempt, directory: Path, server: str) -> None:

@@ -69,6 +69,8 @@ class CpuSamples:
     def result(self) -> dict[str, dict[str, Any]]:
         """By role ``percent``, the mean up to the end, and ``samples``, those of whole seconds; 100 is one processor.
 
+        ``seconds`` are those of the processor up to the end.
+
         A role of which nothing was told at the beginning or at the end is not there.
         """
         found = {}
@@ -76,5 +78,5 @@ class CpuSamples:
             before = self._at_begin[role]
             if used is not None and before is not None and self._last > self._begin:
                 percent = 100 * (used - before) / (self._last - self._begin)
-                found[role] = {"percent": percent, "samples": self._percent[role]}
+                found[role] = {"percent": percent, "samples": self._percent[role], "seconds": used - before}
         return found

@@ -20,7 +20,7 @@ class Driver:
         self.project = project
         self.testbed = testbed
         self.facts = facts
-        self.link = PreparedLink(project, testbed)
+        self.link = PreparedLink(project, testbed, facts)
         self.store = Store(project, facts)
         self.runner = Runner(project, testbed, self.link)
         self.prover = Prover(self.runner, self.store)

@@ -10,11 +10,11 @@ from typing import Any, Literal
 from quicbed.builds import kit
 from quicbed.config.model import Project
 from quicbed.contract import events
+from quicbed.measure import captures
 from quicbed.measure.attempt import Attempt
-from quicbed.measure.program import PORT
 from quicbed.plan.cells import UDP_OVERHEAD
 from quicbed.plan.spec import RunSpec
-from quicbed.store.paths import CAPTURE, KEYS
+from quicbed.store.paths import CAPTURE, KEYS, PORT
 from quicbed.testbed import Capture
 from quicbed.wire import handshake, proof, tshark
 from quicbed.wire.pcap import CaptureError
@@ -29,7 +29,7 @@ class _Claims:
     aead: str
     header_protection: bool | None
     cipher_suite: int
-    group: int
+    group: int | None
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ class Examiner:
         """Keep what the capture shows; returns where that contradicts the cell."""
         if self.spec.handshakes:
             attempt.evidence["handshake"], problems = self.handshakes(directory)
-            return problems
+            return problems + self._of_folders(directory)
         attempt.evidence["seen"], problems = self.download(directory)
+        problems += self._of_folders(directory)
         if self.spec.secrets:
             problems += self._secrets(attempt, directory)
         complete = captured is None or not captured.packets_lost
@@ -84,13 +85,25 @@ class Examiner:
         except (CaptureError, OSError) as error:
             return {}, [str(error)]
         variant = self.spec.cell.variant
+        # the suite tells the version too; a ServerHello of TLS 1.2 has no group
+        old = variant.tls_version == "TLSv1.2"
         claims = _Claims(
             variant.aead,
             variant.header_protection,
-            handshake.CIPHER_SUITES[variant.cipher],
-            self.project.algorithms.group(variant.group).code_point,
+            (handshake.TLS12_SUITES if old else handshake.CIPHER_SUITES)[variant.cipher],
+            None if old else self.project.algorithms.group(variant.group).code_point,
         )
         return seen.model_dump(mode="json"), proof.check(seen, claims)
+
+    def _of_folders(self, directory: Path) -> list[str]:
+        """What is wrong with a connection of an external endpoint that no other endpoint makes."""
+        if not any(self.spec.external(role) for role in self.spec.libraries):
+            return []
+        try:
+            problem = captures.resumption(directory, self.spec, self.server)
+        except (CaptureError, OSError):
+            return []  # which is said already
+        return [] if problem is None else [problem]
 
     def _secrets(self, attempt: Attempt, directory: Path) -> list[str]:
         """Where what the key log of a captured download shows, beyond the ServerHello, contradicts the cell.
@@ -102,11 +115,12 @@ class Examiner:
             try:
                 seen = self._dissected(directory)
             except handshake.HandshakeError as error:
-                problem = str(error).replace(f"{directory}/", "")
+                problem = str(error)
             else:
                 problem = next((one.problem for one in seen if one.problem), None)
         if problem is not None:
-            attempt.unproven(f"the signature algorithm is not seen: {problem}")
+            shown = problem.replace(f"{directory}/", "")
+            attempt.unproven(f"the signature algorithm is not seen: {shown}")
             return []
         attempt.evidence["signatures"] = sorted({one.signature for one in seen if one.signature is not None})
         return handshake.contradictions(seen, self.project.algorithms, **self._expected)

@@ -28,7 +28,7 @@ from quicbed.testbed.process import find_program
 
 FCS_BYTES = trex.FCS_BYTES
 HEADER_BYTES = trex.HEADER_BYTES
-PORT = 5201
+IPERF_PORT = 5201
 _START_S = 10.0
 _STOP_S = 5.0
 _POLL_S = 0.02
@@ -194,11 +194,11 @@ class Iperf3(Generator):
         bits = payload * 8 * packets_per_second(load, link.rate_mbit)
         self._frame_bytes = size.bytes
         self._directory = tempfile.TemporaryDirectory(prefix="quicbed-iperf3-")
-        common = ["--port", str(PORT), "--interval", f"{_INTERVAL_S:g}", "--forceflush"]
+        common = ["--port", str(IPERF_PORT), "--interval", f"{_INTERVAL_S:g}", "--forceflush"]
         address = str(self._testbed.client.address)
         try:
             self._spawn("receiver", ["iperf3", "--server", "--one-off", "--bind", address, *common])
-            self._await("receiver", lambda: "Server listening" in self._output("receiver"))
+            self._await("receiver", lambda: "Server listening" in self.output("receiver"))
             sender = ["iperf3", "--client", address, "--udp", "--bitrate", f"{bits:.0f}", "--length", str(payload)]
             self._spawn("sender", [*sender, "--time", str(_FOREVER_S), *common])
             self._await("sender", lambda: self._count("sender")[0] > 0 and self._count("receiver")[0] > 0)
@@ -262,7 +262,7 @@ class Iperf3(Generator):
         place = self._hosts[role].workspace(Path(self._directory.name))
         return place / f"{role}.out", place / f"{role}.err"
 
-    def _output(self, role: str) -> str:
+    def output(self, role: str) -> str:
         return self._hosts[role].read(str(self._files(role)[0]))
 
     def _await(self, role: str, done: Callable[[], bool]) -> None:
@@ -286,7 +286,7 @@ class Iperf3(Generator):
         """End of the last interval in seconds, and datagrams sent (or expected) and lost until then."""
         end_s, total, lost = 0.0, 0, 0
         # the last line may be half written
-        for line in self._output(role).rpartition("\n")[0].splitlines():
+        for line in self.output(role).rpartition("\n")[0].splitlines():
             if found := _LINE.match(line):
                 end_s, total, lost = float(found[1]), total + int(found[3]), lost + int(found[2] or 0)
         return end_s, total, lost
@@ -474,7 +474,7 @@ def _port(status: Mapping[str, Any], owner: str | None, *, usable: bool) -> Feat
         )
     attributes = status.get("attr")
     attributes = attributes if isinstance(attributes, dict) else {}
-    up = trex.link_of(status)
+    up = trex.link_is_up(status)
     if up is False or status.get("state") == "DOWN":
         return Feature(False, "its link is down; check the cable and the interface at its other end")
     # Gbit/s

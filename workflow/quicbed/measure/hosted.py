@@ -28,13 +28,15 @@ from typing import get_args
 import yaml
 
 from quicbed.base import durable
+from quicbed.base.models import RecordError
 from quicbed.base.untrusted import one_line
 from quicbed.builds import kit, making
 from quicbed.builds.kit import BuildError
 from quicbed.builds.recipes import go
 from quicbed.config.model import Project, Side
 from quicbed.measure.session import testbed_of
-from quicbed.plan import built, march
+from quicbed.plan import march
+from quicbed.plan.built import BUILD_FILE, Build, BuiltOn
 from quicbed.store import tarball
 from quicbed.testbed import Testbed, TestbedError
 from quicbed.testbed.remote import RemoteHost
@@ -85,7 +87,7 @@ def make(
     copies = []
     for key in wanted:
         copies.append(making.listing(project, *key))
-        built.write(copies[-1], making.read_build(project, *key))
+        making.read_build(project, *key).write(copies[-1])
     return copies
 
 
@@ -245,10 +247,10 @@ class Builder:
 
     def _keep(self, fetched: Path, directory: Path, name: str, named: str) -> None:
         """Give a fetched build its name and record, and its place."""
-        file = fetched / built.BUILD_FILE
+        file = fetched / BUILD_FILE
         try:
-            made = built.read(file)
-        except built.BuiltError as error:
+            made = Build.read(file)
+        except RecordError as error:
             raise BuildError(f"{self.host.where}: {fetched.name}: build.json: {one_line(error, 200)}") from None
         wanted = making.identity(self.project, name, named)
         if made.files != wanted["files"]:
@@ -257,8 +259,8 @@ class Builder:
             )
         address = self.host.key
         record = {key: self.host.hello[key] for key in _RECORDED}
-        built_on = built.BuiltOn(role=self.host.name, address=address, build=fetched.name, **record)
-        built.write(file, made.model_copy(update={"build": directory.name, "built_on": built_on}))
+        built_on = BuiltOn(role=self.host.name, address=address, build=fetched.name, **record)
+        made.model_copy(update={"build": directory.name, "built_on": built_on}).write(file)
         durable.move(fetched, directory, replace=True)
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from quicbed.config.model import Project, Side
 from quicbed.contract import events
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.said import Logs, failures
-from quicbed.plan.cells import Cell
+from quicbed.plan.cells import Cell, congestion_control_of, pacing_of
 from quicbed.plan.spec import RunSpec
 
 SUITES = {
@@ -19,17 +20,41 @@ SUITES = {
     "aes-256-gcm": "TLS_AES_256_GCM_SHA384",
     "chacha20-poly1305": "TLS_CHACHA20_POLY1305_SHA256",
 }
+TLS12_SUITES = {
+    "aes-128-gcm": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "aes-256-gcm": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "chacha20-poly1305": "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+}
 # What a program may be unable to tell, while the other end and captures can.
 _OPTIONAL = ("signature", "hello_retry_request", "retry")
-# What an external endpoint cannot tell: the contract of its scripts has no place for it.
-_EXTERNAL_SILENT = ("cipher", "group", "aead", "header_protection")
-_NEGOTIATED = ("cipher", "group", "signature", "aead", "header_protection", "hello_retry_request", "retry")
+# What an external endpoint need not report.
+_EXTERNAL_OPTIONAL = (*_OPTIONAL, "cipher", "group", "tls_version", "aead", "header_protection")
+_NEGOTIATED = (
+    "cipher",
+    "group",
+    "signature",
+    "tls_version",
+    "aead",
+    "header_protection",
+    "hello_retry_request",
+    "retry",
+)
+LATE_MS = 1.0
+"""A connection with which the client begins later than so many ms after it was to begin is late."""
+MOST_LATE = 0.5
+"""A client has fallen behind where the 99th percentile of how late it began is more than this part of that of TTFB.
+
+As connections begin at Poisson times, they find the client as busy as answers do: what they wait, answers wait too.
+"""
 _OVERLAPPING = "the client made {} connections, which a server's processor times by connection may each count"
 
 
 def judge(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) -> None:
     """Keep what both programs of a run measured, and fail where it is not what was asked for."""
-    judged = _handshakes(attempt, spec, logs) if spec.handshakes else _download(attempt, spec, logs)
+    if spec.rate_per_s is not None:
+        judged = _open_loop(attempt, spec, logs)
+    else:
+        judged = _handshakes(attempt, spec, logs) if spec.handshakes else _download(attempt, spec, logs)
     if judged:
         _both_ends(attempt, project, spec, logs)
 
@@ -40,67 +65,90 @@ def judge(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) -> None
 def _download(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     """Metrics of a finished download; False where it has failed."""
     # only an external client may spread a download over several connections
-    served = logs.server.connections if spec.external("client") else logs.server.connections[-1:]
+    count = spec.connections
+    served = logs.server.connections if spec.external("client") else logs.server.connections[-count:]
     if (problem := _incomplete(spec, logs, served)) is not None:
         attempt.fail(problem)
         return False
-    (connection,) = logs.client.connections
-    if connection.t_last_byte is None or connection.t_client_hello is None:
+    connections = logs.client.connections
+    begin, last = connections[0].t_client_hello, connections[-1].t_last_byte
+    throughput = [events.throughput_mbps(one) for one in connections]
+    if begin is None or last is None or None in throughput:
         attempt.fail("the client reported a transfer without its times")
         return False
-    attempt.metrics |= {
-        "bytes": connection.bytes_received,
-        "wall_s": (connection.t_last_byte - connection.t_client_hello) / 1e9,
-    }
-    for metric, value in (
-        ("goodput_mbps", events.goodput_mbps(connection)),
-        ("ttfb_ms", events.ttfb_ms(connection)),
-        ("first_byte_ms", events.first_byte_ms(connection)),
-    ):
-        if value is not None:
-            attempt.metrics[metric] = value
+    attempt.metrics |= {"bytes": spec.bytes * count, "wall_s": (last - begin) / 1e9}
+    # of downloads of one size, that is what all have by the sum of their times
+    _metric(attempt, "throughput_mbps", throughput, statistics.harmonic_mean)
+    _metric(attempt, "goodput_mbps", map(events.goodput_mbps, connections), statistics.harmonic_mean)
+    _metric(attempt, "ttfb_ms", map(events.ttfb_ms, connections))
+    _metric(attempt, "first_byte_ms", map(events.first_byte_ms, connections))
     if "goodput_mbps" not in attempt.metrics:
         attempt.fail("the client reported a transfer without the time of its request")
         return False
-    if len(served) > 1:
+    if spec.page and not _page(attempt, connections[0]):
+        return False
+    if len(served) > count:
         attempt.evidence["unknown"] = {"server_cpu_s": _OVERLAPPING.format(len(served))}
-    _costs(attempt, "client", [connection], spec.bytes)
-    _costs(attempt, "server", served, spec.bytes)
-    if connection.packets_sent is not None and connection.handshake_packets_sent is not None:
-        # but for one with the request, what the client of a download sends after its handshake acknowledges
-        attempt.metrics["client_ack_packets"] = connection.packets_sent - connection.handshake_packets_sent
+    _costs(attempt, "client", connections, spec)
+    _costs(attempt, "server", served, spec)
+    _metric(attempt, "client_ack_packets", map(_acknowledging, connections), sum)
+    return True
+
+
+def _acknowledging(connection: events.ClientConnection) -> int | None:
+    """Packets of the client of a download after its handshake: but for one with the request, they acknowledge."""
+    if connection.packets_sent is None or connection.handshake_packets_sent is None:
+        return None
+    return connection.packets_sent - connection.handshake_packets_sent
+
+
+def _page(attempt: Attempt, connection: events.ClientConnection) -> bool:
+    """Keep the times of a page from the begin of its connection; False where the client does not tell that."""
+    times = {
+        "connection_ms": connection.t_handshake_complete,
+        "page_first_byte_ms": connection.t_first_byte,
+        "page_load_ms": connection.t_last_byte,
+    }
+    begin = connection.t_connect
+    for metric, end in times.items():
+        if begin is None or end is None:
+            attempt.fail("the client reported a page without the times of its connection")
+            return False
+        attempt.metrics[metric] = (end - begin) / 1e6
     return True
 
 
 def _incomplete(spec: RunSpec, logs: Logs, served: Sequence[events.ServerConnection]) -> str | None:
     """Why a download is not what was asked for; None if it is."""
-    client, server = logs.client, logs.server
-    if len(client.connections) != 1 or not client.connections[0].ok:
-        error = client.connections[0].error if client.connections else "no connection was reported"
+    client = logs.client
+    failed = [one for one in client.connections if not one.ok]
+    if failed or not client.connections:
+        error = failed[0].error if failed else "no connection was reported"
         return f"the client's connection failed: {error}"
-    connection = client.connections[0]
-    if connection.bytes_received != spec.bytes or not connection.content_ok:
-        return (
-            f"wrong content: {connection.bytes_received} of {spec.bytes} bytes received, content_ok is "
-            f"{connection.content_ok}"
-        )
-    if not server.connections and not spec.external("server"):
-        return "the server reported no connection"
+    if len(client.connections) != spec.connections:
+        return f"the client reported {len(client.connections)} connections, {spec.connections} were asked for"
+    for connection in client.connections:
+        if connection.bytes_received != spec.bytes or not connection.content_ok:
+            return (
+                f"wrong content: {connection.bytes_received} of {spec.bytes} bytes received, content_ok is "
+                f"{connection.content_ok}"
+            )
+    if len(served) < spec.connections and not spec.external("server"):
+        some = f"{len(served)} of {spec.connections} connections"
+        return f"the server reported {some if served else 'no connection'}"
     sent = [one.bytes_sent for one in served if one.bytes_sent is not None]
     if spec.external("client") and served and len(sent) == len(served) and sum(sent) < spec.bytes:
         return f"the server sent {sum(sent)} of {spec.bytes} bytes, on {len(served)} connections"
     return None
 
 
-def _costs(attempt: Attempt, role: Side, connections: Sequence[events.Connection], size: int) -> None:
-    """Processor time and packets of one end of a download."""
-    if len(connections) == 1 and (cpu_s := _cpu_s(connections[0])) is not None:
-        attempt.metrics[f"{role}_cpu_s"] = cpu_s
-        attempt.metrics[f"{role}_cpu_s_per_gib"] = cpu_s / (size / 2**30)
+def _costs(attempt: Attempt, role: Side, connections: Sequence[events.Connection], spec: RunSpec) -> None:
+    """Processor time and packets of one end of the downloads of a run."""
+    if len(connections) == spec.connections and _metric(attempt, f"{role}_cpu_s", map(_cpu_s, connections), sum):
+        gib = attempt.metrics["bytes"] / 2**30
+        attempt.metrics[f"{role}_cpu_s_per_gib"] = attempt.metrics[f"{role}_cpu_s"] / gib
     for name in ("packets_sent", "packets_received", "packets_lost"):
-        values = [getattr(one, name) for one in connections]
-        if values and None not in values:
-            attempt.metrics[f"{role}_{name}"] = sum(values)
+        _metric(attempt, f"{role}_{name}", [getattr(one, name) for one in connections], sum)
 
 
 # ---- handshakes ------------------------------------------------------------------------------------------------------
@@ -121,20 +169,71 @@ def _handshakes(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
         return False
     count = spec.connections
     attempt.metrics |= {"bytes": spec.bytes * count, "connections": count, "wall_s": (last - begin) / 1e9}
-    if not spec.external("client"):
+    if not spec.silent("client"):
         attempt.metrics["handshakes_per_s"] = count / attempt.metrics["wall_s"]
         ttfb_metrics(attempt, [events.ttfb_ms(connection) for connection in connections])
         if not attempt.ok:
             return False
     for metric, function in (("confirmed_ms", events.confirmed_ms), ("first_byte_ms", events.first_byte_ms)):
-        _median_metric(attempt, metric, (function(connection) for connection in connections))
+        _metric(attempt, metric, map(function, connections))
     for role, log in (("client", logs.client), ("server", logs.server)):
         cpu = (_cpu_s(connection) for connection in log.connections)
-        _median_metric(attempt, f"{role}_cpu_ms", (None if value is None else value * 1e3 for value in cpu))
+        _metric(attempt, f"{role}_cpu_ms", (None if value is None else value * 1e3 for value in cpu))
         for name in ("handshake_packets_sent", "handshake_bytes_sent", "packets_lost"):
             values = (getattr(connection, name) for connection in log.connections)
-            _median_metric(attempt, f"{role}_{name}", values)
+            _metric(attempt, f"{role}_{name}", values)
     return True
+
+
+def _open_loop(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
+    """As `_handshakes` for connections that begin at a rate: times count from when they were to begin.
+
+    A run whose client has fallen behind (`MOST_LATE`) has failed.
+    """
+    connections, count = logs.client.connections, spec.connections
+    if (problem := _wrong_connections(spec, logs)) is not None:
+        attempt.fail(problem)
+        return False
+    late = [value for value in map(events.late_ms, connections) if value is not None]
+    ends = [one.t_close for one in connections if one.t_close is not None]
+    intended = [one.t_intended for one in connections if one.t_intended is not None]
+    complete = [one.t_handshake_complete for one in connections if one.t_handshake_complete is not None]
+    if min(len(late), len(ends), len(complete)) < count:
+        attempt.fail("the client reported connections without when they were to begin, began, or ended")
+        return False
+    times = [events.ttfb_from_intended_ms(connection) for connection in connections]
+    ttfb_metrics(attempt, times)
+    slowest, latest = percentile_99([time for time in times if time is not None]), percentile_99(late)
+    attempt.metrics |= {
+        "bytes": spec.bytes * count,
+        "connections": count,
+        "wall_s": (max(ends) - min(intended)) / 1e9,
+        # of a server that does not keep up it is less than the rate
+        "handshakes_per_s": count / ((max(complete) - min(intended)) / 1e9),
+        "ttfb_ms_p99": slowest,
+        "late_ms_p99": latest,
+        "late_share": sum(value > LATE_MS for value in late) / count,
+        "most_in_flight": _most_in_flight(connections),
+    }
+    for role, share in attempt.host.get("cpu", {}).items():
+        attempt.metrics[f"{role}_cpu_ms"] = 1e3 * share["seconds"] / count
+    if latest > MOST_LATE * slowest:
+        attempt.fail(
+            f"the client fell behind: it began 1 % of connections more than {latest:.2f} ms late, which is more than "
+            f"{MOST_LATE:g} of the TTFB of the slowest 1 %, {slowest:.2f} ms"
+        )
+    return attempt.ok
+
+
+def percentile_99(values: Sequence[float]) -> float:
+    """The 99th percentile, interpolated; of a single value that value."""
+    return statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
+
+
+def _most_in_flight(connections: Sequence[events.ClientConnection]) -> int:
+    """Most connections that had begun and not ended at a time."""
+    changes = [(one.t_begun, 1) for one in connections] + [(one.t_close, -1) for one in connections]
+    return max(itertools.accumulate(change for _, change in sorted((time or 0, change) for time, change in changes)))
 
 
 def _wrong_connections(spec: RunSpec, logs: Logs) -> str | None:
@@ -168,12 +267,19 @@ def ttfb_metrics(attempt: Attempt, times: Sequence[float | None]) -> None:
     }
 
 
-def _median_metric(attempt: Attempt, name: str, values: Iterable[float | None]) -> None:
-    """Keep the median of what connections report, unless one cannot tell."""
+def _metric(
+    attempt: Attempt,
+    name: str,
+    values: Iterable[float | None],
+    together: Callable[[Sequence[float]], float] = statistics.median,
+) -> bool:
+    """Keep what the values that connections report amount to, unless one cannot tell; whether all could."""
     known = list(values)
     present = [value for value in known if value is not None]
-    if present and len(present) == len(known):
-        attempt.metrics[name] = statistics.median(present)
+    told = bool(present) and len(present) == len(known)
+    if told:
+        attempt.metrics[name] = together(present)
+    return told
 
 
 def _cpu_s(connection: events.Connection) -> float | None:
@@ -196,21 +302,26 @@ def _both_ends(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) ->
     attempt.host["options"] = {role: log.start.options for role, log in ends.items()}
     expected = expectations(project, spec.cell)
     for role, log in ends.items():
-        # an external endpoint tells nothing; the other end does, and captures do
-        silent = _EXTERNAL_SILENT if spec.external(role) else ()
-        told = {name: wanted for name, wanted in expected.items() if name not in silent}
-        _negotiated(attempt, role, log.connections, told)
+        # where an external endpoint reports nothing, the other end and captures tell
+        optional = _EXTERNAL_OPTIONAL if spec.external(role) else _OPTIONAL
+        _negotiated(attempt, role, log.connections, expected, optional)
         _processor(attempt, spec.cell, role, log.start.options)
+        for problem in _sending(attempt, spec, role, log.start.options):
+            attempt.contradict(problem)
 
 
 def _negotiated(
-    attempt: Attempt, role: Side, connections: Sequence[events.Connection], expected: Mapping[str, Any]
+    attempt: Attempt,
+    role: Side,
+    connections: Sequence[events.Connection],
+    expected: Mapping[str, Any],
+    optional: Sequence[str],
 ) -> None:
     """Keep what one end negotiated: of its last connection, or of the first that is not as expected."""
     seen = [{name: getattr(connection, name) for name in _NEGOTIATED} for connection in connections]
     attempt.evidence[role] = seen[-1] if seen else dict.fromkeys(_NEGOTIATED)
     for connection, values in zip(connections, seen, strict=True):
-        if problems := contradictions(expected, role, values):
+        if problems := contradictions(expected, role, values, optional):
             where = f" (connection {connection.index} of {len(seen)})" if len(seen) > 1 else ""
             for problem in problems:
                 attempt.contradict(problem + where)
@@ -222,9 +333,10 @@ def expectations(project: Project, cell: Cell) -> dict[str, Any]:
     """What both ends of a cell's connections must have negotiated; None where the transport has no such thing."""
     header_protection = cell.variant.header_protection
     return {
-        "cipher": SUITES[cell.variant.cipher],
+        "cipher": (TLS12_SUITES if cell.variant.tls_version == "TLSv1.2" else SUITES)[cell.variant.cipher],
         "group": project.algorithms.group(cell.variant.group).tls_name,
         "signature": project.algorithms.signature(cell.variant.signature).tls_name,
+        "tls_version": cell.variant.tls_version or "TLSv1.3",
         "aead": cell.variant.aead,
         "header_protection": None if header_protection is None else ("on" if header_protection else "off"),
         "hello_retry_request": False,
@@ -232,18 +344,54 @@ def expectations(project: Project, cell: Cell) -> dict[str, Any]:
     }
 
 
-def contradictions(expected: Mapping[str, Any], role: str, seen: Mapping[str, Any]) -> list[str]:
-    """Where the values that one end read back from its TLS library are not those expected."""
+def contradictions(
+    expected: Mapping[str, Any], role: str, seen: Mapping[str, Any], optional: Sequence[str] = _OPTIONAL
+) -> list[str]:
+    """Where the values that one end read back from its TLS library are not those expected; *optional* may be null."""
     problems = []
     for name, wanted in expected.items():
         value = seen[name]
-        if value is None and name in _OPTIONAL:
+        if value is None and name in optional:
             continue
         same = (
             value.lower() == wanted.lower() if isinstance(value, str) and isinstance(wanted, str) else value == wanted
         )
         if not same and not (name == "retry" and wanted is None and not value):
             problems.append(f"evidence: the {role} reports {name} {value}, the cell says {wanted}")
+    return problems
+
+
+def _sending(attempt: Attempt, spec: RunSpec, role: Side, options: Mapping[str, Any]) -> list[str]:
+    """Where a program does not pace, or send batches, as the cell says.
+
+    An external endpoint may be unable to tell what is in force, which is noted as unproven; what is varied of its
+    buffers and offloads is held against what it reports.
+    """
+    variant, library = spec.cell.variant, spec.libraries[role]
+    controlled = congestion_control_of(library, spec.workload.congestion_control)
+    wanted: dict[str, Any] = {}
+    if (pacing := pacing_of(library, variant.pacing, controlled)) is not None:
+        wanted["pacing"] = pacing
+    if variant.gso is not None:
+        wanted |= {"gso": variant.gso != "off", "gso_paced": variant.gso == "paced"}
+    external = library.external is not None
+    if external and spec.quic:
+        if variant.offloads is not None:
+            supports = library.supports
+            wanted |= {name: variant.offloads != "off" and getattr(supports, name) is True for name in ("gso", "gro")}
+        if variant.congestion_control is not None:
+            wanted["congestion_control"] = controlled
+        if variant.receive_buffer is not None:
+            wanted["receive_buffer"] = variant.receive_buffer
+    problems, untold = [], []
+    for name, value in wanted.items():
+        told = options.get(name, False if name == "gso_paced" else None)
+        if told is None and external:
+            untold.append(name)
+        elif told != value:
+            problems.append(f"evidence: the {role} reports {name} {told}, the cell says {value}")
+    if untold:
+        attempt.unproven(f"the {role} does not report its {', '.join(untold)}")
     return problems
 
 

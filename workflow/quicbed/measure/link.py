@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,9 @@ def link_settings(spec: RunSpec) -> LinkSettings:
         rtt_ms=variant.rtt_ms,
         loss_percent=variant.loss_percent,
         offloads=variant.offloads,
+        qdisc=variant.qdisc,
+        bottleneck=link.bottleneck,
+        **({} if link.queue_ms is None else {"queue_ms": link.queue_ms}),
         # handshakes end before the congestion control of TCP matters
         congestion_control="cubic" if congestion_control == "any" else congestion_control,
     )
@@ -52,9 +55,11 @@ class Settled:
 class PreparedLink:
     """The link of a testbed, and what competes on it with what is measured."""
 
-    def __init__(self, project: Project, testbed: Testbed) -> None:
+    def __init__(self, project: Project, testbed: Testbed, facts: Mapping[str, Any]) -> None:
         self._project = project
         self._testbed = testbed
+        # of the machine that has both ends, or of each end
+        self._flags = [one["cpu_flags"] for one in (facts, *facts.get("hosts", {}).values()) if "cpu_flags" in one]
         self._applied: LinkSettings | None = None
         self._generator = generator.of(project.testbed.generator, testbed)
         self._load: Load | None = None
@@ -65,7 +70,8 @@ class PreparedLink:
     def unsupported(self, spec: RunSpec) -> str | None:
         """Why the testbed cannot give a run the link it needs, or None if nothing is known against it.
 
-        Nor sample it with perf, if it is to be, or sort its samples. Hosts that are lost meanwhile are asked again.
+        Nor compute its key exchange, nor sample it with perf, if it is to be, or sort its samples. Hosts that are lost
+        meanwhile are asked again.
         """
         try:
             return self._unsupported(spec)
@@ -76,7 +82,7 @@ class PreparedLink:
     def _unsupported(self, spec: RunSpec) -> str | None:
         if spec.observed and not spec.quic:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
-        reason = self._testbed.unsupported(link_settings(spec))
+        reason = self._lacking(spec.cell.variant.group) or self._testbed.unsupported(link_settings(spec))
         if reason is None and spec.perf is not None:
             reason = self._unprofiled(spec)
         if reason is None and spec.load is not None:
@@ -86,6 +92,11 @@ class PreparedLink:
             # a controller that crashed may have left traffic
             self._sending = True
         return reason
+
+    def _lacking(self, group: str) -> str | None:
+        """Why the processors cannot compute a group; None where nothing is known against it, or where it is empty."""
+        known = self._project.algorithms.group(group) if group else None
+        return next(filter(None, (known.lacking(flags) for flags in self._flags)), None) if known else None
 
     def _unprofiled(self, spec: RunSpec) -> str | None:
         """Why a run cannot be sampled, or its samples cannot be sorted."""

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ class Works:
             transfer = connections * each
             alike: tuple[Any, ...] = variant.group, variant.signature, variant.rtt_ms or 0
         else:
-            transfer = estimate.transfer_s(self._project, libraries, variant, size, link[-1])
+            transfer = estimate.transfer_s(self._project, libraries, variant, size, link[-1], connections)
             alike = variant.cipher, variant.aead, *libraries
         if extra == "proof":
             beyond = estimate.DISSECT_SECONDS if kind == "handshake" else estimate.PROOF_SECONDS
@@ -184,27 +184,27 @@ class Busy:
     """How much longer what needs two processors takes beside them."""
 
 
-def busy() -> Busy:
-    """What other programs use now, within `LOOK_S`."""
-    processors = os.cpu_count() or 1
-    before, running = _processors(), []
-    for _ in range(LOOKS):
-        time.sleep(LOOK_S / LOOKS)
-        running.append(_processors()[2] - 1)  # without this one
-    after = _processors()
-    used, passed = (after[n] - before[n] for n in (0, 1))
-    others = sum(running) / len(running)
-    share = used / passed if passed else 0.0
-    # they do not take as much as they might: what often waits is served first
-    return Busy(share, math.sqrt(max(1.0, (others + 2) / max(processors, 2))))
-
-
-def _processors() -> tuple[int, int, int]:
+def processors() -> tuple[int, int, int]:
     """Of all processors together the time used and passed, in ticks, and the programs that want one now."""
     lines = dict(line.split(maxsplit=1) for line in Path("/proc/stat").read_text(encoding="ascii").splitlines())
     user, nice, system, idle, waiting, *more = map(int, lines["cpu"].split()[:8])
     passed = user + nice + system + idle + waiting + sum(more)
     return passed - idle - waiting, passed, int(lines["procs_running"])
+
+
+def busy(look: Callable[[], tuple[int, int, int]] = processors) -> Busy:
+    """What other programs use now, within `LOOK_S`, by what `processors` says."""
+    count = os.cpu_count() or 1
+    before, running = look(), []
+    for _ in range(LOOKS):
+        time.sleep(LOOK_S / LOOKS)
+        running.append(look()[2] - 1)  # without this one
+    after = look()
+    used, passed = (after[n] - before[n] for n in (0, 1))
+    others = sum(running) / len(running)
+    share = used / passed if passed else 0.0
+    # they do not take as much as they might: what often waits is served first
+    return Busy(share, math.sqrt(max(1.0, (others + 2) / max(count, 2))))
 
 
 class Shipped:
@@ -226,16 +226,16 @@ class Shipped:
         contrast = campaign.experiment.contrast
         if contrast is None:
             return {}
-        found = {}
+        found: dict[tuple[str, str], int] = {}
         for cell in by_id.values():
             baseline = by_id.get(cell.baseline or "")
-            if cell.label == contrast.label and cell.arm == "main" and baseline is not None:
+            if cell.label in contrast.labels and cell.arm == "main" and baseline is not None:
                 libraries = (campaign.name, *cell.libraries)
                 own, other = (self._values.get((*libraries, one.label), {}) for one in (cell, baseline))
                 interval = paired_ratio(own.items(), other.items())
                 blocks = blocks_needed(interval.n, interval.half_width, contrast.half_width, least)
                 if blocks is not None:
-                    found[cell.libraries] = blocks
+                    found[cell.libraries] = max(blocks, found.get(cell.libraries, 0))
         return {cell.id: found[cell.libraries] for cell in by_id.values() if cell.libraries in found}
 
 
@@ -436,11 +436,11 @@ class Outlook:
     def end(self) -> None:
         """Say what is left after the experiment."""
         took = time.monotonic() - self._begin
-        told = f", expected were {duration(self._first.expected)}" if self._first else ""
+        told = f", expected were {in_words(self._first.expected)}" if self._first else ""
         self._forecast = self.look()
         everything = self._forecast.everything
         later = f"; everything {_when(everything)}" if everything else ""
-        say(f"{self._campaign.name}: measured in {duration(took)}{told}{later}")
+        say(f"{self._campaign.name}: measured in {in_words(took)}{told}{later}")
 
     def _blocks(self) -> str:
         """How many blocks there are, for people."""
@@ -533,7 +533,7 @@ def _took(logs: Path, pattern: str) -> list[float]:
     return found
 
 
-def duration(seconds: float) -> str:
+def in_words(seconds: float) -> str:
     """For people."""
     if seconds < 90:
         return f"{max(seconds, 0):.0f} s"
@@ -550,7 +550,7 @@ def clock(seconds: float) -> str:
 
 def _when(span: Span) -> str:
     """About when, with the range that the rules that end experiments leave."""
-    text = f"about {clock(span.expected)} (in {duration(span.expected)}"
+    text = f"about {clock(span.expected)} (in {in_words(span.expected)}"
     if clock(span.least) != clock(span.most):
         text += f"; between {clock(span.least)} and {clock(span.most)} at the latest"
     return text + ")"
@@ -580,9 +580,9 @@ def compared(logs: Path) -> str | None:
         return None
     took, expected = time.time() - told["said"], told["expected"] - told["said"]
     least, most = told["least"] - told["said"], told["most"] - told["said"]
-    between = f", between {duration(least)} and {duration(most)}" if duration(least) != duration(most) else ""
+    between = f", between {in_words(least)} and {in_words(most)}" if in_words(least) != in_words(most) else ""
     return (
-        f"predicted at {clock(-took)}: {duration(expected)}{between}; it took {duration(took)} "
+        f"predicted at {clock(-took)}: {in_words(expected)}{between}; it took {in_words(took)} "
         f"({100 * (expected / took - 1):+.0f} %)"
     )
 
@@ -605,5 +605,5 @@ def building(project: Project, library: str, build: str) -> str:
     seconds = ratio * sum(60 * minutes[key] for key in left)
     return (
         f"build {len(needed) - len(left) + 1} of {len(needed)}: {library}, {build}; the builds are done roughly at "
-        f"{clock(seconds)} (in {duration(seconds)})"
+        f"{clock(seconds)} (in {in_words(seconds)})"
     )

@@ -179,6 +179,8 @@ class Pair:
             if exit_ is not None:
                 attempt.metrics[f"{role}_process_cpu_s"] = processor_s(exit_)
         attempt.metrics["run_wall_s"] = usage.wall_s
+        if self._spec.link.rate_mbit is not None and "link.dropped" in usage.delta:
+            attempt.metrics["dropped_packets"] = usage.delta["link.dropped"]
         if "wall_s" in attempt.metrics:
             attempt.metrics["overhead_s"] = usage.wall_s - attempt.metrics["wall_s"]
 

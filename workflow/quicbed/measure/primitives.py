@@ -70,7 +70,9 @@ def _problem(project: Project, directory: Path) -> str | None:
         seen = events.read_primitives(directory / _LOG, project.config.limits)
     except events.EventError as error:
         return str(error).replace(f"{directory}/", "")
-    lacking = [f"{one.name}: {one.reason}" for one in seen.unsupported]
+    # what only other processors can do is left out
+    special = {group.name for group in project.algorithms.groups if group.processor}
+    lacking = [f"{one.name}: {one.reason}" for one in seen.unsupported if one.name not in special]
     if lacking or seen.errors or not seen.primitives:
         return "; ".join([*lacking, *seen.errors]) or "no primitive was timed"
     return None

@@ -34,8 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.config.model import Perf
+from quicbed.store import symbols
 from quicbed.store.stacks import KERNEL_OBJECT, PerfError, folded_name, write_folded
-from quicbed.store.symbols import directory, symbol_map
+from quicbed.store.symbols import symbol_map
 from quicbed.testbed import Host, HostLostError, Process, TestbedError
 
 EVENT = "cpu-clock"
@@ -266,7 +267,7 @@ def _frame(symbol: str, path: str, address: int) -> str:
 
 def check(root: Path) -> None:
     """Read every mapping; ConfigError names the file and key that is wrong."""
-    for file in sorted(directory(root).glob("*.yaml")):
+    for file in sorted(symbols.directory(root).glob("*.yaml")):
         symbol_map(root, file.stem)
 
 

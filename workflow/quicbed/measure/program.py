@@ -10,12 +10,11 @@ from pathlib import Path
 from quicbed.builds.recipes import external
 from quicbed.config.model import Library, Project, Side
 from quicbed.measure import certificates
-from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of
+from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, pacing_of
 from quicbed.plan.spec import RunSpec
-from quicbed.store.paths import KEYS
+from quicbed.store.paths import KEYS, PORT
 from quicbed.testbed import Confined, Host, Testbed
 
-PORT = 4433
 SERVER_NAME = "server"
 # A handshake that takes longer has failed, in seconds; the whole run has the limit of its scale.
 CONNECTION_TIMEOUT = 20.0
@@ -71,7 +70,7 @@ class Program:
         """Where the folder of an external endpoint is on its host."""
         folder = external.folder_of_build(self.project.build / self.side.build, self.role)
         described = self.library.external
-        if described is not None and described.root and self.testbed.kind == "local":
+        if described is not None and described.folder.root and self.testbed.kind == "local":
             return folder
         return self.host.provide_copy(folder, external.MADE_ON_HOST)
 
@@ -99,7 +98,11 @@ class Program:
         spec = self.spec
         words = ["--connections", str(spec.connections)]
         if self.role == "server":
-            words = [part for size in files(spec) for part in ("--content", str(size))]
+            sizes = dict.fromkeys(spec.page or files(spec))
+            words = [part for size in sizes for part in ("--content", str(size))]
+            words += ["--requests", str(len(spec.page))] if spec.page else []
+        elif spec.rate_per_s is not None:
+            words += ["--rate", f"{spec.rate_per_s:.6g}", "--seed", str(spec.arrival_seed)]
         if spec.secrets and self.role == key_logger(spec):
             words += ["--key-log", str(self.output / KEYS)]
         return words
@@ -112,14 +115,19 @@ class Program:
         spec = self.spec
         limit = min(spec.timeout_s, CONNECTION_TIMEOUT) if spec.handshakes else spec.timeout_s
         words = ["--connect", self._address, "--server-name", SERVER_NAME, "--ca", str(identity / "ca.pem")]
-        return [*words, "--bytes", str(spec.bytes), "--timeout", f"{limit:g}"]
+        asked = ["--page", ",".join(map(str, spec.page))] if spec.page else ["--bytes", str(spec.bytes)]
+        return [*words, *asked, "--timeout", f"{limit:g}"]
 
     def _negotiated(self) -> list[str]:
         variant = self.spec.cell.variant
         words = ["--cipher", variant.cipher, "--aead", variant.aead]
         words += ["--group", variant.group, "--signature", variant.signature]
-        asked = self.spec.workload.congestion_control
-        return [*words, "--congestion-control", congestion_control_of(self.library, asked)]
+        if variant.tls_version is not None:
+            words += ["--tls-version", variant.tls_version]
+        controlled = congestion_control_of(self.library, self.spec.workload.congestion_control)
+        words += ["--congestion-control", controlled]
+        pacing = pacing_of(self.library, variant.pacing, controlled)
+        return words if pacing is None else [*words, "--pacing", pacing]
 
     def _quic(self) -> list[str]:
         """What only endpoints of QUIC are asked."""
@@ -128,7 +136,8 @@ class Program:
         if self.role == "server":
             words += ["--retry", _switch(variant.retry)]
         words += ["--header-protection", _switch(variant.header_protection)]
-        words += ["--gso", _switch(workload.gso and supports.gso), "--gro", _switch(workload.gro and supports.gro)]
+        gso = "paced" if variant.gso == "paced" else _switch(workload.gso and supports.gso)
+        words += ["--gso", gso, "--gro", _switch(workload.gro and supports.gro)]
         words += ["--udp-payload", str(self.spec.link.mtu - UDP_OVERHEAD)]
         words += ["--receive-buffer", str(workload.receive_buffer), "--send-buffer", str(workload.receive_buffer)]
         return [*words, "--window", str(workload.window)]
@@ -141,11 +150,12 @@ class Program:
         if spec.external(self.role):
             # the command line does not tell which of the runner's test cases it is, which files to ask for, nor where
             # the folder is
+            wanted = spec.cell.variant.aes_hardware
             return {
                 "QUICBED_WORKLOAD": spec.workload.kind,
                 "QUICBED_FILES": " ".join(map(str, files(spec))),
                 "QUICBED_FOLDER": str(self._folder()),
-            }
+            } | ({} if wanted is None else {"QUICBED_AES_HARDWARE": _switch(wanted)})
         off = self.library.supports.aes_hardware_off
         if spec.cell.variant.aes_hardware is not False or isinstance(off, str):
             return None
@@ -177,21 +187,21 @@ def confined(project: Project, testbed: Testbed, side: Endpoint, role: str, priv
     if described is None:
         return Confined(limits, readable=readable, private=tuple(private))
     folder = external.folder_of_build(project.build / side.build, role)
-    named = [Path(value) for value in described.parameters.values() if Path(value).is_absolute()]
+    named = [Path(value) for value in described.folder.parameters.values() if Path(value).is_absolute()]
     return Confined(
         limits,
         readable=(*readable, *external.led_to(folder), *filter(Path.exists, named)),
         private=tuple(private),
         changing=(folder,),
         names={SERVER_NAME: str(testbed.server.address)},
-        privileged=described.root,
+        privileged=described.folder.root,
     )
 
 
 def files(spec: RunSpec) -> list[int]:
     """Sizes in bytes of what the client asks for on each connection."""
     described = spec.libraries["client"].external
-    return [spec.bytes] if described is None else external.sizes(described.requests, spec.bytes)
+    return [spec.bytes] if described is None else external.sizes(described.statement.requests, spec.bytes)
 
 
 def key_logger(spec: RunSpec) -> Side:

@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-_logger = logging.getLogger("quicbed")
-_logger.setLevel(logging.INFO)
-_logger.addHandler(logging.StreamHandler())
+logger = logging.getLogger("quicbed")
+logger.setLevel(logging.INFO)
+logger.addHandler(logging.StreamHandler())
 
 
-def say(text: str) -> None:
-    """A line for the person watching."""
-    _logger.info(text)
+@dataclass(frozen=True)
+class At:
+    """How far an experiment is after a run."""
+
+    where: str
+    """Experiment and block."""
+    done: int
+    of: int
+    """Cells of the block that are done, and all of them."""
+    ok: bool
+    contamination: Sequence[str]
+    """Why the run counts as disturbed."""
+    forecast: str
+    """When the experiment will be done; empty if nothing tells."""
+
+
+def say(text: str, at: At | None = None) -> None:
+    """A line for the person watching; *at* moves the bar that a terminal has (`quicbed.measure.display`)."""
+    logger.info("%s", text, extra={"at": at})
 
 
 def copy_progress(log: Path) -> None:
@@ -21,7 +39,7 @@ def copy_progress(log: Path) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(log, mode="w", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    _logger.addHandler(handler)
+    logger.addHandler(handler)
 
 
 def now() -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quicbed.base.hashing import digest
+from quicbed.config.model import STATEMENT
 from quicbed.measure import captures
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.examine import Examiner
@@ -120,6 +121,9 @@ class Prover:
         problems: list[str] = []
         with attempt.judging():
             problems = self._examiner(spec).problems(attempt, directory, captured)
+            if stated := [one.title for one in spec.libraries.values() if one.external is not None]:
+                told = f" ({STATEMENT} of {' and '.join(dict.fromkeys(stated))} states otherwise)"
+                problems = [problem + told for problem in problems]
         if captured is not None and captured.packets_lost:
             problems.append(captures.lost_packets(captured))
         for problem in problems:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quicbed.builds import components
 from quicbed.config.model import Project
 from quicbed.measure import captures
 from quicbed.measure.attempt import Attempt
@@ -37,6 +38,8 @@ class Runner:
         try:
             if spec.observed:
                 return self._observed(spec, directory)
+            if spec.traced and not spec.captured:
+                return self._traced(spec, directory)
             return self._captured(spec, directory) if spec.captured else self.run(spec, directory)
         except HostLostError as error:
             return self.link.lost(error, begin)
@@ -71,6 +74,23 @@ class Runner:
                 captures.observe(attempt, spec, directory, str(self.testbed.server.address))
         if attempt.ok and not spec.secrets and not spec.captured:
             (directory / CAPTURE).unlink()
+        return attempt
+
+    def _traced(self, spec: RunSpec, directory: Path) -> Attempt:
+        """A run whose packets are told by a capture of their headers, which is kept compressed.
+
+        What it tells is no metric where it has gaps.
+        """
+        attempt, seen = self.capturing(spec, directory, captures.CAPTURED_BYTES)
+        if seen.packets_lost:
+            attempt.contamination.append(captures.lost_packets(seen))
+        if attempt.ok:
+            captures.keep_trace(directory)
+        if attempt.ok and not seen.packets_lost:
+            program = components.directory(self.project, captures.READER) / "bin" / captures.READER
+            with attempt.judging():
+                captures.measure_pacing(attempt, directory, program, str(self.testbed.server.address))
+        (directory / CAPTURE).unlink()
         return attempt
 
     def _captured(self, spec: RunSpec, directory: Path) -> Attempt:

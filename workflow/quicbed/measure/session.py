@@ -10,7 +10,7 @@ from types import FrameType
 
 from quicbed.builds import components, kit
 from quicbed.config.model import Project
-from quicbed.measure import certificates
+from quicbed.measure import captures, certificates, display
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
@@ -47,12 +47,14 @@ def testbed_of(project: Project) -> Testbed:
     return open_testbed(project.config.testbed, project.testbed.kind, project.testbed, patience_s, limits)
 
 
-def _check_tools(project: Project, name: str) -> None:
-    """Raise MeasureError unless there is what an experiment needs: tshark for captures of handshakes, a provider that
-    OpenSSL can load where a build uses it.
+def check_tools(project: Project, name: str) -> None:
+    """Raise MeasureError unless there is what an experiment needs: tshark for captures of handshakes, what reads
+    traces, a provider that OpenSSL can load where a build uses it.
     """
     if project.experiments[name].workload.kind == "handshake" and (problem := tshark.problem()) is not None:
         raise MeasureError(f"{name}: {problem}")
+    if project.experiments[name].trace and not components.is_built(project, captures.READER):
+        raise MeasureError(f"{name}: what reads its traces is not built; run `quicbed component {captures.READER}`")
     levels = set()
     for library, build in builds_needed(project, [name]):
         flavour, level, host = march.parts(build)
@@ -82,13 +84,15 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
     earlier session, or if no run of a cell succeeded; where the experiment's failures are findings, of any cell.
     """
     certificates.check(project, certificates.needed(project, [name]))
-    _check_tools(project, name)
+    check_tools(project, name)
     project.raw.mkdir(parents=True, exist_ok=True)
     need_room(project.raw)
     try:
-        with _terminating(), opener(project) as testbed:
+        with _terminating(), opener(project) as testbed, display.showing_progress():
             driver = Driver(project, testbed, testbed.facts())
             campaign = Campaign(driver, name)
+            with driver.link.unloaded():
+                campaign.size_up()
             campaign.open()
             outlook = Outlook(campaign)
             driver.store.watcher, campaign.watch = outlook.saw, outlook

@@ -16,7 +16,6 @@ from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.progress import now
 from quicbed.plan.host import host_of
 from quicbed.plan.spec import RunSpec
-from quicbed.store import record
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run, RunsError
 
@@ -35,7 +34,7 @@ def need_room(directory: Path) -> None:
 def read_run(file: Path) -> Run:
     """A stored run.json; raises MeasureError naming a damaged one."""
     try:
-        return record.read(file)
+        return Run.read(file)
     except RunsError as error:
         raise MeasureError(f"{file}: is damaged ({error}); move {file.parent} out of the way") from None
 
@@ -86,18 +85,19 @@ class Store:
             **place,
         }
         try:
-            return record.made(values)
+            return Run.made(values)
         except RunsError as error:
             # such as an option that an endpoint reports with a value of another type
             attempt.fail(f"cannot be kept: {error}")
             empty: dict[str, Any] = {"metrics": {}, "evidence": {}, "host": {}}
-            return record.made(values | empty | {"status": attempt.status, "reason": attempt.reason})
+            return Run.made(values | empty | {"status": attempt.status, "reason": attempt.reason})
 
     def _values(self, spec: RunSpec) -> dict[str, Any]:
         """What was to be measured, and where."""
         project, cell = self._project, spec.cell
-        return {
-            "format": record.FORMAT,
+        study = project.study
+        named = {"study": {"name": project.config.study, "digest": study.digest}} if study is not None else {}
+        return named | {
             "testbed": {
                 "name": project.config.testbed,
                 "kind": project.testbed.kind,
@@ -126,7 +126,7 @@ class Store:
             need_room(directory.parent)
         metrics = run.metrics.model_copy(update={"spent_s": time.monotonic() - begin})
         run = run.model_copy(update={"metrics": metrics})
-        record.write(directory / RUN_FILE, run)
+        run.write(directory / RUN_FILE)
         if self.watcher is not None:
             self.watcher(run)
         return run

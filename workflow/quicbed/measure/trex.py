@@ -374,7 +374,7 @@ class Port:
         if state != "TX":
             raise TrexError(f"{self.name}: is {one_line(state, 40)}: its traffic has ended")
         # which leaves the state as it is
-        if link_of(status) is False:
+        if link_is_up(status) is False:
             raise TrexError(f"{self.name}: its link is down; check the cable and the interface at its other end")
 
     def counters(self) -> PortCounters:
@@ -421,7 +421,7 @@ class Port:
         return self.server.call(method, again=again, handler=self._handler, port_id=self.number, **params)
 
 
-def link_of(status: Mapping[str, Any]) -> bool | None:
+def link_is_up(status: Mapping[str, Any]) -> bool | None:
     """Whether the link of a port is up, by what get_port_status says; None where it does not."""
     attributes = status.get("attr")
     link = attributes.get("link") if isinstance(attributes, dict) else None

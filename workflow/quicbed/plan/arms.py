@@ -9,5 +9,8 @@ PRIMITIVES = "primitives"
 """Arm and label of the cells in which a library's primitives are timed."""
 
 
+LEFT_OUT = "left out: "
+"""What the reason of a cell begins with that its scale does not measure."""
+
 CAPTURED = "captured"
 """Arm of the cells that are measured beside a capture."""

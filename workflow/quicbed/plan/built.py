@@ -1,34 +1,18 @@
-"""The model of a build: what build.json holds, written and read here only."""
+"""The model of a build: what build.json holds, written and read by it only."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import Field
 
-from quicbed.base import durable, untrusted
-from quicbed.base.models import OBJECT, problem, unknown
-from quicbed.base.untrusted import UntrustedError
+from quicbed.base.models import Part, Record
 
 BUILD_FILE = "build.json"
-FORMAT = 1
-
-
-class BuiltError(ValueError):
-    """A build.json that cannot be read, in one line."""
-
-
-class Part(BaseModel):
-    """An object in build.json."""
-
-    model_config = OBJECT
 
 
 class Crate(Part):
-    """A package that a build is made of."""
+    """A package that is part of a build."""
 
     name: str
     version: str
@@ -42,7 +26,7 @@ class BuildPatch(Part):
 
     crate: str
     file: str
-    """Below workflow/crypto/patches/."""
+    """Path below workflow/crypto/patches/."""
     sha256: str
 
 
@@ -56,13 +40,13 @@ class Wheel(Part):
 
 
 class InstructionSet(Part):
-    """What a build for an instruction set is made for."""
+    """The instruction set that a build is made for."""
 
     level: str
     processor: dict[str, Any] | None = None
-    """Of `native`."""
+    """For `native`: the processor that the build is made for."""
     flags: dict[str, str] | None = None
-    """What compilers are told."""
+    """Flags passed to the compilers."""
 
 
 class BuiltOn(Part):
@@ -71,7 +55,7 @@ class BuiltOn(Part):
     role: str
     address: str
     build: str
-    """Id there."""
+    """Id of the build on that host."""
     host_id: str | None = None
     cpu_model: str | None = None
     architecture: str | None = None
@@ -79,86 +63,47 @@ class BuiltOn(Part):
     libc: str | None = None
 
 
-class Build(Part):
-    """build.json: what a build is made of. A build that cannot be used has `problem` and nothing after it."""
+class Build(Record):
+    """build.json: what a build is made of. A build that cannot be used has `problem` and none of the keys after it."""
 
-    format: Literal[1] | None = None
-    """Version of this model; those before it have no such key, and else the same."""
+    FORMAT: ClassVar[int] = 1
+    UNNUMBERED: ClassVar[bool] = True
+
+    format: Literal[1] = 1
+    """Version of this model."""
     build: str
-    """Id, and name of its directory."""
+    """Id of the build, and name of its directory."""
     library: str
     flavour: str
     version: str
-    """Of the library."""
+    """Version of the library."""
     problem: str | None = None
-    """Why it cannot be used."""
-    features: list[str] = []
-    crates: list[Crate] = []
-    patches: list[BuildPatch] = []
-    components: dict[str, dict[str, Any]] = {}
-    """What is shared with other builds: component.json of each."""
-    files: dict[str, str] = {}
-    """SHA-256 of each file of this repository that it is made of."""
-    describe: dict[str, dict[str, Any]] = {}
-    """What client and server say about themselves (`--describe`)."""
+    """Why the build cannot be used."""
+    features: list[str] = Field([])
+    crates: list[Crate] = Field([])
+    patches: list[BuildPatch] = Field([])
+    components: dict[str, dict[str, Any]] = Field({})
+    """Components shared with other builds: the component.json of each."""
+    files: dict[str, str] = Field({})
+    """SHA-256 of each file of this repository that the build is made from."""
+    describe: dict[str, dict[str, Any]] = Field({})
+    """What client and server report about themselves (`--describe`)."""
     march: InstructionSet | None = None
     built_on: BuiltOn | None = None
-    """Null of builds that were made where they are."""
+    """Null for builds that were made where they are stored."""
     compiler: str | dict[str, str] | None = None
     flags: list[str] | dict[str, str] | None = None
-    """Of compilers."""
+    """Compiler flags."""
     tags: list[str] | None = None
-    """Of Go."""
+    """Build tags for Go."""
     versions: dict[str, str] | None = None
-    """Of what the programs are made of."""
+    """Versions of the software that the programs are made from."""
     options: dict[str, list[str]] | None = None
-    """With which those were configured."""
+    """Options with which this software was configured."""
     seconds: dict[str, float] | None = None
-    """That its steps took."""
+    """Seconds that each step of the build took."""
     interpreter: str | None = None
-    """Python that runs it."""
+    """The Python interpreter that runs it."""
     archives: list[Wheel] | None = None
     folders: dict[str, str] | None = None
-    """Of an external endpoint, by role."""
-
-
-def parse(content: bytes) -> Build:
-    """The build that a build.json with this content is of; BuiltError names the key that does not fit."""
-    try:
-        document = untrusted.parse(content)
-    except UntrustedError as error:
-        raise BuiltError(str(error)) from None
-    if not isinstance(document, dict):
-        raise BuiltError("truncated or corrupt: not an object")
-    if isinstance(document.get("format"), bool) or document.get("format") not in (None, FORMAT):
-        raise BuiltError(f"format {document['format']!r:.60}, this version reads format {FORMAT}")
-    try:
-        return Build.model_validate(document)
-    except ValidationError as error:
-        raise BuiltError(problem(error)) from None
-
-
-def read(file: Path) -> Build:
-    """`parse` of a file, which may be anything; BuiltError too where it cannot be read."""
-    try:
-        return parse(untrusted.read(file))
-    except UntrustedError as error:
-        raise BuiltError(str(error)) from None
-
-
-def made(values: Mapping[str, Any]) -> Build:
-    """The build of these *values*, all of which the model must name; BuiltError if they are none."""
-    document = json.loads(durable.to_json({"format": FORMAT, **values}))
-    try:
-        build = Build.model_validate(document)
-    except ValidationError as error:
-        raise BuiltError(problem(error)) from None
-    if unnamed := unknown(document, build.model_dump(exclude_unset=True)):
-        raise BuiltError(f"the model of a build does not name {', '.join(unnamed)}")
-    return build
-
-
-def write(file: Path, build: Build) -> None:
-    """Write a build.json, whole or not at all; directories above it are made."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    durable.write_json(file, build.model_dump(mode="json", exclude_unset=True), sort_keys=True)
+    """Folders of an external endpoint, by role."""

@@ -8,9 +8,23 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quicbed.base.hashing import digest
-from quicbed.config.model import Experiment, Library, Link, Load, Pair, Project, Scale, Side, Testbed, Variant, Workload
+from quicbed.config.model import (
+    STATEMENT,
+    Experiment,
+    ExternalLibrary,
+    Library,
+    Link,
+    Load,
+    Pair,
+    Project,
+    Scale,
+    Side,
+    Testbed,
+    Variant,
+    Workload,
+)
 from quicbed.plan import march
-from quicbed.plan.arms import CAPTURED, PRIMITIVES
+from quicbed.plan.arms import CAPTURED, LEFT_OUT, PRIMITIVES
 from quicbed.plan.built import Build
 from quicbed.plan.host import host_of
 from quicbed.plan.variant import CellVariant
@@ -55,6 +69,37 @@ def congestion_control_of(library: Library, asked: str) -> str:
     return library.supports.congestion_controls[0] if asked == "any" else asked
 
 
+def pacing_of(library: Library, asked: str | None, congestion_control: str) -> str | None:
+    """The `--pacing` of a library's endpoints with this congestion control, or None if it is not told."""
+    supports = library.supports
+    if asked is None or not supports.pacing:
+        return None
+    if asked != "own":
+        return asked
+    if supports.paces is not None and congestion_control not in supports.paces:
+        return "off"
+    return next(value for value, able in supports.pacing.items() if able is True)
+
+
+def pacing_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
+    """Why a library cannot pace as a variant asks, or None if it can."""
+    supports = library.supports
+    paced = supports.paces is None or congestion_control in supports.paces
+    if variant.gso is not None and library.transport != "quic":
+        return f"{title}: the kernel segments what TCP sends"
+    if variant.gso in ("on", "paced") and not supports.gso:
+        return f"{title} has no UDP GSO"
+    if variant.gso == "paced" and supports.gso_paced is not True:
+        return f"{title}: {supports.gso_paced}"
+    if variant.pacing is not None and variant.pacing != "own":
+        able = supports.pacing.get(variant.pacing, "its endpoint is not told how to pace")
+        if able is not True:
+            return f"{title}: {able}"
+    if not paced and (variant.gso == "paced" or variant.pacing in ("library", "txtime")):
+        return f"{title} computes release times with {', '.join(supports.paces or ())} only"
+    return None
+
+
 def algorithm_reason(title: str, library: Library, flavour: str, kind: str, name: str) -> str | None:
     """Why a flavour has no group or signature algorithm of this name, or None if it has."""
     build = library.flavours[flavour]
@@ -71,21 +116,34 @@ def noenc_reason(library: Library) -> str:
     return "QUIC protects all 1-RTT packets (RFC 9001, 5), and the library has no extension for both ends to agree on"
 
 
-def untold_reason(variant: Variant, transport: str) -> str | None:
-    """What a variant asks of endpoints that the contract of external ones has no word for; None where it asks nothing.
+def unstated_reason(library: ExternalLibrary, variant: Variant) -> str | None:
+    """What a variant asks of an external endpoint that its folder does not state; None where it states all.
 
-    Interfaces of the hosts are set all the same, which is all that offloads are for TCP.
+    What lists of `supports` say is not looked at here. Interfaces of the hosts are set whatever a folder states, which
+    is all that offloads are for TCP.
     """
-    if variant.receive_buffer is not None:
-        return "an external endpoint is not told the size of its buffers"
-    if variant.offloads is not None and transport == "quic":
-        return "an external endpoint is not told whether to use UDP GSO and GRO"
+    stated = library.statement.supports
+    if variant.receive_buffer is not None and not stated.receive_buffer:
+        return f"its {STATEMENT} does not say that it sets the size of its buffers"
+    if library.transport != "quic":
+        return None
+    gso = None if variant.gso is None else variant.gso != "off"
+    gro = None
+    if variant.offloads is not None:
+        gso = gro = variant.offloads != "off"
+    for what, wanted, able in (("GSO", gso, stated.gso), ("GRO", gro, stated.gro)):
+        if wanted is not None and not able:
+            return f"its {STATEMENT} does not say whether it uses UDP {what}"
+        if wanted is False and False not in able:
+            return f"its {STATEMENT} says that it always uses UDP {what}"
     return None
 
 
 def unsupported_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
     """Why a library cannot do a variant according to its description, or None if it can."""
     supports = library.supports
+    if library.external is not None and library.external.problem is not None:
+        return f"{title}: {library.external.problem}"
     flavour = flavour_of(variant, library)
     if flavour not in library.flavours:
         reason = library.no_flavour.get(flavour)
@@ -95,12 +153,23 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
     for kind, name in (("group", variant.group), ("signature", variant.signature)):
         if (reason := algorithm_reason(title, library, flavour, kind, name)) is not None:
             return reason
+    if variant.tls_version == "TLSv1.2" and library.transport == "quic":
+        return f"{title}: QUIC has no TLS before 1.3 (RFC 9001, 4.2)"
+    if variant.tls_version == "TLSv1.2" and not supports.tls12:
+        return f"{title} has no TLS 1.2"
+    if variant.bytes is not None and variant.bytes > (library.max_bytes or variant.bytes):
+        return f"{title} is asked for at most {library.max_bytes} bytes"
     if variant.retry and supports.retry is not True:
         return f"{title}: {supports.retry or 'has no Retry'}"
     if variant.initial_size > SMALLEST_INITIAL and supports.initial_size is not True:
         return f"{title}: {supports.initial_size or 'has no larger Initial packets'}"
-    if congestion_control_of(library, congestion_control) not in supports.congestion_controls:
-        return f"{title} has no congestion control {congestion_control}"
+    controlled = congestion_control_of(library, variant.congestion_control or congestion_control)
+    if controlled not in supports.congestion_controls:
+        return f"{title} has no congestion control {controlled}"
+    if (reason := pacing_reason(title, library, variant, controlled)) is not None:
+        return reason
+    if variant.page is not None and not supports.pages:
+        return f"{title}: its endpoints load no pages"
     if variant.aead == "noop" and not supports.noop:
         return f"{title} has no NOOP AEAD"
     if variant.aead == "noenc" and not supports.noenc:
@@ -110,7 +179,7 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title} cannot switch header protection off"
     if variant.receive_buffer is not None and library.transport != "quic":
         return f"{title}: the kernel sizes the buffers of TCP"
-    if library.external is not None and (reason := untold_reason(variant, library.transport)) is not None:
+    if library.external is not None and (reason := unstated_reason(library.external, variant)) is not None:
         return f"{title}: {reason}"
     if variant.aes_hardware is False and isinstance(supports.aes_hardware_off, str):
         return f"{title}: {supports.aes_hardware_off}"
@@ -118,6 +187,12 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title}: {reason}"
     limit = None if library.flavours[flavour].jumbo else supports.udp_payload_max
     return _datagram_reason(title, limit, variant.mtu)
+
+
+def open_loop_reason(library: Library, variant: Variant) -> str | None:
+    """Why a library's client cannot begin connections as a variant asks, or None if it can."""
+    able = library.supports.open_loop
+    return None if variant.load is None or able is True else f"{library.title}: {able or 'has no --rate'}"
 
 
 def _datagram_reason(title: str, limit: int | str | None, mtu: int | None) -> str | None:
@@ -141,6 +216,8 @@ class Endpoint:
     build: str
     march: str | None = None
     external: bool = False
+    times: bool = False
+    """Whether it is an external endpoint that reports the times of its connections."""
 
     def as_dict(self) -> dict[str, str | bool]:
         """The fields of run.json."""
@@ -150,7 +227,8 @@ class Endpoint:
             "version": self.version,
             "build": self.build,
         }
-        return always | ({"march": self.march} if self.march else {}) | ({"external": True} if self.external else {})
+        chosen = {"external": self.external, "times": self.times}
+        return always | ({"march": self.march} if self.march else {}) | {name: True for name in chosen if chosen[name]}
 
 
 @dataclass(frozen=True)
@@ -192,12 +270,20 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
     quic = transport == "quic"
     # what an experiment does not vary is left out, so that its cells stay those they were
     varied = {
+        "tls_version": None if variant.tls_version == "TLSv1.3" else variant.tls_version,
         "mtu": variant.mtu,
         "receive_buffer": variant.receive_buffer,
         "aes_hardware": variant.aes_hardware,
         "march": variant.march,
         "loss_percent": variant.loss_percent,
+        "rate_mbit": variant.rate_mbit,
+        "page": variant.page,
+        "load": variant.load,
         "offloads": variant.offloads,
+        "pacing": variant.pacing,
+        "gso": variant.gso,
+        "congestion_control": variant.congestion_control,
+        "qdisc": variant.qdisc,
         "background": variant.background and variant.background.model_dump(exclude_none=True),
     }
     always = {
@@ -214,30 +300,36 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
 
 
 def link_of(cell: Cell, link: Link) -> Link:
-    """The link while a cell runs: that of the experiment, with the cell's MTU."""
-    mtu = cell.variant.mtu
-    return link.model_copy(update={"mtu": mtu}) if mtu else link
+    """The link while a cell runs: that of the experiment, with the cell's MTU and rate."""
+    changed = {name: value for name in ("mtu", "rate_mbit") if (value := getattr(cell.variant, name)) is not None}
+    return link.model_copy(update=changed) if changed else link
 
 
 def workload_of(cell: Cell, workload: Workload) -> Workload:
-    """What the connections of a cell do: the experiment's workload, with the cell's socket buffers and offloads."""
+    """What the connections of a cell do: the experiment's workload, with what the cell varies of it."""
     changed: dict[str, Any] = {}
     if size := cell.variant.receive_buffer:
         changed["receive_buffer"] = size
     if cell.variant.offloads == "off":
         changed |= {"gso": False, "gro": False}
+    if cell.variant.gso is not None:
+        changed["gso"] = cell.variant.gso != "off"
+    if name := cell.variant.congestion_control:
+        changed["congestion_control"] = name
     return workload.model_copy(update=changed) if changed else workload
 
 
 def as_proven(cell: Cell, kind: str) -> Cell:
     """A cell with the variant that is captured as a proof.
 
-    Without what is within the hosts, such as buffers, without competing traffic, and for downloads what the link does
-    to packets: what packets are made of depends on none of these. The exchange of packets that a captured handshake
-    shows depends on the round-trip time.
+    Without what is within the hosts, such as buffers, without when packets leave and connections begin, without
+    competing traffic, and for downloads what the link does to packets: what packets are made of depends on none of
+    these. The exchange of packets that a captured handshake shows depends on the round-trip time.
     """
-    variant = cell.variant.without("receive_buffer", "loss_percent", "offloads", "background")
-    return replace(cell, variant=variant.model_copy(update={"rtt_ms": 0}) if kind == "bulk" else variant)
+    sending = ("pacing", "gso", "congestion_control", "qdisc")
+    link = ("loss_percent", "rate_mbit")
+    variant = cell.variant.without("receive_buffer", "load", "offloads", "background", "page", *link, *sending)
+    return replace(cell, variant=variant if kind == "handshake" else variant.model_copy(update={"rtt_ms": 0}))
 
 
 def load_of(cell: Cell) -> Load | None:
@@ -255,6 +347,19 @@ def _bytes_of(project: Project, pair: Pair, size: int) -> int:
     """Size of the download of a pair of libraries that is to have *size*."""
     limits = (project.libraries[name].max_bytes for name in (pair.client, pair.server))
     return min([size, *(limit for limit in limits if limit is not None)])
+
+
+# Of a download that is to last so long, before a pilot says how much that is: of any libraries, and of slow ones.
+GOODPUT_BITS = 5e9
+SLOW_GOODPUT_BITS = 4e8  # of libraries with `max_bytes`
+
+
+def _rough_bytes(project: Project, pair: Pair, scale: Scale) -> int:
+    """Size of a download of the scale as far as it is known without a pilot."""
+    if scale.least_s is None:
+        return scale.bytes
+    slow = any(project.libraries[name].max_bytes for name in (pair.client, pair.server))
+    return int((SLOW_GOODPUT_BITS if slow else GOODPUT_BITS) / 8 * scale.least_s)
 
 
 _HOST_SETTINGS = ("cpus", "governor", "irq_cpus", "rings", "sysctl", "ingress")
@@ -291,34 +396,50 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
         "workload": experiment.workload.model_dump(),
         "link": experiment.link.model_dump(),
     }
+    if project.study is not None:
+        identity["study"] = project.study.digest
+        identity["least_s"] = scale.least_s
     if experiment.perf:
         identity["perf"] = experiment.perf.model_dump()
+    if experiment.trace:
+        identity["trace"] = True
     if (chosen := host_settings(project.testbed)) is not None:
         identity["host_settings"] = chosen
     return digest(identity), identity
 
 
-def cells_of(project: Project, name: str, campaign: str, builds: Mapping[tuple[str, str], Build]) -> list[Cell]:
+def cells_of(
+    project: Project,
+    name: str,
+    campaign: str,
+    builds: Mapping[tuple[str, str], Build],
+    sizes: Mapping[tuple[str, str], int] | None = None,
+) -> list[Cell]:
     """Cells of an experiment in the order of its file; `builds` maps what `builds_needed` names to its build.json.
 
-    Where that is of a build that cannot be used (`problem`), its cells are unsupported.
+    Where that is of a build that cannot be used (`problem`), its cells are unsupported. *sizes* are of the downloads of
+    client and server in bytes, as far as a pilot has told them.
     """
     experiment = project.experiments[name]
+    scale = experiment.scales[project.config.scale]
     cells: list[Cell] = []
     for pair in experiment.pairs():
+        size = (sizes or {}).get((pair.client, pair.server)) or _rough_bytes(project, pair, scale)
         by_label: dict[str, Cell] = {}
         for variant in _baselines_first(experiment):
             target = variant.baseline or experiment.baseline
             baseline = by_label[target].id if variant.label != experiment.baseline else None
-            by_label[variant.label] = _cell(project, experiment, campaign, pair, variant, variant.arm, baseline, builds)
+            by_label[variant.label] = _cell(
+                project, experiment, campaign, pair, variant, variant.arm, baseline, builds, size
+            )
         cells += [by_label[variant.label] for variant in experiment.variants]
         if experiment.aa:
             variant = next(v for v in experiment.variants if v.label == experiment.baseline)
             reference = by_label[variant.label].id
-            cells.append(_cell(project, experiment, campaign, pair, variant, "aa", reference, builds))
+            cells.append(_cell(project, experiment, campaign, pair, variant, "aa", reference, builds, size))
         if experiment.capture:
             cells += [
-                _cell(project, experiment, campaign, pair, variant, CAPTURED, None, builds)
+                _cell(project, experiment, campaign, pair, variant, CAPTURED, None, builds, size)
                 for variant in experiment.variants
             ]
     if experiment.primitives:
@@ -403,13 +524,18 @@ def _cell(
     arm: str,
     baseline: str | None,
     builds: Mapping[tuple[str, str], Build],
+    wanted: int,
 ) -> Cell:
+    scale = experiment.scales[project.config.scale]
+    connections = scale.connections_of(variant)
     sides: list[Endpoint] = []
-    reason: str | None = None
+    reason = open_loop_reason(project.libraries[pair.client], variant)
     problem: str | None = None
     for role, name in _sides(pair):
         library = project.libraries[name]
         reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
+        if connections > 1 and experiment.workload.kind == "bulk" and library.external is not None:
+            reason = reason or f"{library.title}: an external endpoint makes one download a run"
         named = build_of(project, name, variant, role)
         build = builds.get((name, named))
         if problem is None and build is not None and build.problem is not None:
@@ -428,11 +554,19 @@ def _cell(
         "variant": settings.as_dict(),
         "arm": arm,
     }
-    scale = experiment.scales[project.config.scale]
     limit = experiment.capture_bytes if arm == CAPTURED else None
-    size = _bytes_of(project, pair, scale.bytes if limit is None else min(limit, scale.bytes))
+    size = variant.bytes or _bytes_of(project, pair, wanted)
+    size = size if limit is None else min(limit, size)
+    if variant.page is not None:
+        identity["page"] = project.pages[variant.page].sizes
+        size = project.pages[variant.page].bytes
     if size != scale.bytes:
         identity["bytes"] = size
+    if variant.bytes is not None:
+        identity["connections"] = connections
+        if variant.bytes > (scale.most_bytes or variant.bytes):
+            left_out = f"{LEFT_OUT}scale {project.config.scale} has no downloads of more than {scale.most_bytes} bytes"
+            reason = reason or left_out
     return Cell(
         id=digest(identity),
         slug=slug,
@@ -443,7 +577,7 @@ def _cell(
         server=sides[1],
         transport=transport,
         variant=settings,
-        connections=scale.connections_of(variant.slow),
+        connections=connections,
         bytes=size,
         slow=variant.slow,
         unsupported=reason or problem,
@@ -453,7 +587,9 @@ def _cell(
 def _endpoint(project: Project, library: str, named: str, build: Build | None) -> Endpoint:
     flavour, level, _ = march.parts(named)
     version, identity = ("", "") if build is None else (build.version, build.build)
-    return Endpoint(library, flavour, version, identity, level, project.libraries[library].external is not None)
+    external = project.libraries[library].external
+    times = external is not None and external.statement.times
+    return Endpoint(library, flavour, version, identity, level, external is not None, times)
 
 
 def _sides(pair: Pair) -> tuple[tuple[Side, str], tuple[Side, str]]:
@@ -471,8 +607,13 @@ def builds_needed(project: Project, names: list[str]) -> list[tuple[str, str]]:
         experiment = project.experiments[name]
         for pair in experiment.pairs():
             for variant in experiment.variants:
+                if open_loop_reason(project.libraries[pair.client], variant) is not None:
+                    continue
                 for role, library in _sides(pair):
                     described = project.libraries[library]
+                    if described.external is not None and described.external.problem is not None:
+                        needed.add((library, "stock"))  # which is not made, and says why
+                        continue
                     reason = unsupported_reason(
                         described.title, described, variant, experiment.workload.congestion_control
                     )

@@ -10,8 +10,10 @@ from quicbed.config.model import Estimate, Project, Scale
 from quicbed.plan import march
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import (
+    GOODPUT_BITS,
     PROOF_CONNECTIONS,
     PROOF_SLOW_CONNECTIONS,
+    SLOW_GOODPUT_BITS,
     Cell,
     as_proven,
     builds_needed,
@@ -20,9 +22,7 @@ from quicbed.plan.cells import (
 )
 from quicbed.plan.variant import Variant
 
-# Rough figures behind the estimates, on two cores: a download, and what a run costs beyond its transfer.
-GOODPUT_BITS = 5e9
-SLOW_GOODPUT_BITS = 4e8  # of libraries with `max_bytes`
+# Rough figures behind the estimates, on two cores: what a run costs beyond its transfer.
 RUN_SECONDS = 0.1
 # Of a link that loses packets (Mathis, Semke, Mahdavi, Ott: The Macroscopic Behavior of the TCP Congestion Avoidance
 # Algorithm, 1997), which CUBIC exceeds; round trips until a link is full; and giving a link what a cell asks for.
@@ -30,7 +30,7 @@ PACKET_BITS = 1472 * 8
 LOSS_CONSTANT = 1.22
 SLOW_START_ROUND_TRIPS = 10
 CHANGE_SECONDS = 0.4
-LINK_FACTORS = {"mtu", "loss_percent", "offloads"}
+LINK_FACTORS = {"mtu", "loss_percent", "offloads", "rate_mbit"}
 PROOF_SECONDS = 1.0
 RUN_BYTES = 30_000
 # Of a captured download: what is kept of full frames of 1500 bytes and of what acknowledges them, how many frames there
@@ -38,6 +38,8 @@ RUN_BYTES = 30_000
 CAPTURED_SHARE = 0.15
 FRAMES_PER_FULL = 1.5
 FRAMES_READ_PER_SECOND = 40_000
+# Of a traced download: what is kept, compressed.
+TRACED_SHARE = 0.08
 # Least part of a link that a download gets beside other traffic.
 LEAST_LEFT = 0.05
 # A connection of a handshake run, a mean over algorithms; one whose signature takes long to make; its events; what of
@@ -126,9 +128,14 @@ def _proofs(cells: Sequence[Cell], kind: str) -> list[Cell]:
 
 
 def transfer_s(
-    project: Project, libraries: Iterable[str], variant: Variant, size: int, rate_mbit: float | None
+    project: Project,
+    libraries: Iterable[str],
+    variant: Variant,
+    size: int,
+    rate_mbit: float | None,
+    connections: int = 1,
 ) -> float:
-    """Roughly the seconds of a download of *size* bytes, over a link that may be limited to *rate_mbit*."""
+    """Roughly the seconds of downloads of *size* bytes, over a link that may be limited to *rate_mbit*."""
     # libraries of results of others may be unknown
     slow = any(name in project.libraries and project.libraries[name].max_bytes for name in libraries)
     left = max(1 - (variant.background.percent or 0) / 100, LEAST_LEFT)
@@ -136,7 +143,8 @@ def transfer_s(
     rtt_s, loss = (variant.rtt_ms or 0) / 1000, (variant.loss_percent or 0) / 100
     if rtt_s and loss:
         rate = min(rate, PACKET_BITS * LOSS_CONSTANT / (rtt_s * math.sqrt(loss)))
-    return size * 8 / rate + SLOW_START_ROUND_TRIPS * rtt_s
+    more = (connections - 1) * connection_s(variant.signature, variant.rtt_ms or 0, ())
+    return connections * (size * 8 / rate + SLOW_START_ROUND_TRIPS * rtt_s) + more
 
 
 def connection_s(signature: str | None, rtt_ms: float, long: Collection[str]) -> float:
@@ -150,6 +158,11 @@ def primitive_s(algorithms: Iterable[str], long: Collection[str]) -> float:
     return sum(SLOW_PRIMITIVE_SECONDS if name in long else PRIMITIVE_SECONDS for name in algorithms)
 
 
+def _bytes(cell: Cell) -> int:
+    """That all connections of a run download."""
+    return (cell.bytes or 0) * cell.connections
+
+
 def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
     """What measuring downloads means, as text, in minutes and in MB of raw data."""
     experiment = project.experiments[name]
@@ -158,9 +171,10 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
 
     def run_s(cell: Cell) -> float:
         libraries = cell.libraries
-        transfer = transfer_s(project, libraries, cell.variant, cell.bytes or 0, experiment.link.rate_mbit)
-        size = min(transfer + RUN_SECONDS, scale.timeout_s)
-        return size + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
+        size, rate_mbit = cell.bytes or 0, link_of(cell, experiment.link).rate_mbit
+        transfer = transfer_s(project, libraries, cell.variant, size, rate_mbit, cell.connections)
+        run = min(transfer + RUN_SECONDS, scale.timeout_s)
+        return run + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
 
     measured = [cell for cell in cells if cell.arm != CAPTURED]
     captured = [cell for cell in cells if cell.arm == CAPTURED]
@@ -172,14 +186,18 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     blocks, span, minutes = _span(scale, sum(map(run_s, measured)), before_s, besides_s)
     runs = len(measured) * scale.blocks + len(captured) * repeats
     seen = repeats * sum(cell.bytes or 0 for cell in captured)
-    traffic = sum(cell.bytes or 0 for cell in measured) * scale.blocks + seen
-    captures_mb = full * 1500 * CAPTURED_SHARE / 1e6
+    traffic = sum(map(_bytes, measured)) * scale.blocks + seen
+    traced = sum(map(_bytes, measured)) * scale.blocks if experiment.trace else 0
+    captures_mb = full * 1500 * CAPTURED_SHARE / 1e6 + traced * TRACED_SHARE / 1e6
     mb = runs * RUN_BYTES / 1e6 + captures_mb
+    size = f"{scale.bytes / 2**20:.0f} MiB downloads" if scale.least_s is None else f"downloads of {scale.least_s:g} s"
+    if experiment.workload.kind == "page":
+        size = "page loads"
     text = (
-        f"{len(measured)} cells, {blocks} of {scale.bytes / 2**20:.0f} MiB downloads, about {span} unless finished "
+        f"{len(measured)} cells, {blocks} of {size}, about {span} unless finished "
         f"already; at most {traffic / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"
     )
-    if captured:
+    if captured or traced:
         text += f", of which {captures_mb:.0f} MB are captures"
     return text, minutes, mb
 

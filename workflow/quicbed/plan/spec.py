@@ -27,7 +27,7 @@ PROOF_RATE_MBIT = 100.0
 # A larger one, where the MTU is a factor and the mean size of frames is to be that of a transfer, not of its beginning;
 # and for a second attempt, as some pairs acknowledge the first with too few packets to judge headers by.
 PROOF_BYTES_LARGE = 4194304
-PROOF_TIMEOUT_S = {"bulk": 30.0, "handshake": 120.0}
+PROOF_TIMEOUT_S = {"bulk": 30.0, "page": 30.0, "handshake": 120.0}
 
 
 @dataclass(frozen=True)
@@ -46,20 +46,33 @@ class RunSpec:
     connections: int
     timeout_s: float
     """A run that takes longer has failed."""
+    page: tuple[int, ...] = ()
+    """Bytes of the objects of a page, its document first; empty for a download."""
     perf: Perf | None = None
     """How both endpoints are sampled, in an experiment whose runs are."""
     captured: bool = False
     """Whether it is captured besides."""
+    traced: bool = False
+    """Whether the headers of its packets are kept."""
     secrets: bool = False
     """Whether the TLS secrets are written down."""
+    rate_per_s: float | None = None
+    """At which connections begin, whatever becomes of those before; None: one after the other."""
+    arrival_seed: int = 0
+    """Of the times at which they begin."""
 
     def side(self, role: Side) -> Endpoint:
         """The build that is client or server."""
         return self.cell.client if role == "client" else self.cell.server
 
     def external(self, role: Side) -> bool:
-        """Whether a side is an external endpoint, which reports no connections and no negotiated values."""
+        """Whether a side is an external endpoint, which may report no connections and no negotiated values."""
         return self.libraries[role].external is not None
+
+    def silent(self, role: Side) -> bool:
+        """Whether it is one that does not state that it reports times, so that the start of its program is in them."""
+        external = self.libraries[role].external
+        return external is not None and not external.statement.times
 
     @property
     def handshakes(self) -> bool:
@@ -74,7 +87,7 @@ class RunSpec:
     @property
     def observed(self) -> bool:
         """Whether the times of its handshakes are taken from a capture, because its client does not tell them."""
-        return self.handshakes and self.external("client")
+        return self.handshakes and self.silent("client")
 
     @property
     def profile(self) -> Perf | None:
@@ -91,7 +104,8 @@ class RunSpec:
         """The `workload` object of run.json."""
         if self.cell.arm == PRIMITIVES:
             return {"kind": PRIMITIVES, "bytes": None, "connections": None}
-        return {"kind": self.workload.kind, "bytes": self.bytes, "connections": self.connections}
+        done = {"kind": self.workload.kind, "bytes": self.bytes, "connections": self.connections}
+        return done | ({"rate_per_s": self.rate_per_s, "arrival_seed": self.arrival_seed} if self.rate_per_s else {})
 
 
 def _libraries(project: Project, cell: Cell) -> dict[Side, Library]:
@@ -108,13 +122,15 @@ def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale)
         scale_of(cell, scale).bytes,
         cell.connections,
         scale.timeout_s,
+        project.pages[cell.variant.page].sizes if cell.variant.page is not None else (),
         experiment.perf,
         captured=cell.arm == CAPTURED,
+        traced=experiment.trace,
     )
 
 
 def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
-    """The captured run that proves a cell: of a download, or of handshakes with their secrets.
+    """The captured run that proves a cell: of a download, also for pages, or of handshakes with their secrets.
 
     The secrets of a download are written down where both ends are external, which tell nothing themselves.
     """

@@ -10,7 +10,7 @@ from quicbed.base.models import Integer, Number, Part, unless_null
 
 
 class Background(Part):
-    """Traffic that was to compete with the measured one (`quicbed.config.model.Load`)."""
+    """Traffic that was planned to compete with the measured traffic (`quicbed.config.model.Load`)."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -18,26 +18,35 @@ class Background(Part):
 
 
 class Variant(Part):
-    """What was varied; null where the transport or the workload has no such thing."""
+    """What was varied; null if it does not apply to the transport or the workload."""
 
     cipher: str | None = None
     aead: str | None = None
     header_protection: bool | None = None
     group: str | None = None
     signature: str | None = None
+    tls_version: str | None = None
+    """Null for TLS 1.3, which all runs use that do not vary the version."""
     retry: bool | None = None
     initial_size: Integer | None = None
     rtt_ms: Number | None = None
+    rate_mbit: Number | None = None
+    page: str | None = None
     mtu: Integer | None = None
     receive_buffer: Integer | None = None
     aes_hardware: bool | None = None
     march: str | None = None
     loss_percent: Number | None = None
+    load: Number | None = None
     offloads: str | None = None
+    pacing: str | None = None
+    gso: str | None = None
+    congestion_control: str | None = None
+    qdisc: str | None = None
     background: Annotated[Background, BeforeValidator(unless_null)] = Background()
     groups: list[str] | None = None
     signatures: list[str] | None = None
-    """Of runs that time primitives: the algorithms."""
+    """For runs that time primitives: the algorithms."""
 
     @property
     def timed(self) -> list[str]:
@@ -62,6 +71,7 @@ class CellVariant(Variant):
     rtt_ms: Number = 0
     loss_percent: Number = 0
     offloads: Literal["off", "gso-gro", "default"] | None = None
+    qdisc: Literal["fq", "etf", "etf-launchtime"] | None = None
 
     def without(self, *names: str) -> CellVariant:
         """Without what was varied of these names."""

@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 from quicbed.base import durable, untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.figures.sheets import Sheet
-from quicbed.store import record, walk
-from quicbed.store.paths import ARCHIVE_SUFFIX, CAPTURE, KEYS, PORT, RUN_FILE, directories
-from quicbed.store.record import RunsError
+from quicbed.store import walk
+from quicbed.store.paths import CAPTURE, KEYS, PORT, RUN_FILE, archives_below, directories, without_suffix
+from quicbed.store.record import Run, RunsError
 from quicbed.wire import tshark
 from quicbed.wire.tshark import TsharkError
 
 PACKETS = 40
 """As many are shipped of each handshake, and shown unless another number is asked for."""
 PACKETS_SUFFIX = ".packets.jsonl"
-"""In place of an archive's `.tar.gz`: the file beside it with the packets of its handshakes."""
+"""In place of an archive's `.tar.xz`: the file beside it with the packets of its handshakes."""
 TIMEOUT_S = 60.0
 """For the few frames that are shown."""
 HEADERS = ["packet", "ms", "from", "datagram [B]", "level", "number", "frames", "TLS messages"]
@@ -74,7 +74,7 @@ def handshake(raw: Path, *, library: str, group: str, signature: str, packets: i
     what = f"{library} with {group} and {signature}"
     if not raw.is_dir():
         raise RunsError(f"{raw}: no such directory of runs; measure first or name another")
-    archives = sorted(raw.rglob(f"*{ARCHIVE_SUFFIX}"))
+    archives = archives_below(raw)
     with tempfile.TemporaryDirectory(prefix="quicbed-look-") as temporary:
         target = Path(temporary)
         try:
@@ -131,7 +131,7 @@ def write(archive: Path) -> Path | None:
 
 
 def _beside(archive: Path) -> Path:
-    return archive.with_name(archive.name.removesuffix(".tar.gz") + PACKETS_SUFFIX)
+    return archive.with_name(without_suffix(archive.name) + PACKETS_SUFFIX)
 
 
 def _sha256(file: Path) -> str:
@@ -161,7 +161,7 @@ def _shown(content: bytes | UntrustedError) -> Handshake | None:
     if isinstance(content, UntrustedError):
         return None
     try:
-        run = record.parse(content)
+        run = Run.parse(content)
     except RunsError:
         return None
     variant, library = run.variant, run.client.library

@@ -136,7 +136,9 @@ def draw(directory: Path, experiment: str) -> list[Saved]:
         for tags, source in tagged:
             if experiment in tags or FIRST in tags:
                 exec(compile(source, str(path), "exec"), namespace)  # noqa: S102 (our own notebook)
-                if isinstance(shown := namespace.get("shown"), Saved):
+                shown = namespace.get("shown")
+                shown = getattr(shown, "figure", shown)  # of a section
+                if isinstance(shown, Saved):
                     drawn[shown.drawn.name] = shown
     return list(drawn.values())
 

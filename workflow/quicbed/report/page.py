@@ -1,40 +1,55 @@
-"""The report: one page on what was measured, one on published claims, one that lists every run.
+"""The report: a small site that is read from files, without a server and without a network.
 
-``report/index.html`` shows the figures, the numbers behind them, what is unsupported, failed or
-contaminated and why, and what everything was made with. ``report/claims.html`` has the verdicts on
-published claims. ``report/runs.html`` is the trace from a number to its runs: every run with its
-cell, builds, proof and directory. ``report/results/`` is what Snakemake's own report shows
-(`quicbed.report.workflow_report`).
+``report/``::
+
+    index.html               what was found, where it was measured, how far to trust it
+    paper-<name>.html        what a paper states: its figures, tables and the verdicts on its claims
+    experiment-<name>.html   figures and numbers of an experiment, what failed, how it was measured
+    claims.html              every claim with its verdict, by what makes it fail; filtered
+    runs.html                every run; a number on another page leads to those behind it
+    provenance.html          hosts, sessions, builds, tables and notebooks
+    site.css, *.js           style and scripts of these pages, Tabulator among them
+    results/                 what Snakemake's own report shows (`quicbed.report.workflow_report`)
+
+Texts of runs, hosts and claims may hold anything. Pages have them escaped, or as JSON in an element that is no script
+(`quicbed.report.grid`); they forbid scripts that are not files beside them, and everything from a network.
 """
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import jinja2
+import js_lib_tabulator
 import polars as pl
 
 from quicbed.analysis import comparison, dissect
-from quicbed.base import durable, untrusted
+from quicbed.base import durable
 from quicbed.claims import causes, claims_report, papers, published_claims, verdicts
 from quicbed.config.model import Project
-from quicbed.figures.sheets import Sheet, latency_summary, overview, summary
-from quicbed.plan import built
+from quicbed.figures import cost_figures, cpu_figures, findings, handshake_tables, sheets
+from quicbed.figures.handshake_tables import Printed
+from quicbed.figures.sheets import Sheet, latency_summary, summary
 from quicbed.plan.arms import ARMS, CAPTURED
-from quicbed.plan.built import BUILD_FILE, Build, BuiltError
-from quicbed.plan.host import FACTS, host_of
-from quicbed.report import workflow_report
+from quicbed.report import grid, made_with, pictures, workflow_report
 from quicbed.store import details, provenance, runs
 
-READS = ("workflow/quicbed/report/templates/*.j2",)
+READS = ("workflow/quicbed/report/templates/*.j2", "workflow/quicbed/report/assets/*")
 
 TEMPLATES = Path(__file__).parent / "templates"
+ASSETS = Path(__file__).parent / "assets"
+TABULATOR = ("js/tabulator.min.js", "css/tabulator_simple.min.css")
+"""Files of Tabulator, which the page of runs loads."""
+
+JUDGED = ("holds", "fails", "inconclusive")
+"""Verdicts that something measured led to."""
 
 
 def write(
@@ -49,12 +64,47 @@ def write(
     Figures, tables and notebooks already in *artifacts* are linked. *builds* is a directory of
     builds; the ``build.json`` files in it are added to those recorded beside the runs. The claims
     are those of *project*; their verdicts are written as a table too. *published* are directories
-    of imported tables by format, by which they are judged as well.
+    of imported tables by format, by which they are judged as well. Pages of an earlier report are removed.
     """
     table = runs.table(raw)
     beside = details.read(raw)
     directory = artifacts / "report"
     directory.mkdir(parents=True, exist_ok=True)
+    records = provenance.campaigns(raw)
+    counting = runs.without(table, project.left_out) if project else table
+    judged = _claims(project, artifacts, raw, counting, beside, published or {}) if project else None
+    figures = pictures.found(artifacts, table)
+    left_out = made_with.left_out(project, table)
+    site = _Site(project, artifacts, table, counting, figures, judged)
+    (artifacts / "tables").mkdir(parents=True, exist_ok=True)
+    comparison.write_figure_table(site.undecided, "undecided", artifacts / "tables")
+    pages = {
+        "index.html": (
+            "index.html.j2",
+            site.first() | {"problems": _problems(beside, table, records), "left_out": left_out},
+        ),
+        "runs.html": ("runs.html.j2", {"data": grid.data(table, figures), "total": len(table)}),
+        "provenance.html": (
+            "provenance.html.j2",
+            {
+                "hosts": made_with.hosts(table),
+                "facts": made_with.facts(records),
+                "left_out": left_out,
+                "sessions": made_with.sessions(records),
+                "builds": made_with.builds(records, builds),
+                "captures": _captures(artifacts / "tables"),
+                "downloads": _links(artifacts, directory, "tables", (".html", ".tex", ".csv", ".parquet")),
+                "notebooks": _links(artifacts, directory, "notebooks", (".html",)),
+            },
+        ),
+        **{one["href"]: ("experiment.html.j2", {"one": one}) for one in site.experiments},
+    }
+    if judged:
+        pages["claims.html"] = (
+            "claims.html.j2",
+            judged | {"sections": _sections(judged), "experiments": site.stated()},
+        )
+        pages |= {one["href"]: ("paper.html.j2", {"one": one}) for one in site.papers}
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -62,39 +112,279 @@ def write(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    records = provenance.campaigns(raw)
-    # what cannot be measured cannot be captured either, and capturing takes processor time
-    measured = table.filter(pl.col("arm") != CAPTURED)
-    experiments = [
-        _experiment(table, name) for name in table.filter(pl.col("arm").is_in(ARMS))["experiment"].unique().sort()
-    ]
-    claims_page = _claims(project, artifacts, raw, table, beside, published or {}) if project else None
-    figures = _figures(artifacts, table)
-    page = environment.get_template("report.html.j2").render(
-        claims=claims_page,
-        overview=overview(table),
-        experiments=[experiment for experiment in experiments if experiment],
-        figures=figures,
-        downloads=_links(artifacts, directory, "tables", (".html", ".tex", ".csv", ".parquet")),
-        notebooks=_links(artifacts, directory, "notebooks", (".html",)),
-        problems=_problems(beside, table, records),
-        unsupported=_incidents(measured, pl.col("status") == "unsupported"),
-        failed=_incidents(table, pl.col("status") == "failed"),
-        contaminated=_incidents(measured, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
-        captures=_captures(artifacts / "tables"),
-        hosts=_hosts(table),
-        facts=_facts(records),
-        sessions=_sessions(records),
-        builds=_builds(records, builds),
-        total=len(table),
-        reference=raw.name == "reference",
-    )
-    if claims_page:
-        durable.write_text(directory / "claims.html", environment.get_template("claims.html.j2").render(**claims_page))
+    environment.globals |= {
+        "site": site,
+        "cause_of": {one["id"]: one for one in judged["causes"]} if judged else {},
+        "reference": raw.name == "reference",
+    }
+    environment.filters["plain"] = lambda text: str(text).replace("`", "")
     workflow_report.write(artifacts, figures)
-    durable.write_text(directory / "runs.html", environment.get_template("runs.html.j2").render(**_trace(table)))
-    durable.write_text(directory / "index.html", page)
+    _write_files(directory)
+    # the first page last: it says that the report is whole
+    for name, (template, shown) in reversed(pages.items()):
+        text = environment.get_template(template).render(**shown, page=name)
+        durable.write_text(directory / name, text)
+    for stale in directory.glob("*.html"):
+        if stale.name not in pages:
+            stale.unlink()
     return directory / "index.html"
+
+
+def _write_files(directory: Path) -> None:
+    """Style and scripts of the pages."""
+    for asset in sorted(ASSETS.iterdir()):
+        durable.write_bytes(directory / asset.name, asset.read_bytes())
+    for name in TABULATOR:
+        file = resources.files(js_lib_tabulator) / "static" / "tabulator" / name
+        # without the name of a map of sources, which would be looked for
+        text = re.sub(r"\n?(//|/\*)# sourceMappingURL=.*", "", file.read_text(encoding="utf-8"))
+        durable.write_text(directory / name.rpartition("/")[2], text)
+
+
+@dataclass
+class _Site:
+    """What pages share: experiments, papers, figures, and the claims about them."""
+
+    project: Project | None
+    artifacts: Path
+    table: pl.DataFrame
+    counting: pl.DataFrame
+    """Without the runs of campaigns that a study leaves out."""
+    figures: list[dict[str, Any]]
+    judged: dict[str, Any] | None
+    undecided: pl.DataFrame = field(init=False)
+    """Of all experiments: rows of `quicbed.analysis.comparison.undecided`."""
+    experiments: list[dict[str, Any]] = field(init=False)
+    papers: list[dict[str, Any]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.claims = [
+            claim
+            for paper in (self.judged or {"papers": []})["papers"]
+            for group in paper["groups"]
+            for claim in group["claims"]
+        ]
+        measured = self.table.filter(pl.col("arm").is_in(ARMS))["experiment"].drop_nulls().unique().sort()
+        drawn = sorted({one["experiment"] for one in self.figures} - set(measured))
+        # two names that differ in characters no file should have would be one page
+        names = {_file(name): name for name in [*measured, *drawn]}
+        self.undecided = pl.DataFrame(schema=comparison.UNDECIDED)
+        found = (self._experiment(name, href) for href, name in sorted(names.items()))
+        self.experiments = [one for one in found if one is not None]
+        for figure in self.figures:
+            figure["claims"] = [
+                claim for claim in self._judged() if claim["figure"] == figure["figure"] and not claim["group"]
+            ]
+        self.papers = self._papers()
+
+    def _judged(self) -> list[dict[str, Any]]:
+        return [claim for claim in self.claims if claim["verdict"] in JUDGED]
+
+    def address(self, experiment: str) -> str | None:
+        """The page of an experiment, if it has one."""
+        return next((one["href"] for one in self.experiments if one["name"] == experiment), None)
+
+    def figure_at(self, name: str | None) -> str | None:
+        """Where a figure is shown."""
+        figure = next((one for one in self.figures if one["figure"] == name), None)
+        page = self.address(figure["experiment"]) if figure else None
+        return f"{page}#figure-{quote(str(name))}" if page else None
+
+    def stated(self) -> list[str]:
+        """Experiments that claims are judged by, measured or not."""
+        return sorted({claim["experiment"] for claim in self.claims})
+
+    def file(self, path: str) -> str:
+        """Address of a file of the repository."""
+        root = self.project.root if self.project else Path()
+        return os.path.relpath(root / path, self.artifacts / "report")
+
+    def first(self) -> dict[str, Any]:
+        """What the first page shows besides."""
+        floors = [cell["ratio"] for one in self.experiments for cell in one["floors"]]
+        return {
+            "hosts": made_with.hosts(self.table),
+            "proofs": self.table.filter(pl.col("arm") == "proof").height,
+            "captures": _captures(self.artifacts / "tables"),
+            # as the page of runs counts, to which they lead
+            "counts": {
+                "failed": self.table.filter(pl.col("status") == "failed").height,
+                "unsupported": self.table.filter(pl.col("status") == "unsupported").height,
+                "contaminated": self.table.filter(pl.col("contaminated") & (pl.col("status") == "ok")).height,
+            },
+            "floor": {"count": len(floors), "percent": 100 * max((abs(ratio - 1) for ratio in floors), default=0.0)},
+        }
+
+    def _papers(self) -> list[dict[str, Any]]:
+        """Papers with their pages, the one that the project began with first."""
+        order = list(workflow_report.PAPERS)
+        known = sorted(
+            (self.judged or {"papers": []})["papers"],
+            key=lambda one: (order.index(one["id"]) if one["id"] in order else len(order), one["id"]),
+        )
+        return [self._paper(one) for one in known]
+
+    def _paper(self, paper: dict[str, Any]) -> dict[str, Any]:
+        title = paper["paper"].title
+        own = [claim for group in paper["groups"] if not group["id"] for claim in group["claims"]]
+        about = [figure for figure in self.figures if title in figure["source"]]
+        shown = [figure for figure in about if not figure["source"].startswith("beyond")]
+        names = {figure["figure"] for figure in shown}
+        notebook = f"notebooks/{paper['id']}.html"
+        return paper | {
+            "href": f"paper-{paper['id']}.html",
+            "title": title,
+            # those that findings are about first, in the order of the paper
+            "shown": [
+                figure | {"claims": [claim for claim in figure["claims"] if claim["paper"] == paper["id"]]}
+                for figure in shown
+                if figure["claims"] or not figure["flame"]
+            ],
+            "beyond": [figure for figure in about if figure["figure"] not in names],
+            "printed": [
+                (one["printed"], one)
+                for one in self.experiments
+                if one["printed"] and any(figure["experiment"] == one["name"] for figure in shown)
+            ],
+            "tables": [group for group in paper["groups"] if group["id"]],
+            "findings": [claim for claim in own if claim["verdict"] in JUDGED],
+            "others": [claim for claim in own if claim["verdict"] in JUDGED and claim["figure"] not in names],
+            "unjudged": [claim for claim in own if claim["verdict"] not in JUDGED],
+            "notebook": f"../{notebook}" if (self.artifacts / notebook).is_file() else None,
+            # what the first page shows of it
+            "lead": next(
+                (
+                    one
+                    for claim in own
+                    for one in shown
+                    if one["figure"] == claim["figure"] and claim["verdict"] in JUDGED
+                ),
+                None,
+            ),
+        }
+
+    def _experiment(self, name: str, href: str) -> dict[str, Any] | None:
+        campaign = runs.select_campaign(self.counting, name)
+        figures = pictures.of_experiment(self.figures, name)
+        if campaign.is_empty() and not figures:
+            return None
+        config = self.project.experiments.get(name) if self.project else None
+        own = self.table.filter((pl.col("experiment") == name) & (pl.col("arm") != CAPTURED))
+        known = self.table.filter(pl.col("experiment") == name)
+        command = None
+        if self.project and config:
+            command = claims_report.Commands(self.project).whole(name, list(self.project.libraries))
+        found = {
+            "name": name,
+            "href": href,
+            "title": config.title if config else name,
+            "question": config.question if config else "",
+            "source": config.source if config else "",
+            "figures": figures,
+            "claims": [claim for claim in self._judged() if claim["experiment"] == name and not claim["group"]],
+            "groups": [
+                group | {"paper": paper["paper"].title}
+                for paper in (self.judged or {"papers": []})["papers"]
+                for group in paper["groups"]
+                if group["id"] and group["claims"][0]["experiment"] == name
+            ],
+            "unsupported": _incidents(own, pl.col("status") == "unsupported"),
+            "failed": _incidents(known, pl.col("status") == "failed"),
+            "contaminated": _incidents(own, pl.col("contaminated") & (pl.col("status") == "ok"), "contamination"),
+            "command": command,
+            "config": self.file(f"config/experiments/{name}.yaml") if config else None,
+            "downloads": _links(
+                self.artifacts,
+                self.artifacts / "report",
+                "tables",
+                (".html", ".tex", ".csv", ".parquet"),
+                {Path(one["table"]).stem for one in figures} | {name},
+            ),
+        }
+        if campaign.is_empty():
+            lacking = dict.fromkeys(["sheet", "printed", "measured", "campaign", "undecided"])
+            return found | lacking | {"floors": [], "runs": 0}
+        titles = self._titles()
+        is_latency = "handshake" in set(campaign["workload"].drop_nulls())
+        cells = comparison.figure_table(campaign, "ttfb_ms" if is_latency else "goodput_mbps")
+        sheet = latency_summary(cells, titles) if is_latency else summary(cells, titles)
+        first = campaign.row(0, named=True)
+        wide = comparison.undecided(_as_drawn(name, campaign, cells), config.contrast if config else None)
+        self.undecided = pl.concat([self.undecided, wide])
+        return found | {
+            "sheet": sheet,
+            "undecided": {"sheet": sheets.undecided(wide, titles), "told": findings.undecided(wide, titles)}
+            if len(wide)
+            else None,
+            "printed": self._printed(name, first["campaign"], titles),
+            "floors": cells.filter((pl.col("arm") == "aa") & pl.col("ratio").is_not_null()).to_dicts(),
+            "campaign": first["campaign"],
+            "runs": self.table.filter(pl.col("campaign") == first["campaign"]).height,
+            "measured": {key: first[key] for key in ("testbed", "host", "cpu_model", "kernel", "scale")}
+            | {
+                "seeds": sorted(set(campaign["seed"].drop_nulls())),
+                "superseded": len(comparison.superseded(campaign)),
+                "study": self._study(first["study"]),
+                "others": self._others(name, known.filter(pl.col("arm").is_in(ARMS)), first["campaign"]),
+            },
+        }
+
+    def _study(self, digest: str | None) -> str | None:
+        return self.project.study_of(digest) if self.project else digest
+
+    def _others(self, experiment: str, known: pl.DataFrame, shown: str) -> list[dict[str, Any]]:
+        """Campaigns of an experiment that are not shown: their study, and why they are left out."""
+        left_out = self.project.left_out if self.project else {}
+        others = (
+            known.filter(pl.col("campaign") != shown).select("campaign", "study", "scale").unique().sort("campaign")
+        )
+        return [
+            {
+                "campaign": campaign,
+                "rules": f"study {self._study(study)}" if study else f"scale {scale}",
+                "reason": left_out.get((experiment, campaign), ("", ""))[1],
+            }
+            for campaign, study, scale in others.rows()
+        ]
+
+    def studies(self) -> list[str]:
+        """Rules that the campaigns that are shown were measured by, where there is a study among them."""
+        shown = [one["measured"] for one in self.experiments if one["measured"]]
+        if all(one["study"] is None for one in shown):
+            return []
+        return sorted({f"study {one['study']}" if one["study"] else f"scale {one['scale']}" for one in shown})
+
+    def _titles(self) -> dict[str, str]:
+        return {name: one.shown_as for name, one in self.project.libraries.items()} if self.project else {}
+
+    def _printed(self, name: str, campaign: str, titles: Mapping[str, str]) -> Printed | None:
+        """The table of the paper that an experiment repeats, of the numbers that a notebook has left."""
+        file = self.artifacts / "tables" / f"{name}.parquet"
+        if name not in _PRINTED or not file.is_file():
+            return None
+        cells = pl.read_parquet(file)
+        if "campaign" not in cells.columns or set(cells["campaign"]) != {campaign}:
+            return None
+        return _PRINTED[name](cells, titles)
+
+
+_PRINTED: dict[str, Callable[[pl.DataFrame, Mapping[str, str]], Printed]] = {
+    "table2-kem": lambda cells, titles: handshake_tables.handshake_table(cells, "group", titles),
+    "table3-signature": lambda cells, titles: handshake_tables.handshake_table(cells, "signature", titles),
+    "cpu-shares": cpu_figures.table_i,
+}
+"""Tables as the paper prints them, by experiment."""
+
+
+def _file(experiment: str) -> str:
+    """Name of the page of an experiment, whatever a run says of itself."""
+    return f"experiment-{re.sub('[^a-z0-9]+', '-', experiment.lower())[:80]}.html"
+
+
+def _as_drawn(experiment: str, campaign: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
+    """The table of an experiment with the ratios that its figure shows."""
+    twin = cost_figures.TWINS.get(experiment)
+    return twin.prepare(campaign, cells) if twin is not None else cells
 
 
 def _claims(
@@ -105,7 +395,7 @@ def _claims(
     beside: details.Details,
     published: Mapping[str, Path],
 ) -> dict[str, Any]:
-    """Verdicts on all claims, for their page; also writes them as a table."""
+    """Verdicts on all claims, for the pages; also writes them as a table."""
     known = papers.stated(project)
     found = verdicts.tables(raw, project.root, table, beside)
     results = verdicts.evaluate(project, known, found)
@@ -120,7 +410,27 @@ def _claims(
     return claims_report.page(results, project, artifacts, artifacts / "report", claims_report.by_claim(theirs), why)
 
 
-def _problems(found: details.Details, table: pl.DataFrame, records: Sequence[provenance.Campaign]) -> list[str]:
+def _sections(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All claims, each once: those that fail by their first cause, the others by verdict."""
+    claims = [claim for paper in judged["papers"] for group in paper["groups"] for claim in group["claims"]]
+    failing = [claim for claim in claims if claim["verdict"] == "fails"]
+    sections = []
+    for cause in judged["causes"]:
+        first = [claim for claim in failing if claim["causes"] and claim["causes"][0][0] == cause["id"]]
+        anchors = {claim["anchor"] for claim in first}
+        also = [one for one in cause["claims"] if one["anchor"] not in anchors]
+        sections.append({"id": f"cause-{cause['id']}", "cause": cause, "claims": first, "also": also})
+    known = {claim["anchor"] for section in sections for claim in section["claims"]}
+    unknown = [claim for claim in failing if claim["anchor"] not in known]
+    sections.append({"id": "no-cause", "title": "Fails, no cause known yet", "claims": unknown})
+    for verdict in judged["verdicts"]:
+        if verdict != "fails":
+            of = [claim for claim in claims if claim["verdict"] == verdict]
+            sections.append({"id": verdict.replace(" ", "-"), "title": verdict.capitalize(), "claims": of})
+    return [{"cause": None, "also": [], **section} for section in sections]
+
+
+def _problems(found: details.Details, table: pl.DataFrame, records: Sequence[provenance.Records]) -> list[str]:
     """What could not be read: a line for every run, for what lies beside one that could be read, and for records."""
     unread = runs.problems(table)
     named = {line.partition(": ")[0] for line in unread}
@@ -128,81 +438,24 @@ def _problems(found: details.Details, table: pl.DataFrame, records: Sequence[pro
     return unread + beside + [line for one in records for line in one.problems]
 
 
-def _experiment(table: pl.DataFrame, name: str) -> dict[str, Any] | None:
-    campaign = runs.select_campaign(table, name)
-    if campaign.is_empty():
-        return None
-    first = campaign.row(0, named=True)
-    if "handshake" in set(campaign["workload"].drop_nulls()):
-        sheet = latency_summary(comparison.figure_table(campaign, "ttfb_ms"))
-    else:
-        sheet = summary(comparison.figure_table(campaign))
-    others = table.filter((pl.col("experiment") == name) & pl.col("arm").is_in(ARMS))
-    return {
-        "name": name,
-        "campaign": first["campaign"],
-        "testbed": first["testbed"],
-        "host": first["host"],
-        "scale": first["scale"],
-        "sheet": sheet,
-        "superseded": len(comparison.superseded(campaign)),
-        "others": sorted(set(others["campaign"]) - {first["campaign"]}),
-        "seeds": sorted(set(campaign["seed"].drop_nulls())),
-    }
-
-
-def _objects(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _manifest(file: Path) -> dict[str, Any] | None:
-    """What `quicbed.figures.goodput` left beside a figure; None for something else."""
-    wanted = {"figure": str, "source": str, "campaign": str, "scale": str, "files": dict, "runs": list}
-    try:
-        manifest = untrusted.parse(untrusted.read(file))
-    except untrusted.UntrustedError:
-        return None
-    is_whole = isinstance(manifest, dict) and all(isinstance(manifest.get(key), kind) for key, kind in wanted.items())
-    return manifest if is_whole else None
-
-
-def _figures(artifacts: Path, table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Figures in *artifacts* that were drawn from the runs of this report, or from published ones alone."""
-    found = []
-    known = set(table["campaign"].drop_nulls())
-    for file in sorted((artifacts / "figures").glob("*.json")):
-        manifest = _manifest(file)
-        if manifest is None:
-            continue
-        if known.isdisjoint(manifest["campaign"].split(", ")) and manifest["scale"] != "published":
-            continue
-        picture = file.with_suffix(".png")
-        found.append(
-            manifest
-            | {
-                "picture": base64.b64encode(picture.read_bytes()).decode()
-                if picture.name in manifest["files"] and picture.is_file()
-                else None,
-                "links": [f"../figures/{name}" for name in sorted(manifest["files"])],
-                "manifest": f"../figures/{file.name}",
-                "count": len(manifest["runs"]),
-            }
-        )
-    return sorted(found, key=lambda one: one["source"])
-
-
-def _links(artifacts: Path, directory: Path, folder: str, suffixes: tuple[str, ...]) -> list[dict[str, Any]]:
+def _links(
+    artifacts: Path, directory: Path, folder: str, suffixes: tuple[str, ...], stems: set[str] | None = None
+) -> list[dict[str, Any]]:
     files = sorted(p for p in (artifacts / folder).glob("*") if p.suffix in suffixes)
-    return [{"name": p.name, "href": os.path.relpath(p, directory), "kib": -(-p.stat().st_size // 1024)} for p in files]
+    return [
+        {"name": p.name, "href": quote(os.path.relpath(p, directory)), "kib": -(-p.stat().st_size // 1024)}
+        for p in files
+        if stems is None or p.stem in stems
+    ]
 
 
 def _incidents(table: pl.DataFrame, condition: pl.Expr, reason: str = "reason") -> Sheet:
     bad = table.filter(condition).select(
-        *("experiment", "campaign", "client_library", "server_library", "label", "arm", "block", "attempt"),
-        *(reason, "origin"),
+        *("campaign", "client_library", "server_library", "label", "arm", "block", "attempt"), *(reason, "origin")
     )
-    headers = ["experiment", "campaign", "client", "server", "cell", "arm", "block", "attempt", "reason", "run"]
-    return Sheet(headers, bad.rows(), frozenset({6, 7}))
+    headers = ["campaign", "client", "server", "cell", "arm", "block", "attempt", "reason", "run"]
+    behind = {(row, 8): urlencode({"run": origin}, quote_via=quote) for row, origin in enumerate(bad["origin"])}
+    return Sheet(headers, bad.rows(), frozenset({5, 6}), behind=behind)
 
 
 def _captures(tables: Path) -> dict[str, Any] | None:
@@ -214,98 +467,3 @@ def _captures(tables: Path) -> dict[str, Any] | None:
     except (OSError, pl.exceptions.PolarsError):
         return None  # `make figures` writes it again
     return {"text": dissect.text(table), "problems": dissect.problems(table), "table": f"../tables/{dissect.FILE}"}
-
-
-def _hosts(table: pl.DataFrame) -> Sheet:
-    """Every host that measured runs, and what it measured."""
-    measured = table.filter(pl.col("arm").is_in(ARMS)).sort("experiment")
-    found = measured.group_by("host", *FACTS).agg(
-        pl.col("testbed").unique().sort().str.join(", "),
-        pl.len().alias("runs"),
-        pl.col("experiment").unique(maintain_order=True).str.join(", "),
-    )
-    headers = ["host", "machine", "processor", "microcode", "kernel", "memory", "testbed", "runs", "experiments"]
-    rows = found.sort("host").fill_null("unknown").rows()
-    return Sheet(headers, rows, frozenset({7}))
-
-
-def _facts(records: list[provenance.Campaign]) -> list[dict[str, Any]]:
-    """Facts about the hosts that sessions recorded, once for each host."""
-    seen: dict[str, dict[str, Any]] = {}
-    for record in records:
-        for session in record.sessions.values():
-            facts = session.get("facts")
-            if isinstance(facts, dict):
-                seen[host_of(facts).id] = facts
-    return [{"id": key, "facts": _flat(seen[key])} for key in sorted(seen)]
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested facts as (dotted key, text), sorted."""
-    pairs: list[tuple[str, str]] = []
-    for key, item in sorted(value.items()):
-        if isinstance(item, Mapping):
-            pairs += _flat(item, f"{prefix}{key}.")
-        elif isinstance(item, list):
-            pairs.append((f"{prefix}{key}", ", ".join(map(str, item))))
-        else:
-            pairs.append((f"{prefix}{key}", str(item)))
-    return pairs
-
-
-def _sessions(records: list[provenance.Campaign]) -> list[dict[str, Any]]:
-    return [
-        {
-            "origin": record.origin,
-            "name": name,
-            "started_at": session.get("started_at"),
-            "revision": session.get("revision"),
-            "config": json.dumps(session.get("config"), indent=1, sort_keys=True),
-            "experiment": json.dumps(session.get("experiment"), indent=1, sort_keys=True),
-        }
-        for record in records
-        for name, session in sorted(record.sessions.items())
-    ]
-
-
-def _builds(records: list[provenance.Campaign], directory: Path | None) -> list[dict[str, Any]]:
-    found: dict[str, Build] = {}
-    for file in sorted(directory.glob(f"*/{BUILD_FILE}")) if directory else []:
-        with contextlib.suppress(BuiltError):
-            found[file.parent.name] = built.read(file)
-    for record in records:
-        found |= record.builds
-    return [
-        {
-            "id": key,
-            "library": build.library,
-            "flavour": build.flavour,
-            "version": build.version,
-            "crates": build.crates,
-            "patches": build.patches,
-            "rest": json.dumps(
-                build.model_dump(mode="json", exclude_unset=True, exclude={"crates", "patches"}),
-                indent=1,
-                sort_keys=True,
-            ),
-        }
-        for key, build in sorted(found.items())
-    ]
-
-
-TRACE = [
-    "experiment", "campaign", "host", "block", "order", "attempt", "library", "label", "arm", "cell",
-    "status", "contaminated", "goodput_mbps", "ttfb_ms", "client_build", "server_build",
-    "client_negotiated_cipher", "proof", "started_at", "reason", "contamination", "origin",
-]  # fmt: skip
-
-
-def _trace(table: pl.DataFrame) -> dict[str, Any]:
-    shown = table.select(TRACE).with_columns(
-        pl.col("started_at").dt.strftime("%Y-%m-%dT%H:%M:%S%.3fZ"),
-        pl.col("goodput_mbps").round(1),
-        pl.col("ttfb_ms").round(3),
-        pl.when("contaminated").then(pl.lit("yes")).otherwise(None).alias("contaminated"),
-    )
-    numeric = frozenset(TRACE.index(name) for name in ("block", "order", "attempt", "goodput_mbps", "ttfb_ms"))
-    return {"sheet": Sheet([name.replace("_", " ") for name in TRACE], shown.rows(), numeric), "total": len(table)}

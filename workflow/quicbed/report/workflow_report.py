@@ -23,7 +23,13 @@ from quicbed.base import durable
 DIRECTORY = "results"
 """Below the directory of the report."""
 
-PAPERS = {"quantum-of-quic": "A Quantum of QUIC", "quic-on-the-highway": "QUIC on the Highway"}
+PAPERS = {
+    "quantum-of-quic": "A Quantum of QUIC",
+    "quic-on-the-highway": "QUIC on the Highway",
+    "quic-steps": "QUIC Steps",
+    "workloads": "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads",
+    "quic-benchmark": "quic-benchmark",
+}
 """Title of the paper by the name of its notebook."""
 
 CATEGORIES = {**PAPERS, "beyond": "Beyond the papers", "tables": "Tables"}

@@ -1,8 +1,8 @@
-"""What lies beside run.json: connections of handshake runs, times of primitives, captured handshakes, each as a tidy
-table.
+"""What lies beside run.json: connections of handshake runs, times of primitives, captured handshakes, gaps and trains
+of traced downloads, each as a tidy table.
 
-`quicbed.store.runs` has one row a run; these tables have one row for every connection, primitive or captured handshake
-of the runs that succeeded, and name the run by its origin.
+`quicbed.store.runs` has one row a run; these tables have one row for every connection, primitive, captured handshake or
+kept point of a distribution of the runs that succeeded, and name the run by its origin.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from polars.exceptions import PolarsError
 
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
-from quicbed.plan.arms import PRIMITIVES
+from quicbed.plan.arms import ARMS, PRIMITIVES
 from quicbed.store import provenance, runs, walk
-from quicbed.store.paths import RUN_FILE
-from quicbed.store.record import Run, RunsError
+from quicbed.store.paths import PACING, RUN_FILE
+from quicbed.store.record import Pacing, Run, RunsError
 from quicbed.store.runs import collected, read_parquet, write_parquet
 from quicbed.store.walk import Files
+from quicbed.wire.pacing import DISTRIBUTIONS, GAPS, TRAINS
 
 FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
 OPENINGS = "openings.json"
 """Beside these where a run's times are taken from its capture."""
-WANTED = frozenset({RUN_FILE, *FILES, OPENINGS})
+WANTED = frozenset({RUN_FILE, *FILES, OPENINGS, PACING})
 
 
 _RUN: dict[str, pl.DataType] = dict.fromkeys(
@@ -103,11 +104,14 @@ HANDSHAKES: dict[str, pl.DataType] = (
 first.
 """
 
+PACED: dict[str, pl.DataType] = _RUN | dict(DISTRIBUTIONS)
+"""Columns of the table of gaps and trains (`quicbed.wire.pacing.distributions`)."""
 
 SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "connections": CONNECTIONS,
     "primitives": PRIMITIVE_TIMES,
     "handshakes": HANDSHAKES,
+    "pacing": PACED,
     "unread": {"problem": pl.String()},
 }
 """Columns of the files that `write_tables` makes, by their names."""
@@ -116,16 +120,18 @@ _ORDERS = {
     "connections": ["origin", "index"],
     "primitives": ["origin", "kind", "name", "operation"],
     "handshakes": ["origin", "index"],
+    "pacing": ["origin", "quantity", "value"],
 }
 
 
 @dataclass(frozen=True)
 class Details:
-    """The three tables, and what could not be read."""
+    """The tables, and what could not be read."""
 
     connections: pl.DataFrame
     primitives: pl.DataFrame
     handshakes: pl.DataFrame
+    pacing: pl.DataFrame
     problems: list[str]
 
 
@@ -196,6 +202,8 @@ def _beside(origin: str, run: Run, files: Files) -> tuple[str | None, list[dict[
         return "handshakes", _handshakes(origin, run, files)
     if kind == "handshake" and run.block is not None:
         return "connections", _connections(origin, run, files)
+    if PACING in files and run.cell.arm in ARMS and run.block is not None:
+        return "pacing", _pacing(origin, run, files)
     return None, []
 
 
@@ -388,3 +396,13 @@ def _handshakes(origin: str, run: Run, files: Files) -> list[dict[str, Any]]:
         row |= {f"tls_{name}_bytes": ({"public_key": None} | one["messages"])[name] for name in _MESSAGES}
         rows.append(row)
     return rows
+
+
+def _pacing(origin: str, run: Run, files: Files) -> list[dict[str, Any]]:
+    kept, place = Pacing.parse(_file(files, PACING)), _place(origin, run)
+    pairs = ((GAPS, kept.gap_ns, kept.gaps), (TRAINS, kept.train_packets, kept.packets))
+    return [
+        place | {"quantity": quantity, "value": value, "count": count}
+        for quantity, values, counts in pairs
+        for value, count in zip(values, counts, strict=True)
+    ]

@@ -9,15 +9,37 @@ from pathlib import Path, PurePosixPath
 from quicbed.base import untrusted
 
 RUN_FILE = "run.json"
-ARCHIVE_SUFFIX = ".tar.gz"
+ARCHIVE_SUFFIXES = (".tar.xz", ".tar.gz")
+"""Of archives of runs: as they are packed now, and as they were."""
 CAPTURE, KEYS = "capture.pcap", "keys.log"
+TRACE = "trace.pcap.gz"
+"""Headers of all packets of a run as they passed the tap."""
+PACING = "pacing.json"
+"""Gaps and trains of the server's packets in it."""
 PORT = 4433
 """UDP and TCP port of every server."""
+
+
+def archives_below(directory: Path) -> list[Path]:
+    """Archives of runs, sorted."""
+    return sorted(file for suffix in ARCHIVE_SUFFIXES for file in directory.rglob(f"*{suffix}"))
+
+
+def without_suffix(archive: str) -> str:
+    """The name of an archive of runs without what says that it is one."""
+    for suffix in ARCHIVE_SUFFIXES:
+        archive = archive.removesuffix(suffix)
+    return archive
 
 
 def origin_of(path: Path, root: Path) -> str:
     """*path* relative to the parent of raw/; *root* is raw/ or a directory in it."""
     return untrusted.as_text(PurePosixPath(path.absolute().relative_to(_parent_of_raw(root))))
+
+
+def located(origin: str, root: Path) -> Path:
+    """Where a directory or archive is, by its origin; *root* is as in `origin_of`."""
+    return _parent_of_raw(root) / origin
 
 
 def _parent_of_raw(root: Path) -> Path:

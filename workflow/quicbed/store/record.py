@@ -1,14 +1,12 @@
-"""The model of a run: what run.json holds, written and read here only.
+"""The model of a run: what run.json holds, written and read by it only.
 
 Keys that the model does not name are not read; the driver writes none. Units are in the names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AwareDatetime,
@@ -16,26 +14,22 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    ValidationError,
     model_validator,
 )
 
-from quicbed.base import durable, untrusted
-from quicbed.base.models import Count, Integer, Number, Part, Positive, problem, unknown, unless_null
-from quicbed.base.untrusted import UntrustedError
+from quicbed.base.models import Count, Integer, Number, Part, Positive, Record, RecordError, unless_null
 from quicbed.plan.arms import ARMS
 from quicbed.plan.host import FACTS, Host
 from quicbed.plan.variant import Variant
-from quicbed.store.paths import RUN_FILE
+from quicbed.store.paths import PACING, RUN_FILE
 
-FORMAT = 2
 Status = Literal["ok", "failed", "unsupported"]
 STATUSES: tuple[Status, ...] = ("ok", "failed", "unsupported")
 Role = Literal["client", "server"]
 ROLES: tuple[Role, ...] = ("client", "server")
 
 
-class RunsError(ValueError):
+class RunsError(RecordError):
     """Runs that cannot be read, in one line: a run.json that is truncated, corrupt or not ours."""
 
 
@@ -58,26 +52,31 @@ Moment = Annotated[
 ]
 
 
-class TestbedFacts(Part):
+class Machine(Part):
+    """The host that ran the measurement."""
+
+    host_id: str | None = None
+    cpu_model: str | None = None
+    microcode: str | None = None
+    """Unknown for runs that were measured before it was recorded."""
+    kernel: str | None = None
+    memory: str | None = None
+    """In GiB. For runs that were measured before it was recorded, the session has it."""
+
+    @property
+    def host(self) -> Host:
+        """As far as it is recorded here."""
+        return Host(**{name: getattr(self, name) for name in FACTS})
+
+
+class TestbedFacts(Machine):
     """Where a run was measured."""
 
     __test__ = False  # no test, for pytest
 
     name: str
     kind: str
-    host_id: str | None = None
-    cpu_model: str | None = None
     cpus: Integer | None = None
-    microcode: str | None = None
-    """Unknown of runs that were measured before it was recorded."""
-    kernel: str | None = None
-    memory: str | None = None
-    """In GiB. Of runs that were measured before it was recorded, their session has it."""
-
-    @property
-    def host(self) -> Host:
-        """As far as it is recorded here."""
-        return Host(**{name: getattr(self, name) for name in FACTS})
 
 
 class CellName(Part):
@@ -91,7 +90,7 @@ class CellName(Part):
 
 
 class Side(Part):
-    """The build of a library that was client or server."""
+    """The build of a library that ran as the client or the server."""
 
     library: str
     flavour: str
@@ -100,14 +99,18 @@ class Side(Part):
     march: str | None = None
     external: bool | None = None
     """Whether it is an external endpoint (docs/external-endpoints.md)."""
+    times: bool | None = None
+    """Whether this external endpoint reports the times of its connections, so that they include no program start."""
 
 
 class LinkFacts(Part):
-    """The link while the run lasted."""
+    """The link during the run."""
 
     mode: str | None = None
     mtu: Integer | None = None
     rate_mbit: Number | None = None
+    queue_ms: Number | None = None
+    bottleneck: str | None = None
     rtt_ms: Number | None = None
     loss_percent: Number | None = None
 
@@ -118,29 +121,52 @@ class Work(Part):
     kind: str | None = None
     bytes: Integer | None = None
     connections: Integer | None = None
+    rate_per_s: Number | None = None
+    """Planned rate of new connections, whether or not earlier ones have ended; null: one after the other."""
+    arrival_seed: Integer | None = None
+    """Seed for the planned start times of the connections."""
 
 
 class Metrics(Part):
-    """What was measured. Of a series of handshakes times and counts are medians over its connections."""
+    """What was measured. For a series of handshakes, times and counts are medians over its connections.
+
+    For a run of several downloads, times are medians too; rates, processor time and packets are for all of them.
+    """
 
     bytes: Count | None = None
     connections: Count | None = None
     goodput_mbps: Positive | None = None
+    throughput_mbps: Positive | None = None
+    """For downloads: from the ClientHello to the last byte."""
     ttfb_ms: Positive | None = None
     ttfb_ms_mean: Positive | None = None
     ttfb_ms_p25: Positive | None = None
     ttfb_ms_p75: Positive | None = None
+    ttfb_ms_p99: Positive | None = None
+    """Only for connections that begin at a given rate. Their time to first byte counts from the planned start."""
+    late_ms_p99: Positive | None = None
+    """How much later than planned the client started these connections."""
+    late_share: Positive | None = None
+    """Share of these connections that the client started more than 1 ms late."""
+    most_in_flight: Count | None = None
+    """Largest number of these connections that were open at the same time."""
     first_byte_ms: Positive | None = None
     confirmed_ms: Positive | None = None
+    connection_ms: Positive | None = None
+    """For a page: from the start of its connection to the complete TLS handshake, including the TCP handshake."""
+    page_first_byte_ms: Positive | None = None
+    """For a page: from the start of its connection to the first byte of the document."""
+    page_load_ms: Positive | None = None
+    """For a page: from the start of its connection to the last byte of the last object."""
     handshakes_per_s: Positive | None = None
     wall_s: Positive | None = None
     """From the first ClientHello to the last byte or the last close."""
     run_wall_s: Positive | None = None
-    """From the start of the server to the end of both programs."""
+    """From the start of the server until both programs have ended."""
     overhead_s: Positive | None = None
-    """The difference of the two."""
+    """The difference between `run_wall_s` and `wall_s`."""
     spent_s: Positive | None = None
-    """All that the run took, with preparing the link and storing."""
+    """Total time of the run, including preparing the link and storing the results."""
     client_cpu_s: Positive | None = None
     server_cpu_s: Positive | None = None
     client_cpu_s_per_gib: Positive | None = None
@@ -155,24 +181,37 @@ class Metrics(Part):
     server_packets_sent: Count | None = None
     server_packets_received: Count | None = None
     server_packets_lost: Positive | None = None
+    start_share: Positive | None = None
+    """For a download by an external client that does not report times: the share that starting its program takes."""
     client_ack_packets: Count | None = None
-    """Of a download, packets after the client's handshake, which but for the request acknowledge."""
+    """For a download: packets of the client after its handshake. Except for the request, they are acknowledgements."""
     client_handshake_packets_sent: Positive | None = None
     client_handshake_bytes_sent: Positive | None = None
     server_handshake_packets_sent: Positive | None = None
     server_handshake_bytes_sent: Positive | None = None
     client_mean_frame_bytes: Positive | None = None
     server_mean_frame_bytes: Positive | None = None
+    dropped_packets: Count | None = None
+    """Packets to the client that were dropped because the queue of a rate-limited link was full."""
+    traced_packets: Count | None = None
+    """Packets of the server in the run's trace (docs/pacing.md)."""
+    gap_ms: Positive | None = None
+    """Median of the gaps between these packets."""
+    gap_ms_p25: Positive | None = None
+    gap_ms_p75: Positive | None = None
+    packets_in_trains_to_5: Positive | None = None
+    """Share of these packets that are in trains of at most five packets."""
     background_sent_mbps: Positive | None = None
     background_received_mbps: Positive | None = None
 
 
 class Negotiated(Part):
-    """What one end read back from its TLS library; null is what it cannot tell."""
+    """What one end read back from its TLS library; null where the library cannot report it."""
 
     cipher: str | None = None
     group: str | None = None
     signature: str | None = None
+    tls_version: str | None = None
     aead: str | None = None
     header_protection: str | None = None
     hello_retry_request: bool | None = None
@@ -181,24 +220,24 @@ class Negotiated(Part):
 
 
 class Evidence(Part):
-    """What shows that a run measured its cell."""
+    """Evidence that a run measured its cell."""
 
     client: Annotated[Negotiated, BeforeValidator(unless_null)] = Negotiated()
     server: Annotated[Negotiated, BeforeValidator(unless_null)] = Negotiated()
     proof: str | None = None
     """Id of the captured run that proves the variant."""
     unproven: str | None = None
-    """What no evidence shows."""
+    """What the evidence does not show."""
     ttfb: str | None = None
-    """Where the times come from, if the client does not tell them."""
+    """Where the times come from, if the client does not report them."""
     unknown: dict[str, str] | None = None
-    """Metrics that the run cannot have, with the reason."""
+    """Metrics that are not available for this run, with the reason."""
     seen: dict[str, Any] | None = None
     """What the capture of a download shows (`quicbed.wire.proof.Proof`)."""
     handshake: dict[str, Any] | None = None
     """What the capture of a series of handshakes shows."""
     signatures: list[Integer] | None = None
-    """Code points of the signature schemes that a capture of a download with its secrets shows."""
+    """Code points of the signature schemes in the capture of a download, decrypted with its TLS secrets."""
 
 
 class Pings(Part):
@@ -213,7 +252,7 @@ class Pings(Part):
 
 
 class Captured(Part):
-    """The run's own capture: its frames, and those that are not in it."""
+    """The run's own capture: the frames in it, and the frames that it lacks."""
 
     tool: str | None = None
     where: str | None = None
@@ -224,59 +263,64 @@ class Captured(Part):
 
 
 class Share(Part):
-    """Processor time from the start to the end of the client; 100 is one processor."""
+    """Processor time from the start to the end of the client; 100 % is one processor."""
 
     percent: Number | None = None
     samples: list[Number] | None = None
-    """Of every whole second."""
+    """Percentage in each whole second."""
+    seconds: Number | None = None
+    """Processor time in seconds."""
 
 
 class Shares(Part):
-    """Of both endpoints."""
+    """Processor time of both endpoints."""
 
     client: Annotated[Share, BeforeValidator(unless_null)] = Share()
     server: Annotated[Share, BeforeValidator(unless_null)] = Share()
 
 
 class Delays(Part):
-    """Seconds in which the endpoints were ready to run and no processor was free."""
+    """Seconds during which each endpoint was ready to run but no processor was free."""
 
     client: Number | None = None
     server: Number | None = None
 
 
 class Options(Part):
-    """Some of the values in force that an endpoint read back; all of them are kept."""
+    """Some of the options in effect that an endpoint read back. run.json keeps all of them."""
 
     model_config = ConfigDict(extra="allow")
 
     receive_buffer: Integer | None = None
     gro: bool | None = None
     gso: bool | None = None
+    gso_paced: bool | None = None
+    pacing: str | None = None
+    congestion_control: str | None = None
     aes_hardware: bool | None = None
 
 
 class BothOptions(Part):
-    """Of both endpoints."""
+    """Options of both endpoints."""
 
     client: Annotated[Options, BeforeValidator(unless_null)] = Options()
     server: Annotated[Options, BeforeValidator(unless_null)] = Options()
 
 
 class Confinement(Part):
-    """Who a program of an endpoint ran as, and what held its limits (docs/confinement.md)."""
+    """The user that a program of an endpoint ran as, and how its limits were enforced (docs/confinement.md)."""
 
     endpoint_user: Integer | None = None
     why: str | None = None
-    """Why that was not a user of its own."""
+    """Why the program did not have a user of its own."""
     capabilities: list[str] | None = None
-    """What it kept of root's."""
+    """Capabilities of root that the program kept."""
     memory_limit: str | None = None
     """How the memory of all its processes was limited."""
 
 
 class HostFacts(Part):
-    """The state of the hosts around a run."""
+    """The state of the hosts before and during a run."""
 
     run_delay_s: Annotated[Delays, BeforeValidator(unless_null)] = Delays()
     psi_cpu_some_s: Number | None = None
@@ -290,51 +334,65 @@ class HostFacts(Part):
     options: Annotated[BothOptions, BeforeValidator(unless_null)] = BothOptions()
     max_rss_bytes: dict[str, Integer | None] | None = None
     before: Annotated[dict[str, Number], BeforeValidator(unless_null)] = Field({})
-    """Counters of hosts, interfaces and link at the beginning."""
+    """Counters of hosts, interfaces and link at the start of the run."""
     delta: Annotated[dict[str, Number | None], BeforeValidator(unless_null)] = Field({})
-    """By how much they grew."""
+    """How much these counters grew during the run."""
     background: dict[str, Any] | None = None
     perf: dict[str, Any] | None = None
     confinement: dict[str, Confinement] | None = None
     """By program."""
     removed: list[str] | None = None
-    """What an endpoint left in the run's directory that is not its to leave."""
+    """What an endpoint was not allowed to leave in the run's directory; it was removed."""
 
 
-class Run(Part):
+class StudyFacts(Part):
+    """The study of a run (config/studies/)."""
+
+    name: str | None = None
+    digest: str | None = None
+    """Digest of everything that the study decides before measuring."""
+
+
+class Run(Record):
     """run.json: one measurement of one cell in one block."""
+
+    FORMAT: ClassVar[int] = 2
+    NAME: ClassVar[str] = RUN_FILE
+    ERROR: ClassVar[type[RecordError]] = RunsError
 
     format: Literal[2]
     """Version of this model."""
     testbed: TestbedFacts
     experiment: str
-    """`proofs` of a run that was captured to prove a variant."""
+    """Name of the experiment; `proofs` for a run that was captured to prove a variant."""
     campaign: str
-    """Id of all runs that are measured alike, and may be compared."""
+    """Id shared by all runs that were measured the same way and may be compared."""
     scale: str
+    study: Annotated[StudyFacts, BeforeValidator(unless_null)] = StudyFacts()
+    """Left out if the run was not part of a study."""
     cell: CellName
     client: Side
     server: Side
     block: Integer | None = None
-    """Null of warm-up, proofs and cells that were not measured."""
+    """Null for warm-up runs, proofs and cells that were not measured."""
     order: Integer | None = None
-    """Place of the cell in its block."""
+    """Position of the cell in its block."""
     attempt: Integer | None = None
-    """How often the cell had been measured in its block."""
+    """How often the cell had already been measured in its block."""
     seed: Integer | None = None
-    """Of all that is random."""
+    """Seed for everything that is random."""
     variant: Annotated[Variant, BeforeValidator(unless_null)] = Variant()
     link: Annotated[LinkFacts, BeforeValidator(unless_null)] = LinkFacts()
     workload: Annotated[Work, BeforeValidator(unless_null)] = Work()
     status: Status
     reason: str | None = None
-    """Why it failed, or is unsupported."""
+    """Why the run failed, or why it is unsupported."""
     contaminated: bool | None = None
-    """Whether something else disturbed it."""
+    """Whether something else disturbed the run."""
     contamination: Annotated[list[str], BeforeValidator(lambda value: value or [])] = Field([])
-    """The gates that the run went over."""
+    """The gates whose limits the run exceeded."""
     contradictions: Annotated[list[str], BeforeValidator(lambda value: value or [])] = Field([])
-    """Where what both ends negotiated is not what the cell says."""
+    """Where the two ends negotiated something other than what the cell specifies."""
     metrics: Annotated[Metrics, BeforeValidator(unless_null)] = Metrics()
     evidence: Annotated[Evidence, BeforeValidator(unless_null)] = Evidence()
     host: Annotated[HostFacts, BeforeValidator(unless_null)] = HostFacts()
@@ -347,53 +405,34 @@ class Run(Part):
             return self
         if self.cell.arm in ARMS and self.block is None:
             raise ValueError("key 'block' is missing")
-        wanted = {"handshake": ("ttfb_ms",), "bulk": ("goodput_mbps", "bytes")}
+        transfer = ("goodput_mbps", "bytes")
+        wanted = {"handshake": ("ttfb_ms",), "bulk": transfer, "page": transfer}
         for name in wanted.get(self.workload.kind or "", ()):
             if not getattr(self.metrics, name):
                 raise ValueError(f"a finished run without a positive 'metrics.{name}'")
         return self
 
 
-def parse(content: bytes) -> Run:
-    """The run that a run.json with this content is of; RunsError names the key that is missing or of a wrong type."""
-    try:
-        document = untrusted.parse(content)
-    except UntrustedError as error:
-        raise RunsError(f"{RUN_FILE}: {error}") from None
-    if not isinstance(document, dict) or "format" not in document:
-        raise RunsError(f"{RUN_FILE}: not a run of quicbed: no key 'format'")
-    if document["format"] != FORMAT or isinstance(document["format"], bool):
-        raise RunsError(f"{RUN_FILE}: format {document['format']!r:.60}, this version reads format {FORMAT}")
-    try:
-        return Run.model_validate(document)
-    except ValidationError as error:
-        raise RunsError(f"{RUN_FILE}: {problem(error)}") from None
+class Pacing(Record):
+    """pacing.json: how often each gap and each train length occurs among the server's packets in the trace of a run."""
 
+    FORMAT: ClassVar[int] = 1
+    NAME: ClassVar[str] = PACING
+    ERROR: ClassVar[type[RecordError]] = RunsError
 
-def read(file: Path) -> Run:
-    """`parse` of a file, which may be anything; RunsError too where it cannot be read."""
-    try:
-        return parse(untrusted.read(file))
-    except UntrustedError as error:
-        raise RunsError(f"{RUN_FILE}: {error}") from None
+    format: Literal[1]
+    """Version of this model."""
+    gap_ns: list[Count]
+    """Upper bounds of gaps in ascending order, 100 per decade. A gap counts at the next larger bound."""
+    gaps: list[Count]
+    """Number of gaps at each bound."""
+    train_packets: list[Count]
+    """Lengths of trains in ascending order."""
+    packets: list[Count]
+    """Number of packets in trains of each length."""
 
-
-def made(values: Mapping[str, Any]) -> Run:
-    """The run of these *values*, all of which the model must name; RunsError if they are none."""
-    try:
-        run = Run.model_validate(dict(values))
-    except ValidationError as error:
-        raise RunsError(problem(error)) from None
-    if unnamed := unknown(values, run.model_dump(exclude_unset=True)):
-        raise RunsError(f"the model of a run does not name {', '.join(unnamed)}")
-    return run
-
-
-def write(file: Path, run: Run) -> None:
-    """Write a run.json, whole or not at all."""
-    durable.write_bytes(file, content(run))
-
-
-def content(run: Run) -> bytes:
-    """The content of a run's run.json: the values that it was made of, no others."""
-    return durable.to_json(run.model_dump(mode="json", exclude_unset=True))
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if len(self.gap_ns) != len(self.gaps) or len(self.train_packets) != len(self.packets):
+            raise ValueError("values and their counts are not equally many")
+        return self

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from quicbed.base import durable
-from quicbed.config.model import ConfigError, Project
+from quicbed.config.model import ConfigError, Project, Study
 from quicbed.plan.variant import Variant
-from quicbed.store import record, tarball
-from quicbed.store.paths import CAPTURE, KEYS, RUN_FILE
+from quicbed.store import tarball
+from quicbed.store.campaign import CAMPAIGN_FILE, Campaign, Session
+from quicbed.store.paths import CAPTURE, KEYS, RUN_FILE, TRACE
+from quicbed.store.record import Run
 
 LEFT_OUT = "left-out.json"
 """Name in the archive of the list of files that were not packed."""
@@ -29,7 +31,9 @@ DOWNLOADS_BYTES = 5 * 2**20
 
 
 def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
-    """Pack the newest campaign of each experiment with its proofs on the configured testbed; returns the archives.
+    """Pack a campaign of each experiment with its proofs on the configured testbed; returns the archives.
+
+    It is the newest one, or the only one of the configured study that is not left out there.
 
     The archives are byte-stable: members are sorted, and neither owners nor times are kept (runs record their own).
     Files of one name follow each other, because they resemble each other: archives of handshakes are a fifth smaller.
@@ -37,7 +41,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     """
     archives = []
     for name in experiments:
-        campaign = _newest(project, name)
+        campaign = _chosen(project, name)
         files = [
             file
             for directory in (campaign, *_proofs(campaign))
@@ -46,17 +50,18 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         ]
         kept = _packed_captures(file for file in files if file.name == CAPTURE)
         left_out = []
-        target = project.root / "raw" / "reference" / f"{name}.tar.gz"
+        target = project.root / "raw" / "reference" / f"{name}.tar.xz"
         with tarball.write(target) as archive:
             for file in sorted(files, key=lambda file: (file.name, file)):
                 inside, content = file.relative_to(project.raw).as_posix(), file.read_bytes()
-                if file.name in (CAPTURE, KEYS) and file.with_name(CAPTURE) not in kept:
+                if file.name in (CAPTURE, KEYS, TRACE) and file.with_name(CAPTURE) not in kept:
                     digest = hashlib.sha256(content).hexdigest()
                     left_out.append({"file": inside, "bytes": len(content), "sha256": digest})
                 else:
                     archive.file(inside, content)
             if left_out:
                 archive.file(LEFT_OUT, (json.dumps({"left_out": left_out}, indent=1) + "\n").encode())
+        target.with_name(f"{name}.tar.gz").unlink(missing_ok=True)  # of an earlier version, in place of which this is
         archives.append(target)
     return archives
 
@@ -70,7 +75,7 @@ def _packed_captures(captures: Iterable[Path]) -> set[Path]:
     kept = set()
     downloads: dict[str, tuple[int, Path]] = {}
     for capture in captures:
-        run = record.read(capture.parent / RUN_FILE)
+        run = Run.read(capture.parent / RUN_FILE)
         if run.status != "ok" or run.cell.arm != "proof":
             continue
         if run.workload.kind == "handshake":
@@ -97,23 +102,45 @@ def _is_shown(variant: Variant) -> bool:
 
 def _proofs(campaign: Path) -> list[Path]:
     """Directories of the proofs that the runs of a campaign name."""
-    named = {record.read(file).evidence.proof for file in campaign.glob(f"b[0-9]*/*/{RUN_FILE}")}
+    named = {Run.read(file).evidence.proof for file in campaign.glob(f"b[0-9]*/*/{RUN_FILE}")}
     found = (campaign.parents[1] / "proofs").glob(f"*/[!.]*/{RUN_FILE}")
-    return [file.parent for file in found if record.read(file).cell.id in named]
+    return [file.parent for file in found if Run.read(file).cell.id in named]
 
 
-def _newest(project: Project, name: str) -> Path:
-    """Directory of the campaign whose latest session is the newest."""
+def _chosen(project: Project, name: str) -> Path:
+    """Directory of the campaign that is packed."""
     parent = project.raw / project.config.testbed / name
     if name == "proofs":
         found = [path for path in parent.glob("*") if path.is_dir()]
         if len(found) != 1:
             raise ConfigError(f"{parent}: holds the proofs of {len(found)} hosts, can pack those of one only")
         return found[0]
+    if project.study is not None:
+        return _of_study(project, project.study, name, parent)
     sessions = []
     for file in parent.glob("*/sessions/*.json"):
-        started = json.loads(file.read_text(encoding="utf-8"))["started_at"]
-        sessions.append((started, file.parent.parent))
+        sessions.append((Session.read(file).started_at, file.parent.parent))
     if not sessions:
         raise ConfigError(f"{parent}: has no measured campaign; run `quicbed measure {name}`")
     return max(sessions)[1]
+
+
+def _of_study(project: Project, study: Study, name: str, parent: Path) -> Path:
+    """Directory of the one campaign of a study that it does not leave out: which of several counts is said there."""
+    left_out = {one.campaign for one in study.left_out if one.experiment == name}
+    found = []
+    for file in sorted(parent.glob(f"*/{CAMPAIGN_FILE}")):
+        if Campaign.read(file).study == study.digest and file.parent.name not in left_out:
+            found.append(file.parent)
+    if not found:
+        raise ConfigError(
+            f"{parent}: has no campaign of the study `{project.config.study}` as it is written now; "
+            f"run `quicbed measure {name}` with it"
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{parent}: has {len(found)} campaigns of the study `{project.config.study}`: "
+            f"{', '.join(path.name for path in found)}; name all but one, with the reason, in `left_out` of "
+            f"{project.root / 'config' / 'studies' / f'{project.config.study}.yaml'}"
+        )
+    return found[0]

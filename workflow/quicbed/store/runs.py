@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from operator import attrgetter, itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import polars as pl
 
@@ -23,7 +23,8 @@ from quicbed.base import durable
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS
 from quicbed.plan.host import FACTS, Host
-from quicbed.store import provenance, record, walk
+from quicbed.store import provenance, walk
+from quicbed.store.campaign import Session
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import ROLES, Run, RunsError
 
@@ -51,7 +52,7 @@ def _endpoint(role: str) -> list[Column]:
 def _evidence(role: str) -> list[Column]:
     return [
         Column(f"{role}_negotiated_{field}", pl.String(), f"evidence.{role}.{field}")
-        for field in ("cipher", "group", "signature", "aead", "header_protection")
+        for field in ("cipher", "group", "signature", "tls_version", "aead", "header_protection")
     ]
 
 
@@ -77,6 +78,8 @@ COLUMNS: list[Column] = [
     Column("experiment", pl.String(), "experiment"),
     Column("campaign", pl.String(), "campaign"),
     Column("scale", pl.String(), "scale"),
+    # digest of the study's rules; null where the run is of none
+    Column("study", pl.String(), "study.digest"),
     Column("block", pl.Int64(), "block"),
     Column("order", pl.Int64(), "order"),
     Column("attempt", pl.Int64(), "attempt"),
@@ -95,6 +98,8 @@ COLUMNS: list[Column] = [
     Column("header_protection", pl.Boolean(), "variant.header_protection"),
     Column("group", pl.String(), "variant.group"),
     Column("signature", pl.String(), "variant.signature"),
+    # null of TLS 1.3, where the experiment does not vary it
+    Column("tls_version", pl.String(), "variant.tls_version"),
     Column("retry", pl.Boolean(), "variant.retry"),
     Column("initial_size", pl.Int64(), "variant.initial_size"),
     Column("rtt_ms", pl.Float64(), "link.rtt_ms"),
@@ -102,17 +107,23 @@ COLUMNS: list[Column] = [
     Column("mtu", pl.Int64(), "link.mtu"),
     Column("rate_mbit", pl.Float64(), "link.rate_mbit"),
     Column("workload", pl.String(), "workload.kind"),
+    Column("page", pl.String(), "variant.page"),
     Column("workload_bytes", pl.Int64(), "workload.bytes"),
     Column("connections", pl.Int64(), "workload.connections"),
     Column("status", pl.String(), "status"),
     Column("reason", pl.String(), "reason"),
     Column("contaminated", pl.Boolean(), "contaminated"),
     Column("goodput_mbps", pl.Float64(), "metrics.goodput_mbps"),
+    Column("throughput_mbps", pl.Float64(), "metrics.throughput_mbps"),
     Column("ttfb_ms", pl.Float64(), "metrics.ttfb_ms"),
     Column("ttfb_ms_p25", pl.Float64(), "metrics.ttfb_ms_p25"),
     Column("ttfb_ms_p75", pl.Float64(), "metrics.ttfb_ms_p75"),
     Column("first_byte_ms", pl.Float64(), "metrics.first_byte_ms"),
     Column("confirmed_ms", pl.Float64(), "metrics.confirmed_ms"),
+    # of a page, from the begin of its connection
+    Column("connection_ms", pl.Float64(), "metrics.connection_ms"),
+    Column("page_first_byte_ms", pl.Float64(), "metrics.page_first_byte_ms"),
+    Column("page_load_ms", pl.Float64(), "metrics.page_load_ms"),
     Column("handshakes_per_s", pl.Float64(), "metrics.handshakes_per_s"),
     Column("client_cpu_ms", pl.Float64(), "metrics.client_cpu_ms"),
     Column("server_cpu_ms", pl.Float64(), "metrics.server_cpu_ms"),
@@ -140,6 +151,19 @@ COLUMNS: list[Column] = [
     Column("client_receive_buffer", pl.Int64(), "host.options.client.receive_buffer"),
     Column("server_receive_buffer", pl.Int64(), "host.options.server.receive_buffer"),
     Column("offloads", pl.String(), "variant.offloads"),
+    Column("pacing", pl.String(), "variant.pacing"),
+    Column("gso", pl.String(), "variant.gso"),
+    Column("congestion_control", pl.String(), "variant.congestion_control"),
+    Column("qdisc", pl.String(), "variant.qdisc"),
+    # as it tells itself, whatever the cell says
+    Column("server_pacing", pl.String(), "host.options.server.pacing"),
+    # to the client, for which the queue of a rate-limited link had no room
+    Column("dropped_packets", pl.Int64(), "metrics.dropped_packets"),
+    Column("traced_packets", pl.Int64(), "metrics.traced_packets"),
+    Column("gap_ms", pl.Float64(), "metrics.gap_ms"),
+    Column("gap_ms_p25", pl.Float64(), "metrics.gap_ms_p25"),
+    Column("gap_ms_p75", pl.Float64(), "metrics.gap_ms_p75"),
+    Column("packets_in_trains_to_5", pl.Float64(), "metrics.packets_in_trains_to_5"),
     Column("client_gro", pl.Boolean(), "host.options.client.gro"),
     Column("server_gso", pl.Boolean(), "host.options.server.gso"),
     Column("loss_percent", pl.Float64(), "link.loss_percent"),
@@ -164,6 +188,17 @@ COLUMNS: list[Column] = [
     # whether it is an external endpoint; null where not
     Column("client_external", pl.Boolean(), "client.external"),
     Column("server_external", pl.Boolean(), "server.external"),
+    # whether such a client reports the times of its connections, without the start of its program
+    Column("client_times", pl.Boolean(), "client.times"),
+    # the part of a run that the start of an external client's program takes, by downloads of one byte
+    Column("start_share", pl.Float64(), "metrics.start_share"),
+    # of connections that begin at a rate: the rate, what it is of a processor of the server, and how late they began
+    Column("load", pl.Float64(), "variant.load"),
+    Column("rate_per_s", pl.Float64(), "workload.rate_per_s"),
+    Column("ttfb_ms_p99", pl.Float64(), "metrics.ttfb_ms_p99"),
+    Column("late_ms_p99", pl.Float64(), "metrics.late_ms_p99"),
+    Column("late_share", pl.Float64(), "metrics.late_share"),
+    Column("most_in_flight", pl.Int64(), "metrics.most_in_flight"),
 ]
 """Columns taken from run.json as they are; units are in the names."""
 
@@ -189,6 +224,8 @@ DERIVED: dict[str, pl.DataType] = {
     "contamination": pl.String(),  # the gates a run went over, joined by "; "
     "client_cpu_s_per_gib": pl.Float64(),
     "server_cpu_s_per_gib": pl.Float64(),
+    "gib_per_cpu_s": pl.Float64(),  # of a download, by the processor time of both ends together
+    "server_max_rss_bytes": pl.Int64(),
     "client_cpu_samples": pl.List(pl.Float64()),  # percent of a processor in every whole second
     "server_cpu_samples": pl.List(pl.Float64()),
     **{f"{role}_{name}": pl.Int64() for role in ("client", "server") for name in _UDP},
@@ -252,7 +289,7 @@ def _told(error: UntrustedError) -> RunsError:
 
 def _run(content: bytes) -> Run | RunsError:
     try:
-        return record.parse(content)
+        return Run.parse(content)
     except RunsError as error:
         return error
 
@@ -267,6 +304,9 @@ def row(origin: str, run: Run) -> dict[str, Any]:
         cpu, received = values[f"{role}_cpu_s"], values["bytes"]
         values[f"{role}_cpu_s_per_gib"] = cpu * BYTES_PER_GIB / received if cpu and received else None
         values[f"{role}_cpu_samples"] = getattr(run.host.cpu, role).samples
+    spent = [values[f"{role}_cpu_s_per_gib"] for role in ROLES]
+    values["gib_per_cpu_s"] = 1 / sum(spent) if all(spent) else None
+    values["server_max_rss_bytes"] = (run.host.max_rss_bytes or {}).get("server")
     values |= _counted(run.host.delta)
     values["started_at"] = run.started_at
     values["source"] = _source(origin)
@@ -332,10 +372,10 @@ def values_of(origin: str, run: Run | RunsError) -> dict[str, Any]:
 
 def tabled(rows: Sequence[dict[str, Any]], campaigns: provenance.Found) -> pl.DataFrame:
     """The table of runs, from their rows (`values_of`) and the records of their campaigns."""
-    plans = {campaign.origin: campaign.plan for campaign in campaigns.sorted()}
-    sessions: dict[str, list[tuple[datetime, Host]]] = {}
-    for campaign in campaigns.sorted():
-        sessions.setdefault(_source(campaign.origin), []).extend(campaign.hosts)
+    plans = {one.origin: one.newest for one in campaigns.sorted()}
+    sessions: dict[str, list[Session]] = {}
+    for one in campaigns.sorted():
+        sessions.setdefault(_source(one.origin), []).extend(one.sessions.values())
     for values in rows:
         if values["status"] != UNREADABLE and values["memory"] is None:
             values.update(_identified(values, sessions.get(values["source"], [])))
@@ -365,7 +405,7 @@ def read_parquet(file: Path, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     return found
 
 
-def _identified(values: Mapping[str, Any], sessions: Sequence[tuple[datetime, Host]]) -> dict[str, Any]:
+def _identified(values: Mapping[str, Any], sessions: Sequence[Session]) -> dict[str, Any]:
     """The columns that say who measured a run, of one whose run.json is from before it said all of it.
 
     What it does not say is taken from the session that measured it: the last one of the same machine, processor and
@@ -374,19 +414,20 @@ def _identified(values: Mapping[str, Any], sessions: Sequence[tuple[datetime, Ho
     """
     own = Host(**{name: values[name] for name in FACTS})
     same = (own.host_id, own.cpu_model, own.kernel)
-    alike = [one for one in sessions if (one[1].host_id, one[1].cpu_model, one[1].kernel) == same]
+    hosts = sorted(((one.started_at, one.host) for one in sessions), key=itemgetter(0))
+    alike = [(began, host) for began, host in hosts if (host.host_id, host.cpu_model, host.kernel) == same]
     begun = [one for one in alike if values["started_at"] is not None and one[0] <= values["started_at"]]
     if alike:
-        _, told = max(begun, key=itemgetter(0)) if begun else min(alike, key=itemgetter(0))
+        _, told = begun[-1] if begun else alike[0]
         own = replace(own, microcode=own.microcode or told.microcode, memory=told.memory)
     return asdict(own) | {"host": own.id}
 
 
-def _planned(plan: provenance.Plan, cell: str) -> dict[str, Any]:
+def _planned(plan: Session, cell: str) -> dict[str, Any]:
     """The columns that say what the newest session makes of a run's cell."""
-    values: dict[str, Any] = {"session_started_at": plan.started_at, "planned": cell in plan.cells}
-    if cell in plan.cells:
-        planned = plan.cells[cell]
+    planned = next((one for one in plan.cells if one.id == cell), None)
+    values: dict[str, Any] = {"session_started_at": plan.started_at, "planned": planned is not None}
+    if planned is not None:
         values |= {
             "planned_arm": planned.arm,
             "planned_label": planned.label,
@@ -402,6 +443,15 @@ def problems(table: pl.DataFrame) -> list[str]:
 
 
 _ROOM_BYTES = 16 << 20
+
+
+def selection(campaign: str | None, *cells: str, **chosen: str) -> str:
+    """The end of an address: what selects runs of a campaign, or of cells of it, on the report's page of runs.
+
+    *chosen* are other filters of the page: experiment, library, label, arm, status, host, run.
+    """
+    told = {"campaign": campaign, "cell": ",".join(dict.fromkeys(cells)), **chosen}
+    return urlencode({key: value for key, value in told.items() if value}, safe=",", quote_via=quote)
 
 
 def write_parquet(frame: pl.DataFrame, out: Path) -> None:
@@ -429,6 +479,12 @@ def write_csv(frame: pl.DataFrame, out: Path) -> None:
     durable.write_text(out, frame.with_columns(safe).write_csv(float_precision=6))
 
 
+def without(table: pl.DataFrame, campaigns: Iterable[tuple[str, str]]) -> pl.DataFrame:
+    """*table* without the runs of campaigns, given by experiment and id, that are not to count."""
+    left_out = pl.DataFrame(list(campaigns), schema={"experiment": pl.String, "campaign": pl.String}, orient="row")
+    return table.join(left_out, on=["experiment", "campaign"], how="anti", maintain_order="left")
+
+
 def select_campaign(
     table: pl.DataFrame,
     experiment: str,
@@ -442,7 +498,7 @@ def select_campaign(
     without records of sessions its newest run counts. Arm, label and baseline of a cell are those
     of the newest session's plan, which may have changed since the run.
 
-    A figure shows one campaign; runs of two campaigns, hosts or sources are never mixed. Empty
+    A figure shows one campaign; runs of two campaigns, hosts, studies or sources are never mixed. Empty
     when there are no runs, or none of a cell that is still planned. Warm-up runs are left out.
     """
     runs = table.filter((pl.col("experiment") == experiment) & pl.col("arm").is_in(ARMS))

@@ -14,10 +14,9 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from quicbed.base import untrusted
-from quicbed.config.model import ConfigError, Model, Name, parse, read_yaml
-from quicbed.store import record
+from quicbed.config.model import ConfigError, Model, Name, parse_model, read_yaml
 from quicbed.store.paths import RUN_FILE
-from quicbed.store.record import RunsError
+from quicbed.store.record import Run, RunsError
 from quicbed.store.stacks import KERNEL_OBJECT, UNKNOWN, PerfError, Stacks, folded_name, read_folded
 
 READS = ("config/symbols/**/*.yaml",)
@@ -186,13 +185,13 @@ def mapping_problem(root: Path, library: str) -> str | None:
 
 
 def _read(file: Path) -> Claims:
-    described = parse(Symbols, read_yaml(file), file)
+    described = parse_model(Symbols, read_yaml(file), file)
     claims = _claims(described, file)
     for name in described.include:
         shared = file.parent / "shared" / f"{name}.yaml"
         if not shared.is_file():
             raise ConfigError(f"{file}: include: there is no {shared}")
-        included = parse(Symbols, read_yaml(shared), shared)
+        included = parse_model(Symbols, read_yaml(shared), shared)
         if included.include:
             raise ConfigError(f"{shared}: include: a shared mapping includes no other")
         claims += _claims(included, shared)
@@ -229,7 +228,7 @@ def _pattern(text: str, key: str) -> re.Pattern[str]:
 def describe(root: Path, run_directory: Path, top: int = 15) -> str:
     """What a run's samples were sorted into, and the innermost symbols of those no claim covers."""
     try:
-        run = record.read(run_directory / RUN_FILE)
+        run = Run.read(run_directory / RUN_FILE)
     except RunsError as error:
         raise PerfError(f"{run_directory}: not the directory of a run: {error}") from None
     libraries = {"client": run.client.library, "server": run.server.library}

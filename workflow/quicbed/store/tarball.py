@@ -1,18 +1,20 @@
 """Archives that are the same bytes whenever and by whomever they are written, from the same contents in the same order.
 
-Members have no owner and one time; compression has neither a name nor a time in its header. Another version of zlib may
-compress to other bytes; what is inside stays the same.
+Members have no owner and one time; compression has neither a name nor a time in its header. Another version of zlib or
+liblzma may compress to other bytes; what is inside stays the same.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 from quicbed.base import durable
 from quicbed.base.untrusted import one_line
@@ -50,9 +52,17 @@ class Writer:
         return info
 
 
+def _compressor(raw: BinaryIO, path: Path) -> gzip.GzipFile | lzma.LZMAFile:
+    if path.suffix == ".xz":
+        # files that resemble each other lie megabytes apart
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 32 << 20}]
+        return lzma.LZMAFile(raw, "wb", filters=filters)
+    return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
+
+
 @contextmanager
 def write(path: Path, *, mtime: int = 0, headers: Mapping[str, str] | None = None) -> Iterator[Writer]:
-    """Write a `.tar.gz` that appears at *path* when it is complete.
+    """Write a `.tar.gz` or `.tar.xz` that appears at *path* when it is complete.
 
     *mtime* is the time of all members in seconds since 1970, *headers* are global ones of the format pax.
     """
@@ -60,7 +70,7 @@ def write(path: Path, *, mtime: int = 0, headers: Mapping[str, str] | None = Non
     with (
         durable.replacing(path) as partial,
         partial.open("wb") as raw,
-        gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as zipped,
+        _compressor(raw, path) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT, pax_headers=dict(headers or {})) as archive,
     ):
         yield Writer(archive, mtime)

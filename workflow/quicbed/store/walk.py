@@ -5,13 +5,14 @@ What is found are other people's files: names, contents and archives may be anyt
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
-from quicbed.store.paths import ARCHIVE_SUFFIX, RUN_FILE, directories, origin_of
+from quicbed.store.campaign import CAMPAIGN_FILE
+from quicbed.store.paths import ARCHIVE_SUFFIXES, RUN_FILE, directories, located, origin_of
 from quicbed.store.record import RunsError
 
 Content = bytes | UntrustedError
@@ -19,7 +20,6 @@ Content = bytes | UntrustedError
 Files = Mapping[str, Content]
 """By name."""
 
-CAMPAIGN_FILE = "campaign.json"
 RECORDS = ("sessions", "builds")
 """Directories beside it with a file each for every session and build."""
 
@@ -64,7 +64,7 @@ def walk(
             yield Place(origin, {origin: {name: content(path / name) for name in files if name in names}})
             continue
         for name in files:
-            if name.endswith(ARCHIVE_SUFFIX):
+            if name.endswith(ARCHIVE_SUFFIXES):
                 archive = path / name, origin_of(path / name, root)
                 if archives is None:
                     yield packed(*archive, names, records=records)
@@ -127,6 +127,30 @@ def archived(archive: Path, names: Container[str]) -> Iterator[tuple[str, str, C
     for path, found in untrusted.packed(archive, lambda path: path.name in names):
         directory, _, name = path.rpartition("/")
         yield directory or ".", name, found
+
+
+class Beside:
+    """Files beside run.json by the run's origin, in directories and archives; each archive is read once.
+
+    Of archives only those that are *wanted* by their paths in them are kept.
+    """
+
+    def __init__(self, raw: Path, wanted: Callable[[PurePosixPath], bool]) -> None:
+        self._raw = raw
+        self._wanted = wanted
+        self._archives: dict[str, dict[str, Content]] = {}
+
+    def read(self, origin: str, name: str) -> bytes:
+        """A file of a run; UntrustedError where it is missing or cannot be read."""
+        archive, _, inside = origin.partition("!")
+        if not inside:
+            return untrusted.read(located(origin, self._raw) / name)
+        if archive not in self._archives:
+            self._archives[archive] = dict(untrusted.packed(located(archive, self._raw), self._wanted))
+        found = self._archives[archive].get(f"{inside}/{name}", UntrustedError("is missing"))
+        if isinstance(found, UntrustedError):
+            raise found
+        return found
 
 
 def own(found: Set[str]) -> list[str]:

@@ -560,7 +560,7 @@ def _all_processes() -> Iterator[int]:
 # ---- frames lost on purpose ------------------------------------------------------------------------------------------
 
 # linux/bpf.h
-_BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
+BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD = 0, 1, 2, 5
 _MAP_TYPE_ARRAY = 2
 _PROG_TYPE_SCHED_CLS = 3
@@ -595,7 +595,7 @@ def loss_threshold(percent: float) -> int:
 
 
 def _bpf(command: int, attributes: bytes) -> int:
-    number = _BPF_SYSCALL.get(platform.machine())
+    number = BPF_SYSCALL.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, f"bpf(2) is not known for {platform.machine()}")
     buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTES_SIZE)
@@ -1034,10 +1034,13 @@ class Settings:
             with contextlib.suppress(AgentError):
                 await self.programs.run(QUIET_IFB)
             await self.programs.tool("ip", "link", "add", device, "type", "ifb")
-        await self.programs.tool("tc", "qdisc", "replace", "dev", device, "root", *words)
+        if "child" in words:
+            await self._write_qdisc(device, words)
+        else:
+            await self.programs.tool("tc", "qdisc", "replace", "dev", device, "root", *words)
         await self.programs.tool("ip", "link", "set", device, "up")
 
-    async def _write(self, changes: Sequence[Change]) -> None:
+    async def write_all(self, changes: Sequence[Change]) -> None:
         """Write values; features of one interface at once, as they depend on each other."""
         features: dict[str, list[Change]] = {}
         for change in changes:
@@ -1158,7 +1161,7 @@ class Settings:
         if not wanted:
             return []
         self._save()
-        await self._write(wanted)
+        await self.write_all(wanted)
         self._features.clear()
         for change in wanted:
             found = await self.read(change["kind"], change["name"])
@@ -1236,7 +1239,7 @@ class Settings:
                 if entry["kind"] == "feature":
                     features.append((entry, change))
                     continue
-                await self._write([change])
+                await self.write_all([change])
                 await self._verify(entry)
                 restored.append(label)
             except AgentError as error:
@@ -1244,7 +1247,7 @@ class Settings:
                 remaining.append(entry)
         if features:
             try:
-                await self._write([change for _, change in features])
+                await self.write_all([change for _, change in features])
                 for entry, _ in features:
                     await self._verify(entry)
                     restored.append(f"feature {entry['name']}")
@@ -1417,7 +1420,7 @@ class Agent:
             key.strip(): value.strip() for key, _, value in (line.partition(":") for line in cpuinfo.splitlines())
         }
         flags = fields.get("flags", fields.get("Features", "")).split()
-        wanted = {"aes", "pclmulqdq", "vaes", "vpclmulqdq", "avx2", "avx512f", "sha_ni", "pmull", "sha2"}
+        wanted = {"aes", "pclmulqdq", "vaes", "vpclmulqdq", "avx2", "bmi1", "avx512f", "sha_ni", "pmull", "sha2"}
         try:
             libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
         except (ValueError, OSError):
@@ -1582,7 +1585,7 @@ class Agent:
         return self.settings.losses[interface]
 
     async def op_abilities(self) -> dict[str, str]:
-        """Why the kernel cannot do what a link may ask for, empty if it can: `delay`, `loss`, `ifb`.
+        """Why the kernel cannot do what a link may ask for, empty if it can: `delay`, `loss`, `ifb`, `fq`.
 
         Tried in a network namespace of its own.
         """
@@ -1590,7 +1593,7 @@ class Agent:
         try:
             found: dict[str, str] = json.loads(await self.programs.tool(*argv))
         except AgentError as error:
-            return dict.fromkeys(("delay", "loss", "ifb"), f"cannot try it in a network namespace: {error}")
+            return dict.fromkeys(("delay", "loss", "ifb", "fq"), f"cannot try it in a network namespace: {error}")
         return found
 
     async def op_end_programs(self) -> int:
@@ -1930,11 +1933,13 @@ def _has(name: str) -> bool:
 def probe() -> dict[str, str]:
     """What :meth:`Agent.op_abilities` returns, tried on the loopback interface of this network namespace."""
     tc = [find_program("tc"), "qdisc", "add", "dev", "lo"]
-    found = {"delay": "", "loss": "", "ifb": ""}
-    done = subprocess.run([*tc, "root", "netem", "delay", "1ms"], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        unknown = "kind is unknown" in done.stderr or "No such file" in done.stderr
-        found["delay"] = "kernel has no netem" if unknown else done.stderr.strip().splitlines()[-1]
+    found = {"delay": "", "loss": "", "ifb": "", "fq": ""}
+    for ability, words in (("fq", ["fq"]), ("delay", ["netem", "delay", "1ms"])):
+        done = subprocess.run([*tc, "root", *words], capture_output=True, text=True, check=False)
+        subprocess.run([tc[0], "qdisc", "del", "dev", "lo", "root"], capture_output=True, check=False)
+        if done.returncode != 0:
+            unknown = "kind is unknown" in done.stderr or "No such file" in done.stderr
+            found[ability] = f"kernel has no {words[0]}" if unknown else done.stderr.strip().splitlines()[-1]
     try:
         done = subprocess.run([*tc, "clsact"], capture_output=True, text=True, check=False)
         loss = FrameLoss()

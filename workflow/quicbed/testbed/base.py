@@ -66,11 +66,10 @@ class LinkSettings(BaseModel):
     mtu: int = Field(1500, ge=1280, le=9000, description="MTU of every interface in bytes.")
     rate_mbit: float | None = Field(
         None,
-        ge=40,
+        ge=1,
         le=5000,
-        description="Rate towards the client in Mbit/s including Ethernet headers; within the "
-        "range in which tbf is "
-        "exact (outside it, timer lateness and the burst dominate). null: no limit.",
+        description="Rate towards the client in Mbit/s including Ethernet headers; above the range timer lateness "
+        "dominates. Below 12 Mbit/s the burst is of four full frames, so that it is longer than 4 ms. null: no limit.",
     )
     queue_ms: float = Field(
         50,
@@ -98,6 +97,16 @@ class LinkSettings(BaseModel):
         description="Segmentation and receive offloads of client and server: none, those in software, all; null: all "
         "in mode `throughput`, none in mode `wire`.",
     )
+    bottleneck: Literal["client"] | None = Field(
+        None,
+        description="Where hosts over SSH delay and limit what is sent to the client: as it arrives there, or, null, "
+        "where the server sends it.",
+    )
+    qdisc: Literal["fq", "etf", "etf-launchtime"] | None = Field(
+        None,
+        description="Queueing discipline of the server's interface; null: what the system has, or what delays and "
+        "limits there.",
+    )
     congestion_control: str = Field(
         "cubic",
         pattern=r"^[a-z0-9_-]{1,15}$",
@@ -120,6 +129,10 @@ class LinkSettings(BaseModel):
             raise ValueError("rtt_ms needs mode `wire`: what delays the frames takes none that is longer than the MTU")
         if self.loss_percent and self.mode != "wire":
             raise ValueError("loss_percent needs mode `wire`: a longer frame stands for many packets")
+        if self.rate_mbit is not None and self.rate_mbit < 40 and self.mode != "wire":
+            raise ValueError(
+                "rate_mbit below 40 needs mode `wire`: a super-frame takes longer than the burst is meant to"
+            )
         if self.offloads and self.mode == "wire":
             raise ValueError("offloads need mode `throughput`: in mode `wire` there are none")
         return self
@@ -458,6 +471,7 @@ class Testbed(ABC):
         """Counters of hosts, interfaces and machine now; all but the load averages only grow.
 
         ``link.cpu_s`` is the processor time of programs on the driver's machine that are part of the link,
+        ``link.dropped`` the frames to the client for which the queue of a rate-limited link had no room,
         ``link.lost_to_client`` and ``link.lost_to_server`` are the frames that the link was asked to lose.
         What netstat and ``ethtool -S`` show of a host is below ``<role>.netstat.`` and ``<role>.ethtool.``.
         """

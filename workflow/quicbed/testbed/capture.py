@@ -26,16 +26,16 @@ from quicbed.wire import pcap
 
 from .base import Capture, Host, TestbedError
 
-_START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 20.0
 _DRAIN_TIMEOUT_S = 20.0
 _CONVERT_TIMEOUT_S = 600.0
 _POLL_S = 0.005
 _BUFFER_MIB = 64
-_FREE_BYTES = 200 * 2**20
+FREE_BYTES = 200 * 2**20
 # How long a file does not grow when all is written that there is: dumpcap flushes every half second.
-_QUIET_S = 1.0
+QUIET_S = 1.0
 # Longest time from an end of the link to the tap: half of the longest round-trip time, and a scheduler's turn.
-_IN_FLIGHT_S = 2.0
+IN_FLIGHT_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class _Program:
 
     def await_begin(self) -> None:
         """Return when frames are being captured."""
-        deadline = time.monotonic() + _START_TIMEOUT_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while True:
             ended = self._process.poll() is not None
             if self._tool.begun in self._said():
@@ -242,13 +242,13 @@ class _Program:
 
     def _await_quiet(self, deadline: float) -> None:
         size, since = -1, time.monotonic()
-        while self._process.poll() is None and time.monotonic() - since < _QUIET_S:
+        while self._process.poll() is None and time.monotonic() - since < QUIET_S:
             found = int(self._host.run(["stat", "-c", "%s", str(self._tool.writes(self.file))]).stdout)
             if found != size:
                 size, since = found, time.monotonic()
             if time.monotonic() > deadline:
                 raise self._error(f"has not written every frame after {_DRAIN_TIMEOUT_S:g} s")
-            time.sleep(_QUIET_S / 10)
+            time.sleep(QUIET_S / 10)
 
     def end(self) -> None:
         """End it, with its file whole and its counts known."""
@@ -334,16 +334,16 @@ def capturing(
 def _check_disk(host: Host, place: Path) -> None:
     """Raise TestbedError if the disk that a capture goes to is about to be full."""
     free = int(host.run(["df", "--output=avail", "-B1", str(place)]).stdout.split()[-1])
-    if free < _FREE_BYTES:
+    if free < FREE_BYTES:
         raise TestbedError(
-            f"{host.where}: {free >> 20} MiB free in {place.parent}, {_FREE_BYTES >> 20} MiB are needed for a capture; "
+            f"{host.where}: {free >> 20} MiB free in {place.parent}, {FREE_BYTES >> 20} MiB are needed for a capture; "
             "make room"
         )
 
 
 def _await_frames(programs: Sequence[_Program], sent: Callable[[], float] | None, before: float | None) -> int | None:
     """Wait for frames that are still on their way; returns how many have been sent since *before*."""
-    deadline = time.monotonic() + _IN_FLIGHT_S
+    deadline = time.monotonic() + IN_FLIGHT_S
     while True:
         expected = None if sent is None or before is None else round(sent() - before)
         for program in programs:

@@ -73,13 +73,16 @@ def _of_processes() -> set[int]:
     return found
 
 
-def unused_users(testbed: str, count: int) -> list[int]:
+def unused_users(
+    testbed: str, count: int, *, taken: set[int] | None = None, mapped: Sequence[Sequence[range]] | None = None
+) -> list[int]:
     """Numbers, as user and as group, that no account and no process has; none where this user namespace lacks them.
 
-    A testbed is given the same ones each time, as long as they are unused.
+    A testbed is given the same ones each time, as long as they are unused. Numbers of processes and of the namespace
+    may be given; else they are those of this machine.
     """
-    taken = _of_processes()
-    mapped = [_mapped("/proc/self/uid_map"), _mapped("/proc/self/gid_map")]
+    taken = _of_processes() if taken is None else taken
+    mapped = mapped or [_mapped("/proc/self/uid_map"), _mapped("/proc/self/gid_map")]
     chosen = FIRST + zlib.crc32(testbed.encode()) % (LAST + 1 - FIRST - _TRIES - count)
     # a container without the large numbers has those below `nobody`
     for begin, step in ((chosen, 1), (_NOBODY - 1, -1)):

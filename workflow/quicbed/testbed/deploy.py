@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from quicbed.plan import built, march
+from quicbed.base.models import RecordError
+from quicbed.plan import march
+from quicbed.plan.built import BUILD_FILE, Build
 
 from .agent import tree
 
@@ -111,12 +113,12 @@ def libc_problem(directory: Path, libc: str, leave: Collection[str] = ()) -> str
 
 def march_problem(directory: Path, cpuinfo: str) -> str | None:
     """Why a host with this processor (/proc/cpuinfo) cannot run a build, or None; for other directories None."""
-    file = directory / built.BUILD_FILE
+    file = directory / BUILD_FILE
     if not file.is_file():
         return None
     try:
-        known = built.read(file).march
-    except built.BuiltError as error:
+        known = Build.read(file).march
+    except RecordError as error:
         return f"{file.name}: {error}"
     if known is None:
         return None

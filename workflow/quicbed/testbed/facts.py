@@ -62,6 +62,7 @@ def _cpu() -> dict[str, Any]:
                 "vaes",
                 "vpclmulqdq",
                 "avx2",
+                "bmi1",
                 "avx512f",
                 "sha_ni",
                 "pmull",

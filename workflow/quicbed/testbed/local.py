@@ -48,7 +48,15 @@ from .lock import HostSetting, State, host_settings_lock, runtime_directory
 from .loss import LinkLoss
 from .namespace import RUN_NETNS, NamespaceThread, is_namespace, kill_processes, setns
 from .process import LocalProcess, finish, require_tools, start, start_confined, user_problem
-from .shaping import burst_bytes, root_qdisc, rtt_problem, tcp_settings, token_bucket, verify_token_bucket
+from .shaping import (
+    burst_bytes,
+    qdisc_problem,
+    root_qdisc,
+    rtt_problem,
+    tcp_settings,
+    token_bucket,
+    verify_token_bucket,
+)
 
 _PREFIX = "quicbed-"
 _PREFIX_LENGTH = 24
@@ -433,12 +441,12 @@ class LocalTestbed(LockedTestbed):
         self._state = State(testbed=name)
         self._state_path = Path()
         self._checksums_in_captures: bool | None = None
-        self._capture = capture or Tcpdump()
+        self.capture_tool = capture or Tcpdump()
         self._tools: dict[str, str] | None = None
         self._has_netem = False
         self._no_delay = ""
-        self._no_loss = ""
-        self._loss: LinkLoss | None = None
+        self.why_no_loss = self._no_fq = ""
+        self.link_loss: LinkLoss | None = None
         self._delay: DelayLine | None = None
         self._delayed = False
 
@@ -451,7 +459,7 @@ class LocalTestbed(LockedTestbed):
                 "as root, for "
                 "example: sudo make all"
             )
-        require_tools(["ip", "tc", "ethtool", *self._capture.programs, "setpriv"])
+        require_tools(["ip", "tc", "ethtool", *self.capture_tool.programs, "setpriv"])
         return runtime_directory()
 
     def _set_up(self, directory: Path) -> None:
@@ -460,7 +468,8 @@ class LocalTestbed(LockedTestbed):
         require(found, LOCAL_TESTBED_NEEDS)
         self._has_netem = found["netem"].available
         self._no_delay = found["delay"].reason
-        self._no_loss = found["loss"].reason
+        self.why_no_loss = found["loss"].reason
+        self._no_fq = found["fq"].reason
         with self._signals.held():
             self._remove_leftovers()
             # a signal between the start of a program and the wait for it would let it make a namespace later
@@ -469,7 +478,7 @@ class LocalTestbed(LockedTestbed):
             for role, user in zip(_ENDS, users or [None] * len(_ENDS), strict=True):
                 self._local[role].allow_buffers = self._allow_buffers
                 self._local[role].be_user(user)
-        self._probe_path(udp_segment=None)
+        self.probe_path(udp_segment=None)
 
     def _allow_buffers(self, size: int) -> bool:
         """Let everybody on the machine have socket buffers of so many bytes, which programs of endpoints ask for.
@@ -496,9 +505,9 @@ class LocalTestbed(LockedTestbed):
         if self._delay is not None:
             attempt(self._delay.close)
         self._delay, self._delayed = None, False
-        if self._loss is not None:
-            attempt(self._loss.close)
-        self._loss = None
+        if self.link_loss is not None:
+            attempt(self.link_loss.close)
+        self.link_loss = None
         for host in self._local.values():
             attempt(host.close)
         for setting in self._state.host_settings:
@@ -596,7 +605,9 @@ class LocalTestbed(LockedTestbed):
     def unsupported(self, link: LinkSettings) -> str | None:
         if link.rtt_ms and self._no_delay:
             return f"no round-trip time: {self._no_delay}"
-        return f"no losses: {self._no_loss}" if link.loss_percent and self._no_loss else None
+        if link.loss_percent and self.why_no_loss:
+            return f"no losses: {self.why_no_loss}"
+        return qdisc_problem(link.qdisc, self._no_fq)
 
     def _set_link(self, link: LinkSettings) -> None:
         try:
@@ -607,8 +618,8 @@ class LocalTestbed(LockedTestbed):
             raise
 
     def _change(self, link: LinkSettings) -> None:
-        if self._loss is not None:
-            self._loss.set(0)  # for what is sent below
+        if self.link_loss is not None:
+            self.link_loss.set(0)  # for what is sent below
         offloads = link.segmentation
         checksums = offloads != "off"
         self._join(delayed=link.rtt_ms > 0)
@@ -619,6 +630,7 @@ class LocalTestbed(LockedTestbed):
             for interface in _INTERFACES[host.name]:
                 self._set_offloads(host, interface, own, checksums=checksums)
         self._set_rate(link)
+        self._set_qdisc(link.qdisc)
         if self._delay is not None and link.rtt_ms > 0:
             self._delay.set(link.rtt_ms / 2)
         self._set_congestion_control(link.congestion_control)
@@ -626,22 +638,22 @@ class LocalTestbed(LockedTestbed):
             host = self._local[role]
             for name, value in tcp_settings(link).items():
                 host.set(name, value)
-        if not self._probe_path(udp_segment=1200, congestion_control=link.congestion_control):
+        if not self.probe_path(udp_segment=1200, congestion_control=link.congestion_control):
             # Before Linux 6.11, UDP GSO needs an interface that completes checksums, which veth
             # leaves undone.
             checksums = True
             for role in _ENDS:
                 host = self._local[role]
                 self._set_offloads(host, host.interface, offloads, checksums=True)
-            if not self._probe_path(udp_segment=1200, congestion_control=link.congestion_control):
+            if not self.probe_path(udp_segment=1200, congestion_control=link.congestion_control):
                 raise TestbedError(f"testbed {self.name}: UDP GSO does not work on the link in mode {link.mode}")
         self._checksums_in_captures = not checksums
         if link.rtt_ms > 0:
             self._measured_rtt_ms = self._measure_rtt(link.rtt_ms)
         if link.loss_percent:
-            if self._loss is None:
-                self._loss = LinkLoss(self._local["middle"], from_client=_SHAPED, from_server=_TAP)
-            self._loss.set(link.loss_percent)
+            if self.link_loss is None:
+                self.link_loss = LinkLoss(self._local["middle"], from_client=_SHAPED, from_server=_TAP)
+            self.link_loss.set(link.loss_percent)
 
     def link_problem(self) -> str | None:
         for role, peer in (_ENDS, _ENDS[::-1]):
@@ -670,8 +682,8 @@ class LocalTestbed(LockedTestbed):
         return f"somebody has changed it, start again or: ip -n {host.namespace} {command} {' '.join(words)}"
 
     def seed_losses(self, seed: int) -> None:
-        if self._loss is not None:
-            self._loss.seed(seed)
+        if self.link_loss is not None:
+            self.link_loss.seed(seed)
 
     def _join(self, *, delayed: bool) -> None:
         """Put the delay line between client and server, or take it out."""
@@ -780,6 +792,18 @@ class LocalTestbed(LockedTestbed):
             )
         verify_token_bucket("middle", _SHAPED, link, middle.qdisc(_SHAPED))
 
+    def _set_qdisc(self, name: str | None) -> None:
+        """Give the server's interface a queueing discipline, or that which the system gives it."""
+        server = self._local["server"]
+        interface = server.interface
+        found = server.qdisc(interface).get("kind")
+        if found == name or (name is None and found != "fq"):
+            return
+        change = ["replace", "dev", interface, "root", name] if name else ["del", "dev", interface, "root"]
+        server.run(["tc", "qdisc", *change])
+        if (found := server.qdisc(interface).get("kind")) != name and name is not None:
+            raise TestbedError(f"server: {interface} has {found} after {name} was set")
+
     def _set_congestion_control(self, name: str) -> None:
         setting = "net.ipv4.tcp_congestion_control"
         path = sysctl_path(setting)
@@ -818,7 +842,7 @@ class LocalTestbed(LockedTestbed):
                 self._state.host_settings.remove(setting)
                 self._state.write(self._state_path)
 
-    def _probe_path(self, *, udp_segment: int | None, congestion_control: str | None = None) -> bool:
+    def probe_path(self, *, udp_segment: int | None, congestion_control: str | None = None) -> bool:
         """Send over TCP and UDP from the server to the client and verify how.
 
         ``False`` if the kernel refuses UDP GSO on this link; :class:`TestbedError` if anything else
@@ -871,8 +895,8 @@ class LocalTestbed(LockedTestbed):
     def facts(self) -> dict[str, Any]:
         if self._tools is None:
             options = {"ip": "-V", "tc": "-V", "ethtool": "--version"}
-            if not isinstance(self._capture, Command):
-                options[self._capture.name] = "--version"
+            if not isinstance(self.capture_tool, Command):
+                options[self.capture_tool.name] = "--version"
             self._tools = {
                 tool: (done.stdout or done.stderr).strip().splitlines()[0]
                 for tool, option in options.items()
@@ -919,11 +943,11 @@ class LocalTestbed(LockedTestbed):
                 values |= parse.protocol_counters(role, snmp, extended, host.statistics())
         shaped = self._link is not None and self._link.rate_mbit is not None
         # Without a rate limit the port has no queue and nothing to drop.
-        values[f"middle.{_SHAPED}.qdisc_drops"] = self._local["middle"].qdisc(_SHAPED)["drops"] if shaped else 0
+        values["link.dropped"] = self._local["middle"].qdisc(_SHAPED)["drops"] if shaped else 0
         values["link.cpu_s"] = self._delay.cpu_seconds() if self._delay is not None else 0.0
         values |= {"link.lost_to_client": 0, "link.lost_to_server": 0}
-        if self._loss is not None:
-            values |= self._loss.counters()
+        if self.link_loss is not None:
+            values |= self.link_loss.counters()
         values |= parse.machine_counters(
             "machine",
             Path("/proc/stat").read_text(),
@@ -952,13 +976,22 @@ class LocalTestbed(LockedTestbed):
         middle = self._local["middle"]
         sent = self._sent(count, filter)
         with capturing(
-            middle, [middle.interface], self._capture, path, snaplen=snaplen, count=count, expression=filter, sent=sent
+            middle,
+            [middle.interface],
+            self.capture_tool,
+            path,
+            snaplen=snaplen,
+            count=count,
+            expression=filter,
+            sent=sent,
         ) as capture:
             yield capture
 
     def _frames_sent(self) -> float:
         # losses act where frames arrive in the middle: those of the client are lost before the tap
-        return super()._frames_sent() - (self._loss.counters()["link.lost_to_server"] if self._loss is not None else 0)
+        return super()._frames_sent() - (
+            self.link_loss.counters()["link.lost_to_server"] if self.link_loss is not None else 0
+        )
 
 
 def _congestion_control(connection: socket.socket) -> str:

@@ -25,7 +25,7 @@ from .confinement import View, seen
 
 # Root's PATH lacks these for some ways of becoming root.
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
+SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 _CLONE_NEWPID = 0x20000000
 _ENDING_S = 20.0
 _OF_PROCESS = (
@@ -43,7 +43,7 @@ def find_program(name: str, cwd: Path | None = None) -> str | None:
     if "/" in name:
         path = (cwd or Path.cwd()) / name
         return str(path) if path.is_file() and os.access(path, os.X_OK) else None
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_DIRECTORIES}")
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_DIRECTORIES}")
 
 
 def require_tools(names: Sequence[str]) -> None:
@@ -146,7 +146,7 @@ def start_confined(
     try:
         _check(_libc.unshare(_CLONE_NEWPID))
         quiet = subprocess.DEVNULL
-        first = start(where, ["sleep", "infinity"], stdout=quiet, stderr=quiet, env={"PATH": _SYSTEM_DIRECTORIES})
+        first = start(where, ["sleep", "infinity"], stdout=quiet, stderr=quiet, env={"PATH": SYSTEM_DIRECTORIES})
         try:
             # its own /proc: what is in there by number would be other processes
             inside = [*limited, "unshare", "--mount-proc"]
@@ -178,7 +178,7 @@ def user_problem(view: View) -> str | None:
     """Why programs cannot have a view and be its user, None if they can: tried on a program that ends at once."""
     try:
         with open(os.memfd_create("said"), "w+b") as said:
-            options: dict[str, Any] = {"stdout": said, "stderr": said, "env": {"PATH": _SYSTEM_DIRECTORIES}}
+            options: dict[str, Any] = {"stdout": said, "stderr": said, "env": {"PATH": SYSTEM_DIRECTORIES}}
             ended = LocalProcess(
                 *start_confined("this machine", ["true"], Confined(Limits()), view=view, cwd=Path("/"), **options)
             ).wait(_ENDING_S)

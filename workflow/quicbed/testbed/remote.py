@@ -63,7 +63,16 @@ from .features import Feature
 from .lifecycle import Attempts, LockedTestbed
 from .lock import require_own
 from .process import installation
-from .shaping import egress, root_qdisc, rtt_problem, tcp_settings, verify_egress
+from .shaping import (
+    constant_delay,
+    egress,
+    qdisc_problem,
+    root_qdisc,
+    rtt_problem,
+    tcp_settings,
+    verify_delay,
+    verify_egress,
+)
 from .ssh import REQUEST_TIMEOUT_S, Connection, Loop, UnreachableError
 
 RECORD_FORMAT = 1
@@ -85,7 +94,7 @@ _OPTIONAL = ("perf", "iperf3")
 _UNRECORDED = ("pid", "missing", "cpuinfo", "packages")
 """What an agent tells of its host that is of use only while it works."""
 # Intel's count of a package since boot; other processors have no such file.
-_THROTTLED = "/sys/devices/system/cpu/cpu{}/thermal_throttle/package_throttle_count"
+THROTTLED = "/sys/devices/system/cpu/cpu{}/thermal_throttle/package_throttle_count"
 _CLOCK_READINGS = 3
 _CLOCK_STEP_S = 0.1
 """More than slewing, at most 500 ppm (adjtimex(2)), changes a clock by during a run of minutes."""
@@ -218,7 +227,7 @@ class _Way(TypedDict):
 _ROWS: TypeAdapter[Any] = TypeAdapter(list[_Row])
 _WAYS: TypeAdapter[Any] = TypeAdapter(list[_Way])
 _ANSWERS: dict[str, TypeAdapter[Any]] = {
-    "abilities": TypeAdapter(dict[Literal["delay", "loss", "ifb"], str]),
+    "abilities": TypeAdapter(dict[Literal["delay", "loss", "ifb", "fq"], str]),
     "acquire": TypeAdapter(dict[str, Any] | None),
     "counters": TypeAdapter(_Counters),
     "echo": TypeAdapter(list[Annotated[float, Field(ge=0, allow_inf_nan=False)]]),
@@ -240,7 +249,7 @@ def _answer(op: str, value: Any, where: str, asked: Mapping[str, Any]) -> Any:
     """An answer of its kind, with as many values as were asked for; TestbedError for another."""
     if op in _ANSWERS:
         _is(_ANSWERS[op], value, where, f"`{op}`")
-    counts = {"abilities": 3, "echo": asked.get("count")}
+    counts = {"abilities": 4, "echo": asked.get("count")}
     for name in ("paths", "settings"):
         if op in ("counters", "read_all", "read_settings") and name in asked:
             counts[op] = len(asked[name])
@@ -739,7 +748,7 @@ class RemoteMachine(Host):
     @property
     def throttle_counts(self) -> list[str]:
         """Files that tell how often its processors were too hot."""
-        return [_THROTTLED.format(cpu) for cpu in self.hello["packages"]]
+        return [THROTTLED.format(cpu) for cpu in self.hello["packages"]]
 
     def _values(self, kind: str, names: Iterable[str]) -> dict[str, str | None]:
         """Settings of one kind as they are now, by name; None where there is none."""
@@ -822,12 +831,13 @@ class RemoteHost(RemoteMachine):
     ) -> None:
         super().__init__(name, settings, loop, config, tools)
         self.address = settings.ip
-        self._shapes = self._loses = False
+        self._shapes = self._loses = self._queues = False
 
-    @property
-    def _is_limited(self) -> bool:
-        """Whether the rate of the link is limited where this host sends."""
-        return self.name == "server"
+    def bottleneck(self, link: LinkSettings) -> str | None:
+        """The interface here at which what goes to the client is delayed and limited; None if it is elsewhere."""
+        if link.bottleneck == "client":
+            return ifb_name(self.interface) if self.name == "client" else None
+        return self.interface if self.name == "server" else None
 
     @property
     def _cpus(self) -> list[int] | None:
@@ -925,7 +935,7 @@ class RemoteHost(RemoteMachine):
         return _ability(f"{program} is missing; install there with: apt-get install {PACKAGES[program]}")
 
     def lacks(self, ability: str) -> str:
-        """Why the host's kernel cannot do something, `delay`, `loss` or `ifb`; empty if it can."""
+        """Why the host's kernel cannot do something, `delay`, `loss`, `ifb` or `fq`; empty if it can."""
         if self._abilities is None:
             self._abilities = self.request("abilities")
         return self._abilities[ability]
@@ -948,7 +958,7 @@ class RemoteHost(RemoteMachine):
             for cpu in cpus_of(self.hello["cpus_online"]):
                 changes.append({"kind": "governor", "name": f"cpu{cpu}", "value": settings.governor})
         if settings.irq_cpus is not None:
-            interrupts = self._interrupts()
+            interrupts = self.interrupts()
             if not interrupts:
                 raise TestbedError(
                     f"{self.where}: irq_cpus: {self.interface} does not tell its interrupts; leave out `irq_cpus`"
@@ -967,7 +977,7 @@ class RemoteHost(RemoteMachine):
             changes.append({"kind": "hosts", "name": "/etc/hosts", "value": lines})
         return changes
 
-    def _interrupts(self) -> list[str]:
+    def interrupts(self) -> list[str]:
         """Numbers of the interface's interrupts, as far as it tells them."""
         return self.run(["ls", f"/sys/class/net/{self.interface}/device/msi_irqs"], check=False).stdout.split()
 
@@ -984,12 +994,8 @@ class RemoteHost(RemoteMachine):
         # at the client nothing is touched before something is asked for
         self._shapes |= self.name == "server" or link.rtt_ms > 0
         if self._shapes:
-            words = egress(link, limited=self._is_limited)
-            changes.append({"kind": "qdisc", "name": self.interface, "value": words})
-        self._loses |= self.name == "client" and link.loss_percent > 0
-        if self._loses:
-            words = self._at_arrival(losses=link.loss_percent > 0)
-            changes.append({"kind": "clsact", "name": self.interface, "value": words})
+            changes.append({"kind": "qdisc", "name": self.interface, "value": self._at_departure(link)})
+        changes += self._arrival_changes(link)
         sysctl = {"net.ipv4.tcp_congestion_control": link.congestion_control, **tcp_settings(link)}
         return changes + [{"kind": "sysctl", "name": name, "value": value} for name, value in sysctl.items()]
 
@@ -998,7 +1004,7 @@ class RemoteHost(RemoteMachine):
         names = dict.fromkeys([*_RECORDED, *self.settings.sysctl, *self.settings.record])
         features: dict[str, dict[str, bool]] = self.request("features", interface=self.interface)
         rings = self._values("ring", (f"{self.interface} {which}" for which in ("rx", "tx")))
-        interrupts = self._values("irq", self._interrupts())
+        interrupts = self._values("irq", self.interrupts())
         row = self.find_interface()
         return {
             **self._machine_facts(),
@@ -1022,15 +1028,45 @@ class RemoteHost(RemoteMachine):
             "settings": self._values("sysctl", names),
         }
 
-    def _at_arrival(self, *, losses: bool) -> list[str]:
+    def _at_departure(self, link: LinkSettings) -> list[str]:
+        """The queueing discipline of what this host sends, as words of :mod:`.agent`."""
+        if self.name == "client":
+            return constant_delay(link.rtt_ms / 2) if link.rtt_ms else ["default"]
+        if self.bottleneck(link) is not None:
+            return egress(link, limited=True)
+        return [link.qdisc or "default"]
+
+    def _arrival_changes(self, link: LinkSettings) -> list[dict[str, Any]]:
+        """What a link needs where frames arrive at this host."""
+        queues = self.name == "client" and link.bottleneck == "client"
+        self._queues |= queues
+        self._loses |= self.name == "client" and link.loss_percent > 0
+        changes: list[dict[str, Any]] = []
+        if self._loses or self._queues:
+            words = self._at_arrival(losses=link.loss_percent > 0, queues=queues)
+            changes.append({"kind": "clsact", "name": self.interface, "value": words})
+        if self._queues:
+            words = egress(link, limited=True) if queues else ["default"]
+            device = {"kind": "ifb", "name": ifb_name(self.interface), "value": words}
+            # frames are redirected only to what there is
+            changes = [device, *changes] if queues else [*changes, device]
+        return changes
+
+    def _at_arrival(self, *, losses: bool, queues: bool = False) -> list[str]:
         """What is done to frames that arrive, as words of :mod:`.agent`."""
-        queued = [] if self.settings.ingress is None else ["redirect", ifb_name(self.interface)]
+        queued = ["redirect", ifb_name(self.interface)] if queues or self.settings.ingress is not None else []
         return queued + (["loss"] if losses else []) or ["default"]
 
     def verify_egress(self, link: LinkSettings) -> None:
-        """TestbedError unless what the host sends is delayed and limited as the link says."""
-        shown = self.run(["tc", "-j", "qdisc", "show", "dev", self.interface]).stdout
-        verify_egress(self.where, self.interface, link, shown, limited=self._is_limited)
+        """TestbedError unless what the host sends, or what arrives, is delayed and limited as the link says."""
+        interface = self.bottleneck(link)
+        if interface is not None:
+            shown = self.run(["tc", "-j", "qdisc", "show", "dev", interface]).stdout
+            verify_egress(self.where, interface, link, shown, limited=True)
+        if self.name == "client" and link.rtt_ms:
+            verify_delay(self.where, self.interface, link.rtt_ms / 2, self.qdisc())
+        if self.name == "server" and link.qdisc is not None and self.qdisc().get("kind") != link.qdisc:
+            raise TestbedError(f"{self.where}: {self.interface} has {self.qdisc()} after {link.qdisc} was set")
 
     def qdisc(self) -> dict[str, Any]:
         """The root queueing discipline of the interface."""
@@ -1389,7 +1425,15 @@ class SshTestbed(LockedTestbed):
         client = self._remote["client"]
         if link.loss_percent and (lack := client.lacks("loss")):
             return f"no losses: {client.where}: {lack}"
-        return None
+        if link.bottleneck == "client":
+            if client.settings.ingress is not None:
+                return f"no bottleneck at the client: {client.where}: `ingress` is set, which is in its place"
+            if lack := client.lacks("ifb"):
+                return f"no bottleneck at the client: {client.where}: {lack}"
+        server = self._remote["server"]
+        lacks_fq = server.lacks("fq") if link.qdisc == "fq" else ""
+        problem = qdisc_problem(link.qdisc, lacks_fq, at_client=link.bottleneck == "client")
+        return f"{server.where}: {problem}" if problem else None
 
     def recover(self) -> None:
         if not any(machine.is_lost for machine in self._machines):
@@ -1574,6 +1618,7 @@ class SshTestbed(LockedTestbed):
             client = self._remote["client"]
             to_client, to_server = client.request("lost", interface=client.interface)
         values |= {"link.lost_to_client": to_client, "link.lost_to_server": to_server}
+        values["link.dropped"] = self._dropped()
         answers = self._background.together(
             host.ask("counters", paths=[*common, carrier, *throttled], interface=host.interface)
             for host, carrier, throttled in zip(hosts, carriers, throttles, strict=True)
@@ -1600,6 +1645,18 @@ class SshTestbed(LockedTestbed):
                 values[f"{role}.machine.load_1m"] = load
                 values["machine.load_1m"] = max(values["machine.load_1m"], load)
         return values
+
+    def _dropped(self) -> int:
+        """Frames to the client for which the queue of the link had no room; 0 where nothing limits it."""
+        if self._link is None or self._link.rate_mbit is None:
+            return 0
+        for host in self._remote.values():
+            if (interface := host.bottleneck(self._link)) is not None:
+                # netem counts what the discipline in it has dropped
+                shown = host.run(["tc", "-s", "-j", "qdisc", "show", "dev", interface]).stdout
+                with _understood(host.where):
+                    return int(root_qdisc(shown)["drops"])
+        return 0
 
     def disturbances(self, delta: Mapping[str, float]) -> list[str]:
         found = []

@@ -93,6 +93,25 @@ def verify_egress(where: str, interface: str, link: LinkSettings, shown: str, *,
         verify_token_bucket(where, interface, link, inner if link.rtt_ms else root_qdisc(shown))
 
 
+def qdisc_problem(name: str | None, lacks_fq: str, *, at_client: bool = True) -> str | None:
+    """Why a server cannot be given this queueing discipline (`LinkSettings.qdisc`), or None if it can.
+
+    *lacks_fq* is why its kernel has no FQ, *at_client* whether nothing else queues what it sends.
+    """
+    if name is None:
+        return None
+    if name != "fq":
+        return (
+            f"no queueing discipline {name}: ETF drops every frame whose time of release is not ahead, as of those "
+            "that may leave at once, and of all that are told none"
+        )
+    if lacks_fq:
+        return f"no queueing discipline fq: {lacks_fq}"
+    return (
+        None if at_client else "no queueing discipline fq: the link is limited where it would be; set link.bottleneck"
+    )
+
+
 def rtt_problem(wanted_ms: float, times_ms: Sequence[float]) -> str | None:
     """Why echoes over a link with this round-trip time took the wrong time, judged by the fastest; None if not."""
     fastest = min(times_ms)

@@ -29,7 +29,7 @@ _LOAD, _JUMP, _RETURN = 0x20, 0x15, 0x06
 # Offsets in struct seccomp_data: its number, its architecture, low halves of the first and the third argument.
 _NUMBER, _ARCHITECTURE, _FIRST, _THIRD = 0, 4, 16, 32
 
-_CPUINFO = Path("/proc/cpuinfo")
+CPUINFO = Path("/proc/cpuinfo")
 
 WITHOUT_AVX = (
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW,-AVX_Fast_Unaligned_Load",
@@ -42,15 +42,15 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
-def has_amx() -> bool:
+def has_amx(cpuinfo: Path = CPUINFO) -> bool:
     """Whether this machine's processors have AMX, and its kernel knows it."""
-    lines = _CPUINFO.read_text(encoding="ascii", errors="replace").splitlines()
+    lines = cpuinfo.read_text(encoding="ascii", errors="replace").splitlines()
     return any(line.startswith("flags") and "amx_tile" in line.split() for line in lines)
 
 
-def command(argv: Sequence[str]) -> list[str]:
+def command(argv: Sequence[str], cpuinfo: Path = CPUINFO) -> list[str]:
     """The command line that starts user-mode Linux on this machine; the process becomes that of *argv*."""
-    if not has_amx():
+    if not has_amx(cpuinfo):
         return list(argv)
     return [sys.executable, "-IS", str(Path(__file__).resolve()), *argv, *WITHOUT_AVX]
 

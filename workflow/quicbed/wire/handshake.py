@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -63,6 +64,9 @@ AMPLIFICATION_FACTOR = 3
 
 CIPHER_SUITES = {"aes-128-gcm": 0x1301, "aes-256-gcm": 0x1302, "chacha20-poly1305": 0x1303}
 """Code points of the configuration's ciphers (RFC 8446, B.4)."""
+
+TLS12_SUITES = {"aes-128-gcm": 0xC02F, "aes-256-gcm": 0xC030, "chacha20-poly1305": 0xCCA8}
+"""Those of TLS 1.2 with ECDHE and RSA (RFC 5289, 3.2; RFC 7905, 2), which TLS 1.3 does not have (RFC 8446, B.4)."""
 
 # RFC 9000, 19
 _PADDING = 0x00
@@ -207,7 +211,7 @@ class Opening(_Model):
 
 
 @dataclass(slots=True)
-class _Piece:
+class Piece:
     """One QUIC packet with what tshark knows about it."""
 
     packet: QuicPacket
@@ -237,26 +241,30 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _Unit:
+class Unit:
     """One datagram or segment of a connection."""
 
     role: Role
     time_ns: int
     size: int
     """UDP or TCP payload in bytes."""
-    pieces: list[_Piece] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     tls: tshark.TlsDetails | None = None
+    frame: int = -1
+    """Index of the frame in the capture."""
 
     @property
-    def counted(self) -> list[_Piece]:
+    def counted(self) -> list[Piece]:
         """The packets that belong to the handshake."""
         return [piece for piece in self.pieces if piece.level != "1rtt"]
 
 
 @dataclass(slots=True)
-class _Connection:
+class Connection:
+    """What belongs to one connection, in the order of the capture."""
+
     client_port: int
-    units: list[_Unit] = field(default_factory=list)
+    units: list[Unit] = field(default_factory=list)
     client_cid: bytes = b""
     server_cids: set[bytes] = field(default_factory=set)
     """Destination connection IDs a long-header packet of the client may have."""
@@ -299,10 +307,9 @@ def examine(
     except (CaptureError, TsharkError) as error:
         raise HandshakeError(str(error)) from None
     server = (server_ip, server_port)
-    connections = _quic(packets, frames, server) if transport == "quic" else _tcp(packets, frames, server)
+    found = quic_connections(packets, frames, server) if transport == "quic" else _tcp(packets, frames, server)
     return [
-        _Examiner(connection, index, transport, known, key_log).handshake()
-        for index, connection in enumerate(connections)
+        _Examiner(connection, index, transport, known, key_log).handshake() for index, connection in enumerate(found)
     ]
 
 
@@ -329,7 +336,7 @@ def openings(capture: Path, *, server_ip: str, server_port: int) -> list[Opening
                 None,
             ),
         )
-        for index, connection in enumerate(_quic(packets, {}, (server_ip, server_port)))
+        for index, connection in enumerate(quic_connections(packets, {}, (server_ip, server_port)))
     ]
 
 
@@ -350,12 +357,12 @@ def _read(capture: Path, server_ip: str, server_port: int, transport: str) -> li
     return found
 
 
-def _quic(
+def quic_connections(
     packets: Iterable[Packet], frames: dict[int, tshark.FrameDetails], server: tuple[str, int]
-) -> list[_Connection]:
-    """The connections in the order of their first Initial packet; a port may be used again."""
-    connections: list[_Connection] = []
-    by_port: dict[tuple[str, int], list[_Connection]] = defaultdict(list)
+) -> list[Connection]:
+    """QUIC connections in the order of their first Initial packet; a port may be used again."""
+    found: list[Connection] = []
+    by_port: dict[tuple[str, int], list[Connection]] = defaultdict(list)
     for packet in packets:
         role: Role = "server" if (packet.source, packet.source_port) == server else "client"
         client = (
@@ -371,8 +378,8 @@ def _quic(
         if role == "client" and first.type is PacketType.INITIAL:
             known = next((one for one in reversed(earlier) if one.receives(first)), None)
             if known is None:
-                known = _Connection(client[1], client_cid=first.source_cid or b"")
-                connections.append(known)
+                known = Connection(client[1], client_cid=first.source_cid or b"")
+                found.append(known)
                 earlier.append(known)
             known.server_cids.add(first.destination_cid)
             current = known
@@ -387,17 +394,17 @@ def _quic(
                 current.server_cid_bytes = len(one.source_cid)
         details = frames.get(packet.frame.index)
         seen = details.quic if details is not None else ()
-        unit = _Unit(role, packet.frame.time_ns, packet.payload_bytes)
+        unit = Unit(role, packet.frame.time_ns, packet.payload_bytes, frame=packet.frame.index)
         for position, one in enumerate(parsed):
             known_details = seen[position] if position < len(seen) else None
             if known_details is not None and known_details.bytes != len(one.data):
                 known_details = None  # tshark splits the datagram in another way: nothing of it can be trusted
-            unit.pieces.append(_Piece(one, known_details))
+            unit.pieces.append(Piece(one, known_details))
         current.units.append(unit)
-    return connections
+    return found
 
 
-def _receiver_cid_bytes(connection: _Connection | None, sender: Role) -> int | None:
+def _receiver_cid_bytes(connection: Connection | None, sender: Role) -> int | None:
     """Length of the destination connection ID in short headers."""
     if connection is None:
         return None
@@ -406,10 +413,10 @@ def _receiver_cid_bytes(connection: _Connection | None, sender: Role) -> int | N
 
 def _tcp(
     packets: Iterable[Packet], frames: dict[int, tshark.FrameDetails], server: tuple[str, int]
-) -> list[_Connection]:
+) -> list[Connection]:
     """The connections in the order of their SYN; a port may be used again."""
-    connections: list[_Connection] = []
-    by_port: dict[tuple[str, int], _Connection] = {}
+    connections: list[Connection] = []
+    by_port: dict[tuple[str, int], Connection] = {}
     for packet in packets:
         role: Role = "server" if (packet.source, packet.source_port) == server else "client"
         client = (
@@ -417,14 +424,14 @@ def _tcp(
         )
         begins = role == "client" and packet.flags & TCP_SYN
         if begins and not (client in by_port and not any(unit.size for unit in by_port[client].units)):
-            by_port[client] = _Connection(client[1])
+            by_port[client] = Connection(client[1])
             connections.append(by_port[client])
         if client not in by_port:
             continue
         if packet.flags & TCP_SYN:
             continue
         details = frames.get(packet.frame.index)
-        unit = _Unit(role, packet.frame.time_ns, packet.payload_bytes, tls=details.tls if details else None)
+        unit = Unit(role, packet.frame.time_ns, packet.payload_bytes, tls=details.tls if details else None)
         by_port[client].units.append(unit)
     return [connection for connection in connections if any(unit.size for unit in connection.units)]
 
@@ -434,10 +441,10 @@ class _Examiner:
 
     def __init__(
         self,
-        connection: _Connection,
+        connection: Connection,
         index: int,
         transport: Literal["quic", "tcp"],
-        known: dict[str, set[str]],
+        known: dict[str, dict[str, bytes]],
         key_log: Path,
     ) -> None:
         self.connection = connection
@@ -447,7 +454,7 @@ class _Examiner:
         self.key_log = key_log
         self.messages = list(self._all_messages())
 
-    def _all_messages(self) -> Iterator[tuple[_Unit, tshark.Message]]:
+    def _all_messages(self) -> Iterator[tuple[Unit, tshark.Message]]:
         for unit in self.connection.units:
             if unit.tls is not None:
                 for message in unit.tls.messages:
@@ -456,7 +463,7 @@ class _Examiner:
                 for message in piece.details.messages if piece.details else ():
                     yield unit, message
 
-    def _first(self, role: Role, kind: int) -> tuple[_Unit, tshark.Message] | None:
+    def _first(self, role: Role, kind: int) -> tuple[Unit, tshark.Message] | None:
         """First message of a kind; of ServerHellos the first that is no HelloRetryRequest."""
         return next(
             (
@@ -519,7 +526,7 @@ class _Examiner:
         found = self._first("server", kind)
         return found[1].bytes if found else None
 
-    def _span(self, finished: _Unit | None) -> tuple[list[_Unit], _Unit | None]:
+    def _span(self, finished: Unit | None) -> tuple[list[Unit], Unit | None]:
         """What was sent before the unit with the client's Finished, and that unit cut behind the Finished."""
         units = self.connection.units
         for position, unit in enumerate(units):
@@ -532,15 +539,15 @@ class _Examiner:
                     ),
                     len(unit.pieces),
                 )
-                return units[:position], _Unit(unit.role, unit.time_ns, unit.size, unit.pieces[: end + 1], unit.tls)
+                return units[:position], Unit(unit.role, unit.time_ns, unit.size, unit.pieces[: end + 1], unit.tls)
             if finished is None and unit.role == "client":
                 one_rtt = next((place for place, one in enumerate(unit.pieces) if one.level == "1rtt"), None)
                 if one_rtt is not None:
-                    cut = _Unit(unit.role, unit.time_ns, unit.size, unit.pieces[:one_rtt]) if one_rtt else None
+                    cut = Unit(unit.role, unit.time_ns, unit.size, unit.pieces[:one_rtt]) if one_rtt else None
                     return units[:position], cut
         return units, None
 
-    def _sent(self, role: Role, before: list[_Unit], last: _Unit | None) -> Sent:
+    def _sent(self, role: Role, before: list[Unit], last: Unit | None) -> Sent:
         earlier = [unit for unit in before if unit.role == role and (unit.size or self.transport == "tcp")]
         whole = [*earlier, *([last] if last is not None and last.role == role else [])]
         if self.transport == "tcp":
@@ -563,7 +570,7 @@ class _Examiner:
                 tls_records=len(records),
                 tls_record_bytes=sum(records),
             )
-        levels: dict[Level, list[_Piece]] = defaultdict(list)
+        levels: dict[Level, list[Piece]] = defaultdict(list)
         for unit in whole:
             for piece in unit.pieces:
                 levels[piece.level].append(piece)
@@ -595,7 +602,7 @@ class _Examiner:
             tls_record_bytes=None,
         )
 
-    def _done(self) -> _Unit | None:
+    def _done(self) -> Unit | None:
         """The datagram that brings the first HANDSHAKE_DONE."""
         for unit in self.connection.units:
             for piece in unit.pieces:
@@ -603,7 +610,7 @@ class _Examiner:
                     return unit
         return None
 
-    def _until_confirmed(self, last: _Unit | None) -> Iterator[_Unit]:
+    def _until_confirmed(self, last: Unit | None) -> Iterator[Unit]:
         done = self._done()
         for unit in self.connection.units:
             if done is None and last is not None and unit.time_ns > last.time_ns:
@@ -618,8 +625,8 @@ class _Examiner:
         where = f"client port {self.connection.client_port}"
         if not hellos or hellos[0].random is None:
             return f"{where}: the capture holds no whole ClientHello; begin it before the client"
-        labels = self.known.get(hellos[0].random, set())
-        missing = {"CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_HANDSHAKE_TRAFFIC_SECRET"} - labels
+        labels = self.known.get(hellos[0].random, {})
+        missing = {"CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_HANDSHAKE_TRAFFIC_SECRET"} - labels.keys()
         answered = any(unit.role == "server" and unit.size for unit in self.connection.units)
         if not answered:
             return f"{where}: no answer of the server is captured"
@@ -673,11 +680,11 @@ class _Examiner:
         )
 
     @staticmethod
-    def _validates(unit: _Unit) -> bool:
+    def _validates(unit: Unit) -> bool:
         """Whether a datagram of the client proves its address: by a Handshake packet, or an Initial with a token."""
         return any(piece.level == "handshake" or piece.token for piece in unit.pieces)
 
-    def _flights(self, units: Iterable[_Unit]) -> int | None:
+    def _flights(self, units: Iterable[Unit]) -> int | None:
         flights = _Flights()
         for unit in units:
             flights.take(unit)
@@ -695,13 +702,13 @@ class _Flights:
         self._of_packet: dict[tuple[Level, int], int] = {}
         self._of_byte: list[tuple[int, int]] = []
 
-    def take(self, unit: _Unit) -> None:
+    def take(self, unit: Unit) -> None:
         if unit.role == "server":
             self._take_server(unit)
         else:
             self._take_client(unit)
 
-    def _take_server(self, unit: _Unit) -> None:
+    def _take_server(self, unit: Unit) -> None:
         flight = self.client + 1
         for piece in unit.pieces:
             if piece.level == "retry" or (piece.level != "1rtt" and piece.crypto):
@@ -712,7 +719,7 @@ class _Flights:
             self.server = max(self.server, flight)
             self._of_byte.append((unit.tls.sequence_end, flight))
 
-    def _take_client(self, unit: _Unit) -> None:
+    def _take_client(self, unit: Unit) -> None:
         acknowledged = [self.client]
         for piece in unit.pieces:
             if piece.details and piece.details.largest_acknowledged is not None:
@@ -845,12 +852,22 @@ def count_differences(
     return found
 
 
+def address_of(server: str) -> tuple[str, int]:
+    """Address and port of a server, from IP:PORT; HandshakeError for anything else."""
+    address, _, port = server.rpartition(":")
+    try:
+        known = str(ip_address(address.removeprefix("[").removesuffix("]")))
+    except ValueError:
+        known = ""
+    if not known or not port.isdecimal() or not 0 < int(port[:6]) < 1 << 16:
+        raise HandshakeError(f"server {server!r}: give its address and port, as 10.113.0.2:4433")
+    return known, int(port)
+
+
 def main_table(capture: Path, key_log: Path, *, server: str, transport: Literal["quic", "tcp"]) -> str:
     """The handshakes of a capture as a table for reading; `server` is IP:PORT."""
-    address, _, port = server.rpartition(":")
-    if not address or not port.isdigit():
-        raise HandshakeError(f"server {server!r}: give its address and port, as 10.113.0.2:4433")
-    handshakes = examine(capture, key_log, server_ip=address, server_port=int(port), transport=transport)
+    address, port = address_of(server)
+    handshakes = examine(capture, key_log, server_ip=address, server_port=port, transport=transport)
     rows: list[tuple[str, ...]] = [
         ("", "port", "ms", "packets", "datagrams", "bytes", "ack only", "CH", "Cert", "Verify", "flights", "blocked")
     ]

@@ -97,6 +97,10 @@ class Packet:
     """TCP sequence number of the first byte."""
     flags: int = 0
     """TCP flags (``TCP_SYN`` and others)."""
+    ip_header_bytes: int = 0
+    """Length of the IP header, with the extensions of IPv6."""
+    transport_header_bytes: int = 0
+    """Length of the UDP or TCP header, with the options of TCP."""
 
     @property
     def cut(self) -> bool:
@@ -248,6 +252,7 @@ def _parse_ipv4(frame: Frame, data: bytes) -> Packet | None:
         str(ipaddress.IPv4Address(data[16:20])),
         data[header:total],
         total - header,
+        header,
     )
 
 
@@ -266,11 +271,12 @@ def _parse_ipv6(frame: Frame, data: bytes) -> Packet | None:
         protocol, body, length = body[0], body[size:], length - size
     if protocol == _IPV6_FRAGMENT or length < 0:
         return None
-    return _parse_transport(frame, protocol, source, destination, body, length)
+    extensions = int.from_bytes(data[4:6], "big") - length
+    return _parse_transport(frame, protocol, source, destination, body, length, 40 + extensions)
 
 
 def _parse_transport(
-    frame: Frame, protocol: int, source: str, destination: str, body: bytes, length: int
+    frame: Frame, protocol: int, source: str, destination: str, body: bytes, length: int, ip_header: int
 ) -> Packet | None:
     """Parse the transport header at the start of ``body``, of which the link carried ``length``
     bytes.
@@ -288,6 +294,8 @@ def _parse_transport(
             destination_port,
             body[8:udp_length],
             udp_length - 8,
+            ip_header_bytes=ip_header,
+            transport_header_bytes=8,
         )
     if protocol == _PROTOCOL_TCP and len(body) >= 20:
         source_port, destination_port, sequence = struct.unpack("!HHI", body[:8])
@@ -305,5 +313,7 @@ def _parse_transport(
             length - header,
             sequence,
             body[13],
+            ip_header,
+            header,
         )
     return None

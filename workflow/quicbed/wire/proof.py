@@ -265,16 +265,9 @@ def examine(
     Raises :class:`quicbed.wire.pcap.CaptureError` if the file is not a capture.
     """
     server = (str(ipaddress.ip_address(server_ip)), server_port)
-    protocol = "udp" if transport == "quic" else "tcp"
     file = Capture(capture, allow_truncated=True)
-    packets: list[_Sighting] = []
-    for packet in file.packets():
-        source = (packet.source, packet.source_port)
-        destination = (packet.destination, packet.destination_port)
-        if packet.protocol == protocol and server in (source, destination):
-            from_server = source == server
-            packets.append(_Sighting(packet, destination if from_server else source, from_server))
-    seen = _examine_quic(packets) if transport == "quic" else _examine_tcp(packets)
+    packets = _sightings(file, server, transport)
+    seen = _examined(packets, transport)
     client_to_server = _direction(seen.client, [p.packet for p in packets if not p.from_server])
     server_to_client = _direction(seen.server, [p.packet for p in packets if p.from_server])
     both = (client_to_server, server_to_client)
@@ -305,6 +298,32 @@ def examine(
         drops=drops,
         truncation=file.truncation,
     )
+
+
+def resumed(capture: Path, *, server_ip: str, server_port: int, transport: Transport) -> int:
+    """Connections in a capture that took a pre-shared key of an earlier one, by their ServerHello.
+
+    Raises :class:`quicbed.wire.pcap.CaptureError` if the file is not a capture.
+    """
+    server = (str(ipaddress.ip_address(server_ip)), server_port)
+    packets = _sightings(Capture(capture, allow_truncated=True), server, transport)
+    return sum(any(hello.resumed for hello in hellos) for hellos in _examined(packets, transport).server.hellos)
+
+
+def _sightings(file: Capture, server: tuple[str, int], transport: Transport) -> list[_Sighting]:
+    protocol = "udp" if transport == "quic" else "tcp"
+    packets: list[_Sighting] = []
+    for packet in file.packets():
+        source = (packet.source, packet.source_port)
+        destination = (packet.destination, packet.destination_port)
+        if packet.protocol == protocol and server in (source, destination):
+            from_server = source == server
+            packets.append(_Sighting(packet, destination if from_server else source, from_server))
+    return packets
+
+
+def _examined(packets: list[_Sighting], transport: Transport) -> _Seen:
+    return _examine_quic(packets) if transport == "quic" else _examine_tcp(packets)
 
 
 def check(proof: Proof, variant: Variant) -> list[str]:

@@ -1,22 +1,22 @@
-"""QUIC version 1 on the wire: packet headers (RFC 9000) and Initial protection (RFC 9001, 5.2).
+"""QUIC version 1 on the wire: packet headers and frames (RFC 9000) and packet protection (RFC 9001, 5).
 
-Only what an observer without secrets can know. The fixed bit is not looked at, because endpoints
-that both support it may send it as 0 (RFC 9287).
+Late drafts, which published captures have, differ from it in the salt of Initial keys only. The fixed bit is not looked
+at, because endpoints that both support it may send it as 0 (RFC 9287).
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 VERSION_1 = 0x00000001
@@ -29,7 +29,19 @@ SAMPLE_BYTES = 16
 TAG_BYTES = 16
 """Length of the authentication tag of every QUIC AEAD (RFC 9001, 5.3)."""
 
-_INITIAL_SALT = bytes.fromhex("38762cf7f55934b34d179ae6a4c80cadccbb7f0a")
+_SALTS = {VERSION_1: bytes.fromhex("38762cf7f55934b34d179ae6a4c80cadccbb7f0a")} | {
+    # 5.2 of draft-ietf-quic-tls-23 to -28, and of -29 to -32
+    0xFF000000 + draft: bytes.fromhex(salt)
+    for first, last, salt in (
+        (23, 28, "c3eef712c72ebb5a11a7d2432bb46365bef9f502"),
+        (29, 32, "afbfec289993d24c9e9786f19c6111e04390a899"),
+    )
+    for draft in range(first, last + 1)
+}
+
+# Key length of cipher suites (RFC 8446, B.4); that of the last one is no AES.
+_KEY_BYTES = {0x1301: 16, 0x1302: 32, 0x1303: 32}
+_CHACHA20 = 0x1303
 
 
 class WireError(Exception):
@@ -116,6 +128,13 @@ class _Cursor:
         return self.take(self.take(1, what)[0], what)
 
 
+def varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return a variable-length integer (RFC 9000, 16) and the offset behind it; WireError if it is cut."""
+    cursor = _Cursor(data)
+    cursor.offset = offset
+    return cursor.varint("an integer"), cursor.offset
+
+
 def parse_datagram(data: bytes, short_cid_bytes: int | None = None) -> Datagram:
     """Split a UDP payload into QUIC packets.
 
@@ -161,8 +180,8 @@ def _parse_long(data: bytes) -> QuicPacket:
     source_cid = cursor.cid("the source connection ID")
     if version == 0:
         return QuicPacket(PacketType.VERSION_NEGOTIATION, data, destination_cid, source_cid, version, None)
-    if version != VERSION_1:
-        raise WireError(f"QUIC version 0x{version:08x}, only version 1 is known")
+    if version not in _SALTS:
+        raise WireError(f"QUIC version 0x{version:08x}, only version 1 and drafts 23 to 32 are known")
     if max(len(destination_cid), len(source_cid)) > MAXIMUM_CID_BYTES:
         raise WireError(f"a connection ID of more than {MAXIMUM_CID_BYTES} bytes")
     packet_type = _LONG_TYPES[first >> 4 & 0x03]
@@ -204,6 +223,13 @@ class PacketKeys:
     key: bytes
     iv: bytes
     header_protection: bytes
+    chacha20: bool = False
+    """Whether they are of ChaCha20-Poly1305, else of AES-GCM."""
+
+    @property
+    def aead(self) -> AESGCM | ChaCha20Poly1305:
+        """What encrypts payloads."""
+        return (ChaCha20Poly1305 if self.chacha20 else AESGCM)(self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,28 +241,37 @@ class InitialKeys:
 
 
 def _expand_label(secret: bytes, label: str, size: int) -> bytes:
-    """HKDF-Expand-Label with an empty context (RFC 8446, 7.1)."""
+    """HKDF-Expand-Label with an empty context (RFC 8446, 7.1) and the hash whose length the secret has."""
     name = b"tls13 " + label.encode()
     info = size.to_bytes(2, "big") + bytes([len(name)]) + name + b"\x00"
-    return HKDFExpand(SHA256(), size, info).derive(secret)
+    return HKDFExpand(SHA384() if len(secret) == 48 else SHA256(), size, info).derive(secret)
 
 
 @lru_cache(maxsize=1024)
-def initial_keys(destination_cid: bytes) -> InitialKeys:
+def initial_keys(destination_cid: bytes, version: int = VERSION_1) -> InitialKeys:
     """Derive the Initial keys from the connection ID of the client's first Initial, or of a Retry
     (RFC 9001, 5.2).
     """
-    secret = hmac.new(_INITIAL_SALT, destination_cid, hashlib.sha256).digest()
+    secret = hmac.new(_SALTS[version], destination_cid, hashlib.sha256).digest()
+    client, server = (traffic_keys(_expand_label(secret, label, 32), 0x1301) for label in ("client in", "server in"))
+    return InitialKeys(client, server)
 
-    def direction(label: str) -> PacketKeys:
-        traffic = _expand_label(secret, label, 32)
-        return PacketKeys(
-            _expand_label(traffic, "quic key", 16),
-            _expand_label(traffic, "quic iv", 12),
-            _expand_label(traffic, "quic hp", 16),
-        )
 
-    return InitialKeys(direction("client in"), direction("server in"))
+def traffic_keys(secret: bytes, cipher_suite: int, *, quic: bool = True) -> PacketKeys:
+    """Derive keys from a traffic secret of TLS: of QUIC packets (RFC 9001, 5.1) or TLS records (RFC 8446, 7.3), which
+    have no header protection.
+
+    Raises :class:`WireError` for a cipher suite that is not one of the three that libraries have.
+    """
+    if cipher_suite not in _KEY_BYTES:
+        raise WireError(f"cipher suite 0x{cipher_suite:04x} is not known")
+    size, prefix = _KEY_BYTES[cipher_suite], "quic " if quic else ""
+    return PacketKeys(
+        _expand_label(secret, f"{prefix}key", size),
+        _expand_label(secret, f"{prefix}iv", 12),
+        _expand_label(secret, "quic hp", size) if quic else b"",
+        chacha20=cipher_suite == _CHACHA20,
+    )
 
 
 def aes_mask(key: bytes, sample: bytes) -> bytes:
@@ -246,23 +281,29 @@ def aes_mask(key: bytes, sample: bytes) -> bytes:
     return encryptor.update(sample)[:5]
 
 
+def chacha20_mask(key: bytes, sample: bytes) -> bytes:
+    """Return the five mask bytes of header protection with ChaCha20, whose counter and nonce the sample is (RFC 9001,
+    5.4.4).
+    """
+    return Cipher(algorithms.ChaCha20(key, sample), None).encryptor().update(bytes(5))
+
+
 def nonce(iv: bytes, packet_number: int) -> bytes:
     """Return the AEAD nonce of a packet (RFC 9001, 5.3)."""
     return (int.from_bytes(iv, "big") ^ packet_number).to_bytes(len(iv), "big")
 
 
-def unprotect(packet: QuicPacket, keys: PacketKeys) -> tuple[int, bytes]:
-    """Remove AES header protection and AES-GCM from a packet; return its packet number and
-    plaintext.
+def unprotect(packet: QuicPacket, keys: PacketKeys, largest: int = -1) -> tuple[int, bytes]:
+    """Remove header protection and AEAD from a packet; return its packet number and plaintext.
 
-    The packet number is taken as it is encoded, which is right as long as fewer than 2**(8 * size -
-    1) packets came before. Raises :class:`WireError` if the tag is not right for these keys.
+    ``largest`` is the largest packet number before it, which the encoded one is to be completed from (RFC 9000, A.3).
+    Raises :class:`WireError` if the tag is not right for these keys.
     """
     start = packet.packet_number_offset
     sample = packet.sample
     if start is None or len(sample) < SAMPLE_BYTES:
         raise WireError(f"the {packet.type.value} packet has no protected payload")
-    protection = aes_mask(keys.header_protection, sample)
+    protection = (chacha20_mask if keys.chacha20 else aes_mask)(keys.header_protection, sample)
     first_bits = 0x1F if packet.type is PacketType.ONE_RTT else 0x0F
     header = bytearray(packet.data[: start + 4])
     header[0] ^= protection[0] & first_bits
@@ -270,52 +311,141 @@ def unprotect(packet: QuicPacket, keys: PacketKeys) -> tuple[int, bytes]:
     for i in range(size):
         header[start + i] ^= protection[1 + i]
     header = header[: start + size]
-    number = int.from_bytes(header[start:], "big")
+    number = decode_packet_number(largest, int.from_bytes(header[start:], "big"), size)
     try:
-        plaintext = AESGCM(keys.key).decrypt(nonce(keys.iv, number), packet.data[start + size :], bytes(header))
+        plaintext = keys.aead.decrypt(nonce(keys.iv, number), packet.data[start + size :], bytes(header))
     except InvalidTag:
         raise WireError(f"the tag of the {packet.type.value} packet is not right for these keys") from None
     return number, plaintext
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame in the plaintext of a packet (RFC 9000, 19); a run of PADDING is one."""
+
+    type: int
+    size: int
+    """Its whole length in bytes."""
+    stream: int | None = None
+    """ID of the stream, of a STREAM frame."""
+    offset: int = 0
+    """Of the data in the stream, of STREAM and CRYPTO frames."""
+    data: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """As RFC 9000 calls it."""
+        return "STREAM" if self.stream is not None else _FRAME_NAMES[self.type]
+
+
+PADDING, ACK, CRYPTO = 0x00, 0x02, 0x06
+_STREAMS = range(0x08, 0x10)
+_FRAME_NAMES = {
+    PADDING: "PADDING",
+    0x01: "PING",
+    ACK: "ACK",
+    0x03: "ACK",
+    0x04: "RESET_STREAM",
+    0x05: "STOP_SENDING",
+    CRYPTO: "CRYPTO",
+    0x07: "NEW_TOKEN",
+    0x10: "MAX_DATA",
+    0x11: "MAX_STREAM_DATA",
+    0x12: "MAX_STREAMS",
+    0x13: "MAX_STREAMS",
+    0x14: "DATA_BLOCKED",
+    0x15: "STREAM_DATA_BLOCKED",
+    0x16: "STREAMS_BLOCKED",
+    0x17: "STREAMS_BLOCKED",
+    0x18: "NEW_CONNECTION_ID",
+    0x19: "RETIRE_CONNECTION_ID",
+    0x1A: "PATH_CHALLENGE",
+    0x1B: "PATH_RESPONSE",
+    0x1C: "CONNECTION_CLOSE",
+    0x1D: "CONNECTION_CLOSE",
+    0x1E: "HANDSHAKE_DONE",
+    # draft-ietf-quic-ack-frequency
+    0x1F: "IMMEDIATE_ACK",
+    0xAF: "ACK_FREQUENCY",
+}
+# Frames that are so many integers of variable length, and nothing else.
+_INTEGERS = {0x01: 0, 0x04: 3, 0x05: 2, 0x10: 1, 0x11: 2, 0x12: 1, 0x13: 1, 0x14: 1, 0x15: 2, 0x16: 1, 0x17: 1, 0x19: 1}
+_INTEGERS |= {0x1E: 0, 0x1F: 0, 0xAF: 4}
+
+
+def frames(payload: bytes) -> Iterator[Frame]:
+    """Yield the frames in the plaintext of a packet; raises :class:`WireError` at the first that is not known."""
+    cursor = _Cursor(payload)
+    while cursor.offset < len(payload):
+        start = cursor.offset
+        kind = cursor.varint("a frame type")
+        stream, offset, data = None, 0, b""
+        match kind:
+            case 0x00:
+                rest = payload[cursor.offset :]
+                cursor.offset += len(rest) - len(rest.lstrip(b"\x00"))
+            case 0x02 | 0x03:
+                cursor.varint("the largest acknowledged")
+                cursor.varint("the ACK delay")
+                ranges = cursor.varint("the number of ACK ranges")
+                for _ in range(1 + 2 * ranges + (3 if kind == 0x03 else 0)):
+                    cursor.varint("an ACK range or ECN count")
+            case 0x06:
+                offset = cursor.varint("an offset")
+                data = cursor.take(cursor.varint("a length"), "CRYPTO data")
+            case 0x07:
+                cursor.take(cursor.varint("a length"), "a token")
+            case 0x18:
+                cursor.varint("a sequence number")
+                cursor.varint("the sequence number to retire")
+                cursor.cid("a connection ID")
+                cursor.take(16, "a stateless reset token")
+            case 0x1A | 0x1B:
+                cursor.take(8, "a path challenge")
+            case 0x1C | 0x1D:
+                cursor.varint("an error code")
+                if kind == 0x1C:
+                    cursor.varint("a frame type")
+                cursor.take(cursor.varint("a length"), "a reason")
+            case _ if kind in _STREAMS:
+                stream = cursor.varint("a stream ID")
+                offset = cursor.varint("an offset") if kind & 0x04 else 0
+                rest_bytes = len(payload) - cursor.offset
+                data = cursor.take(cursor.varint("a length") if kind & 0x02 else rest_bytes, "STREAM data")
+            case _ if kind in _INTEGERS:
+                for _ in range(_INTEGERS[kind]):
+                    cursor.varint("a field")
+            case _:
+                raise WireError(f"a frame of type 0x{kind:x}, which is not read here")
+        yield Frame(kind, cursor.offset - start, stream, offset, data)
 
 
 def crypto_stream(payloads: Iterable[bytes]) -> bytes:
     """Return the data in the CRYPTO frames of the packets of one encryption level, from the first byte to the first
     that is missing (RFC 9000, 19.6).
 
-    ``payloads`` are plaintexts of Initial packets, in any order; one with other frames counts up to the first of them.
+    ``payloads`` are plaintexts of packets, in any order; one with frames that are not known counts up to the first of
+    them.
     """
     pieces: list[tuple[int, bytes]] = []
     for payload in payloads:
         try:
-            _crypto_frames(payload, pieces)
+            for frame in frames(payload):
+                if frame.type == CRYPTO:
+                    pieces.append((frame.offset, frame.data))
         except WireError:
             continue
-    stream = b""
+    return joined(pieces)
+
+
+def joined(pieces: Iterable[tuple[int, bytes]]) -> bytes:
+    """Pieces of a stream, each with its offset, from the first byte to the first that is missing."""
+    stream = bytearray()
     for offset, data in sorted(pieces):
         if offset > len(stream):
             break
         stream += data[len(stream) - offset :]
-    return stream
-
-
-def _crypto_frames(payload: bytes, pieces: list[tuple[int, bytes]]) -> None:
-    """Add offset and data of each CRYPTO frame to ``pieces``."""
-    cursor = _Cursor(payload)
-    while cursor.offset < len(payload):
-        match cursor.varint("a frame type"):
-            case 0x00 | 0x01:  # PADDING, PING
-                pass
-            case 0x02 | 0x03 as kind:  # ACK
-                cursor.varint("the largest acknowledged")
-                cursor.varint("the ACK delay")
-                ranges = cursor.varint("the number of ACK ranges")
-                for _ in range(1 + 2 * ranges + (3 if kind == 0x03 else 0)):
-                    cursor.varint("an ACK range or ECN count")
-            case 0x06:  # CRYPTO
-                offset = cursor.varint("an offset")
-                pieces.append((offset, cursor.take(cursor.varint("a length"), "CRYPTO data")))
-            case kind:
-                raise WireError(f"a frame of type 0x{kind:x}, which is not read here")
+    return bytes(stream)
 
 
 def open_initial(packet: QuicPacket, cids: Iterable[bytes], *, from_server: bool) -> bytes | None:
@@ -324,7 +454,7 @@ def open_initial(packet: QuicPacket, cids: Iterable[bytes], *, from_server: bool
     ``None`` if it decrypts with the keys of none of them (RFC 9001, 5.2).
     """
     for cid in cids:
-        keys = initial_keys(cid)
+        keys = initial_keys(cid, packet.version or VERSION_1)
         try:
             return unprotect(packet, keys.server if from_server else keys.client)[1]
         except WireError:

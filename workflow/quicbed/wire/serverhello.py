@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 # RFC 8446, 4 and 4.2
 _SERVER_HELLO = 2
+_PRE_SHARED_KEY = 41
 _KEY_SHARE = 51
 
 _LEGACY_VERSION = b"\x03\x03"
@@ -27,6 +28,8 @@ class ServerHello:
     """Of the key share; ``None`` without one."""
     retry_request: bool
     """Whether this is a HelloRetryRequest, which asks for a key share of `group`."""
+    resumed: bool = False
+    """Whether it takes a pre-shared key, as of a ticket of an earlier connection (RFC 8446, 2.2)."""
 
 
 def read(messages: bytes) -> list[ServerHello]:
@@ -52,6 +55,7 @@ def _parse(body: bytes) -> ServerHello | None:
     if body[:2] != _LEGACY_VERSION:
         return None
     group: int | None = None
+    resumed = False
     try:
         # legacy version, random, session id, cipher suite, compression method, length of the extensions
         cipher_suite, _, length = struct.unpack_from("!HBH", body, 35 + body[34])
@@ -61,9 +65,10 @@ def _parse(body: bytes) -> ServerHello | None:
             kind, size = struct.unpack_from("!HH", body, at)
             if kind == _KEY_SHARE:
                 (group,) = struct.unpack_from("!H", body, at + 4)
+            resumed = resumed or kind == _PRE_SHARED_KEY
             at += 4 + size
     except (IndexError, struct.error):
         return None
     if at != end or end != len(body):
         return None
-    return ServerHello(cipher_suite, group, body[2:34] == _RETRY_RANDOM)
+    return ServerHello(cipher_suite, group, body[2:34] == _RETRY_RANDOM, resumed)

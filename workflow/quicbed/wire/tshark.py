@@ -101,8 +101,8 @@ class FrameDetails:
     tls: TlsDetails | None
 
 
-def read_key_log(path: Path) -> dict[str, set[str]]:
-    """Labels of the secrets of each client random in a key log (hexadecimal, lower case).
+def read_key_log(path: Path) -> dict[str, dict[str, bytes]]:
+    """Secrets by label of each client random (hexadecimal, lower case) in a key log.
 
     :class:`TsharkError` for a file that is not one, or whose last line is not whole.
     """
@@ -112,14 +112,14 @@ def read_key_log(path: Path) -> dict[str, set[str]]:
         raise TsharkError(f"{path}: not a key log in NSS format") from None
     except OSError as error:
         raise TsharkError(f"{path}: the key log cannot be read: {error.strerror}; record it with --key-log") from None
-    known: dict[str, set[str]] = {}
+    known: dict[str, dict[str, bytes]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line or line.startswith("#"):
             continue
         found = _KEY_LOG_LINE.fullmatch(line)
         if found is None:
             raise TsharkError(f"{path}: line {number} is not a whole line of a key log: {line[:40]!r}; record it again")
-        known.setdefault(found[2].lower(), set()).add(found[1])
+        known.setdefault(found[2].lower(), {})[found[1]] = bytes.fromhex(found[3])
     return known
 
 
@@ -180,6 +180,17 @@ def dissect(capture: Path, key_log: Path, *, port: int, transport: Literal["quic
             _tls(layers) if transport == "tcp" and "tcp" in layers else None,
         )
     return found
+
+
+def packet_numbers(capture: Path, key_log: Path, *, port: int) -> bytes:
+    """Lines of frame, counted from 1, tab and the number of the first QUIC packet in it that could be decrypted."""
+    if (missing := problem()) is not None:
+        raise TsharkError(missing)
+    read_key_log(key_log)
+    argv = ["tshark", "-n", "-r", str(capture), "-o", f"tls.keylog_file:{key_log}", "-d", f"udp.port=={port},quic"]
+    argv += ["-Y", "quic.packet_number", "-T", "fields", "-E", "occurrence=f"]
+    argv += ["-e", "frame.number", "-e", "quic.packet_number"]
+    return run(argv, capture, TIMEOUT_S, "capture fewer packets")
 
 
 def _list(value: Any) -> list[dict[str, Any]]:

@@ -39,6 +39,16 @@ def main() -> int:
             data.pop()
         if how != "no file":
             (Path(os.environ["DOWNLOADS"]) / str(size)).write_bytes(data)
+    if text := os.environ.get("REPORT"):
+        Path(os.environ["QUICBED_EVENTS"]).write_text(text)
+    if how == "reports":
+        report()
+    if how == "keeps a ticket":
+        ticket = Path(os.environ["LOGS"]) / "ticket"
+        if ticket.exists():
+            print("it is resumed")
+            return 3
+        ticket.touch()
     stopwatch = Path(os.environ["LOGS"]) / "time.json"
     times = {
         "unreadable time": '{"start": 1, "e',
@@ -69,6 +79,19 @@ def work_on(how: str) -> int:
     return 0
 
 
+def report() -> None:
+    """Report a connection of a millisecond that ended a millisecond ago."""
+    end = time.monotonic_ns()
+    time.sleep(0.002)
+    times = {"t_client_hello": end, "t_handshake_complete": end + 500_000}
+    times |= {"t_request_sent": end + 500_000, "t_first_byte": end + 600_000, "t_last_byte": end + 1_500_000}
+    lines = [
+        {"event": "start", "options": {"receive_buffer": 1234}},
+        {"event": "connection", "cipher": "TLS_AES_128_GCM_SHA256", "group": "secp256r1", **times},
+    ]
+    Path(os.environ["QUICBED_EVENTS"]).write_text("\n".join(map(json.dumps, lines)))
+
+
 def tell() -> None:
     """Write what the script is given to LOGS and, where there is one, to QLOGDIR."""
     environment = dict(os.environ)
@@ -92,6 +115,10 @@ def serve(how: str) -> int:
         time.sleep(987)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bound:
         bound.bind((os.environ["IP"], int(os.environ["PORT"])))
+        if how == "reports late":
+            time.sleep(0.1)
+            start = {"event": "start", "options": {"receive_buffer": 1234}}
+            Path(os.environ["QUICBED_EVENTS"]).write_text(json.dumps(start) + "\n")
         time.sleep(987)
     return 0
 

@@ -1,13 +1,14 @@
 #!/bin/sh
 # As the server. The contract client has compared every byte with the content, so the files can be made afterwards.
-case $TESTCASE in goodput | handshake) ;; *) exit 127 ;; esac
+. ./variant.sh
 address=$(getent ahostsv4 server | awk '{ print $1; exit }')
 start=$(date +%s%N)
 for request in $REQUESTS; do
     size=${request##*/}
     port=${request#https://server:}
-    "$PROGRAMS/client" --connect "$address:${port%%/*}" --server-name server --ca "${CERTS}ca.pem" --bytes "$size" \
-        --events "$LOGS/client.jsonl" --key-log "$SSLKEYLOGFILE" || exit 1
+    "$programs/client" --connect "$address:${port%%/*}" --server-name server --ca "${CERTS}ca.pem" --bytes "$size" \
+        --events "$LOGS/client.jsonl" --key-log "$SSLKEYLOGFILE" "$@" || exit 1
+    cat "$LOGS/client.jsonl" >>"$QUICBED_EVENTS"
 done
 end=$(date +%s%N)
 echo "{\"start\": $start, \"end\": $end}" >"$LOGS/time.json"

@@ -114,6 +114,8 @@ static int add_group(struct provider *provider, const quicbed_group *group)
         if (curve == NULL)
             return raise_error(provider, REASON_TABLE, "%s: no curve %s for hybrids", group->name, group->classical);
     }
+    if (quicbed_kem_left_out(group->liboqs))
+        return 1;
     if (kem == NULL)
         return raise_error(provider, REASON_TABLE, "%s: %s lacks %s", group->name, quicbed_pq_version(), group->liboqs);
     algorithm = next_algorithm(provider, group->tls_name, group->code_point, group->nist_level);
@@ -296,14 +298,24 @@ static const OSSL_PARAM *gettable_params(void *context)
     return known;
 }
 
+/* Beside what every provider tells, a parameter of an algorithm's name tells what computes it. */
 static int get_params(void *context, OSSL_PARAM params[])
 {
+    const struct provider *provider = context;
     OSSL_PARAM *name = OSSL_PARAM_locate(params, OSSL_PROV_PARAM_NAME);
     OSSL_PARAM *version = OSSL_PARAM_locate(params, OSSL_PROV_PARAM_VERSION);
     OSSL_PARAM *build = OSSL_PARAM_locate(params, OSSL_PROV_PARAM_BUILDINFO);
     OSSL_PARAM *status = OSSL_PARAM_locate(params, OSSL_PROV_PARAM_STATUS);
 
-    (void)context;
+    for (size_t i = 0; i < provider->count; i++) {
+        const struct algorithm *algorithm = &provider->algorithms[i];
+        OSSL_PARAM *computed = OSSL_PARAM_locate(params, algorithm->name);
+        const char *by = algorithm->kem != NULL ? quicbed_kem_implementation(algorithm->kem)
+                                                : quicbed_sig_implementation(algorithm->sig);
+
+        if (computed != NULL && !OSSL_PARAM_set_utf8_ptr(computed, by))
+            return 0;
+    }
     return (name == NULL || OSSL_PARAM_set_utf8_ptr(name, PROVIDER_NAME)) &&
            (version == NULL || OSSL_PARAM_set_utf8_ptr(version, OPENSSL_VERSION_STR)) &&
            (build == NULL || OSSL_PARAM_set_utf8_ptr(build, quicbed_pq_version())) &&

@@ -8,7 +8,7 @@ const LIBOQS: &str = "QUICBED_LIBOQS";
 
 fn main() {
     println!("cargo::rerun-if-env-changed={LIBOQS}");
-    for file in ["pq.c", "pq.h", "algorithms.h"] {
+    for file in ["pq.c", "pq.h", "kem.h", "algorithms.h"] {
         println!("cargo::rerun-if-changed=../{file}");
     }
     let Some(liboqs) = env::var_os(LIBOQS).map(PathBuf::from) else {

@@ -137,7 +137,11 @@ def _curve(algorithm: algorithms.Algorithm) -> type[Curve]:
     return type("Curve", (Curve,), {**own, "classical": classical})
 
 
-CURVES = {algorithm.code_point: _curve(algorithm) for algorithm in algorithms.liboqs("group")}
+CURVES = {
+    algorithm.code_point: _curve(algorithm)
+    for algorithm in algorithms.liboqs("group")
+    if not liboqs.left_out(algorithm.liboqs)
+}
 GROUPS = {curve.algorithm.name: code for code, curve in CURVES.items()}
 """Code points by name."""
 

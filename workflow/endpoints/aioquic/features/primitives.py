@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, x448, x25519
 from cryptography.hazmat.primitives.serialization import Encoding
 from endpoint import library
 from endpoint.features import pq
-from quicbed_contract import OK, liboqs
+from quicbed_contract import OK
 from quicbed_contract.events import Events, one_line
 from quicbed_contract.primitives import Options, from_command_line, time
 
@@ -49,10 +49,10 @@ def implementation(name: str) -> str:
     curve = pq.CURVES.get(library.GROUPS[name])
     if curve is None:
         return library.OPENSSL
+    kem = curve.kem.implementation
     if curve.classical is None:
-        return liboqs.VERSION
-    parts = (liboqs.VERSION, library.OPENSSL) if curve.algorithm.kem_first else (library.OPENSSL, liboqs.VERSION)
-    return " + ".join(parts)
+        return kem
+    return " + ".join((kem, library.OPENSSL) if curve.algorithm.kem_first else (library.OPENSSL, kem))
 
 
 def time_group(name: str, milliseconds: int) -> Iterator[dict[str, Any]]:
@@ -104,7 +104,7 @@ def time_signature(name: str, directory: Path, milliseconds: int) -> Iterator[di
         "verify": time(milliseconds, verify),
         "verify-chain": time(milliseconds, verify_chain),
     }
-    by = liboqs.VERSION if name in pq.SIGNATURES else library.OPENSSL
+    by = pq.SCHEMES[scheme].sig.implementation if name in pq.SIGNATURES else library.OPENSSL
     for operation, samples_ns in samples.items():
         told = {"kind": "signature", "name": name, "operation": operation, "implementation": by}
         yield {**told, "samples_ns": samples_ns, "bytes": sent[operation]}

@@ -14,15 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 static const struct cipher ciphers[] = {
-    {"aes-128-gcm", "TLS_AES_128_GCM_SHA256", "AES-128-GCM", "AES-128-ECB"},
-    {"aes-256-gcm", "TLS_AES_256_GCM_SHA384", "AES-256-GCM", "AES-256-ECB"},
-    {"chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256", "ChaCha20-Poly1305", "ChaCha20"},
+    {"aes-128-gcm", "TLS_AES_128_GCM_SHA256", "AES-128-GCM", "AES-128-ECB", "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+     "ECDHE-RSA-AES128-GCM-SHA256"},
+    {"aes-256-gcm", "TLS_AES_256_GCM_SHA384", "AES-256-GCM", "AES-256-ECB", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+     "ECDHE-RSA-AES256-GCM-SHA384"},
+    {"chacha20-poly1305", "TLS_CHACHA20_POLY1305_SHA256", "ChaCha20-Poly1305", "ChaCha20",
+     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", "ECDHE-RSA-CHACHA20-POLY1305"},
 };
 
 static const char *const congestion_controls[] = {"cubic", "reno", "bbr"};
@@ -116,6 +120,13 @@ static const char *parse_congestion_control(const char *value)
     usage_error("--congestion-control %s: must be cubic, reno or bbr", value);
 }
 
+static const char *parse_pacing(const char *value)
+{
+    if (strcmp(value, "off") != 0 && strcmp(value, "library") != 0 && strcmp(value, "txtime") != 0)
+        usage_error("--pacing %s: must be off, library or txtime", value);
+    return value;
+}
+
 static void add_content(struct options *options, uint64_t bytes)
 {
     for (size_t i = 0; i < options->content_count; i++)
@@ -186,6 +197,25 @@ static const char *parse_save(const char *option, const char *value)
     return value;
 }
 
+/* Sizes separated by commas; what is asked for on a connection is their sum. */
+static void parse_page(struct options *options, const char *option, const char *value)
+{
+    char *text = strdup(value), *rest = text, *size;
+
+    options->page = calloc(LARGEST_PAGE, sizeof(*options->page));
+    if (text == NULL || options->page == NULL)
+        usage_error("%s: out of memory", option);
+    options->page_count = 0;
+    options->bytes = 0;
+    while ((size = strsep(&rest, ",")) != NULL) {
+        if (options->page_count == LARGEST_PAGE)
+            usage_error("%s: more than %d objects", option, LARGEST_PAGE);
+        options->page[options->page_count] = parse_number(option, size, 1, LARGEST_OBJECT);
+        options->bytes += options->page[options->page_count++];
+    }
+    free(text);
+}
+
 static bool client_option(struct options *options, const char *option, const char *value)
 {
     if (strcmp(option, "--connect") == 0)
@@ -198,6 +228,8 @@ static bool client_option(struct options *options, const char *option, const cha
         options->verify = parse_choice(option, value, "on", "off");
     else if (strcmp(option, "--bytes") == 0)
         options->bytes = parse_number(option, value, 0, INT64_MAX);
+    else if (strcmp(option, "--page") == 0)
+        parse_page(options, option, value);
     else if (strcmp(option, "--save") == 0)
         options->save = parse_save(option, value);
     else if (strcmp(option, "--connections") == 0)
@@ -221,6 +253,8 @@ static bool server_option(struct options *options, const char *option, const cha
         add_content(options, parse_number(option, value, 0, INT64_MAX));
     else if (strcmp(option, "--www") == 0)
         add_files(options, value);
+    else if (strcmp(option, "--requests") == 0)
+        options->requests = parse_number(option, value, 1, LARGEST_PAGE);
     else if (strcmp(option, "--retry") == 0)
         options->retry = parse_choice(option, value, "on", "off");
     else
@@ -242,6 +276,8 @@ static bool common_option(struct options *options, const char *option, const cha
         options->noop = !options->noenc && parse_choice(option, value, "noop", "standard");
     } else if (strcmp(option, "--header-protection") == 0) {
         options->header_protection = parse_choice(option, value, "on", "off");
+    } else if (strcmp(option, "--tls-version") == 0) {
+        options->tls12 = parse_choice(option, value, "TLSv1.2", "TLSv1.3");
     } else if (strcmp(option, "--group") == 0) {
         options->group_name = value;
     } else if (strcmp(option, "--signature") == 0) {
@@ -255,7 +291,10 @@ static bool common_option(struct options *options, const char *option, const cha
     } else if (strcmp(option, "--key-log") == 0) {
         options->key_log = value;
     } else if (strcmp(option, "--gso") == 0) {
-        options->gso = parse_choice(option, value, "on", "off");
+        options->gso_paced = strcmp(value, "paced") == 0;
+        options->gso = options->gso_paced || parse_choice(option, value, "on", "off");
+    } else if (strcmp(option, "--pacing") == 0) {
+        options->pacing = parse_pacing(value);
     } else if (strcmp(option, "--gro") == 0) {
         options->gro = parse_choice(option, value, "on", "off");
     } else if (strcmp(option, "--udp-payload") == 0) {
@@ -281,7 +320,12 @@ static bool is_in(const char *list, const char *word)
     return false;
 }
 
-static const char *alpn(void)
+const char *wanted_suite(const struct options *options)
+{
+    return options->tls12 ? options->cipher->tls12_iana : options->cipher->iana;
+}
+
+const char *application_protocol(void)
 {
     return library.alpn != NULL ? library.alpn : library.quic ? "hq-interop" : "http/1.1";
 }
@@ -296,7 +340,7 @@ static void describe(void)
            library.name, VERSION, TLS_LIBRARY);
     printf("\"flavour_features\": [%s], \"transport\": \"%s\", \"alpn\": [\"%s\"], \"ciphers\": [",
            noop ? "\"noop\"" : is_pq_build() ? "\"pq\"" : "", library.quic ? "quic" : "tcp",
-           alpn());
+           application_protocol());
     for (size_t i = 0; i < COUNT(ciphers); i++, before = ", ")
         printf("%s\"%s\"", before, ciphers[i].name);
     printf("], \"aead\": [\"standard\"%s], \"header_protection\": [%s], \"groups\": [", noop ? ", \"noop\"" : "",
@@ -324,8 +368,10 @@ static void describe(void)
         printf("%s\"%s\"", before, congestion_controls[i]);
         before = ", ";
     }
-    printf("], \"gso\": %s, \"gro\": %s, \"files\": true}\n", library.gso ? "true" : "false",
-           library.gro ? "true" : "false");
+    printf("], \"pacing\": [\"%s\"], \"gso\": %s, \"gso_paced\": false, \"gro\": %s, \"files\": true, "
+           "\"pages\": %s}\n",
+           library.pacing, library.gso ? "true" : "false", library.gro ? "true" : "false",
+           library.page_alpn != NULL ? "true" : "false");
 }
 
 /* The first that the library has. */
@@ -363,6 +409,7 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
         .receive_buffer = library.quic ? UDP_BUFFER : UNKNOWN,
         .send_buffer = library.quic ? UDP_BUFFER : UNKNOWN,
         .connections = 1,
+        .requests = 1,
         .timeout_seconds = 60,
     };
     for (int i = 1; i < argc; i += 2) {
@@ -395,9 +442,9 @@ void parse_options(struct options *options, enum role role, int argc, char **arg
             usage_error("--ca: not with --verify off");
         if (options->verify)
             require(options->ca, "--ca");
-        require(bytes_given || options->save != NULL ? options : NULL, "--bytes");
-        if (bytes_given && options->save != NULL)
-            usage_error("--bytes: not with --save, which asks for a file");
+        require(bytes_given || options->save != NULL || options->page_count > 0 ? options : NULL, "--bytes");
+        if (bytes_given + (options->save != NULL) + (options->page_count > 0) > 1)
+            usage_error("--bytes, --save and --page: only one of them, each says what to ask for");
         if (options->save != NULL)
             options->bytes = INT64_MAX;
     } else {
@@ -621,6 +668,7 @@ void event_start(const struct options *options, int socket_fd, const char *conge
         event_boolean("retry", options->retry);
     event_integer("initial_size", library.quic ? smallest_datagram() : UNKNOWN);
     event_string("congestion_control", congestion_control);
+    event_string("pacing", library.pacing);
     event_truth("gso", library.quic ? library.gso && options->gso : UNKNOWN);
     event_truth("gro", !library.quic ? UNKNOWN
                                      : library.gro && options->gro
@@ -651,14 +699,27 @@ void event_final(uint64_t connections, uint64_t failed, const struct rusage *usa
     event_end();
 }
 
-int give_up(const char *kind, int exit_code, const char *reason)
+void event_own_final(uint64_t connections, uint64_t failed)
 {
     struct rusage usage;
 
+    getrusage(RUSAGE_SELF, &usage);
+    event_final(connections, failed, &usage, run_delay_ns(getpid()), max_rss_bytes(getpid()));
+}
+
+void event_ready(const struct options *options, int port)
+{
+    event_begin("ready");
+    event_string("address", options->address);
+    event_integer("port", port);
+    event_end();
+}
+
+int give_up(const char *kind, int exit_code, const char *reason)
+{
     event_reason(kind, "%s", reason);
     fprintf(stderr, "%s\n", reason);
-    getrusage(RUSAGE_SELF, &usage);
-    event_final(0, 0, &usage, run_delay_ns(getpid()), max_rss_bytes(getpid()));
+    event_own_final(0, 0);
     return exit_code;
 }
 
@@ -770,8 +831,20 @@ const char *unsupported_reason(const struct options *options)
         return library.no_initial_size;
     if (!is_in(library.congestion_controls, options->congestion_control))
         return library.no_congestion_control;
+    if (options->pacing != NULL && strcmp(options->pacing, library.pacing) != 0)
+        return strcmp(library.pacing, "off") == 0 ? "this library has no pacer" : "this library's pacing has no switch";
+    if (options->gso_paced)
+        return "this library has no --gso paced";
     if (options->noenc)
         return "this library cannot leave out packet protection";
+    if (options->tls12 && !library.tls12)
+        return library.quic ? "QUIC has no TLS before 1.3 (RFC 9001, 4.2)" : "this library has no TLS before 1.3";
+    if (options->tls12 && options->noop)
+        return "the NOOP AEAD is one of TLS 1.3";
+    if (options->tls12 && strncmp(options->signature_name, "rsa-", 4) != 0)
+        return "--tls-version TLSv1.2 is for certificates with RSA";
+    if ((options->page_count > 0 || options->requests > 1) && library.page_alpn == NULL)
+        return "this library loads no pages";
     if (options->noop && !is_noop_build())
         return "this build has no --aead noop, it is no noop flavour";
     reason = no_group(options->group, options->group_name);
@@ -798,6 +871,19 @@ void choose_openssl_configuration(bool noop, bool no_header_protection, const ch
     set_variable("QUICBED_HEADER_PROTECTION", no_header_protection ? "off" : "on");
     set_variable("OPENSSL_MODULES", build_path("lib"));
     set_variable("SSLKEYLOGFILE", key_log);
+}
+
+int stop_signals(int more, sigset_t *original)
+{
+    sigset_t handled;
+
+    sigemptyset(&handled);
+    sigaddset(&handled, SIGTERM);
+    sigaddset(&handled, SIGINT);
+    if (more != 0)
+        sigaddset(&handled, more);
+    sigprocmask(SIG_BLOCK, &handled, original);
+    return signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
 const char *configure_buffers(const struct options *options, int fd)
@@ -833,6 +919,14 @@ const char *content_period(void)
         for (int record = 0; record < CONTENT_PERIOD / CONTENT_RECORD; record++)
             snprintf(period + record * CONTENT_RECORD, CONTENT_RECORD + 1, "quicbed%08x\n", (unsigned)record);
     return period;
+}
+
+const struct file *find_file(const struct options *options, const char *name, size_t length)
+{
+    for (size_t i = 0; i < options->file_count; i++)
+        if (strlen(options->files[i].name) == length && memcmp(options->files[i].name, name, length) == 0)
+            return &options->files[i];
+    return NULL;
 }
 
 const char *requested(const struct options *options)

@@ -2,6 +2,7 @@
 #ifndef QUICBED_CONTRACT_H
 #define QUICBED_CONTRACT_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +18,9 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNSUPPORTED = 127 };
 
+/* The most objects of a page, its document among them, and bytes of one. */
+enum { LARGEST_PAGE = 1000, LARGEST_OBJECT = 1 << 30 };
+
 /* A value that cannot be told; written as null. */
 #define UNKNOWN (-1)
 
@@ -30,9 +34,12 @@ struct library {
     bool quic;                       /* QUIC v1, else TCP */
     const char *alpn;                /* NULL: hq-interop over QUIC, http/1.1 over TCP */
     const char *congestion_controls; /* separated by blanks */
+    const char *pacing;              /* the only value of --pacing */
     bool retry, gso, gro;
     bool no_server_gro; /* the client alone has it */
     bool header_protection_off; /* in a noop build */
+    bool tls12; /* TLS 1.2 besides 1.3 */
+    const char *page_alpn; /* the protocol (ALPN) that pages are loaded with; NULL: none can be */
     int64_t datagram; /* the only size of full datagrams the library can send, UNKNOWN for TCP and where it can be chosen */
     /* Names separated by blanks: of what the TLS library itself has (NULL: what OpenSSL has), and what no build has. */
     const char *native_groups, *native_signatures, *no_groups;
@@ -40,6 +47,9 @@ struct library {
     const char *no_congestion_control, *no_header_protection, *no_retry, *no_initial_size;
 };
 extern const struct library library;
+
+/* The protocol that connections agree on (ALPN). */
+const char *application_protocol(void);
 
 /* Whether the TLS library uses the AES instructions of the processor, as it tells itself; every program has its own. */
 int aes_hardware(void);
@@ -49,6 +59,7 @@ struct cipher {
     const char *iana;    /* TLS 1.3 suite; OpenSSL uses the same names */
     const char *openssl; /* the AEAD, as EVP_CIPHER_fetch(3) knows it */
     const char *mask;    /* the cipher of QUIC header protection (RFC 9001, 5.4.3 and 5.4.4), likewise */
+    const char *tls12_iana, *tls12_openssl; /* suite of TLS 1.2 for certificates with RSA, and OpenSSL's name of it */
 };
 
 /* A regular file of --www, as it was at the start; it must not shrink while it is served (mmap(2)). */
@@ -66,8 +77,10 @@ struct options {
     const char *group_name, *signature_name;
     const quicbed_group *group;         /* NULL: unknown, see group_name */
     const quicbed_signature *signature; /* NULL: unknown, see signature_name */
-    bool noop, noenc, header_protection, gso, gro;
+    bool noop, noenc, header_protection, gso, gso_paced, gro;
+    bool tls12; /* TLS 1.2 only, else TLS 1.3 only */
     const char *congestion_control;
+    const char *pacing; /* NULL where not given */
     const char *key_log;
     int64_t initial_size, udp_payload;
     /* Bytes, or UNKNOWN where not given. */
@@ -82,6 +95,8 @@ struct options {
     const char *ca; /* NULL: any certificate is accepted, for saving files only */
     uint64_t bytes; /* the most there can be where a file is saved */
     const char *save; /* file to write what arrives to, named like the one asked for; NULL: none */
+    uint64_t *page; /* sizes of a page's document and of its objects, which together are `bytes` */
+    size_t page_count; /* 0: no page */
     uint64_t connections;
     double timeout_seconds;
 
@@ -90,6 +105,7 @@ struct options {
     const char *private_key;
     uint64_t *content;
     size_t content_count;
+    uint64_t requests; /* that come on every connection */
     struct file *files;
     size_t file_count;
     bool retry;
@@ -97,6 +113,8 @@ struct options {
 
 /* Parses the command line of a client or server; does not return for a wrong one (exit 2) or `--describe` (exit 0). */
 void parse_options(struct options *options, enum role role, int argc, char **argv);
+/* The cipher suite that has to be negotiated, by its IANA name. */
+const char *wanted_suite(const struct options *options);
 /* Ends the program with exit 2 and one line. */
 void usage_error(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 uint64_t parse_number(const char *option, const char *value, uint64_t minimum, uint64_t maximum);
@@ -131,6 +149,10 @@ void event_start(const struct options *options, int socket_fd, const char *conge
 void event_start_primitives(uint64_t milliseconds);
 /* The `end` event. */
 void event_final(uint64_t connections, uint64_t failed, const struct rusage *usage, int64_t run_delay, int64_t max_rss);
+/* The same, with what this process used. */
+void event_own_final(uint64_t connections, uint64_t failed);
+/* The `ready` event. */
+void event_ready(const struct options *options, int port);
 /* Ends this process with an event of a kind, the same line on standard error and the `end` event; returns exit_code. */
 int give_up(const char *kind, int exit_code, const char *reason);
 
@@ -158,6 +180,9 @@ void choose_openssl_configuration(bool noop, bool no_header_protection, const ch
 /* <build>/<path>, where this program is <build>/bin/<program>. */
 const char *build_path(const char *path);
 
+/* A descriptor that is readable once SIGTERM or SIGINT, or `more` (0: none), has come; -1 with errno. */
+int stop_signals(int more, sigset_t *original);
+
 /* Sets the buffers of a socket; NULL, or why it is impossible. */
 const char *configure_buffers(const struct options *options, int fd);
 
@@ -167,6 +192,9 @@ enum { CONTENT_RECORD = 16, CONTENT_PERIOD = CONTENT_RECORD * 4093 };
 
 /* One period of the content. */
 const char *content_period(void);
+
+/* The file of --www with a name of this length, or NULL. */
+const struct file *find_file(const struct options *options, const char *name, size_t length);
 
 /* What a client asks for, behind the slash: a number of bytes, or the name of a file. Valid until the next call. */
 const char *requested(const struct options *options);

@@ -22,9 +22,11 @@ void write_negotiated(const struct negotiated *negotiated)
 void contradiction(const struct negotiated *negotiated, const struct options *options, char *error, size_t room)
 {
     const char *const pairs[][2] = {
-        {negotiated->cipher, options->cipher->iana},
+        {negotiated->cipher, wanted_suite(options)},
         {negotiated->group, options->group->tls_name},
         {negotiated->signature, options->signature->tls_name},
+        {negotiated->tls_version, options->tls12 ? "TLSv1.2" : "TLSv1.3"},
+        {negotiated->alpn, options->page_count > 0 ? library.page_alpn : negotiated->alpn},
     };
 
     for (size_t i = 0; i < COUNT(pairs); i++)

@@ -214,7 +214,7 @@ func TestWrongCommandLinesNameTheOption(t *testing.T) {
 		"--bytes -1":                             `--bytes: not a whole number from 0 to 18446744073709551615: "-1"`,
 		"--timeout 0":                            `--timeout: not a positive number of seconds: "0"`,
 		"--timeout NaN":                          `--timeout: not a positive number of seconds: "NaN"`,
-		"--gso maybe":                            `--gso: not one of on, off: "maybe"`,
+		"--gso maybe":                            `--gso: not one of on, off, paced: "maybe"`,
 		"--connect here":                         `--connect: not IP:PORT: "here"`,
 		"--initial-size 1300 --udp-payload 1252": "--initial-size: 1300 is more than --udp-payload 1252",
 	} {
@@ -238,6 +238,7 @@ func TestABuildSaysWhatItCannotDo(t *testing.T) {
 	for more, named := range map[string]string{
 		"--aead noop": "--aead noop", "--aead noenc": "packet protection", "--header-protection off": "--header-protection",
 		"--group x448": "x448", "--signature falcon-512": "falcon-512", "--congestion-control bbr": "bbr",
+		"--pacing off": "--pacing off", "--gso paced": "--gso paced",
 	} {
 		options, err := ParseClient(slices.Concat(client, strings.Fields(more)), about())
 		if err != nil {

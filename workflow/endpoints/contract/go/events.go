@@ -27,6 +27,7 @@ type InForce struct {
 	InitialSize       int    `json:"initial_size"`
 	Retry             *bool  `json:"retry,omitempty"`
 	CongestionControl string `json:"congestion_control"`
+	Pacing            string `json:"pacing"`
 	GSO               bool   `json:"gso"`
 	GRO               bool   `json:"gro"`
 	UDPPayload        int    `json:"udp_payload"`

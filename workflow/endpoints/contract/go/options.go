@@ -31,7 +31,9 @@ type Common struct {
 	Signature         string
 	InitialSize       int
 	CongestionControl string
+	Pacing            string // empty: what the endpoint does unasked
 	GSO, GRO          bool
+	GSOPaced          bool
 	UDPPayload        int
 	ReceiveBuffer     int
 	SendBuffer        int
@@ -249,8 +251,13 @@ func (c *Common) take(name, value string) error {
 		return number(value, minUDPPayload, maxUDPPayload, &c.InitialSize)
 	case "congestion-control":
 		return choice(value, &c.CongestionControl, "cubic", "reno", "bbr")
+	case "pacing":
+		return choice(value, &c.Pacing, "off", "library", "txtime")
 	case "gso":
-		return toggle(value, &c.GSO)
+		var asked string
+		err := choice(value, &asked, "on", "off", "paced")
+		c.GSO, c.GSOPaced = asked != "off", asked == "paced"
+		return err
 	case "gro":
 		return toggle(value, &c.GRO)
 	case "udp-payload":
@@ -344,7 +351,9 @@ type Description struct {
 	Retry              bool     `json:"retry"`
 	InitialSize        bool     `json:"initial_size"`
 	CongestionControls []string `json:"congestion_controls"`
+	Pacing             []string `json:"pacing"`
 	GSO                bool     `json:"gso"`
+	GSOPaced           bool     `json:"gso_paced"`
 	GRO                bool     `json:"gro"`
 	// Files tells whether --www and --save are known.
 	Files bool `json:"files"`
@@ -364,6 +373,7 @@ func Describe(library, version, tlsLibrary string, noop bool) *Description {
 		HeaderProtection: []string{"on"},
 		Groups:           names(Groups),
 		Signatures:       names(Signatures),
+		Pacing:           []string{"library"},
 		Files:            true,
 	}
 	for _, cipher := range Ciphers {
@@ -392,6 +402,10 @@ func (d *Description) Unsupported(options *Common) string {
 		return fmt.Sprintf("no signature %q, there are: %s", options.Signature, strings.Join(d.Signatures, ", "))
 	case !slices.Contains(d.CongestionControls, options.CongestionControl):
 		return fmt.Sprintf("%s has no congestion control %s", d.Library, options.CongestionControl)
+	case options.Pacing != "" && !slices.Contains(d.Pacing, options.Pacing):
+		return fmt.Sprintf("%s has no --pacing %s", d.Library, options.Pacing)
+	case options.GSOPaced && !d.GSOPaced:
+		return d.Library + " has no --gso paced"
 	}
 	return ""
 }

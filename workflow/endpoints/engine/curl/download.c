@@ -1,5 +1,8 @@
 /*
- * Client of the endpoint contract on libcurl's easy interface.
+ * Client of the endpoint contract on libcurl: downloads on its easy interface, pages on its multi interface.
+ *
+ * A page is loaded as a browser does that knows all objects once it has the document: all are asked for at once then,
+ * over the document's connection, with the multiplexing of HTTP/2 or HTTP/3.
  *
  * libcurl does what it does for its users, with its default buffers (larger ones gained nothing). The times come from
  * callbacks of the TLS library, of the transport and of libcurl, so that nothing has to be added to either.
@@ -39,6 +42,9 @@ static int on_socket(void *argument, curl_socket_t fd, curlsocktype purpose)
 
     (void)purpose;
     connection->fd = fd;
+    connection->sockets++;
+    if (connection->t_connect == UNKNOWN)
+        connection->t_connect = now_ns();
     connection->socket_error = configure_socket(connection->options, fd);
     return connection->socket_error == NULL ? CURL_SOCKOPT_OK : CURL_SOCKOPT_ERROR;
 }
@@ -54,14 +60,26 @@ static int on_close(void *argument, curl_socket_t fd)
     return result;
 }
 
+/* What is asked for at a time: a download, a page's document, or an object of it. */
+struct object {
+    struct options options; /* those of the program, with its own size */
+    struct connection *connection;
+    struct content_check content;
+    CURL *curl;
+    CURLcode code;
+    char url[1280], error[CURL_ERROR_SIZE];
+};
+
 static size_t on_content(char *data, size_t size, size_t count, void *argument)
 {
-    struct connection *connection = argument;
+    struct object *object = argument;
+    struct connection *connection = object->connection;
 
     if (connection->t_first_byte == UNKNOWN)
         connection->t_first_byte = now_ns();
-    check_content(&connection->content, data, size * count);
-    if (connection->content.received >= connection->options->bytes && connection->t_last_byte == UNKNOWN) {
+    check_content(&object->content, data, size * count);
+    connection->received += size * count;
+    if (connection->received >= connection->options->bytes && connection->t_last_byte == UNKNOWN) {
         connection->t_last_byte = now_ns();
         getrusage(RUSAGE_SELF, &connection->usage_after);
     }
@@ -80,6 +98,7 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_integer("index", (int64_t)index);
     event_boolean("ok", error == NULL);
     event_string("error", error);
+    event_integer("t_connect", connection->t_connect);
     event_integer("t_client_hello", connection->t_client_hello);
     event_integer("t_handshake_complete", connection->t_handshake_complete);
     event_integer("t_handshake_confirmed", connection->t_handshake_confirmed);
@@ -89,8 +108,8 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_integer("t_first_byte", connection->t_first_byte);
     event_integer("t_last_byte", connection->t_last_byte);
     event_integer("t_close", connection->t_close);
-    event_integer("bytes_requested", (int64_t)content_requested(&connection->content));
-    event_integer("bytes_received", (int64_t)connection->content.received);
+    event_integer("bytes_requested", (int64_t)(options->save != NULL ? connection->received : options->bytes));
+    event_integer("bytes_received", (int64_t)connection->received);
     event_boolean("content_ok", content_ok);
     write_negotiated(&connection->negotiated);
     event_string("aead", !complete ? NULL : options->noop ? "noop" : "standard");
@@ -109,24 +128,35 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_end();
 }
 
-/* Set-up of libcurl for one connection: nothing of an earlier one is used again. Returns the first failure. */
-static CURLcode configure(CURL *curl, struct connection *connection, const char *url, struct curl_slist *connect_to,
-                          char *error)
+/* Set-up of libcurl: nothing of an earlier connection is used again. Returns the first failure. */
+static CURLcode configure(struct object *object, const char *server, struct curl_slist *connect_to, bool first)
 {
-    const struct options *options = connection->options;
+    struct connection *connection = object->connection;
+    const struct options *options = &object->options;
+    const bool page = options->page_count > 0;
+    CURL *curl = object->curl;
     CURLcode code = CURLE_OK;
+    char *path = curl_easy_escape(NULL, requested(options), 0);
+
+    if (path == NULL)
+        return CURLE_OUT_OF_MEMORY;
+    if (snprintf(object->url, sizeof(object->url), "%s/%s", server, path) >= (int)sizeof(object->url))
+        code = CURLE_URL_MALFORMAT;
+    curl_free(path);
 
 #define SET(option, value) (code = code != CURLE_OK ? code : curl_easy_setopt(curl, option, value))
-    SET(CURLOPT_ERRORBUFFER, error);
-    SET(CURLOPT_URL, url);
+    SET(CURLOPT_ERRORBUFFER, object->error);
+    SET(CURLOPT_URL, object->url);
     SET(CURLOPT_CONNECT_TO, connect_to);
     SET(CURLOPT_PROTOCOLS_STR, "https");
     SET(CURLOPT_FAILONERROR, 1L);
     SET(CURLOPT_NOSIGNAL, 1L);
     SET(CURLOPT_TIMEOUT_MS, (long)(options->timeout_seconds * 1e3));
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(options->timeout_seconds * 1e3));
-    SET(CURLOPT_FRESH_CONNECT, 1L);
-    SET(CURLOPT_FORBID_REUSE, 1L);
+    SET(CURLOPT_FRESH_CONNECT, first ? 1L : 0L);
+    SET(CURLOPT_FORBID_REUSE, page ? 0L : 1L);
+    /* The objects of a page wait for its connection instead of opening their own. */
+    SET(CURLOPT_PIPEWAIT, page ? 1L : 0L);
 
     SET(CURLOPT_SSLVERSION, (long)(CURL_SSLVERSION_TLSv1_3 | CURL_SSLVERSION_MAX_TLSv1_3));
     SET(CURLOPT_SSL_SESSIONID_CACHE, 0L);
@@ -140,19 +170,91 @@ static CURLcode configure(CURL *curl, struct connection *connection, const char 
     SET(CURLOPT_CLOSESOCKETFUNCTION, on_close);
     SET(CURLOPT_CLOSESOCKETDATA, connection);
     SET(CURLOPT_WRITEFUNCTION, on_content);
-    SET(CURLOPT_WRITEDATA, connection);
+    SET(CURLOPT_WRITEDATA, object);
+    SET(CURLOPT_PRIVATE, object);
 #undef SET
     return code != CURLE_OK ? code : configure_transport(curl, connection);
 }
 
-/* Downloads once over a fresh connection and writes its event; returns whether all was well. */
-static bool download(const struct options *options, uint64_t index, const char *url,
-                     struct curl_slist *connect_to)
+/* Lets libcurl work until every transfer that was added has ended. */
+static void finish_transfers(CURLM *multi)
+{
+    int running = 1, queued;
+
+    while (running > 0) {
+        CURLMcode code = curl_multi_perform(multi, &running);
+
+        if (code == CURLM_OK && running > 0)
+            code = curl_multi_poll(multi, NULL, 0, 1000, NULL);
+        if (code != CURLM_OK)
+            return; /* the transfers keep the code they have from the start */
+    }
+    for (const CURLMsg *message; (message = curl_multi_info_read(multi, &queued)) != NULL;) {
+        struct object *object;
+
+        if (message->msg == CURLMSG_DONE
+            && curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, (char **)&object) == CURLE_OK)
+            object->code = message->data.result;
+    }
+}
+
+/* Loads the document of a page, which is its first object, and then all others over the same connection. */
+static void load_page(struct object *objects, size_t count)
+{
+    const int64_t begin = now_ns();
+    CURLM *multi = curl_multi_init();
+
+    for (size_t i = 0; i < count; i++) {
+        if (objects[i].code != CURLE_OK)
+            return;
+        objects[i].code = CURLE_FAILED_INIT; /* until libcurl says how it ended */
+    }
+    if (multi == NULL || curl_multi_setopt(multi, CURLMOPT_MAX_HOST_CONNECTIONS, 1L) != CURLM_OK)
+        return;
+    if (curl_multi_add_handle(multi, objects[0].curl) == CURLM_OK)
+        finish_transfers(multi);
+    if (objects[0].code == CURLE_OK) {
+        const int64_t left_ms = (int64_t)(objects[0].options.timeout_seconds * 1e3) - (now_ns() - begin) / 1000000;
+
+        for (size_t i = 1; i < count; i++) {
+            curl_easy_setopt(objects[i].curl, CURLOPT_TIMEOUT_MS, (long)(left_ms > 0 ? left_ms : 1));
+            curl_multi_add_handle(multi, objects[i].curl);
+        }
+        finish_transfers(multi);
+    }
+    for (size_t i = 0; i < count; i++)
+        curl_multi_remove_handle(multi, objects[i].curl);
+    /* Closes the connection, through on_close(). */
+    curl_multi_cleanup(multi);
+}
+
+/* Whether the content is right; the text says why the object `index` of `count` did not arrive, or is empty. */
+static bool describe_problem(struct object *object, size_t index, size_t count, char *text, size_t room)
+{
+    const char *alert = object->connection->alert, *content = content_problem(&object->content);
+    int used = 0;
+
+    text[0] = '\0';
+    if (object->code == CURLE_OK && content == NULL)
+        return true;
+    if (count > 1)
+        used = snprintf(text, room, "object %zu of %zu (%s): ", index, count, requested(&object->options));
+    if (object->code != CURLE_OK)
+        snprintf(text + used, room - (size_t)used, "%s%s%s",
+                 object->error[0] != '\0' ? object->error : curl_easy_strerror(object->code),
+                 alert[0] != '\0' ? "; " : "", alert);
+    else
+        snprintf(text + used, room - (size_t)used, "%s", content);
+    return content == NULL;
+}
+
+/* Downloads once, or loads a page, over a fresh connection and writes its event; returns whether all was well. */
+static bool download(const struct options *options, uint64_t index, const char *server, struct curl_slist *connect_to)
 {
     struct connection connection = {
         .options = options,
-        .content = {.options = options},
         .fd = -1,
+        .t_connect = UNKNOWN,
         .t_client_hello = UNKNOWN,
         .t_handshake_complete = UNKNOWN,
         .t_handshake_confirmed = UNKNOWN,
@@ -169,28 +271,48 @@ static bool download(const struct options *options, uint64_t index, const char *
         .packets_received = UNKNOWN,
         .packets_lost = UNKNOWN,
     };
-    char curl_error[CURL_ERROR_SIZE] = "", error[CURL_ERROR_SIZE + 512] = "";
-    const char *problem;
-    CURL *curl = curl_easy_init();
-    CURLcode code = curl == NULL ? CURLE_OUT_OF_MEMORY : configure(curl, &connection, url, connect_to, curl_error);
+    const size_t count = options->page_count > 0 ? options->page_count : 1;
+    struct object *objects = calloc(count, sizeof(*objects));
+    char error[CURL_ERROR_SIZE + 512] = "";
+    bool content_ok = true;
 
+    if (objects == NULL)
+        exit(give_up("error", EXIT_FAILED, "out of memory"));
+    for (size_t i = 0; i < count; i++) {
+        struct object *object = &objects[i];
+
+        object->options = *options;
+        if (options->page_count > 0)
+            object->options.bytes = options->page[i];
+        object->connection = &connection;
+        object->content.options = &object->options;
+        object->curl = curl_easy_init();
+        object->code = object->curl == NULL ? CURLE_OUT_OF_MEMORY : configure(object, server, connect_to, i == 0);
+    }
     before_connection(&connection);
-    if (code == CURLE_OK)
-        code = curl_easy_perform(curl);
+    if (options->page_count > 0)
+        load_page(objects, count);
+    else if (objects[0].code == CURLE_OK)
+        objects[0].code = curl_easy_perform(objects[0].curl);
     /* The connection is closed with the handle at the latest, through on_close(). */
-    curl_easy_cleanup(curl);
+    for (size_t i = 0; i < count; i++)
+        curl_easy_cleanup(objects[i].curl);
 
-    problem = content_problem(&connection.content);
+    for (size_t i = 0; i < count; i++) {
+        char problem[sizeof(error)];
+
+        content_ok = describe_problem(&objects[i], i + 1, count, problem, sizeof(problem)) && content_ok;
+        if (error[0] == '\0')
+            memcpy(error, problem, sizeof(error));
+    }
     if (connection.socket_error != NULL)
         snprintf(error, sizeof(error), "%s", connection.socket_error);
-    else if (code != CURLE_OK)
-        snprintf(error, sizeof(error), "%s%s%s", curl_error[0] != '\0' ? curl_error : curl_easy_strerror(code),
-                 connection.alert[0] != '\0' ? "; " : "", connection.alert);
-    else if (problem != NULL)
-        snprintf(error, sizeof(error), "%s", problem);
-    else
+    else if (error[0] == '\0')
         contradiction(&connection.negotiated, options, error, sizeof(error));
-    write_connection(&connection, index, error[0] == '\0' ? NULL : error, problem == NULL);
+    if (error[0] == '\0' && connection.sockets != 1)
+        snprintf(error, sizeof(error), "libcurl opened %d connections instead of one", connection.sockets);
+    free(objects);
+    write_connection(&connection, index, error[0] == '\0' ? NULL : error, content_ok);
     return error[0] == '\0';
 }
 
@@ -200,9 +322,8 @@ int main(int argc, char **argv)
 {
     struct options options;
     struct curl_slist *connect_to;
-    struct rusage usage;
     const char *reason;
-    char url[1280], route[512], message[256], *path;
+    char server[1024], route[512], message[256];
     uint64_t failed = 0;
     bool ipv6;
     int probe;
@@ -229,12 +350,8 @@ int main(int argc, char **argv)
         return give_up("error", EXIT_FAILED, "libcurl cannot be initialised");
 
     ipv6 = strchr(options.address, ':') != NULL;
-    path = curl_easy_escape(NULL, requested(&options), 0);
-    if (path == NULL)
-        return give_up("error", EXIT_FAILED, "out of memory");
-    if (snprintf(url, sizeof(url), "https://%s:%d/%s", options.server_name, options.port, path) >= (int)sizeof(url))
+    if (snprintf(server, sizeof(server), "https://%s:%d", options.server_name, options.port) >= (int)sizeof(server))
         return give_up("error", EXIT_FAILED, "--server-name is too long");
-    curl_free(path);
     /* An empty host and port in front match the URL's, so that its name is never looked up. */
     snprintf(route, sizeof(route), ipv6 ? "::[%s]:%d" : "::%s:%d", options.address, options.port);
     connect_to = curl_slist_append(NULL, route);
@@ -242,12 +359,11 @@ int main(int argc, char **argv)
         return give_up("error", EXIT_FAILED, "out of memory");
 
     for (uint64_t i = 0; i < options.connections; i++) {
-        failed += !download(&options, i, url, connect_to);
+        failed += !download(&options, i, server, connect_to);
         if (key_log != NULL)
             fflush(key_log);
     }
-    getrusage(RUSAGE_SELF, &usage);
-    event_final(options.connections, failed, &usage, run_delay_ns(getpid()), max_rss_bytes(getpid()));
+    event_own_final(options.connections, failed);
     curl_slist_free_all(connect_to);
     curl_global_cleanup();
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILED;

@@ -1,4 +1,4 @@
-/* What clients on libcurl's easy interface share; an endpoint adds its transport and its TLS library. */
+/* What clients on libcurl share; an endpoint adds its transport and its TLS library. */
 #ifndef QUICBED_DOWNLOAD_H
 #define QUICBED_DOWNLOAD_H
 
@@ -11,15 +11,16 @@
 struct connection {
     const struct options *options;
 
-    int64_t t_client_hello, t_handshake_complete, t_handshake_confirmed, t_request_sent, t_first_byte, t_last_byte;
+    int64_t t_connect, t_client_hello, t_handshake_complete, t_handshake_confirmed, t_request_sent, t_first_byte, t_last_byte;
     int64_t t_close;
     struct rusage usage_before, usage_after;
-    struct content_check content;
+    uint64_t received; /* bytes of all that is asked for */
 
     struct negotiated negotiated;
     int hello_retry_request, retry;
     char alert[96];
     int fd;
+    int sockets; /* opened so far */
     const char *socket_error;
     int64_t handshake_packets_sent, handshake_packets_received, handshake_bytes_sent, handshake_bytes_received;
     int64_t packets_sent, packets_received, packets_lost;

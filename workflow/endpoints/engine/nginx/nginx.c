@@ -1,5 +1,5 @@
 /*
- * Server of the endpoint contract over TCP and TLS 1.3, or over QUIC with HTTP/3: runs nginx as one process and reports
+ * Server of the endpoint contract over TCP and TLS, or over QUIC with HTTP/3: runs nginx as one process and reports
  * for it.
  *
  * Nothing is written to disk and nothing can be left behind. The configuration and the content are anonymous files in
@@ -41,10 +41,10 @@
 #define REPEAT_MILLISECONDS 10
 
 /* Fields of a log line; a tab cannot occur in any of them. */
-enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_NUMBER, F_COUNT };
+enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_NUMBER, F_PORT, F_COUNT };
 #define LOG_FORMAT                                                                             \
     "$status\t$request_completion\t$uri\t$body_bytes_sent\t$ssl_protocol\t$ssl_cipher\t" \
-    "$ssl_curve\t$ssl_alpn_protocol\t$connection"
+    "$ssl_curve\t$ssl_alpn_protocol\t$connection\t$remote_port"
 
 /* A pipe whose lines are read one by one. */
 struct lines {
@@ -272,13 +272,15 @@ static void write_file(FILE *config, const struct file *file)
 static void write_config(const struct options *options)
 {
     static const char over_tcp[] =
-        "    keepalive_timeout 0;\n"
         "    tcp_nodelay on;\n"
         /* nginx's default, the largest TLS record. Larger values of this and of output_buffers gained nothing. */
         "    ssl_buffer_size 16k;\n";
     static const char over_quic[] =
         "    http3 on;\n"
         /* Closes an idle connection: the client does so first, and a client that is gone is forgotten. */
+        "    keepalive_timeout 60s;\n";
+    static const char for_pages[] =
+        "    http2 on;\n"
         "    keepalive_timeout 60s;\n";
     const bool ipv6 = strchr(options->address, ':') != NULL;
     int pid_file = memfd_create("quicbed-nginx.pid", 0);
@@ -308,17 +310,19 @@ static void write_config(const struct options *options)
             "    access_log /proc/self/fd/%d quicbed;\n"
             "    client_body_temp_path /proc/self/fd/%d;\n"
             "    default_type application/octet-stream;\n"
-            "%s"
-            "    ssl_protocols TLSv1.3;\n"
+             "%s%s"
+             "    ssl_protocols %s;\n"
             "    ssl_conf_command Ciphersuites %s;\n"
-            "    ssl_ciphers DEFAULT@SECLEVEL=0;\n" /* the level is for RSA-1024; the list for TLS 1.2 is not used */
+            "    ssl_ciphers %s@SECLEVEL=0;\n" /* of TLS 1.2; the level is for RSA-1024 */
             "    ssl_conf_command SignatureAlgorithms %s;\n"
             "    ssl_ecdh_curve %s;\n"
             "    ssl_session_cache off;\n"
             "    ssl_session_tickets off;\n",
             pid_file, server.access_log_write, open_removed_directory(), library.quic ? over_quic : over_tcp,
-            options->cipher->iana,
-            options->signature->tls_name, options->group->tls_name);
+             library.quic ? "" : options->requests > 1 ? for_pages : "    keepalive_timeout 0;\n",
+             options->tls12 ? "TLSv1.2" : "TLSv1.3", options->cipher->iana,
+             options->tls12 ? options->cipher->tls12_openssl : "DEFAULT", options->signature->tls_name,
+             options->group->tls_name);
     write_path(config, "ssl_certificate", "--certificate", options->certificate);
     write_path(config, "ssl_certificate_key", "--private-key", options->private_key);
     if (library.quic)
@@ -388,14 +392,15 @@ static int has_loaded(const char *provider)
 }
 
 /*
- * Reads the CPU time of nginx so far. The kernel tells it in clock ticks of usually 10 ms. As connections come one
- * after the other, the difference between the ends of two is that of the second.
+ * Reads the CPU time of nginx so far. The kernel tells all of it in ns, and that of user and system in clock ticks of
+ * usually 10 ms: they share what there is without either running backwards. As connections come one after the other,
+ * the difference between the ends of two is that of the second.
  */
 static bool read_cpu_time(void)
 {
     const int64_t tick_ns = 1000000000 / sysconf(_SC_CLK_TCK);
     char path[64], line[1024] = "";
-    int64_t user_ticks, system_ticks;
+    int64_t user_ticks, system_ticks, total_ns = 0;
     const char *after_name;
     FILE *file;
 
@@ -411,8 +416,20 @@ static bool read_cpu_time(void)
                   &system_ticks)
                != 2)
         return false;
-    server.user_ns = user_ticks * tick_ns;
-    server.system_ns = system_ticks * tick_ns;
+    snprintf(path, sizeof(path), "/proc/%d/schedstat", (int)server.nginx);
+    file = fopen(path, "r");
+    if (file != NULL) {
+        if (fscanf(file, "%" SCNd64, &total_ns) != 1)
+            total_ns = 0;
+        fclose(file);
+    }
+    if (total_ns < server.user_ns + server.system_ns) /* a kernel without statistics of its scheduler */
+        total_ns = (user_ticks + system_ticks) * tick_ns;
+    if (server.user_ns < user_ticks * tick_ns)
+        server.user_ns = user_ticks * tick_ns;
+    if (server.user_ns > total_ns - server.system_ns)
+        server.user_ns = total_ns - server.system_ns;
+    server.system_ns = total_ns - server.user_ns;
     return true;
 }
 
@@ -430,14 +447,27 @@ static const char *tls_name(const char *curve)
     return NULL;
 }
 
+/* nginx logs OpenSSL's name of a suite, which of TLS 1.2 is another than IANA's. */
+static const char *suite_name(const char *name)
+{
+    const struct cipher *cipher = server.options->cipher;
+
+    return strcmp(name, cipher->tls12_openssl) == 0 ? cipher->tls12_iana : name;
+}
+
 /* An nginx variable without a value is logged as nothing or as a dash. */
 static const char *known(const char *field)
 {
     return field[0] == '\0' || strcmp(field, "-") == 0 ? NULL : field;
 }
 
-/* fields is NULL for a connection that had no request. */
-static void write_connection(const char *error, char *const fields[])
+static int64_t served_bytes(char *const fields[])
+{
+    return strcmp(fields[F_STATUS], "200") == 0 ? strtoll(fields[F_BYTES], NULL, 10) : 0;
+}
+
+/* fields, those of its last request, is NULL for a connection that had none. */
+static void write_connection(const char *error, char *const fields[], int64_t bytes)
 {
     static const char *const untold[] = {
         "t_accept",
@@ -455,7 +485,6 @@ static void write_connection(const char *error, char *const fields[])
         "packets_received",
         "packets_lost",
     };
-    const bool served = fields != NULL && strcmp(fields[F_STATUS], "200") == 0;
     const int64_t user_before = server.user_ns, system_before = server.system_ns;
     const bool cpu_known = read_cpu_time();
 
@@ -463,8 +492,8 @@ static void write_connection(const char *error, char *const fields[])
     event_integer("index", (int64_t)server.connections);
     event_boolean("ok", error == NULL);
     event_string("error", error);
-    event_integer("bytes_sent", served ? strtoll(fields[F_BYTES], NULL, 10) : 0);
-    event_string("cipher", fields == NULL ? NULL : known(fields[F_CIPHER]));
+    event_integer("bytes_sent", bytes);
+    event_string("cipher", fields == NULL ? NULL : known(suite_name(fields[F_CIPHER])));
     event_string("group", fields == NULL ? NULL : tls_name(fields[F_CURVE]));
     event_string("alpn", fields == NULL ? NULL : known(fields[F_ALPN]));
     event_string("tls_version", fields == NULL ? NULL : known(fields[F_PROTOCOL]));
@@ -487,7 +516,7 @@ static void write_connection(const char *error, char *const fields[])
 static void forget_begun(size_t count, bool failed)
 {
     for (size_t i = 0; i < count && failed; i++)
-        write_connection("the connection ended without a request, nginx does not tell why", NULL);
+        write_connection("the connection ended without a request, nginx does not tell why", NULL, 0);
     server.begun.count -= count;
     memmove(server.begun.numbers, server.begun.numbers + count, server.begun.count * sizeof(*server.begun.numbers));
 }
@@ -520,10 +549,54 @@ static void on_served(uint64_t number)
     }
 }
 
-/* A line of nginx's access log: one request, and there is one request per connection. */
+/*
+ * The requests of a connection that has had fewer than it is to have: they come from one port, and every connection has
+ * its own. `fields` are those of the last one, in `line`.
+ */
+static struct {
+    uint64_t requests;
+    int64_t bytes;
+    char line[1024], error[512];
+    char *fields[F_COUNT];
+} begun_page;
+
+static void end_page(void)
+{
+    if (begun_page.requests == 0)
+        return;
+    if (begun_page.error[0] == '\0' && begun_page.requests < server.options->requests)
+        snprintf(begun_page.error, sizeof(begun_page.error), "the connection ended after %" PRIu64 " of %" PRIu64
+                 " requests", begun_page.requests, server.options->requests);
+    begun_page.requests = 0;
+    write_connection(begun_page.error[0] == '\0' ? NULL : begun_page.error, begun_page.fields, begun_page.bytes);
+}
+
+/* Adds a request to its page; a connection is reported with its last one. */
+static void on_page_request(char *const fields[], const char *error)
+{
+    size_t used = 0;
+
+    if (begun_page.requests > 0 && strcmp(begun_page.fields[F_PORT], fields[F_PORT]) != 0)
+        end_page();
+    if (begun_page.requests++ == 0) {
+        begun_page.bytes = 0;
+        begun_page.error[0] = '\0';
+    }
+    begun_page.bytes += served_bytes(fields);
+    if (error != NULL && begun_page.error[0] == '\0')
+        snprintf(begun_page.error, sizeof(begun_page.error), "%s", error);
+    for (int i = 0; i < F_COUNT; i++) {
+        begun_page.fields[i] = begun_page.line + used;
+        used += (size_t)snprintf(begun_page.line + used, sizeof(begun_page.line) - used, "%.80s", fields[i]) + 1;
+    }
+    if (begun_page.requests == server.options->requests)
+        end_page();
+}
+
+/* A line of nginx's access log: one request, the only one of its connection unless there are pages. */
 static void on_request(char *line)
 {
-    char *fields[F_COUNT], error[512];
+    char *fields[F_COUNT], text[512], *error = NULL;
 
     for (int i = 0; i < F_COUNT; i++) {
         fields[i] = strsep(&line, "\t");
@@ -534,14 +607,16 @@ static void on_request(char *line)
     }
     on_served(strtoull(fields[F_NUMBER], NULL, 10));
     if (strcmp(fields[F_STATUS], "200") != 0) {
-        snprintf(error, sizeof(error), "HTTP status %s for %s", fields[F_STATUS], fields[F_URI]);
-        write_connection(error, fields);
+        snprintf(text, sizeof(text), "HTTP status %s for %s", fields[F_STATUS], fields[F_URI]);
+        error = text;
     } else if (strcmp(fields[F_COMPLETION], "OK") != 0) {
-        snprintf(error, sizeof(error), "the connection ended after %s bytes of %s", fields[F_BYTES], fields[F_URI] + 1);
-        write_connection(error, fields);
-    } else {
-        write_connection(NULL, fields);
+        snprintf(text, sizeof(text), "the connection ended after %s bytes of %s", fields[F_BYTES], fields[F_URI] + 1);
+        error = text;
     }
+    if (server.options->requests > 1)
+        on_page_request(fields, error);
+    else
+        write_connection(error, fields, served_bytes(fields));
 }
 
 /* A line of nginx's error log: "2026/01/31 12:00:00 [level] pid#thread: *connection message". */
@@ -566,7 +641,7 @@ static void on_message(char *line)
             forget_begun(begun_before(number + 1), false);
         }
         if (number != server.last_unserved)
-            write_connection(text[0] == '*' && blank != NULL ? blank + 1 : text, NULL);
+            write_connection(text[0] == '*' && blank != NULL ? blank + 1 : text, NULL, 0);
         server.last_unserved = number;
     } else if (level != NULL && strncmp(level, " [notice]", 9) == 0) {
         /* The first line after the configuration, the certificate and the listening socket were accepted. */
@@ -585,10 +660,7 @@ static void on_message(char *line)
             if (library.quic)
                 server.header_protection = server.options->header_protection ? "on" : "off";
             read_cpu_time();
-            event_begin("ready");
-            event_string("address", server.options->address);
-            event_integer("port", server.port);
-            event_end();
+            event_ready(server.options, server.port);
         }
     } else if (level == NULL || strncmp(level, " [info]", 7) != 0) {
         /* Once ready, complaints about one connection come with its log line; at the end nginx warns that its
@@ -641,6 +713,7 @@ static void on_nginx_end(void)
         fail("wait4");
     read_lines(&server.messages, on_message);
     read_lines(&server.access_log, on_request);
+    end_page();
     forget_begun(server.begun.count, true);
     if (server.stopping && server.ready)
         finish(EXIT_SUCCESS, &usage);
@@ -687,7 +760,7 @@ int main(int argc, char **argv)
 {
     struct options options;
     const char *reason;
-    sigset_t handled, original;
+    sigset_t original;
     int messages_write, signals;
 
     parse_options(&options, SERVER, argc, argv);
@@ -698,18 +771,13 @@ int main(int argc, char **argv)
     event_start(&options, server.listener, server.listener < 0 ? NULL : congestion_control_of(server.listener));
     if (reason != NULL)
         stop("unsupported", EXIT_UNSUPPORTED, "%s", reason);
-    sigemptyset(&handled);
-    sigaddset(&handled, SIGTERM);
-    sigaddset(&handled, SIGINT);
-    sigaddset(&handled, SIGCHLD);
     listen_on(&options);
     make_contents(&options);
     open_lines(&server.access_log, &server.access_log_write);
     open_lines(&server.messages, &messages_write);
     write_config(&options);
 
-    sigprocmask(SIG_BLOCK, &handled, &original);
-    signals = signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK);
+    signals = stop_signals(SIGCHLD, &original);
     if (signals < 0)
         fail("signalfd");
     start_nginx(&options, &original, messages_write);

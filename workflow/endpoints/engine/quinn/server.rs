@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quicbed_contract::content::{Body, PERIOD};
+use quicbed_contract::content::{Body, LONGEST};
 use quicbed_contract::events::{Events, Role, ServerConnection};
 use quicbed_contract::options::ServerOptions;
 use quicbed_contract::udp::Socket;
@@ -243,11 +243,12 @@ impl Service {
         }
     }
 
-    /// Sends what was asked for, borrowed and not copied on its way to the packets.
+    /// Sends what was asked for, borrowed and not copied on its way to the packets. For each packet quinn goes through all
+    /// unacknowledged pieces before it, hence long ones.
     async fn send(&mut self, mut stream: SendStream, body: Body) -> Result<(), String> {
         let mut offset = 0;
         while offset < body.length() {
-            let length = (body.length() - offset).min(PERIOD as u64);
+            let length = (body.length() - offset).min(LONGEST as u64);
             let content = body.slice_at(offset, length as usize);
             stream
                 .write_chunk(Bytes::from_static(content))

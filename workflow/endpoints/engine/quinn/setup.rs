@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quicbed_contract::clock::CpuTime;
 use quicbed_contract::events::{ConnectionCommon, Events, OptionsInForce, Role};
 use quicbed_contract::options::{
-    Aead, CommonOptions, CongestionControl, Description, HeaderProtection,
+    Aead, CommonOptions, CongestionControl, Description, HeaderProtection, Pacing,
 };
 use quicbed_contract::udp::Socket;
 use quinn::congestion::{ControllerFactory, CubicConfig, NewRenoConfig};
@@ -73,7 +73,7 @@ pub fn transport(options: &CommonOptions, large: bool) -> TransportConfig {
         .min_mtu(initial)
         .mtu_discovery_config(growth(initial, payload).filter(|_| large))
         .crypto_buffer_size(CRYPTO_BUFFER)
-        .enable_segmentation_offload(options.gso);
+        .enable_segmentation_offload(options.gso.is_on());
     transport
 }
 
@@ -142,6 +142,7 @@ pub fn endpoint(
     let mut in_force = socket.in_force(options)?;
     in_force.gso &= socket::has_gso(&quinn_socket);
     in_force.window = window(options);
+    in_force.pacing = Some(Pacing::Library);
     let metered = socket::metered(
         quinn_socket,
         meter,

@@ -2,7 +2,7 @@
 //! provider of `workflow/crypto/pq/openssl-provider` before MsQuic uses it. MsQuic and quictls are those of flavour stock.
 
 use quicbed_contract::options::{CommonOptions, Description};
-use quicbed_contract::tls::{group, GROUPS};
+use quicbed_contract::tls::GROUPS;
 
 pub use endpoint::*;
 
@@ -26,14 +26,19 @@ const ORDINARY_GROUP: &str = "x25519";
 pub fn description() -> Description {
     let mut description = endpoint::description();
     description.flavour_features.push("pq");
-    description.groups = GROUPS.iter().map(|group| group.name).collect();
+    let here = GROUPS.iter().filter(|group| {
+        let has_kem = |kem| primitives::implementation_of(kem).is_some();
+        group.liboqs.is_none_or(has_kem)
+    });
+    description.groups = here.map(|group| group.name).collect();
     description
 }
 
 /// Why this build cannot do what is asked, or `None` if it can.
 pub fn unsupported(options: &CommonOptions) -> Option<String> {
-    if group(&options.group).is_none() {
-        return description().unsupported(options);
+    let description = description();
+    if !description.groups.contains(&options.group.as_str()) {
+        return description.unsupported(options);
     }
     // Everything but the groups is as without the provider.
     let mut asked = options.clone();

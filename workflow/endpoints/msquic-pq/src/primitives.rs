@@ -1,7 +1,7 @@
 //! Times the operations of a handshake through the functions of libcrypto that quictls' libssl itself calls
 //! (`ssl/s3_lib.c`, `ssl/statem/`), with the provider.
 
-use std::ffi::{c_char, c_int, CStr, CString};
+use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::fs;
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -48,7 +48,8 @@ pub fn run() -> i32 {
 fn measure(options: &Options, events: &mut Events) -> Result<(), String> {
     let has = description();
     for name in &options.groups {
-        let Some(group) = table::group(name) else {
+        let known = table::group(name).filter(|group| has.groups.contains(&group.name));
+        let Some(group) = known else {
             events.unsupported(name, "there is no such group");
             continue;
         };
@@ -295,21 +296,33 @@ fn derive(own: &Key, other: &Key) -> Result<(), String> {
     }
 }
 
+/// Version of liboqs and what of it computes a KEM on this processor; `None` if it has none of this name.
+pub(crate) fn implementation_of(kem: &str) -> Option<String> {
+    extern "C" {
+        // ../../../crypto/pq/pq.h
+        fn quicbed_kem_find(name: *const c_char) -> *const c_void;
+        fn quicbed_kem_implementation(kem: *const c_void) -> *const c_char;
+    }
+    let name = CString::new(kem).ok()?;
+    // SAFETY: what is found lives as long as the program, and tells a static string.
+    unsafe {
+        let found = quicbed_kem_find(name.as_ptr());
+        let told = (!found.is_null()).then(|| CStr::from_ptr(quicbed_kem_implementation(found)))?;
+        Some(told.to_string_lossy().into_owned())
+    }
+}
+
 fn time_group(
     known: &table::Group,
     tls_library: &str,
     duration: Duration,
 ) -> Result<Vec<Primitive>, String> {
-    extern "C" {
-        /// "liboqs" and its version.
-        fn quicbed_pq_version() -> *const c_char;
-    }
-    // SAFETY: the result is a static string.
-    let liboqs = unsafe { CStr::from_ptr(quicbed_pq_version()) }.to_string_lossy();
-    let implementation = match (known.liboqs, known.classical) {
+    let kem = known.liboqs.and_then(implementation_of);
+    let implementation = match (kem, known.classical) {
         (None, _) => tls_library.to_owned(),
-        (Some(_), None) => liboqs.into_owned(),
-        (Some(_), Some(_)) => format!("{liboqs} and {tls_library}"),
+        (Some(kem), None) => kem,
+        (Some(kem), Some(_)) if known.pq_first => format!("{kem} + {tls_library}"),
+        (Some(kem), Some(_)) => format!("{tls_library} + {kem}"),
     };
     let group = Group::new(known)?;
     let share = encode(&group.generate(false)?)?;

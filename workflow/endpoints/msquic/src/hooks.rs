@@ -97,7 +97,7 @@ pub fn configure(options: &CommonOptions) {
     let sockets = Sockets {
         receive_buffer: options.receive_buffer as c_int,
         send_buffer: options.send_buffer as c_int,
-        gso: options.gso,
+        gso: options.gso.is_on(),
         gro: options.gro,
     };
     SOCKETS.get_or_init(|| sockets);

@@ -24,7 +24,7 @@ pub use ffi::{
 
 use quicbed_contract::events::OptionsInForce;
 use quicbed_contract::options::{
-    Aead, CommonOptions, CongestionControl, Description, HeaderProtection,
+    Aead, CommonOptions, CongestionControl, Description, HeaderProtection, Pacing,
 };
 use quicbed_contract::udp::Socket;
 use serde::Serialize;
@@ -68,6 +68,7 @@ pub fn description() -> Description {
     description.groups = GROUPS.to_vec();
     description.signatures = SIGNATURES.to_vec();
     description.congestion_controls = vec![CongestionControl::Cubic, CongestionControl::Bbr];
+    description.pacing = vec![Pacing::Off, Pacing::Library];
     description
 }
 
@@ -106,6 +107,7 @@ pub fn in_force(
 ) -> std::io::Result<InForce> {
     let mut common = socket.in_force(options)?;
     common.retry = retry;
+    common.pacing = Some(pacing(options));
     common.initial_size = initial_mtu(options) - IPV4_UDP_HEADERS;
     common.window = library::window(options).into();
     if options.aead == Aead::Noenc {
@@ -115,6 +117,11 @@ pub fn in_force(
         common,
         aes_hardware: tls::aes_hardware(),
     })
+}
+
+/// How MsQuic paces: by itself unless told not to.
+fn pacing(options: &CommonOptions) -> Pacing {
+    options.pacing.unwrap_or(Pacing::Library)
 }
 
 /// The IP packet size MsQuic starts with, and pads Initial packets to.

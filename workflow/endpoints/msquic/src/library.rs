@@ -10,11 +10,11 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use quicbed_contract::events::ConnectionCommon;
-use quicbed_contract::options::{Aead, Cipher, CommonOptions, CongestionControl};
+use quicbed_contract::options::{Aead, Cipher, CommonOptions, CongestionControl, Pacing};
 use quicbed_contract::ALPN;
 
 use crate::ffi::{self, HQUIC, QUIC_ADDR, QUIC_BUFFER};
-use crate::{failed, hooks, initial_mtu, largest_mtu, SUCCESS};
+use crate::{failed, hooks, initial_mtu, largest_mtu, pacing, SUCCESS};
 
 /// A connection without a packet for this long is dead. Long enough that only a lost peer gets there.
 const IDLE_TIMEOUT_MS: u64 = 30_000;
@@ -303,6 +303,7 @@ fn settings(options: &CommonOptions) -> ffi::QUIC_SETTINGS {
     };
     // Content is sent from where it lies.
     settings.set_SendBufferingEnabled(0);
+    settings.set_PacingEnabled((pacing(options) == Pacing::Library).into());
     // SAFETY: flags have no invalid values.
     let given = unsafe { &mut settings.__bindgen_anon_1.IsSet };
     given.set_IdleTimeoutMs(1);
@@ -314,6 +315,7 @@ fn settings(options: &CommonOptions) -> ffi::QUIC_SETTINGS {
     given.set_MaximumMtu(1);
     given.set_CongestionControlAlgorithm(1);
     given.set_SendBufferingEnabled(1);
+    given.set_PacingEnabled(1);
     settings
 }
 

@@ -36,12 +36,24 @@ impl Connector for Client {
         options: &ClientOptions,
         local: SocketAddr,
     ) -> Result<Self::Connection, String> {
+        self.connect_for(options, local, Transfer::new(options.checker()))
+    }
+}
+
+impl Client {
+    /// The same, with what takes the answer.
+    pub fn connect_for<A: Answer>(
+        &self,
+        options: &ClientOptions,
+        local: SocketAddr,
+        answer: A,
+    ) -> Result<Connection<Stream<A>>, String> {
         let stream = Stream {
             request: self.request,
             asked: 0,
             asked_for_all: false,
             id: None,
-            transfer: Transfer::new(options.checker()),
+            answer,
         };
         Connection::connect(
             &self.context,
@@ -54,22 +66,56 @@ impl Connector for Client {
     }
 }
 
+/// What takes the answer to a request.
+pub trait Answer {
+    /// Bytes have arrived, in order; `last` with the end of the stream.
+    fn received(&mut self, bytes: &[u8], last: bool);
+
+    /// The server has given up sending.
+    fn reset(&mut self, code: u64);
+}
+
+impl Answer for Transfer {
+    fn received(&mut self, bytes: &[u8], last: bool) {
+        Transfer::received(self, bytes, last);
+    }
+
+    fn reset(&mut self, code: u64) {
+        Transfer::reset(self, code);
+    }
+}
+
 /// The one stream of a download: the request, then the content.
-pub struct Stream {
+pub struct Stream<A = Transfer> {
     request: &'static str,
     asked: usize,
     asked_for_all: bool,
     id: Option<u64>,
-    transfer: Transfer,
+    pub answer: A,
 }
 
-impl Application for Stream {
+impl<A: Answer> Connection<Stream<A>> {
+    /// Opens the stream of the request as soon as the connection is established.
+    pub fn ask(&mut self) {
+        if self.is_established() && self.application().id.is_none() {
+            let id = self.open_stream();
+            self.application_mut().id = id;
+        }
+    }
+
+    /// Whether the library has all of the request.
+    pub fn asked(&self) -> bool {
+        self.application().asked_for_all
+    }
+}
+
+impl<A: Answer> Application for Stream<A> {
     fn received(&mut self, _: u64, bytes: &[u8], last: bool) {
-        self.transfer.received(bytes, last);
+        self.answer.received(bytes, last);
     }
 
     fn reset(&mut self, _: u64, code: u64) {
-        self.transfer.reset(code);
+        self.answer.reset(code);
     }
 
     fn next(&self, blocked: &[u64]) -> Option<Outgoing> {
@@ -89,19 +135,16 @@ impl Application for Stream {
 
 impl Download for Connection<Stream> {
     fn exchange(&mut self, _: &mut [u8]) -> Result<(), String> {
-        if self.is_established() && self.application().id.is_none() {
-            let id = self.open_stream();
-            self.application_mut().id = id;
-        }
+        self.ask();
         Ok(())
     }
 
     fn has_asked(&self) -> bool {
-        self.application().asked_for_all
+        self.asked()
     }
 
     fn transfer(&self) -> &Transfer {
-        &self.application().transfer
+        &self.application().answer
     }
 
     fn confirmed(&self) -> Option<u64> {

@@ -12,7 +12,7 @@ use boring::ssl::{Ssl, SslContext, SslContextBuilder, SslRef};
 use quicbed_boringssl::{certificate_error, describe_close, pointer};
 use quicbed_contract::clock::now_ns;
 use quicbed_contract::events::ConnectionCommon;
-use quicbed_contract::options::{CommonOptions, CongestionControl};
+use quicbed_contract::options::{CommonOptions, CongestionControl, Pacing};
 use quicbed_poll::answers::Outgoing;
 use quicbed_poll::server::ConnectionId;
 use quicbed_poll::{Connection as _, Failed, PacketCounts};
@@ -251,7 +251,7 @@ impl<App: Application> Connection<App> {
             peer,
             initial_size: options.initial_size,
             udp_payload: options.udp_payload,
-            paced: options.congestion_control == CongestionControl::Bbr,
+            paced: quicbed_poll::pacing(options) == Pacing::Library,
             past_initial: false,
             blocked: Vec::new(),
             end: None,
@@ -449,7 +449,7 @@ impl<App: Application> quicbed_poll::Connection for Connection<App> {
         }
     }
 
-    /// Bytes that may be sent at once: all, except with a congestion control that depends on pacing.
+    /// Bytes that may be sent at once: all, unless this connection is paced.
     fn burst(&self) -> usize {
         match self.paced {
             // SAFETY: the connection is valid.

@@ -4,11 +4,12 @@ pub mod client;
 mod connection;
 #[allow(unsafe_op_in_unsafe_fn)]
 mod ffi;
+pub mod open_loop;
 mod protection;
 pub mod server;
 
 use quicbed_contract::events::OptionsInForce;
-use quicbed_contract::options::{CongestionControl, Description};
+use quicbed_contract::options::{CongestionControl, Description, Pacing};
 use quicbed_poll::Library;
 
 pub const LIBRARY: &str = "ngtcp2";
@@ -42,6 +43,7 @@ impl Library for Ngtcp2 {
             groups: quicbed_boringssl::groups(),
             signatures: quicbed_boringssl::signatures(),
             congestion_controls: CongestionControl::ALL.to_vec(),
+            pacing: vec![Pacing::Off, Pacing::Library],
             ..description
         }
     }

@@ -92,6 +92,7 @@ func (s *Socket) InForce() (contract.InForce, error) {
 		Signature:         asked.Signature,
 		InitialSize:       asked.InitialSize,
 		CongestionControl: asked.CongestionControl,
+		Pacing:            "library",
 		UDPPayload:        min(asked.UDPPayload, maxUDPPayload),
 		Window:            asked.Window,
 		AESHardware:       aes,

@@ -45,7 +45,8 @@ impl Connector for Client {
             transfer: Transfer::new(options.checker()),
             confirmed: None,
         };
-        Ok(Connection::new(quiche, stream, local, peer))
+        let common = &options.common;
+        Ok(Connection::new(quiche, stream, common, local, peer))
     }
 }
 

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use quicbed_contract::clock::now_ns;
 use quicbed_contract::events::ConnectionCommon;
+use quicbed_contract::options::{CommonOptions, Pacing};
 use quicbed_poll::{Failed, PacketCounts};
 
 use crate::closing;
@@ -34,6 +36,9 @@ impl quiche::BufFactory for Borrowed {
 /// Length of the connection IDs that both roles choose, in bytes.
 pub const CONNECTION_ID_LENGTH: usize = 16;
 
+/// Times that are no farther apart are one.
+const ONE_TIME_NS: u64 = 50_000;
+
 /// A connection ID that nobody can guess or repeat.
 pub fn new_connection_id() -> io::Result<Vec<u8>> {
     let mut id = vec![0; CONNECTION_ID_LENGTH];
@@ -47,6 +52,9 @@ pub struct Connection<Role> {
     pub(crate) role: Role,
     local: SocketAddr,
     peer: SocketAddr,
+    pacing: Pacing,
+    /// Until when nothing is written, because the next packet is not to leave yet.
+    held: Option<Instant>,
     /// What ended the connection on this side, in the library's words.
     failure: Option<String>,
 }
@@ -58,13 +66,36 @@ pub trait Role {
 }
 
 impl<R> Connection<R> {
-    pub fn new(quiche: QuicheConnection, role: R, local: SocketAddr, peer: SocketAddr) -> Self {
+    pub fn new(
+        quiche: QuicheConnection,
+        role: R,
+        options: &CommonOptions,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Self {
         Connection {
             quiche,
             role,
             local,
             peer,
+            pacing: quicbed_poll::pacing(options),
+            held: None,
             failure: None,
+        }
+    }
+
+    /// Until when the next packet is to be held back: until it may leave, or shortly before where the kernel is told when.
+    fn hold(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let release = self.quiche.get_next_release_time()?;
+        let at = release.time(now)?;
+        match self.pacing {
+            Pacing::Off => None,
+            Pacing::Library => (!release.can_burst()).then_some(at),
+            Pacing::Txtime => {
+                let from = at - self.quiche.max_release_into_future();
+                (from > now).then_some(from)
+            }
         }
     }
 }
@@ -77,11 +108,13 @@ impl<R: Role> quicbed_poll::Connection for Connection<R> {
     }
 
     fn expiry(&self) -> Option<Instant> {
-        self.quiche.timeout_instant()
+        let timer = self.quiche.timeout_instant();
+        timer.into_iter().chain(self.held).min()
     }
 
     fn timeout(&self) -> Option<Duration> {
-        self.quiche.timeout()
+        let at = self.expiry()?;
+        Some(at.saturating_duration_since(Instant::now()))
     }
 
     fn on_timeout(&mut self) {
@@ -100,6 +133,10 @@ impl<R: Role> quicbed_poll::Connection for Connection<R> {
     }
 
     fn write(&mut self, space: &mut [u8]) -> Result<usize, Failed> {
+        self.held = self.hold();
+        if self.held.is_some() {
+            return Ok(0);
+        }
         match self.quiche.send(space) {
             Ok((length, info)) => {
                 self.peer = info.to;
@@ -112,6 +149,35 @@ impl<R: Role> quicbed_poll::Connection for Connection<R> {
 
     fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    fn burst(&self) -> usize {
+        match self.pacing {
+            Pacing::Off | Pacing::Library => usize::MAX,
+            Pacing::Txtime => self.quiche.send_quantum(),
+        }
+    }
+
+    fn batch(&self, left: usize) -> usize {
+        left
+    }
+
+    fn departure(&self) -> Option<u64> {
+        if self.pacing != Pacing::Txtime {
+            return None;
+        }
+        let now = Instant::now();
+        let release = self.quiche.get_next_release_time()?;
+        let ahead = release.time(now).map_or(Duration::ZERO, |at| at - now);
+        Some(now_ns() + ahead.as_nanos() as u64)
+    }
+
+    /// What quiche takes for one time (`ReleaseDecision::time_eq`), or lets go in one burst.
+    fn leaves_with(&self, departure: u64) -> bool {
+        let release = self.quiche.get_next_release_time();
+        let together = release.is_some_and(|release| release.can_burst());
+        let next = self.departure();
+        together || next.is_some_and(|next| next.abs_diff(departure) <= ONE_TIME_NS)
     }
 
     fn close(&mut self, code: u64, reason: &str) {

@@ -9,7 +9,7 @@ pub mod server;
 mod token;
 
 use quicbed_contract::events::OptionsInForce;
-use quicbed_contract::options::{CommonOptions, CongestionControl, Description};
+use quicbed_contract::options::{CommonOptions, CongestionControl, Description, Pacing};
 use quicbed_contract::ALPN;
 use quicbed_poll::Library;
 
@@ -34,7 +34,6 @@ impl Library for Quiche {
     const VERSION: &'static str = VERSION;
     type InForce = quicbed_boringssl::InForce;
 
-    /// quiche's BBR is not offered: it depends on pacing, which would need timers finer than waiting in poll.
     fn description() -> Description {
         let mut description = Description::quic(LIBRARY, VERSION, TLS_LIBRARY, noop::AVAILABLE);
         if pq::AVAILABLE {
@@ -44,7 +43,9 @@ impl Library for Quiche {
             groups: quicbed_boringssl::groups(),
             signatures: quicbed_boringssl::signatures(),
             initial_size: pq::AVAILABLE,
-            congestion_controls: vec![CongestionControl::Cubic, CongestionControl::Reno],
+            congestion_controls: CongestionControl::ALL.to_vec(),
+            pacing: vec![Pacing::Off, Pacing::Library, Pacing::Txtime],
+            gso_paced: true,
             ..description
         }
     }
@@ -60,6 +61,11 @@ impl Library for Quiche {
                 "quiche sends no datagrams above MIN_CLIENT_INITIAL_LEN, {} bytes, until the handshake is complete",
                 quiche::MIN_CLIENT_INITIAL_LEN
             ));
+        }
+        if options.congestion_control != CongestionControl::Bbr
+            && matches!(options.pacing, Some(Pacing::Library | Pacing::Txtime))
+        {
+            return Some("quiche computes release times with BBR only".into());
         }
         Self::description().unsupported(options)
     }
@@ -86,10 +92,10 @@ fn configuration(
     config.set_cc_algorithm(match options.congestion_control {
         CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,
         CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,
-        CongestionControl::Bbr => return Err(quiche::Error::CongestionControl),
+        CongestionControl::Bbr => quiche::CongestionControlAlgorithm::Bbr2Gcongestion,
     });
     // quiche never sleeps between packets, it only tells the program when each should leave; without pacing that is at once.
-    config.enable_pacing(false);
+    config.enable_pacing(quicbed_poll::pacing(options) != Pacing::Off);
     config.discover_pmtu(false);
     config.set_max_send_udp_payload_size(options.udp_payload);
     pq::set_initial_size(&mut config, options.initial_size);
@@ -126,11 +132,15 @@ mod tests {
     fn only_what_works_is_offered() {
         let asked = CommonOptions::default();
         assert_eq!(Quiche::unsupported(&asked), None);
-        let bbr = CommonOptions {
-            congestion_control: CongestionControl::Bbr,
-            ..asked.clone()
-        };
-        assert!(Quiche::unsupported(&bbr).is_some());
+        for congestion_control in CongestionControl::ALL {
+            let paced = CommonOptions {
+                congestion_control,
+                pacing: Some(Pacing::Txtime),
+                ..asked.clone()
+            };
+            let able = congestion_control == CongestionControl::Bbr;
+            assert_eq!(Quiche::unsupported(&paced).is_none(), able);
+        }
         let larger_initial = CommonOptions {
             initial_size: 1_201,
             ..asked.clone()

@@ -93,7 +93,7 @@ impl Listener for Server {
 
     fn accept(
         &mut self,
-        _: &ServerOptions,
+        options: &ServerOptions,
         initial: &Header,
         token: Option<Vec<u8>>,
         id: &[u8],
@@ -113,7 +113,8 @@ impl Listener for Server {
             }
         };
         let quiche = quiche.map_err(io::Error::other)?;
-        Ok(Connection::new(quiche, Streams::default(), local, from))
+        let (streams, common) = (Streams::default(), &options.common);
+        Ok(Connection::new(quiche, streams, common, local, from))
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use quicbed_contract::events::{Events, OptionsInForce};
-use quicbed_contract::options::{CommonOptions, CongestionControl, Description};
+use quicbed_contract::options::{CommonOptions, CongestionControl, Description, Pacing};
 use quicbed_contract::udp::{Socket, MAX_BATCH_BYTES};
 use quicbed_contract::ALPN;
 use s2n_quic::provider::limits::Limits;
@@ -66,7 +66,7 @@ fn impossible(options: &CommonOptions, peer: SocketAddr) -> Option<String> {
     }
     // It fills a buffer of 65 535 bytes, however many bytes an IP packet takes.
     let batch = payload * GSO_SEGMENTS.min(usize::from(u16::MAX) / payload);
-    if options.gso && batch > MAX_BATCH_BYTES {
+    if options.gso.is_on() && batch > MAX_BATCH_BYTES {
         return Some(format!(
             "s2n-quic makes GSO batches of {batch} bytes of such datagrams, the system takes {MAX_BATCH_BYTES}"
         ));
@@ -85,8 +85,10 @@ pub struct InForce {
 
 impl InForce {
     pub fn read(socket: &Socket, options: &CommonOptions) -> std::io::Result<Self> {
+        let mut options = socket.in_force(options)?;
+        options.pacing = Some(Pacing::Library);
         Ok(Self {
-            options: socket.in_force(options)?,
+            options,
             // SAFETY: has no conditions.
             aes_hardware: unsafe { aws_lc_sys::EVP_has_aes_hardware() } == 1,
         })
@@ -136,7 +138,7 @@ pub fn io(
     let sizes = Sizes::new(options, peer);
     io::tokio::Builder::default()
         .with_rx_socket(socket.try_clone_std()?)?
-        .with_gso(options.gso)?
+        .with_gso(options.gso.is_on())?
         .with_gro(options.gro)?
         .with_base_mtu(sizes.initial)?
         .with_initial_mtu(sizes.initial)?

@@ -1,4 +1,4 @@
-/* What the programs on OpenSSL share: its start and what was negotiated. */
+/* What the programs on OpenSSL share: its start, connections as the command line asks for them, what was negotiated. */
 #ifndef QUICBED_OPENSSL_H
 #define QUICBED_OPENSSL_H
 
@@ -15,6 +15,14 @@ const char *start_openssl(const struct options *options);
 
 /* Makes this signature algorithm the only one, of whatever key size and certificate size. */
 bool allow_algorithms(SSL_CTX *context, const quicbed_signature *signature);
+
+/*
+ * An SSL_CTX for one end, of QUIC or of TLS 1.3 over TCP as the library has it, or NULL with a reason. Its connections write
+ * their secrets to --key-log and know nothing of earlier ones. In context.c, for programs that leave no part of this to
+ * another library.
+ */
+SSL_CTX *make_context(const struct options *options, const char **reason);
+void flush_key_log(void);
 
 void read_negotiated(const SSL *ssl, struct negotiated *negotiated);
 

@@ -76,23 +76,22 @@ static bool report(const struct algorithm *algorithm, const char *name, operatio
     return true;
 }
 
-/* "liboqs 0.13.0", as the provider tells. */
-static const char *liboqs_version(void)
+/* "liboqs 0.13.0 (AVX2)", as the provider tells of one of its algorithms; NULL if it does not have it. */
+static const char *computed_by(const char *tls_name)
 {
-    static char version[64];
+    static char text[64];
     const char *told = NULL;
     OSSL_PARAM asked[] = {
-        OSSL_PARAM_construct_utf8_ptr(OSSL_PROV_PARAM_BUILDINFO, (char **)&told, 0),
+        OSSL_PARAM_construct_utf8_ptr(tls_name, (char **)&told, 0),
         OSSL_PARAM_construct_end(),
     };
     OSSL_PROVIDER *provider = OSSL_PROVIDER_try_load(NULL, PQ_PROVIDER, 1);
+    const bool known = provider != NULL && OSSL_PROVIDER_get_params(provider, asked) == 1 && told != NULL;
 
-    if (provider != NULL && OSSL_PROVIDER_get_params(provider, asked) == 1 && told != NULL)
-        snprintf(version, sizeof(version), "%s", told);
-    else
-        snprintf(version, sizeof(version), "liboqs");
+    if (known)
+        snprintf(text, sizeof(text), "%s", told);
     OSSL_PROVIDER_unload(provider);
-    return version;
+    return known ? text : NULL;
 }
 
 /* ---- groups ---- */
@@ -240,6 +239,7 @@ static bool time_group(const quicbed_group *group)
     struct group_state state = {.algorithm = group->tls_name, .curve = "", .kem = group->liboqs != NULL};
     char implementation[160];
     const struct algorithm algorithm = {"group", group->name, implementation};
+    const char *kem = native(group->liboqs) ? NULL : computed_by(group->tls_name);
     bool done;
 
     if (!native(group->liboqs))
@@ -251,11 +251,13 @@ static bool time_group(const quicbed_group *group)
             state.algorithm = classical[i][1];
             state.curve = classical[i][2];
         }
-    if (native(group->liboqs))
+    if (kem == NULL)
         snprintf(implementation, sizeof(implementation), "%s", TLS_LIBRARY);
+    else if (group->classical == NULL)
+        snprintf(implementation, sizeof(implementation), "%s", kem);
     else
-        snprintf(implementation, sizeof(implementation), "%s%s%s", liboqs_version(),
-                 group->classical == NULL ? "" : " and ", group->classical == NULL ? "" : TLS_LIBRARY);
+        snprintf(implementation, sizeof(implementation), "%s + %s", group->pq_first ? kem : TLS_LIBRARY,
+                 group->pq_first ? TLS_LIBRARY : kem);
     done = report(&algorithm, "keygen", keygen, &state, &state.bytes)
            && report(&algorithm, "encapsulate", encapsulate, &state, &state.bytes)
            && report(&algorithm, "decapsulate", decapsulate, &state, NULL);
@@ -405,8 +407,8 @@ static bool load(struct signature_state *state, const char *directory)
 static bool time_signature(const quicbed_signature *signature, const char *directory)
 {
     struct signature_state state = {.digest = NULL};
-    const struct algorithm algorithm = {"signature", signature->name,
-                                        native(signature->liboqs) ? TLS_LIBRARY : liboqs_version()};
+    const char *sig = native(signature->liboqs) ? NULL : computed_by(signature->tls_name);
+    const struct algorithm algorithm = {"signature", signature->name, sig == NULL ? TLS_LIBRARY : sig};
     bool done;
 
     if (strcmp(signature->tls_name, "rsa_pss_rsae_sha256") == 0) {
@@ -443,6 +445,8 @@ static bool run_group(const char *name)
     const quicbed_group *group = find_group(name);
     const char *reason = no_group(group, name);
 
+    if (reason == NULL && !native(group->liboqs) && computed_by(group->tls_name) == NULL)
+        reason = "the provider has no implementation of it for this processor";
     if (reason == NULL)
         return time_group(group);
     unsupported(name, reason);
@@ -469,7 +473,6 @@ static bool run_signature(const char *value)
 int main(int argc, char **argv)
 {
     const char *events = "-", *reason;
-    struct rusage usage;
     bool done = true;
 
     for (int i = 1; i < argc; i += 2) {
@@ -498,7 +501,6 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--signature") == 0)
             done = run_signature(argv[i + 1]) && done;
     }
-    getrusage(RUSAGE_SELF, &usage);
-    event_final(0, 0, &usage, run_delay_ns(getpid()), max_rss_bytes(getpid()));
+    event_own_final(0, 0);
     return done ? EXIT_SUCCESS : EXIT_FAILED;
 }

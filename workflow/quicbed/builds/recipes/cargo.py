@@ -19,6 +19,9 @@ from quicbed.plan.march import RUSTFLAGS
 
 CFLAGS = "-fno-omit-frame-pointer"
 
+BARE = "bare"
+"""Example of an endpoint's package that transfers with nothing but the library, to hold the endpoint against."""
+
 
 def build(job: Job) -> dict[str, Any]:
     """Build the endpoint's programs; returns compiler and flags."""
@@ -50,6 +53,11 @@ def programs(project: Project, name: str, flavour: str) -> list[str]:
         for binary in binaries
     )
     return ["client", "server", *(["primitives"] if optional else [])]
+
+
+def has_bare(project: Project, name: str) -> bool:
+    """Whether a library's endpoint has the example `BARE`."""
+    return (project.root / kit.ENDPOINTS / project.libraries[name].endpoint / "examples" / f"{BARE}.rs").exists()
 
 
 def _target(project: Project, name: str, flavour: str) -> Path:
@@ -86,14 +94,17 @@ def _cargo(
         *(part for package in (str(library.package), *packages) for part in ("--package", package)),
         "--target-dir",
         str(_target(project, name, flavour)),
-        "--config",
-        'source.crates-io.replace-with="vendored"',
-        "--config",
-        f"source.vendored.directory={json.dumps(str(sources))}",
+        *vendored(sources),
     ]
     for feature in chosen.features:
         argv += ["--features", f"{library.package}/{feature}"]
     kit.run(argv, log=log, cwd=project.root, env=environment(project, library, flavour, sources))
+
+
+def vendored(sources: Path) -> list[str]:
+    """Words that let cargo take crates from a directory."""
+    directory = f"source.vendored.directory={json.dumps(str(sources))}"
+    return ["--config", 'source.crates-io.replace-with="vendored"', "--config", directory]
 
 
 def environment(project: Project, library: Library, flavour: str, sources: Path) -> dict[str, str]:

@@ -28,8 +28,9 @@ from typing import Any
 from quicbed.base.hashing import digest
 from quicbed.builds.kit import BuildError, Job, UnusableError
 from quicbed.builds.recipes import python
-from quicbed.config.model import External, Project
+from quicbed.config.model import ExternalLibrary, Project, Statement
 from quicbed.contract.events import CONTRACT
+from quicbed.plan import cells
 
 FILES = ("python.py",)
 ROLES = ("client", "server")
@@ -72,12 +73,16 @@ def build(job: Job) -> dict[str, Any]:
     python._copy(job.endpoint, lib / "endpoint")
     python._copy(job.project.root / CONTRACT_PACKAGE, lib)
     (lib / "__main__.py").write_text(python.START, encoding="utf-8")
-    external = _external(job.project, job.name)
+    library = _external(job.project, job.name)
+    stated = library.statement
     settings = {
         "folders": {role: str(folder) for role, folder in folders.items()},
-        "testcases": external.testcases,
-        "parameters": external.parameters,
-        "qlog": external.qlog,
+        "flavour": job.flavour,
+        "testcases": stated.testcases,
+        "parameters": library.folder.parameters,
+        "qlog": stated.qlog,
+        "times": stated.times,
+        "told": told(stated),
         "set_up_timeout_s": SET_UP_TIMEOUT,
         "unfinished": UNFINISHED,
         "describe": _description(job),
@@ -112,9 +117,11 @@ def build(job: Job) -> dict[str, Any]:
 
 def problem(project: Project, name: str) -> str | None:
     """What the folders lack that the contract asks for, None if nothing."""
-    external = _external(project, name)
+    library = _external(project, name)
+    if library.problem is not None:
+        return library.problem
     folders = folders_of(project, name)
-    for role, path in (("client", external.client_path), ("server", external.server_path)):
+    for role, path in (("client", library.folder.client_path), ("server", library.folder.server_path)):
         folder = folders[role]
         key = f"config/libraries/{name}.yaml: external.{f'{role}_path' if path else 'path'}"
         if not folder.is_dir():
@@ -164,8 +171,8 @@ def sizes(requests: int, total: int) -> list[int]:
 def sources(project: Project, name: str) -> list[dict[str, str]]:
     """The folders, one for both roles or one each, as packages: their version and a digest of files and settings."""
     folders = folders_of(project, name)
-    library = project.libraries[name]
-    settings = [_external(project, name).model_dump(), library.supports.model_dump()]
+    library = _external(project, name)
+    settings = [library.folder.model_dump(), library.statement.model_dump()]
     found = []
     for folder in dict.fromkeys(folders.values()):
         files = [(name, _content(file)) for name, file in _files(folder).items()]
@@ -176,9 +183,9 @@ def sources(project: Project, name: str) -> list[dict[str, str]]:
 
 def folders_of(project: Project, name: str) -> dict[str, Path]:
     """The folder of each role, whether it is there or not."""
-    external = _external(project, name)
-    own = {"client": external.client_path, "server": external.server_path}
-    return {role: (project.root / (path or external.path)).resolve() for role, path in own.items()}
+    folder = _external(project, name).folder
+    own = {"client": folder.client_path, "server": folder.server_path}
+    return {role: (project.root / (path or folder.path)).resolve() for role, path in own.items()}
 
 
 def folder_of_build(build: Path, role: str) -> Path:
@@ -194,34 +201,71 @@ def led_to(folder: Path) -> list[Path]:
     return sorted(target for target in targets if target.exists() and not target.is_relative_to(real))
 
 
-def _external(project: Project, name: str) -> External:
+def told(stated: Statement) -> list[str]:
+    """Options of the contract that the scripts are given as `QUICBED_*`: those that the folder states to heed."""
+    supports = stated.supports
+    always = [
+        "cipher",
+        "aead",
+        "header_protection",
+        "group",
+        "signature",
+        "congestion_control",
+        "udp_payload",
+        "window",
+    ]
+    heeded = {
+        "retry": supports.retry,
+        "initial_size": supports.initial_size,
+        "receive_buffer": supports.receive_buffer,
+        "send_buffer": supports.receive_buffer,
+        "gso": bool(supports.gso),
+        "gro": bool(supports.gro),
+        "pacing": bool(supports.pacing),
+    }
+    return always + [name for name, heeds in heeded.items() if heeds]
+
+
+def _external(project: Project, name: str) -> ExternalLibrary:
     external = project.libraries[name].external
     if external is None:
-        raise BuildError(
-            f"config/libraries/{name}.yaml: external: is missing; recipe `external` needs the folder's path"
-        )
+        raise BuildError(f"config/libraries/{name}.yaml: external: is missing; give the path of the folder")
     return external
 
 
 def _description(job: Job) -> dict[str, Any]:
-    """What the programs print for `--describe`: what the library's description says it supports."""
-    supports = job.library.supports
+    """What the programs print for `--describe`: what the folder states of a flavour."""
+    library, supports = job.library, job.library.supports
+    plain = job.flavour == "noop"
+    aead = {"standard": True, "noop": plain and supports.noop, "noenc": supports.noenc}
+    unprotected = (plain and supports.header_protection_off) or supports.noenc
+    table = {"group": job.project.algorithms.groups, "signature": job.project.algorithms.signatures}
+    listed = {
+        kind: [
+            one.name
+            for one in known
+            if cells.algorithm_reason(library.title, library, job.flavour, kind, one.name) is None
+        ]
+        for kind, known in table.items()
+    }
     return {
         "contract": CONTRACT,
         "library": job.name,
         "version": job.version,
-        "tls_library": job.library.tls_library,
+        "tls_library": library.tls_library,
         "flavour_features": [],
-        "transport": job.library.transport,
-        "alpn": [job.library.alpn],
+        "transport": library.transport,
+        "alpn": [library.alpn],
         "ciphers": supports.ciphers,
-        "aead": ["standard"],
-        "header_protection": ["on"],
-        "groups": supports.groups,
-        "signatures": supports.signatures,
+        "aead": [name for name, able in aead.items() if able],
+        "header_protection": ["on", "off"] if unprotected else ["on"],
+        "groups": listed["group"],
+        "signatures": listed["signature"],
         "retry": supports.retry is True,
         "initial_size": supports.initial_size is True,
         "congestion_controls": supports.congestion_controls,
+        "pacing": list(supports.pacing),
+        "gso_paced": supports.gso_paced is True,
         "gso": supports.gso,
         "gro": supports.gro,
         "files": False,

@@ -29,7 +29,19 @@ from quicbed.builds.components import FLAGS, FRAME_POINTERS, PQ
 from quicbed.builds.kit import Job
 from quicbed.builds.recipes import openssl as programs
 from quicbed.builds.recipes import tcp_tls
-from quicbed.builds.recipes.tcp_tls import CONTRACT, CURL, ROOT, TLS, Steps, find_in, first_line, link_tree, source_of
+from quicbed.builds.recipes.tcp_tls import (
+    CONTRACT,
+    CURL,
+    ROOT,
+    TLS,
+    Steps,
+    archive,
+    find_in,
+    first_line,
+    install_headers,
+    link_tree,
+    source_of,
+)
 
 FROM_STOCK = True
 FILES = ("openssl.py", "tcp_tls.py")
@@ -40,6 +52,7 @@ NGINX_OPTIONS = [*tcp_tls.NGINX_OPTIONS, "--with-http_v3_module", "--without-qui
 
 CURL_OPTIONS = {
     **tcp_tls.CURL_OPTIONS,
+    "USE_NGHTTP2": "OFF",
     "USE_NGTCP2": "ON",
     # what curl's configuration would find by linking with BoringSSL, which needs the C++ library
     "CMAKE_EXE_LINKER_FLAGS": "-Wl,--no-as-needed -lstdc++",
@@ -159,7 +172,7 @@ def _build_quic(job: Job, steps: Steps) -> None:
                 argv = ["patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={file}"]
                 steps.run(f"patch-{file.stem}", argv, copy)
         sources[name] = copy / "deps" / name
-        _install_headers(sources[name], name, include)
+        install_headers(sources[name], name, include)
     ngtcp2, nghttp3 = sources["ngtcp2"], sources["nghttp3"]
     crypto = [ngtcp2 / "crypto" / "shared.c", ngtcp2 / "crypto" / "boringssl" / "boringssl.c"]
     archives = {
@@ -168,14 +181,9 @@ def _build_quic(job: Job, steps: Steps) -> None:
         "nghttp3": ([*sorted((nghttp3 / "lib").glob("*.c")), nghttp3 / "lib/sfparse/sfparse.c"], nghttp3),
     }
     for name, (files, source) in archives.items():
-        objects = steps.directory / f"{name}-objects"
-        objects.mkdir()
         includes = [include, source / "lib", source / "crypto", source / "lib" / "sfparse", boringssl / "include"]
         flags = [*OBJECT_FLAGS, *(f"-I{directory}" for directory in includes)]
-        steps.run(name, ["gcc", *flags, "-c", *files], objects)
-        archive = job.out / "lib" / f"lib{name}.a"
-        archive.unlink(missing_ok=True)
-        steps.run(f"{name}-archive", ["ar", "rcsD", archive, *sorted(objects.glob("*.o"))])
+        archive(steps, name, flags, files, job.out / "lib" / f"lib{name}.a")
 
 
 def _build_curl(job: Job, steps: Steps) -> None:
@@ -196,21 +204,6 @@ def _build_curl(job: Job, steps: Steps) -> None:
     steps.run("curl", ["cmake", "--build", "curl-build", "-j", str(job.jobs), "--target", "libcurl_static"])
     shutil.copy2(steps.directory / "curl-build" / "lib" / "libcurl.a", job.out / "lib")
     shutil.copytree(steps.directory / "curl" / "include" / "curl", include / "curl")
-
-
-def _install_headers(source: Path, name: str, include: Path) -> None:
-    """Put public headers into one directory, with the version header that its own build would write."""
-    shutil.rmtree(include / name, ignore_errors=True)  # of a stock build, which shares its files with this one
-    for headers in (source / "lib" / "includes", source / "crypto" / "includes"):
-        if headers.is_dir():
-            shutil.copytree(headers / name, include / name, dirs_exist_ok=True)
-    told = find_in(source / "CMakeLists.txt", rf"^project\({name} VERSION ([\d.]+)")
-    number = 0
-    for part in told.split("."):
-        number = number << 8 | int(part)
-    template = (source / "lib" / "includes" / name / "version.h.in").read_text(encoding="utf-8")
-    header = template.replace("@PACKAGE_VERSION@", told).replace("@PACKAGE_VERSION_NUM@", f"{number:#08x}")
-    (include / name / "version.h").write_text(header, encoding="utf-8")
 
 
 def _build_server(job: Job, steps: Steps, versions: dict[str, str]) -> None:

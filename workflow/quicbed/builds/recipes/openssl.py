@@ -1,4 +1,6 @@
-"""Builds of OpenSSL's own QUIC: endpoint programs in C, linked with the component `openssl`.
+"""Builds of endpoint programs in C on OpenSSL, linked with the component `openssl`.
+
+A program is `client.c` or `server.c` of the endpoint's directory with all other sources there.
 
 OpenSSL is linked statically: the programs need nothing but the C library, and a build can be moved. The flavour ``pq``
 has the same programs and, beside them, the provider of workflow/crypto/pq/openssl-provider with the configuration that
@@ -30,6 +32,9 @@ CONTRACT = kit.ENDPOINTS / "contract" / "c"
 
 TLS = kit.ENDPOINTS / "tls" / "openssl"
 """What those on OpenSSL share."""
+
+CONTEXT = TLS / "context.c"
+"""What configures connections."""
 
 NOOP_PROVIDER = Path("workflow/crypto/noop-provider")
 
@@ -93,7 +98,7 @@ def build(job: Job) -> dict[str, Any]:
     openssl = shared["openssl"]
     for directory in ("bin", "etc"):
         (out / directory).mkdir()
-    both = [own / file for file in ("quic.c", "datagrams.c", "library.c")]
+    both = [*sorted(set(own.glob("*.c")) - {own / "client.c", own / "server.c"}), root / CONTEXT]
     programs = {role: [own / f"{role}.c", *both] for role in ("client", "server")}
     if "openssl-provider" in shared:
         programs["primitives"] = [root / TLS / "primitives.c", own / "library.c"]

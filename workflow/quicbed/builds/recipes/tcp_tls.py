@@ -1,4 +1,4 @@
-"""Builds of TCP+TLS: nginx as server and a libcurl program as client, both on OpenSSL.
+"""Builds of TCP+TLS: nginx as server and a libcurl program as client, both on OpenSSL, for pages with HTTP/2.
 
 The vendored sources are used as they are, from a copy, because nginx builds inside its source tree. OpenSSL, which is
 the component `openssl`, and libcurl are linked statically: the programs then need nothing but the C library, and a
@@ -53,6 +53,7 @@ upstream_random upstream_zone userid uwsgi
 NGINX_OPTIONS = [
     f"--prefix={PREFIX}",
     "--with-http_ssl_module",
+    "--with-http_v2_module",
     "--without-pcre",
     "--without-http-cache",
     *(f"--without-http_{module}_module" for module in _NGINX_UNUSED.split()),
@@ -93,9 +94,15 @@ CURL_OPTIONS = {
     "OPENSSL_USE_STATIC_LIBS": "ON",
     "PICKY_COMPILER": "OFF",
     "USE_LIBIDN2": "OFF",
-    "USE_NGHTTP2": "OFF",
+    "USE_NGHTTP2": "ON",
 }
 
+
+NGHTTP2_FLAGS = [
+    *("-std=gnu11", *FLAGS, FRAME_POINTERS, "-w", "-DNDEBUG", "-DNGHTTP2_STATICLIB"),
+    *("-DHAVE_ARPA_INET_H=1", "-DHAVE_NETINET_IN_H=1", "-DHAVE_TIME_H=1", "-DHAVE_CLOCK_GETTIME=1"),
+]
+"""As the release build of nghttp2: no assertions; with what its configuration finds on Linux."""
 
 FROM_STOCK = True
 FILES = ("openssl.py",)
@@ -127,8 +134,9 @@ def make(
 ) -> dict[str, Any]:
     """Build a flavour into ``out``; returns compiler, flags, upstream versions and seconds per step.
 
-    ``vendor`` holds the packages openssl-src, nginx-src and curl-sys; ``openssl`` and, for the flavour pq, ``provider``
-    are components. ``base`` is the finished stock build that another flavour reuses. Source copies, objects and logs
+    ``vendor`` holds the packages openssl-src, nginx-src, curl-sys and libnghttp2-sys; ``openssl`` and, for the flavour
+    pq, ``provider`` are components. ``base`` is the finished stock build that another flavour reuses. Source copies,
+    objects and logs
     live in ``work``/tcp-tls-``flavour``; what succeeded is removed but for the logs.
     """
     versions = versions_of(vendor)
@@ -157,6 +165,7 @@ def make(
         "options": {
             "nginx": NGINX_OPTIONS,
             "curl": [f"{name}={value}" for name, value in CURL_OPTIONS.items()],
+            "nghttp2": NGHTTP2_FLAGS,
         },
         "seconds": steps.seconds,
     }
@@ -270,7 +279,14 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int,
     steps.run("nginx-configure", ["sh", "auto/configure", *NGINX_OPTIONS, *nginx_options], nginx)
     steps.run("nginx", make, nginx)
 
+    nghttp2 = source_of(vendor, "libnghttp2-sys", "nghttp2")
+    include, http2 = steps.directory / "include", steps.directory / "libnghttp2.a"
+    install_headers(nghttp2, "nghttp2", include, "nghttp2ver.h")
+    archive(steps, "nghttp2", [*NGHTTP2_FLAGS, f"-I{include}"], sorted((nghttp2 / "lib").glob("*.c")), http2)
+
     curl_options = CURL_OPTIONS | {
+        "NGHTTP2_INCLUDE_DIR": str(include),
+        "NGHTTP2_LIBRARY": str(http2),
         "OPENSSL_INCLUDE_DIR": str(openssl / "include"),
         "OPENSSL_SSL_LIBRARY": str(libraries[0]),
         "OPENSSL_CRYPTO_LIBRARY": str(libraries[1]),
@@ -286,7 +302,7 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int,
     client = [ENDPOINT / "client.c", CURL / "download.c", *own]
     argv = programs.program(ROOT, openssl, client, **told, out=out / "bin" / "client")
     # libcurl has to come before the libraries it uses
-    argv[-2:] = [str(steps.directory / "curl-build" / "lib" / "libcurl.a"), *argv[-2:]]
+    argv[-2:] = [str(steps.directory / "curl-build" / "lib" / "libcurl.a"), str(http2), *argv[-2:]]
     steps.run("client", [*argv, f"-I{CURL}", f"-I{curl / 'include'}", "-DCURL_STATICLIB"])
     steps.run("server", server_program(openssl, own, **told, out=out / "bin" / "server"))
 
@@ -296,6 +312,30 @@ def _build_stock(vendor: Path, prefix: Path, out: Path, steps: Steps, jobs: int,
     for library in libraries:
         shutil.copy2(library, out / "lib")
     shutil.copytree(openssl / "include" / "openssl", out / "include" / "openssl")
+
+
+def install_headers(source: Path, name: str, include: Path, version_header: str = "version.h") -> None:
+    """Put public headers into one directory, with the version header that its own build would write."""
+    shutil.rmtree(include / name, ignore_errors=True)  # of a stock build, which shares its files with this one
+    for headers in (source / "lib" / "includes", source / "crypto" / "includes"):
+        if headers.is_dir():
+            shutil.copytree(headers / name, include / name, dirs_exist_ok=True)
+    told = find_in(source / "CMakeLists.txt", rf"^project\({name} VERSION ([\d.]+)")
+    number = 0
+    for part in told.split("."):
+        number = number << 8 | int(part)
+    template = (source / "lib" / "includes" / name / f"{version_header}.in").read_text(encoding="utf-8")
+    header = template.replace("@PACKAGE_VERSION@", told).replace("@PACKAGE_VERSION_NUM@", f"{number:#08x}")
+    (include / name / version_header).write_text(header, encoding="utf-8")
+
+
+def archive(steps: Steps, name: str, flags: Sequence[str], files: Sequence[Path], out: Path) -> None:
+    """Compile sources and put their objects into an archive."""
+    objects = steps.directory / f"{name}-objects"
+    objects.mkdir()
+    steps.run(name, ["gcc", *flags, "-c", *files], objects)
+    out.unlink(missing_ok=True)
+    steps.run(f"{name}-archive", ["ar", "rcsD", out, *sorted(objects.glob("*.o"))])
 
 
 def server_program(openssl: Path, own: Sequence[Path], *, version: str, tls: str, out: Path) -> list[str]:

@@ -60,8 +60,14 @@ impl fmt::Debug for Secret {
 /// Name and version of the library behind this crate, such as "liboqs 0.13.0".
 pub fn version() -> &'static str {
     // SAFETY: a constant C string.
-    let version = unsafe { std::ffi::CStr::from_ptr(ffi::quicbed_pq_version()) };
-    version.to_str().unwrap_or("liboqs")
+    text(unsafe { ffi::quicbed_pq_version() })
+}
+
+/// A constant C string of the interface.
+fn text(constant: *const std::ffi::c_char) -> &'static str {
+    // SAFETY: it is one of the literals in pq.c and kem.h.
+    let text = unsafe { std::ffi::CStr::from_ptr(constant) };
+    text.to_str().unwrap_or("liboqs")
 }
 
 /// A key encapsulation mechanism.
@@ -74,6 +80,12 @@ impl Kem {
         let name = CString::new(name).ok()?;
         // SAFETY: what is found lives as long as the program and is never changed.
         unsafe { ffi::quicbed_kem_find(name.as_ptr()).as_ref() }.map(Kem)
+    }
+
+    /// Version of liboqs and what of it runs on this processor, such as "liboqs 0.13.0 (AVX2)".
+    pub fn implementation(&self) -> &'static str {
+        // SAFETY: a constant C string.
+        text(unsafe { ffi::quicbed_kem_implementation(self.0) })
     }
 
     pub fn public_key_bytes(&self) -> usize {
@@ -149,6 +161,12 @@ impl Sig {
         let name = CString::new(name).ok()?;
         // SAFETY: what is found lives as long as the program and is never changed.
         unsafe { ffi::quicbed_sig_find(name.as_ptr()).as_ref() }.map(Sig)
+    }
+
+    /// Version of liboqs and what of it runs on this processor, such as "liboqs 0.13.0 (AVX2)".
+    pub fn implementation(&self) -> &'static str {
+        // SAFETY: a constant C string.
+        text(unsafe { ffi::quicbed_sig_implementation(self.0) })
     }
 
     pub fn public_key_bytes(&self) -> usize {
@@ -247,6 +265,7 @@ mod ffi {
 
     extern "C" {
         pub fn quicbed_kem_find(liboqs_name: *const c_char) -> *const Kem;
+        pub fn quicbed_kem_implementation(kem: *const Kem) -> *const c_char;
         pub fn quicbed_kem_public_key_bytes(kem: *const Kem) -> usize;
         pub fn quicbed_kem_secret_key_bytes(kem: *const Kem) -> usize;
         pub fn quicbed_kem_ciphertext_bytes(kem: *const Kem) -> usize;
@@ -265,6 +284,7 @@ mod ffi {
             secret: *const u8,
         ) -> c_int;
         pub fn quicbed_sig_find(liboqs_name: *const c_char) -> *const Sig;
+        pub fn quicbed_sig_implementation(sig: *const Sig) -> *const c_char;
         pub fn quicbed_sig_public_key_bytes(sig: *const Sig) -> usize;
         pub fn quicbed_sig_secret_key_bytes(sig: *const Sig) -> usize;
         pub fn quicbed_sig_signature_bytes(sig: *const Sig) -> usize;
@@ -367,6 +387,20 @@ mod tests {
     fn a_secret_is_not_shown() {
         let (_, secret) = Kem::find("Kyber512").unwrap().keypair().unwrap();
         assert_eq!(format!("{secret:?}"), "Secret(1632 bytes)");
+    }
+
+    #[test]
+    fn implementations_are_those_of_the_processor() {
+        let vector = std::is_x86_feature_detected!("avx2");
+        let expected = |used| format!("{} ({used})", version());
+        let of_kyber = Kem::find("Kyber512").unwrap().implementation();
+        assert_eq!(of_kyber, expected(if vector { "AVX2" } else { "portable" }));
+        let of_dsa = Sig::find("ML-DSA-44").unwrap().implementation();
+        assert_eq!(of_dsa, of_kyber);
+        let of_hqc = Kem::find("HQC-128").unwrap().implementation();
+        assert_eq!(of_hqc, expected("portable"));
+        let older = Kem::find("HQC-128@0.9").map(|kem| kem.implementation());
+        assert_eq!(older, vector.then_some("liboqs 0.9.0 (AVX2)"));
     }
 
     #[test]

@@ -12,6 +12,8 @@ _SIZE = POINTER(c_size_t)
 for _name, _result, *_arguments in (
     ("pq_version", c_char_p),
     ("kem_find", c_void_p, c_char_p),
+    ("kem_left_out", c_int, c_char_p),
+    ("kem_implementation", c_char_p, c_void_p),
     *(
         (f"kem_{part}_bytes", c_size_t, c_void_p)
         for part in ("public_key", "secret_key", "ciphertext", "shared_secret")
@@ -20,6 +22,7 @@ for _name, _result, *_arguments in (
     ("kem_encapsulate", c_int, c_void_p, c_char_p, c_char_p, c_char_p),
     ("kem_decapsulate", c_int, c_void_p, c_char_p, c_char_p, c_char_p),
     ("sig_find", c_void_p, c_char_p),
+    ("sig_implementation", c_char_p, c_void_p),
     *((f"sig_{part}_bytes", c_size_t, c_void_p) for part in ("public_key", "secret_key", "signature")),
     ("sig_sign", c_int, c_void_p, c_char_p, _SIZE, c_char_p, c_size_t, c_char_p),
     ("sig_verify", c_int, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, c_char_p),
@@ -32,6 +35,11 @@ VERSION: str = _pq.quicbed_pq_version().decode()
 """`liboqs 0.13.0`"""
 
 
+def left_out(name: str) -> bool:
+    """Whether a KEM is missing because it is here for other processors only."""
+    return bool(_pq.quicbed_kem_left_out(name.encode()))
+
+
 class Kem:
     """A key encapsulation mechanism; what it cannot use is a ValueError."""
 
@@ -39,6 +47,7 @@ class Kem:
         self._kem = _pq.quicbed_kem_find(name.encode())
         if not self._kem:
             raise LookupError(f"{VERSION} has no {name}")
+        self.implementation: str = _pq.quicbed_kem_implementation(self._kem).decode()
         self.public_key_bytes: int = _pq.quicbed_kem_public_key_bytes(self._kem)
         self.ciphertext_bytes: int = _pq.quicbed_kem_ciphertext_bytes(self._kem)
         self._secret_key_bytes: int = _pq.quicbed_kem_secret_key_bytes(self._kem)
@@ -72,6 +81,7 @@ class Sig:
         self._sig = _pq.quicbed_sig_find(name.encode())
         if not self._sig:
             raise LookupError(f"{VERSION} has no {name}")
+        self.implementation: str = _pq.quicbed_sig_implementation(self._sig).decode()
         self.public_key_bytes: int = _pq.quicbed_sig_public_key_bytes(self._sig)
         self.secret_key_bytes: int = _pq.quicbed_sig_secret_key_bytes(self._sig)
         self._signature_bytes: int = _pq.quicbed_sig_signature_bytes(self._sig)

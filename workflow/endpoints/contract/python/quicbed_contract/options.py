@@ -38,7 +38,10 @@ class Options:
     initial_size: int = 1200
     congestion_control: str | None = None
     """None: the first of CONGESTION_CONTROLS that the library has."""
+    pacing: str | None = None
+    """None: what the endpoint does unasked."""
     gso: bool = True
+    gso_paced: bool = False
     gro: bool = True
     udp_payload: int = 1472
     receive_buffer: int = 6_815_744
@@ -143,7 +146,8 @@ _COMMON: dict[str, Callable[[str], Any]] = {
     "signature": _text,
     "initial-size": _PAYLOAD,
     "congestion-control": _choice(*CONGESTION_CONTROLS),
-    "gso": _switch,
+    "pacing": _choice("off", "library", "txtime"),
+    "gso": _choice("on", "off", "paced"),
     "gro": _switch,
     "udp-payload": _PAYLOAD,
     "receive-buffer": _BUFFER,
@@ -194,6 +198,8 @@ def parse(role: str, arguments: Sequence[str]) -> Options | None:
         seen.add(name)
         if name == "content":
             options.content.append(value)  # type: ignore[attr-defined]
+        elif name == "gso":
+            options.gso, options.gso_paced = value != "off", value == "paced"
         else:
             setattr(options, name.replace("-", "_"), value)
     if {"bytes", "save"} <= seen:
@@ -225,6 +231,8 @@ def from_command_line(role: str, description: Mapping[str, Any]) -> Options:
     if options.congestion_control is None:
         able = description["congestion_controls"]
         options.congestion_control = next(name for name in CONGESTION_CONTROLS if name in able)
+    if options.pacing is None and len(description["pacing"]) == 1:
+        (options.pacing,) = description["pacing"]
     return options
 
 
@@ -249,6 +257,10 @@ def unsupported(options: Options, description: Mapping[str, Any]) -> str | None:
         return f"{library} sends no Retry packets"
     if options.congestion_control not in description["congestion_controls"]:
         return f"{library} has no congestion control {options.congestion_control}"
+    if options.pacing is not None and options.pacing not in description["pacing"]:
+        return f"{library} has no --pacing {options.pacing}"
+    if options.gso_paced and not description["gso_paced"]:
+        return f"{library} has no --gso paced"
     if getattr(options, "www", None) or getattr(options, "save", None):
         return None if description["files"] else f"{library} neither serves nor saves files"
     return None
@@ -257,7 +269,7 @@ def unsupported(options: Options, description: Mapping[str, Any]) -> str | None:
 def in_force(options: Options) -> dict[str, Any]:
     """The options asked for, as the `start` event has them; what the system can tell is to be overwritten."""
     names = ("cipher", "aead", "header_protection", "group", "signature", "initial_size", "congestion_control")
-    more = ("gso", "gro", "udp_payload", "receive_buffer", "send_buffer", "window")
+    more = ("pacing", "gso", "gro", "udp_payload", "receive_buffer", "send_buffer", "window")
     told = {name: getattr(options, name) for name in (*names, *more)}
     if isinstance(options, ServerOptions):
         told["retry"] = options.retry

@@ -2,7 +2,7 @@
 
 use crate::tls::{Group, Signature};
 
-pub const GROUPS: [Group; 29] = [
+pub const GROUPS: [Group; 35] = [
     Group {
         name: "x25519",
         tls_name: "x25519",
@@ -233,6 +233,54 @@ pub const GROUPS: [Group; 29] = [
         code_point: 0x11ed,
         liboqs: Some("ML-KEM-1024"),
         classical: Some("p-384"),
+        pq_first: false,
+    },
+    Group {
+        name: "hqc-128-avx2",
+        tls_name: "hqc128_2020",
+        code_point: 0xfe44,
+        liboqs: Some("HQC-128@0.9"),
+        classical: None,
+        pq_first: false,
+    },
+    Group {
+        name: "hqc-192-avx2",
+        tls_name: "hqc192_2020",
+        code_point: 0xfe45,
+        liboqs: Some("HQC-192@0.9"),
+        classical: None,
+        pq_first: false,
+    },
+    Group {
+        name: "hqc-256-avx2",
+        tls_name: "hqc256_2020",
+        code_point: 0xfe46,
+        liboqs: Some("HQC-256@0.9"),
+        classical: None,
+        pq_first: false,
+    },
+    Group {
+        name: "p-256-hqc-128-avx2",
+        tls_name: "p256_hqc128_2020",
+        code_point: 0xfe54,
+        liboqs: Some("HQC-128@0.9"),
+        classical: Some("p-256"),
+        pq_first: false,
+    },
+    Group {
+        name: "p-384-hqc-192-avx2",
+        tls_name: "p384_hqc192_2020",
+        code_point: 0xfe55,
+        liboqs: Some("HQC-192@0.9"),
+        classical: Some("p-384"),
+        pq_first: false,
+    },
+    Group {
+        name: "p-521-hqc-256-avx2",
+        tls_name: "p521_hqc256_2020",
+        code_point: 0xfe56,
+        liboqs: Some("HQC-256@0.9"),
+        classical: Some("p-521"),
         pq_first: false,
     },
 ];

@@ -16,20 +16,26 @@ const RECORDS: usize = 4093;
 /// Length in bytes after which the content repeats.
 pub const PERIOD: usize = RECORD * RECORDS;
 
-/// Two periods, so that a whole period can be borrowed in one piece from any offset. It stays in the L2 cache.
+const PERIODS: usize = 16;
+
+/// Most bytes of content that can be borrowed in one piece, about 1 MB.
+pub const LONGEST: usize = PERIODS * PERIOD;
+
+/// One period more than can be borrowed, so that a piece can begin at any offset.
 fn buffer() -> &'static [u8] {
     static BUFFER: OnceLock<Vec<u8>> = OnceLock::new();
     BUFFER.get_or_init(|| {
-        (0..2 * RECORDS)
-            .flat_map(|i| format!("quicbed{:08x}\n", i % RECORDS).into_bytes())
-            .collect()
+        let period: Vec<u8> = (0..RECORDS)
+            .flat_map(|i| format!("quicbed{i:08x}\n").into_bytes())
+            .collect();
+        period.repeat(PERIODS + 1)
     })
 }
 
-/// Content from `offset` on: `max` bytes, but at most one [`PERIOD`].
+/// Content from `offset` on: `max` bytes, but at most [`LONGEST`].
 pub fn slice_at(offset: u64, max: usize) -> &'static [u8] {
     let start = (offset % PERIOD as u64) as usize;
-    &buffer()[start..start + max.min(PERIOD)]
+    &buffer()[start..start + max.min(LONGEST)]
 }
 
 /// What a request asks for: content made in memory, or a file of `--www`.
@@ -62,13 +68,13 @@ impl Body {
         self.file
     }
 
-    /// From `offset`, which is not behind the end, on: `max` bytes, but at most one [`PERIOD`].
+    /// From `offset`, which is not behind the end, on: `max` bytes, but at most [`LONGEST`].
     pub fn slice_at(self, offset: u64, max: usize) -> &'static [u8] {
         match self.file {
             None => slice_at(offset, max),
             Some(file) => {
                 let rest = &file[offset as usize..];
-                &rest[..rest.len().min(max).min(PERIOD)]
+                &rest[..rest.len().min(max).min(LONGEST)]
             }
         }
     }
@@ -259,9 +265,9 @@ mod tests {
     #[test]
     fn slices_follow_the_definition_at_any_offset() {
         for offset in [0, 1, 15, 16, 4_097, PERIOD - 1, PERIOD, 5 * PERIOD + 77] {
-            let slice = slice_at(offset as u64, 70_000);
-            assert_eq!(slice.len(), PERIOD);
-            assert_eq!(slice, reference(offset, PERIOD), "offset {offset}");
+            let slice = slice_at(offset as u64, 2_000_000);
+            assert_eq!(slice.len(), LONGEST);
+            assert_eq!(slice, reference(offset, LONGEST), "offset {offset}");
         }
     }
 
@@ -297,11 +303,11 @@ mod tests {
     #[test]
     fn a_body_is_content_or_a_file() {
         assert_eq!(Body::made(5).slice_at(1, 4), b"uicb");
-        let file: &'static [u8] = Box::leak(vec![7; PERIOD + 3].into_boxed_slice());
+        let file: &'static [u8] = Box::leak(vec![7; LONGEST + 3].into_boxed_slice());
         let body = Body::of_file(file);
-        assert_eq!(body.length(), PERIOD as u64 + 3);
-        assert_eq!(body.slice_at(0, 2 * PERIOD).len(), PERIOD);
-        assert_eq!(body.slice_at(PERIOD as u64, PERIOD), [7; 3]);
+        assert_eq!(body.length(), LONGEST as u64 + 3);
+        assert_eq!(body.slice_at(0, 2 * LONGEST).len(), LONGEST);
+        assert_eq!(body.slice_at(LONGEST as u64, PERIOD), [7; 3]);
         assert!(body.slice_at(body.length(), PERIOD).is_empty());
     }
 

@@ -8,7 +8,7 @@ use std::process;
 use serde::Serialize;
 
 use crate::clock::{max_rss_bytes, now_ns, run_delay_ns, CpuTime};
-use crate::options::{Aead, CommonOptions, CongestionControl, HeaderProtection};
+use crate::options::{Aead, CommonOptions, CongestionControl, Gso, HeaderProtection, Pacing};
 use crate::primitives::Primitive;
 use crate::{exit, CONTRACT};
 
@@ -34,7 +34,10 @@ pub struct OptionsInForce {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<bool>,
     pub congestion_control: CongestionControl,
+    /// `None`: the library does what it does unasked, and cannot tell.
+    pub pacing: Option<Pacing>,
     pub gso: bool,
+    pub gso_paced: bool,
     pub gro: bool,
     pub udp_payload: usize,
     /// Bytes of payload as `--receive-buffer` counts them, which is half of what `getsockopt(SO_RCVBUF)` tells (socket(7)).
@@ -55,7 +58,9 @@ impl OptionsInForce {
             initial_size: options.initial_size,
             retry: None,
             congestion_control: options.congestion_control,
-            gso: options.gso,
+            pacing: options.pacing,
+            gso: options.gso.is_on(),
+            gso_paced: options.gso == Gso::Paced,
             gro: options.gro,
             udp_payload: options.udp_payload,
             receive_buffer: options.receive_buffer,
@@ -103,6 +108,11 @@ pub struct ConnectionCommon {
 pub struct ClientConnection {
     #[serde(flatten)]
     pub common: ConnectionCommon,
+    /// When it was to begin; only of a client with `--rate`, as the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub t_intended: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub t_begun: Option<u64>,
     pub t_client_hello: Option<u64>,
     pub t_request_sent: Option<u64>,
     pub t_first_byte: Option<u64>,
@@ -423,6 +433,19 @@ mod tests {
             assert_eq!(found, expected);
             assert!(event["cipher"].is_null());
         }
+    }
+
+    #[test]
+    fn times_of_an_open_loop_are_told_where_there_is_one() {
+        let events = written(|e| {
+            e.client_connection(&ClientConnection {
+                t_intended: Some(5),
+                t_begun: Some(6),
+                ..ClientConnection::default()
+            });
+        });
+        assert_eq!(events[0]["t_intended"], 5);
+        assert_eq!(events[0]["t_begun"], 6);
     }
 
     #[test]

@@ -108,6 +108,45 @@ impl CongestionControl {
     }
 }
 
+/// When packets leave that may be sent as far as congestion control is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pacing {
+    /// At once.
+    Off,
+    /// When the library's own pacer lets them, for which the program waits.
+    Library,
+    /// When the kernel sends them, which is told the times that the library computes (SO_TXTIME).
+    Txtime,
+}
+
+impl Pacing {
+    /// Value of `--pacing`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pacing::Off => "off",
+            Pacing::Library => "library",
+            Pacing::Txtime => "txtime",
+        }
+    }
+}
+
+/// Whether datagrams are sent with generic segmentation offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gso {
+    Off,
+    On,
+    /// In batches of what leaves at one time.
+    Paced,
+}
+
+impl Gso {
+    /// Whether several datagrams may go to the kernel at once.
+    pub fn is_on(self) -> bool {
+        self != Gso::Off
+    }
+}
+
 /// Options of clients and servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CommonOptions {
@@ -124,7 +163,9 @@ pub struct CommonOptions {
     /// complete.
     pub initial_size: usize,
     pub congestion_control: CongestionControl,
-    pub gso: bool,
+    /// `None`: what the endpoint does unasked.
+    pub pacing: Option<Pacing>,
+    pub gso: Gso,
     pub gro: bool,
     /// Size of a full UDP datagram in bytes, without UDP and IP headers.
     pub udp_payload: usize,
@@ -148,7 +189,8 @@ impl Default for CommonOptions {
             signature: "rsa-2048".into(),
             initial_size: 1_200,
             congestion_control: CongestionControl::Cubic,
-            gso: true,
+            pacing: None,
+            gso: Gso::On,
             gro: true,
             udp_payload: 1_472,
             receive_buffer: 6_815_744,
@@ -244,7 +286,10 @@ pub struct Description {
     /// Whether `--initial-size` can be more than 1200.
     pub initial_size: bool,
     pub congestion_controls: Vec<CongestionControl>,
+    pub pacing: Vec<Pacing>,
     pub gso: bool,
+    /// Whether batches can end with what leaves at one time.
+    pub gso_paced: bool,
     pub gro: bool,
     /// Whether `--www` and `--save` are known.
     pub files: bool,
@@ -275,7 +320,9 @@ impl Description {
             retry: true,
             initial_size: true,
             congestion_controls: vec![],
+            pacing: vec![Pacing::Library],
             gso: true,
+            gso_paced: false,
             gro: true,
             files: true,
         };
@@ -320,6 +367,16 @@ impl Description {
                 self.library,
                 asked.name()
             ));
+        }
+        if let Some(pacing) = options.pacing.filter(|p| !self.pacing.contains(p)) {
+            return Some(format!(
+                "{} has no --pacing {}",
+                self.library,
+                pacing.name()
+            ));
+        }
+        if options.gso == Gso::Paced && !self.gso_paced {
+            return Some(format!("{} has no --gso paced", self.library));
         }
         None
     }
@@ -499,7 +556,14 @@ impl CommonOptions {
                 let choices = CongestionControl::ALL.map(|c| (c.name(), c));
                 self.congestion_control = choice(name, parser, &choices)?;
             }
-            "gso" => self.gso = switch(name, parser)?,
+            "pacing" => {
+                let choices = [Pacing::Off, Pacing::Library, Pacing::Txtime];
+                self.pacing = Some(choice(name, parser, &choices.map(|p| (p.name(), p)))?);
+            }
+            "gso" => {
+                let choices = [("on", Gso::On), ("off", Gso::Off), ("paced", Gso::Paced)];
+                self.gso = choice(name, parser, &choices)?;
+            }
             "gro" => self.gro = switch(name, parser)?,
             // RFC 9000, section 14: QUIC needs datagrams of 1200 bytes; 65 507 is the largest payload of UDP over IPv4.
             "udp-payload" => self.udp_payload = number(name, parser, 1_200..=65_507)? as usize,
@@ -661,7 +725,7 @@ mod tests {
     fn every_common_option_is_taken() {
         let options = client(
             "--events e.jsonl --cipher chacha20-poly1305 --aead noop --header-protection off --group p-256 --signature ed25519 \
-             --initial-size 1200 --congestion-control reno --gso off --gro off --udp-payload 1200 --receive-buffer 1000 \
+             --initial-size 1200 --congestion-control reno --pacing txtime --gso off --gro off --udp-payload 1200 --receive-buffer 1000 \
              --send-buffer 2000 --window 3000 --key-log keys.log",
         )
         .unwrap();
@@ -674,7 +738,8 @@ mod tests {
             signature: "ed25519".into(),
             initial_size: 1_200,
             congestion_control: CongestionControl::Reno,
-            gso: false,
+            pacing: Some(Pacing::Txtime),
+            gso: Gso::Off,
             gro: false,
             udp_payload: 1_200,
             receive_buffer: 1_000,
@@ -761,7 +826,8 @@ mod tests {
                 "aes-128-gcm, aes-256-gcm, chacha20-poly1305",
             ),
             ("--cipher", "--cipher"),
-            ("--gso yes", "on, off"),
+            ("--gso yes", "on, off, paced"),
+            ("--pacing on", "off, library, txtime"),
             ("--bytes -1", "--bytes"),
             ("--bytes 1k", "1k"),
             ("--connections 0", "--connections"),
@@ -808,6 +874,8 @@ mod tests {
             ("--signature ed25519", "ed25519"),
             ("--initial-size 1400", "--initial-size"),
             ("--congestion-control bbr", "bbr"),
+            ("--pacing off", "--pacing off"),
+            ("--gso paced", "--gso paced"),
         ] {
             let reason = stock.unsupported(&client(more).unwrap().common).unwrap();
             assert!(reason.contains(named), "{more}: {reason}");

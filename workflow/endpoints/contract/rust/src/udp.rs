@@ -9,7 +9,7 @@ use std::ptr;
 use std::time::Duration;
 
 use crate::events::OptionsInForce;
-use crate::options::CommonOptions;
+use crate::options::{CommonOptions, Gso, Pacing};
 
 /// Most bytes of one GSO send: what fits an IPv6 packet of 65 535 bytes with its headers.
 pub const MAX_BATCH_BYTES: usize = 65_535 - 40 - 8;
@@ -20,8 +20,8 @@ pub const MAX_BATCH_SEGMENTS: usize = 64;
 /// Room for the largest datagram, or for the largest run of datagrams GRO joins.
 pub const RECEIVE_BUFFER: usize = 65_535;
 
-/// Room for one control message with one int.
-type Control = [u64; 4];
+/// Room for two control messages, with an int and with a time.
+type Control = [u64; 8];
 
 /// A non-blocking UDP socket.
 #[derive(Debug)]
@@ -62,8 +62,11 @@ impl Socket {
         set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receive)?;
         set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send)?;
         // A segment size of 0 changes nothing, but fails on a kernel without GSO.
-        let gso = options.gso && set_int(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
+        let gso = options.gso.is_on() && set_int(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let gro = options.gro && set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        if options.pacing == Some(Pacing::Txtime) {
+            take_departures(fd)?;
+        }
         Ok(Socket { socket, gso, gro })
     }
 
@@ -107,6 +110,7 @@ impl Socket {
         let buffer = |name| get_int(fd, libc::SOL_SOCKET, name).map(|size| size as usize / 2);
         Ok(OptionsInForce {
             gso: self.gso,
+            gso_paced: self.gso && asked.gso == Gso::Paced,
             gro: self.gro,
             receive_buffer: buffer(libc::SO_RCVBUF)?,
             send_buffer: buffer(libc::SO_SNDBUF)?,
@@ -115,19 +119,30 @@ impl Socket {
     }
 
     /// Sends `datagrams`, every `segment` bytes one datagram, the last may be shorter. With GSO they go to the kernel in
-    /// one call and must keep to [`MAX_BATCH_BYTES`] and [`MAX_BATCH_SEGMENTS`]. Returns how many bytes were taken, less
-    /// than all if the socket would block.
-    pub fn send(&self, datagrams: &[u8], segment: usize, to: SocketAddr) -> io::Result<usize> {
+    /// one call and must keep to [`MAX_BATCH_BYTES`] and [`MAX_BATCH_SEGMENTS`]. `departure` is when the kernel is to let
+    /// them go (CLOCK_MONOTONIC in ns), of a socket made for it ([`Pacing::Txtime`]). Returns how many bytes were taken,
+    /// less than all if the socket would block.
+    pub fn send(
+        &self,
+        datagrams: &[u8],
+        segment: usize,
+        to: SocketAddr,
+        departure: Option<u64>,
+    ) -> io::Result<usize> {
         if self.gso && datagrams.len() > segment {
-            return match self.send_segmented(datagrams, segment, to) {
-                Ok(()) => Ok(datagrams.len()),
+            return match self.send_message(datagrams, Some(segment as u16), to, departure) {
+                Ok(_) => Ok(datagrams.len()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
                 Err(error) => Err(error),
             };
         }
         let mut sent = 0;
         for datagram in datagrams.chunks(segment) {
-            match retry(|| self.socket.send_to(datagram, to)) {
+            let result = match departure {
+                Some(_) => self.send_message(datagram, None, to, departure),
+                None => retry(|| self.socket.send_to(datagram, to)),
+            };
+            match result {
                 Ok(length) => sent += length,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error),
@@ -136,8 +151,14 @@ impl Socket {
         Ok(sent)
     }
 
-    fn send_segmented(&self, datagrams: &[u8], segment: usize, to: SocketAddr) -> io::Result<()> {
-        let segment = segment as u16;
+    /// Sends bytes in one call, with what is told of them in control messages.
+    fn send_message(
+        &self,
+        datagrams: &[u8],
+        segment: Option<u16>,
+        to: SocketAddr,
+        departure: Option<u64>,
+    ) -> io::Result<usize> {
         let (mut address, address_length) = to_sockaddr(to);
         let mut vector = libc::iovec {
             iov_base: datagrams.as_ptr().cast_mut().cast(),
@@ -145,7 +166,7 @@ impl Socket {
         };
         let mut control: Control = Default::default();
         // SAFETY: msghdr is plain data; every pointer put into it outlives the call; `control` is aligned for cmsghdr
-        // and larger than CMSG_SPACE of the two bytes written to it.
+        // and larger than the two control messages together.
         retry(|| unsafe {
             let mut message: libc::msghdr = mem::zeroed();
             message.msg_name = ptr::from_mut(&mut address).cast();
@@ -153,15 +174,19 @@ impl Socket {
             message.msg_iov = &mut vector;
             message.msg_iovlen = 1;
             message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(mem::size_of::<u16>() as u32) as usize;
-            let header = libc::CMSG_FIRSTHDR(&message);
-            (*header).cmsg_level = libc::SOL_UDP;
-            (*header).cmsg_type = libc::UDP_SEGMENT;
-            (*header).cmsg_len = libc::CMSG_LEN(mem::size_of::<u16>() as u32) as usize;
-            ptr::write_unaligned(libc::CMSG_DATA(header).cast(), segment);
+            message.msg_controllen = mem::size_of_val(&control);
+            let mut header = libc::CMSG_FIRSTHDR(&message);
+            let mut length = 0;
+            if let Some(segment) = segment {
+                length += put(header, libc::SOL_UDP, libc::UDP_SEGMENT, segment);
+                header = libc::CMSG_NXTHDR(&message, header);
+            }
+            if let Some(departure) = departure {
+                length += put(header, libc::SOL_SOCKET, libc::SCM_TXTIME, departure);
+            }
+            message.msg_controllen = length;
             result(libc::sendmsg(self.socket.as_raw_fd(), &message, 0))
         })
-        .map(drop)
     }
 
     /// Receives what is there in one call, `None` if nothing is. `buffer` should have [`RECEIVE_BUFFER`] bytes.
@@ -195,6 +220,34 @@ impl Socket {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Lets a socket be told when its datagrams are to leave.
+fn take_departures(fd: RawFd) -> io::Result<()> {
+    let value = libc::sock_txtime {
+        clockid: libc::CLOCK_MONOTONIC,
+        flags: 0,
+    };
+    let size = mem::size_of_val(&value) as libc::socklen_t;
+    let pointer = ptr::from_ref(&value).cast();
+    // SAFETY: the pointer and the size describe `value`.
+    match unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_TXTIME, pointer, size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Writes a control message. Returns the room that it takes.
+///
+/// # Safety
+/// There is room for a `T` behind `header`.
+unsafe fn put<T>(header: *mut libc::cmsghdr, level: i32, kind: i32, value: T) -> usize {
+    let size = mem::size_of::<T>() as u32;
+    (*header).cmsg_level = level;
+    (*header).cmsg_type = kind;
+    (*header).cmsg_len = libc::CMSG_LEN(size) as usize;
+    ptr::write_unaligned(libc::CMSG_DATA(header).cast(), value);
+    libc::CMSG_SPACE(size) as usize
 }
 
 /// Size of the datagrams the kernel joined, if it did.
@@ -285,6 +338,12 @@ pub fn wait(
         writable: fds[0].revents & libc::POLLOUT != 0,
         stop: fds[1].revents != 0,
     })
+}
+
+/// Lets the kernel end a [`wait`] of this thread as soon as its time is over, and not up to 50 microseconds later.
+pub fn wake_promptly() {
+    // SAFETY: no pointers are passed. It cannot fail with this value.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
 }
 
 fn result(returned: isize) -> io::Result<usize> {
@@ -379,11 +438,12 @@ fn from_sockaddr(storage: &libc::sockaddr_storage) -> io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::now_ns;
     use crate::content;
 
     fn options(gso: bool, gro: bool) -> CommonOptions {
         CommonOptions {
-            gso,
+            gso: if gso { Gso::On } else { Gso::Off },
             gro,
             ..CommonOptions::default()
         }
@@ -396,7 +456,7 @@ mod tests {
         let to = receiver.local_address().unwrap();
         let sender = Socket::bind_for(to, &options).unwrap();
         let batch = content::slice_at(0, length);
-        assert_eq!(sender.send(batch, 1_200, to).unwrap(), length);
+        assert_eq!(sender.send(batch, 1_200, to, None).unwrap(), length);
 
         let stop = StopSignals::install().unwrap();
         let mut buffer = vec![0; RECEIVE_BUFFER];
@@ -436,6 +496,23 @@ mod tests {
     #[test]
     fn one_datagram_needs_no_segments() {
         assert_eq!(exchange("127.0.0.1:0", true, true, 1_200).len(), 1);
+    }
+
+    #[test]
+    fn datagrams_with_a_time_of_departure_arrive_whole() {
+        for gso in [Gso::Off, Gso::On] {
+            let options = CommonOptions {
+                gso,
+                pacing: Some(Pacing::Txtime),
+                ..CommonOptions::default()
+            };
+            let receiver = Socket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+            let to = receiver.local_address().unwrap();
+            let sender = Socket::bind_for(to, &options).unwrap();
+            let batch = content::slice_at(0, 3_000);
+            let sent = sender.send(batch, 1_200, to, Some(now_ns() + 1_000));
+            assert_eq!(sent.unwrap(), 3_000, "{gso:?}");
+        }
     }
 
     #[test]

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use quicbed_contract::clock::{now_ns, CpuTime};
 use quicbed_contract::events::{ClientConnection, Events, Role};
 use quicbed_contract::exit;
-use quicbed_contract::options::ClientOptions;
-use quicbed_contract::udp::{wait, Socket, StopSignals, RECEIVE_BUFFER};
+use quicbed_contract::options::{ClientOptions, Pacing};
+use quicbed_contract::udp::{wait, wake_promptly, Socket, StopSignals, RECEIVE_BUFFER};
 
 use crate::outbox::Outbox;
 use crate::transfer::Transfer;
 use crate::{
-    Connection, Failed, Library, Traffic, RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN,
+    pacing, Connection, Failed, Library, Traffic, RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN,
     SENT_BYTES_PER_TURN,
 };
 
@@ -72,6 +72,9 @@ pub fn run<C: Connector>() -> i32 {
 
 fn download_all<C: Connector>(options: &ClientOptions, events: &mut Events) -> Result<(), String> {
     let stop = StopSignals::install().map_err(|error| format!("cannot take signals: {error}"))?;
+    if pacing(&options.common) == Pacing::Library {
+        wake_promptly();
+    }
     let mut connector = C::new(options)?;
     let mut buffers = Buffers {
         datagrams: vec![0; RECEIVE_BUFFER],
@@ -81,7 +84,7 @@ fn download_all<C: Connector>(options: &ClientOptions, events: &mut Events) -> R
         let socket = Socket::bind_for(options.connect, &options.common).map_err(about_socket)?;
         if index == 0 {
             let in_force = socket.in_force(&options.common).map_err(about_socket)?;
-            let in_force = C::Library::in_force(in_force);
+            let in_force = crate::in_force::<C::Library>(in_force, &options.common);
             events.start(
                 Role::Client,
                 C::Library::NAME,
@@ -94,7 +97,7 @@ fn download_all<C: Connector>(options: &ClientOptions, events: &mut Events) -> R
             options,
             socket: &socket,
             connection: connector.connect(options, local)?,
-            outbox: Outbox::new(socket.gso(), options.common.udp_payload),
+            outbox: Outbox::new(socket.gso(), &options.common),
             sent: Traffic::default(),
             received: Traffic::default(),
             cpu_at_hello: None,

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use quicbed_contract::events::{ConnectionCommon, OptionsInForce};
-use quicbed_contract::options::{CommonOptions, Description};
+use quicbed_contract::options::{CommonOptions, CongestionControl, Description, Pacing};
 use serde::Serialize;
 
 pub use outbox::Traffic;
@@ -46,6 +46,20 @@ pub trait Library {
     }
 
     fn in_force(options: OptionsInForce) -> Self::InForce;
+}
+
+/// How a program paces: as asked, else only where congestion control depends on it.
+pub fn pacing(options: &CommonOptions) -> Pacing {
+    options.pacing.unwrap_or(match options.congestion_control {
+        CongestionControl::Bbr => Pacing::Library,
+        CongestionControl::Cubic | CongestionControl::Reno => Pacing::Off,
+    })
+}
+
+/// What the `start` event tells of a socket's program.
+fn in_force<L: Library>(mut of_socket: OptionsInForce, options: &CommonOptions) -> L::InForce {
+    of_socket.pacing = Some(pacing(options));
+    L::in_force(of_socket)
 }
 
 /// Nothing more can be written than the end of the connection: why, if [`Connection::reason`] does not tell.
@@ -99,6 +113,16 @@ pub trait Connection {
     /// the last one of a turn may go beyond it.
     fn batch(&self, _left: usize) -> usize {
         usize::MAX
+    }
+
+    /// When the kernel is to let the next datagram go (CLOCK_MONOTONIC in ns), if it is told.
+    fn departure(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether the next datagram may leave with a batch whose first leaves at `departure`.
+    fn leaves_with(&self, _departure: u64) -> bool {
+        true
     }
 
     /// Ends the connection with `code` of the application unless it has ended; the peer is told by the next

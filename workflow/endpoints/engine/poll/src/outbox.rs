@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 
+use quicbed_contract::options::{CommonOptions, Gso};
 use quicbed_contract::udp::{Socket, MAX_BATCH_BYTES, MAX_BATCH_SEGMENTS};
 
 use crate::{Connection, Failed};
@@ -30,12 +31,17 @@ pub struct Outbox {
     waiting: Range<usize>,
     segment: usize,
     to: SocketAddr,
+    /// When the kernel is to let it go.
+    departure: Option<u64>,
     max_segments: usize,
+    /// Whether a batch holds only what may leave at one time.
+    paced: bool,
 }
 
 impl Outbox {
-    /// For datagrams of at most `udp_payload` bytes, several a call if `gso`.
-    pub fn new(gso: bool, udp_payload: usize) -> Outbox {
+    /// For the datagrams that `options` ask for, several a call if `gso`.
+    pub fn new(gso: bool, options: &CommonOptions) -> Outbox {
+        let udp_payload = options.udp_payload;
         let max_segments = match gso {
             true => (MAX_BATCH_BYTES / udp_payload).clamp(1, MAX_BATCH_SEGMENTS),
             false => 1,
@@ -45,7 +51,9 @@ impl Outbox {
             waiting: 0..0,
             segment: udp_payload,
             to: SocketAddr::from(([0, 0, 0, 0], 0)),
+            departure: None,
             max_segments,
+            paced: options.gso == Gso::Paced,
         }
     }
 
@@ -69,10 +77,11 @@ impl Outbox {
     ) -> Result<usize, Failed> {
         debug_assert!(self.is_empty());
         let full = connection.datagram_size();
+        self.departure = connection.departure();
         let mut end = 0;
         let mut result = Ok(());
         for _ in 0..self.max_segments {
-            if end > 0 && end + full > most {
+            if end > 0 && (end + full > most || !self.may_join(connection)) {
                 break;
             }
             let Some(space) = self.buffer.get_mut(end..end + full) else {
@@ -99,6 +108,11 @@ impl Outbox {
         result.map(|()| end)
     }
 
+    fn may_join(&self, connection: &impl Connection) -> bool {
+        let departure = self.departure.filter(|_| self.paced);
+        departure.is_none_or(|departure| connection.leaves_with(departure))
+    }
+
     /// Puts a datagram that belongs to no connection into the empty outbox, as `write` makes it in the space given; nothing
     /// for a length of 0.
     pub fn put(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) -> usize {
@@ -107,14 +121,19 @@ impl Outbox {
         self.segment = length.max(1);
         self.waiting = 0..length;
         self.to = to;
+        self.departure = None;
         length
     }
 
     /// Hands what is waiting to the socket. Returns false if the socket would block, some or all is then still waiting.
     pub fn flush(&mut self, socket: &Socket) -> io::Result<bool> {
         if !self.waiting.is_empty() {
-            self.waiting.start +=
-                socket.send(&self.buffer[self.waiting.clone()], self.segment, self.to)?;
+            self.waiting.start += socket.send(
+                &self.buffer[self.waiting.clone()],
+                self.segment,
+                self.to,
+                self.departure,
+            )?;
         }
         Ok(self.waiting.is_empty())
     }

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use quicbed_contract::clock::{now_ns, CpuTime};
 use quicbed_contract::events::{Events, Role, ServerConnection};
 use quicbed_contract::exit;
-use quicbed_contract::options::ServerOptions;
-use quicbed_contract::udp::{wait, Received, Socket, StopSignals, RECEIVE_BUFFER};
+use quicbed_contract::options::{Pacing, ServerOptions};
+use quicbed_contract::udp::{wait, wake_promptly, Received, Socket, StopSignals, RECEIVE_BUFFER};
 
 use crate::answers::Answers;
 use crate::outbox::Outbox;
 use crate::{
-    Connection, Failed, Library, Traffic, RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN,
+    pacing, Connection, Failed, Library, Traffic, RECEIVED_BYTES_PER_TURN, RECEIVES_PER_TURN,
     SENT_BYTES_PER_TURN,
 };
 
@@ -137,6 +137,9 @@ pub fn run<L: Listener>() -> i32 {
 
 fn serve<L: Listener>(options: &ServerOptions, events: &mut Events) -> Result<(), String> {
     let stop = StopSignals::install().map_err(|error| format!("cannot take signals: {error}"))?;
+    if pacing(&options.common) == Pacing::Library {
+        wake_promptly();
+    }
     let listener = L::new(options)?;
 
     let about_socket = |error: io::Error| format!("--listen {}: {error}", options.listen);
@@ -144,7 +147,7 @@ fn serve<L: Listener>(options: &ServerOptions, events: &mut Events) -> Result<()
     let local = socket.local_address().map_err(about_socket)?;
     let mut in_force = socket.in_force(&options.common).map_err(about_socket)?;
     in_force.retry = Some(options.retry);
-    let in_force = L::Library::in_force(in_force);
+    let in_force = crate::in_force::<L::Library>(in_force, &options.common);
     events.start(
         Role::Server,
         L::Library::NAME,
@@ -155,7 +158,7 @@ fn serve<L: Listener>(options: &ServerOptions, events: &mut Events) -> Result<()
     let mut server = Server {
         options,
         listener,
-        outbox: Outbox::new(socket.gso(), options.common.udp_payload),
+        outbox: Outbox::new(socket.gso(), &options.common),
         socket,
         local,
         retried: VecDeque::new(),

@@ -271,7 +271,7 @@ pub fn certificate_error(ssl: &SslRef, code: u64) -> Option<&'static str> {
 
 fn verifies(ssl: &SslRef) -> bool {
     // SAFETY: the session is valid.
-    unsafe { boring_sys::SSL_get_verify_mode(pointer(ssl)) != boring_sys::SSL_VERIFY_NONE as i32 }
+    unsafe { boring_sys::SSL_get_verify_mode(pointer(ssl)) != boring_sys::SSL_VERIFY_NONE }
 }
 
 fn alert_name(alert: u64) -> String {

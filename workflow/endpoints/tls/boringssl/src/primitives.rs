@@ -19,6 +19,7 @@ use quicbed_contract::events::{Events, Role};
 use quicbed_contract::exit;
 use quicbed_contract::primitives::{time, Operation, Options, Primitive};
 use quicbed_contract::tls::{self, Group, Signature};
+use quicbed_pq::{Kem, Sig};
 use serde::Serialize;
 
 /// Room for the largest key share of any group.
@@ -110,11 +111,24 @@ fn report(events: &mut Events, primitives: Vec<Primitive>) {
     }
 }
 
-fn implementation(name: &str, liboqs: Option<&str>) -> String {
-    match liboqs {
-        Some(_) if !NATIVE.contains(&name) => quicbed_pq::version().to_owned(),
-        _ => "BoringSSL".to_owned(),
+const BORINGSSL: &str = "BoringSSL";
+
+fn of_group(group: &Group) -> String {
+    let kem = group.liboqs.filter(|_| !NATIVE.contains(&group.name));
+    match (kem.and_then(Kem::find), group.classical) {
+        (None, _) => BORINGSSL.to_owned(),
+        (Some(kem), None) => kem.implementation().to_owned(),
+        (Some(kem), Some(_)) if group.pq_first => format!("{} + {BORINGSSL}", kem.implementation()),
+        (Some(kem), Some(_)) => format!("{BORINGSSL} + {}", kem.implementation()),
     }
+}
+
+fn of_signature(signature: &Signature) -> &'static str {
+    let sig = signature
+        .liboqs
+        .filter(|_| !NATIVE.contains(&signature.name));
+    sig.and_then(Sig::find)
+        .map_or(BORINGSSL, |sig| sig.implementation())
 }
 
 /// A share of BoringSSL's TLS.
@@ -206,7 +220,7 @@ fn time_group(group: &Group, duration: Duration) -> Result<Vec<Primitive>, Strin
         kind: "group",
         name: group.name.into(),
         operation,
-        implementation: implementation(group.name, group.liboqs),
+        implementation: of_group(group),
         samples_ns,
         bytes,
     };
@@ -270,7 +284,7 @@ fn time_signature(
         kind: "signature",
         name: signature.name.into(),
         operation,
-        implementation: implementation(signature.name, signature.liboqs),
+        implementation: of_signature(signature).into(),
         samples_ns,
         bytes,
     };

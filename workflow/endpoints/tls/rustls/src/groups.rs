@@ -34,8 +34,18 @@ pub fn find(name: &str) -> Option<KeyExchange> {
 }
 
 fn supported(group: &Group) -> bool {
-    (group.liboqs.is_none() || cfg!(feature = "pq"))
-        && group.classical.is_none_or(|name| classical(name).is_some())
+    group.liboqs.is_none_or(has_kem) && group.classical.is_none_or(|name| classical(name).is_some())
+}
+
+/// Whether this build has a KEM, and an implementation of it for this processor.
+#[cfg(feature = "pq")]
+fn has_kem(name: &str) -> bool {
+    quicbed_pq::Kem::find(name).is_some()
+}
+
+#[cfg(not(feature = "pq"))]
+fn has_kem(_: &str) -> bool {
+    false
 }
 
 fn classical(name: &str) -> Option<KeyExchange> {
@@ -62,8 +72,9 @@ fn classical(name: &str) -> Option<KeyExchange> {
 fn post_quantum(group: &Group, kem: &str) -> Option<KeyExchange> {
     use crate::kem::{Hybrid, LiboqsKem};
 
-    let liboqs = quicbed_pq::version();
-    let kem = LiboqsKem::new(quicbed_pq::Kem::find(kem)?, group.code_point.into());
+    let kem = quicbed_pq::Kem::find(kem)?;
+    let liboqs = kem.implementation();
+    let kem = LiboqsKem::new(kem, group.code_point.into());
     let Some(name) = group.classical else {
         return Some(KeyExchange {
             group: Box::leak(Box::new(kem)),

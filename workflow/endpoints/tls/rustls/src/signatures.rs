@@ -172,7 +172,7 @@ fn own_verification(
             let verification = liboqs_signature::Verification::new(sig, signature.oid_der);
             (
                 vec![Box::leak(Box::new(verification))],
-                quicbed_pq::version(),
+                sig.implementation(),
             )
         }
         None => (

@@ -1,0 +1,112 @@
+"""Pages: a document and all its objects over one connection, as both ends tell it, and what fails."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clone import ROOT
+from loopback import Loopback, Server
+from quicbed.config.model import Project
+from quicbed.contract.content import content
+
+pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
+
+PROJECT = Project(ROOT)
+ALPN = {"nginx-h3": "h3", "tcp-tls": "h2"}
+PAGE = (22_000, 1000, 500, 500, 40_000, 3_000_000)
+
+
+def served(loopback: Loopback, library: str, page: tuple[int, ...], *options: str, requests: int = 0) -> Server:
+    sizes = [part for size in dict.fromkeys(page) for part in ("--content", str(size))]
+    return loopback.serve(library, *sizes, "--requests", str(requests or len(page)), *options)
+
+
+def asked(page: tuple[int, ...]) -> tuple[str, str]:
+    return "--page", ",".join(map(str, page))
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_a_page_is_loaded_over_one_connection(loopback: Loopback, library: str) -> None:
+    server = served(loopback, library, PAGE)
+    code, loaded = server.download(*asked(PAGE), "--connections", "3")
+    assert code == 0
+    assert [one["bytes_received"] for one in loaded] == [sum(PAGE)] * 3
+    for one in loaded:
+        assert one["alpn"] == ALPN[library]
+        names = ("t_connect", "t_client_hello", "t_handshake_complete", "t_request_sent", "t_first_byte")
+        times = [one[name] for name in (*names, "t_last_byte", "t_close")]
+        assert times == sorted(times)
+    told = server.stop(after=3)
+    assert [(one["ok"], one["bytes_sent"], one["alpn"]) for one in told] == [(True, sum(PAGE), ALPN[library])] * 3
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_every_page_that_is_measured_can_be_loaded(loopback: Loopback, library: str) -> None:
+    heavy = max(PROJECT.pages.values(), key=lambda page: len(page.sizes))
+    server = served(loopback, library, heavy.sizes)
+    (loaded,) = server.fetch(*asked(heavy.sizes))
+    assert (loaded["error"], loaded["bytes_received"]) == (None, heavy.bytes)
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_a_missing_object_fails_the_page_and_is_named(loopback: Loopback, library: str) -> None:
+    server = served(loopback, library, PAGE[:1], requests=3)
+    (loaded,) = server.fetch(*asked((PAGE[0], PAGE[0], 7)))
+    assert loaded["error"].startswith("object 3 of 3 (7): ")
+    assert "404" in loaded["error"]
+    (told,) = server.stop(after=1)
+    assert told["error"] == "HTTP status 404 for /7"
+
+
+@pytest.mark.parametrize("library", ALPN)
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (content(400), "object 2 of 3 (500): 400 of 500 bytes received"),
+        (content(600), "object 2 of 3 (500): 600 of 500 bytes received"),
+        (content(399) + b"?" + content(100, 400), "object 2 of 3 (500): wrong content at byte 399"),
+    ],
+    ids=["short", "long", "wrong"],
+)
+def test_an_object_that_is_not_as_asked_fails_the_page(
+    loopback: Loopback, tmp_path: Path, library: str, body: bytes, error: str
+) -> None:
+    # a file goes before content whose size is its name
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www/500").write_bytes(body)
+    page = (2000, 500, 1000)
+    server = served(loopback, library, page, "--www", str(tmp_path / "www"))
+    (loaded,) = server.fetch(*asked(page))
+    assert (loaded["error"], loaded["content_ok"]) == (error, False)
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_a_connection_with_fewer_requests_has_failed(loopback: Loopback, library: str) -> None:
+    server = served(loopback, library, (1000,), requests=3)
+    loaded = server.fetch(*asked((1000, 1000)), "--connections", "2")
+    assert all(one["ok"] for one in loaded)
+    told = server.stop(after=1)
+    assert [one["error"] for one in told] == ["the connection ended after 2 of 3 requests"] * 2
+
+
+def test_a_server_without_pages_is_no_server_of_one(loopback: Loopback) -> None:
+    server = served(loopback, "tcp-tls", (1000, 500), requests=1)  # which speaks HTTP/1.1 alone
+    (loaded,) = server.fetch(*asked((1000, 500)))
+    assert not loaded["ok"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--page", "1,0"], "--page"),
+        (["--page", "1,x"], "--page"),
+        (["--page", "1", "--bytes", "1"], "--bytes, --save and --page: only one of them"),
+    ],
+)
+def test_a_page_that_is_none_is_refused(loopback: Loopback, options: list[str], told: str) -> None:
+    argv, _ = served(loopback, "tcp-tls", (1,)).client(*options)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, told in done.stderr) == (2, True)

@@ -1,0 +1,100 @@
+"""Made-up runs of the experiment `capacity`: two servers, two signatures, four loads, three blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import fakeruns
+from quicbed.analysis import capacity
+from quicbed.store import details, runs
+
+RATE = 1000.0
+LOADS = (0.1, 0.5, 0.8, 1.0)
+COSTS_MS = {"RSA": 1.0, "ML-DSA": 0.7}
+SIGNATURES = {"RSA": "rsa-2048", "ML-DSA": "mldsa65"}
+SIGN_MS = {"RSA": 0.6, "ML-DSA": 0.2}
+P99_MS = (1.0, 1.0, 2.0, 8.0)
+SERVERS = ("quiche", "quinn")
+
+
+def _side(library: str) -> dict[str, str]:
+    return {"library": library, "flavour": "pq", "version": "1", "build": f"{library}-pq"}
+
+
+def _run(server: str, label: str, position: int, block: int, p99_ms: float, behind: bool) -> dict[str, Any]:
+    load = LOADS[position]
+    baseline = None if (label, position) == ("RSA", 0) else f"{server}-{label}-0" if position else f"{server}-RSA-0"
+    cpu_ms = COSTS_MS[label]
+    made = fakeruns.make_run(
+        experiment=capacity.EXPERIMENT,
+        cell={
+            "id": f"{server}-{label}-{position}",
+            "slug": f"ngtcp2-to-{server}-{label.lower()}-{position}",
+            "label": f"{label}, load {load:g}",
+            "arm": "main",
+            "baseline": baseline,
+        },
+        client=_side("ngtcp2"),
+        server=_side(server),
+        variant={"cipher": "aes-128-gcm", "group": "x25519", "signature": SIGNATURES[label], "load": load},
+        workload={"kind": "handshake", "bytes": 1, "connections": 500, "rate_per_s": RATE * load, "arrival_seed": 1},
+        link={"mode": "wire", "mtu": 1500, "rate_mbit": None, "rtt_ms": 0},
+        block=block,
+        metrics={
+            "ttfb_ms": p99_ms / 2,
+            "ttfb_ms_p99": p99_ms,
+            "handshakes_per_s": RATE * load,
+            "late_ms_p99": 0.1,
+            "late_share": 0.0,
+            "most_in_flight": 3,
+            "server_cpu_ms": cpu_ms,
+            "client_cpu_ms": 0.4,
+            "connections": 500,
+        },
+    )
+    made["host"] |= {"max_rss_bytes": {"client": 1 << 20, "server": 1 << 26}}
+    if behind:
+        made |= {"status": "failed", "reason": "the client fell behind"}
+    return made
+
+
+def write(raw: Path, *, p99_ms: Sequence[float] = P99_MS, behind: Collection[tuple[str, float]] = ()) -> None:
+    """Write runs below *raw*; those of these labels and loads are *behind*."""
+    for server in SERVERS:
+        for label in COSTS_MS:
+            for position, load in enumerate(LOADS):
+                for block in range(3):
+                    fakeruns.write_run(
+                        raw, _run(server, label, position, block, p99_ms[position], (label, load) in behind)
+                    )
+
+
+def measured(
+    directory: Path, *, p99_ms: Sequence[float] = P99_MS, behind: Collection[tuple[str, float]] = ()
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The campaign of such runs, and primitives of both servers."""
+    write(directory / "raw", p99_ms=p99_ms, behind=behind)
+    table = runs.table(directory / "raw")
+    rows = [
+        {
+            "library": server,
+            "kind": kind,
+            "name": name,
+            "operation": operation,
+            "block": block,
+            "median_ns": 1.0,
+            "mean_ns": 1e6 * ms + disturbed_ns,
+        }
+        for block, disturbed_ns in enumerate((0.0, 5e6))
+        for server in SERVERS
+        for kind, name, operation, ms in (
+            ("group", "x25519", "encapsulate", 0.05),
+            *(("signature", SIGNATURES[label], "sign", ms) for label, ms in SIGN_MS.items()),
+        )
+    ]
+    primitives = pl.DataFrame(rows, schema=details.PRIMITIVE_TIMES)
+    return runs.select_campaign(table, capacity.EXPERIMENT), primitives

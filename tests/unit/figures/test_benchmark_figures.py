@@ -1,0 +1,221 @@
+"""Figures, tables and findings of quic-benchmark, of shipped captures and of published ones made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from benchmarkfiles import FOLDER, sample
+from openedcaptures import DRAFT_27, SIZE, Quic, Tls, key_log
+from quicbed.analysis import benchmark_runs
+from quicbed.analysis.benchmark_runs import Measured
+from quicbed.analysis.place import Place
+from quicbed.claims import papers, published_claims
+from quicbed.config.model import Project
+from quicbed.figures import benchmark_figures, browser
+from quicbed.figures.goodput import NotMeasured
+from quicbed.importers import reading, samples
+from quicbed.report import quic_benchmark
+from quicbed.store import runs
+from wirefixtures import pcap
+
+ROOT = Path(__file__).resolve().parents[3]
+NAMES = {"quiche": "quiche", "tcp-tls": "TCP+TLS"}
+
+
+def imported(tmp_path: Path) -> Path:
+    """A copy of two repetitions a transport, at 10 ms, imported."""
+    files: dict[str, bytes] = {}
+    for time in ("2021-03-11 00-31-37.6", "2021-03-11 00-36-41.0"):
+        for transport, frames in (("quic", Quic(version=DRAFT_27).frames()), ("tcp", Tls().frames())):
+            capture = pcap(tmp_path / "one.pcap", frames).read_bytes()
+            own = {f"{transport}_pcap": capture, "ssl__keys_log": key_log(0x1301).encode()}
+            files |= sample(f"{FOLDER}/{transport}/remote/{time}", **own)
+    reading.read("quic-benchmark", samples.write(files, tmp_path / "copy"), tmp_path / "out")
+    return tmp_path / "out"
+
+
+def own_side() -> Measured:
+    """Ours: three connections of quiche and one download over TCP."""
+    place = {"source": "raw/local", "library": "quiche", "label": "handshake", "origin": "raw/local/proofs/1/a"}
+    rows, times = [], []
+    for connection in range(3):
+        for number, (role, what, layer) in enumerate(
+            [("client", "Initial: ClientHello", "tls"), ("server", "1-RTT: STREAM", "content")]
+        ):
+            one = {"connection": connection, "packet": number, "role": role, "what": what, "frame_bytes": 100}
+            rows.append(place | one | {"time_ms": number + connection / 10, "link": 40, layer: 60, "opaque": 0})
+        for basis in ("events", "capture"):
+            of = {"handshake_ms": 1.0, "first_byte_ms": 2.0 + (basis == "events"), "transfer_ms": 0.0, "close_ms": 1.0}
+            times.append(place | {"connection": connection, "basis": basis} | of)
+    download = place | {"library": "tcp-tls", "label": "download", "origin": "raw/local/proofs/1/b"}
+    one = {"connection": 0, "packet": 0, "role": "server", "what": "data", "frame_bytes": 1000, "time_ms": 0.0}
+    rows.append(download | one | {"link": 50, "content": 950})
+    packets = pl.DataFrame(rows, schema=dict(benchmark_runs.PACKETS), orient="row")
+    layers = pl.col(list(benchmark_runs.LAYERS)).fill_null(0)
+    measured = [
+        {"origin": origin, "experiment": "proofs", "campaign": "1", "testbed": "local", "scale": "quick", "host": "abc"}
+        for origin in ("raw/local/proofs/1/a", "raw/local/proofs/1/b")
+    ]
+    return Measured(
+        packets.with_columns(layers),
+        pl.DataFrame(times, schema=dict(benchmark_runs.DURATIONS), orient="row"),
+        pl.DataFrame([{name: row.get(name) for name in runs.SCHEMA} for row in measured], schema=runs.SCHEMA),
+    )
+
+
+def test_published_captures_of_a_draft_are_opened(tmp_path: Path) -> None:
+    found = benchmark_runs.published(imported(tmp_path))
+    assert found.missing is None
+    assert found.packets["opaque"].sum() == 0
+    content = (
+        found.packets.filter(pl.col("role") == "server").group_by("library", "origin").agg(pl.col("content").sum())
+    )
+    assert sorted(content.select("library", "content").rows()) == [("quic", SIZE)] * 2 + [("tcp", SIZE + 1400)] * 2
+    assert sorted(set(found.durations["basis"])) == ["capture", "events"]
+    assert "2 settings" in found._repr_html_()
+
+
+def test_every_figure_is_drawn_of_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browser, "render", lambda _: "not in this test")
+    here = Place(ROOT, tmp_path / "raw", tmp_path / "artifacts", {})
+    theirs = benchmark_runs.published(imported(tmp_path))
+    saved = benchmark_figures.save(theirs, own_side(), NAMES, here)
+    kinds = ("flow", "overhead", "timeline", "differences")
+    assert set(saved) == {
+        *(
+            f"benchmark-{name}"
+            for name in ("flow-handshake", "overhead-handshake", "overhead-transfer", "flow-transfer")
+        ),
+        *("benchmark-timeline", "benchmark-differences", *(f"benchmark-published-{kind}" for kind in kinds)),
+    }
+    for name, one in saved.items():
+        manifest = json.loads((here.figures / f"{name}.json").read_text())
+        assert manifest["source"] == "quic-benchmark"
+        assert (here.artifacts / manifest["table"]).is_file()
+        ours = not name.startswith("benchmark-published")
+        assert bool(manifest["runs"]) == ours
+        assert one.drawn.figure.layout.height > 100
+    assert json.loads((here.figures / "benchmark-flow-handshake.json").read_text())["runs"] == ["raw/local/proofs/1/a"]
+    again = benchmark_figures.save(benchmark_runs.published(None), own_side(), NAMES, here)
+    assert len(again) == 6
+    assert not list(here.figures.glob("benchmark-published-*"))
+
+
+def texts(drawn: benchmark_figures.Drawn | None) -> list[str]:
+    assert drawn is not None
+    return [text for trace in drawn.figure.data for text in (trace.text or ()) if trace.mode == "text"]
+
+
+def test_a_chart_has_time_size_and_direction_of_every_packet() -> None:
+    drawn = benchmark_figures.flow("flow", own_side(), "handshake", NAMES)
+    assert texts(drawn) == [
+        "0.10 \N{PLUS-MINUS SIGN} 0.10",
+        "1.10 \N{PLUS-MINUS SIGN} 0.10",
+        "Initial: CH <span style='color:#6b6b6b'>100</span>",
+        "1-RTT: STREAM <span style='color:#6b6b6b'>100</span>",
+    ]
+    assert drawn is not None
+    tips = [(trace.marker.symbol, list(trace.y)) for trace in drawn.figure.data if trace.mode == "markers"]
+    assert tips == [("triangle-right", [0.32]), ("triangle-left", [1.32])]
+    single = texts(benchmark_figures.flow("flow", own_side(), "download", NAMES))
+    assert single[0] == "0.00"
+
+
+def test_bars_of_an_end_add_up_to_all_bytes() -> None:
+    drawn = benchmark_figures.overhead("overhead", own_side(), "handshake", NAMES)
+    assert drawn is not None
+    shares = {(trace.name, trace.xaxis): list(trace.x) for trace in drawn.figure.data}
+    assert shares == {
+        ("Ethernet", "x"): [40.0],
+        ("TLS messages", "x"): [60.0],
+        ("content", "x"): [0.0],
+        ("Ethernet", "x2"): [40.0],
+        ("TLS messages", "x2"): [0.0],
+        ("content", "x2"): [60.0],
+    }
+
+
+def test_differences_leave_out_what_takes_no_time() -> None:
+    drawn = benchmark_figures.differences("differences", own_side(), "handshake", NAMES)
+    assert drawn is not None
+    assert [list(trace.x) for trace in drawn.figure.data] == [[0.0] * 3, [1.0] * 3, [0.0] * 3]
+    timeline = benchmark_figures.timelines("timeline", own_side(), "handshake", NAMES)
+    assert timeline is not None
+    # by events, by capture
+    assert [list(trace.x) for trace in timeline.figure.data] == [[1, 1], [2, 1], [0, 0], [1, 1]]
+
+
+def test_tables_and_sentences_say_the_numbers(tmp_path: Path) -> None:
+    side = own_side()
+    sheet = benchmark_figures.overhead_table(side, NAMES)
+    assert sheet is not None
+    assert [list(row[:6]) for row in sheet.rows] == [
+        ["TCP+TLS", "download", "server", 1, "1000", "50 (5.0 %)"],
+        ["quiche", "handshake", "client", 3, "100", "40 (40.0 %)"],
+        ["quiche", "handshake", "server", 3, "100", "40 (40.0 %)"],
+    ]
+    durations = benchmark_figures.durations_table(side, NAMES)
+    assert durations is not None
+    plus = "\N{PLUS-MINUS SIGN}"
+    assert durations.rows[1][2:] == [
+        *("time to first byte", 3, f"3.000 {plus} 0.000", f"2.000 {plus} 0.000", f"1.000 {plus} 0.000"),
+        "1.000 to 1.000",
+    ]
+    flow = benchmark_figures.found_flow(side, NAMES)
+    assert flow is not None
+    assert flow.sentences == [
+        "Measured here: a connection takes 2.0 packets (quiche) to 2.0 (quiche) in both directions, means of 3 runs "
+        "and 3 runs."
+    ]
+    overhead = benchmark_figures.found_overhead(side, NAMES)
+    assert overhead is not None
+    assert overhead.sentences[0].startswith("TCP+TLS: 5.00 % of what the server sends is no content: 5.00 % Ethernet")
+    told = benchmark_figures.found_durations(side, NAMES)
+    assert told is not None
+    assert "time to first byte: events less captures are +1.000 ms (quiche)" in told.sentences[1]
+    assert [row[5] for row in benchmark_figures.captures(side, NAMES).rows] == list(side.runs["origin"][::-1])
+    nothing = benchmark_runs.published(None)
+    assert benchmark_figures.drawn(nothing, nothing, NAMES) == []
+    assert benchmark_figures.overhead_table(nothing, NAMES) is None
+    assert benchmark_figures.found_durations(nothing, NAMES) is None
+
+
+def cells_of(notebook: str) -> list[str]:
+    cells = json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_says_how_to_measure_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raw").mkdir()
+    for name, value in (("RAW", tmp_path / "raw"), ("ARTIFACTS", tmp_path / "artifacts"), ("PUBLISHED", "")):
+        monkeypatch.setenv(f"QUICBED_{name}", str(value))
+    monkeypatch.chdir(ROOT / "notebooks")
+    namespace: dict[str, Any] = {}
+    shown = []
+    for source in cells_of("quic-benchmark"):
+        *statements, last = source.splitlines()
+        exec("\n".join(statements), namespace)  # noqa: S102 (our own notebook)
+        shown.append(eval(last, namespace))  # noqa: S307
+    told = [one.experiment for one in shown if isinstance(one, NotMeasured)]
+    assert told == [
+        *("native-handshake", "aead-goodput", "native-handshake", "aead-goodput"),
+        *("native-handshake", "native-handshake"),
+    ]
+    assert any(isinstance(one, Measured) and one.missing for one in shown)
+    assert set(quic_benchmark.MEASURED_BY.values()) <= set(Project(ROOT).experiments)
+
+
+def test_conditions_are_judged_by_published_pings(tmp_path: Path) -> None:
+    project = Project(ROOT)
+    wanted = [one for one in papers.stated(project) if one.name == "quic-benchmark"]
+    results = published_claims.evaluate(project, wanted, {"quic-benchmark": imported(tmp_path)})
+    outcomes = {result.stated.claim.id: result for result in results}
+    (value,) = outcomes["rtt-10"].outcomes
+    assert value.missing is None
+    assert outcomes["rtt-0"].outcomes[0].missing is not None  # no sample without delay in the copy
+    assert published_claims.evaluate(project, wanted, {}) == []

@@ -1,0 +1,93 @@
+"""Figures, table and notebook of the capacity of servers."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import capacityruns
+from capacityruns import LOADS, RATE
+from clone import ROOT
+from quicbed.analysis import capacity
+from quicbed.figures import capacity_figures
+from quicbed.figures.goodput import NotMeasured
+from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
+from quicbed.store.runs import RAW_VARIABLE
+from runlinks import filters
+
+TITLES = {"quinn": "Quinn", "quiche": "quiche"}
+
+
+def test_every_rate_that_was_measured_is_drawn_and_doubling_marked(tmp_path: Path) -> None:
+    campaign, primitives = capacityruns.measured(tmp_path, behind={("ML-DSA", LOADS[-1])})
+    cells, series = capacity.by_rate(campaign), capacity.by_series(campaign, primitives)
+    figure = capacity_figures.ttfb_by_rate(campaign, cells, series, TITLES).figure
+    lines = {(trace.name, trace.xaxis): list(trace.x) for trace in figure.data if trace.name}
+    assert lines["RSA", "x"] == [RATE * load for load in LOADS]
+    assert lines["ML-DSA", "x2"] == [RATE * load for load in LOADS[:-1]]
+    crosses = [trace for trace in figure.data if not trace.name]
+    assert [list(trace.y) for trace in crosses] == [[2, 2], [2, 2]]
+    assert "6 runs failed" in figure.layout.meta["caption"]
+    assert [note.text for note in figure.layout.annotations][:2] == ["<b>quiche</b>", "<b>Quinn</b>"]
+
+
+def test_cores_are_drawn_beside_their_prediction(tmp_path: Path) -> None:
+    campaign, primitives = capacityruns.measured(tmp_path)
+    drawn = capacity_figures.cores(campaign, capacity.by_series(campaign, primitives), TITLES)
+    bars = {trace.name: list(trace.y) for trace in drawn.figure.data if trace.type == "bar"}
+    assert bars["RSA"] == pytest.approx([10, 10])
+    assert bars["ML-DSA"] == pytest.approx([7, 7])
+    predicted = [y for trace in drawn.figure.data if trace.type == "scatter" for y in trace.y]
+    assert predicted == pytest.approx([6, 6])
+    assert drawn.table["experiment"].unique().to_list() == [capacity.EXPERIMENT]
+
+
+def test_the_table_says_where_nothing_doubles(tmp_path: Path) -> None:
+    campaign, primitives = capacityruns.measured(tmp_path, p99_ms=[1, 1, 1, 1])
+    series = capacity.by_series(campaign, primitives)
+    sheet = capacity_figures.table(series, TITLES)
+    assert {row[4] for row in sheet.rows} == {f"> {RATE:.0f}"}
+    assert {row[5] for row in sheet.rows} == {f"> {RATE:.0f} to > {RATE:.0f}"}
+    for number, one in enumerate(series.to_dicts()):
+        behind = campaign.filter(filters(sheet.behind[number, 10]))
+        # the runs of its own algorithms, at every rate
+        assert behind.select(capacity.KEYS).unique().rows() == [tuple(one[key] for key in capacity.KEYS)]
+        assert len(set(behind["load"])) == len(LOADS)
+    found = capacity_figures.found(series, TITLES)
+    assert found is not None
+    assert found.sentences[0].startswith("quiche: 10 000 connections a second take 7.0 cores with ML-DSA and 10.0 with")
+    assert "off by 14 %" in found.sentences[-1]
+
+
+def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the notebook shows of the runs in a directory."""
+    environment = {RAW_VARIABLE: str(tmp_path / "raw"), ARTIFACTS_VARIABLE: str(tmp_path / "artifacts")}
+    monkeypatch.setattr(os, "environ", {**os.environ, **environment, PUBLISHED_VARIABLE: ""})
+    monkeypatch.chdir(ROOT / "notebooks")
+    namespace: dict[str, Any] = {}
+    values = []
+    cells = json.loads(Path("server-capacity.ipynb").read_text(encoding="utf-8"))["cells"]
+    for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+        *statements, last = source.splitlines()
+        exec("\n".join(statements), namespace)  # noqa: S102 (our own notebook)
+        values.append(eval(last, namespace))  # noqa: S307
+    return values
+
+
+def test_without_runs_the_notebook_says_how_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raw").mkdir()
+    told = [one for one in shown(tmp_path, monkeypatch) if isinstance(one, NotMeasured)]
+    assert len(told) == 2
+    assert all("experiments=[capacity]" in one._repr_html_() for one in told)
+
+
+def test_the_notebook_draws_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capacityruns.write(tmp_path / "raw")
+    values = shown(tmp_path, monkeypatch)
+    assert not any(isinstance(one, NotMeasured) for one in values)
+    written = {file.name for file in (tmp_path / "artifacts").glob("*/*")}
+    assert {"capacity-ttfb.html", "capacity-cores.html", "capacity.csv", "capacity-rates.csv"} <= written

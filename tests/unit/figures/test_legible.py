@@ -1,0 +1,86 @@
+"""All text of figures can be read, in a font that goes with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+import pytest
+from choreographer.browsers import Chromium
+
+import legible
+from quicbed.figures import font, goodput
+from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
+from quicbed.store.runs import RAW_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
+
+NAMES = {"showarrow": False, "xref": "paper", "yref": "paper"}
+BESIDE = [{**NAMES, "x": 0.2, "y": 0.5, "text": "one"}, {**NAMES, "x": 0.8, "y": 0.5, "text": "other"}]
+
+
+def told(directory: Path, **layout: Any) -> list[str]:
+    """What is found of a figure with this layout."""
+    figure = go.Figure(go.Scatter(y=[1, 2], uid="a"), {"width": 300, "height": 320, "font": {"family": font.FAMILY}})
+    figure.update_layout(layout)
+    table = pl.DataFrame({"experiment": ["e"], "campaign": ["c"], "testbed": ["local"], "scale": ["tiny"]})
+    (saved,) = goodput.save(goodput.Drawn("figure", figure, table, [], "nowhere"), directory)
+    assert saved.skipped is None
+    return legible.problems([directory / "figure.svg"], directory)
+
+
+def test_text_that_can_be_read_is_no_problem(tmp_path: Path) -> None:
+    assert told(tmp_path, annotations=BESIDE, title="A figure") == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ({"title": {"text": "A title much too long for a figure of only so few pixels in width"}}, "is cut off"),
+        ({"annotations": [{**NAMES, "x": 1.5, "y": 0.5, "text": "at the edge", "xanchor": "center"}]}, "is cut off"),
+        ({"margin": {"l": 10}, "yaxis": {"title": "Turned", "automargin": False}}, "is cut off"),
+        ({"annotations": [{**one, "x": 0.5} for one in BESIDE]}, "'one' and 'other' stand over each other"),
+        ({"annotations": [BESIDE[0], {**BESIDE[0], "textangle": -90, "text": "turned"}]}, "stand over each other"),
+    ],
+)
+def test_text_that_cannot_be_read_is_found(tmp_path: Path, layout: dict[str, Any], expected: str) -> None:
+    found = told(tmp_path, **layout)
+    assert found
+    assert any(expected in line for line in found), found
+
+
+def test_what_a_legend_hides_is_cut_off(tmp_path: Path) -> None:
+    assert told(tmp_path, showlegend=True) == []
+    svg = (tmp_path / "figure.svg").read_text(encoding="utf-8")
+    clip = re.search(r'<clipPath id="legend[^"]*">\s*<rect[^>]* width="([\d.]+)"', svg)
+    assert clip
+    narrow = svg.replace(clip.group(0), clip.group(0).replace(f'width="{clip.group(1)}"', 'width="30"'))
+    (tmp_path / "figure.svg").write_text(narrow, encoding="utf-8")
+    (line,) = legible.problems([tmp_path / "figure.svg"], tmp_path)
+    assert "'trace 0' is cut off" in line
+
+
+@pytest.mark.slow
+def test_all_text_of_the_reference_figures_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {RAW_VARIABLE: str(ROOT / "raw" / "reference"), ARTIFACTS_VARIABLE: str(tmp_path)}
+    monkeypatch.setattr(os, "environ", {**os.environ, **environment, PUBLISHED_VARIABLE: ""})
+    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg", "pdf"))
+    monkeypatch.chdir(ROOT / "notebooks")
+    for path in sorted(Path().glob("*.ipynb")):
+        namespace: dict[str, Any] = {}
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code":
+                exec(compile("".join(cell["source"]), str(path), "exec"), namespace)  # noqa: S102 (our own notebook)
+    svgs = sorted(tmp_path.glob("figures/**/*.svg"))
+    assert {"goodput-by-aead.svg", "cpu-shares.svg", "pairwise.svg", "own-ratios.svg"} <= {file.name for file in svgs}
+    assert legible.problems(svgs, tmp_path) == []
+    for file in svgs:
+        fonts = set(re.findall(rb"/BaseFont /(?:[A-Z]+\+)?([\w-]+)", file.with_suffix(".pdf").read_bytes()))
+        assert fonts <= {b"Arimo-Regular", b"Arimo-Bold"}, file.name
+        assert fonts, file.name

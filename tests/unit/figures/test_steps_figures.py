@@ -1,0 +1,387 @@
+"""Figures and tables of "QUIC Steps": CDFs of made-up captures with known ones, published and ours side by side."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import polars as pl
+import pytest
+from choreographer.browsers import Chromium
+
+import fakeruns
+import legible
+from clone import ROOT
+from quicbed.analysis import steps_runs
+from quicbed.analysis.place import Place
+from quicbed.analysis.steps_runs import Published
+from quicbed.claims import papers, published_claims
+from quicbed.config.model import Project
+from quicbed.figures import goodput, steps_figures
+from quicbed.figures.goodput import NotMeasured
+from quicbed.figures.steps_figures import Side
+from quicbed.importers import reading, samples
+from quicbed.report import pictures
+from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
+from quicbed.store import details, runs
+from quicbed.store.runs import RAW_VARIABLE
+from quicbed.wire import pacing
+from quicbed.wire.trains import with_trains
+
+MS = 1_000_000
+NOTHING = steps_runs.published(None)
+NO_RUNS = pl.DataFrame(schema=runs.SCHEMA)
+NO_PACING = pl.DataFrame(schema=details.PACED)
+NAMES = {"quiche": "quiche", "tcp-tls": "TCP+TLS"}
+
+
+def times(trains: list[int], gap: int = MS) -> list[int]:
+    """Packets in trains of these lengths, 10 µs apart; *gap* ns between the last of a train and the next one."""
+    steps = itertools.chain.from_iterable([gap, *[10_000] * (length - 1)] for length in trains)
+    return list(itertools.accumulate(steps))
+
+
+def copied(tmp_path: Path, repetitions: dict[str, list[list[int]]]) -> Published:
+    """What is imported of a copy with gap files alone, by configuration and repetition from 1 on."""
+    files = {}
+    for name, found in repetitions.items():
+        for number, packets in enumerate(found, 1):
+            rows = [[moment, moment, 1482, -1] for moment in packets]
+            files[f"build/data/{name}/{name}-rep{number}.pcap.json"] = json.dumps(rows).encode()
+    reading.read("steps", samples.write(files, tmp_path / "copy"), tmp_path / "published")
+    return steps_runs.published(tmp_path / "published")
+
+
+def own(
+    raw: Path, experiment: str, cells: dict[tuple[str, str], list[int]], *, blocks: int = 2, **changes: Any
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Runs of cells, by library and label, that are traced as told; the tables of runs and of their gaps and trains."""
+    for (library, label), packets in cells.items():
+        sent = with_trains(pl.LazyFrame({"time_ns": packets})).collect()
+        kept = pacing.distributions(sent)
+        gaps, trains = (kept.filter(pl.col("quantity") == name) for name in (pacing.GAPS, pacing.TRAINS))
+        for block in range(1, blocks + 1):
+            endpoint = {"library": library, "flavour": "stock", "version": "1", "build": library}
+            cell = {"id": f"{library}-{label}", "slug": "x", "label": label, "arm": "main", "baseline": None}
+            metrics = {"goodput_mbps": 30.0 + block, "bytes": 1 << 20, "dropped_packets": 10 * block}
+            told = {"cell": cell, "client": endpoint, "server": endpoint, "metrics": metrics | pacing.metrics(sent)}
+            run = fakeruns.make_run(experiment=experiment, block=block, **(told | changes))
+            directory = fakeruns.write_run(raw, run)
+            values = {"gap_ns": gaps["value"].to_list(), "gaps": gaps["count"].to_list()}
+            values |= {"train_packets": trains["value"].to_list(), "packets": trains["count"].to_list()}
+            (directory / "pacing.json").write_text(json.dumps({"format": 1, **values}), encoding="utf-8")
+    return runs.table(raw), details.read(raw).pacing
+
+
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path, tmp_path / "raw", tmp_path / "artifacts", {})
+
+
+def shares(curves: pl.DataFrame, quantity: str = pacing.TRAINS) -> list[tuple[int, float]]:
+    return curves.filter(pl.col("quantity") == quantity).select("value", "share").rows()
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_published_repetitions_are_pooled_and_no_gap_is_taken_across_them(tmp_path: Path) -> None:
+    found = copied(tmp_path, {"picoquic-cubic": [times([1, 3]), times([6])], "picoquic-bbr": [times([1])]})
+    curves = steps_runs.published_curves(found, "pacing-baseline")
+    # of four and six packets; a gap of 10 µs, and one of 1 ms within the first repetition
+    assert shares(curves) == [(1, 0.1), (3, pytest.approx(0.4)), (6, 1.0)]
+    assert shares(curves, pacing.GAPS) == [(10_000, pytest.approx(7 / 8)), (MS, 1.0)]
+    assert curves.select("library", "label", "runs", "source").unique().rows() == [("picoquic", "baseline", 2, "steps")]
+    # the same repetitions with another name
+    again = steps_runs.published_curves(found, "pacing-congestion-control")
+    assert shares(again.filter(pl.col("label") == "CUBIC")) == shares(curves)
+    numbers = steps_runs.numbers(steps_runs.published_runs(found, "pacing-baseline")).row(0, named=True)
+    assert numbers["packets_in_trains_to_5"] == pytest.approx((1.0 + 0.0) / 2)
+    assert numbers["packets_in_trains_to_5_n"] == 2
+    assert (numbers["dropped_packets"], numbers["goodput_mbps_n"]) == (None, 0)
+
+
+def test_every_setting_of_fig_5_has_its_configuration(tmp_path: Path) -> None:
+    stem = "quiche-gso-txtime-cubic"
+    named = {
+        "default": f"{stem}-gso_unpaced",
+        "FQ": f"{stem}-fq-gso_unpaced",
+        "no roll-back": f"{stem}-gso_unpaced-spurious_fixed",
+        "FQ, no roll-back": f"{stem}-fq-gso_unpaced-spurious_fixed",
+    }
+    found = copied(tmp_path, {name: [times([number])] for number, name in enumerate(named.values(), 2)})
+    curves = steps_runs.published_curves(found, "pacing-fq").filter(pl.col("quantity") == pacing.TRAINS)
+    assert dict(curves.select("label", "value").rows()) == dict(zip(named, (2, 3, 4, 5), strict=True))
+    # with a queueing discipline and without roll-back, as the paper compares offloads
+    offload = steps_runs.published_curves(found, "pacing-gso").filter(pl.col("quantity") == pacing.TRAINS)
+    assert offload.select("label", "value").rows() == [("GSO", 5)]
+
+
+def test_our_curves_are_of_the_runs_that_count(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    own(raw, "pacing-baseline", {("quiche", "baseline"): times([2, 2])}, blocks=1)
+    # which another attempt has replaced
+    own(
+        raw,
+        "pacing-baseline",
+        {("quiche", "baseline"): times([7])},
+        blocks=1,
+        attempt=1,
+        contaminated=True,
+        contamination=["x"],
+    )
+    table, paced = own(raw, "pacing-gso", {("quiche", "GSO"): times([9])}, blocks=1)
+    curves = steps_runs.own_curves(steps_runs.own_campaign(table, "pacing-baseline"), paced)
+    assert shares(curves) == [(2, 1.0)]
+    assert curves["runs"].unique().to_list() == [1]
+    assert steps_runs.own_campaign(table, "pacing-fq").is_empty()
+
+
+def test_numbers_are_means_over_runs_with_an_interval(tmp_path: Path) -> None:
+    table, _ = own(tmp_path / "raw", "pacing-gso", {("quiche", "GSO"): times([6, 1, 1, 1])}, blocks=3)
+    (row,) = steps_runs.numbers(table).to_dicts()
+    assert (row["dropped_packets"], row["goodput_mbps"]) == (20.0, pytest.approx(32.0))
+    assert row["dropped_packets_low"] < 20.0 < row["dropped_packets_high"]
+    assert row["packets_in_trains_to_5"] == pytest.approx(3 / 9)
+    assert row["gap_ms"] == pytest.approx(0.01)
+
+
+def test_the_loss_of_a_short_queue_is_what_is_beyond_its_room_in_each_train(tmp_path: Path) -> None:
+    found = copied(tmp_path, {"picoquic-cubic": [times([4, 1, 1]), times([10])]})
+    lost = dict(shares(steps_runs.published_curves(found, "pacing-baseline"), steps_runs.LOSS))
+    assert list(lost) == list(steps_runs.QUEUES)
+    # of 16 packets
+    expected = {1: 3 + 9, 2: 2 + 8, 4: 6, 9: 1, 10: 0, 20: 0}
+    assert {room: lost[room] for room in expected} == {room: pytest.approx(n / 16) for room, n in expected.items()}
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def both(tmp_path: Path) -> list[Side]:
+    """Published runs of picoquic and TCP, and ours of quiche and TCP, of `pacing-baseline`."""
+    theirs = copied(tmp_path, {"picoquic-cubic": [times([1] * 6 + [16] * 4)], "tcp+tls-cubic": [times([1, 1, 2])]})
+    cells = {("quiche", "baseline"): times([3, 1]), ("tcp-tls", "baseline"): times([1, 1], gap=300_000)}
+    return steps_figures.sides(theirs, *own(tmp_path / "raw", "pacing-baseline", cells), "pacing-baseline")
+
+
+def lines(drawn: goodput.Drawn) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
+    """Points of each line, by horizontal axis and name."""
+    return {(one.xaxis, one.name): (list(one.x), list(one.y)) for one in drawn.figure.data}
+
+
+def titles(drawn: goodput.Drawn) -> list[str]:
+    return [one.text for one in drawn.figure.layout.annotations if one.text.startswith("<b>")]
+
+
+def test_a_figure_has_published_and_measured_lines_in_panels_of_their_own(tmp_path: Path) -> None:
+    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig3"], both(tmp_path), NAMES)
+    assert drawn is not None
+    assert titles(drawn) == ["<b>published</b>", "<b>measured here</b>"]
+    found = lines(drawn)
+    assert set(found) == {("x", "picoquic"), ("x", "TCP+TLS"), ("x2", "quiche"), ("x2", "TCP+TLS")}
+    assert found["x", "picoquic"] == ([1, 1, 16, 21], [0, pytest.approx(6 / 70), 1, 1])
+    assert found["x2", "quiche"] == ([1, 1, 3, 21], [0, 0.25, 1, 1])
+    colours = {
+        one.name: {other.line.color for other in drawn.figure.data if other.name == one.name}
+        for one in drawn.figure.data
+    }
+    assert all(len(one) == 1 for one in colours.values())
+    assert len({*map(tuple, colours.values())}) == 3
+    assert [one.name for one in drawn.figure.data if one.showlegend] == ["picoquic", "TCP+TLS", "quiche"]
+    assert "stamped by the host that sends them" in drawn.figure.layout.meta["caption"]
+    assert drawn.table.select("campaign", "testbed").unique().sort("campaign").rows() == [
+        (None, None),
+        ("c0ffee00", "local"),
+    ]
+    assert sum("raw/" in origin for origin in drawn.origins) == 4
+
+
+def test_gaps_are_in_ms_and_end_with_the_axis(tmp_path: Path) -> None:
+    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig2"], both(tmp_path), NAMES)
+    assert drawn is not None
+    assert drawn.source == "QUIC Steps, Fig. 2"
+    at, share = lines(drawn)["x2", "TCP+TLS"]
+    # to the next larger of the values that are kept
+    assert at == pytest.approx([0.30199, 0.30199, 2.1], rel=1e-4)
+    assert share == [0, 1, 1]
+
+
+def test_a_predicted_loss_begins_with_a_queue_of_one_packet(tmp_path: Path) -> None:
+    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-loss"], both(tmp_path), NAMES)
+    assert drawn is not None
+    assert drawn.source == "beyond QUIC Steps"
+    room, lost = lines(drawn)["x2", "quiche"]
+    # three packets and one
+    assert (room[0], room[-1]) == (1, 21)
+    assert lost[:4] == [0.5, 0.25, 0, 0]
+
+
+def test_a_figure_by_setting_has_a_panel_for_each_library(tmp_path: Path) -> None:
+    theirs = copied(tmp_path, {"ngtcp2-reno": [times([2])], "ngtcp2-bbr": [times([4])]})
+    cells = {("quiche", "CUBIC"): times([1]), ("quiche", "BBR"): times([30, 1]), ("tcp-tls", "CUBIC"): times([1, 2])}
+    known = steps_figures.sides(
+        theirs, *own(tmp_path / "raw", "pacing-congestion-control", cells), "pacing-congestion-control"
+    )
+    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig4"], known, NAMES)
+    assert drawn is not None
+    expected = ["ngtcp2, published", "quiche, measured here", "TCP+TLS, measured here"]
+    assert titles(drawn) == [f"<b>{title}</b>" for title in expected]
+    found = lines(drawn)
+    assert set(found) == {("x", "Reno"), ("x", "BBR"), ("x2", "CUBIC"), ("x2", "BBR"), ("x3", "CUBIC")}
+    # a train that is longer than the axis
+    assert found["x2", "BBR"] == ([1, 1, 21], [0, pytest.approx(1 / 31), pytest.approx(1 / 31)])
+
+
+def test_without_our_runs_the_published_ones_are_drawn_and_it_is_said_how_to_measure(tmp_path: Path) -> None:
+    theirs = copied(tmp_path, {"picoquic-cubic": [times([1, 2])]})
+    beside = steps_figures.beside(theirs, NO_RUNS, NO_PACING, place(tmp_path), {})
+    assert set(beside.saved) == {"steps-fig2", "steps-fig3", "steps-fig4", "steps-fig4-gaps", "steps-loss"}
+    missing = beside.missing("pacing-baseline")
+    assert missing is not None
+    assert "experiments=[pacing-baseline]" in missing._repr_html_()
+    assert beside.missing("pacing-gso") is None  # which its figure says
+    unknown = beside.show("steps-fig6")
+    assert isinstance(unknown, NotMeasured)
+    assert unknown.experiment == "pacing-gso"
+    (told, _) = beside.saved["steps-fig2"].drawn.figure.layout.meta["conditions"][1].split(",")
+    assert told == "measured here: nothing yet"
+    # a copy that is not told any more
+    steps_figures.beside(NOTHING, NO_RUNS, NO_PACING, place(tmp_path), {})
+    assert not list((tmp_path / "artifacts").rglob("steps-*"))
+
+
+def test_what_is_found_names_each_cell_or_of_many_the_ends(tmp_path: Path) -> None:
+    known = both(tmp_path)
+    found = steps_figures.found_trains(known, NAMES)
+    assert found is not None
+    assert found.sentences == [
+        "Published runs: share of packets in trains of at most five: 100.00 % (TCP+TLS); 8.57 % (picoquic).",
+        "Measured here: share of packets in trains of at most five: 100.00 % (TCP+TLS); 100.00 % (quiche).",
+    ]
+    gaps = steps_figures.found_gaps(known, NAMES)
+    assert gaps is not None
+    # 60 of 69 gaps, one of three; two of three
+    assert gaps.sentences[0].endswith("of at most 0.1 ms: 86.96 % (picoquic); 33.33 % (TCP+TLS).")
+    assert gaps.sentences[1].endswith("of at most 0.1 ms: 66.67 % (quiche); 0.00 % (TCP+TLS).")
+    lost = steps_figures.found_loss(known, NAMES)
+    assert lost is not None
+    # four trains of 16 among 70 packets
+    assert lost.sentences[0].endswith("a queue of 10 packets drops: 34.29 % (picoquic); 0.00 % (TCP+TLS).")
+    drops = steps_figures.found_drops(known, NAMES)
+    assert drops is not None  # of ours alone: the copy has no logs
+    ends = " to ".join(f"15.00 packets dropped at 31.50 Mbit/s ({name})" for name in ("quiche", "TCP+TLS"))
+    assert drops.sentences == [f"Measured here: from {ends}."]
+    assert steps_figures.found_drops([], NAMES) is None
+    one = steps_figures.sides(
+        NOTHING, *own(tmp_path / "one", "pacing-gso", {("quiche", "GSO"): times([1])}, blocks=1), "pacing-gso"
+    )
+    drops = steps_figures.found_drops(one, NAMES)
+    assert drops is not None
+    assert drops.sentences == ["Measured here: 10.00 packets dropped at 31.00 Mbit/s (quiche, GSO)."]
+    cells = {
+        ("quiche", label): times([number]) for number, label in enumerate(("GSO", "no GSO", "a", "b", "c", "d"), 1)
+    }
+    many = steps_figures.found_trains(
+        steps_figures.sides(NOTHING, *own(tmp_path / "many", "pacing-gso", cells), "pacing-gso"), NAMES
+    )
+    assert many is not None
+    assert "from 100.00 % (quiche, GSO) to 0.00 % (quiche, d); 100.00 %" in many.sentences[0]
+
+
+def test_a_table_has_both_sides_of_every_cell(tmp_path: Path) -> None:
+    here = place(tmp_path)
+    sheet = steps_figures.table("steps-table1", "pacing-baseline", both(tmp_path), NAMES, here)
+    assert sheet is not None
+    assert [row[0] for row in sheet.rows] == ["picoquic", "quiche", "TCP+TLS"]
+    picoquic, quiche, tcp = sheet.rows
+    assert picoquic[2:] == ["0", None, None, "8.57", None, None, None, None]
+    assert quiche[2:6] == [None] * 4
+    assert quiche[6] == "2"
+    assert str(quiche[7]).startswith("15.00 (")
+    assert tcp[5] == "100.00"
+    assert pl.read_parquet(here.tables / "steps-table1.parquet").height == 4
+    assert steps_figures.table("steps-table2", "pacing-gso", [], NAMES, here) is None
+
+
+@pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
+def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg",))
+    theirs = copied(tmp_path, {name: [times([1, 2])] for name, _, _ in steps_runs.CONFIGURATIONS})
+    libraries = list(Project(ROOT).libraries)
+    raw = tmp_path / "raw"
+    for experiment, labels in (
+        ("pacing-congestion-control", ("CUBIC", "Reno", "BBR")),
+        ("pacing-gso", ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced GSO")),
+    ):
+        own(raw, experiment, {(library, label): times([2, 1]) for library in libraries for label in labels}, blocks=1)
+    table, paced = own(
+        raw, "pacing-baseline", {(library, "baseline"): times([2, 1]) for library in libraries}, blocks=1
+    )
+    here = place(tmp_path)
+    beside = steps_figures.beside(theirs, table, paced, here, goodput.library_titles(ROOT))
+    assert {figure["figure"] for figure in pictures.found(here.artifacts, table)} == set(beside.saved)
+    svgs = sorted(here.figures.glob("*.svg"))
+    assert len(svgs) == len(steps_figures.FIGURES)
+    assert legible.problems(svgs, tmp_path) == []
+
+
+# ---- notebook and verdicts -------------------------------------------------------------------------------------------
+
+
+def cells_of(notebook: str) -> list[str]:
+    cells = json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def test_the_notebook_shows_every_figure_or_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "raw").mkdir()
+    environment = {RAW_VARIABLE: str(tmp_path / "raw"), ARTIFACTS_VARIABLE: str(tmp_path / "artifacts")}
+    monkeypatch.setattr(os, "environ", {**os.environ, **environment, PUBLISHED_VARIABLE: ""})
+    monkeypatch.chdir(ROOT / "notebooks")
+    namespace: dict[str, Any] = {}
+    shown = []
+    for source in cells_of("quic-steps"):
+        *statements, last = source.splitlines()
+        exec("\n".join(statements), namespace)  # noqa: S102 (our own notebook)
+        shown.append(eval(last, namespace))  # noqa: S307
+    told = [one.experiment for one in shown if isinstance(one, NotMeasured)]
+    assert told == [steps_figures.FIGURES[name].experiment for name in steps_figures.FIGURES]
+    assert "published: {steps: PATH}" in "".join(one._repr_html_() for one in shown if isinstance(one, Published))
+    text = "\n".join(cells_of("quic-steps"))
+    assert all(f'paper.cdf("{name}")' in text for name in steps_figures.FIGURES)
+
+
+def test_a_notebook_is_made_of_the_data_of_its_paper(tmp_path: Path) -> None:
+    project = SimpleNamespace(
+        published={"highway": "a", "steps": "b", "quic-benchmark": "c"}, published_tables=tmp_path
+    )
+    known = {"project": project, "SUMMARY_FILE": "import.json"}
+    rules = runpy.run_path(str(ROOT / "workflow" / "rules" / "common.smk"), known | {"Path": Path})
+    found = {
+        notebook: [Path(table).parent.name for table in rules["published_behind"](SimpleNamespace(notebook=notebook))]
+        for notebook in ("quic-on-the-highway", "quic-steps", "quic-benchmark", "quantum-of-quic")
+    }
+    own = {"quic-on-the-highway": ["highway"], "quic-steps": ["steps"], "quic-benchmark": ["quic-benchmark"]}
+    assert found == own | {"quantum-of-quic": []}
+
+
+def test_claims_are_judged_by_the_numbers_of_the_figures(tmp_path: Path) -> None:
+    # 60 % of the packets of picoquic alone, and those of ngtcp2 alone but for a train of six
+    packets = {"picoquic-cubic": times([1] * 24 + [16]), "ngtcp2-cubic": times([1] * 94 + [6])}
+    repetitions = {name: [one] * 5 for name, one in packets.items()} | {"tcp+tls-cubic": [times([1] * 9)] * 5}
+    copied(tmp_path, repetitions)
+    project = Project(ROOT)
+    wanted = [one for one in papers.stated(project) if one.name == "quic-steps"]
+    results = published_claims.evaluate(project, wanted, {"steps": tmp_path / "published"})
+    by_claim = {result.stated.claim.id: result for result in results}
+    assert by_claim["trains-picoquic"].verdict == "holds"
+    assert by_claim["trains-short"].verdict == "fails"
+    values = {one.library: one.value for one in by_claim["trains-short"].outcomes}
+    assert values == {"ngtcp2": pytest.approx(0.94), "tcp-tls": pytest.approx(1.0)}
+    # of which the copy has no logs
+    assert by_claim["table1-dropped-ngtcp2"].verdict == "not measured"

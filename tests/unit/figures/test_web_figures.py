@@ -1,0 +1,134 @@
+"""Figures of web pages: which cells stand beside each other, what is compared, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import fakeruns
+from quicbed.analysis import web
+from quicbed.figures import web_figures
+from quicbed.store import runs
+
+BASE = {"rtt_ms": 50.0, "rate_mbit": 50.0, "loss_percent": 0.0, "page": "median-2025", "group": "x25519"}
+SIZES = {"light-2019": 172_032, "median-2025": 2_045_952}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "near": {"rtt_ms": 0.0},
+    "far": {"rtt_ms": 200.0},
+    "far and lost": {"rtt_ms": 200.0, "loss_percent": 1.0},
+    "lost": {"loss_percent": 1.0},
+    "slow": {"rate_mbit": 5.0},
+    "light": {"page": "light-2019"},
+    "hybrid": {"group": "x25519-mlkem768"},
+    "old": {"tls_version": "TLSv1.2"},
+    "far and old": {"rtt_ms": 200.0, "tls_version": "TLSv1.2"},
+}
+QUIC, TCP = "nginx-h3", "tcp-tls"
+BLOCKS = 4
+
+
+def made(library: str, label: str, block: int | None, **changes: Any) -> dict[str, Any]:
+    factors = BASE | VARIANTS[label]
+    run = fakeruns.make_run(experiment="web", block=block, **changes)
+    baseline = None if label == "base" else f"{library}-base"
+    run["cell"] |= {"id": f"{library}-{label}", "slug": f"{library}-{label}", "label": label, "baseline": baseline}
+    run["client"] = run["server"] = run["client"] | {"library": library}
+    link = {name: factors[name] for name in ("rate_mbit", "rtt_ms", "loss_percent")}
+    run["link"] = {"mode": "wire", "mtu": 1500} | link
+    run["variant"] |= {"page": factors["page"], "group": factors["group"], "signature": "rsa-2048", "rtt_ms": 50}
+    run["variant"]["header_protection"] = True if library == QUIC else None
+    run["variant"]["tls_version"] = factors.get("tls_version")
+    run["workload"] = {"kind": "page", "bytes": SIZES[factors["page"]], "connections": 1}
+    if run["status"] == "ok":
+        trips = 1 if library == QUIC else 3 if "tls_version" in factors else 2
+        noise = 1 + 0.01 * (block or 0)
+        connection = (2 + trips * factors["rtt_ms"]) * noise * (1.1 if label == "hybrid" else 1)
+        load = connection + 4 * factors["rtt_ms"] + SIZES[factors["page"]] * 8e-3 / factors["rate_mbit"]
+        run["metrics"] |= {
+            "connection_ms": connection,
+            "page_first_byte_ms": connection + factors["rtt_ms"],
+            "page_load_ms": load,
+        }
+    return run
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> pl.DataFrame:
+    for library in (QUIC, TCP):
+        for label in VARIANTS:
+            if (library, label) == (TCP, "light"):
+                fakeruns.write_run(tmp_path, made(library, label, None, status="unsupported", reason="no <pages>"))
+                continue
+            if library == QUIC and "tls_version" in VARIANTS[label]:
+                fakeruns.write_run(tmp_path, made(library, label, None, status="unsupported", reason="TLS 1.3 only"))
+                continue
+            for block in range(BLOCKS):
+                fakeruns.write_run(tmp_path, made(library, label, block))
+    return runs.select_campaign(runs.table(tmp_path), web.EXPERIMENT)
+
+
+def test_a_panel_has_the_cells_that_differ_in_its_factor_alone(campaign: pl.DataFrame) -> None:
+    table = web.by_metric(campaign).filter(pl.col("metric") == "page_load_ms")
+
+    def labels(name: str, library: str = QUIC) -> list[str]:
+        return web.panel(table, name).filter(pl.col("client_library") == library)["label"].to_list()
+
+    assert labels("rtt") == ["near", "base", "far"]
+    assert labels("loss") == ["lost", "far and lost"]
+    assert labels("rate") == ["slow", "base"]
+    assert labels("page") == ["light", "base"]
+    assert labels("cryptography") == ["base", "hybrid"]
+    # over TCP with both versions of TLS
+    assert set(labels("rtt", TCP)) == {"near", "base", "far", "old", "far and old"}
+
+
+def test_times_over_quic_are_compared_with_those_over_tcp_within_blocks(campaign: pl.DataFrame) -> None:
+    ratios = web.against_tcp(campaign, web.by_metric(campaign))
+    assert "light" not in ratios["label"]  # which one of them has not measured
+    for version, trips in (("TLSv1.3", 2), ("TLSv1.2", 3)):
+        (far,) = ratios.filter(metric="connection_ms", label="far", tls_version=version).to_dicts()
+        assert (far["quic"], far["tcp"], far["n"]) == (QUIC, TCP, BLOCKS)
+        # what changes from block to block changes both, and cancels
+        assert [far[key] for key in ("ratio", "low", "high")] == pytest.approx([202 / (2 + trips * 200)] * 3)
+
+
+def test_a_figure_shows_times_above_and_ratios_below(campaign: pl.DataFrame) -> None:
+    table = web.by_metric(campaign)
+    drawn = web_figures.times(campaign, table, web.against_tcp(campaign, table), "connection_ms")
+    assert drawn.name == "web-connection"
+    lines = {(line.name, line.xaxis): line for line in drawn.figure.data if line.name}
+    mean = 1 + 0.01 * (BLOCKS - 1) / 2
+    assert list(lines["HTTP/3", "x"].y) == pytest.approx([2 * mean, 52 * mean, 202 * mean])
+    assert list(lines["HTTP/2, TLS 1.3", "x"].y) == pytest.approx([2 * mean, 102 * mean, 402 * mean])
+    assert list(lines["HTTP/2, TLS 1.2", "x"].y) == pytest.approx([152 * mean, 602 * mean])
+    new, old = (line for line in drawn.figure.data if line.xaxis == "x5")
+    assert sorted(new.y) == pytest.approx(sorted(100 * (ratio - 1) for ratio in (1, 52 / 102, 202 / 402)))
+    assert sorted(old.y) == pytest.approx(sorted(100 * (ratio - 1) for ratio in (52 / 152, 202 / 602)))
+    notes = {note.hovertext for note in drawn.figure.layout.annotations if note.textangle == -90}
+    assert notes == {"no &lt;pages&gt;"}
+
+
+def test_cryptography_is_compared_over_the_same_protocol(campaign: pl.DataFrame) -> None:
+    drawn = web_figures.cryptography(campaign, web.by_metric(campaign))
+    connection = [line for line in drawn.figure.data if line.xaxis == "x"]
+    assert [line.name for line in connection] == ["HTTP/3", "HTTP/2, TLS 1.3"]
+    assert [list(line.y) for line in connection] == [[pytest.approx(10)], [pytest.approx(10)]]
+
+
+def test_what_was_found_has_its_interval(campaign: pl.DataFrame) -> None:
+    ratios = web.against_tcp(campaign, web.by_metric(campaign))
+    told = web_figures.found(ratios, "connection_ms", ["far", "light"])
+    assert told is not None
+    minus = "\N{MINUS SIGN}"
+    assert told.sentences == [
+        f"far: connection time over HTTP/3 differs from that over HTTP/2, TLS {version} by {minus}{less} % "
+        f"(95 % interval {minus}{less} to {minus}{less} %)."
+        for version, less in (("1.3", 49.8), ("1.2", 66.4))
+    ]
+    assert web_figures.found(ratios, "connection_ms", ["light"]) is None
+    one = ratios.with_columns(low=pl.lit(None, pl.Float64))
+    assert web_figures.found(one, "connection_ms", ["far"]) is None

@@ -1,0 +1,152 @@
+"""Runs whose connections begin at a rate: which rates, what is asked of the client, and how they are judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fakeproject
+from fakeproject import behave, run, runs
+from quicbed.builds import making
+from quicbed.config.model import ConfigError, Project
+from quicbed.measure.attempt import MeasureError
+from quicbed.measure.campaign import arrival_seed
+from quicbed.measure.judge import percentile_99
+from quicbed.measure.prove import Prover, Verdict
+from quicbed.plan.cells import builds_needed, cells_of
+
+EXPERIMENT = """
+title: Test
+source: none
+question: none
+workload: {kind: handshake, congestion_control: any}
+link: {mode: wire}
+flavour: pq
+libraries: [quinn, quiche, tcp-tls]
+open_loop: {client: ngtcp2, loads: [0.5, 1]}
+failures: findings
+defaults: {cipher: aes-128-gcm}
+variants:
+  - {label: X25519}
+  - {label: ML-KEM-768, group: mlkem768}
+baseline: X25519
+aa: false
+scales:
+  tiny: {bytes: 1, connections: 5, blocks: 2, timeout_s: 1}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    return made(tmp_path, monkeypatch)
+
+
+def made(root: Path, monkeypatch: pytest.MonkeyPatch, *changes: tuple[str, str]) -> Project:
+    """A project with this experiment, of which texts are changed."""
+    text = EXPERIMENT
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    proven = Verdict(proof="p", status="ok", reason=None, transferred=True)
+    monkeypatch.setattr(Prover, "prove", lambda *_: proven)
+    return fakeproject.make(root, text, monkeypatch)
+
+
+def test_every_variant_has_every_load_and_one_client(project: Project) -> None:
+    cells = cells_of(project, "test", "", {})
+    assert {cell.libraries for cell in cells} == {("ngtcp2", "quinn"), ("ngtcp2", "quiche")}  # no TCP
+    own = [cell for cell in cells if cell.server.library == "quinn"]
+    assert [(cell.label, cell.variant.load) for cell in own] == [
+        ("X25519, load 0.5", 0.5),
+        ("X25519, load 1", 1),
+        ("ML-KEM-768, load 0.5", 0.5),
+        ("ML-KEM-768, load 1", 1),
+    ]
+    ids = {cell.label: cell.id for cell in own}
+    lowest, first = ids["X25519, load 0.5"], ids["ML-KEM-768, load 0.5"]
+    assert [cell.baseline for cell in own] == [None, lowest, lowest, first]
+    assert builds_needed(project, ["test"]) == [("ngtcp2", "pq"), ("quiche", "pq"), ("quinn", "pq")]
+
+
+def test_a_client_without_rates_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = made(tmp_path, monkeypatch, ("client: ngtcp2", "client: quiche"))
+    cells = cells_of(project, "test", "", {})
+    assert {cell.unsupported for cell in cells} == {"quiche: its client makes one connection after the other"}
+    assert builds_needed(project, ["test"]) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("client: ngtcp2", "client: ngtcp", "open_loop.client: `ngtcp` is unknown; did you mean `ngtcp2`"),
+        ("loads: [0.5, 1]", "loads: [1, 0.5]", "open_loop.loads: are to rise"),
+        ("loads: [0.5, 1]", "loads: [0, 1]", "open_loop.loads"),
+        ("loads: [0.5, 1]", "loads: [1]", "open_loop.loads"),
+        ("kind: handshake", "kind: bulk", "load needs workload.kind `handshake`"),
+        ("{label: X25519}", "{label: X25519, load: 2}", "`load` comes from open_loop.loads"),
+        ("failures: findings", "pairwise: true", "open_loop: has one client for all servers"),
+        ("libraries: [quinn,", "libraries: [{client: quinn, server: quinn},", "open_loop: has one client"),
+    ],
+)
+def test_bad_input_has_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"test\.yaml") as raised:
+        made(tmp_path, monkeypatch, (old, new))
+    assert said in str(raised.value)
+
+
+def measured(project: Project, **behaviour: Any) -> list[dict[str, Any]]:
+    for library in ("ngtcp2", "quinn", "quiche"):
+        making.read_build(project, library, "pq")
+        behave(project, library, "pq", **behaviour)
+    run(project)
+    return runs(project)
+
+
+def test_rates_are_shares_of_what_the_pilot_found(project: Project) -> None:
+    found = measured(project)
+    assert {one["status"] for one in found} == {"ok"}
+    (file,) = (project.raw / "local" / "test").glob("*/pilot.json")
+    costs = json.loads(file.read_text(encoding="utf-8"))["costs"]
+    # one for both loads
+    assert len(costs) == len({(one["server"], one["variant"]) for one in costs}) == 4
+    seconds = {(one["server"], json.loads(one["variant"])["group"]): one["server_cpu_s"] for one in costs}
+    for one in found:
+        load = one["variant"]["load"]
+        cost = seconds[one["server"]["library"], one["variant"]["group"]]
+        assert one["workload"]["rate_per_s"] == pytest.approx(load / cost)
+        assert one["workload"]["arrival_seed"] == arrival_seed(project.config.seed, one["block"])
+        metrics = one["metrics"]
+        assert metrics["ttfb_ms_p99"] >= metrics["ttfb_ms"]
+        assert metrics["late_ms_p99"] == pytest.approx(0.001)
+        assert (metrics["late_share"], metrics["connections"]) == (0, 5)
+        assert metrics["most_in_flight"] == 1
+    assert len({one["workload"]["arrival_seed"] for one in found}) == 2
+
+
+def test_a_run_whose_client_fell_behind_has_failed(project: Project) -> None:
+    with pytest.raises(MeasureError, match="no run succeeded, the last failed: the client fell behind"):
+        measured(project, client=["behind"])
+    found = runs(project)
+    assert {one["status"] for one in found} == {"failed"}
+    assert all(one["reason"].startswith("the client fell behind: it began 1 % of") for one in found)
+    assert all(one["metrics"]["late_share"] == 1 for one in found)
+
+
+def test_without_a_pilot_there_is_no_rate(project: Project) -> None:
+    assert measured(project, client=["crash"]) == []
+    excluded = runs(project, "test/*/excluded")
+    assert len(excluded) == 8
+    assert {one["reason"] for one in excluded} == {
+        "its pilot, one connection after the other, failed: no rate is known"
+    }
+
+
+def test_the_99th_percentile_is_interpolated() -> None:
+    assert percentile_99([7.0]) == 7
+    assert percentile_99([float(value) for value in range(101)]) == 99
+    assert percentile_99([0.0, 100.0]) == pytest.approx(99)

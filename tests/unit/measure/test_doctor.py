@@ -1,0 +1,61 @@
+"""What is said of the experiments that a testbed can measure."""
+
+from __future__ import annotations
+
+import pytest
+
+from clone import ROOT
+from quicbed.config.model import Project
+from quicbed.measure import agenda, doctor
+from quicbed.testbed import Feature
+
+NO = Feature(False, "kernel has no netem")
+
+
+@pytest.fixture
+def project() -> Project:
+    return Project(ROOT).without_folders()
+
+
+def test_an_experiment_without_anything_against_it_can_be_measured(project: Project) -> None:
+    verdict, reasons = doctor.judged(project, "header-protection", {})
+    assert verdict.startswith("yes, ")
+    assert reasons == []
+
+
+def test_what_libraries_cannot_do_is_grouped_by_reason(project: Project) -> None:
+    verdict, reasons = doctor.judged(project, "aes-ni", {})
+    assert verdict.startswith("in part, ")
+    assert reasons == [
+        "2 unsupported (AES without AES-NI): noq, quinn: ring has no switch for the AES instructions of the processor"
+    ]
+
+
+def test_cells_that_need_what_the_kernel_lacks_are_told(project: Project) -> None:
+    verdict, reasons = doctor.judged(project, "delay-loss", {"delay": NO})
+    assert verdict.startswith("in part, ")
+    assert [line.endswith(": no round-trip time: kernel has no netem") for line in reasons] == [True]
+
+
+@pytest.mark.parametrize("lacks", doctor.NEEDED)
+def test_without_what_every_experiment_needs_none_is_measured(project: Project, lacks: str) -> None:
+    assert doctor.judged(project, "mtu", {lacks: NO}) == ("no", [f"{lacks}: kernel has no netem"])
+
+
+def test_handshakes_need_tshark_and_downloads_do_not(project: Project) -> None:
+    lacking = {"tshark": Feature(False, "tshark is missing")}
+    assert doctor.judged(project, "table2-kem", lacking) == ("no", ["tshark is missing"])
+    assert doctor.judged(project, "header-protection", lacking)[0].startswith("yes, ")
+
+
+def test_a_disk_that_is_too_small_is_told_with_both_sizes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agenda, "disk_mb", lambda *_: 1e12)
+    verdict, (reason,) = doctor.judged(project, "mtu", {})
+    assert verdict == "no"
+    assert reason.startswith("its builds and runs need 1000000000.0 GB of disk, ")
+
+
+def test_experiments_that_a_study_leaves_to_others_are_judged_too() -> None:
+    studied = Project(ROOT, {"study": "reference"})
+    assert "web" not in studied.studies["reference"].experiments
+    assert doctor.judged(studied, "web", {}) == doctor.judged(Project(ROOT), "web", {})

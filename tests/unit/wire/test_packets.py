@@ -1,0 +1,611 @@
+"""The table of a capture: what it says of every frame, next to tshark and the reader of proofs, and of bad captures."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import random
+import socket
+import struct
+import subprocess
+import tarfile
+import time
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from clone import ROOT
+from hostile import damaged, property_of
+from quicbed.base import untrusted
+from quicbed.cli import commands
+from quicbed.wire import packets
+from quicbed.wire.packets import Packets
+from quicbed.wire.pcap import Capture, CaptureError, parse_frame
+from wirefixtures import CLIENT, SERVER, QuicTransfer, ethernet, ip_packet, pcap, tcp, tls_transfer, udp
+
+SYN, ACK = 0x02, 0x10
+HANDSHAKES = ROOT / "tests" / "data" / "handshakes"
+RESERVED = bytes(12) + b"\x08\x06" + bytes(28)
+"""A frame of ARP."""
+
+
+class Reader:
+    """Reads captures into tables below a directory."""
+
+    def __init__(self, program: Path, directory: Path) -> None:
+        self.program = program
+        self.output = directory / "packets.parquet"
+
+    def __call__(self, capture: Path, **options: object) -> tuple[Packets, pl.DataFrame]:
+        self.output.unlink(missing_ok=True)
+        found = packets.read(self.program, capture, self.output, **options)  # type: ignore[arg-type]
+        return found, pl.read_parquet(self.output)
+
+    def refuses(self, capture: Path) -> str:
+        """The line that says why; there is no table then."""
+        with pytest.raises(CaptureError) as caught:
+            self(capture)
+        told = str(caught.value)
+        assert told.startswith(str(capture))
+        assert "\n" not in told
+        assert not self.output.exists()
+        return told
+
+
+@pytest.fixture
+def read(capture_reader: Path, tmp_path: Path) -> Reader:
+    return Reader(capture_reader, tmp_path)
+
+
+# ---- what the columns say --------------------------------------------------------------------------------------------
+
+
+def test_every_frame_is_a_row(read: Reader, tmp_path: Path) -> None:
+    frames = [
+        tcp(CLIENT, SERVER, 7, flags=SYN),
+        RESERVED,
+        tcp(SERVER, CLIENT, 9, flags=SYN | ACK),
+        udp(CLIENT, SERVER, b"hi"),
+    ]
+    found, table = read(pcap(tmp_path / "c.pcap", frames))
+    begin = 1_700_000_000 * 10**9
+    assert table.rows() == [
+        (1, 0, begin, 66, 66, "tcp", 0, "to_server", 0, None, None),
+        (2, 0, begin + 10**6, 42, 42, None, None, None, None, None, None),
+        (3, 0, begin + 2 * 10**6, 66, 66, "tcp", 0, "to_client", 0, None, None),
+        # nothing tells who is the client
+        (4, 0, begin + 3 * 10**6, 44, 44, "udp", 1, None, 2, None, None),
+    ]
+    assert (found.format, found.frames, found.connections, found.other_frames) == ("pcap", 4, 2, 1)
+    assert found.problems(tmp_path / "c.pcap") == []
+
+
+def test_packets_of_a_connection_without_header_protection_have_their_numbers(read: Reader, tmp_path: Path) -> None:
+    # its packet numbers take two bytes, and pass 65535
+    transfer = QuicTransfer(noop=True, header_protection=False, first_number=65_500, size=150_000)
+    path = pcap(tmp_path / "c.pcap", transfer.run())
+    _, table = read(path, visible_numbers=True)
+    down = table.filter(pl.col("direction") == "to_client", pl.col("packet_type") == "1rtt")
+    assert down["packet_number"].to_list() == list(range(65_500, 65_500 + down.height))
+    assert down.height > 100
+    assert table["packet_type"].to_list()[:3] == ["initial", "initial", "handshake"]
+    _, hidden = read(path)
+    assert hidden["packet_number"].null_count() == hidden.height
+    assert hidden.drop("packet_number").equals(table.drop("packet_number"))
+
+
+@pytest.mark.parametrize("server", [SERVER, CLIENT])
+def test_the_caller_knows_the_server_best(read: Reader, tmp_path: Path, server: tuple[str, int]) -> None:
+    """Of a capture that begins within the connection, and of one direction only."""
+    frames = [frame for frame in QuicTransfer(size=20_000).run()[3:] if frame[26:30] == ip_address(SERVER[0]).packed]
+    path = pcap(tmp_path / "c.pcap", frames)
+    _, table = read(path, server=server)
+    direction = "to_client" if server == SERVER else "to_server"
+    assert set(table["direction"]) == {direction}
+    assert set(table["packet_type"]) == {"1rtt"}
+    _, table = read(path)
+    assert set(table["direction"]) == {None}
+    assert set(table["packet_type"]) == {None}
+
+
+def test_a_new_connection_on_the_same_ports_is_another_one(read: Reader, tmp_path: Path) -> None:
+    first = QuicTransfer(size=3000)
+    second = QuicTransfer(size=3000, client_cid=b"\xd1" * 8, server_cid=b"\x52" * 16, original_cid=b"\x99" * 8)
+    # what a Retry makes of the same connection, and an ID that the server has issued, are none
+    third = QuicTransfer(size=3000, retry_cid=b"\x77" * 12, issued_cid=b"\x78" * 16, client=("10.0.0.2", 50_001))
+    parts = [first.run(), second.run(), third.run(), tls_transfer(size=3000), tls_transfer(size=3000, sequence=1)]
+    _, table = read(pcap(tmp_path / "c.pcap", list(itertools.chain(*parts))))
+    expected = [number for number, part in enumerate(parts) for _ in part]
+    assert table["connection"].to_list() == expected
+    assert "retry" in table["packet_type"]
+
+
+def test_clients_without_connection_ids_are_told_apart(read: Reader, tmp_path: Path) -> None:
+    first = QuicTransfer(size=3000, client_cid=b"")
+    second = QuicTransfer(size=3000, client_cid=b"", server_cid=b"\x52" * 16, original_cid=b"\x99" * 8)
+    parts = [first.run(), second.run()]
+    _, table = read(pcap(tmp_path / "c.pcap", list(itertools.chain(*parts))))
+    assert table["connection"].to_list() == [number for number, part in enumerate(parts) for _ in part]
+
+
+# ---- formats ---------------------------------------------------------------------------------------------------------
+
+
+def option(code: int, value: bytes, order: str) -> bytes:
+    return struct.pack(f"{order}HH", code, len(value)) + value + bytes(-len(value) % 4)
+
+
+def block(kind: int, body: bytes, order: str) -> bytes:
+    body += bytes(-len(body) % 4)
+    size = struct.pack(f"{order}I", 12 + len(body))
+    return struct.pack(f"{order}I", kind) + size + body + size
+
+
+def section(order: str) -> bytes:
+    return block(0x0A0D0D0A, struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1), order)
+
+
+def interface(order: str, resolution: int | None = None, offset: int | None = None, link: int = 1) -> bytes:
+    options = b"" if resolution is None else option(9, bytes([resolution]), order)
+    options += b"" if offset is None else option(14, struct.pack(f"{order}q", offset), order)
+    return block(1, struct.pack(f"{order}HHI", link, 0, 0) + options, order)
+
+
+def enhanced(order: str, ticks: int, frame: bytes, number: int = 0, wire: int | None = None) -> bytes:
+    fields = (number, ticks >> 32, ticks & 0xFFFFFFFF, len(frame), len(frame) if wire is None else wire)
+    return block(6, struct.pack(f"{order}IIIII", *fields) + frame + bytes(-len(frame) % 4), order)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(
+    ("resolution", "offset", "ticks", "expected"),
+    [
+        (None, None, 1_700_000_000_123_456, 1_700_000_000_123_456_000),
+        (9, None, 1_700_000_000_123_456_789, 1_700_000_000_123_456_789),
+        (6, 1_700_000_000, 123_456, 1_700_000_000_123_456_000),
+        (0x80 | 20, None, (1_700_000_000 << 20) + (1 << 19), 1_700_000_000_500_000_000),
+        (12, 1_700_000_000, 1_500, 1_700_000_000_000_000_001),
+        (0, None, 1_700_000_000, 1_700_000_000_000_000_000),
+    ],
+)
+def test_times_of_every_unit(
+    read: Reader, tmp_path: Path, order: str, resolution: int | None, offset: int | None, ticks: int, expected: int
+) -> None:
+    path = tmp_path / "c.pcapng"
+    path.write_bytes(section(order) + interface(order, resolution, offset) + enhanced(order, ticks, RESERVED))
+    found, table = read(path)
+    assert found.format == "pcapng"
+    assert table["time_ns"].to_list() == [expected]
+
+
+def test_several_interfaces_and_sections_of_both_byte_orders(read: Reader, tmp_path: Path) -> None:
+    first, second = udp(CLIENT, SERVER, b"1"), ip_packet(CLIENT[0], SERVER[0], 17, udp(CLIENT, SERVER, b"22")[34:])
+    path = tmp_path / "c.pcapng"
+    path.write_bytes(
+        section("<")
+        + interface("<", 9)
+        + interface("<", 6, link=101)
+        + enhanced("<", 5_000, first)
+        + enhanced("<", 4, second, number=1)
+        + block(5, struct.pack("<III", 0, 0, 0) + option(5, struct.pack("<Q", 3), "<"), "<")
+        + block(0x0BAD, b"whatever", "<")
+        + section(">")
+        + interface(">", 9)
+        + enhanced(">", 7_000, first)
+        + block(3, struct.pack(">I", len(first)) + first, ">")
+        + block(5, struct.pack(">III", 0, 0, 0) + option(7, struct.pack(">Q", 2), ">"), ">")
+    )
+    found, table = read(path)
+    assert table["interface"].to_list() == [0, 1, 2, 2]
+    assert table["time_ns"].to_list() == [5_000, 4_000, 7_000, None]
+    assert table["payload_bytes"].to_list() == [1, 2, 1, 1]
+    assert table["connection"].to_list() == [0, 0, 0, 0]
+    # of two interfaces one may be behind the other, so these are no stamps that run backwards
+    assert (found.interfaces, found.dropped_frames, found.unstamped_frames, found.backward_frames) == (3, 5, 1, 0)
+    told = found.problems(path)
+    assert [str(path) in line for line in told] == [True, True]
+    assert "1 frames have no time" in told[0]
+    assert "lost 5 frames" in told[1]
+
+
+def repacked(path: Path, how: str) -> Path:
+    out = path.with_name(f"{path.name}.{how}")
+    if how == "gzip":
+        half = path.stat().st_size // 2
+        whole = path.read_bytes()
+        out.write_bytes(gzip.compress(whole[:half]) + gzip.compress(whole[half:]))
+    elif how == "zstd":
+        subprocess.run(["zstd", "-q", str(path), "-o", str(out)], check=True)
+    else:
+        subprocess.run(["editcap", "-F", how, str(path), str(out)], check=True, capture_output=True)
+    return out
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd", "pcapng", "nsecpcap"])
+def test_the_table_is_the_same_in_every_format(read: Reader, tmp_path: Path, how: str) -> None:
+    path = pcap(tmp_path / "c.pcap", QuicTransfer(size=40_000).run())
+    first, table = read(path)
+    second, again = read(repacked(path, how))
+    assert again.equals(table)
+    assert (second.frames, second.connections) == (first.frames, first.connections)
+    assert (second.packing, second.format) == (
+        how if how in ("gzip", "zstd") else None,
+        "pcapng" if how == "pcapng" else "pcap",
+    )
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("nanoseconds", [True, False])
+def test_pcap_of_every_byte_order_and_resolution(read: Reader, tmp_path: Path, order: str, nanoseconds: bool) -> None:
+    path = pcap(tmp_path / "c.pcap", [RESERVED] * 2, order=order, nanoseconds=nanoseconds)  # type: ignore[arg-type]
+    _, table = read(path)
+    assert table["time_ns"].diff().to_list() == [None, 10**6]
+
+
+# ---- agreement with others -------------------------------------------------------------------------------------------
+
+LONG = {"0": "initial", "1": "0rtt", "2": "handshake", "3": "retry"}
+FIELDS = (
+    *("frame.number", "frame.time_epoch", "frame.len", "frame.cap_len", "udp.length", "tcp.len", "udp.stream"),
+    *(
+        "icmp.type",
+        "tcp.stream",
+        "udp.srcport",
+        "tcp.srcport",
+        "quic.header_form",
+        "quic.long.packet_type",
+        "quic.packet_number",
+    ),
+)
+
+
+def by_tshark(capture: Path, port: int, keys: Path | None) -> list[dict[str, str]]:
+    argv = ["tshark", "-n", "-r", str(capture), "-d", f"udp.port=={port},quic", "-T", "fields", "-E", "occurrence=f"]
+    argv += [] if keys is None else ["-o", f"tls.keylog_file:{keys}"]
+    argv += [word for name in FIELDS for word in ("-e", name)]
+    said = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    return [dict(zip(FIELDS, line.split("\t"), strict=True)) for line in said.splitlines()]
+
+
+def nanoseconds(epoch: str) -> int:
+    """tshark writes seconds with nine digits, or a date."""
+    seconds, _, fraction = epoch.partition(".")
+    return int(seconds) * 10**9 + int(fraction.ljust(9, "0"))
+
+
+def agrees_with_tshark(read: Reader, capture: Path, port: int, keys: Path | None = None) -> int:
+    """Every frame, value by value; returns how many packet numbers were compared."""
+    rows = by_tshark(capture, port, keys)
+    server = next(packet.source for packet in Capture(capture).packets() if packet.source_port == port)
+    _, table = read(capture, server=(server, port), key_log=keys)
+    assert table.height == len(rows) > 0
+    numbers = 0
+    streams: dict[tuple[str, str], set[int]] = {}
+    for row, theirs in zip(table.iter_rows(named=True), rows, strict=True):
+        assert row["frame"] == int(theirs["frame.number"])
+        assert row["time_ns"] == nanoseconds(theirs["frame.time_epoch"])
+        assert (row["frame_bytes"], row["captured_bytes"]) == (int(theirs["frame.len"]), int(theirs["frame.cap_len"]))
+        # ICMP brings the header of a datagram back
+        inner = bool(theirs["icmp.type"])
+        protocol = None if inner else "udp" if theirs["udp.length"] else "tcp" if theirs["tcp.len"] else None
+        assert row["protocol"] == protocol
+        if protocol is None:
+            continue
+        payload = int(theirs["udp.length"]) - 8 if protocol == "udp" else int(theirs["tcp.len"])
+        assert row["payload_bytes"] == payload
+        assert (row["direction"] == "to_client") == (int(theirs[f"{protocol}.srcport"]) == port)
+        streams.setdefault((protocol, theirs[f"{protocol}.stream"]), set()).add(row["connection"])
+        if protocol == "udp" and theirs["quic.header_form"]:
+            known = LONG.get(theirs["quic.long.packet_type"]) if theirs["quic.header_form"] == "1" else "1rtt"
+            assert row["packet_type"] == known
+        number = theirs["quic.packet_number"]
+        assert row["packet_number"] == (int(number) if number and keys else None)
+        numbers += bool(number)
+    # one of tshark's streams is one connection, and the other way round
+    assert all(len(found) == 1 for found in streams.values())
+    assert len(set().union(*streams.values())) == len(streams)
+    return numbers
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in HANDSHAKES.glob("*.pcap")))
+def test_it_agrees_with_tshark_on_handshakes(read: Reader, name: str) -> None:
+    keys = HANDSHAKES / f"{name}.keys"
+    compared = agrees_with_tshark(read, HANDSHAKES / f"{name}.pcap", 4433, keys)
+    assert (compared > 0) == (not name.startswith("tcp"))
+
+
+@pytest.mark.parametrize("experiment", ["aead-goodput", "header-protection", "table2-kem"])
+def test_it_agrees_with_tshark_on_captures_of_the_reference_data(read: Reader, tmp_path: Path, experiment: str) -> None:
+    compared = 0
+    with tarfile.open(ROOT / "raw" / "reference" / f"{experiment}.tar.gz") as archive:
+        for member in archive:
+            if member.name.endswith("/capture.pcap"):
+                file = archive.extractfile(member)
+                assert file is not None
+                capture = tmp_path / "capture.pcap"
+                capture.write_bytes(file.read())
+                agrees_with_tshark(read, capture, 4433)
+                compared += 1
+    assert compared > 5
+
+
+@pytest.mark.root
+def test_it_agrees_with_tshark_on_a_capture_of_this_machine(read: Reader, tmp_path: Path) -> None:
+    """UDP and TCP over the loopback, datagrams of any length."""
+    capture, dice = tmp_path / "lo.pcapng", random.Random(7)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, socket.create_server(("127.0.0.1", 0)) as listener:
+        server.bind(("127.0.0.1", 0))
+        port, tcp_port = server.getsockname()[1], listener.getsockname()[1]
+        kept = f"udp port {port} or tcp port {tcp_port}"
+        argv = ["dumpcap", "-q", "-i", "lo", "-s", "200", "-f", kept, "-w", str(capture)]
+        with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as dumpcap:
+            assert dumpcap.stderr is not None
+            while "File:" not in dumpcap.stderr.readline():
+                assert dumpcap.poll() is None
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+                client.connect(("127.0.0.1", port))
+                for _ in range(300):
+                    client.send(dice.randbytes(dice.randint(0, 9000)))
+                    answer, peer = server.recvfrom(65_536)
+                    server.sendto(answer[:20], peer)
+            with socket.create_connection(("127.0.0.1", tcp_port)) as client, listener.accept()[0] as accepted:
+                client.sendall(dice.randbytes(60_000))
+                client.shutdown(socket.SHUT_WR)
+                while accepted.recv(65_536):
+                    pass
+            size = -1
+            while size != (size := capture.stat().st_size):  # it writes in turns
+                time.sleep(1)
+            dumpcap.terminate()
+    plain = tmp_path / "lo.pcap"
+    subprocess.run(["editcap", "-F", "nsecpcap", str(capture), str(plain)], check=True)
+    for path in (capture, plain):
+        rows = by_tshark(path, 1, None)
+        _, table = read(path)
+        assert table.height == len(rows) > 600
+        theirs = [
+            (
+                nanoseconds(row["frame.time_epoch"]),
+                int(row["frame.len"]),
+                int(row["frame.cap_len"]),
+                int(row["udp.length"]) - 8 if row["udp.length"] else int(row["tcp.len"]),
+            )
+            for row in rows
+        ]
+        assert table.select("time_ns", "frame_bytes", "captured_bytes", "payload_bytes").rows() == theirs
+        assert table.filter(pl.col("protocol") == "tcp")["direction"].null_count() == 0
+        assert table["connection"].n_unique() == 2
+
+
+def frames_like(rng: random.Random) -> list[bytes]:
+    """Frames as they are, and with something else in their headers."""
+    good = [
+        *(udp(CLIENT, SERVER, rng.randbytes(rng.randint(0, 60))), tcp(SERVER, CLIENT, 1, b"x")),
+        *(udp(("fd00::1", 1), ("fd00::2", 2), b"six"), ethernet(ip_packet("10.0.0.1", "10.0.0.2", 1, b"ping"), 2)),
+        *(ethernet(ip_packet("fd00::1", "fd00::2", rng.choice([0, 43, 44, 60]), bytes([17, 0]) + bytes(30))), RESERVED),
+        *(frame for frame in QuicTransfer(size=1).run()[:2]),
+    ]
+    found = []
+    for _ in range(rng.randint(1, 12)):
+        frame = bytearray(rng.choice(good))
+        for _ in range(rng.choice([0, 1, 3])):
+            frame[rng.randrange(12, min(len(frame), 70))] = rng.randrange(256)
+        found.append(bytes(frame))
+    return found
+
+
+@pytest.fixture(scope="module")
+def apart(capture_reader: Path, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    return Reader(capture_reader, tmp_path_factory.mktemp("apart"))
+
+
+@property_of(batch=10, share=0.2)
+def test_it_agrees_with_the_reader_of_proofs(apart: Reader, rng: random.Random) -> None:
+    snapshot = rng.choice([14, 30, 42, 60, 100, 5000])
+    path = pcap(apart.output.with_name("c.pcap"), frames_like(rng), snapshot=snapshot)
+    _, table = apart(path)
+    capture = Capture(path)
+    for row, frame in zip(table.iter_rows(named=True), capture, strict=True):
+        packet = parse_frame(frame, capture.link_type)
+        assert (row["time_ns"], row["frame_bytes"]) == (frame.time_ns, frame.wire_bytes)
+        assert row["captured_bytes"] == len(frame.data)
+        expected = (packet.protocol, packet.payload_bytes) if packet else (None, None)
+        assert (row["protocol"], row["payload_bytes"]) == expected
+
+
+# ---- bad captures ----------------------------------------------------------------------------------------------------
+
+
+def test_a_capture_may_be_cut_anywhere(read: Reader, tmp_path: Path) -> None:
+    whole = pcap(tmp_path / "c.pcap", [udp(CLIENT, SERVER, b"1"), udp(SERVER, CLIENT, b"22")])
+    _, table = read(whole)
+    for path in (whole, repacked(whole, "pcapng")):
+        content = path.read_bytes()
+        # where each frame's record or block is whole
+        sizes = {path: 16 + size for path, size in enumerate(table["captured_bytes"])}
+        for size in range(len(content)):
+            cut = tmp_path / "cut"
+            cut.write_bytes(content[:size])
+            if size < (24 if path is whole else int.from_bytes(content[4:8], "little")):
+                assert "ends within its header" in read.refuses(cut)
+                continue
+            found, part = read(cut)
+            assert part.equals(table.head(part.height))
+            if path is whole:
+                kept = sum(1 for until in itertools.accumulate(sizes.values(), initial=24) if until <= size) - 1
+                assert part.height == kept
+                at_an_end = size in itertools.accumulate(sizes.values(), initial=24)
+                assert (found.truncated is None) == at_an_end
+                if not at_an_end:
+                    (told,) = found.problems(cut)
+                    assert told.startswith(f"{cut}: at byte ")
+                    assert told.endswith("capture again")
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd"])
+def test_compressed_data_may_be_cut_anywhere(read: Reader, tmp_path: Path, how: str) -> None:
+    whole = pcap(tmp_path / "c.pcap", QuicTransfer(size=20_000).run())
+    _, table = read(whole)
+    packed = repacked(whole, how).read_bytes()
+    for size in (5, 30, len(packed) // 2, len(packed) - 5, len(packed) - 1):
+        cut = tmp_path / "cut"
+        cut.write_bytes(packed[:size])
+        with suppress(CaptureError):
+            found, part = read(cut)
+            assert part.equals(table.head(part.height))
+            assert found.truncated
+
+
+def test_stamps_that_run_backwards_are_told(read: Reader, tmp_path: Path) -> None:
+    order = "<"
+    path = tmp_path / "c.pcapng"
+    times = [5_000, 7_000, 6_999, 8_000, 100]
+    path.write_bytes(section(order) + interface(order, 9) + b"".join(enhanced(order, t, RESERVED) for t in times))
+    found, table = read(path)
+    assert table["time_ns"].to_list() == times
+    (told,) = found.problems(path)
+    assert told.startswith(f"{path}: 2 frames, the first is frame 3, are stamped before")
+
+
+# of the last but one the ports are known, and not whether it is QUIC
+@pytest.mark.parametrize(("snapshot", "short", "unknown"), [(20, 3, 3), (41, 3, 3), (42, 3, 0), (43, 0, 0)])
+def test_a_snap_length_may_be_too_short(read: Reader, tmp_path: Path, snapshot: int, short: int, unknown: int) -> None:
+    path = pcap(tmp_path / "c.pcap", [RESERVED, *[udp(CLIENT, SERVER, b"\x40" * 300)] * 3], snapshot=snapshot)
+    found, table = read(path)
+    assert found.short_frames == short
+    assert table["protocol"].null_count() == 1 + unknown
+    assert any("snap length of at least 128" in line for line in found.problems(path)) == bool(short)
+
+
+def test_the_snap_length_of_the_advice_is_enough(read: Reader, tmp_path: Path) -> None:
+    transfer = QuicTransfer(
+        client=("fd00::1", 5), server=("fd00::2", 443), client_cid=bytes(20), server_cid=bytes(range(20)), size=5000
+    )
+    path = pcap(tmp_path / "c.pcap", transfer.run(), snapshot=packets.SNAP_BYTES)
+    found, table = read(path)
+    assert found.short_frames == 0
+    assert table["packet_type"].null_count() == 0
+
+
+BAD = {
+    "no capture": (b"this is no capture at all", "neither pcap nor pcapng"),
+    "a captured length that no frame has": (
+        struct.pack("<IHHIIIIIIII", 0xA1B23C4D, 2, 4, 0, 0, 0, 1, 1, 1, 1 << 31, 1 << 31) + bytes(100),
+        "record longer than",
+    ),
+    "more captured than sent": (
+        struct.pack("<IHHIIIIIIII", 0xA1B23C4D, 2, 4, 0, 0, 0, 1, 1, 1, 50, 40) + bytes(100),
+        "50 bytes were captured of 40",
+    ),
+    "a fraction of a second that is none": (
+        struct.pack("<IHHIIIIIIII", 0xA1B2C3D4, 2, 4, 0, 0, 0, 1, 1, 1_000_000, 40, 40) + bytes(100),
+        "1000000 as its fraction",
+    ),
+    "another version": (struct.pack("<IHHIIII", 0xA1B2C3D4, 2, 3, 0, 0, 0, 1) + bytes(100), "version 2.3"),
+    "an unknown link": (
+        struct.pack("<IHHIIIIIIII", 0xA1B2C3D4, 2, 4, 0, 0, 0, 105, 1, 1, 40, 40) + bytes(100),
+        "link type 105",
+    ),
+    "a block longer than anything": (
+        section("<") + interface("<") + struct.pack("<II", 6, 0xFFFFFFF0) + bytes(100),
+        "record longer than",
+    ),
+    "a block that holds less than it says": (
+        section("<") + interface("<") + block(6, struct.pack("<IIIII", 0, 0, 0, 4000, 4000) + bytes(8), "<"),
+        "damaged",
+    ),
+    "an interface that is not described": (section("<") + enhanced("<", 1, RESERVED), "not described"),
+    "a time beyond all clocks": (section("<") + interface("<", 0) + enhanced("<", 1 << 60, RESERVED), "no clock"),
+    "a unit of time beyond all clocks": (section("<") + interface("<", 100) + enhanced("<", 1, RESERVED), "no clock"),
+    "more interfaces than anything has": (section("<") + interface("<") * 70_000, "more than 65536 interfaces"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_capture_is_refused_in_a_line(read: Reader, tmp_path: Path, what: str) -> None:
+    content, words = BAD[what]
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    assert words in read.refuses(path)
+
+
+def test_a_missing_file_and_a_fifo_are_refused(read: Reader, tmp_path: Path) -> None:
+    assert "is no file" in read.refuses(tmp_path / "missing")
+    os.mkfifo(tmp_path / "fifo")
+    assert "is no file" in read.refuses(tmp_path / "fifo")
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd"])
+def test_a_bomb_is_given_up(read: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(untrusted, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(untrusted, "UNPACKED_RATIO", 10)
+    bomb = tmp_path / "bomb"
+    bomb.write_bytes(struct.pack("<IHHIIII", 0xA1B23C4D, 2, 4, 0, 0, 0, 1) + bytes(64 << 20))
+    assert "unpacks to more than" in read.refuses(repacked(bomb, how))
+
+
+def test_a_window_larger_than_memory_is_refused(read: Reader, tmp_path: Path) -> None:
+    """The header of a Zstandard frame that asks for a window of 2 GiB (RFC 8878, 3.1.1.1.2)."""
+    path = tmp_path / "wide.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd" + b"\x00" + bytes([21 << 3]) + b"\x01\x00\x00" + bytes(100))
+    assert "cannot be read" in read.refuses(path)
+
+
+@property_of(batch=10, share=0.2)
+def test_whatever_is_in_a_file_ends_in_a_table_or_a_line(apart: Reader, rng: random.Random) -> None:
+    path = apart.output.with_name("c")
+    frames = frames_like(rng)
+    if rng.random() < 0.5:
+        pcap(path, frames)
+    else:
+        order = rng.choice("<>")
+        blocks = [enhanced(order, 10**15 + number, frame) for number, frame in enumerate(frames)]
+        path.write_bytes(section(order) + interface(order, rng.choice([None, 6, 9])) + b"".join(blocks))
+    content = damaged(rng, path.read_bytes())
+    packing = rng.random()
+    path.write_bytes(damaged(rng, gzip.compress(content)) if packing < 0.2 else content)
+    try:
+        found, table = apart(path)
+    except CaptureError as error:
+        told = [str(error)]
+    else:
+        assert table.height == found.frames
+        told = found.problems(path)
+    assert all(line.startswith(str(path)) and "\n" not in line and "panicked" not in line for line in told)
+
+
+def test_memory_does_not_grow_with_the_capture(capture_reader: Path, tmp_path: Path) -> None:
+    path = pcap(tmp_path / "c.pcap", [udp(CLIENT, SERVER, bytes(20))] * 30_000)
+    frames = path.read_bytes()[24:]
+    copies = 100
+    with path.open("ab") as file:
+        for _ in range(copies - 1):
+            file.write(frames)
+    # half of the file's size
+    argv = ["prlimit", f"--as={len(frames) * copies // 2}", str(capture_reader), str(path), str(tmp_path / "c.parquet")]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert pl.scan_parquet(tmp_path / "c.parquet").select(pl.len()).collect().item() == 30_000 * copies
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_table_and_says_what_is_wrong(
+    capture_reader: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = pcap(tmp_path / "c.pcap", QuicTransfer(size=5000).run())
+    out = tmp_path / "c.parquet"
+    assert commands.main(["capture", str(path), "-o", str(out)]) == 0
+    frames = pl.read_parquet(out).height
+    assert f"{out}: {frames} packets of 1 connections" in capsys.readouterr().out
+    path.write_bytes(path.read_bytes()[:-1])
+    assert commands.main(["capture", str(path), "-o", str(out), "--server", "10.0.0.1:4433"]) == 1
+    assert pl.read_parquet(out).height == frames - 1
+    assert f"{path}: at byte" in capsys.readouterr().err
+    assert commands.main(["capture", str(path), "-o", str(out), "--server", "nowhere"]) == 1
+    assert "give its address and port" in capsys.readouterr().err

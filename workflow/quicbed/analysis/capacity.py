@@ -1,0 +1,241 @@
+"""What handshakes cost a server: rates at which it is slow, processor time per connection, and both as predicted.
+
+Connections begin at a rate, at the times of a Poisson process, whatever becomes of those before (experiment
+`capacity`). Their time to first byte (TTFB) counts from when they were to begin, so that all waiting is in it.
+
+**Doubling rate.** The 99th percentile of TTFB of a run, as the median over blocks, is a function of the rate. The
+doubling rate is where it is twice what it is at the lowest rate, interpolated by its logarithm between two rates. As
+more connections never shorten a queue, the function is made one that does not fall, by isotonic regression of the
+logarithm (Barlow et al.: Statistical Inference under Order Restrictions, 1972), which takes out what is noise. The 95 %
+interval resamples blocks (`quicbed.base.statistics.expanded_tail`); an end beyond the highest rate is null. A run whose
+client fell behind has failed and is no data point; without one at the lowest rate there is no doubling rate.
+
+**Cost.** Processor time of the server's process while the client runs, by connection, of loads from `BUSY` on: a
+server that is idle now and then pays for going to sleep and waking up. 10 000 connections a second take ten times its
+milliseconds in cores.
+
+**Prediction.** The cost of the experiment's baseline, measured, plus what the server's primitives (encapsulation and
+CertificateVerify) take more than those of the baseline, timed alone: means, as times of ML-DSA signatures differ and
+costs add up, of the block in which each is the least, as what interrupts a program only adds to them. There is none
+where the sum would not be positive. The predicted doubling rate is that of the baseline by the ratio of the costs: the
+same server at the same utilisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy.optimize import isotonic_regression
+
+from quicbed.analysis import comparison, ttfb
+from quicbed.base import statistics
+from quicbed.base.statistics import SEED
+from quicbed.store import details, runs
+
+EXPERIMENT = "capacity"
+RESAMPLES = 2_000
+BUSY = 0.5
+CONNECTIONS_PER_S = 10_000
+"""Whose cores are told."""
+
+PLACE = ("testbed", "host", "experiment", "campaign", "scale")
+KEYS = ("server_library", "group", "signature")
+"""A series: what has several rates."""
+
+Curve = Sequence[tuple[float, Sequence[float]]]
+"""By rising rate the values of the blocks."""
+
+
+def doubling_rate(rates: Sequence[float], values: Sequence[float]) -> float:
+    """The rate at which *values*, of rates that rise, are twice the first of them; infinite if they never are.
+
+    The values are made ones that do not fall; between two rates the logarithm is linear.
+    """
+    logs = isotonic_regression(np.log(values)).x
+    wanted = logs[0] + math.log(2)
+    for number in range(1, len(logs)):
+        if logs[number] >= wanted:
+            share = (wanted - logs[number - 1]) / (logs[number] - logs[number - 1])
+            return float(rates[number - 1] + share * (rates[number] - rates[number - 1]))
+    return math.inf
+
+
+def doubling(curve: Curve) -> tuple[float, float, float]:
+    """Doubling rate of the medians over blocks, with its 95 % interval; NaN for the interval of fewer than two blocks.
+
+    Infinite where it is beyond the highest rate.
+    """
+    rates = [rate for rate, _ in curve]
+    found = doubling_rate(rates, [float(np.median(values)) for _, values in curve])
+    blocks = min(len(values) for _, values in curve)
+    if blocks < 2:
+        return found, math.nan, math.nan
+    generator = np.random.default_rng(SEED)
+    medians = [
+        np.median(np.asarray(values)[generator.integers(0, len(values), size=(RESAMPLES, len(values)))], axis=1)
+        for _, values in curve
+    ]
+    drawn = np.sort([doubling_rate(rates, list(one)) for one in np.column_stack(medians)])
+    tail = statistics.expanded_tail(blocks)
+    # no interpolation, which infinities do not allow
+    low, high = np.quantile(drawn, [tail, 1 - tail], method="nearest")
+    return found, float(low), float(high)
+
+
+def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
+    """A row for every cell with a load, measured or not, in the order of its rates.
+
+    Columns: `PLACE`, `KEYS`, label, cell, load, rate_per_s, n (runs that count), ttfb_ms and p99_ms (medians over
+    blocks), p99_low and p99_high (smallest and largest), handshakes_per_s, server_cpu_ms, client_cpu_ms and late_share
+    (means), late_ms (median), peak_mib (of the server's memory) and in_flight (largest), failed (runs), and unsupported
+    and failure (the last reason of each).
+    """
+    own = campaign.filter((pl.col("arm") == "main") & pl.col("load").is_not_null())
+    good = comparison.counted(own)
+    cells = own.group_by("cell").agg(
+        *(pl.col(name).last() for name in (*PLACE, *KEYS, "label", "load")),
+        pl.col("rate_per_s").drop_nulls().last(),
+        (pl.col("status") == "failed").sum().alias("failed"),
+        pl.col("reason").filter(pl.col("status") == "unsupported").last().alias("unsupported"),
+        pl.col("reason").filter(pl.col("status") == "failed").last().alias("failure"),
+    )
+    measured = good.group_by("cell").agg(
+        pl.len().alias("n"),
+        pl.col("ttfb_ms").median(),
+        pl.col("ttfb_ms_p99").median().alias("p99_ms"),
+        pl.col("ttfb_ms_p99").min().alias("p99_low"),
+        pl.col("ttfb_ms_p99").max().alias("p99_high"),
+        *(pl.col(name).mean() for name in ("handshakes_per_s", "server_cpu_ms", "client_cpu_ms", "late_share")),
+        pl.col("late_ms_p99").median().alias("late_ms"),
+        (pl.col("server_max_rss_bytes").max() / 2**20).alias("peak_mib"),
+        pl.col("most_in_flight").max().alias("in_flight"),
+    )
+    joined = cells.join(measured, on="cell", how="left").with_columns(pl.col("n").fill_null(0))
+    return joined.sort(*KEYS, "load", "cell")
+
+
+def by_series(campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
+    """A row for every server, group and signature that has a value.
+
+    Columns: `PLACE`, `KEYS`, label (without the load), cells (ids, with commas), n (blocks), lowest_p99_ms,
+    highest_rate, doubling_per_s with doubling_low and doubling_high (null: beyond the highest rate or, where
+    lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and cpu_high, client_cpu_ms, cores, peak_mib,
+    predicted_cpu_ms, predicted_cores and predicted_doubling (of the baseline null).
+    """
+    good = comparison.counted(campaign).filter(pl.col("load").is_not_null() & (pl.col("arm") == "main"))
+    lowest = campaign["load"].min()
+    rows = [_series(own, lowest) for _, own in good.sort("load", "block").group_by(*KEYS, maintain_order=True)]
+    _predict(rows, _baseline(campaign), _mean_ms(primitives))
+    texts = dict.fromkeys((*PLACE, *KEYS, "label", "cells"), pl.String())
+    schema = {**texts, "n": pl.Int64(), **dict.fromkeys(_NUMBERS, pl.Float64())}
+    table = pl.DataFrame(rows, schema=schema, orient="row")
+    return table.sort("server_library", "server_cpu_ms", "label")
+
+
+_NUMBERS = (
+    "lowest_p99_ms", "highest_rate", "doubling_per_s", "doubling_low", "doubling_high", "server_cpu_ms", "cpu_low",
+    "cpu_high", "client_cpu_ms", "cores", "peak_mib", "predicted_cpu_ms", "predicted_cores", "predicted_doubling",
+)  # fmt: skip
+
+
+def _series(own: pl.DataFrame, lowest: object) -> dict[str, Any]:
+    """A series of the runs that count; *lowest* is the load that its rates are compared with."""
+    curve = [
+        (float(rate), part["ttfb_ms_p99"].to_list())
+        for (rate,), part in own.group_by("rate_per_s", maintain_order=True)
+        if isinstance(rate, float)
+    ]
+    first = own.row(0, named=True)
+    known = first["load"] == lowest
+    rate, low, high = doubling(sorted(curve)) if known else (math.nan,) * 3
+    busy = own.filter((pl.col("load") >= BUSY) & pl.col("server_cpu_ms").is_not_null())
+    blocks = busy.group_by("block").agg(pl.col("server_cpu_ms").mean()).sort("block")["server_cpu_ms"].to_numpy()
+    cost = float(blocks.mean()) if len(blocks) else None
+    cost_low, cost_high = statistics.mean_interval(np.sort(blocks)) if len(blocks) > 1 else (None, None)
+    memory = own["server_max_rss_bytes"].max()
+    return {
+        **{name: first[name] for name in (*PLACE, *KEYS)},
+        "label": without_load(first["label"]),
+        "cells": ",".join(own["cell"].unique(maintain_order=True)),
+        "n": own["block"].n_unique(),
+        "lowest_p99_ms": float(np.median(min(curve)[1])) if known else None,
+        "highest_rate": max(curve)[0],
+        "doubling_per_s": _finite(rate),
+        "doubling_low": _finite(low),
+        "doubling_high": _finite(high),
+        "server_cpu_ms": cost,
+        "cpu_low": cost_low,
+        "cpu_high": cost_high,
+        "client_cpu_ms": busy["client_cpu_ms"].mean(),
+        "cores": None if cost is None else cores(cost),
+        "peak_mib": memory / 2**20 if isinstance(memory, int) else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def cores(cpu_ms: float) -> float:
+    """Processors that `CONNECTIONS_PER_S` take, of so many ms each."""
+    return CONNECTIONS_PER_S * cpu_ms / 1e3
+
+
+def without_load(label: str) -> str:
+    """Label of a variant, of its label with a load."""
+    return label.rpartition(", load ")[0] or label
+
+
+def _baseline(campaign: pl.DataFrame) -> tuple[str, str] | None:
+    """Group and signature of what the others are compared with: they of the cells that have no baseline."""
+    known = campaign.filter((pl.col("arm") == "main") & pl.col("baseline").is_null() & pl.col("load").is_not_null())
+    found = known.sort("load").select("group", "signature").unique(maintain_order=True).rows()
+    return found[0] if found else None
+
+
+_Primitive = tuple[str, str, str, str]
+"""Library, kind, name and operation."""
+
+
+def _mean_ms(primitives: pl.DataFrame) -> dict[_Primitive, float]:
+    """Mean time of every primitive, of the block in which it is the least."""
+    means = primitives.group_by("library", "kind", "name", "operation").agg(pl.col("mean_ns").min() / 1e6)
+    return {(library, kind, name, operation): ms for library, kind, name, operation, ms in means.rows()}
+
+
+def _predict(
+    rows: Sequence[dict[str, Any]], baseline: tuple[str, str] | None, times: Mapping[_Primitive, float]
+) -> None:
+    """Add to series what the baseline of their server and the primitives say."""
+    of_server = {row["server_library"]: row for row in rows if (row["group"], row["signature"]) == baseline}
+    for row in rows:
+        reference = of_server.get(row["server_library"])
+        if reference is None or reference is row or reference["server_cpu_ms"] is None:
+            continue
+        own, other = (_server_crypto_ms(one, times) for one in (row, reference))
+        if own is None or other is None:
+            continue
+        predicted = reference["server_cpu_ms"] + own - other
+        if predicted <= 0:
+            continue
+        row |= {"predicted_cpu_ms": predicted, "predicted_cores": cores(predicted)}
+        if reference["doubling_per_s"] is not None:
+            row["predicted_doubling"] = reference["doubling_per_s"] * reference["server_cpu_ms"] / predicted
+
+
+def _server_crypto_ms(row: Mapping[str, Any], times: Mapping[_Primitive, float]) -> float | None:
+    found = [times.get((row["server_library"], kind, row[kind], name)) for kind, name in ttfb.SERVER_OPERATIONS]
+    known = [value for value in found if value is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def measured(runs_table: pl.DataFrame, found: details.Details) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The newest campaign of the experiment, empty without runs of it, and its primitives."""
+    campaign = runs.select_campaign(runs_table, EXPERIMENT)
+    if campaign.is_empty():
+        return campaign, found.primitives.clear()
+    return campaign, ttfb.timed(runs_table, campaign, found.primitives)

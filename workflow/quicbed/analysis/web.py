@@ -1,0 +1,122 @@
+"""Times of web pages over HTTP/3 and HTTP/2: by what is varied, and the ratio of the two paired within blocks.
+
+An experiment varies one factor at a time around its baseline, and losses together with round-trip times (`PANELS`).
+Over TCP it does so with TLS 1.3, and for some factors with TLS 1.2 as well. All times begin with the connection, so
+that the handshake of TCP is in those of HTTP/2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from quicbed.analysis import comparison
+from quicbed.base.statistics import paired_ratio
+
+EXPERIMENT = "web"
+
+METRICS = {
+    "connection_ms": "Connection time",
+    "page_first_byte_ms": "Time to first byte",
+    "page_load_ms": "Page load time",
+}
+
+FACTORS = ("rtt_ms", "rate_mbit", "loss_percent", "page", "group", "signature")
+
+PANELS: dict[str, tuple[str, frozenset[str], frozenset[str]]] = {
+    # name: the factor along its axis, those that must differ from the baseline, and those that may
+    "rtt": ("rtt_ms", frozenset(), frozenset({"rtt_ms"})),
+    "loss": ("rtt_ms", frozenset({"loss_percent"}), frozenset({"rtt_ms", "loss_percent"})),
+    "rate": ("rate_mbit", frozenset(), frozenset({"rate_mbit"})),
+    "page": ("page", frozenset(), frozenset({"page"})),
+    "cryptography": ("label", frozenset(), frozenset({"group", "signature"})),
+}
+"""Cells that are compared with each other."""
+
+RATIOS: dict[str, pl.DataType] = {
+    "experiment": pl.String(),
+    "campaign": pl.String(),
+    "label": pl.String(),  # of the cell over QUIC
+    "metric": pl.String(),
+    "quic": pl.String(),  # library over QUIC
+    "tcp": pl.String(),  # library over TCP
+    "tls_version": pl.String(),  # which that one speaks
+    "ratio": pl.Float64(),  # time over QUIC by that over TCP, geometric mean of blocks
+    "low": pl.Float64(),  # its 95 % interval, null for fewer than two blocks
+    "high": pl.Float64(),
+    "n": pl.Int64(),  # blocks that have both
+}
+"""Columns of `against_tcp`, a row for each variant over QUIC, metric, pair of libraries and version of TLS."""
+
+
+def by_metric(campaign: pl.DataFrame) -> pl.DataFrame:
+    """A row for every cell and metric: `quicbed.analysis.comparison.figure_table` with `metric` and `FACTORS`.
+
+    Also with `tls_version`. It is null over QUIC, where cells that ask for an older one in vain are left out.
+    """
+    known = campaign.with_columns(pl.col("loss_percent").fill_null(0.0))
+    added = [name for name in (*FACTORS, "tls_version") if name not in comparison.FIGURE_SCHEMA]
+    factors = known.sort("started_at", nulls_last=False).unique("cell", keep="last").select("cell", *added)
+    parts = [
+        comparison.figure_table(known, metric)
+        .with_columns(metric=pl.lit(metric))
+        .join(factors, on="cell", how="left", maintain_order="left")
+        for metric in METRICS
+    ]
+    over_tcp = pl.col("header_protection").is_null()
+    able = pl.concat(parts).filter(over_tcp | pl.col("tls_version").is_null())
+    return able.with_columns(tls_version=pl.when(over_tcp).then(pl.col("tls_version").fill_null("TLSv1.3")))
+
+
+def panel(table: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Rows of the main arm that belong to a panel of `PANELS`, of every version of TLS, in the order of its axis.
+
+    *table* is that of `by_metric`.
+    """
+    along, must, may = PANELS[name]
+    main = table.filter(pl.col("arm") == "main")
+    kept = []
+    for library in sorted(set(main["client_library"])):
+        own = main.filter(pl.col("client_library") == library)
+        base = next((row for row in own.to_dicts() if row["baseline"] is None), None)
+        if base is None:
+            continue
+        kept += [row for row in own.to_dicts() if must <= _differing(row, base) <= may]
+    return pl.DataFrame(kept, schema=table.schema, orient="row").sort(along, "client_library", maintain_order=True)
+
+
+def _differing(row: Mapping[str, Any], base: Mapping[str, Any]) -> set[str]:
+    return {name for name in FACTORS if row[name] != base[name]}
+
+
+def against_tcp(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `RATIOS`: every variant that a library over QUIC and one over TCP have measured."""
+    rows = []
+    main = table.filter(pl.col("arm") == "main")
+    for metric in METRICS:
+        values = comparison.block_values(campaign, metric)
+        cells = main.filter(pl.col("metric") == metric).to_dicts()
+        for quic in (cell for cell in cells if cell["tls_version"] is None):
+            for tcp in (one for one in cells if one["tls_version"] and not _differing(one, quic)):
+                found = paired_ratio(values.get(quic["cell"], {}).items(), values.get(tcp["cell"], {}).items())
+                if found.n == 0:
+                    continue
+                ends = (found.low, found.high) if found.n > 1 else (None, None)
+                rows.append(
+                    {
+                        "experiment": quic["experiment"],
+                        "campaign": quic["campaign"],
+                        "label": quic["label"],
+                        "metric": metric,
+                        "quic": quic["client_library"],
+                        "tcp": tcp["client_library"],
+                        "tls_version": tcp["tls_version"],
+                        "ratio": found.ratio,
+                        "low": ends[0],
+                        "high": ends[1],
+                        "n": found.n,
+                    }
+                )
+    return pl.DataFrame(rows, schema=RATIOS, orient="row")

@@ -1,0 +1,40 @@
+"""The published samples of "quic-benchmark" as tables that its claims can be judged by (`quicbed.claims.verdicts`).
+
+Repetitions were not measured in blocks; those with the same number are taken as one, which for independent values is as
+good as any other pairing.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from quicbed.analysis import cpu_shares
+from quicbed.analysis.benchmark_runs import Measured
+from quicbed.claims import verdicts
+from quicbed.store import details
+
+PAPER = "quic-benchmark"
+EXPERIMENT = "delay-loss"
+"""Ours with the delays of the samples; its loss has no counterpart."""
+
+
+def benchmark_campaigns(found: Measured) -> verdicts.Tables:
+    """The published repetitions as if they were a campaign of our experiment."""
+    delays = pl.format("{} ms, 0 %", pl.col("rtt_ms").round().cast(pl.Int64))
+    table = (
+        found.runs.filter(pl.col("rtt_ms").is_not_null())
+        .with_columns(label=delays, experiment=pl.lit(EXPERIMENT))
+        .with_columns(
+            pl.when(pl.col(name) == "tcp").then(pl.lit("tcp-tls")).otherwise(pl.col(name)).alias(name)
+            for name in ("library", "client_library", "server_library")
+        )
+        .with_columns(
+            campaign=pl.lit("published data"),
+            testbed=pl.lit(verdicts.PUBLISHED),
+            cell=pl.concat_str(["experiment", "label", "client_library", "server_library"], separator=" "),
+        )
+        .sort("cell", "origin")
+        .with_columns(block=pl.int_range(pl.len(), dtype=pl.Int64).over("cell"))
+    )
+    nothing = pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame(), pl.DataFrame(schema=cpu_shares.BLOCKS)
+    return verdicts.Tables(table, *nothing, published=True)

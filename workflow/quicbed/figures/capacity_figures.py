@@ -1,0 +1,296 @@
+"""Figures and table of what handshakes cost servers: TTFB by rate, and cores by key exchange and signature."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from quicbed.analysis import capacity, comparison
+from quicbed.figures import goodput, layout
+from quicbed.figures.findings import Found
+from quicbed.figures.sheets import Sheet, leading
+from quicbed.store import runs
+
+COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
+SYMBOLS = ("circle", "circle-open", "square", "square-open", "diamond", "diamond-open")
+PANEL_PX = 205
+BESIDES_PX, CORES_PX = 225, 440
+LEGEND_TOP_PX, LEGEND_PX = 52, 64
+"""Where the legend begins, and what it takes, between the title and the panels."""
+COLUMNS = 2
+SOURCE = "beyond A Quantum of QUIC, Tables II and III"
+
+
+RATES = [step * 10**power for power in range(7) for step in (1, 2, 5)]
+"""Of the axis."""
+
+
+def ttfb_by_rate(
+    campaign: pl.DataFrame, cells: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str]
+) -> goodput.Drawn:
+    """99th percentile of TTFB by rate, a panel for each server, of `capacity.by_rate` and `capacity.by_series`."""
+    servers, labels = _servers(cells, titles), _labels(cells)
+    names = [titles.get(name, name) for name in servers]
+    figure, places = layout.panels(len(servers), COLUMNS, below=0.3, beside=0.1, titles=names)
+    shown = set[str]()
+    for server, place in zip(servers, places, strict=True):
+        own = cells.filter((pl.col("server_library") == server) & (pl.col("n") > 0)).to_dicts()
+        for number, label in enumerate(labels):
+            points = [cell for cell in own if capacity.without_load(cell["label"]) == label]
+            if not points:
+                continue
+            figure.add_scatter(
+                x=[cell["rate_per_s"] for cell in points],
+                y=[cell["p99_ms"] for cell in points],
+                error_y={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [cell["p99_high"] - cell["p99_ms"] for cell in points],
+                    "arrayminus": [cell["p99_ms"] - cell["p99_low"] for cell in points],
+                    "thickness": 0.8,
+                    "width": 0,
+                },
+                mode="lines+markers",
+                name=label,
+                legendgroup=label,
+                showlegend=label not in shown,
+                line={"color": COLOURS[number % len(COLOURS)], "width": 1.4},
+                marker={"size": 5, "symbol": SYMBOLS[number % len(SYMBOLS)]},
+                hovertext=[_hover(cell) for cell in points],
+                hoverinfo="text",
+                **place,
+            )
+            shown.add(label)
+        _doubled(figure, series.filter(pl.col("server_library") == server).to_dicts(), labels, place)
+        if place["col"] == 1:
+            figure.update_yaxes(title_text="p99 of TTFB [ms]", title_standoff=4, title_font={"size": 11}, **place)
+        if place["row"] == places[-1]["row"] or len(servers) - servers.index(server) <= COLUMNS:
+            figure.update_xaxes(title_text="connections a second", title_standoff=4, title_font={"size": 11}, **place)
+    figure.update_xaxes(**{**layout.AXIS, "ticks": "outside"}, type="log", tickvals=RATES, tickfont={"size": 10})
+    figure.update_yaxes(**layout.VALUES, type="log", dtick=1, tickfont={"size": 10})
+    failed = int(cells["failed"].sum())
+    behind = f" {failed} runs failed, of which most often the client fell behind." if failed else ""
+    caption = (
+        "Connections begin at Poisson times, whatever becomes of those before; TTFB counts from when they should have."
+        "<br>Medians over blocks, bars from the smallest to the largest run. Cross: twice that of the lowest rate."
+        f"<br>{behind.strip()}{goodput.disturbed(campaign)}"
+    )
+    rows = places[-1]["row"]
+    layout.finish(
+        figure,
+        "99th percentile of TTFB by rate of connections",
+        goodput.conditions(campaign),
+        caption,
+        [campaign],
+        height=BESIDES_PX + rows * PANEL_PX,
+        top=LEGEND_TOP_PX + LEGEND_PX,
+        bottom=96,
+        legend=_legend(BESIDES_PX + rows * PANEL_PX, campaign),
+    )
+    origins = comparison.used_origins(campaign, cells["cell"].to_list())
+    return goodput.Drawn("capacity-ttfb", figure, cells, origins, SOURCE, "capacity-rates")
+
+
+def _legend(height: float, campaign: pl.DataFrame) -> dict[str, Any]:
+    """Below the title of a figure of so many pixels, without the lines on hosts."""
+    whole = height + layout.HOST_PX * len(layout.measured_on([campaign]))
+    place = {"x": 0.01, "xref": "container", "xanchor": "left", "yref": "container", "yanchor": "top"}
+    return {**place, "y": 1 - LEGEND_TOP_PX / whole, "font": {"size": 10}}
+
+
+def _servers(table: pl.DataFrame, titles: Mapping[str, str]) -> list[str]:
+    """Servers of which there are values, by their titles."""
+    known = table.filter(pl.col("n") > 0)["server_library"].unique().sort().to_list()
+    return sorted(known, key=lambda name: str(titles.get(name, name)).lower())
+
+
+def _labels(table: pl.DataFrame) -> list[str]:
+    """What is compared: by key exchange within a signature, in the order of their names."""
+    ordered = table.filter(pl.col("n") > 0).sort("signature", "group")
+    return list(dict.fromkeys(capacity.without_load(label) for label in ordered["label"]))
+
+
+def _hover(cell: Mapping[str, Any]) -> str:
+    return (
+        f"<b>{html.escape(cell['label'])}</b>"
+        f"<br>{cell['rate_per_s']:.0f}/s asked, {cell['handshakes_per_s']:.0f}/s done"
+        f"<br>TTFB: median {cell['ttfb_ms']:.2f} ms, p99 {cell['p99_ms']:.2f} ms"
+        f"<br>n = {cell['n']}, failed {cell['failed']}<br>client late: p99 {cell['late_ms']:.2f} ms"
+    )
+
+
+def _doubled(figure: Any, series: Sequence[Mapping[str, Any]], labels: Sequence[str], place: Mapping[str, int]) -> None:
+    """Crosses where TTFB has doubled."""
+    found = [one for one in series if one["doubling_per_s"] is not None and one["label"] in labels]
+    figure.add_scatter(
+        x=[one["doubling_per_s"] for one in found],
+        y=[2 * one["lowest_p99_ms"] for one in found],
+        mode="markers",
+        marker={"symbol": "cross-thin", "size": 9, "line": {"width": 1.4, "color": layout.INK}},
+        hovertext=[f"<b>{html.escape(one['label'])}</b><br>doubled at {_rate(one)}" for one in found],
+        hoverinfo="text",
+        showlegend=False,
+        **place,
+    )
+
+
+def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str]) -> goodput.Drawn:
+    """Cores that 10 000 connections a second take, measured and predicted; *series* is of `capacity.by_series`."""
+    known = series.filter(pl.col("cores").is_not_null())
+    servers = _servers(known, titles)
+    labels = _labels(known)
+    figure, (place,) = layout.panels(1, 1, below=0)
+    step = 0.84 / max(len(labels), 1)
+    for number, label in enumerate(labels):
+        own = {one["server_library"]: one for one in known.filter(pl.col("label") == label).to_dicts()}
+        offset = step * (number - (len(labels) - 1) / 2)
+        at = [(position + offset, own[server]) for position, server in enumerate(servers) if server in own]
+        colour = COLOURS[number % len(COLOURS)]
+        figure.add_bar(
+            x=[x for x, _ in at],
+            y=[one["cores"] for _, one in at],
+            width=step * 0.9,
+            name=label,
+            marker={"color": colour},
+            error_y=_interval([one for _, one in at]),
+            hovertext=[_cost(one) for _, one in at],
+            hoverinfo="text",
+            **place,
+        )
+        predicted = [(x, one) for x, one in at if one["predicted_cores"] is not None]
+        figure.add_scatter(
+            x=[x for x, _ in predicted],
+            y=[one["predicted_cores"] for _, one in predicted],
+            mode="markers",
+            name="predicted from primitives",
+            legendgroup="predicted",
+            showlegend=number == len(labels) - 1,
+            marker={"symbol": "line-ew", "size": 11, "line": {"width": 2, "color": layout.INK}},
+            hovertext=[_cost(one) for _, one in predicted],
+            hoverinfo="text",
+            **place,
+        )
+    figure.update_xaxes(
+        tickvals=list(range(len(servers))),
+        ticktext=[html.escape(titles.get(name, name)) for name in servers],
+        range=[-0.5, len(servers) - 0.5],
+        **layout.AXIS,
+    )
+    figure.update_yaxes(**layout.VALUES, title_text="cores for 10 000 connections/s", rangemode="tozero")
+    layout.finish(
+        figure,
+        "Cores of a server for 10 000 connections a second",
+        goodput.conditions(campaign),
+        f"Processor time of the server by connection, of loads of {capacity.BUSY:g} and more; bars are 95 % intervals "
+        "over blocks.<br>Predicted: the cost with the baseline, and what the primitives timed alone take more than its."
+        + goodput.disturbed(campaign),
+        [campaign],
+        height=CORES_PX,
+        top=LEGEND_TOP_PX + LEGEND_PX,
+        bottom=84,
+        legend=_legend(CORES_PX, campaign),
+    )
+    origins = comparison.used_origins(campaign, campaign["cell"].unique().sort().to_list())
+    return goodput.Drawn("capacity-cores", figure, series, origins, SOURCE, "capacity")
+
+
+def _interval(series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    ends = [(one["cpu_low"] or one["server_cpu_ms"], one["cpu_high"] or one["server_cpu_ms"]) for one in series]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [capacity.cores(high) - one["cores"] for (_, high), one in zip(ends, series, strict=True)],
+        "arrayminus": [one["cores"] - capacity.cores(low) for (low, _), one in zip(ends, series, strict=True)],
+        "thickness": 1,
+        "width": 2,
+    }
+
+
+def _cost(one: Mapping[str, Any]) -> str:
+    predicted = one["predicted_cpu_ms"]
+    told = "" if predicted is None else f"<br>predicted {predicted:.3f} ms, {one['predicted_cores']:.2f} cores"
+    return f"<b>{html.escape(one['label'])}</b><br>{one['server_cpu_ms']:.3f} ms, {one['cores']:.2f} cores{told}"
+
+
+def table(series: pl.DataFrame, titles: Mapping[str, str]) -> Sheet:
+    """A line for every server, key exchange and signature."""
+    headers = [
+        "server", "key exchange, signature", "blocks", "p99 TTFB at the lowest rate [ms]",
+        "rate at which it doubles [1/s]", "95 % interval", "predicted", "server CPU [ms]", "95 % interval", "predicted",
+        "cores for 10 000/s", "predicted", "client CPU [ms]", "server memory, peak [MiB]",
+    ]  # fmt: skip
+    rows = [
+        [
+            titles.get(one["server_library"], one["server_library"]),
+            one["label"],
+            one["n"],
+            _number(one["lowest_p99_ms"], 2),
+            _rate(one),
+            _range(one["doubling_low"], one["doubling_high"], 0, one["highest_rate"] if _has_interval(one) else None),
+            _number(one["predicted_doubling"], 0),
+            _number(one["server_cpu_ms"], 3),
+            _range(one["cpu_low"], one["cpu_high"], 3),
+            _number(one["predicted_cpu_ms"], 3),
+            _number(one["cores"], 2),
+            _number(one["predicted_cores"], 2),
+            _number(one["client_cpu_ms"], 3),
+            _number(one["peak_mib"], 1),
+        ]
+        for one in series.to_dicts()
+    ]
+    notes = (
+        "Predicted: what the server takes with the experiment's baseline, and what the primitives of the other "
+        "algorithms, timed alone, take more than those of the baseline. >: TTFB has not doubled at the highest rate.",
+    )
+    numeric = frozenset(range(2, 14))
+    selected = [runs.selection(one["campaign"], *one["cells"].split(",")) for one in series.to_dicts()]
+    return Sheet(headers, rows, numeric, notes, leading(selected, numeric))
+
+
+def _has_interval(one: Mapping[str, Any]) -> bool:
+    return one["lowest_p99_ms"] is not None and one["n"] > 1
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def _rate(one: Mapping[str, Any]) -> str:
+    if one["lowest_p99_ms"] is None:
+        return ""
+    return f"> {one['highest_rate']:.0f}" if one["doubling_per_s"] is None else f"{one['doubling_per_s']:.0f}"
+
+
+def _range(low: float | None, high: float | None, digits: int, beyond: float | None = None) -> str:
+    """Ends of an interval; one that is null is beyond *beyond*, if that is told."""
+    ends = [_number(end, digits) or (f"> {beyond:.{digits}f}" if beyond is not None else "") for end in (low, high)]
+    return f"{ends[0]} to {ends[1]}" if all(ends) else ""
+
+
+def found(series: pl.DataFrame, titles: Mapping[str, str]) -> Found | None:
+    """What post-quantum algorithms cost each server, and how far off the prediction is; None without a comparison."""
+    compared = series.filter(pl.col("predicted_cpu_ms").is_not_null() & pl.col("server_cpu_ms").is_not_null())
+    sentences = []
+    for (server,), own in series.sort("server_library").group_by("server_library", maintain_order=True):
+        costs = own.filter(pl.col("cores").is_not_null()).sort("cores")
+        if len(costs) > 1:
+            least, most = costs.row(0, named=True), costs.row(-1, named=True)
+            sentences.append(
+                f"{titles.get(str(server), str(server))}: 10 000 connections a second take {least['cores']:.1f} cores "
+                f"with {least['label']} and {most['cores']:.1f} with {most['label']}."
+            )
+    if compared.height:
+        errors = compared.select(((pl.col("predicted_cpu_ms") / pl.col("server_cpu_ms")) - 1).abs().alias("error"))
+        sentences.append(
+            f"The prediction from primitives is off by {100 * _median(errors):.0f} % in the median of {len(compared)} "
+            "costs."
+        )
+    return Found(sentences) if sentences else None
+
+
+def _median(errors: pl.DataFrame) -> float:
+    return float(sorted(errors["error"])[len(errors) // 2])

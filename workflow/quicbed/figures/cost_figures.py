@@ -1,0 +1,288 @@
+"""Goodput and processor time beside each other: what a cipher or a setting costs a library, by both.
+
+A figure has a panel for every contrast, and in it two intervals for every library: that of the ratio of goodput, and of
+what both ends download per second of their processor time, both paired within blocks (`quicbed.analysis.comparison`).
+Behind each is the interval of its own A/A arm.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+from quicbed.analysis import comparison, highway_runs
+from quicbed.figures import findings, goodput, layout
+from quicbed.figures.findings import Found
+from quicbed.figures.goodput import Drawn
+
+KINDS: Mapping[str, tuple[str, str, str, float]] = {
+    # columns begin with: what it is, colour (Okabe and Ito), marker, place within the row
+    "": ("goodput", "#0072B2", "circle", -0.2),
+    "cpu_": ("GiB per second of processor time", "#D55E00", "diamond", 0.2),
+}
+HALF = 0.17
+"""Half the height of a band, in rows."""
+ROW_PX, BETWEEN_PX, TOP_PX, BOTTOM_PX = 24, 62, 84, 82
+"""Heights of a row, of the room between two lines of panels, and of the margins."""
+TICKS = 20
+"""On the horizontal axes of a line of panels, at most."""
+SUFFIX = "-cost"
+"""Behind the name of the figure that one is the twin of."""
+
+
+@dataclass(frozen=True)
+class Twin:
+    """What the twin of a figure shows."""
+
+    name: str
+    """Of the figure that it is the twin of."""
+    title: str
+    source: str
+    difference: str
+    """Title of the horizontal axes."""
+    contrasts: Mapping[str, str]
+    """Labels of the rows of the figure's table that are shown, and the titles of their panels."""
+    prepare: Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame] = lambda _, table: table
+    """Makes of a campaign and its table the one that is shown."""
+
+
+TWINS: Mapping[str, Twin] = {
+    "aead-goodput": Twin(
+        "goodput-by-aead",
+        "What each AEAD costs",
+        "A Quantum of QUIC, Fig. 3, processor time",
+        "Difference to AES-128-GCM [%]",
+        {name: name for name in ("AES-256-GCM", "ChaCha20-Poly1305", "NOOP")},
+    ),
+    "header-protection": Twin(
+        "header-protection",
+        "What header protection costs",
+        "A Quantum of QUIC, Fig. 4, processor time",
+        "Gain without it [%]",
+        {
+            "AES-128-GCM without HP": "AES-128-GCM",
+            "ChaCha20-Poly1305 without HP": "ChaCha20-Poly1305",
+            "NOOP": "NOOP",
+        },
+        goodput.within_builds,
+    ),
+    "aes-ni": Twin(
+        "aes-instructions",
+        "What AES costs without its instructions, and ChaCha20-Poly1305",
+        "QUIC on the Highway, Fig. 7, processor time",
+        "Difference to AES with its instructions [%]",
+        {"AES without AES-NI": "AES in software", "ChaCha20": "ChaCha20-Poly1305"},
+    ),
+    "udp-buffer": Twin(
+        "highway-fig5",
+        "What UDP receive buffers bring",
+        "QUIC on the Highway, Fig. 5, processor time",
+        "Difference to 1x [%]",
+        {label: label for label in highway_runs.BUFFERS if label != "1x"},
+    ),
+    "offloads": Twin(
+        "highway-fig8",
+        "What offloads bring",
+        "QUIC on the Highway, Fig. 8, processor time",
+        "Difference to the default ones [%]",
+        {"off": "no offloads", "gso-gro": "GSO and GRO only"},
+    ),
+    "hardware": Twin(
+        "highway-fig9",
+        "What building for the processor brings",
+        "QUIC on the Highway, Fig. 9, processor time",
+        "Difference to the default build [%]",
+        {"march=native": "march=native"},
+    ),
+}
+"""By experiment."""
+
+
+def both_ways(
+    campaign: pl.DataFrame, table: pl.DataFrame, twin: Twin, titles: Mapping[str, str] | None = None
+) -> Drawn | None:
+    """The twin of a figure, of the *table* that it prepares; None where no library has both ratios with intervals."""
+    compared = _of_libraries(table).filter(
+        pl.col("label").is_in(list(twin.contrasts))
+        & pl.col("ratio_low").is_not_null()
+        & pl.col("cpu_ratio_low").is_not_null()
+    )
+    if compared.is_empty():
+        return None
+    names = titles or {}
+    libraries = sorted(set(compared["client_library"]), key=lambda one: names.get(one, one).lower())
+    shown = [label for label in twin.contrasts if label in set(compared["label"])]
+    columns = min(len(shown), layout.COLUMNS)
+    lines = -(-len(shown) // columns)
+    height = lines * ROW_PX * len(libraries) + (lines - 1) * BETWEEN_PX
+    drawing, places = layout.panels(
+        len(shown),
+        columns,
+        below=lines * BETWEEN_PX / height if lines > 1 else 0,
+        beside=0.03,
+        titles=[twin.contrasts[label] for label in shown],
+    )
+    floors = {row["client_library"]: row for row in compared.to_dicts()}
+    for label, place in zip(shown, places, strict=True):
+        cells = {row["client_library"]: row for row in compared.filter(pl.col("label") == label).to_dicts()}
+        _panel(drawing, [cells.get(library) for library in libraries], place)
+        every = {row["client_library"]: row for row in _of_libraries(table).filter(pl.col("label") == label).to_dicts()}
+        for number, library in enumerate(libraries):
+            if library not in cells:
+                _absent(drawing, number, every.get(library), place)
+        ticks = TICKS // columns
+        _axes(drawing, [_name(floors[library], names) for library in libraries], twin.difference, ticks, place)
+    _legend(drawing)
+    marked = any(map(_unlike_itself, floors.values()))
+    caption = (
+        "Ratios paired within blocks, as differences, with their 95 % bootstrap intervals. Grey: the interval of the "
+        "A/A arm<br>of the same quantity, the baseline against itself. Horizontal axes differ."
+    )
+    layout.finish(
+        drawing,
+        f"{twin.title}, by goodput and by processor time",
+        goodput.conditions(campaign),
+        caption + goodput.disturbed(campaign) + (f"<br>{goodput.UNLIKE_ITSELF_MEANS}" if marked else ""),
+        [campaign],
+        height=height + TOP_PX + 14 + BOTTOM_PX + 12 * marked,
+        left=104,
+        top=TOP_PX,
+        bottom=BOTTOM_PX + 12 * marked,
+        legend={"y": 1 + 20 / height},
+    )
+    used = [*compared["cell"], *compared["baseline"], *table.filter(pl.col("arm") == "aa")["cell"]]
+    origins = comparison.used_origins(campaign, used)
+    return Drawn(f"{twin.name}{SUFFIX}", drawing, table, origins, twin.source)
+
+
+def _of_libraries(table: pl.DataFrame) -> pl.DataFrame:
+    """Rows of libraries with themselves, without the A/A and control arms."""
+    return table.filter((pl.col("arm") == "main") & (pl.col("client_library") == pl.col("server_library")))
+
+
+def found(table: pl.DataFrame, twin: Twin, titles: Mapping[str, str]) -> Found | None:
+    """What processor time shows, a sentence for each contrast."""
+    ends = ("ratio", "ratio_low", "ratio_high")
+    by_time = table.with_columns(pl.col(f"cpu_{end}").alias(end) for end in ends)
+    words = {label: f"{title}, by processor time" for label, title in twin.contrasts.items()}
+    return findings.contrasts(by_time, words, titles)
+
+
+def _unlike_itself(cell: Mapping[str, Any]) -> bool:
+    """Whether an A/A interval of the library of a cell excludes 1."""
+    return any(
+        cell[f"{kind}aa_low"] is not None and not cell[f"{kind}aa_low"] <= 1 <= cell[f"{kind}aa_high"] for kind in KINDS
+    )
+
+
+def _name(cell: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+    name = html.escape(titles.get(cell["client_library"], cell["client_library"]))
+    return f"{name} {goodput.UNLIKE_ITSELF}" if _unlike_itself(cell) else name
+
+
+def _panel(drawing: go.Figure, cells: Sequence[Mapping[str, Any] | None], place: Mapping[str, int]) -> None:
+    """One contrast: a row for each library, of which some may lack it."""
+    ends = [
+        cell[f"{kind}{end}"]
+        for cell in cells
+        for kind in KINDS
+        for end in ("ratio_low", "ratio_high", "aa_low", "aa_high")
+        if cell is not None and cell[f"{kind}{end}"] is not None
+    ]
+    low, high = goodput.percent(min(1.0, *ends)), goodput.percent(max(1.0, *ends))
+    drawing.update_xaxes(range=[low - 0.04 * (high - low), high + 0.04 * (high - low)], **place)
+    for kind, (what, colour, symbol, offset) in KINDS.items():
+        rows = [(row + offset, cell) for row, cell in enumerate(cells) if cell is not None]
+        for y, cell in rows:
+            if cell[f"{kind}aa_low"] is None:
+                continue
+            drawing.add_shape(
+                type="rect",
+                x0=goodput.percent(cell[f"{kind}aa_low"]),
+                x1=goodput.percent(cell[f"{kind}aa_high"]),
+                y0=y - HALF,
+                y1=y + HALF,
+                fillcolor=goodput.FLOOR,
+                line_width=0,
+                layer="below",
+                **place,
+            )
+        ratios = [cell[f"{kind}ratio"] for _, cell in rows]
+        drawing.add_scatter(
+            x=[goodput.percent(ratio) for ratio in ratios],
+            y=[y for y, _ in rows],
+            error_x={
+                "type": "data",
+                "symmetric": False,
+                "array": [100 * (cell[f"{kind}ratio_high"] - cell[f"{kind}ratio"]) for _, cell in rows],
+                "arrayminus": [100 * (cell[f"{kind}ratio"] - cell[f"{kind}ratio_low"]) for _, cell in rows],
+                "color": colour,
+                "thickness": 1.4,
+                "width": 3,
+            },
+            mode="markers",
+            marker={"color": colour, "size": 6, "symbol": symbol},
+            hovertext=[f"<b>{html.escape(cell['label'])}</b>, {what}<br>{_hover(cell, kind)}" for _, cell in rows],
+            hoverinfo="text",
+            showlegend=False,
+            **place,
+        )
+
+
+def _absent(drawing: go.Figure, row: int, cell: Mapping[str, Any] | None, place: Mapping[str, int]) -> None:
+    """Say in place why a library has no interval."""
+    text, reason = ("no interval", "too few blocks") if cell and cell["n"] else layout.absent(cell)
+    drawing.add_annotation(
+        x=0,
+        xref="x domain",
+        xanchor="left",
+        xshift=6,
+        y=row,
+        text=text,
+        hovertext=html.escape(reason),
+        showarrow=False,
+        font={"size": 9, "color": layout.SOFT},
+        **place,
+    )
+
+
+def _hover(cell: Mapping[str, Any], kind: str) -> str:
+    ratio, low, high = (cell[f"{kind}{end}"] for end in ("ratio", "ratio_low", "ratio_high"))
+    told = f"ratio {ratio:.4f}, 95 % interval {low:.4f} to {high:.4f}, {cell['ratio_n']} paired blocks"
+    if cell[f"{kind}aa_low"] is not None:
+        told += f"<br>A/A {cell[f'{kind}aa_low']:.4f} to {cell[f'{kind}aa_high']:.4f}"
+    return told
+
+
+def _axes(drawing: go.Figure, names: Sequence[str], difference: str, ticks: int, place: Mapping[str, int]) -> None:
+    drawing.update_xaxes(
+        **layout.VALUES, nticks=ticks, title={"text": difference, "font": {"size": 11}, "standoff": 4}, **place
+    )
+    drawing.add_vline(x=0, line={"color": layout.INK, "width": 1}, **place)
+    drawing.update_yaxes(
+        **{**layout.AXIS, **layout.NAMES},
+        tickvals=list(range(len(names))),
+        ticktext=names,
+        range=[len(names) - 0.5, -0.5],
+        showticklabels=place["col"] == 1,
+        **place,
+    )
+
+
+def _legend(drawing: go.Figure) -> None:
+    entries = [(what, symbol, colour) for what, colour, symbol, _ in KINDS.values()]
+    for name, symbol, colour in [*entries, ("A/A", "square", goodput.FLOOR)]:
+        drawing.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=name,
+            marker={"symbol": symbol, "size": 9, "color": colour},
+            row=1,
+            col=1,
+        )

@@ -1,0 +1,430 @@
+"""Figures and tables of "QUIC Steps": what its authors measured, from their raw data, next to what was measured
+here.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+
+from quicbed.analysis import comparison, highway_runs, steps_runs
+from quicbed.analysis.place import Place
+from quicbed.analysis.steps_runs import Published
+from quicbed.figures import goodput, handshake_figures, layout
+from quicbed.figures.findings import Found
+from quicbed.figures.goodput import Drawn, NotMeasured, Saved
+from quicbed.figures.sheets import Sheet, leading
+from quicbed.store import runs
+from quicbed.wire import pacing
+from quicbed.wire.trains import TRAIN_GAP_NS
+
+PAPER = "QUIC Steps"
+PREFIX = "steps-"
+"""What the names of all its figures and tables begin with."""
+PUBLISHED, OWN = "published", "measured here"
+DASHES = ("solid", "dash", "dot", "dashdot")
+FACET_PX, ALONE_PX = 190, 250
+"""Height of a panel among others, and of one in a line of its own."""
+LEGEND_ENTRIES, LEGEND_PX = 6, 28
+"""As many stand beside each other, in a line of this height."""
+TITLE_PX = 22
+"""Height of the titles of panels."""
+CAPTION_WIDTH = 148  # characters
+SHORT_QUEUE = 10
+"""Packets that fit in the queue of which a sentence tells the predicted loss."""
+NAMED = 5
+"""As many cells are all named in a sentence."""
+_LIMITS = {pacing.GAPS: 2_000_000, pacing.TRAINS: 20, steps_runs.LOSS: steps_runs.QUEUES[-1]}
+"""The largest value that is drawn, as in the paper."""
+_AXES = {
+    pacing.GAPS: ("Gap [ms]", "Gaps [CDF]", 1e-6),
+    pacing.TRAINS: ("Length of the packet train [packets]", "Packets [CDF]", 1.0),
+    steps_runs.LOSS: ("Room in the queue [packets]", "Predicted loss [share]", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A CDF of gaps, or of packets by the length of their train."""
+
+    name: str
+    number: str
+    """In the paper; empty: it has none."""
+    title: str
+    experiment: str
+    quantity: str
+    labels: tuple[str, ...] = ()
+    """Settings in their order, a line each in the panel of a library; none: a line for each library."""
+
+
+_CONTROLS = ("CUBIC", "Reno", "BBR", "BBR2")
+_QUEUEING = ("default", "FQ", "no roll-back", "FQ, no roll-back", "BBR, FQ")
+_OFFLOAD = ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced GSO")
+_TITLES = {pacing.GAPS: "Gaps between packets", pacing.TRAINS: "Packets by length of their train"}
+FIGURES: Mapping[str, Figure] = {
+    figure.name: figure
+    for figure in (
+        Figure("steps-fig2", "Fig. 2", _TITLES[pacing.GAPS], steps_runs.BASELINE, pacing.GAPS),
+        Figure("steps-fig3", "Fig. 3", _TITLES[pacing.TRAINS], steps_runs.BASELINE, pacing.TRAINS),
+        *(
+            Figure(f"steps-{name}{ending}", number, f"{_TITLES[quantity]}, {what}", experiment, quantity, labels)
+            for name, number, what, experiment, labels in (
+                ("fig4", "Fig. 4", "by congestion control", steps_runs.CONGESTION_CONTROL, _CONTROLS),
+                ("fig5", "Fig. 5", "with and without FQ", steps_runs.FQ, _QUEUEING),
+                ("fig6", "Fig. 6", "with and without GSO", steps_runs.GSO, _OFFLOAD),
+            )
+            for ending, quantity in (("", pacing.TRAINS), ("-gaps", pacing.GAPS))
+        ),
+        Figure(f"{PREFIX}loss", "", "Loss that trains predict in a short queue", steps_runs.BASELINE, steps_runs.LOSS),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is known of an experiment, of the published data or of ours."""
+
+    name: str
+    curves: pl.DataFrame
+    """`quicbed.analysis.steps_runs.CURVES`."""
+    numbers: pl.DataFrame
+    """`quicbed.analysis.steps_runs.NUMBERS`."""
+    origins: Sequence[str]
+    campaign: pl.DataFrame | None = None
+    """Of ours."""
+
+
+def sides(published: Published, table: pl.DataFrame, paced: pl.DataFrame, experiment: str) -> list[Side]:
+    """The published data on an experiment, then ours; only those of which there are runs.
+
+    *table* holds our runs, *paced* their gaps and trains (`quicbed.store.details.Details.pacing`).
+    """
+    theirs, campaign = steps_runs.published_runs(published, experiment), steps_runs.own_campaign(table, experiment)
+    used = comparison.counted(campaign)
+    found = [
+        Side(
+            PUBLISHED,
+            steps_runs.published_curves(published, experiment),
+            steps_runs.numbers(theirs),
+            theirs["origin"].unique().sort().to_list(),
+        ),
+        Side(OWN, steps_runs.own_curves(campaign, paced), steps_runs.numbers(used), used["origin"].to_list(), campaign),
+    ]
+    return [side for side in found if not side.numbers.is_empty()]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Every figure that could be drawn, saved, by name, and the sides of every experiment."""
+
+    saved: Mapping[str, Saved]
+    sides: Mapping[str, Sequence[Side]]
+    names: Mapping[str, str]
+
+    def show(self, name: str) -> Saved | NotMeasured:
+        """A figure, or how to measure what is in it."""
+        return self.saved.get(name) or NotMeasured(FIGURES[name].experiment)
+
+    def missing(self, experiment: str) -> NotMeasured | None:
+        """How to measure ours of an experiment of which there is only published data."""
+        measured = {side.name for side in self.sides[experiment]}
+        return NotMeasured(experiment) if measured == {PUBLISHED} else None
+
+
+def beside(
+    published: Published, table: pl.DataFrame, paced: pl.DataFrame, here: Place, titles: Mapping[str, str]
+) -> Beside:
+    """Draw every figure and write it and its table; what an earlier call wrote is removed, see `sides`."""
+    for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
+        file.unlink()
+    names = dict(highway_runs.TITLES) | dict(titles)
+    experiments = dict.fromkeys(figure.experiment for figure in FIGURES.values())
+    known = {experiment: sides(published, table, paced, experiment) for experiment in experiments}
+    found = [cdf(figure, known[figure.experiment], names) for figure in FIGURES.values()]
+    drawn = [one for one in found if one is not None]
+    for one in drawn:
+        comparison.write_figure_table(one.table, one.name, here.tables)
+    saved = goodput.save(drawn, here.figures, root=here.root) if drawn else []
+    return Beside({one.drawn.name: one for one in saved}, known, names)
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def cdf(figure: Figure, known: Sequence[Side], names: Mapping[str, str]) -> Drawn | None:
+    """A figure of the paper, with panels of the published data before ours; None where there is nothing to draw."""
+    curves = {side.name: side.curves.filter(pl.col("quantity") == figure.quantity) for side in known}
+    shown = [side for side in known if not curves[side.name].is_empty()]
+    if not shown:
+        return None
+    panels: list[tuple[str, pl.DataFrame]] = []
+    for side in shown:
+        found = curves[side.name]
+        if not figure.labels:
+            panels.append((side.name, found))
+            continue
+        for library in sorted(set(found["library"]), key=lambda name: _rank(name, names)):
+            panels.append((f"{names.get(library, library)}, {side.name}", found.filter(pl.col("library") == library)))
+    by, order = _lines(figure, list(curves.values()), names)
+    columns = min(len(panels), 2 if len(panels) % 3 and len(panels) < 5 else layout.COLUMNS)
+    drawing, places = layout.panels(
+        len(panels), columns, below=0.3, beside=0.06 if columns > 1 else 0, titles=[title for title, _ in panels]
+    )
+    met: set[str] = set()
+    for (_, found), place in zip(panels, places, strict=True):
+        for number, line in enumerate(order):
+            cells = found.filter(pl.col(by) == line)
+            if not cells.is_empty():
+                name = names.get(line, line) if by == "library" else line
+                _line(drawing, figure.quantity, cells, name, number, place, in_legend=line not in met)
+                met.add(line)
+    _axes(drawing, figure.quantity, places, columns)
+    campaigns = [side.campaign for side in shown if side.campaign is not None]
+    source = f"{PAPER}, {figure.number}" if figure.number else f"beyond {PAPER}"
+    rows, legend_rows = places[-1]["row"], -(-len(met) // LEGEND_ENTRIES)
+    caption = textwrap.wrap(_caption(figure.quantity, shown) + goodput.disturbed(*campaigns), CAPTION_WIDTH)
+    conditions = _conditions(figure.experiment, shown)
+    inside = rows * (FACET_PX if rows > 1 else ALONE_PX)
+    top, bottom = 38 + LEGEND_PX * legend_rows + TITLE_PX, 50 + 12 * len(caption)
+    layout.finish(
+        drawing,
+        f"{figure.title} ({source})",
+        conditions,
+        "<br>".join(caption),
+        campaigns,
+        height=inside + top + 14 * len(conditions) + bottom,
+        left=56,
+        top=top,
+        bottom=bottom,
+        legend={"y": 1 + TITLE_PX / inside},
+    )
+    table = pl.concat([curves[side.name] for side in reversed(shown)])
+    if campaigns:  # the figure is of their testbed
+        table = table.with_columns(pl.when(pl.col("campaign").is_not_null()).then("testbed").alias("testbed"))
+    origins = [origin for side in reversed(shown) for origin in side.origins]
+    return Drawn(figure.name, drawing, table, origins, source, figure.name)
+
+
+def _rank(library: str, names: Mapping[str, str]) -> tuple[bool, str]:
+    """By name, TCP last."""
+    return library == "tcp-tls", names.get(library, library).lower()
+
+
+def _lines(figure: Figure, curves: Sequence[pl.DataFrame], names: Mapping[str, str]) -> tuple[str, list[str]]:
+    """What a line of a panel stands for, and the lines of all panels, which look alike everywhere: those of the first
+    side before the others.
+    """
+    if figure.labels:
+        known = {label for one in curves for label in one["label"]}
+        return "label", [label for label in figure.labels if label in known] + sorted(known - set(figure.labels))
+    first, *_ = (set(one["library"]) for one in curves)
+    libraries = {library for one in curves for library in one["library"]}
+    return "library", sorted(libraries, key=lambda name: (name not in first, _rank(name, names)))
+
+
+def _line(
+    drawing: go.Figure,
+    quantity: str,
+    cells: pl.DataFrame,
+    name: str,
+    number: int,
+    place: Mapping[str, int],
+    *,
+    in_legend: bool,
+) -> None:
+    """The line of a cell, up to the end of the axis; that of a CDF begins at 0."""
+    limit, scale = _LIMITS[quantity], _AXES[quantity][2]
+    inside = cells.filter(pl.col("value") <= limit)
+    values, shares = inside["value"].to_list(), inside["share"].to_list()
+    last = shares[-1] if shares else 0.0
+    xs, ys = [*values, limit * 1.05], [*shares, last]
+    if quantity != steps_runs.LOSS:
+        xs, ys = [values[0] if values else limit, *xs], [0.0, *ys]
+    colours = handshake_figures.COLOURS
+    drawing.add_scatter(
+        x=[x * scale for x in xs],
+        y=ys,
+        mode="lines",
+        name=name,
+        legendgroup=name,
+        legendrank=number + 1,
+        showlegend=in_legend,
+        line={
+            # gaps are exact at the points, of which there are many; trains are whole numbers
+            "shape": "hv" if quantity == pacing.TRAINS else "linear",
+            "width": 1.6,
+            "color": colours[number % len(colours)],
+            "dash": DASHES[(number + number // len(colours)) % len(DASHES)],
+            "simplify": False,
+        },
+        hovertemplate=f"%{{x:.3g}}: %{{y:.4f}}<extra>{name}</extra>",
+        **place,
+    )
+
+
+def _axes(drawing: go.Figure, quantity: str, places: Sequence[Mapping[str, int]], columns: int) -> None:
+    beneath, beside_, scale = _AXES[quantity]
+    limit = _LIMITS[quantity] * scale
+    whole = quantity != pacing.GAPS
+    drawing.update_xaxes(
+        **dict(layout.AXIS) | {"ticks": "outside", "ticklen": 3},
+        range=[0.5, limit + 0.5] if whole else [-0.02 * limit, 1.02 * limit],
+        tickvals=[1, *range(5, int(limit) + 1, 5)] if whole else None,
+        title={"text": beneath, "font": {"size": 10.5}, "standoff": 4},
+    )
+    drawing.update_yaxes(**layout.VALUES, range=[0, 1.03], nticks=6)
+    for place in places:
+        if place["col"] == 1:
+            drawing.update_yaxes(title={"text": beside_, "font": {"size": 10.5}, "standoff": 4}, **place)
+        if len(places) - (place["row"] - 1) * columns - place["col"] >= columns:  # another panel is below
+            drawing.update_xaxes(title=None, **place)
+
+
+def _caption(quantity: str, shown: Sequence[Side]) -> str:
+    if quantity == pacing.GAPS:
+        text = (
+            "Share of gaps between packets of the server that are at most as long; longer ones than 2 ms are not shown."
+        )
+    elif quantity == steps_runs.LOSS:
+        text = "Share of packets beyond the room in the queue if each train meets it empty and arrives at once."
+    else:
+        text = "Share of packets in trains that are at most as long; in a train, gaps are of at most 0.1 ms."
+    text += " All runs of a cell together, gaps within runs only."
+    if any(side.name == OWN for side in shown):
+        text += " Our packets are stamped by the host that sends them, the published ones by another."
+    return text
+
+
+def _conditions(experiment: str, shown: Sequence[Side]) -> list[str]:
+    lines = []
+    for side in shown:
+        if side.campaign is None:
+            lines.append(f"published: 40 Mbit/s, 100 MiB, {int(side.curves['runs'].max() or 0)} repetitions")  # type: ignore[arg-type]
+        else:
+            lines.append(f"measured here: {goodput.conditions(side.campaign)}")
+    if all(side.campaign is None for side in shown):
+        lines.append(f"measured here: nothing yet, see experiment {experiment}")
+    return lines
+
+
+# ---- tables and findings ---------------------------------------------------------------------------------------------
+
+
+def table(name: str, experiment: str, known: Sequence[Side], names: Mapping[str, str], here: Place) -> Sheet | None:
+    """Table 1 or 2: drops and goodput of every cell, published and measured; also written. None without runs."""
+    if not known:
+        return None
+    numbers = pl.concat([side.numbers for side in reversed(known)])
+    comparison.write_figure_table(numbers, name, here.tables)
+    by_cell: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for side in known:
+        for row in side.numbers.to_dicts():
+            by_cell.setdefault((row["library"], row["label"]), {})[side.name] = row
+    order = [label for figure in FIGURES.values() if figure.experiment == experiment for label in figure.labels]
+    keys = sorted(
+        by_cell, key=lambda key: (_rank(key[0], names), order.index(key[1]) if key[1] in order else 99, key[1])
+    )
+    columns = (("dropped_packets", 1.0, 2), ("goodput_mbps", 1.0, 2), ("packets_in_trains_to_5", 100.0, 2))
+    headers = ["library", "setting"]
+    for who in (PUBLISHED, OWN):
+        headers += [f"{who}: runs", "dropped packets", "goodput [Mbit/s]", "in trains to 5 [%]"]
+    rows = [
+        [
+            names.get(library, library),
+            label,
+            *(text for who in (PUBLISHED, OWN) for text in _cells(by_cell[library, label].get(who), columns)),
+        ]
+        for library, label in keys
+    ]
+    selected = [
+        runs.selection(ours["campaign"], library=key[0], label=key[1]) if (ours := by_cell[key].get(OWN)) else None
+        for key in keys
+    ]
+    notes = ["Means with their 95 % interval over runs."]
+    return Sheet(headers, rows, frozenset(range(2, 10)), notes, leading(selected, range(6, 10)))
+
+
+def _cells(row: Mapping[str, Any] | None, columns: Sequence[tuple[str, float, int]]) -> list[str | None]:
+    """Runs, and the means of a cell with their intervals."""
+    if row is None:
+        return [None] * (1 + len(columns))
+    return [str(row["goodput_mbps_n"]), *(_interval(row, *column) for column in columns)]
+
+
+def _interval(row: Mapping[str, Any], metric: str, scale: float, digits: int) -> str | None:
+    value, low, high = (row[f"{metric}{end}"] for end in ("", "_low", "_high"))
+    if not isinstance(value, float):
+        return None
+    text = f"{value * scale:.{digits}f}"
+    if isinstance(low, float) and isinstance(high, float):
+        text += f" ({low * scale:.{digits}f} to {high * scale:.{digits}f})"
+    return text
+
+
+def found_gaps(known: Sequence[Side], names: Mapping[str, str]) -> Found | None:
+    """How many gaps are so short that they do not end a train, of each cell."""
+    told = []
+    for side in known:
+        short = pl.col("count").filter(pl.col("value") <= TRAIN_GAP_NS).sum() / pl.col("count").sum()
+        gaps = side.curves.filter(pl.col("quantity") == pacing.GAPS)
+        shares = gaps.group_by("library", "label").agg(share=short).to_dicts()
+        if text := _said(shares, "share", names):
+            told.append(f"{_who(side)}: share of gaps of at most 0.1 ms: {text}.")
+    return Found(told) if told else None
+
+
+def found_trains(known: Sequence[Side], names: Mapping[str, str]) -> Found | None:
+    """How many packets are in trains of at most five, of each cell."""
+    told = []
+    for side in known:
+        if text := _said(side.numbers.to_dicts(), "packets_in_trains_to_5", names):
+            told.append(f"{_who(side)}: share of packets in trains of at most five: {text}.")
+    return Found(told) if told else None
+
+
+def found_loss(known: Sequence[Side], names: Mapping[str, str]) -> Found | None:
+    """How many packets of each cell a queue of `SHORT_QUEUE` packets drops, by its trains."""
+    told = []
+    for side in known:
+        at = side.curves.filter((pl.col("quantity") == steps_runs.LOSS) & (pl.col("value") == SHORT_QUEUE))
+        if text := _said(at.to_dicts(), "share", names):
+            told.append(f"{_who(side)}: share of packets that a queue of {SHORT_QUEUE} packets drops: {text}.")
+    return Found(told) if told else None
+
+
+def found_drops(known: Sequence[Side], names: Mapping[str, str]) -> Found | None:
+    """The cells with the fewest and the most dropped packets."""
+    told = []
+    for side in known:
+        cells = side.numbers.drop_nulls("dropped_packets").sort("dropped_packets", "library", "label").to_dicts()
+        if cells:
+            ends = [
+                f"{cell['dropped_packets']:.2f} packets dropped at {cell['goodput_mbps']:.2f} Mbit/s"
+                f" ({_cell(cell, names)})"
+                for cell in (cells[0], cells[-1])[: len(cells)]
+            ]
+            told.append(f"{_who(side)}: {'from ' if len(ends) > 1 else ''}{' to '.join(ends)}.")
+    return Found(told) if told else None
+
+
+def _who(side: Side) -> str:
+    return "Published runs" if side.name == PUBLISHED else "Measured here"
+
+
+def _cell(cell: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    library = names.get(cell["library"], cell["library"])
+    return library if cell["label"] == "baseline" else f"{library}, {cell['label']}"
+
+
+def _said(cells: Sequence[Mapping[str, Any]], key: str, names: Mapping[str, str]) -> str:
+    """Shares in per cent, the largest first; of many the largest, the middle and the smallest."""
+    known = [(float(cell[key]), _cell(cell, names)) for cell in cells if cell[key] is not None]
+    ordered = [f"{100 * value:.2f} % ({name})" for value, name in sorted(known, key=lambda one: (-one[0], one[1]))]
+    if len(ordered) <= NAMED:
+        return "; ".join(ordered)
+    return f"from {ordered[0]} to {ordered[-1]}; {ordered[len(ordered) // 2]} is in the middle of {len(ordered)}"

@@ -1,0 +1,324 @@
+"""Figures of web pages: times by round-trip time, rate and page over HTTP/3 and HTTP/2, and by their cryptography."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from quicbed.analysis import comparison, web
+from quicbed.figures import goodput, layout
+from quicbed.figures.findings import Found
+
+SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, web"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+SYMBOLS = ("circle", "square", "diamond", "cross")
+PANELS = {
+    "rtt": ("No loss", "round-trip time [ms]"),
+    "loss": ("1 % of frames lost", "round-trip time [ms]"),
+    "rate": ("Rate", "rate [Mbit/s]"),
+    "page": ("Page", ""),
+}
+"""Title and axis of a panel of `quicbed.analysis.web.PANELS`, from left to right."""
+NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
+"""What nginx speaks with each library; of others, their own names."""
+
+Series = tuple[str, str | None]
+"""A library and, over TCP, a version of TLS."""
+
+
+def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, metric: str) -> goodput.Drawn:
+    """A metric by round-trip time, rate and page, and below it HTTP/3 against HTTP/2, paired within blocks.
+
+    *table* is that of `web.by_metric`, *ratios* that of `web.against_tcp`.
+    """
+    own = table.filter(pl.col("metric") == metric)
+    series = _series(own)
+    figure = make_subplots(
+        rows=2,
+        cols=len(PANELS),
+        shared_xaxes=True,
+        shared_yaxes="rows",
+        vertical_spacing=0.06,
+        horizontal_spacing=0.02,
+        row_heights=[0.6, 0.4],
+        subplot_titles=[f"<b>{_title(name, own)}</b>" for name in PANELS],
+    )
+    figure.update_annotations(font_size=11)
+    for column, (name, (_, axis)) in enumerate(PANELS.items(), 1):
+        cells = web.panel(own, name)
+        positions = list(dict.fromkeys(cells[web.PANELS[name][0]]))
+        if name == "page":
+            positions = _by_size(cells)
+        compared = ratios.filter(pl.col("metric") == metric)
+        for number, one in enumerate(series):
+            place = {"col": column}
+            _line(figure, _of(cells, one), positions, name, number, one, len(series), place | {"row": 1})
+            _ratios(figure, cells, compared, positions, name, number, one, len(series), place | {"row": 2})
+        for row in (1, 2):
+            figure.update_xaxes(
+                tickvals=list(range(len(positions))),
+                ticktext=[_tick(value) for value in positions],
+                range=[-0.5, max(len(positions) - 0.5, 0.5)],
+                tickfont={"size": 9.5},
+                **layout.AXIS,
+                row=row,
+                col=column,
+            )
+        figure.update_xaxes(title_text=axis, title_standoff=4, title_font={"size": 11}, row=2, col=column)
+    figure.update_yaxes(**layout.VALUES, tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
+    low, high, ticks = _decades([cell[end] for cell in own.to_dicts() if cell["n"] for end in ("min", "max")])
+    figure.update_yaxes(type="log", range=[low, high], tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks], row=1)
+    compared = ratios.filter((pl.col("metric") == metric) & pl.col("low").is_not_null())
+    ends = _around_zero([goodput.percent(value) for key in ("low", "high") for value in compared[key]])
+    figure.update_yaxes(zeroline=True, zerolinecolor=layout.INK, range=ends, row=2)
+    figure.update_yaxes(title_text="ms", row=1, col=1)
+    figure.update_yaxes(title_text="difference [%]", row=2, col=1)
+    layout.finish(
+        figure,
+        f"{web.METRICS[metric]} of web pages",
+        _conditions(campaign, own),
+        "Above: means, bars from the smallest to the largest run. Below: HTTP/3 against HTTP/2 with each version of "
+        "TLS, ratios paired within blocks,<br>95 % interval; below 0 HTTP/3 is faster. Times begin with the "
+        "connection, before the handshake of TCP." + goodput.disturbed(campaign),
+        [campaign],
+        height=440,
+        bottom=88,
+        legend=layout.IN_CORNER,
+    )
+    origins = comparison.used_origins(campaign, own.filter(pl.col("arm") == "main")["cell"].to_list())
+    return goodput.Drawn(f"web-{_file(metric)}", figure, table, origins, SOURCE, "web")
+
+
+def cryptography(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+    """What post-quantum key exchange and certificates change of connection and page load time, with intervals."""
+    metrics = ("connection_ms", "page_load_ms")
+    figure = make_subplots(rows=1, cols=len(metrics), horizontal_spacing=0.12)
+    for column, metric in enumerate(metrics, 1):
+        cells = web.panel(table.filter(pl.col("metric") == metric), "cryptography")
+        cells = cells.filter(pl.col("baseline").is_not_null() & ~pl.col("tls_version").eq_missing("TLSv1.2"))
+        labels = list(dict.fromkeys(cells["label"]))
+        series = _series(cells)
+        for number, one in enumerate(series):
+            shown = [cell for cell in _of(cells, one) if cell["ratio_low"] is not None]
+            values = [[goodput.percent(cell[key]) for cell in shown] for key in ("ratio", "ratio_low", "ratio_high")]
+            figure.add_scatter(
+                x=[labels.index(cell["label"]) + _beside(number, len(series)) for cell in shown],
+                y=values[0],
+                error_y=_interval(*values),
+                mode="markers",
+                name=_named(one),
+                marker=_marker(number),
+                hovertext=[_hover(cell, metric) for cell in shown],
+                hoverinfo="text",
+                showlegend=column == 1,
+                row=1,
+                col=column,
+            )
+        figure.update_xaxes(
+            tickvals=list(range(len(labels))),
+            ticktext=[html.escape(label).replace(", ", ",<br>") for label in labels],
+            tickangle=0,
+            tickfont={"size": 9.5},
+            range=[-0.5, max(len(labels) - 0.5, 0.5)],
+            **layout.AXIS,
+            row=1,
+            col=column,
+        )
+        ends = _around_zero(
+            [goodput.percent(value) for key in ("ratio_low", "ratio_high") for value in cells[key].drop_nulls()]
+        )
+        figure.update_yaxes(title_text=f"{web.METRICS[metric].lower()} [%]", range=ends, row=1, col=column)
+    figure.update_yaxes(**(dict(layout.VALUES) | {"zeroline": True, "zerolinecolor": layout.INK}))
+    figure.update_yaxes(tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
+    layout.finish(
+        figure,
+        "Post-quantum cryptography and web pages",
+        _conditions(campaign, table),
+        "Difference to X25519 with an RSA certificate over the same protocol: geometric mean of ratios paired within "
+        "blocks,<br>95 % interval." + goodput.disturbed(campaign),
+        [campaign],
+        height=340,
+        bottom=96,
+        legend=layout.IN_CORNER,
+    )
+    shown_cells = web.panel(table, "cryptography")["cell"].unique().sort().to_list()
+    origins = comparison.used_origins(campaign, shown_cells)
+    return goodput.Drawn("web-cryptography", figure, table, origins, SOURCE, "web")
+
+
+def found(ratios: pl.DataFrame, metric: str, labels: Sequence[str]) -> Found | None:
+    """A sentence on each of some variants: how HTTP/3 compares with HTTP/2; None where none has two blocks."""
+    told = []
+    compared = ratios.filter((pl.col("metric") == metric) & pl.col("low").is_not_null())
+    for label in labels:
+        for row in compared.filter(pl.col("label") == label).to_dicts():
+            value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
+            told.append(
+                f"{label}: {web.METRICS[metric].lower()} over {_named((row['quic'], None))} differs from that over "
+                f"{_named((row['tcp'], row['tls_version']))} by {value} % (95 % interval {low} to {high} %)."
+            )
+    return Found(told) if told else None
+
+
+def _file(metric: str) -> str:
+    return metric.removeprefix("page_").removesuffix("_ms").replace("_", "-")
+
+
+def _series(table: pl.DataFrame) -> list[Series]:
+    """Those over QUIC first, then the newest version of TLS."""
+    rows = table.select("client_library", "tls_version").unique()
+    return sorted(rows.sort("client_library").rows(), key=lambda one: (one[1] is not None, one[1] != "TLSv1.3"))
+
+
+def _of(cells: pl.DataFrame, one: Series) -> list[dict[str, Any]]:
+    library, version = one
+    return cells.filter(pl.col("client_library") == library, pl.col("tls_version").eq_missing(version)).to_dicts()
+
+
+def _named(one: Series) -> str:
+    library, version = one
+    name = NAMES.get(library, library)
+    return name if version is None else f"{name}, TLS {version.removeprefix('TLSv')}"
+
+
+def _conditions(campaign: pl.DataFrame, table: pl.DataFrame) -> list[str]:
+    """What all runs were made under, and what holds where a panel varies something else."""
+    main = table.filter((pl.col("arm") == "main") & pl.col("baseline").is_null())
+    if main.is_empty():
+        return [goodput.conditions(campaign)]
+    base = main.row(0, named=True)
+    runs = campaign.filter(pl.col("cell") == base["cell"]).with_columns(rate_mbit=pl.lit(None, pl.Float64))
+    around = f"{base['rtt_ms']:g} ms, {base['rate_mbit']:g} Mbit/s and page {base['page']} where nothing else is said"
+    return [goodput.conditions(runs), around]
+
+
+def _decades(values: Sequence[float]) -> tuple[float, float, list[float]]:
+    """Ends of a logarithmic axis for values, as powers of ten, and where it has ticks: at 1, 2 and 5 of each decade."""
+    if not values:
+        return 0, 3, [1, 10, 100, 1000]
+    low, high = math.log10(min(values) / 1.4), math.log10(max(values) * 1.4)
+    steps = (1, 2, 5) if high - low < 3 else (1,)
+    ticks = [step * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for step in steps]
+    return low, high, [tick for tick in ticks if low <= math.log10(tick) <= high]
+
+
+def _around_zero(ends: Sequence[float]) -> list[float]:
+    """Range of an axis for intervals, with zero in it and some room."""
+    low, high = min([0.0, *ends]), max([0.0, *ends])
+    room = 0.08 * (high - low) or 1.0
+    return [low - room, high + room]
+
+
+def _title(name: str, table: pl.DataFrame) -> str:
+    lost = sorted(set(web.panel(table, "loss")["loss_percent"])) if name == "loss" else []
+    return html.escape(f"{lost[0]:g} % of frames lost" if lost else PANELS[name][0])
+
+
+def _by_size(cells: pl.DataFrame) -> list[str]:
+    """Pages, the smallest first."""
+    sizes = cells.group_by("page").agg(pl.col("workload_bytes").max()).sort("workload_bytes")
+    return sizes["page"].to_list()
+
+
+def _tick(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else html.escape(str(value)).replace("-", "<br>")
+
+
+def _beside(number: int, of: int) -> float:
+    return 0.14 * (number - (of - 1) / 2)
+
+
+def _marker(number: int) -> dict[str, Any]:
+    return {"color": COLOURS[number % len(COLOURS)], "size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]}
+
+
+def _line(
+    figure: go.Figure,
+    cells: Sequence[Mapping[str, Any]],
+    positions: Sequence[Any],
+    name: str,
+    number: int,
+    one: Series,
+    of: int,
+    place: Mapping[str, int],
+) -> None:
+    shown = [cell for cell in cells if cell["n"]]
+    along = web.PANELS[name][0]
+    shown.sort(key=lambda cell: positions.index(cell[along]))
+    figure.add_scatter(
+        x=[positions.index(cell[along]) + _beside(number, of) for cell in shown],
+        y=[cell["mean"] for cell in shown],
+        error_y=layout.to_extremes(shown),
+        mode="markers" if name == "page" else "lines+markers",
+        name=_named(one),
+        legendgroup=_named(one),
+        line={"color": COLOURS[number % len(COLOURS)], "width": 1.4},
+        marker=_marker(number),
+        hovertext=[_hover(cell, cell["metric"]) for cell in shown],
+        hoverinfo="text",
+        showlegend=place["col"] == 1,
+        **place,
+    )
+    for cell in cells:
+        if not cell["n"]:
+            layout.in_place(figure, positions.index(cell[along]) + _beside(number, of), *layout.absent(cell), place)
+
+
+def _ratios(
+    figure: go.Figure,
+    cells: pl.DataFrame,
+    ratios: pl.DataFrame,
+    positions: Sequence[Any],
+    name: str,
+    number: int,
+    one: Series,
+    of: int,
+    place: Mapping[str, int],
+) -> None:
+    """HTTP/3 against what *one* speaks over TCP; nothing for a series over QUIC."""
+    ratios = ratios.filter(pl.col("tcp") == one[0], pl.col("tls_version").eq_missing(one[1]))
+    along = dict(cells.select("label", web.PANELS[name][0]).unique().rows())
+    shown = [row for row in ratios.to_dicts() if row["label"] in along and row["low"] is not None]
+    if not shown:
+        return
+    values = [[goodput.percent(row[key]) for row in shown] for key in ("ratio", "low", "high")]
+    figure.add_scatter(
+        x=[positions.index(along[row["label"]]) + _beside(number - 1, of - 1) for row in shown],
+        y=values[0],
+        error_y=_interval(*values),
+        mode="markers",
+        marker=_marker(number),
+        hovertext=[
+            f"<b>{html.escape(row['label'])}</b>, against {html.escape(_named(one))}<br>{value:.1f} %, {low:.1f} to "
+            f"{high:.1f} %, {row['n']} blocks"
+            for row, value, low, high in zip(shown, *values, strict=True)
+        ],
+        hoverinfo="text",
+        showlegend=False,
+        **place,
+    )
+
+
+def _interval(values: Sequence[float], low: Sequence[float], high: Sequence[float]) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [end - value for value, end in zip(values, high, strict=True)],
+        "arrayminus": [value - end for value, end in zip(values, low, strict=True)],
+        "thickness": 1.2,
+        "width": 3,
+    }
+
+
+def _hover(cell: Mapping[str, Any], metric: str) -> str:
+    return (
+        f"<b>{html.escape(_named((cell['client_library'], cell['tls_version'])))}</b>, "
+        f"{html.escape(cell['label'])}<br>{web.METRICS[metric].lower()} {cell['mean']:.1f} ms, n = {cell['n']}, failed "
+        f"{cell['failed']}"
+    )

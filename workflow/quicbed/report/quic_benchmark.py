@@ -1,0 +1,64 @@
+"""The sections of the notebook on "quic-benchmark"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from quicbed.analysis import benchmark_runs
+from quicbed.analysis.benchmark_runs import Measured
+from quicbed.figures import benchmark_figures, findings, sheets
+from quicbed.figures.findings import Found
+from quicbed.figures.goodput import NotMeasured, Saved
+from quicbed.figures.sheets import Sheet
+from quicbed.report import sections
+from quicbed.report.sections import Section
+
+FOUND: Mapping[str, Callable[[Measured, Mapping[str, str]], Found | None]] = {
+    "flow": benchmark_figures.found_flow,
+    "overhead": benchmark_figures.found_overhead,
+    "timeline": benchmark_figures.found_durations,
+}
+TABLES: Mapping[str, Callable[[Measured, Mapping[str, str]], Sheet | None]] = {
+    "overhead": benchmark_figures.overhead_table,
+    "timeline": benchmark_figures.durations_table,
+}
+MEASURED_BY = {"handshake": "native-handshake", "transfer": "aead-goodput"}
+"""The experiment whose proofs have the captures of a figure, by the end of its name; of all others the first."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A figure of ours, and that of the published data, which is None without a copy of it."""
+
+    figure: Saved | NotMeasured
+    published: Saved | None
+
+
+class QuicBenchmark(sections.Paper):
+    """Every analysis of the project, of its published captures and of those that prove our variants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.published = benchmark_runs.published(self.here.published.get(benchmark_runs.SOURCE))
+        self.own = benchmark_runs.own(self.table, self.here.raw)
+        self._saved = benchmark_figures.save(self.published, self.own, self.titles, self.here)
+
+    def captures(self) -> Sheet:
+        """Which captures of ours the figures are drawn from."""
+        return benchmark_figures.captures(self.own, self.titles)
+
+    def figure(self, name: str) -> Kept:
+        """A figure by its name, or how to measure what is in it, and what is published of it."""
+        experiment = MEASURED_BY.get(name.rpartition("-")[2], MEASURED_BY["handshake"])
+        known = self._saved.get(f"{benchmark_figures.PREFIX}{name}", NotMeasured(experiment))
+        kind = name.removesuffix("-handshake").removesuffix("-transfer")
+        return Kept(known, self._saved.get(f"{benchmark_figures.PREFIX}published-{kind}"))
+
+    def told(self, kind: str) -> Section:
+        """What was found, of the published data and of ours, and all numbers: of `flow`, `overhead` or `timeline`."""
+        sides = (self.published, self.own)
+        found = findings.joined(*(FOUND[kind](side, self.titles) for side in sides))
+        both = [TABLES[kind](side, self.titles) for side in sides] if kind in TABLES else []
+        known = [sheet for sheet in both if sheet is not None]
+        return Section(None, found, sheets.joined(known) if known else None)

@@ -1,0 +1,97 @@
+"""What the notebooks of papers share: runs read once, and for every figure one call that draws, writes and shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from quicbed.analysis import comparison
+from quicbed.config.model import Project
+from quicbed.figures import cost_figures, findings, goodput, sheets
+from quicbed.figures.findings import Found
+from quicbed.figures.goodput import Drawn, NotMeasured, Saved
+from quicbed.report import notebooks
+from quicbed.store import runs
+
+Titles = Mapping[str, str]
+Draw = Callable[[pl.DataFrame, pl.DataFrame, Titles], Drawn]
+"""Draws the newest campaign of an experiment from its table."""
+Prepare = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
+"""Makes of a campaign and its figure's table the table that is drawn."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a section of a notebook shows: a figure or how to measure it, what was found, and all numbers.
+
+    There is no figure where another one has ours, and only published data would be in it.
+    """
+
+    figure: Saved | NotMeasured | None
+    found: Found | None = None
+    numbers: sheets.Sheet | None = None
+
+
+class Paper:
+    """Runs and names of libraries, read once; *table* has every run, failed and contaminated ones too.
+
+    Runs of campaigns that a study leaves out are not in it.
+    """
+
+    def __init__(self) -> None:
+        self.here = notebooks.place()
+        project = Project(self.here.root)
+        self.table = runs.without(runs.table(self.here.raw), project.left_out)
+        self.experiments = project.experiments
+        self.titles = goodput.library_titles(self.here.root)
+
+    def overview(self) -> sheets.Sheet:
+        """How many runs of each campaign there are, by status."""
+        return sheets.overview(self.table)
+
+    def problems(self) -> list[str]:
+        """Files that could not be read, a line each."""
+        return runs.problems(self.table)
+
+    def section(
+        self,
+        experiment: str,
+        draw: Draw,
+        found: Callable[[pl.DataFrame], Found | None],
+        *,
+        prepare: Prepare | None = None,
+        needs: str = "",
+    ) -> Section:
+        """Draw an experiment of downloads, write its figure and table, and say what was found."""
+        campaign, table = goodput.experiment_table(self.table, experiment)
+        if campaign.is_empty():
+            return Section(NotMeasured(experiment, needs))
+        if prepare is not None:
+            table = prepare(campaign, table)
+        comparison.write_figure_table(table, experiment, self.here.tables)
+        told = findings.joined(found(table), findings.undecided(self._undecided(experiment, table), self.titles))
+        return Section(self.save(draw(campaign, table, self.titles)), told, sheets.summary(table, self.titles))
+
+    def _undecided(self, experiment: str, table: pl.DataFrame) -> pl.DataFrame:
+        known = self.experiments.get(experiment)
+        return comparison.undecided(table, known.contrast if known is not None else None)
+
+    def cost(self, experiment: str) -> Section:
+        """The twin of a figure of downloads: the same ratios by goodput and by processor time; none without ratios."""
+        twin = cost_figures.TWINS[experiment]
+        campaign, table = goodput.experiment_table(self.table, experiment)
+        if campaign.is_empty():
+            return Section(None)
+        table = twin.prepare(campaign, table)
+        drawn = cost_figures.both_ways(campaign, table, twin, self.titles)
+        if drawn is None:
+            return Section(None)
+        comparison.write_figure_table(table, experiment, self.here.tables)
+        return Section(self.save(drawn), cost_figures.found(table, twin, self.titles))
+
+    def save(self, drawn: Drawn) -> Saved:
+        """Write a figure in every format."""
+        (saved,) = goodput.save(drawn, self.here.figures, root=self.here.root)
+        return saved

@@ -1,0 +1,76 @@
+"""The sections of the notebook on workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import polars as pl
+
+from quicbed.analysis import comparison, sizes, web
+from quicbed.figures import size_figures, web_figures
+from quicbed.figures.goodput import NotMeasured
+from quicbed.figures.sheets import Sheet
+from quicbed.report import sections
+from quicbed.report.sections import Section
+from quicbed.store import runs
+
+TOLD = ("0 ms, 50 Mbit/s", "50 ms, 50 Mbit/s", "200 ms, 50 Mbit/s", "50 ms, 50 Mbit/s, 1 %", "50 ms, 5 Mbit/s")
+"""Variants that sentences are about."""
+
+Tables = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
+Tabulated = Callable[[pl.DataFrame], pl.DataFrame]
+Compared = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
+
+
+class Workloads(sections.Paper):
+    """Every figure and table of what people use a transport for."""
+
+    def _tables(self, experiment: str, by_cell: Tabulated, compared: Compared, name: str) -> Tables:
+        """The newest campaign of an experiment, its table, and what its cells are compared for; all written."""
+        campaign = runs.select_campaign(self.table, experiment)
+        if campaign.is_empty():
+            return campaign, campaign, campaign
+        table = by_cell(campaign)
+        comparison.write_figure_table(table, experiment, self.here.tables)
+        more = compared(campaign, table)
+        comparison.write_figure_table(more, f"{experiment}-{name}", self.here.tables)
+        return campaign, table, more
+
+    @cached_property
+    def _storage(self) -> Tables:
+        return self._tables(sizes.EXPERIMENT, sizes.by_size, sizes.changes, "changes")
+
+    def storage(self, metric: str) -> Section:
+        """A metric of single downloads by size, and what was found."""
+        campaign, table, changed = self._storage
+        if campaign.is_empty():
+            return Section(NotMeasured(sizes.EXPERIMENT))
+        drawn = size_figures.by_size(campaign, table, changed, metric, self.titles)
+        return Section(self.save(drawn), size_figures.found(changed, metric, self.titles))
+
+    def storage_changes(self) -> Sheet | NotMeasured:
+        """The sizes at which the better one changes."""
+        campaign, _, changed = self._storage
+        if campaign.is_empty():
+            return NotMeasured(sizes.EXPERIMENT)
+        return size_figures.changes_sheet(changed, self.titles)
+
+    @cached_property
+    def _web(self) -> Tables:
+        return self._tables(web.EXPERIMENT, web.by_metric, web.against_tcp, "ratios")
+
+    def web(self, metric: str) -> Section:
+        """A time of web pages by round-trip time, rate and page, and how HTTP/3 compares with HTTP/2."""
+        campaign, table, ratios = self._web
+        if campaign.is_empty():
+            return Section(NotMeasured(web.EXPERIMENT))
+        drawn = web_figures.times(campaign, table, ratios, metric)
+        return Section(self.save(drawn), web_figures.found(ratios, metric, TOLD))
+
+    def web_cryptography(self) -> Section:
+        """What post-quantum cryptography changes of web pages."""
+        campaign, table, _ = self._web
+        if campaign.is_empty():
+            return Section(NotMeasured(web.EXPERIMENT))
+        return Section(self.save(web_figures.cryptography(campaign, table)))

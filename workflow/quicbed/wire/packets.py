@@ -1,0 +1,154 @@
+"""Captures as tables: a row a frame, in Parquet, written by the program in workflow/capture.
+
+For captures of any size: the program reads millions of packets a second in constant memory. It reads pcap and pcapng,
+plain or in gzip or zstd. What the columns mean is in docs/pacing.md. Where the contents of packets count, as for
+proofs and handshakes, `quicbed.wire.pcap` reads them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from quicbed.base import durable, untrusted
+from quicbed.wire import tshark
+from quicbed.wire.pcap import CaptureError
+
+SNAP_BYTES = 128
+"""Snap length with which every header that the table needs is whole: Ethernet, IPv6, UDP, a long header of QUIC."""
+
+Progress = Callable[[int, int, int], None]
+"""Told once a second: bytes read of the file, bytes it has, frames so far."""
+
+_LONGEST_LINE = 1 << 16
+
+
+class Packets(BaseModel):
+    """What a capture is, and what is wrong with it. Frames are counted from 1, as Wireshark does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: str = Field(description="pcap or pcapng.")
+    packing: str | None = Field(description="gzip or zstd; null: not compressed.")
+    interfaces: int
+    frames: int = Field(description="Rows of the table.")
+    connections: int
+    other_frames: int = Field(description="Frames with neither UDP nor TCP, or with a fragment.")
+    short_frames: int = Field(description="Frames captured so short that a header the table needs is not whole.")
+    first_short: int | None
+    backward_frames: int = Field(description="Frames stamped before the one before of their interface.")
+    first_backward: int | None
+    unstamped_frames: int = Field(description="Frames without a time, which pcapng allows.")
+    unknown_connection: int = Field(description="Packets of connections beyond the most that are told apart.")
+    dropped_frames: int | None = Field(description="Frames lost, by the capturing program; null: it does not tell.")
+    truncated: str | None = Field(description="Where and how the file ends too early.")
+
+    def problems(self, capture: Path) -> list[str]:
+        """Why times and sizes of this capture are not to be relied on: a line each, with the remedy; empty if they are.
+
+        The table holds what there is all the same.
+        """
+        found = []
+        if self.truncated:
+            found.append(f"{self.truncated}: the table has the {self.frames} frames before; capture again")
+        if self.short_frames:
+            found.append(
+                f"{self.short_frames} frames, the first is frame {self.first_short}, were captured too short for their "
+                f"headers; capture with a snap length of at least {SNAP_BYTES} bytes"
+            )
+        if self.backward_frames:
+            found.append(
+                f"{self.backward_frames} frames, the first is frame {self.first_backward}, are stamped before the one "
+                "before: a clock was set, or files were joined; capture again, or sort with reordercap what was joined"
+            )
+        if self.unstamped_frames:
+            found.append(f"{self.unstamped_frames} frames have no time; capture again with another program")
+        if self.dropped_frames:
+            found.append(
+                f"the program that captured lost {self.dropped_frames} frames; capture again with a larger buffer or a "
+                "shorter snap length"
+            )
+        if self.unknown_connection:
+            found.append(
+                f"{self.unknown_connection} packets are of more connections than are told apart; capture fewer of them"
+            )
+        return [f"{capture}: {problem}" for problem in found]
+
+
+def read(
+    program: Path,
+    capture: Path,
+    output: Path,
+    *,
+    server: tuple[str, int] | None = None,
+    visible_numbers: bool = False,
+    key_log: Path | None = None,
+    progress: Progress | None = None,
+) -> Packets:
+    """Write the table of a capture, whole or not at all; *program* is the built component ``capture-reader``.
+
+    *server* is the address and port of the server; without it the one who sends the first SYN or Initial packet is
+    taken for the client. With *visible_numbers* packets of connections with short headers have no header protection,
+    and their numbers are read. With *key_log*, which needs *server*, tshark decrypts numbers, in minutes for a million
+    packets and in memory that grows with them. A `CaptureError` is one line that names the file and the remedy.
+    """
+    if not capture.is_file():
+        raise CaptureError(f"{capture}: is no file; name a capture in pcap or pcapng format")
+    most = untrusted.MOST_UNPACKED + untrusted.UNPACKED_RATIO * capture.stat().st_size
+    argv = [str(program), str(capture.absolute()), "", f"--most-unpacked={most}"]
+    if server is not None:
+        address, port = server
+        argv.append(f"--server=[{address}]:{port}" if ":" in address else f"--server={address}:{port}")
+    if visible_numbers:
+        argv.append("--visible-numbers")
+    with tempfile.TemporaryDirectory() as directory, durable.replacing(output) as partial:
+        argv[2] = str(partial.absolute())
+        if key_log is not None:
+            if server is None:
+                raise CaptureError(f"{key_log}: a key log is of no use without the address of the server")
+            numbers = Path(directory) / "numbers"
+            numbers.write_bytes(tshark.packet_numbers(capture, key_log, port=server[1]))
+            argv.append(f"--numbers={numbers}")
+        return _run(argv, capture, progress)
+
+
+def _run(argv: Sequence[str], capture: Path, progress: Progress | None) -> Packets:
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise CaptureError(f"{argv[0]}: cannot be started: {error.strerror}; build the component again") from None
+    with process:
+        try:
+            assert process.stdout is not None  # noqa: S101 (a pipe, as asked for)
+            assert process.stderr is not None  # noqa: S101
+            said = _said(process.stderr, progress)
+            summary = process.stdout.read(_LONGEST_LINE)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise CaptureError(said or f"{capture}: the reader ended with {process.returncode} and said nothing")
+    try:
+        return Packets.model_validate_json(summary)
+    except ValidationError:
+        raise CaptureError(f"{argv[0]}: is of another version; build the component again") from None
+
+
+def _said(lines: IO[str], progress: Progress | None) -> str:
+    """The last line that is no progress, with progress told meanwhile."""
+    said = ""
+    while line := lines.readline(_LONGEST_LINE):
+        words = line.split()
+        if len(words) == 4 and words[0] == "progress" and all(word.isdecimal() for word in words[1:]):
+            if progress is not None:
+                progress(int(words[1]), int(words[2]), int(words[3]))
+        else:
+            said = untrusted.one_line(line)
+    return said
