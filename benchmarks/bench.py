@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import statistics
@@ -668,6 +669,9 @@ def designs_compared(project: Project) -> None:
         _verdict(f"paired blocks take of its bytes, in the middle of {len(found)}", share, 1, at_least=False)
     share = statistics.median(one.paired / one.apart for one in found)
     _verdict("paired blocks take of the bytes of runs of the same size apart, in the middle", share, 1, at_least=False)
+    print("  the two baselines of a block differ, by how many runs they are apart:", flush=True)
+    for least, most, apart in designs.baselines_by_distance(campaign):
+        print(f"  {least} to {most} runs: {100 * math.expm1(apart):.1f} % in the middle", flush=True)
 
 
 # A run whose programs do nothing takes what preparing a run and cleaning up after it cost.

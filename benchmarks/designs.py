@@ -9,6 +9,9 @@ Everything is resampled from runs that were measured, the shipped ones. Three de
 A repetition of 8 GiB is put together of as many runs as it takes, drawn at random: what disturbs one of them is thought
 to be gone in the next. What really disturbs a machine lasts longer than a run, so that the bytes of *apart* and *long*
 are the least that they can be.
+
+Whether a disturbance lasts for a block is seen from the A/A arm: the order within a block is random, so that the two
+baselines stand at every distance, from next to each other to a whole block apart.
 """
 
 from __future__ import annotations
@@ -65,6 +68,31 @@ def needed(campaign: pl.DataFrame, labels: Sequence[str], least_blocks: int) -> 
         both = np.log(np.array([[one[block] for block in blocks] for one in (own, other)]))
         found.append(_needed(cell["client_library"], cell["label"], both, float(cell["workload_bytes"])))
     return found
+
+
+def baselines_by_distance(campaign: pl.DataFrame, parts: int = 4) -> list[tuple[int, int, float]]:
+    """How far the two baselines of a block are from each other in goodput, by how far they are apart in its order.
+
+    All A/A pairs of a campaign, sorted by their distance in runs, in *parts* of equal number: the least distance of a
+    part, its greatest, and the median of the absolute logarithm of their ratio. Of libraries of different noise all parts have the same
+    mixture, since a block's order is random.
+    """
+    used = comparison.counted(campaign).filter(pl.col("goodput_mbps") > 0)
+    first = used.select("block", "order", "goodput_mbps", baseline="cell")
+    pairs = used.filter(pl.col("arm") == "aa").join(first, on=["block", "baseline"], suffix="_first")
+    found = pairs.select(
+        "cell",
+        "block",
+        distance=(pl.col("order") - pl.col("order_first")).abs(),
+        apart=(pl.col("goodput_mbps") / pl.col("goodput_mbps_first")).log().abs(),
+    ).sort("distance", "cell", "block")
+    count = found.height
+    rows = [found[count * part // parts : count * (part + 1) // parts] for part in range(parts)]
+    return [
+        (row["distance"][0], row["distance"][-1], float(np.median(row["apart"].to_numpy())))
+        for row in rows
+        if not row.is_empty()
+    ]
 
 
 def _needed(library: str, label: str, logs: Values, size: float) -> Needed:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 import fakeruns
@@ -56,6 +58,22 @@ def test_more_noise_takes_more_bytes_and_few_blocks_tell_nothing(tmp_path: Path)
     assert designs.needed(campaign, ["NOOP"], 25) == []
 
 
+def test_baselines_differ_by_as_much_as_the_machine_drifts_between_them() -> None:
+    """Made-up runs whose goodput grows by 1 % with every run of a block."""
+    rows = []
+    for block, (first, second) in enumerate([(0, 1), (2, 4), (9, 1), (10, 30)]):
+        for cell, arm, order in (("a", "main", first), ("b", "aa", second)):
+            goodput = 1000 * math.exp(0.01 * order)
+            row = {"cell": cell, "arm": arm, "block": block, "order": order, "goodput_mbps": goodput, "attempt": 1}
+            rows.append({**row, "baseline": "a", "status": "ok", "contaminated": False})
+    campaign = pl.DataFrame(rows, schema=runs.SCHEMA)
+    found = designs.baselines_by_distance(campaign, parts=4)
+    assert [(least, most) for least, most, _ in found] == [(1, 1), (2, 2), (8, 8), (20, 20)]
+    assert [apart for *_, apart in found] == pytest.approx([0.01, 0.02, 0.08, 0.2])
+    (together,) = designs.baselines_by_distance(campaign, parts=1)
+    assert together == (1, 20, pytest.approx(0.05))
+
+
 def test_the_benchmark_prints_every_design_and_what_papers_spend(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -72,3 +90,4 @@ def test_the_benchmark_prints_every_design_and_what_papers_spend(
     for text in ("paired  median ", "apart   median ", "long    median ", "(400 GiB)", "(800 GiB)"):
         assert text in said
     assert said.count(", target at most 1: ") == 3
+    assert len(re.findall(r"(?m)^  \d+ to \d+ runs: \d+\.\d % in the middle$", said)) == 4

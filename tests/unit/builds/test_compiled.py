@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from clone import ROOT
-from quicbed.builds import compiled
+from quicbed.builds import compiled, kit
 from quicbed.builds.recipes import cargo
 from quicbed.config.model import Project
 
@@ -51,8 +55,42 @@ def test_fetched_crates_are_taken_over_and_own_ones_are_not(project: Project, tm
     for file in files(taken):
         # cargo compares times
         assert (taken / file).stat().st_mtime_ns == (release / file).stat().st_mtime_ns
-        assert not (taken / file).samefile(release / file)
+        # what the compiler replaces may be one file, and what is written to may not
+        assert (taken / file).samefile(release / file) == file.endswith(".rlib")
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_compiler_replaces_what_is_shared(tmp_path: Path) -> None:
+    """A library compiled again, with other code, leaves the file as it was that another directory has of it."""
+    source = tmp_path / "src" / "lib.rs"
+    source.parent.mkdir()
+    (tmp_path / "Cargo.toml").write_text('[package]\nname = "one"\nversion = "1.0.0"\nedition = "2021"\n')
+    shared = {}
+    for code in ("pub fn one() -> u8 { 1 }", "pub fn one() -> u16 { 65535 }"):
+        source.write_text(code)
+        subprocess.run(["cargo", "build", "--offline", "--quiet", "--release"], cwd=tmp_path, check=True)
+        for path in (tmp_path / "target" / "release" / "deps").glob("libone-*.r*"):
+            kept = tmp_path / f"kept{path.suffix}"
+            if kept in shared:
+                assert kept.read_bytes() == shared[kept] != path.read_bytes()
+            else:
+                kept.hardlink_to(path)
+                shared[kept] = path.read_bytes()
+    assert {path.suffix for path in shared} == {".rlib", ".rmeta"}
+
+
+def test_a_disk_that_is_full_is_said_in_one_line(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_in(tmp_path / "quinn-stock", "ring")
+
+    def full(source: str, target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(kit.BuildError, match=r"quinn-noop: \[Errno 28\] No space left on device$"):
+        compiled.take_over(project, "quinn", "noop")
+    assert files(tmp_path / "quinn-noop") == []
 
 
 def test_they_come_from_the_build_with_most_crates_in_common(project: Project, tmp_path: Path) -> None:

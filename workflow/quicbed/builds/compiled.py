@@ -9,6 +9,7 @@ or file that a build script has declared. So a build is the same with and withou
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ _OWN = shutil.ignore_patterns("quicbed*", "libquicbed*")
 
 _KEPT = (".fingerprint", "build", "deps")
 """What cargo needs to know a crate as compiled."""
+
+_REPLACED = {".rlib", ".rmeta"}
+"""Suffixes of what rustc writes under another name and then moves into place, and most of what there is to copy."""
 
 
 def take_over(project: Project, name: str, flavour: str) -> Path | None:
@@ -81,6 +85,18 @@ def _undisturbed(directory: Path) -> Iterator[bool]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with durable.filling(target) as made:
-        for part in _KEPT:
-            shutil.copytree(source / "release" / part, made / "release" / part, symlinks=True, ignore=_OWN)
+    try:
+        with durable.filling(target) as made:
+            for part in _KEPT:
+                old, new = source / "release" / part, made / "release" / part
+                shutil.copytree(old, new, symlinks=True, ignore=_OWN, copy_function=_copy_file)
+    except shutil.Error as error:
+        _, _, why = error.args[0][0]  # of the first of all files
+        raise kit.BuildError(f"{target}: {why}") from None
+
+
+def _copy_file(source: str, target: str) -> None:
+    if Path(source).suffix in _REPLACED:
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)
