@@ -74,8 +74,8 @@ def baselines_by_distance(campaign: pl.DataFrame, parts: int = 4) -> list[tuple[
     """How far the two baselines of a block are from each other in goodput, by how far they are apart in its order.
 
     All A/A pairs of a campaign, sorted by their distance in runs, in *parts* of equal number: the least distance of a
-    part, its greatest, and the median of the absolute logarithm of their ratio. Of libraries of different noise all parts have the same
-    mixture, since a block's order is random.
+    part, its greatest, and the median of the absolute logarithm of their ratio. The order is random, so that all parts
+    have the same mixture of libraries, which differ in noise.
     """
     used = comparison.counted(campaign).filter(pl.col("goodput_mbps") > 0)
     first = used.select("block", "order", "goodput_mbps", baseline="cell")

@@ -19,6 +19,7 @@ from quicbed.builds import making
 from quicbed.config.model import Pacing, Project, Variant
 from quicbed.contract import events
 from quicbed.measure import certificates
+from quicbed.measure.certificates import Tools
 from quicbed.measure.judge import SUITES
 from quicbed.plan.cells import algorithm_reason, unsupported_reason
 from quicbed.store import symbols
@@ -280,6 +281,32 @@ def test_both_tell_of_the_aes_instructions(bench: Bench, library: str) -> None:
     has = "aes" in Path("/proc/cpuinfo").read_text().split()
     for start in (events.read(log, "client").start, events.read(running.log, "server").start):
         assert start.options["aes_hardware"] is has
+
+
+@pytest.mark.parametrize("library", [*QUIC, *TCP])
+@pytest.mark.parametrize("chain", ["leaf-scts", "two-intermediates-scts"])
+@pytest.mark.parametrize("signature", [certificates.DEFAULT, "mldsa65"])
+def test_a_chain_is_sent_and_verified(bench: Bench, tmp_path: Path, library: str, chain: str, signature: str) -> None:
+    flavour = "pq" if library in PQ else "stock"
+    if algorithm_reason(library, PROJECT.libraries[library], flavour, "signature", signature) is not None:
+        pytest.skip(f"{library} has no {signature}")
+    tools = Tools.provide(PROJECT, jobs=1, log=tmp_path / "tools.log")
+    made = PROJECT.algorithms.signature(signature)
+    certificates.make(tmp_path / "made", made, tools, certificates.CHAINS[chain])
+    build = making.build_directory(PROJECT, library, flavour)
+    options = ["--signature", signature, "--content", str(SIZE)]
+    server = Server(build, tmp_path / "made", tmp_path / "server.jsonl", *options)
+    bench.servers.append(server)
+    (got,) = server.fetch("--bytes", str(SIZE))
+    assert got["ok"], got
+    # the client knows the root: without the certificates between, there is no way to it
+    if chain.startswith("two"):
+        leaf, *_ = (tmp_path / "made" / "server.pem").read_text().split("-----END CERTIFICATE-----\n")
+        (tmp_path / "made" / "server.pem").write_text(f"{leaf}-----END CERTIFICATE-----\n")
+        lacking = Server(build, tmp_path / "made", tmp_path / "lacking.jsonl", *options)
+        bench.servers.append(lacking)
+        (refused,) = lacking.fetch("--bytes", str(SIZE))
+        assert not refused["ok"]
 
 
 @pytest.mark.parametrize("library", [*QUIC, *TCP])

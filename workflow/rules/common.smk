@@ -33,7 +33,7 @@ def builds_of(wildcards):
 
 def certificate_tools(wildcards):
     """Certificates of post-quantum algorithms need OpenSSL and the provider."""
-    if not TABLE.signature(wildcards.signature).quantum_safe:
+    if not TABLE.signature(certificates.signature_of(wildcards.signature)).quantum_safe:
         return []
     return [str(components.directory(project, "openssl-provider") / "component.json")]
 

@@ -18,9 +18,11 @@ from fakeproject import behave, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from quicbed.builds import components
 from quicbed.config.model import ConfigError, Library, Link, Project, Variant
-from quicbed.measure import agenda, captures
+from quicbed.measure import agenda, captures, certificates
 from quicbed.measure.attempt import MeasureError
+from quicbed.measure.examine import Examiner
 from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
+from quicbed.plan.spec import proof_spec
 from quicbed.store import details
 from quicbed.testbed import Capture
 from quicbed.testbed.shaping import qdisc_problem
@@ -427,6 +429,28 @@ def test_the_version_of_tls_is_told_proven_and_must_be_reported(
     behave(project, "tcp-tls", "stock", server=["wrong-version"])
     with pytest.raises(MeasureError, match=r"the server reports tls_version TLSv1\.3, the cell says TLSv1\.2"):
         run(project)
+
+
+def test_the_chain_is_that_of_the_cell_and_proven_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = made(tmp_path, monkeypatch, "chain: leaf", "chain: two-intermediates-scts")
+    testbed = FakeTestbed()
+    run(project, testbed)
+    places = {value(argv, "--certificate") for argv in spawned(testbed) if "--certificate" in argv}
+    places |= {value(argv, "--ca") for argv in spawned(testbed) if "--ca" in argv}
+    assert {Path(place).parent.name for place in places} == {"rsa-2048", "rsa-2048.two-intermediates-scts"}
+    chains = {entry["cell"]["label"]: entry["variant"].get("chain") for entry in runs(project)}
+    assert chains == {"one": None, "two": "two-intermediates-scts"}
+    longer = certificates.directory(project, "rsa-2048.two-intermediates-scts")
+    shutil.rmtree(longer)
+    certificates.make_all(project, [longer.name], jobs=1, log=tmp_path / "log")
+    experiment = project.experiments["test"]
+    wanted = {}
+    for cell in cells_of(project, "test", "", {}):
+        examiner = Examiner(project, proof_spec(project, experiment, cell), "10.0.0.1")
+        wanted[cell.variant.chain] = examiner._expected["certificate_bytes"]
+    assert wanted == {None: None, "two-intermediates-scts": certificates.message_bytes(longer)}
+    with pytest.raises(ConfigError, match="Input should be 'leaf', 'leaf-scts'"):
+        made(tmp_path / "other", monkeypatch, "chain: leaf", "chain: three")
 
 
 def test_cloud_storage_is_planned_at_every_scale() -> None:

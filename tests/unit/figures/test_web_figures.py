@@ -24,6 +24,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "slow": {"rate_mbit": 5.0},
     "light": {"page": "light-2019"},
     "hybrid": {"group": "x25519-mlkem768"},
+    "chain": {"chain": "intermediate-scts"},
+    "ML-DSA": {"signature": "mldsa65"},
+    "ML-DSA, chain": {"signature": "mldsa65", "chain": "two-intermediates"},
     "old": {"tls_version": "TLSv1.2"},
     "far and old": {"rtt_ms": 200.0, "tls_version": "TLSv1.2"},
 }
@@ -39,7 +42,9 @@ def made(library: str, label: str, block: int | None, **changes: Any) -> dict[st
     run["client"] = run["server"] = run["client"] | {"library": library}
     link = {name: factors[name] for name in ("rate_mbit", "rtt_ms", "loss_percent")}
     run["link"] = {"mode": "wire", "mtu": 1500} | link
-    run["variant"] |= {"page": factors["page"], "group": factors["group"], "signature": "rsa-2048", "rtt_ms": 50}
+    run["variant"] |= {"page": factors["page"], "group": factors["group"], "rtt_ms": 50}
+    run["variant"]["signature"] = factors.get("signature", "rsa-2048")
+    run["variant"]["chain"] = factors.get("chain")
     run["variant"]["header_protection"] = True if library == QUIC else None
     run["variant"]["tls_version"] = factors.get("tls_version")
     run["workload"] = {"kind": "page", "bytes": SIZES[factors["page"]], "connections": 1}
@@ -81,7 +86,8 @@ def test_a_panel_has_the_cells_that_differ_in_its_factor_alone(campaign: pl.Data
     assert labels("loss") == ["lost", "far and lost"]
     assert labels("rate") == ["slow", "base"]
     assert labels("page") == ["light", "base"]
-    assert labels("cryptography") == ["base", "hybrid"]
+    assert labels("cryptography") == ["ML-DSA", "base", "hybrid"]
+    assert labels("chains") == ["ML-DSA", "ML-DSA, chain", "base", "chain"]
     # over TCP with both versions of TLS
     assert set(labels("rtt", TCP)) == {"near", "base", "far", "old", "far and old"}
 
@@ -116,7 +122,19 @@ def test_cryptography_is_compared_over_the_same_protocol(campaign: pl.DataFrame)
     drawn = web_figures.cryptography(campaign, web.by_metric(campaign))
     connection = [line for line in drawn.figure.data if line.xaxis == "x"]
     assert [line.name for line in connection] == ["HTTP/3", "HTTP/2, TLS 1.3"]
-    assert [list(line.y) for line in connection] == [[pytest.approx(10)], [pytest.approx(10)]]
+    assert list(drawn.figure.layout.xaxis.ticktext) == ["ML-DSA", "hybrid"]
+    assert [list(line.y) for line in connection] == [pytest.approx([0, 10])] * 2
+
+
+def test_chains_are_compared_with_the_server_s_certificate_alone(campaign: pl.DataFrame) -> None:
+    drawn = web_figures.chains(campaign, web.by_metric(campaign))
+    assert drawn.name == "web-chains"
+    assert list(drawn.figure.layout.xaxis.ticktext) == ["ML-DSA", "ML-DSA,<br>chain", "chain"]
+    connection = [line for line in drawn.figure.data if line.xaxis == "x"]
+    assert [list(line.x) for line in connection] == [
+        pytest.approx([-0.07, 0.93, 1.93]),
+        pytest.approx([0.07, 1.07, 2.07]),
+    ]
 
 
 def test_what_was_found_has_its_interval(campaign: pl.DataFrame) -> None:

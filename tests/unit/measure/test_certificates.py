@@ -161,6 +161,82 @@ def test_openssl_verifies_leaf_and_reads_key(made: Callable[[Signature], Path], 
     assert key == tools.run("x509", "-in", "server.pem", "-noout", "-pubkey", cwd=directory)
 
 
+CHAINS = [name for name in certificates.CHAINS if name is not None]
+"""Of certificates, besides the server's alone."""
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize(
+    "signature",
+    [TABLE.signature("rsa-2048"), pytest.param(TABLE.signature("mldsa65"), marks=pytest.mark.workflow)],
+    ids=lambda signature: signature.name,
+)
+def test_a_chain_goes_from_the_server_to_the_authority(
+    made: Callable[[Signature], Path], tmp_path: Path, signature: Signature, chain: str
+) -> None:
+    alone = made(signature)
+    tools = None
+    if signature.quantum_safe:
+        tools = Tools.provide(PROJECT, jobs=1, log=tmp_path / "build.log")
+    certificates.make(tmp_path / "made", signature, tools, certificates.CHAINS[chain])
+    assert sorted(path.name for path in (tmp_path / "made").iterdir()) == sorted(certificates.FILES)
+    assert certificates.problem(tmp_path / "made") is None
+    sent = x509.load_pem_x509_certificates((tmp_path / "made" / "server.pem").read_bytes())
+    root = load(tmp_path / "made" / "ca.pem")
+    assert len(sent) == 1 + {"leaf": 0, "intermediate": 1, "two-intermediates": 2}[chain.removesuffix("-scts")]
+    keys = set()
+    for below, (one, issuer) in enumerate(zip(sent, [*sent[1:], root], strict=True)):
+        assert one.issuer == issuer.subject
+        constraints = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value
+        assert (constraints.ca, constraints.path_length) == (True, below)
+        keys.add(public_key_info(one))
+        if tools is None:
+            one.verify_directly_issued_by(issuer)
+    assert len(keys) == len(sent)
+    if tools is not None:
+        command = ["verify", "-auth_level", "0", "-purpose", "sslserver", "-CAfile", "ca.pem"]
+        said = tools.run(*command, "-untrusted", "server.pem", "server.pem", cwd=tmp_path / "made")
+        assert "server.pem: OK" in said
+    shown = [one.oid.dotted_string for one in sent[0].extensions]
+    timestamps = x509.PrecertificateSignedCertificateTimestamps
+    if chain.endswith("-scts"):
+        assert len(shown) == 4
+        scts = list(sent[0].extensions.get_extension_for_class(timestamps).value)
+        assert [(len(sct.signature), len(sct.log_id)) for sct in scts] == [(71, 32)] * 2
+        assert len({sct.log_id for sct in scts}) == 2
+        grown = len(sent[0].public_bytes(Encoding.DER)) - len(load(alone / "server.pem").public_bytes(Encoding.DER))
+        # two of 118 bytes and their lengths, around which are an object identifier and four lengths; names differ too
+        assert grown == pytest.approx(2 * 120 + 2 + 3 + 12 + 7, abs=25)
+    else:
+        assert len(shown) == 3
+    sizes = [len(one.public_bytes(Encoding.DER)) for one in sent]
+    assert certificates.message_bytes(tmp_path / "made") == 8 + sum(size + 5 for size in sizes)
+    assert certificates.message_bytes(tmp_path / "made", tls12=True) == 7 + sum(size + 3 for size in sizes)
+
+
+def test_chains_are_named_made_and_checked_like_certificates(project: Project, tmp_path: Path) -> None:
+    name = "ed25519.two-intermediates"
+    (made,) = certificates.make_all(project, [name], jobs=1, log=tmp_path / "log")
+    assert made == certificates.directory(project, name) != certificates.directory(project, "ed25519")
+    certificates.check(project, [name])
+    assert certificates.signature_of(name) == "ed25519"
+    server, first, second = x509.load_pem_x509_certificates((made / "server.pem").read_bytes())
+    assert [one.issuer.rfc4514_string() for one in (server, first, second)] == [
+        "CN=quicbed intermediate CA 2",
+        "CN=quicbed intermediate CA 1",
+        "CN=quicbed CA",
+    ]
+    # one of the chain that expires is found as well
+    start = datetime.datetime.now(datetime.UTC) - certificates.LIFETIME
+    old = certificates._builder("quicbed CA", "quicbed CA", certificates._generate("ed25519"), start)
+    expired = old.sign(certificates._generate("ed25519"), None).public_bytes(Encoding.PEM)
+    (made / "server.pem").write_bytes((made / "server.pem").read_bytes() + expired)
+    with pytest.raises(CertificateError, match=rf"server.pem: expires on .*; run `quicbed certificates {name}`"):
+        certificates.check(project, [name])
+    with pytest.raises(CertificateError, match="there is no chain `three`; there are leaf-scts, interm"):
+        certificates.make_all(project, ["ed25519.three"], jobs=1, log=tmp_path / "log")
+
+
 @pytest.mark.workflow
 @pytest.mark.parametrize("name", ["mldsa44", "mldsa65", "mldsa87"])
 def test_ml_dsa_keys_hold_seed_and_expanded_key(made: Callable[[Signature], Path], name: str) -> None:

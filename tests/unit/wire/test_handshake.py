@@ -323,6 +323,7 @@ def test_a_cell_that_is_as_it_should_be_has_no_contradiction(data: Path, reposit
     found = look(data / "openssl-retry.pcap", data / "openssl-retry.keys")
     expected: dict[str, Any] = {"group": "x25519", "signature": "rsa-2048", "cipher": "aes-128-gcm"}
     table = algorithms.read(repository)
+    expected["certificate_bytes"] = found[0].messages.certificate
     assert contradictions(found, table, connections=1, retry=True, udp_payload=1472, **expected) == []
 
 
@@ -335,6 +336,7 @@ def test_a_cell_that_is_as_it_should_be_has_no_contradiction(data: Path, reposit
         ({"cipher": "aes-256-gcm"}, r"cipher suite 0x1301, expected 0x1302 \(aes-256-gcm\)"),
         ({"retry": False}, "connection 0: a Retry, expected none"),
         ({"hello_retry_request": True}, "connection 0: no HelloRetryRequest, expected one"),
+        ({"certificate_bytes": 1}, r"connection 0: a Certificate of \d{3} bytes, expected one of 1 bytes"),
         ({"udp_payload": 1199}, "a payload of 1200 bytes, expected at most 1199; capture in link mode wire"),
     ],
 )

@@ -23,7 +23,7 @@ METRICS = {
     "page_load_ms": "Page load time",
 }
 
-FACTORS = ("rtt_ms", "rate_mbit", "loss_percent", "page", "group", "signature")
+FACTORS = ("rtt_ms", "rate_mbit", "loss_percent", "page", "group", "signature", "chain")
 
 PANELS: dict[str, tuple[str, frozenset[str], frozenset[str]]] = {
     # name: the factor along its axis, those that must differ from the baseline, and those that may
@@ -32,6 +32,7 @@ PANELS: dict[str, tuple[str, frozenset[str], frozenset[str]]] = {
     "rate": ("rate_mbit", frozenset(), frozenset({"rate_mbit"})),
     "page": ("page", frozenset(), frozenset({"page"})),
     "cryptography": ("label", frozenset(), frozenset({"group", "signature"})),
+    "chains": ("label", frozenset(), frozenset({"signature", "chain"})),
 }
 """Cells that are compared with each other."""
 

@@ -205,7 +205,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "signature",
         nargs="*",
-        help="signature algorithm, a name in workflow/crypto/algorithms.csv (default: those of the experiments)",
+        help="signature algorithm, a name in workflow/crypto/algorithms.csv, or with a dot and a `chain` behind it "
+        "(default: those of the experiments)",
     )
     command.add_argument("--all", action="store_true", help="for every signature algorithm")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="jobs at a time")

@@ -52,6 +52,7 @@ Discipline = Literal["fq", "etf", "etf-launchtime"]
 March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 Side = Literal["client", "server"]
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
+Chain = Literal["leaf", "leaf-scts", "intermediate", "intermediate-scts", "two-intermediates", "two-intermediates-scts"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
 
@@ -1059,6 +1060,12 @@ class Variant(Model):
     header_protection: bool = Field(True, description="QUIC header protection (RFC 9001, 5.4); has no meaning for TCP.")
     group: str = Field("x25519", description="The only key-exchange group offered and accepted.")
     signature: str = Field("rsa-2048", description="Signature algorithm of the server's certificate and its CA.")
+    chain: Chain = Field(
+        "leaf",
+        description="What the server sends: its certificate alone, or with those of one or two intermediate "
+        "authorities, all of the same signature algorithm; `-scts`: its own has two signed certificate timestamps "
+        "(RFC 6962, 3.3).",
+    )
     tls_version: TlsVersion = Field(
         "TLSv1.3", description="The only version of TLS offered and accepted; QUIC has none but 1.3 (RFC 9001, 4.2)."
     )

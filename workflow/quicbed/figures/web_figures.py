@@ -97,10 +97,20 @@ def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, met
 
 def cryptography(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     """What post-quantum key exchange and certificates change of connection and page load time, with intervals."""
+    return _changes(campaign, table, "cryptography", "Post-quantum cryptography and web pages", "an RSA certificate")
+
+
+def chains(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+    """What chains of certificates change of connection and page load time, with intervals."""
+    return _changes(campaign, table, "chains", "Chains of certificates and web pages", "one RSA certificate")
+
+
+def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str, base: str) -> goodput.Drawn:
+    """Differences of the cells of a panel to the baseline, which has X25519 with *base*."""
     metrics = ("connection_ms", "page_load_ms")
     figure = make_subplots(rows=1, cols=len(metrics), horizontal_spacing=0.12)
     for column, metric in enumerate(metrics, 1):
-        cells = web.panel(table.filter(pl.col("metric") == metric), "cryptography")
+        cells = web.panel(table.filter(pl.col("metric") == metric), panel)
         cells = cells.filter(pl.col("baseline").is_not_null() & ~pl.col("tls_version").eq_missing("TLSv1.2"))
         labels = list(dict.fromkeys(cells["label"]))
         series = _series(cells)
@@ -138,18 +148,18 @@ def cryptography(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     figure.update_yaxes(tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
     layout.finish(
         figure,
-        "Post-quantum cryptography and web pages",
+        title,
         _conditions(campaign, table),
-        "Difference to X25519 with an RSA certificate over the same protocol: geometric mean of ratios paired within "
-        "blocks,<br>95 % interval." + goodput.disturbed(campaign),
+        f"Difference to X25519 with {base} over the same protocol: geometric mean of ratios paired within blocks,<br>"
+        "95 % interval." + goodput.disturbed(campaign),
         [campaign],
         height=340,
         bottom=96,
         legend=layout.IN_CORNER,
     )
-    shown_cells = web.panel(table, "cryptography")["cell"].unique().sort().to_list()
+    shown_cells = web.panel(table, panel)["cell"].unique().sort().to_list()
     origins = comparison.used_origins(campaign, shown_cells)
-    return goodput.Drawn("web-cryptography", figure, table, origins, SOURCE, "web")
+    return goodput.Drawn(f"web-{panel}", figure, table, origins, SOURCE, "web")
 
 
 def found(ratios: pl.DataFrame, metric: str, labels: Sequence[str]) -> Found | None:

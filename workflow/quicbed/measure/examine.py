@@ -10,7 +10,7 @@ from typing import Any, Literal
 from quicbed.builds import kit
 from quicbed.config.model import Project
 from quicbed.contract import events
-from quicbed.measure import captures
+from quicbed.measure import captures, certificates
 from quicbed.measure.attempt import Attempt
 from quicbed.plan.cells import UDP_OVERHEAD
 from quicbed.plan.spec import RunSpec
@@ -54,7 +54,17 @@ class Examiner:
             "signature": variant.signature,
             "cipher": variant.cipher,
             "retry": bool(variant.retry),
+            "certificate_bytes": self._certificate_bytes,
         }
+
+    @property
+    def _certificate_bytes(self) -> int | None:
+        """Size of the Certificate message that a cell with a chain of its own has to show; None for other cells."""
+        variant = self.spec.cell.variant
+        if variant.chain is None:
+            return None
+        identity = certificates.directory(self.project, certificates.of_variant(variant))
+        return certificates.message_bytes(identity, tls12=variant.tls_version == "TLSv1.2")
 
     def problems(self, attempt: Attempt, directory: Path, captured: Capture | None) -> list[str]:
         """Keep what the capture shows; returns where that contradicts the cell."""

@@ -87,7 +87,7 @@ class Program:
     @property
     def _identity(self) -> Path:
         """Directory of the server's certificate and of who signed it, on this machine."""
-        return certificates.directory(self.project, self.spec.cell.variant.signature)
+        return certificates.directory(self.project, certificates.of_variant(self.spec.cell.variant))
 
     @property
     def _address(self) -> str:

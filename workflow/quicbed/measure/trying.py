@@ -217,9 +217,9 @@ def _proven(driver: Driver, kind: str, cell: Cell) -> Outcome:
     project = driver.project
     if cell.unsupported is not None:
         return Outcome(step, False, f"unsupported: {cell.unsupported}")
-    signature = cell.variant.signature
-    if certificates.problem(certificates.directory(project, signature)) is not None:
-        return Outcome(step, False, f"there is no certificate; run `quicbed certificates {signature}`")
+    identity = certificates.of_variant(cell.variant)
+    if certificates.problem(certificates.directory(project, identity)) is not None:
+        return Outcome(step, False, f"there is no certificate; run `quicbed certificates {identity}`")
     verdict = driver.prover.prove(proof_spec(project, project.experiments[_named(kind)], cell))
     files = sorted(driver.prover.directory.glob(f"[!.]*-{verdict.proof}.*/{RUN_FILE}"))
     where = f"; {files[-1].parent}" if files else ""

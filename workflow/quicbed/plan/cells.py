@@ -271,6 +271,7 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
     # what an experiment does not vary is left out, so that its cells stay those they were
     varied = {
         "tls_version": None if variant.tls_version == "TLSv1.3" else variant.tls_version,
+        "chain": None if variant.chain == "leaf" else variant.chain,
         "mtu": variant.mtu,
         "receive_buffer": variant.receive_buffer,
         "aes_hardware": variant.aes_hardware,

@@ -25,6 +25,8 @@ class Variant(Part):
     header_protection: bool | None = None
     group: str | None = None
     signature: str | None = None
+    chain: str | None = None
+    """Null for the server's certificate alone."""
     tls_version: str | None = None
     """Null for TLS 1.3, which all runs use that do not vary the version."""
     retry: bool | None = None

@@ -9,7 +9,7 @@ import polars as pl
 
 from quicbed.analysis import comparison, sizes, web
 from quicbed.figures import size_figures, web_figures
-from quicbed.figures.goodput import NotMeasured
+from quicbed.figures.goodput import Drawn, NotMeasured
 from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
 from quicbed.report.sections import Section
@@ -70,7 +70,14 @@ class Workloads(sections.Paper):
 
     def web_cryptography(self) -> Section:
         """What post-quantum cryptography changes of web pages."""
+        return self._web_changes(web_figures.cryptography)
+
+    def web_chains(self) -> Section:
+        """What chains of certificates change of web pages."""
+        return self._web_changes(web_figures.chains)
+
+    def _web_changes(self, draw: Callable[[pl.DataFrame, pl.DataFrame], Drawn]) -> Section:
         campaign, table, _ = self._web
         if campaign.is_empty():
             return Section(NotMeasured(web.EXPERIMENT))
-        return Section(self.save(web_figures.cryptography(campaign, table)))
+        return Section(self.save(draw(campaign, table)))

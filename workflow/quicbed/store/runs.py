@@ -98,6 +98,7 @@ COLUMNS: list[Column] = [
     Column("header_protection", pl.Boolean(), "variant.header_protection"),
     Column("group", pl.String(), "variant.group"),
     Column("signature", pl.String(), "variant.signature"),
+    Column("chain", pl.String(), "variant.chain"),
     # null of TLS 1.3, where the experiment does not vary it
     Column("tls_version", pl.String(), "variant.tls_version"),
     Column("retry", pl.Boolean(), "variant.retry"),

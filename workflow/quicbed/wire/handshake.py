@@ -747,11 +747,13 @@ def contradictions(
     retry: bool | None = None,
     hello_retry_request: bool | None = False,
     udp_payload: int | None = None,
+    certificate_bytes: int | None = None,
 ) -> list[str]:
     """What a capture shows that is not as the cell says, one sentence each; None is not looked at.
 
     `group`, `signature` and `cipher` are names of the configuration. `udp_payload` is the longest datagram the link
-    can carry: longer ones in a capture are several that an offload joined.
+    can carry: longer ones in a capture are several that an offload joined. `certificate_bytes` is the size of the
+    Certificate message, which tells how many certificates of what size were sent.
     """
     found: list[str] = []
     if connections is not None and connections != len(handshakes):
@@ -787,6 +789,16 @@ def contradictions(
                 },
                 f"{'one' if expected else 'none'}",
             )
+    if certificate_bytes is not None:
+        sizes = {one.index: one.messages.certificate for one in handshakes if one.decrypted}
+        found += _deviation(
+            {
+                index: "no Certificate" if size is None else f"a Certificate of {size} bytes"
+                for index, size in sizes.items()
+                if size != certificate_bytes
+            },
+            f"one of {certificate_bytes} bytes",
+        )
     if udp_payload is not None:
         longest = {
             one.index: max(one.client.largest_datagram_bytes, one.server.largest_datagram_bytes) for one in handshakes
