@@ -317,6 +317,8 @@ def test_a_visitor_who_may_not_become_root_draws_the_figures_and_makes_the_archi
     assert packets_shipped() not in notebook(results)
     what = " with ".join([SHOWN["library"], f"{SHOWN['group']} and {SHOWN['signature']}"])
     assert f"a handshake of {what}: tshark is missing; install with: apt-get install tshark" in notebook(results)
+    # two clones with their environments, of which nothing is asked any more: the disk may be small
+    shutil.rmtree(root.directory / "home" / USER)
 
 
 def cut(clone: Path) -> None:
