@@ -32,6 +32,8 @@ def test_every_fact_makes_another_host(name: str) -> None:
 
 def test_pages_that_the_kernel_keeps_make_no_other_host() -> None:
     assert host_of(LOCAL | {"memory_bytes": LOCAL["memory_bytes"] - 5 * 2**20}) == host_of(LOCAL)
+    # also where the kernel leaves about half a GiB of the last
+    assert host_of(LOCAL | {"memory_bytes": int(23.46 * GIB)}) == host_of(LOCAL | {"memory_bytes": int(23.54 * GIB)})
     assert host_of(LOCAL | {"memory_bytes": 2**29}).memory == "0.5 GiB"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,7 +29,7 @@ class Host:
     kernel: str | None
     """Release."""
     memory: str | None
-    """Rounded to GiB: from boot to boot the kernel keeps some pages more or less to itself."""
+    """Rounded up to GiB: what the kernel keeps to itself changes from boot to boot, and leaves less than whole GiB."""
 
     @property
     def id(self) -> str:
@@ -55,4 +56,4 @@ def host_of(facts: Mapping[str, Any]) -> Host:
 
 def _rounded(size: int) -> str:
     gib = size / _BYTES_PER_GIB
-    return f"{gib:.0f} GiB" if gib >= 1 else f"{gib:.1f} GiB"
+    return f"{math.ceil(gib)} GiB" if gib >= 1 else f"{gib:.1f} GiB"
