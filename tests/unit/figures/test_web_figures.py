@@ -122,16 +122,16 @@ def test_cryptography_is_compared_over_the_same_protocol(campaign: pl.DataFrame)
     drawn = web_figures.cryptography(campaign, web.by_metric(campaign))
     connection = [line for line in drawn.figure.data if line.xaxis == "x"]
     assert [line.name for line in connection] == ["HTTP/3", "HTTP/2, TLS 1.3"]
-    assert list(drawn.figure.layout.xaxis.ticktext) == ["ML-DSA", "hybrid"]
-    assert [list(line.y) for line in connection] == [pytest.approx([0, 10])] * 2
+    assert list(drawn.figure.layout.yaxis.ticktext) == ["ML-DSA", "hybrid"]
+    assert [list(line.x) for line in connection] == [pytest.approx([0, 10])] * 2
 
 
 def test_chains_are_compared_with_the_server_s_certificate_alone(campaign: pl.DataFrame) -> None:
     drawn = web_figures.chains(campaign, web.by_metric(campaign))
     assert drawn.name == "web-chains"
-    assert list(drawn.figure.layout.xaxis.ticktext) == ["ML-DSA", "ML-DSA,<br>chain", "chain"]
+    assert list(drawn.figure.layout.yaxis.ticktext) == ["ML-DSA", "ML-DSA, chain", "chain"]
     connection = [line for line in drawn.figure.data if line.xaxis == "x"]
-    assert [list(line.x) for line in connection] == [
+    assert [list(line.y) for line in connection] == [
         pytest.approx([-0.07, 0.93, 1.93]),
         pytest.approx([0.07, 1.07, 2.07]),
     ]

@@ -28,6 +28,9 @@ PANELS = {
 NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
 """What nginx speaks with each library; of others, their own names."""
 
+CHARACTER_PX = 5.6
+"""Of a label, on average."""
+
 Series = tuple[str, str | None]
 """A library and, over TCP, a version of TLS."""
 
@@ -108,7 +111,7 @@ def chains(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
 def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str, base: str) -> goodput.Drawn:
     """Differences of the cells of a panel to the baseline, which has X25519 with *base*."""
     metrics = ("connection_ms", "page_load_ms")
-    figure = make_subplots(rows=1, cols=len(metrics), horizontal_spacing=0.12)
+    figure = make_subplots(rows=1, cols=len(metrics), shared_yaxes=True, horizontal_spacing=0.04)
     for column, metric in enumerate(metrics, 1):
         cells = web.panel(table.filter(pl.col("metric") == metric), panel)
         cells = cells.filter(pl.col("baseline").is_not_null() & ~pl.col("tls_version").eq_missing("TLSv1.2"))
@@ -118,9 +121,9 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
             shown = [cell for cell in _of(cells, one) if cell["ratio_low"] is not None]
             values = [[goodput.percent(cell[key]) for cell in shown] for key in ("ratio", "ratio_low", "ratio_high")]
             figure.add_scatter(
-                x=[labels.index(cell["label"]) + _beside(number, len(series)) for cell in shown],
-                y=values[0],
-                error_y=_interval(*values),
+                x=values[0],
+                y=[labels.index(cell["label"]) + _beside(number, len(series)) for cell in shown],
+                error_x=_interval(*values),
                 mode="markers",
                 name=_named(one),
                 marker=_marker(number),
@@ -130,22 +133,21 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
                 row=1,
                 col=column,
             )
-        figure.update_xaxes(
+        # the first at the top
+        figure.update_yaxes(
             tickvals=list(range(len(labels))),
-            ticktext=[html.escape(label).replace(", ", ",<br>") for label in labels],
-            tickangle=0,
-            tickfont={"size": 9.5},
-            range=[-0.5, max(len(labels) - 0.5, 0.5)],
-            **layout.AXIS,
+            ticktext=[html.escape(label) for label in labels],
+            range=[max(len(labels) - 0.5, 0.5), -0.5],
             row=1,
             col=column,
         )
         ends = _around_zero(
             [goodput.percent(value) for key in ("ratio_low", "ratio_high") for value in cells[key].drop_nulls()]
         )
-        figure.update_yaxes(title_text=f"{web.METRICS[metric].lower()} [%]", range=ends, row=1, col=column)
-    figure.update_yaxes(**(dict(layout.VALUES) | {"zeroline": True, "zerolinecolor": layout.INK}))
-    figure.update_yaxes(tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
+        figure.update_xaxes(title_text=f"{web.METRICS[metric].lower()} [%]", range=ends, row=1, col=column)
+    figure.update_xaxes(**(dict(layout.VALUES) | {"zeroline": True, "zerolinecolor": layout.INK}))
+    figure.update_xaxes(tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
+    figure.update_yaxes(**layout.AXIS, tickfont={"size": 10})
     layout.finish(
         figure,
         title,
@@ -153,7 +155,8 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
         f"Difference to X25519 with {base} over the same protocol: geometric mean of ratios paired within blocks,<br>"
         "95 % interval." + goodput.disturbed(campaign),
         [campaign],
-        height=340,
+        height=270 + 18 * len(labels),
+        left=max(70, round(24 + CHARACTER_PX * max(map(len, labels), default=0))),
         bottom=96,
         legend=layout.IN_CORNER,
     )

@@ -130,7 +130,10 @@ class Examiner:
                 problem = next((one.problem for one in seen if one.problem), None)
         if problem is not None:
             shown = problem.replace(f"{directory}/", "")
-            attempt.unproven(f"the signature algorithm is not seen: {shown}")
+            what = (
+                "the signature algorithm is" if self.spec.cell.variant.chain is None else "the chain of certificates is"
+            )
+            attempt.unproven(f"{what} not seen: {shown}")
             return []
         attempt.evidence["signatures"] = sorted({one.signature for one in seen if one.signature is not None})
         return handshake.contradictions(seen, self.project.algorithms, **self._expected)

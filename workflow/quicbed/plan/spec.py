@@ -132,7 +132,8 @@ def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale)
 def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
     """The captured run that proves a cell: of a download, also for pages, or of handshakes with their secrets.
 
-    The secrets of a download are written down where both ends are external, which tell nothing themselves.
+    The secrets of a download are written down where both ends are external, which tell nothing themselves, and where a
+    chain of certificates has to be seen.
     """
     kind = experiment.workload.kind
     libraries = _libraries(project, cell)
@@ -146,7 +147,7 @@ def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
         size,
         connections,
         PROOF_TIMEOUT_S[kind],
-        secrets=kind == "handshake" or silent,
+        secrets=kind == "handshake" or silent or cell.variant.chain is not None,
     )
 
 
