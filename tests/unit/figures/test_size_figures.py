@@ -190,7 +190,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, raw: Path, artifacts: Path) -> list[A
 def test_the_notebook_says_how_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw").mkdir()
     missing = [one for one in shown(monkeypatch, tmp_path / "raw", tmp_path / "made") if isinstance(one, NotMeasured)]
-    assert [one.experiment for one in missing] == [sizes.EXPERIMENT] * 3 + [web.EXPERIMENT] * 4
+    assert [one.experiment for one in missing] == [sizes.EXPERIMENT] * 3 + [web.EXPERIMENT] * 5
     for one in missing:
         assert f"experiments=[{one.experiment}]" in one._repr_html_()
 
