@@ -60,6 +60,20 @@ def test_fetched_crates_are_taken_over_and_own_ones_are_not(project: Project, tm
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_files_that_cannot_be_linked_are_copied(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    release = compile_in(tmp_path / "quinn-stock", "ring")
+    monkeypatch.setattr(os, "link", refused)
+    assert compiled.take_over(project, "quinn", "noop") == tmp_path / "quinn-stock"
+    taken, source = (directory / "deps/libring-1.rlib" for directory in (tmp_path / "quinn-noop" / "release", release))
+    assert (taken.read_text(), taken.stat().st_mtime_ns) == ("ring", source.stat().st_mtime_ns)
+    assert not taken.samefile(source)
+
+
 def test_a_compiler_replaces_what_is_shared(tmp_path: Path) -> None:
     """A library compiled again, with other code, leaves the file as it was that another directory has of it."""
     source = tmp_path / "src" / "lib.rs"

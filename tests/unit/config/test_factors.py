@@ -391,6 +391,7 @@ def test_what_a_scale_leaves_out_is_recorded(tmp_path: Path, monkeypatch: pytest
         ("bytes: 10", "least_s: 1,", "least_s says how much is downloaded"),
         ("tls_version: TLSv1.2, group: mlkem768", "", "tls_version TLSv1.2 is for aead standard"),
         ("tls_version: TLSv1.2, signature: ed25519", "", "tls_version TLSv1.2 is for aead standard"),
+        ("tls_version: TLSv1.2, chain: intermediate", "", "an RSA signature, chain leaf and the groups x25519"),
         ('tls_version: "1.2"', "", "Input should be 'TLSv1.2' or 'TLSv1.3'"),
     ],
 )

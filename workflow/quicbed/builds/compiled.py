@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from quicbed.base import durable
@@ -97,6 +97,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _copy_file(source: str, target: str) -> None:
     if Path(source).suffix in _REPLACED:
-        os.link(source, target)
-    else:
-        shutil.copy2(source, target)
+        with suppress(OSError):  # a file system without hard links, a file of somebody else
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)

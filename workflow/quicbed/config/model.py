@@ -1173,10 +1173,11 @@ _TLS12_GROUPS = ("x25519", "x448", "p-256", "p-384", "p-521")
 
 def _tls12_problem(variant: Variant) -> str | None:
     """What a variant asks of TLS 1.2 that it does not have, or that is not made here; None where it has all."""
-    asked = variant.aead == "standard" and variant.group in _TLS12_GROUPS and variant.signature.startswith("rsa-")
-    if variant.tls_version == "TLSv1.3" or asked:
+    usual = variant.aead == "standard" and variant.signature.startswith("rsa-") and variant.chain == "leaf"
+    if variant.tls_version == "TLSv1.3" or (usual and variant.group in _TLS12_GROUPS):
         return None
-    return f"tls_version TLSv1.2 is for aead standard, an RSA signature and the groups {', '.join(_TLS12_GROUPS)}"
+    groups = ", ".join(_TLS12_GROUPS)
+    return f"tls_version TLSv1.2 is for aead standard, an RSA signature, chain leaf and the groups {groups}"
 
 
 class Workload(Model):

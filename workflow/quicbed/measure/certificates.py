@@ -219,12 +219,11 @@ def make(
             _make_post_quantum(made, signature.tls_name, start, tools, parts)
 
 
-def message_bytes(target: Path, *, tls12: bool = False) -> int:
-    """Size of the Certificate message with the chain of a directory (RFC 8446, 4.4.2; RFC 5246, 7.4.2)."""
+def message_bytes(target: Path) -> int:
+    """Size of the Certificate message with the chain of a directory in bytes (RFC 8446, 4.4.2)."""
     chain = x509.load_pem_x509_certificates((target / "server.pem").read_bytes())
-    # message header and length of the list, of each certificate its length; TLS 1.3 adds a context, and extensions
-    always, each = (7, 3) if tls12 else (8, 5)
-    return always + sum(each + len(one.public_bytes(serialization.Encoding.DER)) for one in chain)
+    # message header, context and length of the list; of each certificate its length and that of its extensions
+    return 8 + sum(5 + len(one.public_bytes(serialization.Encoding.DER)) for one in chain)
 
 
 def _counted(content: bytes) -> bytes:

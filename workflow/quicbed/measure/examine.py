@@ -64,7 +64,7 @@ class Examiner:
         if variant.chain is None:
             return None
         identity = certificates.directory(self.project, certificates.of_variant(variant))
-        return certificates.message_bytes(identity, tls12=variant.tls_version == "TLSv1.2")
+        return certificates.message_bytes(identity)
 
     def problems(self, attempt: Attempt, directory: Path, captured: Capture | None) -> list[str]:
         """Keep what the capture shows; returns where that contradicts the cell."""

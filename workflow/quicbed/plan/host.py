@@ -29,7 +29,7 @@ class Host:
     kernel: str | None
     """Release."""
     memory: str | None
-    """Rounded up to GiB: what the kernel keeps to itself changes from boot to boot, and leaves less than whole GiB."""
+    """Rounded up to GiB, because the kernel keeps a part to itself that differs from boot to boot."""
 
     @property
     def id(self) -> str:
