@@ -69,6 +69,18 @@ def test_only_pages_have_a_page_and_all_of_them() -> None:
         Experiment.model_validate(experiment(defaults={"cipher": "aes-128-gcm"}))
 
 
+def test_only_pages_are_loaded_by_a_browser() -> None:
+    in_browser = [{"label": "a", "loaded_by": "chromium"}]
+    read = Experiment.model_validate(experiment(variants=in_browser, baseline="a"))
+    assert read.variants[0].loaded_by == "chromium"
+    with pytest.raises(ValidationError, match=r"`a`: loaded_by is of workload\.kind `page`"):
+        Experiment.model_validate(
+            experiment(variants=in_browser, baseline="a", workload={"kind": "bulk"}, defaults={"cipher": "aes-128-gcm"})
+        )
+    with pytest.raises(ValidationError, match="Input should be 'endpoint' or 'chromium'"):
+        Experiment.model_validate(experiment(variants=[{"label": "a", "loaded_by": "firefox"}], baseline="a"))
+
+
 def test_low_rates_need_frames_of_their_own_size() -> None:
     with pytest.raises(ValidationError, match=r"`slow`: rate_mbit below 40 needs link\.mode `wire`"):
         Experiment.model_validate(

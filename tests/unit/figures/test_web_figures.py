@@ -137,6 +137,30 @@ def test_chains_are_compared_with_the_server_s_certificate_alone(campaign: pl.Da
     ]
 
 
+def test_a_browser_has_what_a_visitor_sees(tmp_path: Path) -> None:
+    for library in (QUIC, TCP):
+        for label in ("base", "far", "hybrid", "chain"):
+            for block in range(BLOCKS):
+                run = made(library, label, block)
+                run["experiment"] = web.BROWSER
+                run["variant"]["loaded_by"] = "chromium"
+                load = run["metrics"]["page_load_ms"]
+                run["metrics"] |= {"load_event_ms": load + 10, "largest_contentful_paint_ms": load / 2}
+                fakeruns.write_run(tmp_path, run)
+    campaign = runs.select_campaign(runs.table(tmp_path), web.BROWSER)
+    table = web.by_metric(campaign)
+    assert set(table["metric"]) == {*web.METRICS, *web.DRAWN}
+    ratios = web.against_tcp(campaign, table)
+    drawn = web_figures.times(campaign, table, ratios, "largest_contentful_paint_ms")
+    assert (drawn.name, drawn.table_name) == ("web-browser-largest-contentful-paint", web.BROWSER)
+    assert "Largest contentful paint of web pages in Chromium" in drawn.figure.layout.title.text
+    notes = " ".join(str(note.text) for note in drawn.figure.layout.annotations)
+    assert "begin with the navigation" in notes.replace("<br>", " ")
+    handshakes = web_figures.handshakes(campaign, table)
+    assert list(handshakes.figure.layout.yaxis.ticktext) == ["chain", "hybrid"]
+    assert handshakes.figure.layout.xaxis2.title.text == "largest contentful paint [%]"
+
+
 def test_what_was_found_has_its_interval(campaign: pl.DataFrame) -> None:
     ratios = web.against_tcp(campaign, web.by_metric(campaign))
     told = web_figures.found(ratios, "connection_ms", ["far", "light"])

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clone import ROOT
+from faketestbed import FakeTestbed
 from quicbed.config.model import Project
 from quicbed.contract import events
-from quicbed.measure import judge
+from quicbed.measure import browser, certificates, judge
 from quicbed.measure.attempt import Attempt
+from quicbed.measure.program import Program
 from quicbed.measure.said import Logs
+from quicbed.plan import browser as plan_browser
 from quicbed.plan import cells, spec
 
 PROJECT = Project(ROOT, {"scale": "tiny"})
@@ -120,6 +124,93 @@ def test_times_begin_with_the_connection(tmp_path: Path) -> None:
         "page_load_ms": 600,
     }
     assert attempt.metrics["bytes"] == PROJECT.pages["median-2025"].bytes
+
+
+def in_browser(label: str = "50 ms, 50 Mbit/s", library: str = "nginx-h3") -> cells.Cell:
+    found = cells.cells_of(PROJECT, "web-browser", "c0ffee00", {})
+    return next(one for one in found if one.label == label and one.client.library == library)
+
+
+def test_a_browser_proves_a_cell_with_the_page_itself() -> None:
+    experiment = PROJECT.experiments["web-browser"]
+    page = PROJECT.pages["median-2025"]
+    proof = spec.proof_spec(PROJECT, experiment, in_browser("50 ms, 5 Mbit/s"))
+    assert (proof.browser, proof.page, proof.bytes, proof.secrets) == (True, page.sizes, page.bytes, True)
+    assert proof.cell.variant.rate_mbit is None
+    heavy = spec.proof_spec(PROJECT, experiment, in_browser("heavy page"))
+    assert heavy.page == PROJECT.pages["heavy-2019"].sizes
+    assert not run_of("50 ms, 50 Mbit/s").browser
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"signature": "mldsa65"}, "Chromium takes no certificates with mldsa65"),
+        ({"group": "p-256"}, "Chromium sends no key share of p-256"),
+        ({"aead": "noop", "flavour": "noop"}, "Chromium protects all packets"),
+        ({"group": "x25519-mlkem768", "signature": "ecdsa-p-256"}, None),
+    ],
+)
+def test_what_a_browser_cannot_do_is_unsupported(changes: dict[str, Any], told: str | None) -> None:
+    variant = PROJECT.experiments["web-browser"].variants[0].model_copy(update=changes)
+    assert cells.unsupported_reason("nginx", PROJECT.libraries["nginx-h3"], variant, "cubic") == told
+
+
+DRAWN = {"t_navigation": 90 * MS, "t_load": 710 * MS, "t_largest_paint": 490 * MS}
+
+
+@pytest.mark.parametrize("left_out", [None, *DRAWN])
+def test_what_a_visitor_sees_begins_with_the_navigation(tmp_path: Path, left_out: str | None) -> None:
+    run = spec.run_spec(PROJECT, PROJECT.experiments["web-browser"], in_browser(), PROJECT.scale("web-browser"))
+    attempt = Attempt()
+    judge.judge(attempt, PROJECT, run, logs(tmp_path, run, **DRAWN | ({left_out: None} if left_out else {})))
+    if left_out:
+        assert attempt.reason == "the browser reported a page without its load event or its largest contentful paint"
+        return
+    assert (attempt.status, attempt.metrics["page_load_ms"]) == ("ok", 600)
+    assert (attempt.metrics["load_event_ms"], attempt.metrics["largest_contentful_paint_ms"]) == (620, 400)
+
+
+@pytest.mark.parametrize(("transport", "library"), [("quic", "nginx-h3"), ("tcp", "tcp-tls")])
+def test_both_ends_have_the_page_and_the_browser_knows_the_server(tmp_path: Path, transport: str, library: str) -> None:
+    project = Project(ROOT, {"scale": "tiny", "paths": {"build": str(tmp_path)}})
+    cell = in_browser("50 ms, 50 Mbit/s", library)
+    certificates.make(certificates.directory(project, "rsa-2048"), None)
+    run = spec.run_spec(project, project.experiments["web-browser"], cell, project.scale("web-browser"))
+    client, server = (Program(project, FakeTestbed(), run, tmp_path / "run", role) for role in ("client", "server"))
+    place = Path(client.argv()[0]).parents[1]
+    assert place.parent == tmp_path / "pages"
+    words = server.argv()
+    assert words[words.index("--www") + 1] == str(place / "www")
+    assert words[words.index("--requests") + 1] == str(len(PROJECT.pages["median-2025"].sizes))
+    assert not {"--content", "--page"} & {*words, *client.argv()}
+    told = client.environment() or {}
+    assert (told["QUICBED_PAGE"], told["QUICBED_TRANSPORT"]) == (str(place / "www"), transport)
+    # 32 bytes in Base64
+    assert len(told["QUICBED_PIN"]) == 44
+    assert server.environment() is None
+
+
+def test_the_program_that_drives_a_browser_is_part_of_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = in_browser().id
+    shutil.copytree(ROOT / plan_browser.CONTRACT, tmp_path / plan_browser.CONTRACT)
+    shutil.copytree(ROOT / plan_browser.DRIVER, tmp_path / plan_browser.DRIVER)
+    monkeypatch.setattr(PROJECT, "root", tmp_path)
+    assert in_browser().id == before
+    with (tmp_path / plan_browser.DRIVER / "client.py").open("a", encoding="utf-8") as module:
+        module.write("# changed\n")
+    assert in_browser().id != before
+
+
+def test_a_machine_without_a_browser_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "none"))
+    assert str(browser.problem()).startswith("no Chromium found")
+    monkeypatch.delenv("BROWSER_PATH")
+    (tmp_path / "chromium").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert browser.problem() is None
 
 
 def test_an_object_that_is_missing_fails_the_run_with_its_reason(tmp_path: Path) -> None:

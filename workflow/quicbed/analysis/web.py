@@ -1,8 +1,8 @@
 """Times of web pages over HTTP/3 and HTTP/2: by what is varied, and the ratio of the two paired within blocks.
 
 An experiment varies one factor at a time around its baseline, and losses together with round-trip times (`PANELS`).
-Over TCP it does so with TLS 1.3, and for some factors with TLS 1.2 as well. All times begin with the connection, so
-that the handshake of TCP is in those of HTTP/2.
+Over TCP it does so with TLS 1.3, and for some factors with TLS 1.2 as well. Times begin with the connection, so that
+the handshake of TCP is in those of HTTP/2, or in a browser with the navigation, which is before that.
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from quicbed.analysis import comparison
 from quicbed.base.statistics import paired_ratio
 
 EXPERIMENT = "web"
+BROWSER = "web-browser"
+"""The experiment whose pages are loaded by Chromium."""
 
 METRICS = {
     "connection_ms": "Connection time",
     "page_first_byte_ms": "Time to first byte",
     "page_load_ms": "Page load time",
 }
+DRAWN = {
+    "largest_contentful_paint_ms": "Largest contentful paint",
+    "load_event_ms": "Load event",
+}
+"""Metrics that only a browser has."""
 
 FACTORS = ("rtt_ms", "rate_mbit", "loss_percent", "page", "group", "signature", "chain")
 
@@ -33,6 +40,7 @@ PANELS: dict[str, tuple[str, frozenset[str], frozenset[str]]] = {
     "page": ("page", frozenset(), frozenset({"page"})),
     "cryptography": ("label", frozenset(), frozenset({"group", "signature"})),
     "chains": ("label", frozenset(), frozenset({"signature", "chain"})),
+    "handshake": ("label", frozenset(), frozenset({"group", "signature", "chain"})),
 }
 """Cells that are compared with each other."""
 
@@ -52,6 +60,11 @@ RATIOS: dict[str, pl.DataType] = {
 """Columns of `against_tcp`, a row for each variant over QUIC, metric, pair of libraries and version of TLS."""
 
 
+def metrics_of(campaign: pl.DataFrame) -> dict[str, str]:
+    """Metrics of the pages of a campaign with their titles."""
+    return METRICS | (DRAWN if campaign["loaded_by"].is_not_null().any() else {})
+
+
 def by_metric(campaign: pl.DataFrame) -> pl.DataFrame:
     """A row for every cell and metric: `quicbed.analysis.comparison.figure_table` with `metric` and `FACTORS`.
 
@@ -64,7 +77,7 @@ def by_metric(campaign: pl.DataFrame) -> pl.DataFrame:
         comparison.figure_table(known, metric)
         .with_columns(metric=pl.lit(metric))
         .join(factors, on="cell", how="left", maintain_order="left")
-        for metric in METRICS
+        for metric in metrics_of(campaign)
     ]
     over_tcp = pl.col("header_protection").is_null()
     able = pl.concat(parts).filter(over_tcp | pl.col("tls_version").is_null())
@@ -96,7 +109,7 @@ def against_tcp(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Rows of `RATIOS`: every variant that a library over QUIC and one over TCP have measured."""
     rows = []
     main = table.filter(pl.col("arm") == "main")
-    for metric in METRICS:
+    for metric in table["metric"].unique(maintain_order=True):
         values = comparison.block_values(campaign, metric)
         cells = main.filter(pl.col("metric") == metric).to_dicts()
         for quic in (cell for cell in cells if cell["tls_version"] is None):

@@ -52,6 +52,7 @@ Discipline = Literal["fq", "etf", "etf-launchtime"]
 March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 Side = Literal["client", "server"]
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
+LoadedBy = Literal["endpoint", "chromium"]
 Chain = Literal["leaf", "leaf-scts", "intermediate", "intermediate-scts", "two-intermediates", "two-intermediates-scts"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
@@ -1091,6 +1092,11 @@ class Variant(Model):
     page: Name | None = Field(
         None, description="Page that is loaded (workload `page`), of config/pages.csv; its bytes are those of the run."
     )
+    loaded_by: LoadedBy = Field(
+        "endpoint",
+        description="What loads a page: the client of the library, or Chromium as the client's host has it, headless, "
+        "in the place of that client (docs/web.md).",
+    )
     loss_percent: float | None = Field(
         None,
         ge=0,
@@ -1526,6 +1532,8 @@ class Experiment(Model):
                     f"variants: `{variant.label}`: initial_size {variant.initial_size} is more than the link's MTU "
                     f"{mtu} holds without IP and UDP headers, {mtu - 28}"
                 )
+            if variant.loaded_by != "endpoint" and variant.page is None:
+                raise ValueError(f"variants: `{variant.label}`: loaded_by is of workload.kind `page`")
             if (variant.page is None) == (self.workload.kind == "page"):
                 raise ValueError(f"variants: `{variant.label}`: page is of workload.kind `page`, where each has one")
             varied = (variant.mtu, variant.receive_buffer, variant.loss_percent, variant.offloads, variant.rate_mbit)

@@ -178,6 +178,12 @@ class ClientConnection(Connection):
     """Actual start of the connection; only from such a client."""
     t_connect: Time | None = None
     """When the client began to connect, before the TCP handshake; not every client reports it."""
+    t_navigation: Time | None = None
+    """When a browser began to load the page, as the two that follow only from one."""
+    t_load: Time | None = None
+    """The event `load` of the page (HTML, 13.2.7)."""
+    t_largest_paint: Time | None = None
+    """The largest contentful paint until a while after that (W3C, Largest Contentful Paint)."""
     t_client_hello: Time | None
     t_request_sent: Time | None
     t_first_byte: Time | None

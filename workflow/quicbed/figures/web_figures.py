@@ -28,6 +28,8 @@ PANELS = {
 NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
 """What nginx speaks with each library; of others, their own names."""
 
+TITLES = web.METRICS | web.DRAWN
+
 CHARACTER_PX = 5.6
 """Of a label, on average."""
 
@@ -84,18 +86,19 @@ def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, met
     figure.update_yaxes(title_text="difference [%]", row=2, col=1)
     layout.finish(
         figure,
-        f"{web.METRICS[metric]} of web pages",
+        f"{TITLES[metric]} of web pages{_in_browser(campaign)}",
         _conditions(campaign, own),
         "Above: means, bars from the smallest to the largest run. Below: HTTP/3 against HTTP/2 with each version of "
-        "TLS, ratios paired within blocks,<br>95 % interval; below 0 HTTP/3 is faster. Times begin with the "
-        "connection, before the handshake of TCP." + goodput.disturbed(campaign),
+        "TLS, ratios paired within blocks,<br>95 % interval; below 0 HTTP/3 is faster. "
+        f"{_begin(metric)}" + goodput.disturbed(campaign),
         [campaign],
         height=440,
         bottom=88,
         legend=layout.IN_CORNER,
     )
     origins = comparison.used_origins(campaign, own.filter(pl.col("arm") == "main")["cell"].to_list())
-    return goodput.Drawn(f"web-{_file(metric)}", figure, table, origins, SOURCE, "web")
+    experiment = str(campaign["experiment"][0])
+    return goodput.Drawn(f"{experiment}-{_file(metric)}", figure, table, origins, SOURCE, experiment)
 
 
 def cryptography(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
@@ -108,13 +111,21 @@ def chains(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     return _changes(campaign, table, "chains", "Chains of certificates and web pages", "one RSA certificate")
 
 
+def handshakes(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+    """What hybrid key exchange and chains of certificates change of pages in a browser, with intervals."""
+    return _changes(campaign, table, "handshake", "Handshakes and web pages in Chromium", "one RSA certificate")
+
+
 def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str, base: str) -> goodput.Drawn:
     """Differences of the cells of a panel to the baseline, which has X25519 with *base*."""
-    metrics = ("connection_ms", "page_load_ms")
+    last = "largest_contentful_paint_ms" if web.DRAWN.keys() & set(table["metric"]) else "page_load_ms"
+    metrics = ("connection_ms", last)
+    experiment = str(campaign["experiment"][0])
     figure = make_subplots(rows=1, cols=len(metrics), shared_yaxes=True, horizontal_spacing=0.04)
     for column, metric in enumerate(metrics, 1):
         cells = web.panel(table.filter(pl.col("metric") == metric), panel)
-        cells = cells.filter(pl.col("baseline").is_not_null() & ~pl.col("tls_version").eq_missing("TLSv1.2"))
+        compared = pl.col("baseline").is_not_null() & (pl.col("n") > 0)
+        cells = cells.filter(compared & ~pl.col("tls_version").eq_missing("TLSv1.2"))
         labels = list(dict.fromkeys(cells["label"]))
         series = _series(cells)
         for number, one in enumerate(series):
@@ -144,7 +155,7 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
         ends = _around_zero(
             [goodput.percent(value) for key in ("ratio_low", "ratio_high") for value in cells[key].drop_nulls()]
         )
-        figure.update_xaxes(title_text=f"{web.METRICS[metric].lower()} [%]", range=ends, row=1, col=column)
+        figure.update_xaxes(title_text=f"{TITLES[metric].lower()} [%]", range=ends, row=1, col=column)
     figure.update_xaxes(**(dict(layout.VALUES) | {"zeroline": True, "zerolinecolor": layout.INK}))
     figure.update_xaxes(tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
     figure.update_yaxes(**layout.AXIS, tickfont={"size": 10})
@@ -162,7 +173,7 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
     )
     shown_cells = web.panel(table, panel)["cell"].unique().sort().to_list()
     origins = comparison.used_origins(campaign, shown_cells)
-    return goodput.Drawn(f"web-{panel}", figure, table, origins, SOURCE, "web")
+    return goodput.Drawn(f"{experiment}-{panel}", figure, table, origins, SOURCE, experiment)
 
 
 def found(ratios: pl.DataFrame, metric: str, labels: Sequence[str]) -> Found | None:
@@ -173,10 +184,20 @@ def found(ratios: pl.DataFrame, metric: str, labels: Sequence[str]) -> Found | N
         for row in compared.filter(pl.col("label") == label).to_dicts():
             value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
             told.append(
-                f"{label}: {web.METRICS[metric].lower()} over {_named((row['quic'], None))} differs from that over "
+                f"{label}: {TITLES[metric].lower()} over {_named((row['quic'], None))} differs from that over "
                 f"{_named((row['tcp'], row['tls_version']))} by {value} % (95 % interval {low} to {high} %)."
             )
     return Found(told) if told else None
+
+
+def _in_browser(campaign: pl.DataFrame) -> str:
+    return " in Chromium" if campaign["loaded_by"].is_not_null().any() else ""
+
+
+def _begin(metric: str) -> str:
+    if metric in web.DRAWN:
+        return "Times begin with the navigation, before the connection."
+    return "Times begin with the connection, before the handshake of TCP."
 
 
 def _file(metric: str) -> str:
@@ -332,6 +353,6 @@ def _interval(values: Sequence[float], low: Sequence[float], high: Sequence[floa
 def _hover(cell: Mapping[str, Any], metric: str) -> str:
     return (
         f"<b>{html.escape(_named((cell['client_library'], cell['tls_version'])))}</b>, "
-        f"{html.escape(cell['label'])}<br>{web.METRICS[metric].lower()} {cell['mean']:.1f} ms, n = {cell['n']}, failed "
+        f"{html.escape(cell['label'])}<br>{TITLES[metric].lower()} {cell['mean']:.1f} ms, n = {cell['n']}, failed "
         f"{cell['failed']}"
     )

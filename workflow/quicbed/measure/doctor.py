@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from quicbed.config.model import Project
-from quicbed.measure import agenda, generator
+from quicbed.measure import agenda, browser, generator
 from quicbed.plan.cells import Cell, cells_of, load_of
 from quicbed.testbed import features
 from quicbed.testbed.features import Feature
@@ -108,6 +108,8 @@ def _reason(project: Project, name: str, cell: Cell, found: Mapping[str, Feature
     if variant.loss_percent and (lack := _lack(found, "loss")):
         return f"no losses: {lack}"
     if project.experiments[name].perf is not None and (lack := _lack(found, "perf")):
+        return lack
+    if variant.loaded_by and project.testbed.kind == "local" and (lack := browser.problem()):
         return lack
     if load_of(cell) is not None:
         if project.testbed.generator is None:

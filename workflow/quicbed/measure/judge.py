@@ -85,7 +85,7 @@ def _download(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     if "goodput_mbps" not in attempt.metrics:
         attempt.fail("the client reported a transfer without the time of its request")
         return False
-    if spec.page and not _page(attempt, connections[0]):
+    if spec.page and not _page(attempt, connections[0], browser=spec.browser):
         return False
     if len(served) > count:
         attempt.evidence["unknown"] = {"server_cpu_s": _OVERLAPPING.format(len(served))}
@@ -102,7 +102,7 @@ def _acknowledging(connection: events.ClientConnection) -> int | None:
     return connection.packets_sent - connection.handshake_packets_sent
 
 
-def _page(attempt: Attempt, connection: events.ClientConnection) -> bool:
+def _page(attempt: Attempt, connection: events.ClientConnection, *, browser: bool) -> bool:
     """Keep the times of a page from the begin of its connection; False where the client does not tell that."""
     times = {
         "connection_ms": connection.t_handshake_complete,
@@ -113,6 +113,18 @@ def _page(attempt: Attempt, connection: events.ClientConnection) -> bool:
     for metric, end in times.items():
         if begin is None or end is None:
             attempt.fail("the client reported a page without the times of its connection")
+            return False
+        attempt.metrics[metric] = (end - begin) / 1e6
+    return not browser or _drawn(attempt, connection)
+
+
+def _drawn(attempt: Attempt, connection: events.ClientConnection) -> bool:
+    """Keep the times of a page in a browser from the begin of its navigation; False where they are not told."""
+    times = {"load_event_ms": connection.t_load, "largest_contentful_paint_ms": connection.t_largest_paint}
+    begin = connection.t_navigation
+    for metric, end in times.items():
+        if begin is None or end is None or end <= begin:
+            attempt.fail("the browser reported a page without its load event or its largest contentful paint")
             return False
         attempt.metrics[metric] = (end - begin) / 1e6
     return True

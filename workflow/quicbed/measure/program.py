@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quicbed.builds.recipes import external
 from quicbed.config.model import Library, Project, Side
-from quicbed.measure import certificates
+from quicbed.measure import browser, certificates
 from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, pacing_of
 from quicbed.plan.spec import RunSpec
 from quicbed.store.paths import KEYS, PORT
@@ -78,11 +78,23 @@ class Program:
 
     def argv(self) -> list[str]:
         """Its command line (workflow/endpoints/ENDPOINT.md)."""
-        program = self.host.provide(self.project.build / self.side.build) / "bin" / self.role
+        built = self._page if self._is_browser else self.host.provide(self.project.build / self.side.build)
+        program = built / "bin" / self.role
         identity = self.host.provide(self._identity)
         ends = self._server(identity) if self.role == "server" else self._client(identity)
         words = [str(program), "--events", str(self.log), *self._asked(), *ends, *self._negotiated()]
         return words + (self._quic() if self.spec.quic else [])
+
+    @property
+    def _is_browser(self) -> bool:
+        """Whether it is a browser in the place of the client."""
+        return self.spec.browser and self.role == "client"
+
+    @property
+    def _page(self) -> Path:
+        """Directory on its host with the page that a browser loads (`quicbed.measure.browser`)."""
+        page = self.project.pages[str(self.spec.cell.variant.page)]
+        return self.host.provide(browser.provided(self.project, page))
 
     @property
     def _identity(self) -> Path:
@@ -98,8 +110,9 @@ class Program:
         spec = self.spec
         words = ["--connections", str(spec.connections)]
         if self.role == "server":
-            sizes = dict.fromkeys(spec.page or files(spec))
+            sizes = () if spec.browser else dict.fromkeys(spec.page or files(spec))
             words = [part for size in sizes for part in ("--content", str(size))]
+            words += ["--www", str(self._page / "www")] if spec.browser else []
             words += ["--requests", str(len(spec.page))] if spec.page else []
         elif spec.rate_per_s is not None:
             words += ["--rate", f"{spec.rate_per_s:.6g}", "--seed", str(spec.arrival_seed)]
@@ -115,7 +128,8 @@ class Program:
         spec = self.spec
         limit = min(spec.timeout_s, CONNECTION_TIMEOUT) if spec.handshakes else spec.timeout_s
         words = ["--connect", self._address, "--server-name", SERVER_NAME, "--ca", str(identity / "ca.pem")]
-        asked = ["--page", ",".join(map(str, spec.page))] if spec.page else ["--bytes", str(spec.bytes)]
+        paged = spec.page and not spec.browser
+        asked = ["--page", ",".join(map(str, spec.page))] if paged else ["--bytes", str(spec.bytes)]
         return [*words, *asked, "--timeout", f"{limit:g}"]
 
     def _negotiated(self) -> list[str]:
@@ -147,6 +161,8 @@ class Program:
     def environment(self) -> dict[str, str] | None:
         """What its environment has besides that of its host."""
         spec = self.spec
+        if self._is_browser:
+            return browser.environment(self._identity, self._page, spec.cell.transport)
         if spec.external(self.role):
             # the command line does not tell which of the runner's test cases it is, which files to ask for, nor where
             # the folder is

@@ -70,7 +70,7 @@ class Prover:
         first = 1 + max((int(file.parent.name.rpartition(".")[2]) for file in done), default=-1)
         verdict = Verdict(proof, "failed", None, transferred=False)
         for number in itertools.islice(itertools.count(first), PROOF_ATTEMPTS):
-            again = number > first and not spec.handshakes
+            again = number > first and not spec.handshakes and not spec.page
             verdict = self._attempt(replace(spec, bytes=PROOF_BYTES_LARGE) if again else spec, proof, number)
             if verdict.status != "failed":
                 break

@@ -10,6 +10,7 @@ from typing import Any
 from quicbed.base.hashing import digest
 from quicbed.config.model import (
     STATEMENT,
+    ConfigError,
     Experiment,
     ExternalLibrary,
     Library,
@@ -23,7 +24,8 @@ from quicbed.config.model import (
     Variant,
     Workload,
 )
-from quicbed.plan import march
+from quicbed.config.pages import PageError
+from quicbed.plan import browser, march
 from quicbed.plan.arms import CAPTURED, LEFT_OUT, PRIMITIVES
 from quicbed.plan.built import Build
 from quicbed.plan.host import host_of
@@ -34,6 +36,11 @@ PROOF_CONNECTIONS = 20
 
 
 PROOF_SLOW_CONNECTIONS = 3
+
+BROWSER_GROUPS = frozenset({"x25519", "x25519-mlkem768"})
+"""Groups that Chromium sends key shares of; others that it has take a HelloRetryRequest."""
+BROWSER_SIGNATURES = frozenset({"rsa-2048", "rsa-4096", "ecdsa-p-256", "ecdsa-p-384"})
+"""Signature algorithms of certificates that Chromium takes."""
 
 SMALLEST_INITIAL = 1200
 """UDP payload in bytes that datagrams with Initial packets have at least (RFC 9000, 14.1)."""
@@ -170,6 +177,8 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return reason
     if variant.page is not None and not supports.pages:
         return f"{title}: its endpoints load no pages"
+    if variant.loaded_by == "chromium" and (reason := browser_reason(variant)) is not None:
+        return reason
     if variant.aead == "noop" and not supports.noop:
         return f"{title} has no NOOP AEAD"
     if variant.aead == "noenc" and not supports.noenc:
@@ -187,6 +196,17 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title}: {reason}"
     limit = None if library.flavours[flavour].jumbo else supports.udp_payload_max
     return _datagram_reason(title, limit, variant.mtu)
+
+
+def browser_reason(variant: Variant) -> str | None:
+    """Why Chromium cannot load a page as a variant asks, or None if it can."""
+    if variant.aead != "standard" or not variant.header_protection:
+        return "Chromium protects all packets"
+    if variant.group not in BROWSER_GROUPS:
+        return f"Chromium sends no key share of {variant.group}"
+    if variant.signature not in BROWSER_SIGNATURES:
+        return f"Chromium takes no certificates with {variant.signature}"
+    return None
 
 
 def open_loop_reason(library: Library, variant: Variant) -> str | None:
@@ -279,6 +299,7 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "loss_percent": variant.loss_percent,
         "rate_mbit": variant.rate_mbit,
         "page": variant.page,
+        "loaded_by": None if variant.loaded_by == "endpoint" else variant.loaded_by,
         "load": variant.load,
         "offloads": variant.offloads,
         "pacing": variant.pacing,
@@ -329,7 +350,10 @@ def as_proven(cell: Cell, kind: str) -> Cell:
     """
     sending = ("pacing", "gso", "congestion_control", "qdisc")
     link = ("loss_percent", "rate_mbit")
-    variant = cell.variant.without("receive_buffer", "load", "offloads", "background", "page", *link, *sending)
+    within = ("receive_buffer", "load", "offloads", "background")
+    # the library's client downloads as it loads pages, and a browser does nothing but load them
+    page = () if cell.variant.loaded_by else ("page",)
+    variant = cell.variant.without(*within, *page, *link, *sending)
     return replace(cell, variant=variant if kind == "handshake" else variant.model_copy(update={"rtt_ms": 0}))
 
 
@@ -560,6 +584,8 @@ def _cell(
     size = size if limit is None else min(limit, size)
     if variant.page is not None:
         identity["page"] = project.pages[variant.page].sizes
+        if variant.loaded_by != "endpoint":
+            identity["browser"] = _browser_identity(project, variant.page)
         size = project.pages[variant.page].bytes
     if size != scale.bytes:
         identity["bytes"] = size
@@ -583,6 +609,13 @@ def _cell(
         slow=variant.slow,
         unsupported=reason or problem,
     )
+
+
+def _browser_identity(project: Project, name: str) -> str:
+    try:
+        return browser.identity(browser.files(project.root, project.pages[name]))
+    except PageError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _endpoint(project: Project, library: str, named: str, build: Build | None) -> Endpoint:

@@ -24,6 +24,8 @@ from quicbed.plan.variant import Variant
 
 # Rough figures behind the estimates, on two cores: what a run costs beyond its transfer.
 RUN_SECONDS = 0.1
+# And one whose client is a browser, which is started and waits for the largest contentful paint.
+BROWSER_SECONDS = 2.5
 # Of a link that loses packets (Mathis, Semke, Mahdavi, Ott: The Macroscopic Behavior of the TCP Congestion Avoidance
 # Algorithm, 1997), which CUBIC exceeds; round trips until a link is full; and giving a link what a cell asks for.
 PACKET_BITS = 1472 * 8
@@ -173,7 +175,8 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         libraries = cell.libraries
         size, rate_mbit = cell.bytes or 0, link_of(cell, experiment.link).rate_mbit
         transfer = transfer_s(project, libraries, cell.variant, size, rate_mbit, cell.connections)
-        run = min(transfer + RUN_SECONDS, scale.timeout_s)
+        started = BROWSER_SECONDS if cell.variant.loaded_by else RUN_SECONDS
+        run = min(transfer + started, scale.timeout_s)
         return run + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
 
     measured = [cell for cell in cells if cell.arm != CAPTURED]

@@ -75,6 +75,11 @@ class RunSpec:
         return external is not None and not external.statement.times
 
     @property
+    def browser(self) -> bool:
+        """Whether a browser takes the place of the client."""
+        return self.cell.variant.loaded_by is not None
+
+    @property
     def handshakes(self) -> bool:
         """Whether it is a series of handshakes, not a download."""
         return self.workload.kind == "handshake"
@@ -112,6 +117,10 @@ def _libraries(project: Project, cell: Cell) -> dict[Side, Library]:
     return {"client": project.libraries[cell.client.library], "server": project.libraries[cell.server.library]}
 
 
+def _page(project: Project, cell: Cell) -> tuple[int, ...]:
+    return () if cell.variant.page is None else project.pages[cell.variant.page].sizes
+
+
 def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale) -> RunSpec:
     """A run of a cell of an experiment."""
     return RunSpec(
@@ -122,7 +131,7 @@ def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale)
         scale_of(cell, scale).bytes,
         cell.connections,
         scale.timeout_s,
-        project.pages[cell.variant.page].sizes if cell.variant.page is not None else (),
+        _page(project, cell),
         experiment.perf,
         captured=cell.arm == CAPTURED,
         traced=experiment.trace,
@@ -132,22 +141,24 @@ def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale)
 def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
     """The captured run that proves a cell: of a download, also for pages, or of handshakes with their secrets.
 
-    The secrets of a download are written down where both ends are external, which tell nothing themselves, and where a
-    chain of certificates has to be seen.
+    A browser loads the page. The secrets of a download are written down where both ends are external, which tell
+    nothing themselves, where a chain of certificates has to be seen, and of a browser.
     """
     kind = experiment.workload.kind
     libraries = _libraries(project, cell)
     silent = all(library.external is not None for library in libraries.values())
     size, connections = proof_size(cell, kind)
+    page = _page(project, cell) if cell.variant.loaded_by else ()
     return RunSpec(
         as_proven(cell, kind),
         libraries,
         experiment.workload,
         proof_link(kind, link_of(cell, experiment.link).mtu),
-        size,
+        sum(page) or size,
         connections,
         PROOF_TIMEOUT_S[kind],
-        secrets=kind == "handshake" or silent or cell.variant.chain is not None,
+        page,
+        secrets=kind == "handshake" or silent or bool(page) or cell.variant.chain is not None,
     )
 
 

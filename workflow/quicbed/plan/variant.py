@@ -34,6 +34,8 @@ class Variant(Part):
     rtt_ms: Number | None = None
     rate_mbit: Number | None = None
     page: str | None = None
+    loaded_by: str | None = None
+    """Null for the library's own client."""
     mtu: Integer | None = None
     receive_buffer: Integer | None = None
     aes_hardware: bool | None = None

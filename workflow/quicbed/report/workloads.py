@@ -20,6 +20,7 @@ TOLD = ("0 ms, 50 Mbit/s", "50 ms, 50 Mbit/s", "200 ms, 50 Mbit/s", "50 ms, 50 M
 
 Tables = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 Tabulated = Callable[[pl.DataFrame], pl.DataFrame]
+Changes = Callable[[pl.DataFrame, pl.DataFrame], Drawn]
 Compared = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 
 
@@ -57,27 +58,42 @@ class Workloads(sections.Paper):
         return size_figures.changes_sheet(changed, self.titles)
 
     @cached_property
+    def _browser(self) -> Tables:
+        return self._tables(web.BROWSER, web.by_metric, web.against_tcp, "ratios")
+
+    @cached_property
     def _web(self) -> Tables:
         return self._tables(web.EXPERIMENT, web.by_metric, web.against_tcp, "ratios")
 
     def web(self, metric: str) -> Section:
         """A time of web pages by round-trip time, rate and page, and how HTTP/3 compares with HTTP/2."""
-        campaign, table, ratios = self._web
+        return self._web_times(web.EXPERIMENT, self._web, metric)
+
+    def browser(self, metric: str) -> Section:
+        """A time of web pages in a browser, as `web`."""
+        return self._web_times(web.BROWSER, self._browser, metric)
+
+    def _web_times(self, experiment: str, tables: Tables, metric: str) -> Section:
+        campaign, table, ratios = tables
         if campaign.is_empty():
-            return Section(NotMeasured(web.EXPERIMENT))
+            return Section(NotMeasured(experiment))
         drawn = web_figures.times(campaign, table, ratios, metric)
         return Section(self.save(drawn), web_figures.found(ratios, metric, TOLD))
 
     def web_cryptography(self) -> Section:
         """What post-quantum cryptography changes of web pages."""
-        return self._web_changes(web_figures.cryptography)
+        return self._web_changes(web.EXPERIMENT, self._web, web_figures.cryptography)
 
     def web_chains(self) -> Section:
         """What chains of certificates change of web pages."""
-        return self._web_changes(web_figures.chains)
+        return self._web_changes(web.EXPERIMENT, self._web, web_figures.chains)
 
-    def _web_changes(self, draw: Callable[[pl.DataFrame, pl.DataFrame], Drawn]) -> Section:
-        campaign, table, _ = self._web
+    def browser_handshakes(self) -> Section:
+        """What key exchange and chains of certificates change of web pages in a browser."""
+        return self._web_changes(web.BROWSER, self._browser, web_figures.handshakes)
+
+    def _web_changes(self, experiment: str, tables: Tables, draw: Changes) -> Section:
+        campaign, table, _ = tables
         if campaign.is_empty():
-            return Section(NotMeasured(web.EXPERIMENT))
+            return Section(NotMeasured(experiment))
         return Section(self.save(draw(campaign, table)))

@@ -158,6 +158,10 @@ class Metrics(Part):
     """For a page: from the start of its connection to the first byte of the document."""
     page_load_ms: Positive | None = None
     """For a page: from the start of its connection to the last byte of the last object."""
+    load_event_ms: Positive | None = None
+    """For a page in a browser: from the start of the navigation to the event `load`."""
+    largest_contentful_paint_ms: Positive | None = None
+    """For a page in a browser: from the start of the navigation to the largest contentful paint."""
     handshakes_per_s: Positive | None = None
     wall_s: Positive | None = None
     """From the first ClientHello to the last byte or the last close."""

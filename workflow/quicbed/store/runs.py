@@ -109,6 +109,8 @@ COLUMNS: list[Column] = [
     Column("rate_mbit", pl.Float64(), "link.rate_mbit"),
     Column("workload", pl.String(), "workload.kind"),
     Column("page", pl.String(), "variant.page"),
+    # null of the library's own client
+    Column("loaded_by", pl.String(), "variant.loaded_by"),
     Column("workload_bytes", pl.Int64(), "workload.bytes"),
     Column("connections", pl.Int64(), "workload.connections"),
     Column("status", pl.String(), "status"),
@@ -125,6 +127,9 @@ COLUMNS: list[Column] = [
     Column("connection_ms", pl.Float64(), "metrics.connection_ms"),
     Column("page_first_byte_ms", pl.Float64(), "metrics.page_first_byte_ms"),
     Column("page_load_ms", pl.Float64(), "metrics.page_load_ms"),
+    # of one in a browser, from the begin of its navigation
+    Column("load_event_ms", pl.Float64(), "metrics.load_event_ms"),
+    Column("largest_contentful_paint_ms", pl.Float64(), "metrics.largest_contentful_paint_ms"),
     Column("handshakes_per_s", pl.Float64(), "metrics.handshakes_per_s"),
     Column("client_cpu_ms", pl.Float64(), "metrics.client_cpu_ms"),
     Column("server_cpu_ms", pl.Float64(), "metrics.server_cpu_ms"),

@@ -309,6 +309,8 @@ static void write_config(const struct options *options)
             "    log_format quicbed '" LOG_FORMAT "';\n"
             "    access_log /proc/self/fd/%d quicbed;\n"
             "    client_body_temp_path /proc/self/fd/%d;\n"
+            /* of the files of pages: a browser draws nothing else */
+            "    types { text/html html; text/css css; text/javascript js; image/png png; font/woff2 woff2; }\n"
             "    default_type application/octet-stream;\n"
              "%s%s"
              "    ssl_protocols %s;\n"

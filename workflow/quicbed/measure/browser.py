@@ -1,0 +1,85 @@
+"""What a browser needs to load a page in the place of a client: the page's files, and the program that drives it.
+
+It is put together once for each page, in a directory that is given to both hosts::
+
+    www/        files of the page (`quicbed.contract.webpage`)
+    bin/client  starts the program
+    lib/        its modules
+
+The directory's name has a digest of all of it, so that a changed page or program is another directory.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from quicbed.base import durable
+from quicbed.config.model import Project
+from quicbed.config.pages import Page
+from quicbed.plan import browser
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+"""What the browser is called, in the order in which it is looked for."""
+VARIABLE = "BROWSER_PATH"
+"""Of the environment: the path of the browser."""
+START = """\
+import sys
+
+from endpoint.client import main
+
+sys.exit(main())
+"""
+LAUNCHER = """\
+#!/bin/sh
+# Runs the program; where its interpreter is not, as on another host, with the Python there.
+python={interpreter}
+test -x "$python" || python=python3
+exec "$python" -IBS "${{0%/*}}/../lib" "$@"
+"""
+
+
+def provided(project: Project, page: Page) -> Path:
+    """The directory for a page on this machine, made where it is missing."""
+    files = browser.files(project.root, page)
+    files["lib/__main__.py"] = START.encode()
+    files["bin/client"] = LAUNCHER.format(interpreter=shlex.quote(str(Path(sys.executable).resolve()))).encode()
+    target = project.build / "pages" / f"{page.name}-{browser.identity(files)}"
+    if not target.is_dir():
+        with durable.filling(target) as made:
+            for file, content in files.items():
+                path = made / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            (made / "bin" / "client").chmod(0o755)
+    return target
+
+
+def problem() -> str | None:
+    """Why this machine loads no pages in Chromium, or None."""
+    named = os.environ.get(VARIABLE)
+    if (named and os.access(named, os.X_OK)) or (not named and any(map(shutil.which, NAMES))):
+        return None
+    return f"no Chromium found (Debian: apt-get install chromium, or set {VARIABLE})"
+
+
+def environment(identity: Path, directory: Path, transport: str) -> dict[str, str]:
+    """What the program is told that is not on its command line: page, key of the server, transport and browser."""
+    chosen = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+    own = {"QUICBED_PAGE": str(directory / "www"), "QUICBED_PIN": pin(identity), "QUICBED_TRANSPORT": transport}
+    return chosen | own
+
+
+def pin(identity: Path) -> str:
+    """SHA-256 of the public key of a directory's server certificate in Base64 (RFC 7469, 2.4)."""
+    certificate = x509.load_pem_x509_certificate((identity / "server.pem").read_bytes())
+    key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return base64.b64encode(hashlib.sha256(key).digest()).decode("ascii")
