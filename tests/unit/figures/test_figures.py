@@ -92,6 +92,14 @@ def test_title_axis_and_caption_say_what_was_measured(tmp_path: Path) -> None:
     assert "TCP+TLS" in texts(figure)
 
 
+def test_sizes_that_a_pilot_has_found_are_told_from_the_smallest_to_the_largest(tmp_path: Path) -> None:
+    for block, size in enumerate((2**28, 2_000_500_000, 2**29)):
+        run = fakeruns.make_run(block=block)
+        run["workload"]["bytes"] = size
+        fakeruns.write_run(tmp_path, run)
+    assert "256 MiB to 1.863 GiB per run" in goodput.conditions(runs.table(tmp_path))
+
+
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_figure_shows_one_host_and_names_it(tmp_path: Path, fact: str) -> None:
     raw = tmp_path / "raw"

@@ -540,8 +540,9 @@ def conditions(campaign: pl.DataFrame) -> str:
         parts.append("fresh connections")
     elif run["workload"] == "page":
         parts.append("a page per run")
-    elif run["workload_bytes"]:
-        parts.append(f"{size_text(run['workload_bytes'])} per run")
+    elif sizes := sorted(set(campaign["workload_bytes"].drop_nulls()) - {0}):
+        # a pilot may have found another size for each pair of libraries
+        parts.append(" to ".join(dict.fromkeys(map(size_text, (sizes[0], sizes[-1])))) + " per run")
     if run["mtu"]:
         parts.append(f"MTU {run['mtu']}")
     if run["link_mode"]:
@@ -556,7 +557,7 @@ def size_text(count: int) -> str:
     """Bytes for people, in the largest unit that there is one of."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
-            return f"{count / size:g} {unit}"
+            return f"{count / size:.4g} {unit}"
     return f"{count} B"
 
 
