@@ -49,7 +49,7 @@ class Bench:
         return self.relay.port
 
     def download(self, port: int, *options: str, size: int = SIZE) -> events.EndpointLog[events.ClientConnection]:
-        argv, log = self.server.client("--bytes", str(size), "--timeout", "10", *options, port=port)
+        argv, log = self.server.client("--bytes", str(size), "--timeout", "40", *options, port=port)
         subprocess.run(argv, stderr=subprocess.DEVNULL, timeout=100, check=False)
         return events.read(log, "client")
 
