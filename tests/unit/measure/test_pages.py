@@ -15,10 +15,13 @@ from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import browser, certificates, judge
 from quicbed.measure.attempt import Attempt
+from quicbed.measure.examine import Examiner
 from quicbed.measure.program import Program
 from quicbed.measure.said import Logs
 from quicbed.plan import browser as plan_browser
 from quicbed.plan import cells, spec
+from quicbed.store.paths import KEYS
+from quicbed.wire import handshake, tshark
 
 PROJECT = Project(ROOT, {"scale": "tiny"})
 WEB = PROJECT.experiments["web"]
@@ -202,6 +205,19 @@ def test_the_program_that_drives_a_browser_is_part_of_its_cells(
     with (tmp_path / plan_browser.DRIVER / "client.py").open("a", encoding="utf-8") as module:
         module.write("# changed\n")
     assert in_browser().id != before
+
+
+def test_a_capture_without_a_handshake_of_tls_1_3_proves_no_signature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = in_browser("50 ms, 50 Mbit/s, TLS 1.2", "tcp-tls")
+    examiner = Examiner(PROJECT, spec.proof_spec(PROJECT, PROJECT.experiments["web-browser"], cell), "10.0.0.1")
+    (tmp_path / KEYS).touch()
+    monkeypatch.setattr(tshark, "problem", lambda: None)
+    monkeypatch.setattr(handshake, "examine", lambda *_, **__: [])
+    attempt = Attempt()
+    examiner.problems(attempt, tmp_path, None)
+    assert "the signature algorithm is not seen: there is no handshake of TLS 1.3" in str(attempt.evidence)
 
 
 def test_a_machine_without_a_browser_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,8 @@ class Examiner:
                 problem = str(error)
             else:
                 problem = next((one.problem for one in seen if one.problem), None)
+                if not seen:
+                    problem = "there is no handshake of TLS 1.3"
         if problem is not None:
             shown = problem.replace(f"{directory}/", "")
             what = (
