@@ -55,7 +55,7 @@ class Writer:
 def _compressor(raw: BinaryIO, path: Path) -> gzip.GzipFile | lzma.LZMAFile:
     if path.suffix == ".xz":
         # files that resemble each other lie megabytes apart
-        filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 32 << 20}]
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
         return lzma.LZMAFile(raw, "wb", filters=filters)
     return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
 
