@@ -34,7 +34,7 @@ LIBRARIES = tuple(EXPERIMENT.libraries)
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Directories of the shipped proofs with a capture, by library."""
     top = tmp_path_factory.mktemp("proofs")
-    archive = ROOT / "raw" / "reference" / "native-handshake.tar.gz"
+    (archive,) = (ROOT / "raw" / "reference").glob("native-handshake.tar.*")
     for name, content in untrusted.packed(archive, lambda path: "proofs" in path.parts and path.name in FILES):
         assert isinstance(content, bytes)
         file = top / Path(name).parent.name / Path(name).name
