@@ -188,6 +188,57 @@ def test_processor_time_is_judged_beside_goodput_and_decides_nothing(
     assert f"GiB per second of processor time: {beside}: " in said.replace("\n" + " " * 18, " ")
 
 
+# ---- results of a paper ----------------------------------------------------------------------------------------------
+
+
+def standing(*results: Result) -> list[claims_report.Standing]:
+    return claims_report.standing(results, claims_report.Commands(PROJECT))
+
+
+def test_a_result_is_told_with_its_values_and_what_decides_it() -> None:
+    decided, near = (evaluate_one(tables(make_rows(goodputs(ratio, 0.01)))) for ratio in (1.2, 1.103))
+    clear, open_ = standing(decided, near)
+    assert (clear.verdict, clear.open) == ("holds", "")
+    assert (clear.bounds, clear.blocks, clear.campaign, clear.experiment) == ("at least 1.1", "10", "c", "aead-goodput")
+    low, high = (claims_report.digits(end) for end in (decided.outcomes[0].low, decided.outcomes[0].high))
+    assert clear.measured == f"1.2 [{low}, {high}]"
+    assert "cell=" in clear.behind
+    assert open_.verdict == "inconclusive"
+    assert near.more_blocks is not None
+    assert open_.open == f"about {near.more_blocks} more blocks"
+    near.block_s = 90.0
+    assert standing(near)[0].open == f"about {near.more_blocks} more blocks, {duration(1.5 * near.more_blocks)}"
+    single = evaluate_one(tables(make_rows(goodputs(1.2, n=1))))
+    assert standing(single)[0].open == single.reason
+
+
+def test_few_comparisons_of_a_result_are_named_and_many_are_summed_up() -> None:
+    found = tables(make_rows(goodputs(1.2) | goodputs(1.3, library="quinn", n=8)))
+    both = evaluate_one(found, libraries=["quiche", "quinn"])
+    (told,) = standing(both)
+    assert [part.partition(" [")[0] for part in told.measured.split("; ")] == [
+        "quiche: NOOP / AES-128-GCM: 1.2",
+        "Quinn: NOOP / AES-128-GCM: 1.3",
+    ]
+    assert told.blocks == "8 to 10"
+    many = evaluate_one(found, libraries=["quiche", "quinn"], compare=[RATIO] * 3)
+    (told,) = standing(many)
+    assert told.measured.startswith("1.2 to 1.3, 6 of 6 within the bounds; intervals from ")
+
+
+def test_what_was_not_measured_has_its_cost_and_what_cannot_be_the_reason() -> None:
+    results = evaluate(tables(), make_claim(), make_claim(id="two", needs="a radio"), make_claim(id="three"))
+    results[2].stated = Stated("paper", results[2].stated.paper, results[2].stated.claim, "a-table")
+    missing, needed = standing(*results)  # numbers of tables are no results of their own
+    scale = PROJECT.config.scale
+    blocks = PROJECT.experiments["aead-goodput"].scales[scale].blocks
+    command = claims_report.Commands(PROJECT).of(results[0].stated.claim)
+    assert command is not None
+    assert missing.open == f"{blocks} blocks at scale {scale}: {command.cost.text()}"
+    assert (missing.measured, missing.blocks, missing.campaign, missing.behind) == ("", "", None, "")
+    assert (needed.verdict, needed.open) == ("not applicable", "needs a radio")
+
+
 def test_p_values_of_processor_time_are_a_family_of_their_own() -> None:
     found = with_time(1.102, 1.2)
     claims = [make_claim(id=f"c{number}", cost=bool(number)) for number in range(4)]

@@ -14,6 +14,8 @@ import fakeruns
 import legible
 from clone import ROOT
 from quicbed.analysis import sizes, web
+from quicbed.claims import papers
+from quicbed.config.model import Project
 from quicbed.figures import goodput, size_figures
 from quicbed.figures.goodput import NotMeasured
 from quicbed.plan.arms import LEFT_OUT
@@ -204,3 +206,33 @@ def test_the_notebook_writes_figures_and_tables(tmp_path: Path, monkeypatch: pyt
     changes = pl.read_parquet(tmp_path / "made" / "tables" / "cloud-storage-changes.parquet")
     assert changes.schema == sizes.CHANGES
     assert isinstance(Workloads().storage_changes(), size_figures.Sheet)
+
+
+def test_the_table_of_results_is_judged_by_the_runs_of_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage(tmp_path / "raw")
+    (sheet,) = (
+        one
+        for one in shown(monkeypatch, tmp_path / "raw", tmp_path / "made")
+        if isinstance(one, size_figures.Sheet) and "what the paper found" in one.headers
+    )
+    place = {name: number for number, name in enumerate(sheet.headers)}
+    rows = {row[place["what the paper found"]]: row for row in sheet.rows}
+    stated = [one for one in papers.stated(Project(ROOT)) if one.name == "web-cloud-video"]
+    assert list(rows) == [one.claim.statement for one in stated]
+    large = next(row for text, row in rows.items() if "above 20 MB" in text)
+    # of 200 MB: TLS 1.2 with 6000 Mbit/s over 1500 and 1000
+    assert large[place["measured here, with 95 % interval"]] == (
+        "noq: 200 MB, TLS 1.2 of tcp-tls / 200 MB: 6 [6, 6]; quinn: 200 MB, TLS 1.2 of tcp-tls / 200 MB: 4 [4, 4]"
+    )
+    assert (large[place["verdict"]], large[place["blocks"]], large[place["host"]]) == (
+        "holds",
+        "3",
+        "555cfcdb (Example CPU, 6.1.0)",
+    )
+    selected = sheet.behind[sheet.rows.index(large), place["measured here, with 95 % interval"]]
+    assert set(runs.table(tmp_path / "raw").filter(filters(selected))["bytes"]) == {200_000_000}
+    web_row = next(row for text, row in rows.items() if "TLS 1.3" in text)
+    assert web_row[place["verdict"]] == "not measured"
+    assert "10 blocks at scale quick" in web_row[place["would decide it"]]

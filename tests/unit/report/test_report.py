@@ -278,6 +278,13 @@ def test_claims_have_a_page_with_verdicts_evidence_and_commands(tmp_path: Path) 
         ("quic-steps-table1-dropped-quiche", "a number from Table 1"),
     ):
         assert f"no figure: {reason}</span>" in page.partition(f'id="{name}"')[2].partition("</article>")[0]
+    # every result of a paper beside what was measured, and where
+    of_paper = (index.parent / "paper-quantum-of-quic.html").read_text(encoding="utf-8")
+    results = of_paper.partition('id="results"')[2].partition("</table>")[0]
+    told = next(
+        row for row in cells_of(results) if row and row[1].startswith("For QUIC, goodput with NOOP is 10 to 20 %")
+    )
+    assert (told[3], told[6], told[7][-20:]) == ("holds", "aead-goodput", "(Example CPU, 6.1.0)")
     # each claim once, however many causes it has
     ids = re.findall(r'class="claim" id="([^"]+)"', page)
     assert len(ids) == len(set(ids)) == pl.read_parquet(artifacts / "tables" / "claims.parquet")["claim"].n_unique()

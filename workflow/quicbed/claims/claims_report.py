@@ -26,7 +26,7 @@ from quicbed.claims.verdict import Compared, Verdicts, record_of
 from quicbed.claims.verdicts import LEVEL, PUBLISHED, Basis, Outcome, Result, Verdict
 from quicbed.config.model import Project
 from quicbed.plan.cells import cells_of
-from quicbed.plan.estimate import Cost, cost
+from quicbed.plan.estimate import Cost, cost, duration
 from quicbed.store import runs
 
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -211,6 +211,84 @@ def _probability(value: float | None) -> str:
     if value is None:
         return ""
     return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
+# ---- results of a paper ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A published result beside what was measured here, as texts."""
+
+    source: str
+    statement: str
+    bounds: str
+    """Those that it was judged by."""
+    measured: str
+    """Values with intervals; empty without any."""
+    experiment: str
+    blocks: str
+    """Blocks that were compared, or captured connections; empty without any."""
+    campaign: str | None
+    verdict: Verdict
+    open: str
+    """Why it is not decided, and what would decide it; empty where it is."""
+    behind: str
+    """What selects the runs that were compared."""
+
+
+def standing(results: Iterable[Result], commands: Commands) -> list[Standing]:
+    """What holds today of published results, in their order; numbers of tables are left out."""
+    return [_standing(result, commands) for result in results if result.stated.group is None]
+
+
+def _standing(result: Result, commands: Commands) -> Standing:
+    counts = {one.n for one in result.measured}
+    least, most = (str(min(counts)), str(max(counts))) if counts else ("", "")
+    return Standing(
+        source=result.stated.claim.source,
+        statement=result.stated.claim.statement,
+        bounds=_judged_bounds(result),
+        measured=_each(result),
+        experiment=result.experiment,
+        blocks=least if least == most else f"{least} to {most}",
+        campaign=result.campaign if result.measured else None,
+        verdict=result.verdict,
+        open=_open(result, commands),
+        behind=_behind(result, *result.measured),
+    )
+
+
+def _each(result: Result) -> str:
+    """Every comparison of a claim with few of them, else what they span."""
+    measured = result.measured
+    if len(measured) > SHOWN or not measured[1:] or result.basis == "failures":
+        return "; ".join(filter(None, [_values(result), _spread(result)]))
+    factor, unit = _scale(result.stated.claim, result.basis)
+    names = result.stated.paper.libraries
+    texts = [
+        f"{f'{names.get(one.library, one.library)}: ' if one.library else ''}{one.text}: {_interval(one, factor)}"
+        + (f" {unit}" if unit else "")
+        for one in measured
+    ]
+    return "; ".join(texts)
+
+
+def _open(result: Result, commands: Commands) -> str:
+    """What it takes to decide a claim: blocks and hours, or the command of what was not measured."""
+    if result.verdict in ("holds", "fails"):
+        return ""
+    if result.verdict == "inconclusive":
+        if result.more_blocks is None:
+            return result.reason
+        took = "" if result.more_hours is None else f", {duration(60 * result.more_hours)}"
+        return f"about {result.more_blocks} more block{'s' if result.more_blocks != 1 else ''}{took}"
+    command = commands.of(result.stated.claim)
+    if result.verdict == "not applicable" or command is None:
+        return result.reason
+    project = commands.project
+    scale = project.experiments[result.experiment].scales[project.config.scale]
+    return f"{scale.blocks} blocks at scale {project.config.scale}: {command.cost.text()}"
 
 
 # ---- command line ----------------------------------------------------------------------------------------------------

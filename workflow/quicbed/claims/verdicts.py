@@ -113,6 +113,13 @@ def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: det
     return Tables(table, beside.handshakes, beside.primitives, profiled.blocks)
 
 
+def of_runs(table: pl.DataFrame) -> Tables:
+    """Runs alone, for claims that read nothing else."""
+    schemas = (details.HANDSHAKES, details.PRIMITIVE_TIMES, cpu_shares.BLOCKS)
+    handshakes, primitives, shares = (pl.DataFrame(schema=schema) for schema in schemas)
+    return Tables(table, handshakes, primitives, shares)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One comparison on one library."""

@@ -38,7 +38,7 @@ from quicbed.figures import cost_figures, cpu_figures, findings, handshake_table
 from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.sheets import Sheet, latency_summary, summary
 from quicbed.plan.arms import ARMS, CAPTURED
-from quicbed.report import grid, made_with, pictures, workflow_report
+from quicbed.report import grid, made_with, pictures, results, workflow_report
 from quicbed.store import details, provenance, runs
 
 READS = ("workflow/quicbed/report/templates/*.j2", "workflow/quicbed/report/assets/*")
@@ -217,10 +217,10 @@ class _Site:
 
     def _papers(self) -> list[dict[str, Any]]:
         """Papers with their pages, the one that the project began with first."""
-        order = list(workflow_report.PAPERS)
+        order = list(workflow_report.PAPERS.values())
         known = sorted(
             (self.judged or {"papers": []})["papers"],
-            key=lambda one: (order.index(one["id"]) if one["id"] in order else len(order), one["id"]),
+            key=lambda one: (order.index(title) if (title := one["paper"].title) in order else len(order), one["id"]),
         )
         return [self._paper(one) for one in known]
 
@@ -230,7 +230,8 @@ class _Site:
         about = [figure for figure in self.figures if title in figure["source"]]
         shown = [figure for figure in about if not figure["source"].startswith("beyond")]
         names = {figure["figure"] for figure in shown}
-        notebook = f"notebooks/{paper['id']}.html"
+        stem = next((name for name, of in workflow_report.PAPERS.items() if of == title), paper["id"])
+        notebook = f"notebooks/{stem}.html"
         return paper | {
             "href": f"paper-{paper['id']}.html",
             "title": title,
@@ -398,16 +399,20 @@ def _claims(
     """Verdicts on all claims, for the pages; also writes them as a table."""
     known = papers.stated(project)
     found = verdicts.tables(raw, project.root, table, beside)
-    results = verdicts.evaluate(project, known, found)
-    why = causes.find(project, known, results, found)
+    judged = verdicts.evaluate(project, known, found)
+    why = causes.find(project, known, judged, found)
     (artifacts / "tables").mkdir(parents=True, exist_ok=True)
-    claims_report.write_table(results, artifacts / "tables", found=why)
+    claims_report.write_table(judged, artifacts / "tables", found=why)
     theirs = published_claims.evaluate(project, known, published)
     for file in (artifacts / "tables").glob("claims-published.*"):
         file.unlink()  # of a copy that may not be told any more
     if theirs:
         claims_report.write_table(theirs, artifacts / "tables", "claims-published")
-    return claims_report.page(results, project, artifacts, artifacts / "report", claims_report.by_claim(theirs), why)
+    shown = claims_report.page(judged, project, artifacts, artifacts / "report", claims_report.by_claim(theirs), why)
+    for paper in shown["papers"]:
+        own = [result for result in judged if result.stated.name == paper["id"]]
+        paper["results"] = results.sheet(own, table, project)
+    return shown
 
 
 def _sections(judged: Mapping[str, Any]) -> list[dict[str, Any]]:

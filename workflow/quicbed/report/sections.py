@@ -42,9 +42,9 @@ class Paper:
 
     def __init__(self) -> None:
         self.here = notebooks.place()
-        project = Project(self.here.root)
-        self.table = runs.without(runs.table(self.here.raw), project.left_out)
-        self.experiments = project.experiments
+        self.project = Project(self.here.root)
+        self.table = runs.without(runs.table(self.here.raw), self.project.left_out)
+        self.experiments = self.project.experiments
         self.titles = goodput.library_titles(self.here.root)
 
     def overview(self) -> sheets.Sheet:

@@ -11,12 +11,15 @@ from quicbed.analysis import comparison, sizes, web
 from quicbed.figures import size_figures, web_figures
 from quicbed.figures.goodput import Drawn, NotMeasured
 from quicbed.figures.sheets import Sheet
-from quicbed.report import sections
+from quicbed.report import results, sections
 from quicbed.report.sections import Section
 from quicbed.store import runs
 
 TOLD = ("0 ms, 50 Mbit/s", "50 ms, 50 Mbit/s", "200 ms, 50 Mbit/s", "50 ms, 50 Mbit/s, 1 %", "50 ms, 5 Mbit/s")
 """Variants that sentences are about."""
+
+PAPER = "web-cloud-video"
+"""Name of the file with what the paper states."""
 
 Tables = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
 Tabulated = Callable[[pl.DataFrame], pl.DataFrame]
@@ -26,6 +29,10 @@ Compared = Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame]
 
 class Workloads(sections.Paper):
     """Every figure and table of what people use a transport for."""
+
+    def results(self) -> Sheet:
+        """What the paper found, and which of it holds by these runs."""
+        return results.of_paper(PAPER, self.table, self.here.raw, self.project)
 
     def _tables(self, experiment: str, by_cell: Tabulated, compared: Compared, name: str) -> Tables:
         """The newest campaign of an experiment, its table, and what its cells are compared for; all written."""
