@@ -150,6 +150,83 @@ def test_differences_leave_out_what_takes_no_time() -> None:
     assert [list(trace.x) for trace in timeline.figure.data] == [[1, 1], [2, 1], [0, 0], [1, 1]]
 
 
+SETTING = FOLDER.removeprefix("samples/")
+
+
+def theirs(
+    label: str, *, events: bool = True, close_ms: float = 4.0, role: str = "client", layer: str = "content"
+) -> Measured:
+    """A published connection: QUIC, one packet of an end."""
+    place = {"source": benchmark_runs.SOURCE, "library": "quic", "label": label, "origin": label, "connection": 0}
+    packet = place | {"packet": 0, "time_ms": 0.0, "role": role, "what": "1-RTT", "frame_bytes": 100, "link": 40}
+    packets = pl.DataFrame([packet | {layer: 60}], schema=dict(benchmark_runs.PACKETS), orient="row")
+    times = {"handshake_ms": 10.0, "first_byte_ms": 12.0, "transfer_ms": 8.0}
+    bases = [("capture", 4.0), *([("events", close_ms)] if events else [])]
+    durations = [place | {"basis": basis, "close_ms": close} | times for basis, close in bases]
+    run = {"origin": label, "campaign": label, "testbed": "remote"}
+    return Measured(
+        packets.with_columns(pl.col(list(benchmark_runs.LAYERS)).fill_null(0)),
+        pl.DataFrame(durations, schema=dict(benchmark_runs.DURATIONS), orient="row"),
+        pl.DataFrame([{name: run.get(name) for name in runs.SCHEMA}], schema=runs.SCHEMA),
+    )
+
+
+def together(*sides: Measured) -> Measured:
+    return Measured(*(pl.concat([getattr(side, name) for side in sides]) for name in ("packets", "durations", "runs")))
+
+
+def test_a_server_that_waits_for_its_timeout_leaves_the_rest_of_the_timeline_to_be_seen() -> None:
+    sides = [theirs("nginx-measurements", events=False), theirs(SETTING, close_ms=9994.0)]
+    drawn = benchmark_figures.timelines("timeline", together(*sides), None, {})
+    assert drawn is not None
+    cells, bases = drawn.figure.data[0].y
+    # nginx logs no events, and has no row of them
+    assert list(zip(cells, bases, strict=True)) == [
+        ("QUIC, 10 ms delay", "by events"),
+        ("QUIC, 10 ms delay", "by capture"),
+        ("QUIC, nginx", "by capture"),
+    ]
+    assert list(drawn.figure.layout.xaxis.range) == [0, pytest.approx(1.05 * 24)]
+    caption = drawn.figure.layout.meta["caption"]
+    assert "Closing goes on beyond the axis: QUIC, 10 ms delay by events 9994 ms." in caption.replace("<br>", " ")
+    short = benchmark_figures.timelines("timeline", theirs(SETTING), None, {})
+    assert short is not None
+    assert short.figure.layout.xaxis.range is None
+    assert "beyond" not in short.figure.layout.meta["caption"]
+    # two settings are no one campaign
+    assert set(drawn.table["campaign"]) == {None}
+    assert set(short.table["campaign"]) == {SETTING}
+
+
+def test_published_settings_are_named_for_people() -> None:
+    names = ["samples_threshold25_dev2_delay20", "samples_threshold30_dev2_delay20", "nginx-measurements"]
+    sheet = benchmark_figures.overhead_table(together(*map(theirs, names)), {})
+    assert sheet is not None
+    told = {row[0] for row in sheet.rows}
+    # with other limits than those of the project the name stays, so that no two settings are one
+    assert told == {"QUIC, 20 ms delay", f"QUIC, {names[1]}", "QUIC, nginx"}
+    drawn = benchmark_figures.overhead("overhead", together(*map(theirs, names)), None, {})
+    assert drawn is not None
+    assert drawn.figure.layout.margin.l > 0.5 * 12 * len(f"QUIC, {names[1]}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"role": "server"}, "40.00 % of what the server sends is no content: 40.00 % Ethernet"),
+        ({"role": "client"}, "40.00 % of what the client sends is no content: 40.00 % Ethernet"),
+        ({"role": "server", "layer": "opaque"}, "60.00 % of what the server sends is not decrypted, so that content"),
+        ({"role": "server", "layer": "padding"}, "100.00 % of what the server sends is no content: 40.00 % Ethernet"),
+    ],
+)
+def test_overhead_is_told_of_the_end_that_sends_content_and_not_where_that_is_unknown(
+    changes: dict[str, str], text: str
+) -> None:
+    told = benchmark_figures.found_overhead(theirs("nginx-measurements", **changes), {})
+    assert told is not None
+    assert told.sentences[0].startswith(f"QUIC, nginx: {text}")
+
+
 def test_tables_and_sentences_say_the_numbers(tmp_path: Path) -> None:
     side = own_side()
     sheet = benchmark_figures.overhead_table(side, NAMES)

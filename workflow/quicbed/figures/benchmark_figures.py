@@ -21,6 +21,7 @@ from quicbed.figures.findings import Found
 from quicbed.figures.goodput import Drawn, Saved
 from quicbed.figures.layout import INK, SOFT
 from quicbed.figures.sheets import Sheet, leading
+from quicbed.importers.quic_benchmark import NGINX
 from quicbed.store import runs
 
 PREFIX = "benchmark-"
@@ -44,8 +45,10 @@ _LAYERS: Mapping[str, tuple[str, str]] = {
     "tls": ("TLS messages", "#CC79A7"),
     "http": ("HTTP", "#8c6d31"),
     "content": ("content", "#009E73"),
-    "opaque": ("not decrypted", "#ffffff"),
+    "opaque": ("not decrypted", "#e8e8e8"),
 }
+_LIGHT = ("udp_tcp", "records", "padding", "opaque")
+"""Layers whose colour white letters do not show on."""
 _PHASES: Mapping[str, str] = {
     "handshake_ms": "handshake",
     "first_byte_ms": "time to first byte",
@@ -70,8 +73,13 @@ _SHORT = {
 }
 _LONG = "CH, SH: ClientHello, ServerHello; EE: EncryptedExtensions; CV: CertificateVerify; Fin: Finished; "
 _LONG += "CCS: ChangeCipherSpec; HSD: HANDSHAKE_DONE; NCI, RCI: NEW_, RETIRE_CONNECTION_ID; MSD: MAX_STREAM_DATA."
+_SETTING = re.compile(r"samples_threshold(?P<threshold>[\d.]+)_dev2_delay(?P<delay>[\d.]+)")
+"""Of a published sample: pings of at most 5 ms more than the delay, as the project measured."""
+_LIMIT_MS = 5
 _CELL = ["source", "label", "library"]
-_ROW_PX, _CAPTION_CHARACTERS = 17, 118
+_LONGEST = 3
+"""A timeline is cut off after so many times what connections last until they are closed."""
+_ROW_PX, _CAPTION_CHARACTERS, _NAME_PX = 17, 118, 12
 _LABEL_CHARACTERS = 50
 
 
@@ -93,7 +101,20 @@ def _named(cell: Sequence[str], titles: Mapping[str, str]) -> str:
     """Name of a cell; a published one has its setting."""
     source, label, library = cell
     name = titles.get(library, _TITLES.get(library, library))
-    return f"{name}, {label}" if source == benchmark_runs.SOURCE else name
+    return f"{name}, {_setting(label)}" if source == benchmark_runs.SOURCE else name
+
+
+def _setting(label: str) -> str:
+    """A published setting for people; one with other limits than those of the project keeps its name."""
+    known = _SETTING.fullmatch(label)
+    if known is not None and float(known["threshold"]) == float(known["delay"]) + _LIMIT_MS:
+        return f"{known['delay']} ms delay"
+    return "nginx" if label == NGINX else label
+
+
+def _margin(cells: Sequence[Sequence[str]], titles: Mapping[str, str], size: float) -> int:
+    """Pixels for the names of cells beside an axis, in letters of this size."""
+    return round(24 + 0.56 * size * max(len(_named(cell, titles)) for cell in cells))
 
 
 def _runs(number: int) -> str:
@@ -150,10 +171,12 @@ def _finished(
     )
     own = label is not None
     first = runs.sort("origin").row(0, named=True)
+    # published settings are a campaign each, on a host each
+    only = {name: values[0] if len(values := runs[name].unique()) == 1 else None for name in ("campaign", "testbed")}
     behind = table.with_columns(
         experiment=pl.lit(first["experiment"] if own else "published"),
-        campaign=pl.lit(first["campaign"], pl.String),
-        testbed=pl.lit(first["testbed"], pl.String),
+        campaign=pl.lit(first["campaign"] if own else only["campaign"], pl.String),
+        testbed=pl.lit(first["testbed"] if own else only["testbed"], pl.String),
         scale=pl.lit(first["scale"] if own else "published", pl.String),
     )
     origins = runs["origin"].sort().to_list()
@@ -299,7 +322,7 @@ def overhead(name: str, measured: Measured, label: str | None, titles: Mapping[s
                 textposition="inside",
                 insidetextanchor="middle",
                 textangle=0,
-                textfont={"size": 8.5, "color": INK if layer in ("padding", "udp_tcp", "records") else "white"},
+                textfont={"size": 8.5, "color": INK if layer in _LIGHT else "white"},
                 hovertemplate=f"%{{y}}, {title}: %{{x:.2f}} %<extra></extra>",
                 **place,
             )
@@ -323,7 +346,7 @@ def overhead(name: str, measured: Measured, label: str | None, titles: Mapping[s
         label,
         table,
         height=height,
-        left=98 if label is not None else 190,
+        left=98 if label is not None else _margin(cells, titles, _NAME_PX),
         top=122,
         below=56,
         legend={"y": 1 + 26 / height, "font": {"size": 9.5}, "traceorder": "normal"},
@@ -374,12 +397,14 @@ def timelines(name: str, measured: Measured, label: str | None, titles: Mapping[
     # what follows each other: until the handshake is complete, until the first byte, until the last, until the end
     parts = {"handshake_ms": "#0072B2", "first_byte_ms": "#56B4E9", "transfer_ms": "#009E73", "close_ms": "#b3b3b3"}
     drawing, (place,) = layout.panels(1, 1, below=0.1)
-    ys = [[_named(cell, titles) for cell in cells for _ in _BASES], [_BASES[base] for _ in cells for base in _BASES]]
+    known = [(cell, base) for cell in cells for base in _BASES if not _by(table, cell, base).is_empty()]
+    # those with both first: their order is the one that the axis takes
+    known = sorted(known, key=lambda one: sum(cell == one[0] for cell, _ in known), reverse=True)
+    ys = [[_named(cell, titles) for cell, _ in known], [_BASES[base] for _, base in known]]
     ends: list[dict[str, Mapping[str, Any]]] = [
-        {row["phase"]: row for row in _of(table, cell).filter(pl.col("basis") == base).to_dicts()}
-        for cell in cells
-        for base in _BASES
+        {row["phase"]: row for row in _by(table, cell, base).to_dicts()} for cell, base in known
     ]
+    until = _until(ends)
     for phase, colour in parts.items():
         lengths = []
         for row in ends:
@@ -402,12 +427,18 @@ def timelines(name: str, measured: Measured, label: str | None, titles: Mapping[
     drawing.update_xaxes(
         **layout.VALUES, title={"text": "Time since the ClientHello [ms]", "font": {"size": 10.5}}, **place
     )
+    cut = [] if until is None else [number for number, row in enumerate(ends) if sum(_span(row)) > until]
+    if cut:
+        drawing.update_xaxes(range=[0, until], **place)
     caption = (
         "Means of the runs. By events of the client: it has sent or received. By capture: the packet passed the tap."
     )
     if label is None:
         caption = "Means of the runs. By events of the server; by capture: the packet passed the tap."
-    height = 26 * len(cells) + 20
+    if cut:
+        told = [f"{_named(known[at][0], titles)} {_BASES[known[at][1]]} {_span(ends[at])[1]:.0f} ms" for at in cut]
+        caption += f" Closing goes on beyond the axis: {', '.join(told)}."
+    height = 13 * len(known) + 20
     return _finished(
         drawing,
         name,
@@ -417,11 +448,33 @@ def timelines(name: str, measured: Measured, label: str | None, titles: Mapping[
         label,
         table,
         height=height,
-        left=150 if label is not None else 260,
+        left=150 if label is not None else 70 + _margin(cells, titles, 9),
         top=64,
         below=52,
         legend={"y": 1 + 4 / height, "traceorder": "normal"},
     )
+
+
+def _by(table: pl.DataFrame, cell: Sequence[str], basis: str) -> pl.DataFrame:
+    return _of(table, cell).filter(pl.col("basis") == basis)
+
+
+def _span(phases: Mapping[str, Mapping[str, Any]]) -> tuple[float, float]:
+    """How long a connection lasts until its last byte, and from there until it is closed; ms."""
+    means = {phase: row["mean_ms"] for phase, row in phases.items()}
+    before = max(means.get("handshake_ms", 0.0), means.get("first_byte_ms", 0.0)) + means.get("transfer_ms", 0.0)
+    return before, means.get("close_ms", 0.0)
+
+
+def _until(ends: Sequence[Mapping[str, Mapping[str, Any]]]) -> float | None:
+    """Where the axis of a timeline ends if some close long after all others, such as after an idle timeout; else None.
+
+    A server that waits for its timeout would make all else too small to be seen.
+    """
+    spans = sorted(sum(_span(row)) for row in ends)
+    most = _LONGEST * max((_span(row)[0] for row in ends), default=0.0)
+    shown = [span for span in spans if span <= most]
+    return 1.05 * max(most / _LONGEST, *shown) if shown and spans[-1] > most else None
 
 
 def _lasting(durations: pl.DataFrame, apart: pl.DataFrame) -> list[str]:
@@ -440,8 +493,10 @@ def differences(name: str, measured: Measured, label: str | None, titles: Mappin
     phases = _lasting(durations, table)
     columns = 3 if len(phases) == 3 else 2
     rows = -(-len(phases) // columns)
+    height = 17 * len(cells) + 50
+    # of few cells the axes and titles between two rows take more of the figure
     drawing, places = layout.panels(
-        len(phases), columns, below=0.3, beside=0.04, titles=[_PHASES[phase] for phase in phases]
+        len(phases), columns, below=max(0.3, 44 / height), beside=0.04, titles=[_PHASES[phase] for phase in phases]
     )
     for place, phase in zip(places, phases, strict=True):
         for cell in cells:
@@ -475,8 +530,8 @@ def differences(name: str, measured: Measured, label: str | None, titles: Mappin
         measured,
         label,
         table,
-        height=rows * (17 * len(cells) + 50),
-        left=98 if label is not None else 190,
+        height=rows * height,
+        left=98 if label is not None else _margin(cells, titles, 9),
         top=58,
         below=52,
     )
@@ -545,21 +600,35 @@ def found_flow(measured: Measured, titles: Mapping[str, str]) -> Found | None:
 
 
 def found_overhead(measured: Measured, titles: Mapping[str, str]) -> Found | None:
-    """What is not content among the bytes of servers."""
-    table = benchmark_runs.overhead(measured.packets).filter(pl.col("role") == "server")
+    """What is not content among the bytes of the end that sends the content, the server unless only the client does."""
+    table = benchmark_runs.overhead(measured.packets)
     told = []
     for cell in _cells(table):
         if cell[1] == HANDSHAKES:
             continue
-        by_layer = {row["layer"]: row["percent"] for row in _of(table, cell).to_dicts()}
+        sent: dict[str, dict[str, float]] = {}
+        for row in _of(table, cell).to_dicts():
+            sent.setdefault(row["role"], {})[row["layer"]] = row["percent"]
+        role = next((end for end in ("server", "client") if sent.get(end, {}).get("content")), "server")
+        if role not in sent:
+            continue
+        by_layer = sent[role]
         headers = sum(by_layer[name] for name in ("link", "ip", "udp_tcp"))
         quic = sum(by_layer[name] for name in ("quic_long", "quic_short", "frames", "records"))
-        lost = f", {by_layer['opaque']:.2f} % are not decrypted" if by_layer["opaque"] else ""
-        told.append(
-            f"{_named(cell, titles)}: {100 - by_layer['content']:.2f} % of what the server sends is no content: "
-            f"{headers:.2f} % Ethernet, IP and UDP or TCP, {quic:.2f} % headers and frames of QUIC or TLS records, "
-            f"{by_layer['tag']:.2f} % tags{lost}."
-        )
+        parts = [f"{headers:.2f} % Ethernet, IP and UDP or TCP"]
+        if by_layer["opaque"]:
+            # headers and tags within it are not known either
+            whole = (
+                f"{by_layer['opaque']:.2f} % of what the {role} sends is not decrypted, so that content is not known"
+            )
+        else:
+            whole = f"{100 - by_layer['content']:.2f} % of what the {role} sends is no content"
+            parts += [
+                f"{quic:.2f} % headers and frames of QUIC or TLS records",
+                f"{by_layer['tag']:.2f} % tags",
+                *(f"{by_layer[name]:.2f} % {_LAYERS[name][0]}" for name in ("padding", "tls") if by_layer[name]),
+            ]
+        told.append(f"{_named(cell, titles)}: {whole}: {', '.join(parts)}.")
     return Found(told) if told else None
 
 

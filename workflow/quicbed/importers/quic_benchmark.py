@@ -13,9 +13,9 @@ clock is the only one used:
 
 From the *capture*, by the clock of the host that captured:
 
-* handshake: the first packet to the client's first 1-RTT packet (QUIC), or to the client's first protected TLS record,
-  its Finished (TCP);
-* first byte: the first packet to the first one with content in either direction, a STREAM frame (QUIC, with the key
+* handshake: the ClientHello to the client's first 1-RTT packet (QUIC), or to the client's first protected TLS record,
+  its Finished (TCP). What the server logs begins there too; the handshake of TCP before it is in neither;
+* first byte: the ClientHello to the first packet with content in either direction, a STREAM frame (QUIC, with the key
   log) or a protected record after those of the handshake (TCP);
 * transfer: the first to the last packet with content; close: the last packet with content to the last packet.
 
@@ -398,14 +398,20 @@ def _connection(packets: list[Packet]) -> list[Packet]:
 
 def _times(connection: list[Packet], handshake: int | None, contents: list[int], problem: str | None) -> dict[str, Any]:
     """Times in ms from the moments, ns, of the end of the handshake and of every packet with content."""
-    start, end = connection[0].frame.time_ns, connection[-1].frame.time_ns
     client = (connection[0].source, connection[0].source_port)
+    # the first packet with a payload has the ClientHello: over TCP the first one opens the connection
+    hello = (
+        packet.frame.time_ns
+        for packet in connection
+        if (packet.source, packet.source_port) == client and packet.payload_bytes
+    )
+    start, end = next(hello, None), connection[-1].frame.time_ns
     sent: dict[bool, list[int]] = {True: [], False: []}
     for packet in connection:
         sent[(packet.source, packet.source_port) == client].append(packet.frame.wire_bytes)
     return {
-        "handshake_ms": (handshake - start) / _NS_PER_MS if handshake is not None else None,
-        "first_byte_ms": (contents[0] - start) / _NS_PER_MS if contents else None,
+        "handshake_ms": (handshake - start) / _NS_PER_MS if start is not None and handshake is not None else None,
+        "first_byte_ms": (contents[0] - start) / _NS_PER_MS if start is not None and contents else None,
         "transfer_ms": (contents[-1] - contents[0]) / _NS_PER_MS if contents else None,
         "close_ms": (end - contents[-1]) / _NS_PER_MS if contents else None,
         "client_packets": len(sent[True]),

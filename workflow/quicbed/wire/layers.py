@@ -556,14 +556,17 @@ class _Tcp:
         if packet.payload_bytes:
             start = self._offset(packet)
             end = start + packet.payload_bytes
+            kinds = set()
             for kind, size in _within(self.spans[role], start, end):
                 layers[_layer(kind)] += size
+                kinds.add(kind)
             layers["opaque"] += packet.payload_bytes - sum(size for _, size in _within(self.spans[role], start, end))
             names |= dict.fromkeys(kind for kind, _ in _within(self.messages[role], start, end))
             complete = {span.kind for span in self.messages[role] if start < span.end <= end}
             if layers["content"] or layers["http"]:
                 names["data"] = None
-            names = names or {"protected": None}
+            if "opaque" in kinds or not names:
+                names["protected"] = None  # a record that was not opened, or a part of one
         label = ", ".join(names) or "ACK"
         return Unit(packet.frame.time_ns, role, packet.frame.wire_bytes, _nonzero(layers), label, frozenset(complete))
 
