@@ -37,6 +37,20 @@ def test_cells_that_need_what_the_kernel_lacks_are_told(project: Project) -> Non
     assert [line.endswith(": no round-trip time: kernel has no netem") for line in reasons] == [True]
 
 
+def test_cells_that_need_what_a_processor_lacks_are_told(project: Project) -> None:
+    every = {"aes", "avx2", "bmi1", "pclmulqdq"}
+    assert doctor.judged(project, "table2-kem", {}, [every]) == doctor.judged(project, "table2-kem", {})
+    # of two hosts one
+    verdict, reasons = doctor.judged(project, "table2-kem", {}, [every, every - {"avx2"}])
+    assert verdict.startswith("in part, ")
+    told = [line for line in reasons if "needs a processor with avx2" in line]
+    older = [one for one in project.algorithms.groups if one.processor]
+    assert older
+    measured = {one.group for one in project.experiments["table2-kem"].variants}
+    assert len(told) == len([one for one in older if one.name in measured])
+    assert any("(HQC-128 (AVX2)): HQC-128 (AVX2) needs a processor with avx2" in line for line in told)
+
+
 @pytest.mark.parametrize("lacks", doctor.NEEDED)
 def test_without_what_every_experiment_needs_none_is_measured(project: Project, lacks: str) -> None:
     assert doctor.judged(project, "mtu", {lacks: NO}) == ("no", [f"{lacks}: kernel has no netem"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,6 +112,13 @@ class Table:
     def group(self, name: str) -> Group:
         """The group of a name; AlgorithmError if there is none."""
         return self._named("group", self._groups, name)
+
+    def lacking(self, group: str | None, processors: Iterable[Collection[str]]) -> str | None:
+        """Why one of some processors, by their flags, cannot compute a group; None where none is known not to."""
+        if not group:
+            return None
+        known = self.group(group)
+        return next(filter(None, map(known.lacking, processors)), None)
 
     def signature(self, name: str) -> Signature:
         """The signature algorithm of a name; AlgorithmError if there is none."""

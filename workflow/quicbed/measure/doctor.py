@@ -6,15 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from quicbed.config.model import Project
 from quicbed.measure import agenda, browser, generator
 from quicbed.plan.cells import Cell, cells_of, load_of
 from quicbed.testbed import features
+from quicbed.testbed.facts import machine
 from quicbed.testbed.features import Feature
-from quicbed.testbed.remote import SshTestbed
+from quicbed.testbed.remote import PROCESSOR, SshTestbed
 from quicbed.wire import tshark
 
 NEEDED = ("root", "namespaces", "veth", "bridge")
@@ -34,9 +35,10 @@ def doctor(project: Project, tell: Callable[[str], None] = print) -> int:
     problem = tshark.problem()
     captures = Feature(problem is None, problem or "")
     if project.testbed.kind == "ssh":
-        missing, found = _hosts(project, captures, tell)
+        missing, found, processors = _hosts(project, captures, tell)
     else:
         missing, found = _local(project, captures, tell)
+        processors = [machine()["cpu_flags"]]
     missing |= _generator(project, found, tell)
     tell("this machine")
     for name, text in _machine(project):
@@ -44,15 +46,20 @@ def doctor(project: Project, tell: Callable[[str], None] = print) -> int:
     tell(f"experiments, scale {project.config.scale}")
     width = max(map(len, project.experiments))
     for name in project.experiments:
-        verdict, reasons = judged(project, name, found)
+        verdict, reasons = judged(project, name, found, processors)
         tell(f"  {name:{width}}  {verdict}")
         for reason in reasons:
             tell(f"  {'':{width}}    {reason}")
     return int(missing)
 
 
-def judged(project: Project, name: str, found: Mapping[str, Feature]) -> tuple[str, list[str]]:
-    """Whether an experiment can be measured, `yes`, `in part` or `no`, with cells; and why not, a reason each line."""
+def judged(
+    project: Project, name: str, found: Mapping[str, Feature], processors: Sequence[Collection[str]] = ()
+) -> tuple[str, list[str]]:
+    """Whether an experiment can be measured, `yes`, `in part` or `no`, with cells; and why not, a reason each line.
+
+    *processors* are the flags of those that compute, as far as they are known.
+    """
     experiment = project.experiments[name]
     if project.config.scale not in experiment.scales:
         project = project.without_study()
@@ -65,7 +72,7 @@ def judged(project: Project, name: str, found: Mapping[str, Feature]) -> tuple[s
     if blocking:
         return "no", blocking
     cells = cells_of(project, name, "", {})
-    reasons = {cell: reason for cell in cells if (reason := _reason(project, name, cell, found)) is not None}
+    reasons = {cell: reason for cell in cells if (reason := _reason(project, name, cell, found, processors))}
     can = len(cells) - len(reasons)
     if not reasons:
         return f"yes, {can} cells", []
@@ -98,11 +105,15 @@ def _lack(found: Mapping[str, Feature], name: str) -> str | None:
     return None if feature is None or feature.available else feature.reason
 
 
-def _reason(project: Project, name: str, cell: Cell, found: Mapping[str, Feature]) -> str | None:
+def _reason(
+    project: Project, name: str, cell: Cell, found: Mapping[str, Feature], processors: Sequence[Collection[str]]
+) -> str | None:
     """Why a cell cannot be measured: a library cannot do it, or the testbed."""
     if cell.unsupported is not None:
         return cell.unsupported
     variant = cell.variant
+    if lack := project.algorithms.lacking(variant.group, processors):
+        return lack
     if variant.rtt_ms and (lack := _lack(found, "delay")):
         return f"no round-trip time: {lack}"
     if variant.loss_percent and (lack := _lack(found, "loss")):
@@ -146,20 +157,27 @@ def _local(project: Project, captures: Feature, tell: Callable[[str], None]) -> 
     return missing, found
 
 
-def _hosts(project: Project, captures: Feature, tell: Callable[[str], None]) -> tuple[bool, dict[str, Feature]]:
-    """Say what the hosts of a testbed over SSH are; returns whether one cannot be used, and what they cannot do."""
+def _hosts(
+    project: Project, captures: Feature, tell: Callable[[str], None]
+) -> tuple[bool, dict[str, Feature], list[list[str]]]:
+    """Say what the hosts of a testbed over SSH are; returns whether one cannot be used, what they cannot do, and the
+    flags of their processors.
+    """
     required = _captures(project)
     missing = required and not captures.available
     tell(f"  {'tshark':12} {'yes' if captures.available else _absence(captures, required=required)}")
     found = {"tshark": captures}
+    processors: list[list[str]] = []
     for where, rows in SshTestbed(project.config.testbed, project.testbed).inspect().items():
         tell(where)
+        if PROCESSOR in rows:
+            processors.append(rows[PROCESSOR].reason.split())
         for name, feature in rows.items():
             missing |= not feature.available
             tell(f"  {name:13} {(feature.reason or 'yes') if feature.available else _absence(feature, required=True)}")
             if feature.reason.startswith(_CANNOT):
                 found[name] = Feature(False, f"{where}: {feature.reason.removeprefix(_CANNOT)}")
-    return missing, found
+    return missing, found, processors
 
 
 def _generator(project: Project, found: dict[str, Feature], tell: Callable[[str], None]) -> bool:

@@ -82,7 +82,8 @@ class PreparedLink:
     def _unsupported(self, spec: RunSpec) -> str | None:
         if spec.observed and not spec.quic:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
-        reason = self._lacking(spec.cell.variant.group) or self._testbed.unsupported(link_settings(spec))
+        lacking = self._project.algorithms.lacking(spec.cell.variant.group, self._flags)
+        reason = lacking or self._testbed.unsupported(link_settings(spec))
         if reason is None and spec.perf is not None:
             reason = self._unprofiled(spec)
         if reason is None and spec.load is not None:
@@ -92,11 +93,6 @@ class PreparedLink:
             # a controller that crashed may have left traffic
             self._sending = True
         return reason
-
-    def _lacking(self, group: str) -> str | None:
-        """Why the processors cannot compute a group; None where nothing is known against it, or where it is empty."""
-        known = self._project.algorithms.group(group) if group else None
-        return next(filter(None, (known.lacking(flags) for flags in self._flags)), None) if known else None
 
     def _unprofiled(self, spec: RunSpec) -> str | None:
         """Why a run cannot be sampled, or its samples cannot be sorted."""

@@ -89,6 +89,8 @@ _ECHOES = 3
 _RTT_ATTEMPTS = 4
 _UDP_OVERHEAD = 28  # IPv4 and UDP headers
 _FREE_BYTES = 200 * 2**20
+PROCESSOR = "instructions"
+"""Row of a host with the flags of its processor."""
 _OPTIONAL = ("perf", "iperf3")
 """Programs that some experiments need."""
 _UNRECORDED = ("pid", "missing", "cpuinfo", "packages")
@@ -914,6 +916,7 @@ class RemoteHost(RemoteMachine):
             "ready": Feature(not problem, problem),
             **self._described(),
             "processors": Feature(True, f"{hello['cpus']} x {hello['cpu_model']}"),
+            PROCESSOR: Feature(True, " ".join(hello["cpu_flags"]) or "none"),
             "governor": Feature(True, self._governor() or "none"),
             "congestion": Feature(True, ", ".join(hello["congestion_controls"]) or "none"),
             "hugepages": Feature(True, str(hello["hugepages"])),
