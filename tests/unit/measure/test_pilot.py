@@ -11,13 +11,19 @@ import yaml
 
 import fakeproject
 from fakeproject import EXPERIMENT, behave, outside, run, runs
+from faketestbed import FakeTestbed
 from quicbed.analysis import comparison
 from quicbed.builds import making
 from quicbed.config.model import Project, Scale
-from quicbed.measure import program
+from quicbed.measure import outlook, program
 from quicbed.measure.attempt import MeasureError
-from quicbed.measure.pilot import MOST_BYTES, ROOM, START_PILOT_BYTES, START_ROOM, STEP_BYTES, Pilot, needed_bytes
+from quicbed.measure.campaign import Campaign
+from quicbed.measure.driver import Driver
+from quicbed.measure.pilot import START_PILOT_BYTES, Pilot
 from quicbed.measure.program import Program
+from quicbed.plan import estimate
+from quicbed.plan.cells import GOODPUT_BITS, cells_of
+from quicbed.plan.sizing import MOST_BYTES, ROOM, START_ROOM, STEP_BYTES, TIME_SHARE, needed_bytes
 from quicbed.store import runs as quicbed_runs
 from quicbed.testbed import Confined
 
@@ -163,6 +169,46 @@ def test_a_client_that_reports_times_has_no_start_in_them(tmp_path: Path, monkey
     assert not list((project.raw / "local" / "test").glob("*/pilot.json"))
     assert {entry["workload"]["bytes"] for entry in runs(project)} == {1000}
     assert comparison.starts(quicbed_runs.select_campaign(quicbed_runs.table(project.raw), "test")) == []
+
+
+def test_plans_count_downloads_as_large_as_a_start_will_make_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlook, "busy", lambda: outlook.Busy(0.0, 1.0))
+    project = alone(tmp_path, monkeypatch)
+    cells = [cell for cell in cells_of(project, "test", "", {}) if cell.unsupported is None]
+    sized = {(cell.client.library, cell.arm): cell.bytes for cell in estimate.as_sized(project, "test", cells)}
+    # a fifth of the time limit of a run, at the goodput that plans take
+    most = int(GOODPUT_BITS / 8 * project.scale("test").timeout_s * TIME_SHARE)
+    assert {size for (library, _), size in sized.items() if library == "quiche"} == {min(most, MOST_BYTES)}
+    assert {size for (library, _), size in sized.items() if library == "quinn"} == {1000}
+    text, minutes, _ = estimate.of_measuring(project, "test")
+    expected = campaign_outlook(project)
+    # what the pilot of a pair has told is not enlarged again
+    assert estimate.as_sized(project, "test", cells, {("quiche", "quiche")}) == cells
+    stated: Any = project.libraries["quiche"]
+    project.libraries["quiche"] = stated.model_copy(update={"max_bytes": 5_000_000})
+    limited = {cell.bytes for cell in estimate.as_sized(project, "test", cells) if cell.client.library == "quiche"}
+    assert limited == {5_000_000}
+    # one that reports times is as before
+    reporting = stated.statement.model_copy(update={"times": True})
+    project.libraries["quiche"] = stated.model_copy(update={"statement": reporting})
+    shorter, less, _ = estimate.of_measuring(project, "test")
+    assert less < minutes
+    assert "at most 0 GiB" in shorter
+    assert "at most 0 GiB" not in text
+    assert campaign_outlook(project) < expected
+
+
+def session_campaign(project: Project) -> Campaign:
+    """The campaign of the project's experiment, as a session has it."""
+    testbed = FakeTestbed()
+    return Campaign(Driver(project, testbed, testbed.facts()), "test")
+
+
+def campaign_outlook(project: Project) -> float:
+    """Seconds that measuring is expected to take."""
+    return outlook.Outlook(session_campaign(project), whole=False).look().experiment.expected
 
 
 @pytest.mark.parametrize(("timeout_s", "seconds"), [(60, 5 * START_ROOM * ROOM), (10, 2.0)])

@@ -31,6 +31,7 @@ from quicbed.measure.progress import At, now, say
 from quicbed.measure.storing import need_room, read_run, stored
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
+from quicbed.plan.sizing import with_start
 from quicbed.plan.spec import RunSpec, proof_spec, run_spec
 from quicbed.store import campaign as records
 from quicbed.store.campaign import BLOCK_FILE, CAMPAIGN_FILE, Block, Session
@@ -68,7 +69,7 @@ class Campaign:
         }
         self.pilot: Pilot | None = None
         planned = cells_of(project, name, self.id, self.builds)
-        if self.scale.least_s or any(self._with_start(cell) or cell.variant.load for cell in planned):
+        if self.scale.least_s or any(with_start(self.experiment, cell) or cell.variant.load for cell in planned):
             self.pilot = read_pilot(self.directory, self.scale.least_s)
         self.cells = self._cells()
         self.failures_are_findings = self.experiment.failures == "findings"
@@ -85,11 +86,6 @@ class Campaign:
     def _cells(self) -> list[Cell]:
         sizes = self.pilot.sizes if self.pilot is not None else {}
         return cells_of(self.driver.project, self.name, self.id, self.builds, sizes)
-
-    def _with_start(self, cell: Cell) -> bool:
-        """Whether the goodput of a cell has the start of its client's program in it."""
-        bulk = self.experiment.workload.kind == "bulk" and cell.arm != PRIMITIVES
-        return bulk and cell.client.external and not cell.client.times and cell.unsupported is None
 
     def spec(self, cell: Cell) -> RunSpec:
         """What a run of a cell is; one with a load has no rate before the pilot has found what the load is."""
@@ -175,17 +171,17 @@ class Campaign:
         main = [cell for cell in self.cells if cell.arm == "main"]
         for libraries in dict.fromkeys(cell.libraries for cell in main):
             theirs = [cell for cell in main if cell.libraries == libraries]
-            with_start = any(map(self._with_start, theirs))
-            if libraries in self.pilot.sizes or not (with_start or self.scale.least_s):
+            starts = any(with_start(self.experiment, cell) for cell in theirs)
+            if libraries in self.pilot.sizes or not (starts or self.scale.least_s):
                 continue
             goodput: dict[str, float] = {}
             start_s: float | None = None
-            size = self._tried_bytes(theirs[0], with_start)
+            size = self._tried_bytes(theirs[0], starts)
             for cell in theirs:
                 if cell.unsupported or self.driver.link.unsupported(self.spec(cell)):
                     continue
                 say(f"{self.name}: pilot {cell.slug}")
-                if with_start and start_s is None:
+                if starts and start_s is None:
                     start_s = self._start_s(cell)
                 run = self._aside(cell, replace(self.spec(cell), perf=None, bytes=size), "pilot")
                 if run.status == "ok" and run.metrics.goodput_mbps:
@@ -213,12 +209,12 @@ class Campaign:
                 self.pilot = self.pilot.with_cost(cell, seconds)
                 write_pilot(self.directory, self.pilot)
 
-    def _tried_bytes(self, cell: Cell, with_start: bool) -> int:
+    def _tried_bytes(self, cell: Cell, starts: bool) -> int:
         """Size of the downloads of the pilot of a cell's pair of libraries."""
         spec = self.spec(cell)
         size = min(self.scale.bytes, spec.bytes)
         limits = [library.max_bytes for library in spec.libraries.values() if library.max_bytes]
-        return max(size, min([START_PILOT_BYTES, *limits])) if with_start else size
+        return max(size, min([START_PILOT_BYTES, *limits])) if starts else size
 
     def _start_s(self, cell: Cell) -> float | None:
         """Seconds that a download of one byte takes; None where none succeeds."""

@@ -318,6 +318,10 @@ class Outlook:
         if not current:  # what this testbed was found not to be able to
             known = {path.name for path in (campaign.directory / "excluded").glob("*")}
             active = [cell for cell in active if f"{cell.slug}-{cell.id}.0" not in known]
+        # a pilot that has not been yet will make downloads larger of which the start of a program would be a large part
+        sized = campaign.pilot.sizes if campaign.pilot is not None else {}
+        if campaign.experiment.workload.kind == "bulk":
+            active = estimate.as_sized(self._project, campaign.name, active, sized)
         by_id = {cell.id: cell for cell in active}
         done = dict.fromkeys(by_id, 0)
         planned = campaign.blocks()

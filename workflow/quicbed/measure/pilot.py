@@ -15,7 +15,6 @@ of time and the room for files allow.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -26,23 +25,13 @@ from quicbed.base.models import Part, Record, RecordError
 from quicbed.config.model import Scale
 from quicbed.measure.attempt import MeasureError
 from quicbed.plan.cells import Cell
+from quicbed.plan.sizing import needed_bytes, without_start
 
 PILOT_FILE = "pilot.json"
-STEP_BYTES = 2**20
-START_SHARE = 0.01
-"""Of a download, that the start of an external client's program may take."""
 STARTS = 3
 """Downloads of one byte, of which the median counts."""
-START_ROOM = 1.25
-"""So much larger is such a download, because a start may take longer than those of the pilot."""
 START_PILOT_BYTES = 64 * 2**20
 """Downloads of the pilot have so many at least, of which a start is a small part."""
-MOST_BYTES = 2**32
-"""Largest download that is chosen because of a start: both hosts keep it in a file."""
-TIME_SHARE = 0.2
-"""Of the limit of time of a run, that such a download may take."""
-ROOM = 1.1
-"""So much more is downloaded, because a run may be faster than the pilot."""
 
 
 class PilotPair(Part):
@@ -125,11 +114,6 @@ def without_load(cell: Cell) -> str:
     return json.dumps(cell.variant.without("load").as_dict(), sort_keys=True)
 
 
-def needed_bytes(goodput_mbps: float, least_s: float) -> int:
-    """Size in bytes of a download that lasts *least_s* at this goodput, with `ROOM`, in whole MiB."""
-    return math.ceil(goodput_mbps * 1e6 / 8 * least_s * ROOM / STEP_BYTES) * STEP_BYTES
-
-
 def _without_start(took: Sequence[float], tried: int, timeout_s: float, start_s: float) -> int:
     """Size in bytes of a download of which a start takes `START_SHARE`, as far as there is time and room for it.
 
@@ -137,8 +121,7 @@ def _without_start(took: Sequence[float], tried: int, timeout_s: float, start_s:
     """
     transfers = [max(time - start_s, time / 10) for time in (min(took), max(took))]
     fastest, slowest = (8 * tried / time / 1e6 for time in transfers)
-    possible = int(slowest * 1e6 / 8 * timeout_s * TIME_SHARE)
-    return min(needed_bytes(fastest, START_ROOM * start_s / START_SHARE), possible, MOST_BYTES)
+    return without_start(fastest, slowest, timeout_s, start_s)
 
 
 def read_pilot(directory: Path, least_s: float | None) -> Pilot:

@@ -30,11 +30,11 @@ from quicbed.config.model import (
 from quicbed.measure import certificates
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.driver import Driver
-from quicbed.measure.pilot import START_SHARE
 from quicbed.measure.session import testbed_of
 from quicbed.measure.storing import read_run
 from quicbed.plan.built import Build
 from quicbed.plan.cells import Cell, cells_of
+from quicbed.plan.sizing import START_SHARE
 from quicbed.plan.spec import RunSpec, proof_spec, run_spec
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Evidence

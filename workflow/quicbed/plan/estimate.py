@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quicbed.config.model import Estimate, Project, Scale
 from quicbed.plan import march
@@ -20,10 +20,13 @@ from quicbed.plan.cells import (
     cells_of,
     link_of,
 )
+from quicbed.plan.sizing import with_start, without_start
 from quicbed.plan.variant import Variant
 
 # Rough figures behind the estimates, on two cores: what a run costs beyond its transfer.
 RUN_SECONDS = 0.1
+# The start of an external program that reports no times, which is within the goodput of its downloads.
+START_SECONDS = 0.05
 # And one whose client is a browser, which is started and waits for the largest contentful paint.
 BROWSER_SECONDS = 2.5
 # Of a link that loses packets (Mathis, Semke, Mahdavi, Ott: The Macroscopic Behavior of the TCP Congestion Avoidance
@@ -138,15 +141,48 @@ def transfer_s(
     connections: int = 1,
 ) -> float:
     """Roughly the seconds of downloads of *size* bytes, over a link that may be limited to *rate_mbit*."""
+    rate, rtt_s = goodput_bits(project, libraries, variant, rate_mbit), (variant.rtt_ms or 0) / 1000
+    more = (connections - 1) * connection_s(variant.signature, variant.rtt_ms or 0, ())
+    return connections * (size * 8 / rate + SLOW_START_ROUND_TRIPS * rtt_s) + more
+
+
+def goodput_bits(project: Project, libraries: Iterable[str], variant: Variant, rate_mbit: float | None) -> float:
+    """Roughly the bits that a download gets in a second, over a link that may be limited to *rate_mbit*."""
     # libraries of results of others may be unknown
     slow = any(name in project.libraries and project.libraries[name].max_bytes for name in libraries)
     left = max(1 - (variant.background.percent or 0) / 100, LEAST_LEFT)
     rate = min(SLOW_GOODPUT_BITS if slow else GOODPUT_BITS, left * (rate_mbit or math.inf) * 1e6)
     rtt_s, loss = (variant.rtt_ms or 0) / 1000, (variant.loss_percent or 0) / 100
-    if rtt_s and loss:
-        rate = min(rate, PACKET_BITS * LOSS_CONSTANT / (rtt_s * math.sqrt(loss)))
-    more = (connections - 1) * connection_s(variant.signature, variant.rtt_ms or 0, ())
-    return connections * (size * 8 / rate + SLOW_START_ROUND_TRIPS * rtt_s) + more
+    return min(rate, PACKET_BITS * LOSS_CONSTANT / (rtt_s * math.sqrt(loss))) if rtt_s and loss else rate
+
+
+def as_sized(project: Project, name: str, cells: Sequence[Cell], known: Collection[tuple[str, str]] = ()) -> list[Cell]:
+    """Cells of an experiment, those with the start of an external program as large as a pilot will make them.
+
+    Of pairs of libraries in *known* the pilot has told the size, and their cells have it.
+    """
+    experiment, scale = project.experiments[name], project.scale(name)
+    sizes: dict[tuple[str, str], int] = {}
+    for libraries in {cell.libraries for cell in cells if with_start(experiment, cell)}.difference(known):
+        rates = [
+            goodput_bits(project, libraries, cell.variant, link_of(cell, experiment.link).rate_mbit) / 1e6
+            for cell in cells
+            if cell.libraries == libraries and cell.arm == "main" and cell.unsupported is None
+        ]
+        if rates:
+            sizes[libraries] = without_start(max(rates), min(rates), scale.timeout_s, START_SECONDS)
+
+    def size(cell: Cell) -> int:
+        limits = [most for one in cell.libraries if (most := project.libraries[one].max_bytes)]
+        limits += [experiment.capture_bytes] if cell.arm == CAPTURED and experiment.capture_bytes else []
+        return min([max(cell.bytes or 0, sizes[cell.libraries]), *limits])
+
+    # one that names its size keeps it
+    fixed = {variant.label for variant in experiment.variants if variant.bytes is not None}
+    return [
+        replace(cell, bytes=size(cell)) if cell.libraries in sizes and cell.label not in fixed else cell
+        for cell in cells
+    ]
 
 
 def connection_s(signature: str | None, rtt_ms: float, long: Collection[str]) -> float:
@@ -168,6 +204,7 @@ def _bytes(cell: Cell) -> int:
 def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
     """What measuring downloads means, as text, in minutes and in MB of raw data."""
     experiment = project.experiments[name]
+    cells = as_sized(project, name, cells)
     pings = project.config.gate.ping
     pings_s = pings.count * pings.interval_ms / 1000 if experiment.ping else 0.0
 
