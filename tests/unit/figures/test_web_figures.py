@@ -10,7 +10,7 @@ import pytest
 
 import fakeruns
 from quicbed.analysis import web
-from quicbed.figures import web_figures
+from quicbed.figures import layout, web_figures
 from quicbed.store import runs
 
 BASE = {"rtt_ms": 50.0, "rate_mbit": 50.0, "loss_percent": 0.0, "page": "median-2025", "group": "x25519"}
@@ -74,6 +74,16 @@ def campaign(tmp_path: Path) -> pl.DataFrame:
             for block in range(BLOCKS):
                 fakeruns.write_run(tmp_path, made(library, label, block))
     return runs.select_campaign(runs.table(tmp_path), web.EXPERIMENT)
+
+
+def test_the_caption_names_the_browsers_that_loaded_pages(campaign: pl.DataFrame) -> None:
+    assert layout.loaded_by([campaign]) == []
+    told = campaign.with_columns(
+        client_browser=pl.when(pl.col("client_library") == QUIC).then(pl.lit("Chromium 156.0.8078.79"))
+    )
+    table = web.by_metric(told).filter(pl.col("metric") == "connection_ms")
+    drawn = web_figures.times(told, table, web.against_tcp(told, table), "connection_ms")
+    assert "Pages loaded by Chromium 156.0.8078.79." in drawn.figure.layout.meta["caption"]
 
 
 def test_a_panel_has_the_cells_that_differ_in_its_factor_alone(campaign: pl.DataFrame) -> None:

@@ -14,12 +14,15 @@ from faketestbed import FakeTestbed
 from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import browser, certificates, judge
+from quicbed.measure import campaign as measured
 from quicbed.measure.attempt import Attempt
+from quicbed.measure.driver import Driver
 from quicbed.measure.examine import Examiner
 from quicbed.measure.program import Program
 from quicbed.measure.said import Logs
 from quicbed.plan import browser as plan_browser
 from quicbed.plan import cells, spec
+from quicbed.plan.cells import campaign_of
 from quicbed.store.paths import KEYS
 from quicbed.wire import handshake, tshark
 
@@ -227,6 +230,32 @@ def test_a_machine_without_a_browser_says_so(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "chromium").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert browser.problem() is None
+
+
+def test_another_version_of_the_browser_is_another_campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(ROOT)
+
+    def campaign(name: str, told: str | None) -> str:
+        return campaign_of(project, name, {"host_id": "a", "browser": told})[0]
+
+    assert campaign("web-browser", "Chromium 1.2") != campaign("web-browser", "Chromium 1.3")
+    # what no browser loads is of none, and runs from before it was known stay what they are
+    assert campaign("web", "Chromium 1.2") == campaign("web", None)
+    assert campaign_of(project, "web-browser", {"host_id": "a"})[0] == campaign("web-browser", None)
+    assert "browser" not in campaign_of(project, "web", {"browser": "Chromium 1.2"})[1]
+    monkeypatch.setattr(measured, "builds_needed", lambda *_: [])
+    # as the host of the client tells it, wherever its browser is
+    program = tmp_path / "chromium"
+    for said, version in (("Chromium 1.2.3 built on Debian GNU/Linux 12", "Chromium 1.2.3"), ("", None)):
+        program.write_text(f"#!/bin/sh\necho '{said}'\n", encoding="utf-8")
+        program.chmod(0o755)
+        monkeypatch.setenv("BROWSER_PATH", str(program))
+        testbed = FakeTestbed()
+        driver = Driver(project, testbed, testbed.facts())
+        assert driver.browser == version
+        assert measured.Campaign(driver, "web-browser").identity.get("browser") == version
+    monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "none"))
+    assert Driver(project, testbed, testbed.facts()).browser is None
 
 
 def test_an_object_that_is_missing_fails_the_run_with_its_reason(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from faketestbed import FakeTestbed
 from quicbed.analysis import comparison
 from quicbed.builds import making
 from quicbed.config.model import Project, Scale
+from quicbed.figures import layout
 from quicbed.measure import outlook, program
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign
@@ -158,6 +159,10 @@ def test_downloads_of_an_external_client_are_so_large_that_its_start_hardly_coun
     campaign = quicbed_runs.select_campaign(quicbed_runs.table(project.raw), "test")
     (line,) = comparison.starts(campaign)
     assert line.startswith("(external): the start of the program is within the goodput of quiche (at most ")
+    (named,) = comparison.starts(campaign, {"quiche": "A title (external)"})
+    assert named.startswith("(external): the start of the program is within the goodput of A title (at most ")
+    (below,) = layout.started([campaign], {"quiche": "A title (external)"})
+    assert below == named
     (same,) = comparison.starts(comparison.figure_table(campaign))
     assert same.partition("(at")[0] == line.partition("(at")[0]
     assert comparison.starts(campaign.filter(client_library="quinn")) == []

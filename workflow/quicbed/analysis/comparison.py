@@ -377,10 +377,14 @@ def unlike_itself(cell: Mapping[str, Any], kind: str = "") -> bool:
     return not cell[f"{kind}ratio_low"] <= 1 <= cell[f"{kind}ratio_high"]
 
 
-def starts(rows: pl.DataFrame) -> list[str]:
+EXTERNAL = " (external)"
+"""What the line begins with, and what the name of an external library ends with."""
+
+
+def starts(rows: pl.DataFrame, titles: Mapping[str, str] | None = None) -> list[str]:
     """Whose goodput has the start of an external client's program in it and how much of it, as lines; may be empty.
 
-    *rows* are runs, or cells of a figure's table.
+    *rows* are runs, or cells of a figure's table; *titles* are names of libraries, which may say that one is external.
     """
     columns = {"client_external", "client_times", "start_share", "goodput_mbps", "n"} & set(rows.columns)
     if "client_external" not in columns or not columns & {"goodput_mbps", "n"}:
@@ -395,7 +399,8 @@ def starts(rows: pl.DataFrame) -> list[str]:
         most: Any = own["start_share"].max() if "start_share" in columns else None
         size = "not measured" if most is None else f"at most {100 * most:.2f} % of a run"
         beyond = ", which is more than 1 %" if most is not None and most > MOST_START else ""
-        found.append(f"{library} ({size}{beyond})")
+        name = (titles or {}).get(library, library).removesuffix(EXTERNAL)
+        found.append(f"{name} ({size}{beyond})")
     return [f"(external): the start of the program is within the goodput of {'; '.join(found)}."] if found else []
 
 

@@ -154,6 +154,7 @@ def both_ways(
         top=TOP_PX,
         bottom=BOTTOM_PX + 12 * marked,
         legend={"y": 1 + 20 / height},
+        titles=names,
     )
     used = [*compared["cell"], *compared["baseline"], *table.filter(pl.col("arm") == "aa")["cell"]]
     origins = comparison.used_origins(campaign, used)

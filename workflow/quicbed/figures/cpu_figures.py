@@ -176,6 +176,7 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
         top=78,  # names of two lines
         bottom=52 + CAPTION_PX * len(caption),
         legend={"traceorder": "normal", "x": 0, "xanchor": "left"},
+        titles=titles,
     )
     # names stand inside of the margins: a legend is as wide as what these leave
     names_end = (96 if label is not None else 236) / (layout.WIDTH_PX - EDGE_PX)

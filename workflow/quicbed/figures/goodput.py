@@ -158,7 +158,7 @@ def goodput_by_aead(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping
         slots = [Slot(left + position, cell, aead) for position, (aead, cell) in enumerate(drawn)]
         groups.append(_group(comparison.pair_title(pair, titles or {}), slots, cells))
         left += len(BY_AEAD) + 0.7
-    figure = _draw("Goodput by AEAD", "Difference to<br>AES-128-GCM [%]", campaign, table, groups)
+    figure = _draw("Goodput by AEAD", "Difference to<br>AES-128-GCM [%]", campaign, table, groups, titles)
     shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
     origins = comparison.used_origins(campaign, shown + _floor_cells(table))
     return Drawn("goodput-by-aead", figure, table, origins, "A Quantum of QUIC, Fig. 3")
@@ -175,7 +175,12 @@ def aes_instructions(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mappin
         groups.append(_group(comparison.pair_title(pair, titles or {}) + (UNPROVEN if told else ""), slots, cells))
         left += len(BY_INSTRUCTIONS) + 0.7
     figure = _draw(
-        "Goodput with and without AES instructions", "Difference to AES<br>with them [%]", campaign, table, groups
+        "Goodput with and without AES instructions",
+        "Difference to AES<br>with them [%]",
+        campaign,
+        table,
+        groups,
+        titles,
     )
     shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
     origins = comparison.used_origins(campaign, shown + _floor_cells(table))
@@ -227,6 +232,7 @@ def header_protection(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mappi
         campaign,
         table,
         groups,
+        titles,
     )
     shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
     origins = comparison.used_origins(campaign, shown + _floor_cells(table))
@@ -275,7 +281,14 @@ def _floor_cells(table: pl.DataFrame) -> list[str]:
     return table.filter(pl.col("arm") == "aa")["cell"].to_list()
 
 
-def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFrame, groups: list[Group]) -> go.Figure:
+def _draw(
+    title: str,
+    difference: str,
+    campaign: pl.DataFrame,
+    table: pl.DataFrame,
+    groups: list[Group],
+    titles: Mapping[str, str] | None,
+) -> go.Figure:
     """Two panels, goodput above differences, for every `ROW_GROUPS` libraries."""
     paired = any(slot.hollow for group in groups for slot in group.slots)
     lines = [groups[first : first + ROW_GROUPS] for first in range(0, len(groups), ROW_GROUPS)]
@@ -311,6 +324,7 @@ def _draw(title: str, difference: str, campaign: pl.DataFrame, table: pl.DataFra
         top=40 + 20 * rows_of_legend,
         bottom=bottom,
         size=12,
+        titles=titles,
     )
     figure.update_layout(boxmode="overlay")
     return figure

@@ -127,9 +127,20 @@ def below(figure: go.Figure, lines: Sequence[str], *, left: float, bottom: float
     )
 
 
-def started(measured: Sequence[pl.DataFrame]) -> list[str]:
+def started(measured: Sequence[pl.DataFrame], titles: Mapping[str, str]) -> list[str]:
     """Whose goodput has the start of a program in it, of campaigns; as lines."""
-    return list(dict.fromkeys(line for campaign in measured for line in comparison.starts(campaign)))
+    return list(dict.fromkeys(line for campaign in measured for line in comparison.starts(campaign, titles)))
+
+
+def loaded_by(measured: Sequence[pl.DataFrame]) -> list[str]:
+    """Which browsers loaded pages, of campaigns; as a line."""
+    told = {
+        name
+        for campaign in measured
+        if "client_browser" in campaign.columns
+        for name in campaign["client_browser"].drop_nulls()
+    }
+    return [f"Pages loaded by {', '.join(sorted(told))}."] if told else []
 
 
 def finish(
@@ -145,14 +156,15 @@ def finish(
     bottom: int = 118,
     size: float = 11,
     legend: Mapping[str, Any] | None = None,
+    titles: Mapping[str, str] | None = None,
 ) -> None:
     """Title, what was measured under which conditions, caption (with markup), and what makes files reproducible.
 
     Margins and *height* are in pixels, *top* without the lines of conditions; the caption stands at the lower edge,
     and below it, in room of their own, the hosts that *measured* the campaigns that are shown. *legend* changes where
-    the legend stands, by default above the panels on the right.
+    the legend stands, by default above the panels on the right. *titles* are names of libraries.
     """
-    hosts = [*started(measured), *measured_on(measured)]
+    hosts = [*started(measured, titles or {}), *loaded_by(measured), *measured_on(measured)]
     wrapped = [html.escape(line) for host in hosts for line in textwrap.wrap(host, HOST_CHARACTERS)]
     room = HOST_PX * len(wrapped)
     below(figure, [caption, *wrapped], left=left, bottom=bottom + room)

@@ -74,6 +74,7 @@ def goodput_by_delay(
         height=126 + 12 * bool(unlike) + places[-1]["row"] * FACET_PX,
         bottom=94 + 12 * bool(unlike),
         legend=layout.IN_CORNER,
+        titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
     return goodput.Drawn("goodput-by-delay", figure, table, origins, "beyond QUIC on the Highway")

@@ -78,6 +78,7 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         [campaign],
         height=124 + PANEL_PX * len(METRICS),
         bottom=74,
+        titles=names,
     )
     origins = comparison.used_origins(campaign, main["cell"].unique().sort().to_list())
     return goodput.Drawn(str(campaign["experiment"][0]), figure, table, origins, "beyond QUIC on the Highway")

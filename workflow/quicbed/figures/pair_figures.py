@@ -86,6 +86,7 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
         [campaign],
         height=height,
         left=112,  # names of servers and the title of their axis
+        titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
     return goodput.Drawn("pairwise", figure, table, origins, "QUIC on the Highway, Fig. 3 and 10")
@@ -168,6 +169,7 @@ def goodput_by_mtu(
         height=124 + 12 * bool(unlike) + places[-1]["row"] * FACET_PX,
         bottom=112 + 12 * bool(unlike),
         legend=layout.IN_CORNER,
+        titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
     return goodput.Drawn("goodput-by-mtu", figure, table, origins, "A Quantum of QUIC, Fig. 5")

@@ -136,7 +136,7 @@ def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> She
         ]
         for cell in table.to_dicts()
     ]
-    notes = _notes(table, ("", "cpu_"), comparison.starts(table))
+    notes = _notes(table, ("", "cpu_"), comparison.starts(table, titles))
     return _led(Sheet(headers, rows, frozenset({3, 4, 5, 6, *range(8, 16)}), notes), table)
 
 

@@ -110,6 +110,7 @@ def by_size(
         height=102 + 12 * len(lines) + places[-1]["row"] * FACET_PX,
         bottom=70 + 12 * len(lines),
         legend=layout.IN_CORNER,
+        titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
     return goodput.Drawn(quantity.name, figure, table, origins, SOURCE)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -26,11 +27,14 @@ from quicbed.base import durable
 from quicbed.config.model import Project
 from quicbed.config.pages import Page
 from quicbed.plan import browser
+from quicbed.testbed import Host
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 """What the browser is called, in the order in which it is looked for."""
 VARIABLE = "BROWSER_PATH"
 """Of the environment: the path of the browser."""
+_VERSION = re.compile(r"[\w ]*?[\d.]+")
+"""In what it prints: `Chromium 156.0.8078.79 built on Debian GNU/Linux 12 (bookworm)`."""
 START = """\
 import sys
 
@@ -69,6 +73,15 @@ def problem() -> str | None:
     if (named and os.access(named, os.X_OK)) or (not named and any(map(shutil.which, NAMES))):
         return None
     return f"no Chromium found (Debian: apt-get install chromium, or set {VARIABLE})"
+
+
+def version(host: Host) -> str | None:
+    """Name and version of the browser of a host, as a run records it; None where there is none that tells."""
+    named = os.environ.get(VARIABLE)
+    look = 'for name; do path=$(command -v "$name") && exec "$path" --version; done'
+    argv = ["sh", "-c", look, "sh", *([named] if named else NAMES)]
+    found = _VERSION.match(host.run(argv, check=False).stdout)
+    return " ".join(found[0].split()) if found else None
 
 
 def environment(identity: Path, directory: Path, transport: str) -> dict[str, str]:

@@ -30,7 +30,7 @@ from quicbed.measure.pilot import START_PILOT_BYTES, STARTS, Pilot, read_pilot, 
 from quicbed.measure.progress import At, now, say
 from quicbed.measure.storing import need_room, read_run, stored
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
-from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
+from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of, in_browser
 from quicbed.plan.sizing import with_start
 from quicbed.plan.spec import RunSpec, proof_spec, run_spec
 from quicbed.store import campaign as records
@@ -61,7 +61,8 @@ class Campaign:
         project = driver.project
         self.experiment = project.experiments[name]
         self.scale = project.scale(name)
-        self.id, self.identity = campaign_of(project, name, driver.facts)
+        told = {"browser": driver.browser} if in_browser(self.experiment) else {}
+        self.id, self.identity = campaign_of(project, name, {**driver.facts, **told})
         self.directory = driver.store.raw / name / self.id
         self.builds = {
             (library, build): making.read_known(project, library, build)

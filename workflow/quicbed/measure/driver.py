@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from quicbed.config.model import Project
+from quicbed.measure import browser
 from quicbed.measure.link import PreparedLink
 from quicbed.measure.prove import Prover
 from quicbed.measure.runner import Runner
@@ -24,3 +26,8 @@ class Driver:
         self.store = Store(project, facts)
         self.runner = Runner(project, testbed, self.link)
         self.prover = Prover(self.runner, self.store)
+
+    @cached_property
+    def browser(self) -> str | None:
+        """Name and version of the browser on the client's host; None where there is none."""
+        return browser.version(self.testbed.client)

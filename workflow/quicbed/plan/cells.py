@@ -403,11 +403,17 @@ def host_settings(testbed: Testbed) -> str | None:
     return digest(chosen)
 
 
+def in_browser(experiment: Experiment) -> bool:
+    """Whether a browser loads some of its pages."""
+    return any(variant.loaded_by == "chromium" for variant in experiment.variants)
+
+
 def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Id and identity of a campaign: runs of different campaigns are never compared.
 
     A campaign is an experiment at one scale on one testbed of one host (`host_of` the facts *machine*), with one
-    workload and link, and with the same settings of its hosts (`host_settings`). Cells may be added to it later.
+    workload and link, and with the same settings of its hosts (`host_settings`). Where a browser loads pages, it is one
+    version of it (`browser` of the facts). Cells may be added to it later.
     """
     experiment = project.experiments[name]
     scale = project.scale(name)
@@ -428,6 +434,8 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
         identity["perf"] = experiment.perf.model_dump()
     if experiment.trace:
         identity["trace"] = True
+    if in_browser(experiment) and machine.get("browser"):
+        identity["browser"] = machine["browser"]
     if (chosen := host_settings(project.testbed)) is not None:
         identity["host_settings"] = chosen
     return digest(identity), identity

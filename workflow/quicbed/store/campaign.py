@@ -47,6 +47,8 @@ class Campaign(Record):
     """Digest of everything that the study decides before measuring, if the campaign is part of a study."""
     least_s: Number | None = None
     """Minimum duration of a download of the study."""
+    browser: str | None = None
+    """Name and version of the browser that loads pages, if one does."""
     host_settings: str | None = None
     """Digest of the settings that the configuration applies to both hosts, if any."""
 

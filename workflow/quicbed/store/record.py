@@ -302,6 +302,8 @@ class Options(Part):
     pacing: str | None = None
     congestion_control: str | None = None
     aes_hardware: bool | None = None
+    browser: str | None = None
+    """Name and version of the browser in the place of a client."""
 
 
 class BothOptions(Part):

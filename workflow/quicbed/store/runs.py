@@ -170,6 +170,7 @@ COLUMNS: list[Column] = [
     Column("gap_ms_p25", pl.Float64(), "metrics.gap_ms_p25"),
     Column("gap_ms_p75", pl.Float64(), "metrics.gap_ms_p75"),
     Column("packets_in_trains_to_5", pl.Float64(), "metrics.packets_in_trains_to_5"),
+    Column("client_browser", pl.String(), "host.options.client.browser"),
     Column("client_gro", pl.Boolean(), "host.options.client.gro"),
     Column("server_gso", pl.Boolean(), "host.options.server.gso"),
     Column("loss_percent", pl.Float64(), "link.loss_percent"),
