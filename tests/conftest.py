@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,24 @@ def stage_of(item: pytest.Item) -> Stage:
     if item.get_closest_marker("root") and builds_or_workflow:
         return Stage.AFTER_BUILDS
     return Stage.SOME_BUILDS if "build_of" in fixtures else Stage.BESIDE_BUILDS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests write below their temporary directory goes when they end: it need not be on disk before.
+
+    Builds are kept and lie elsewhere. That it is asked for, tests of `quicbed.base.durable` and of power cuts see.
+    """
+    temporary, fsync = tmp_path_factory.getbasetemp().resolve(), os.fsync
+
+    def synchronise(file: Any) -> None:
+        descriptor = file if isinstance(file, int) else file.fileno()
+        if not Path(f"/proc/self/fd/{descriptor}").readlink().is_relative_to(temporary):
+            fsync(descriptor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", synchronise)
+        yield
 
 
 @pytest.fixture(autouse=True)
