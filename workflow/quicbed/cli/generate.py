@@ -36,7 +36,7 @@ RECORDS: dict[str, tuple[type[BaseModel], ...]] = {
     "run": (record.Run,),
     "pacing": (record.Pacing,),
     "build": (Build,),
-    "campaign": (campaign.Campaign, campaign.Session, campaign.Block),
+    "campaign": (campaign.Campaign, campaign.Session, campaign.Block, campaign.Floor),
     "verdicts": (verdict.Verdicts,),
     "events": (
         *(events.Start, events.Ready, events.ClientConnection, events.ServerConnection),
@@ -164,7 +164,7 @@ def data_page() -> str:
         "pacing": "pacing.json",
         "events": "Lines of client.jsonl, server.jsonl and primitives.jsonl",
         "build": "build.json",
-        "campaign": "campaign.json, sessions/*.json and block.json",
+        "campaign": "campaign.json, sessions/*.json, block.json and floor.json",
         "verdicts": "claims.json",
     }
     for name, title in titles.items():
