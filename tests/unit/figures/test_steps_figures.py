@@ -58,7 +58,13 @@ def copied(tmp_path: Path, repetitions: dict[str, list[list[int]]]) -> Published
 
 
 def own(
-    raw: Path, experiment: str, cells: dict[tuple[str, str], list[int]], *, blocks: int = 2, **changes: Any
+    raw: Path,
+    experiment: str,
+    cells: dict[tuple[str, str], list[int]],
+    *,
+    blocks: int = 2,
+    more: dict[str, float] | None = None,
+    **changes: Any,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Runs of cells, by library and label, that are traced as told; the tables of runs and of their gaps and trains."""
     for (library, label), packets in cells.items():
@@ -68,7 +74,7 @@ def own(
         for block in range(1, blocks + 1):
             endpoint = {"library": library, "flavour": "stock", "version": "1", "build": library}
             cell = {"id": f"{library}-{label}", "slug": "x", "label": label, "arm": "main", "baseline": None}
-            metrics = {"goodput_mbps": 30.0 + block, "bytes": 1 << 20, "dropped_packets": 10 * block}
+            metrics = {"goodput_mbps": 30.0 + block, "bytes": 1 << 20, "dropped_packets": 10 * block} | (more or {})
             told = {"cell": cell, "client": endpoint, "server": endpoint, "metrics": metrics | pacing.metrics(sent)}
             run = fakeruns.make_run(experiment=experiment, block=block, **(told | changes))
             directory = fakeruns.write_run(raw, run)
@@ -328,6 +334,19 @@ def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, m
     svgs = sorted(here.figures.glob("*.svg"))
     assert len(svgs) == len(steps_figures.FIGURES)
     assert legible.problems(svgs, tmp_path) == []
+
+
+def test_a_table_has_the_pacing_precision_where_a_library_tells_it(tmp_path: Path) -> None:
+    cells = {("quiche", "BBR, GSO"): times([1, 1])}
+    own(tmp_path / "raw", "pacing-gso", {("quiche", "GSO"): times([3])})
+    tables = own(tmp_path / "raw", "pacing-gso", cells, more={"pacing_precision_us": 40.0})
+    sheet = steps_figures.table(
+        "steps-table2", "pacing-gso", steps_figures.sides(NOTHING, *tables, "pacing-gso"), NAMES, place(tmp_path)
+    )
+    assert sheet is not None
+    assert sheet.headers[-1] == "pacing precision [µs]"
+    assert [row[-1] for row in sheet.rows] == [None, "40.0 (40.0 to 40.0)"]
+    assert "where it tells" in sheet.notes[-1]
 
 
 def floor_of(campaign: str, deviation: int = 12_000) -> pl.DataFrame:

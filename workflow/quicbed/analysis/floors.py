@@ -66,11 +66,12 @@ class Floor:
         by_metric = {
             "gap_ms": self.gap_ns / 1e6,
             "packets_in_trains_to_5": self.misplaced,
+            "pacing_precision_us": self.gap_ns / 1e3,
         }
         return by_metric.get(metric)
 
 
-METRICS = frozenset({"gap_ms", "packets_in_trains_to_5"})
+METRICS = frozenset({"gap_ms", "packets_in_trains_to_5", "pacing_precision_us"})
 """Metrics of runs that are about gaps and trains."""
 
 

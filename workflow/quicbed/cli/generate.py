@@ -478,6 +478,8 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
         if isinstance(supports.gso_paced, str):
             found.append(("`--gso paced`", supports.gso_paced))
     found += [(f"`--pacing {value}`", why) for value, why in supports.pacing.items() if isinstance(why, str)]
+    if isinstance(supports.release_times, str):
+        found.append(("pacing precision, by the release times of packets", supports.release_times))
     if isinstance(supports.aes_hardware_off, str):
         found.append(("AES without the instructions of the processor", supports.aes_hardware_off))
     if (reason := march.unsupported_reason(library)) is not None:

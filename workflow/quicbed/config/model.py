@@ -635,6 +635,11 @@ class Supports(Model):
         description="`--gso paced`, batches that end where the pacer's next release time begins: `true`, or the reason "
         "why they cannot.",
     )
+    release_times: bool | str = Field(
+        "keeps the release times of its pacer to itself",
+        description="Whether the server can note when each packet was to leave by its pacer: `true`, or the reason why "
+        "it cannot.",
+    )
     gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
     pages: bool = Field(
         False, description="Whether its endpoints load pages: several objects over one connection, as browsers do."

@@ -443,7 +443,14 @@ def table(name: str, experiment: str, known: Sequence[Side], names: Mapping[str,
         for key in keys
     ]
     notes = ["Means with their 95 % interval over runs."]
-    return Sheet(headers, rows, frozenset(range(2, 10)), notes, leading(selected, range(6, 10)))
+    precise = [_interval(by_cell[key].get(OWN, {}), "pacing_precision_us", 1.0, 1) for key in keys]
+    if any(precise):
+        headers.append("pacing precision [µs]")
+        rows = [[*row, text] for row, text in zip(rows, precise, strict=True)]
+        notes.append(
+            "Pacing precision: standard deviation of captured gap minus the gap that the library meant, where it tells."
+        )
+    return Sheet(headers, rows, frozenset(range(2, len(headers))), notes, leading(selected, range(6, len(headers))))
 
 
 def _cells(row: Mapping[str, Any] | None, columns: Sequence[tuple[str, float, int]]) -> list[str | None]:
@@ -454,7 +461,7 @@ def _cells(row: Mapping[str, Any] | None, columns: Sequence[tuple[str, float, in
 
 
 def _interval(row: Mapping[str, Any], metric: str, scale: float, digits: int) -> str | None:
-    value, low, high = (row[f"{metric}{end}"] for end in ("", "_low", "_high"))
+    value, low, high = (row.get(f"{metric}{end}") for end in ("", "_low", "_high"))
     if not isinstance(value, float):
         return None
     text = f"{value * scale:.{digits}f}"
