@@ -98,7 +98,11 @@ def find(driver: Driver, name: str, directory: Path, specs: Sequence[RunSpec]) -
     """
     if read(directory) is not None:
         return
-    by_link = {link_settings(spec): spec for spec in specs if spec.load is None}
+    # the congestion control of TCP changes nothing for a sender of UDP
+    by_link: dict[LinkSettings, RunSpec] = {}
+    for spec in specs:
+        if spec.load is None:
+            by_link.setdefault(link_settings(spec).model_copy(update={"congestion_control": "cubic"}), spec)
     series: list[FloorSeries] = []
     missing: list[str] = []
     frames: set[int] = set()
