@@ -973,6 +973,7 @@ def external_library(root: Path, name: str, file: ExternalFile, table: algorithm
             paces=supports.paces,
             gso=True in supports.gso if supports.gso else None,
             gso_paced=supports.gso_paced or _UNSTATED.format("sends batches by release time"),
+            release_times="is an external endpoint, which is not asked for release times",
             gro=True in supports.gro if supports.gro else None,
         ),
         notes=Notes(noop="", initial="", header_protection="", io=""),

@@ -175,7 +175,8 @@ class Program:
                 "QUICBED_FOLDER": str(self._folder()),
             } | ({} if wanted is None else {"QUICBED_AES_HARDWARE": _switch(wanted)})
         found = {}
-        if self.role == "server" and spec.traced and self.library.supports.release_times is True:
+        traced = spec.traced and not spec.captured
+        if self.role == "server" and traced and self.library.supports.release_times is True:
             found[RELEASE_TIMES] = str(self.output / RELEASES)
         off = self.library.supports.aes_hardware_off
         if spec.cell.variant.aes_hardware is False and not isinstance(off, str):
