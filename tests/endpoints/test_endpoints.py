@@ -21,8 +21,10 @@ from quicbed.contract import events
 from quicbed.measure import certificates
 from quicbed.measure.certificates import Tools
 from quicbed.measure.judge import SUITES
+from quicbed.measure.program import RELEASE_TIMES
 from quicbed.plan.cells import algorithm_reason, unsupported_reason
 from quicbed.store import symbols
+from quicbed.wire import releases
 
 PROJECT = Project(ROOT).without_folders()
 QUIC = [name for name, library in PROJECT.libraries.items() if library.transport == "quic"]
@@ -258,6 +260,35 @@ def test_a_download_is_paced_as_the_server_tells(
     assert code == 0, log.read_text()
     running.stop()
     assert events.read(running.log, "server").start.options["pacing"] == pacing
+
+
+@pytest.mark.parametrize("pacing", ["off", "library", "txtime"])
+@pytest.mark.parametrize("library", [name for name in QUIC if PROJECT.libraries[name].supports.release_times is True])
+def test_a_server_notes_when_its_datagrams_were_to_leave(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, library: str, pacing: Pacing
+) -> None:
+    options = {"pacing": pacing, "congestion_control": "bbr"}
+    file = bench.directory / "releases.bin"
+    monkeypatch.setenv(RELEASE_TIMES, str(file))
+    running = bench.serve(library, **options)
+    monkeypatch.delenv(RELEASE_TIMES)
+    for _ in range(2):
+        code, log = bench.download(library, "stock", running.address, **options)
+        assert code == 0, log.read_text()
+    told = running.stopped(2).connections
+    noted = releases.read(file)
+    # of both connections; a datagram can hold several packets
+    sent = sum(connection.packets_sent or 0 for connection in told)
+    assert 0.9 * sent < noted.height <= sent
+    assert noted["fingerprint"].n_unique() == noted.height
+    assert noted["bytes"].max() == 1472
+    assert noted["bytes"].sum() > 2 * SIZE
+    meant = noted["intended_ns"].drop_nulls()
+    assert (len(meant) > 0) == (pacing != "off")
+    begin, end = told[0].t_accept, told[-1].t_close
+    assert begin is not None
+    assert end is not None
+    assert meant.is_between(begin, end + 10**9).all()
 
 
 @pytest.mark.parametrize("library", QUIC)

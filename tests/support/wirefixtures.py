@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -39,6 +40,16 @@ def pcap(
         fraction = milliseconds * (1_000_000 if nanoseconds else 1_000)
         kept = frame[:snapshot]
         data += struct.pack(order + "IIII", 1_700_000_000 + seconds, fraction, len(kept), len(frame)) + kept
+    path.write_bytes(data)
+    return path
+
+
+def stamped(path: Path, frames: Sequence[tuple[int, bytes]], snapshot: int = 128) -> Path:
+    """Write frames with their times in ns since 1970 as a classic pcap file."""
+    data = struct.pack("<IHHIIII", 0xA1B23C4D, 2, 4, 0, 0, snapshot, 1)
+    for moment, frame in frames:
+        kept = frame[:snapshot]
+        data += struct.pack("<IIII", *divmod(moment, 10**9), len(kept), len(frame)) + kept
     path.write_bytes(data)
     return path
 

@@ -21,6 +21,7 @@ import pytest
 from pydantic import ValidationError
 
 import killed
+from quicbed.measure import floor
 from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, open_testbed
 from quicbed.testbed import local as module
 from quicbed.testbed.base import ROLES
@@ -37,6 +38,7 @@ WIRE = LinkSettings(mode="wire")
 DRIVER = """
 import subprocess, sys, time
 from pathlib import Path
+from quicbed.measure import floor
 from quicbed.testbed import LinkSettings, LocalTestbed
 
 name, directory, forever = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "forever"
@@ -691,6 +693,21 @@ def test_a_capture_can_end_by_count_and_rounds_up_what_it_keeps(testbed: LocalTe
     frames = _frames(path)
     assert [len(frame) for _, frame in frames] == [64, 64, 64]
     assert capture.packets_captured == 3
+
+
+@pytest.mark.root
+def test_the_tap_captures_every_packet_of_a_bare_sender(testbed: LocalTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floor, "PACKETS", 60)
+    link = LinkSettings(mode="wire", rate_mbit=40, queue_ms=80)
+    testbed.apply(link)
+    series, missing = floor.of_link(testbed, link)
+    assert missing == []
+    assert [(one.schedule, one.train_packets, sum(one.packets)) for one in series] == [
+        ("even", 1, 60),
+        ("trains", 10, 60),
+    ]
+    for one in series:
+        assert len(one.deviation_ns) == len(one.sender_deviation_ns) == sum(one.gaps) == 59
 
 
 @pytest.mark.root

@@ -38,7 +38,14 @@ for KIND in RESULTS:
         output:
             *(
                 str(RESULTS[KIND] / "tables" / f"{name}.parquet")
-                for name in ("connections", "primitives", "handshakes", "pacing", "unread")
+                for name in (
+                    "connections",
+                    "primitives",
+                    "handshakes",
+                    "pacing",
+                    "floors",
+                    "unread",
+                )
             ),
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
         log:

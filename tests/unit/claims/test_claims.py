@@ -1419,3 +1419,60 @@ def test_a_claim_says_what_it_is_about() -> None:
     assert claims_report.bounds(claim) == "between 0.84 and 0.91 (± 0.02)"
     value = Claim.model_validate(make_claim(**ABSOLUTE))
     assert claims_report.bounds(value) == "4782 Mbit/s (± 10 %)"
+
+
+def bare(misplaced: int, campaign: str = "c") -> pl.DataFrame:
+    """The floor of a campaign whose bare sender sent 1000 packets evenly, of which so many were captured in a burst."""
+    place: dict[str, Any] = dict.fromkeys(("testbed", "experiment", "origin", "qdisc"))
+    series = place | {"campaign": campaign, "method": "sleep", "schedule": "even"}
+    series |= {"intended_train_packets": 1, "intended_gap_ns": 302_800}
+    points = [(details.DEVIATIONS, -20_000, 500), (details.DEVIATIONS, 20_000, 499)]
+    points += [
+        ("train_packets", 1, 1000 - misplaced),
+        *([("train_packets", misplaced, misplaced)] if misplaced else []),
+    ]
+    rows = [series | {"quantity": name, "value": value, "count": count} for name, value, count in points]
+    return pl.DataFrame(rows, schema=details.FLOORS)
+
+
+@pytest.mark.parametrize(
+    ("floors", "value", "verdict", "told"),
+    [
+        (bare(0), 0.999, "holds", ""),
+        # 0.9 + 0.1 is where the floor of 100 in 1000 ends
+        (bare(100), 0.999, "inconclusive", "is nearer to the bound than 0.1"),
+        (bare(100), 0.5, "fails", ""),
+        (bare(100), 0.85, "inconclusive", "is nearer to the bound than 0.1"),
+        (bare(0, "another"), 0.999, "inconclusive", "the floor of the timers of this testbed was not measured"),
+        (None, 0.5, "inconclusive", "below which nothing is claimed about gaps and trains"),
+    ],
+)
+def test_what_is_below_the_floor_of_timers_is_not_claimed(
+    floors: pl.DataFrame | None, value: float, verdict: str, told: str
+) -> None:
+    rows = make_rows({("quiche", "NOOP"): around(value, 0.0001)}, "packets_in_trains_to_5")
+    beside = {} if floors is None else {"floors": floors}
+    reads = {"experiment": "aead-goodput", "metric": "packets_in_trains_to_5"}
+    at_least = {"kind": "at-least", "value": 0.9}
+    (result,) = evaluate(tables(rows, **beside), make_claim(reads=reads, compare=[VALUE], predicate=at_least))
+    assert (result.verdict, told in result.reason) == (verdict, True)
+
+
+def test_the_floor_of_a_ratio_is_that_of_its_parts() -> None:
+    values = {("quiche", "NOOP"): around(0.3, 0.0001), ("quiche", "AES-128-GCM"): around(0.2, 0.0001)}
+    rows = make_rows(values, "gap_ms")
+    reads = {"experiment": "aead-goodput", "metric": "gap_ms"}
+    verdicts_ = []
+    # 20 us are a tenth of one and a fifteenth of the other, so that 1.5 is good to 0.25
+    for bound in (1.4, 1.2):
+        claim = make_claim(reads=reads, predicate={"kind": "at-least", "value": bound})
+        (result,) = evaluate(tables(rows, floors=bare(0)), claim)
+        verdicts_.append(result.verdict)
+    assert verdicts_ == ["inconclusive", "holds"]
+
+
+def test_goodput_has_no_floor_of_timers() -> None:
+    rows = make_rows({("quiche", "NOOP"): around(5.0)})
+    claim = make_claim(compare=[VALUE], predicate={"kind": "at-least", "value": 4.9})
+    (result,) = evaluate(tables(rows), claim)
+    assert result.verdict == "holds"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import polars as pl
@@ -18,15 +20,15 @@ from fakeproject import behave, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from quicbed.builds import components
 from quicbed.config.model import ConfigError, Library, Link, Project, Variant
-from quicbed.measure import agenda, captures, certificates
-from quicbed.measure.attempt import MeasureError
+from quicbed.measure import agenda, captures, certificates, floor
+from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.examine import Examiner
 from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
-from quicbed.plan.spec import proof_spec
+from quicbed.plan.spec import RunSpec, proof_spec
 from quicbed.store import details
-from quicbed.testbed import Capture
+from quicbed.testbed import Capture, Process
 from quicbed.testbed.shaping import qdisc_problem
-from quicbed.wire import proof
+from quicbed.wire import proof, releases
 
 EXPERIMENT = """
 title: Test
@@ -538,6 +540,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *said: dict[str, obj
     file.write_text(file.read_text(encoding="utf-8").replace("aa: false", "aa: false\ntrace: true"), encoding="utf-8")
     monkeypatch.setattr(components, "directory", lambda of, name: of.build / "work" / name)
     monkeypatch.setattr(components, "is_built", lambda *_: True)
+    monkeypatch.setattr(floor, "PACKETS", 4)
     directory = components.directory(project, "capture-reader") / "bin"
     directory.mkdir(parents=True)
     columns = {"time_ns": [0, 50_000, 60_000, 1_050_000], "frame_bytes": [1294] * 4, "packet_number": [None] * 4}
@@ -596,6 +599,54 @@ def test_a_traced_run_tells_gaps_and_trains(tmp_path: Path, monkeypatch: pytest.
         ("train_packets", 1, 1),
         ("train_packets", 2, 2),
     ]
+
+
+def test_a_run_without_release_times_says_why_it_has_no_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = traced(tmp_path, monkeypatch)
+    run(project)
+    for entry in runs(project):
+        assert entry["status"] == "ok"
+        assert "pacing_precision_us" not in entry["metrics"]
+        assert "releases.bin: " in entry["evidence"]["unknown"]["pacing_precision_us"]
+
+
+def test_the_precision_of_a_run_is_kept_and_only_servers_that_can_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = traced(tmp_path, monkeypatch)
+    asked: list[tuple[str, str, tuple[str, int]]] = []
+
+    def found(file: Path, capture: Path, server: tuple[str, int]) -> float:
+        asked.append((file.name, capture.name, server))
+        return 12.5
+
+    given: list[Mapping[str, str] | None] = []
+    spawn = FakeHost.spawn
+
+    def spawned_(host: FakeHost, argv: Sequence[str], **options: Any) -> Process:
+        given.append(options["env"])
+        return spawn(host, argv, **options)
+
+    monkeypatch.setattr(FakeHost, "spawn", spawned_)
+    monkeypatch.setattr(releases, "precision_us", found)
+    run(project)
+    assert {entry["metrics"]["pacing_precision_us"] for entry in runs(project)} == {12.5}
+    assert set(asked) == {("releases.bin", "capture.pcap", ("127.0.0.1", 4433))}
+    named = [Path(one["QUICBED_RELEASE_TIMES"]).name for one in given if one]
+    assert set(named) == {"releases.bin"}
+    # the servers of traced runs, and neither clients nor proofs
+    assert len(named) < len(given) / 2
+
+
+def test_a_library_that_tells_no_release_times_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = traced(tmp_path, monkeypatch)
+    spec, attempt = SimpleNamespace(libraries={"server": project.libraries["quinn"]}), Attempt()
+    captures.measure_precision(attempt, cast(RunSpec, spec), tmp_path, "127.0.0.1")
+    assert attempt.evidence == {
+        "unknown": {"pacing_precision_us": "quinn keeps the release times of its pacer to itself"}
+    }
 
 
 def test_a_broken_trace_costs_only_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

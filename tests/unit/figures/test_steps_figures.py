@@ -58,7 +58,13 @@ def copied(tmp_path: Path, repetitions: dict[str, list[list[int]]]) -> Published
 
 
 def own(
-    raw: Path, experiment: str, cells: dict[tuple[str, str], list[int]], *, blocks: int = 2, **changes: Any
+    raw: Path,
+    experiment: str,
+    cells: dict[tuple[str, str], list[int]],
+    *,
+    blocks: int = 2,
+    more: dict[str, float] | None = None,
+    **changes: Any,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Runs of cells, by library and label, that are traced as told; the tables of runs and of their gaps and trains."""
     for (library, label), packets in cells.items():
@@ -68,7 +74,7 @@ def own(
         for block in range(1, blocks + 1):
             endpoint = {"library": library, "flavour": "stock", "version": "1", "build": library}
             cell = {"id": f"{library}-{label}", "slug": "x", "label": label, "arm": "main", "baseline": None}
-            metrics = {"goodput_mbps": 30.0 + block, "bytes": 1 << 20, "dropped_packets": 10 * block}
+            metrics = {"goodput_mbps": 30.0 + block, "bytes": 1 << 20, "dropped_packets": 10 * block} | (more or {})
             told = {"cell": cell, "client": endpoint, "server": endpoint, "metrics": metrics | pacing.metrics(sent)}
             run = fakeruns.make_run(experiment=experiment, block=block, **(told | changes))
             directory = fakeruns.write_run(raw, run)
@@ -328,6 +334,74 @@ def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, m
     svgs = sorted(here.figures.glob("*.svg"))
     assert len(svgs) == len(steps_figures.FIGURES)
     assert legible.problems(svgs, tmp_path) == []
+
+
+def test_a_table_has_the_pacing_precision_where_a_library_tells_it(tmp_path: Path) -> None:
+    cells = {("quiche", "BBR, GSO"): times([1, 1])}
+    own(tmp_path / "raw", "pacing-gso", {("quiche", "GSO"): times([3])})
+    tables = own(tmp_path / "raw", "pacing-gso", cells, more={"pacing_precision_us": 40.0})
+    sheet = steps_figures.table(
+        "steps-table2", "pacing-gso", steps_figures.sides(NOTHING, *tables, "pacing-gso"), NAMES, place(tmp_path)
+    )
+    assert sheet is not None
+    assert sheet.headers[-1] == "pacing precision [µs]"
+    assert [row[-1] for row in sheet.rows] == [None, "40.0 (40.0 to 40.0)"]
+    assert "where it tells" in sheet.notes[-1]
+
+
+def floor_of(campaign: str, deviation: int = 12_000) -> pl.DataFrame:
+    """The floor of a campaign: packets 0.3 ms apart, and in trains of ten, of which one was captured as two of five."""
+    named = {
+        "testbed": "local",
+        "experiment": "x",
+        "campaign": campaign,
+        "origin": "o",
+        "qdisc": None,
+        "method": "sleep",
+    }
+    rows = []
+    for schedule, size, trains in (("even", 1, [(1, 50)]), ("trains", 10, [(5, 10), (10, 90)])):
+        place = named | {"schedule": schedule, "intended_train_packets": size, "intended_gap_ns": 300_000}
+        points = [("deviation_ns", sign * deviation, 24) for sign in (-1, 1)]
+        points += [("sender_deviation_ns", sign * deviation // 2, 24) for sign in (-1, 1)]
+        points += [("gap_ns", 300_000, 49), *(("train_packets", length, packets) for length, packets in trains)]
+        rows += [place | {"quantity": name, "value": value, "count": count} for name, value, count in points]
+    return pl.DataFrame(rows, schema=details.FLOORS)
+
+
+@pytest.mark.parametrize("name", ["steps-fig2", "steps-fig3"])
+def test_the_floor_of_timers_lies_under_our_lines_with_its_numbers(tmp_path: Path, name: str) -> None:
+    tables = own(tmp_path / "raw", "pacing-baseline", {("quiche", "baseline"): times([3, 1])})
+    known = steps_figures.sides(NOTHING, *tables, "pacing-baseline", floor_of("c0ffee00"))
+    drawn = steps_figures.cdf(steps_figures.FIGURES[name], known, NAMES)
+    assert drawn is not None
+    first, *_ = drawn.figure.data
+    assert first.name == steps_figures.BARE
+    assert (first.line.color, max(first.y)) == (goodput.FLOOR, 1)
+    caption = " ".join(drawn.figure.layout.meta["caption"].split("<br>"))
+    assert "by 12.1 µs (standard deviation; 99 % by at most 12.0 µs), and 10.00 % of its packets" in caption
+    table = steps_figures.floor_table({"pacing-baseline": known}, place(tmp_path))
+    assert table is not None
+    assert [row[2:] for row in table.rows] == [
+        ["program", "evenly", "12.1", "12.0", "6.1", "0.00"],
+        ["program", "in trains", "12.1", "12.0", "6.1", "10.00"],
+    ]
+    assert (tmp_path / "artifacts" / "tables" / "steps-floor.csv").is_file()
+
+
+def test_runs_without_a_floor_say_so_and_published_ones_have_none(tmp_path: Path) -> None:
+    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig3"], both(tmp_path), NAMES)
+    assert drawn is not None
+    assert "was not measured, so that no gap or train of ours is a finding" in " ".join(
+        drawn.figure.layout.meta["caption"].split("<br>")
+    )
+    theirs = steps_figures.sides(
+        copied(tmp_path, {"picoquic-cubic": [times([1])]}), NO_RUNS, NO_PACING, "pacing-baseline"
+    )
+    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig3"], theirs, NAMES)
+    assert drawn is not None
+    assert "floor" not in drawn.figure.layout.meta["caption"].lower()
+    assert steps_figures.floor_table({"pacing-baseline": theirs}, place(tmp_path)) is None
 
 
 # ---- notebook and verdicts -------------------------------------------------------------------------------------------

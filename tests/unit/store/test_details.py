@@ -307,6 +307,7 @@ def test_tables_are_the_same_bytes_wherever_and_in_whatever_order_runs_were_writ
         files = sorted((tmp_path / name / "out").iterdir())
         assert [file.name for file in files] == [
             "connections.parquet",
+            "floors.parquet",
             "handshakes.parquet",
             "pacing.parquet",
             "primitives.parquet",

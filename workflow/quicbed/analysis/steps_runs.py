@@ -206,8 +206,8 @@ def _predicted_loss(counts: pl.DataFrame, place: list[str]) -> pl.DataFrame:
     )
 
 
-METRICS = ("dropped_packets", "goodput_mbps", "packets_in_trains_to_5", "gap_ms")
-"""Of every run; the last one the data set does not tell."""
+METRICS = ("dropped_packets", "goodput_mbps", "packets_in_trains_to_5", "gap_ms", "pacing_precision_us")
+"""Of every run; the last two the data set does not tell."""
 NUMBERS: Mapping[str, pl.DataType] = (
     {name: CURVES[name] for name in ("source", "experiment", "campaign", "testbed", "scale", "library", "label")}
     | {f"{metric}_n": pl.Int64() for metric in METRICS}

@@ -58,7 +58,7 @@ from scipy.special import stdtr
 from scipy.stats import false_discovery_control
 
 from quicbed.analysis import comparison as analysis
-from quicbed.analysis import cpu_shares, published, ttfb
+from quicbed.analysis import cpu_shares, floors, published, ttfb
 from quicbed.analysis.pairs import mtu_table
 from quicbed.base import statistics
 from quicbed.claims.papers import (
@@ -103,6 +103,7 @@ class Tables:
     primitives: pl.DataFrame
     shares: pl.DataFrame  # columns of `quicbed.analysis.cpu_shares.BLOCKS`
     published: bool = False  # raw data of the authors, not what was measured here
+    floors: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=details.FLOORS))
 
 
 def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: details.Details | None = None) -> Tables:
@@ -110,7 +111,7 @@ def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: det
     table = runs.table(raw) if table is None else table
     beside = beside or details.read(raw)
     profiled = cpu_shares.profiled(table, raw, root)
-    return Tables(table, beside.handshakes, beside.primitives, profiled.blocks)
+    return Tables(table, beside.handshakes, beside.primitives, profiled.blocks, floors=beside.floors)
 
 
 def of_runs(table: pl.DataFrame) -> Tables:
@@ -611,9 +612,29 @@ class _Evaluation:
                 for rows, group in zip(cells, places, strict=True)
             ]
             counts = self.reading.table == "runs" and measured.campaign.schema[self.reading.metric].is_integer()
-            return replace(outcome, cells=flat, **_sample(series, low, high, counts=counts))
+            sampled = replace(outcome, cells=flat, **_sample(series, low, high, counts=counts))
+            return replace(sampled, undecided=self._within_floor(measured.campaign, sampled, [*map(_mean, series)]))
         except _MissingError as missing:
             return replace(outcome, missing=missing.verdict, reason=missing.reason)
+
+    def _within_floor(self, campaign: pl.DataFrame, outcome: Outcome, means: Sequence[float]) -> str:
+        """Why a value about gaps or trains may be that of the testbed's timers; empty where it is not, and of others.
+
+        *means* are those of what the value is made of: itself, or what is divided by what.
+        """
+        metric, first = self.reading.metric, campaign.row(0, named=True)
+        if self.reading.table != "runs" or metric not in floors.METRICS or first["testbed_kind"] == PUBLISHED:
+            return ""
+        floor = floors.of_campaign(self.book.tables.floors, first["campaign"])
+        least = floor.of(metric) if floor is not None else None
+        if least is None:
+            return f"{floors.NOT_MEASURED}, below which nothing is claimed about gaps and trains"
+        if len(means) > 1:  # of a ratio, what the floor is of each part
+            least = abs(outcome.value) * sum(least / mean if mean > 0 else math.inf for mean in means)
+        bounds = (abs(outcome.value - bound) for bound in (outcome.low_bound, outcome.high_bound))
+        if min(bounds, default=math.inf) >= least:
+            return ""
+        return f"{digits(outcome.value)} is nearer to the bound than {digits(least)}, the floor of the testbed's timers"
 
     def _too_few(self, captured: int) -> str:
         """Why so many captured connections decide nothing; empty where they do, and for what is no count of theirs."""
@@ -766,6 +787,11 @@ def _printed(rows: Sequence[Mapping[str, Any]], reading: Reading, place: _Place)
         value = row.get(f"{reading.metric}_{place.client}", row.get(reading.metric.removeprefix("tls_")))
         return None if value is None else float(value)
     return None
+
+
+def _mean(group: Sequence[Mapping[int, float]]) -> float:
+    """Mean over blocks of the sum of a group's cells; infinite of an empty one, by which nothing is divided."""
+    return sum(fmean(values.values()) for values in group) if group else math.inf
 
 
 def _sum_text(terms: Sequence[Term]) -> str:

@@ -36,7 +36,7 @@ RECORDS: dict[str, tuple[type[BaseModel], ...]] = {
     "run": (record.Run,),
     "pacing": (record.Pacing,),
     "build": (Build,),
-    "campaign": (campaign.Campaign, campaign.Session, campaign.Block),
+    "campaign": (campaign.Campaign, campaign.Session, campaign.Block, campaign.Floor),
     "verdicts": (verdict.Verdicts,),
     "events": (
         *(events.Start, events.Ready, events.ClientConnection, events.ServerConnection),
@@ -164,7 +164,7 @@ def data_page() -> str:
         "pacing": "pacing.json",
         "events": "Lines of client.jsonl, server.jsonl and primitives.jsonl",
         "build": "build.json",
-        "campaign": "campaign.json, sessions/*.json and block.json",
+        "campaign": "campaign.json, sessions/*.json, block.json and floor.json",
         "verdicts": "claims.json",
     }
     for name, title in titles.items():
@@ -478,6 +478,8 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
         if isinstance(supports.gso_paced, str):
             found.append(("`--gso paced`", supports.gso_paced))
     found += [(f"`--pacing {value}`", why) for value, why in supports.pacing.items() if isinstance(why, str)]
+    if isinstance(supports.release_times, str):
+        found.append(("pacing precision, by the release times of packets", supports.release_times))
     if isinstance(supports.aes_hardware_off, str):
         found.append(("AES without the instructions of the processor", supports.aes_hardware_off))
     if (reason := march.unsupported_reason(library)) is not None:

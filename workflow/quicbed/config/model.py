@@ -635,6 +635,11 @@ class Supports(Model):
         description="`--gso paced`, batches that end where the pacer's next release time begins: `true`, or the reason "
         "why they cannot.",
     )
+    release_times: bool | str = Field(
+        "keeps the release times of its pacer to itself",
+        description="Whether the server can note when each packet was to leave by its pacer: `true`, or the reason why "
+        "it cannot.",
+    )
     gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
     pages: bool = Field(
         False, description="Whether its endpoints load pages: several objects over one connection, as browsers do."
@@ -968,6 +973,7 @@ def external_library(root: Path, name: str, file: ExternalFile, table: algorithm
             paces=supports.paces,
             gso=True in supports.gso if supports.gso else None,
             gso_paced=supports.gso_paced or _UNSTATED.format("sends batches by release time"),
+            release_times="is an external endpoint, which is not asked for release times",
             gro=True in supports.gro if supports.gro else None,
         ),
         notes=Notes(noop="", initial="", header_protection="", io=""),

@@ -4,15 +4,17 @@ here.
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, highway_runs, steps_runs
+from quicbed.analysis import comparison, floors, highway_runs, steps_runs
+from quicbed.analysis.floors import Floor
 from quicbed.analysis.place import Place
 from quicbed.analysis.steps_runs import Published
 from quicbed.figures import goodput, handshake_figures, layout
@@ -65,6 +67,16 @@ class Figure:
 _CONTROLS = ("CUBIC", "Reno", "BBR", "BBR2")
 _QUEUEING = ("default", "FQ", "no roll-back", "FQ, no roll-back", "BBR, FQ")
 _OFFLOAD = ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced GSO")
+BARE = "floor: bare sender"
+"""Name of the line of the packets that the floor of timers was measured with."""
+NO_CURVE = pl.DataFrame(schema={"value": pl.Int64(), "share": pl.Float64()})
+FLOOR_COLUMNS: Mapping[str, pl.DataType] = {
+    **dict.fromkeys(["experiment", "campaign", "qdisc", "method", "schedule"], pl.String()),
+    "intended_gap_ns": pl.Int64(),
+    "packets": pl.Int64(),
+    **dict.fromkeys(["sd_ns", "p99_ns", "sender_sd_ns", "misplaced"], pl.Float64()),
+}
+"""Columns of the table of floors (`quicbed.analysis.floors.Series`)."""
 _TITLES = {pacing.GAPS: "Gaps between packets", pacing.TRAINS: "Packets by length of their train"}
 FIGURES: Mapping[str, Figure] = {
     figure.name: figure
@@ -97,15 +109,31 @@ class Side:
     origins: Sequence[str]
     campaign: pl.DataFrame | None = None
     """Of ours."""
+    floor: Floor | None = None
+    """Of ours, if it was measured."""
+    bare: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    """Gaps and trains of the bare sender that it was measured with (`quicbed.analysis.floors.curves`)."""
 
 
-def sides(published: Published, table: pl.DataFrame, paced: pl.DataFrame, experiment: str) -> list[Side]:
+def sides(
+    published: Published,
+    table: pl.DataFrame,
+    paced: pl.DataFrame,
+    experiment: str,
+    measured_floors: pl.DataFrame | None = None,
+) -> list[Side]:
     """The published data on an experiment, then ours; only those of which there are runs.
 
-    *table* holds our runs, *paced* their gaps and trains (`quicbed.store.details.Details.pacing`).
+    *table* holds our runs, *paced* their gaps and trains, *measured_floors* the floors of campaigns
+    (`quicbed.store.details.Details`).
     """
     theirs, campaign = steps_runs.published_runs(published, experiment), steps_runs.own_campaign(table, experiment)
     used = comparison.counted(campaign)
+    floor: Floor | None = None
+    bare: Mapping[str, pl.DataFrame] = {}
+    if measured_floors is not None and not campaign.is_empty():
+        identity = campaign["campaign"][0]
+        floor, bare = floors.of_campaign(measured_floors, identity), floors.curves(measured_floors, identity)
     found = [
         Side(
             PUBLISHED,
@@ -113,7 +141,15 @@ def sides(published: Published, table: pl.DataFrame, paced: pl.DataFrame, experi
             steps_runs.numbers(theirs),
             theirs["origin"].unique().sort().to_list(),
         ),
-        Side(OWN, steps_runs.own_curves(campaign, paced), steps_runs.numbers(used), used["origin"].to_list(), campaign),
+        Side(
+            OWN,
+            steps_runs.own_curves(campaign, paced),
+            steps_runs.numbers(used),
+            used["origin"].to_list(),
+            campaign,
+            floor,
+            bare,
+        ),
     ]
     return [side for side in found if not side.numbers.is_empty()]
 
@@ -137,14 +173,19 @@ class Beside:
 
 
 def beside(
-    published: Published, table: pl.DataFrame, paced: pl.DataFrame, here: Place, titles: Mapping[str, str]
+    published: Published,
+    table: pl.DataFrame,
+    paced: pl.DataFrame,
+    here: Place,
+    titles: Mapping[str, str],
+    measured_floors: pl.DataFrame | None = None,
 ) -> Beside:
     """Draw every figure and write it and its table; what an earlier call wrote is removed, see `sides`."""
     for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
         file.unlink()
     names = dict(highway_runs.TITLES) | dict(titles)
     experiments = dict.fromkeys(figure.experiment for figure in FIGURES.values())
-    known = {experiment: sides(published, table, paced, experiment) for experiment in experiments}
+    known = {experiment: sides(published, table, paced, experiment, measured_floors) for experiment in experiments}
     found = [cdf(figure, known[figure.experiment], names) for figure in FIGURES.values()]
     drawn = [one for one in found if one is not None]
     for one in drawn:
@@ -163,20 +204,27 @@ def cdf(figure: Figure, known: Sequence[Side], names: Mapping[str, str]) -> Draw
     if not shown:
         return None
     panels: list[tuple[str, pl.DataFrame]] = []
+    bare: list[pl.DataFrame] = []
     for side in shown:
         found = curves[side.name]
         if not figure.labels:
             panels.append((side.name, found))
-            continue
-        for library in sorted(set(found["library"]), key=lambda name: _rank(name, names)):
-            panels.append((f"{names.get(library, library)}, {side.name}", found.filter(pl.col("library") == library)))
+        else:
+            for library in sorted(set(found["library"]), key=lambda name: _rank(name, names)):
+                one = found.filter(pl.col("library") == library)
+                panels.append((f"{names.get(library, library)}, {side.name}", one))
+        sent = side.bare.get(figure.quantity, NO_CURVE)
+        bare += [sent] * (len(panels) - len(bare))
     by, order = _lines(figure, list(curves.values()), names)
     columns = min(len(panels), 2 if len(panels) % 3 and len(panels) < 5 else layout.COLUMNS)
     drawing, places = layout.panels(
         len(panels), columns, below=0.3, beside=0.06 if columns > 1 else 0, titles=[title for title, _ in panels]
     )
     met: set[str] = set()
-    for (_, found), place in zip(panels, places, strict=True):
+    for (_, found), sent, place in zip(panels, bare, places, strict=True):
+        if not sent.is_empty():  # under all others
+            _line(drawing, figure.quantity, sent, BARE, -1, place, in_legend=BARE not in met)
+            met.add(BARE)
         for number, line in enumerate(order):
             cells = found.filter(pl.col(by) == line)
             if not cells.is_empty():
@@ -187,7 +235,8 @@ def cdf(figure: Figure, known: Sequence[Side], names: Mapping[str, str]) -> Draw
     campaigns = [side.campaign for side in shown if side.campaign is not None]
     source = f"{PAPER}, {figure.number}" if figure.number else f"beyond {PAPER}"
     rows, legend_rows = places[-1]["row"], -(-len(met) // LEGEND_ENTRIES)
-    caption = textwrap.wrap(_caption(figure.quantity, shown) + goodput.disturbed(*campaigns), CAPTION_WIDTH)
+    told = _caption(figure.quantity, shown) + _floors(shown) + goodput.disturbed(*campaigns)
+    caption = textwrap.wrap(told, CAPTION_WIDTH)
     conditions = _conditions(figure.experiment, shown)
     inside = rows * (FACET_PX if rows > 1 else ALONE_PX)
     top, bottom = 38 + LEGEND_PX * legend_rows + TITLE_PX, 50 + 12 * len(caption)
@@ -246,20 +295,21 @@ def _line(
     if quantity != steps_runs.LOSS:
         xs, ys = [values[0] if values else limit, *xs], [0.0, *ys]
     colours = handshake_figures.COLOURS
+    is_bare = number < 0
     drawing.add_scatter(
         x=[x * scale for x in xs],
         y=ys,
         mode="lines",
         name=name,
         legendgroup=name,
-        legendrank=number + 1,
+        legendrank=1000 if is_bare else number + 1,
         showlegend=in_legend,
         line={
             # gaps are exact at the points, of which there are many; trains are whole numbers
             "shape": "hv" if quantity == pacing.TRAINS else "linear",
-            "width": 1.6,
-            "color": colours[number % len(colours)],
-            "dash": DASHES[(number + number // len(colours)) % len(DASHES)],
+            "width": 4 if is_bare else 1.6,
+            "color": goodput.FLOOR if is_bare else colours[number % len(colours)],
+            "dash": "solid" if is_bare else DASHES[(number + number // len(colours)) % len(DASHES)],
             "simplify": False,
         },
         hovertemplate=f"%{{x:.3g}}: %{{y:.4f}}<extra>{name}</extra>",
@@ -300,6 +350,23 @@ def _caption(quantity: str, shown: Sequence[Side]) -> str:
     return text
 
 
+def _floors(shown: Sequence[Side]) -> str:
+    """The floor of the timers of our campaign, for a caption."""
+    ours = next((side for side in shown if side.name == OWN), None)
+    if ours is None:
+        return ""
+    if ours.floor is None:
+        return (
+            f" {floors.NOT_MEASURED[0].upper()}{floors.NOT_MEASURED[1:]}, so that no gap or train of ours is a finding."
+        )
+    floor = ours.floor
+    return (
+        f" Floor of the timers here: gaps of a bare sender deviate from the intended ones by {floor.gap_ns / 1e3:.1f} "
+        f"µs (standard deviation; 99 % by at most {floor.p99_ns / 1e3:.1f} µs), and {100 * floor.misplaced:.2f} % of "
+        f"its packets are not in the trains that they were sent in. What is less is no finding."
+    )
+
+
 def _conditions(experiment: str, shown: Sequence[Side]) -> list[str]:
     lines = []
     for side in shown:
@@ -310,6 +377,36 @@ def _conditions(experiment: str, shown: Sequence[Side]) -> list[str]:
     if all(side.campaign is None for side in shown):
         lines.append(f"measured here: nothing yet, see experiment {experiment}")
     return lines
+
+
+def floor_table(known: Mapping[str, Sequence[Side]], here: Place) -> Sheet | None:
+    """What the bare sender's packets missed their times by, in every campaign of ours; also written. None without."""
+    rows: list[dict[str, Any]] = []
+    for experiment, found in known.items():
+        for side in found:
+            if side.floor is not None and side.campaign is not None:
+                named = {"experiment": experiment, "campaign": side.campaign["campaign"][0]}
+                rows += [named | dataclasses.asdict(one) for one in side.floor.series]
+    if not rows:
+        return None
+    comparison.write_figure_table(pl.DataFrame(rows, schema=FLOOR_COLUMNS, orient="row"), f"{PREFIX}floor", here.tables)
+    headers = ["experiment", "discipline", "released by", "packets sent", "deviation [µs]", "99 % within [µs]"]
+    headers += ["of the sender itself [µs]", "in other trains [%]"]
+    shown = [
+        [
+            row["experiment"],
+            row["qdisc"] or "default",
+            "program" if row["method"] == "sleep" else "kernel",
+            "evenly" if row["schedule"] == "even" else "in trains",
+            f"{row['sd_ns'] / 1e3:.1f}",
+            f"{row['p99_ns'] / 1e3:.1f}",
+            None if row["sender_sd_ns"] is None else f"{row['sender_sd_ns'] / 1e3:.1f}",
+            f"{100 * row['misplaced']:.2f}",
+        ]
+        for row in rows
+    ]
+    notes = ["Deviation: standard deviation of captured gap minus intended gap; of the sender itself when it sends."]
+    return Sheet(headers, shown, frozenset(range(4, 8)), notes)
 
 
 # ---- tables and findings ---------------------------------------------------------------------------------------------
@@ -346,7 +443,14 @@ def table(name: str, experiment: str, known: Sequence[Side], names: Mapping[str,
         for key in keys
     ]
     notes = ["Means with their 95 % interval over runs."]
-    return Sheet(headers, rows, frozenset(range(2, 10)), notes, leading(selected, range(6, 10)))
+    precise = [_interval(by_cell[key].get(OWN, {}), "pacing_precision_us", 1.0, 1) for key in keys]
+    if any(precise):
+        headers.append("pacing precision [µs]")
+        rows = [[*row, text] for row, text in zip(rows, precise, strict=True)]
+        notes.append(
+            "Pacing precision: standard deviation of captured gap minus the gap that the library meant, where it tells."
+        )
+    return Sheet(headers, rows, frozenset(range(2, len(headers))), notes, leading(selected, range(6, len(headers))))
 
 
 def _cells(row: Mapping[str, Any] | None, columns: Sequence[tuple[str, float, int]]) -> list[str | None]:
@@ -357,7 +461,7 @@ def _cells(row: Mapping[str, Any] | None, columns: Sequence[tuple[str, float, in
 
 
 def _interval(row: Mapping[str, Any], metric: str, scale: float, digits: int) -> str | None:
-    value, low, high = (row[f"{metric}{end}"] for end in ("", "_low", "_high"))
+    value, low, high = (row.get(f"{metric}{end}") for end in ("", "_low", "_high"))
     if not isinstance(value, float):
         return None
     text = f"{value * scale:.{digits}f}"

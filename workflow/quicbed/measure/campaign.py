@@ -24,6 +24,7 @@ from quicbed.base.models import RecordError
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
 from quicbed.builds import making
+from quicbed.measure import floor
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.driver import Driver
 from quicbed.measure.pilot import START_PILOT_BYTES, STARTS, Pilot, read_pilot, write_pilot
@@ -266,6 +267,13 @@ class Campaign:
                 say(f"{self.name}: {cell.slug}: failed: {verdict.reason}; tried again in every block")
             else:
                 self.exclude(cell, verdict.status, verdict.reason or "")
+
+    def find_floor(self) -> None:
+        """How precisely the hosts send and stamp packets, where runs are traced, once for the campaign."""
+        if not self.experiment.trace:
+            return
+        active = [cell for cell in self.cells if cell.arm == "main" and cell.id not in self.excluded]
+        floor.find(self.driver, self.name, self.directory, [self.spec(cell) for cell in active])
 
     def exclude(self, cell: Cell, status: str, reason: str) -> None:
         """Keep a cell that is not measured in the data, with its reason."""

@@ -17,10 +17,10 @@ from quicbed.measure.attempt import Attempt
 from quicbed.measure.judge import ttfb_metrics
 from quicbed.plan.spec import RunSpec
 from quicbed.store.details import OPENINGS
-from quicbed.store.paths import CAPTURE, PACING, PORT, TRACE
+from quicbed.store.paths import CAPTURE, PACING, PORT, RELEASES, TRACE
 from quicbed.store.record import Pacing
 from quicbed.testbed import Capture
-from quicbed.wire import handshake, pacing, packets, proof
+from quicbed.wire import handshake, pacing, packets, proof, releases
 from quicbed.wire.pcap import Capture as CaptureFile
 from quicbed.wire.pcap import CaptureError
 
@@ -72,6 +72,23 @@ def measure_pacing(attempt: Attempt, directory: Path, program: Path, server: str
     values = {"gap_ns": gaps["value"].to_list(), "gaps": gaps["count"].to_list()}
     values |= {"train_packets": trains["value"].to_list(), "packets": trains["count"].to_list()}
     Pacing.made(values).write(directory / PACING)
+
+
+def measure_precision(attempt: Attempt, spec: RunSpec, directory: Path, server: str) -> None:
+    """Compare the gaps of the run's trace with those that the server's library meant, where the server notes them.
+
+    What is wrong with what it notes costs this metric only, and is kept as the reason why it is not known.
+    """
+    library = spec.libraries["server"]
+    try:
+        if isinstance(library.supports.release_times, str):
+            raise releases.ReleasesError(f"{library.title} {library.supports.release_times}")
+        precision = releases.precision_us(directory / RELEASES, directory / CAPTURE, (server, PORT))
+    except (releases.ReleasesError, CaptureError) as error:
+        why = str(error).replace(f"{directory}/", "")
+        attempt.evidence["unknown"] = {**attempt.evidence.get("unknown", {}), "pacing_precision_us": why}
+        return
+    attempt.metrics["pacing_precision_us"] = precision
 
 
 def lost_packets(captured: Capture) -> str:

@@ -12,10 +12,12 @@ from quicbed.config.model import Library, Project, Side
 from quicbed.measure import browser, certificates
 from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, pacing_of
 from quicbed.plan.spec import RunSpec
-from quicbed.store.paths import KEYS, PORT
+from quicbed.store.paths import KEYS, PORT, RELEASES
 from quicbed.testbed import Confined, Host, Testbed
 
 SERVER_NAME = "server"
+RELEASE_TIMES = "QUICBED_RELEASE_TIMES"
+"""Variable that names the file for them (`quicbed.wire.releases`)."""
 # A handshake that takes longer has failed, in seconds; the whole run has the limit of its scale.
 CONNECTION_TIMEOUT = 20.0
 
@@ -172,10 +174,14 @@ class Program:
                 "QUICBED_FILES": " ".join(map(str, files(spec))),
                 "QUICBED_FOLDER": str(self._folder()),
             } | ({} if wanted is None else {"QUICBED_AES_HARDWARE": _switch(wanted)})
+        found = {}
+        traced = spec.traced and not spec.captured
+        if self.role == "server" and traced and self.library.supports.release_times is True:
+            found[RELEASE_TIMES] = str(self.output / RELEASES)
         off = self.library.supports.aes_hardware_off
-        if spec.cell.variant.aes_hardware is not False or isinstance(off, str):
-            return None
-        return dict(off)
+        if spec.cell.variant.aes_hardware is False and not isinstance(off, str):
+            found |= off
+        return found or None
 
     def confined(self) -> Confined:
         """What it may use and see."""

@@ -90,6 +90,7 @@ class Runner:
             program = components.directory(self.project, captures.READER) / "bin" / captures.READER
             with attempt.judging():
                 captures.measure_pacing(attempt, directory, program, str(self.testbed.server.address))
+                captures.measure_precision(attempt, spec, directory, str(self.testbed.server.address))
         (directory / CAPTURE).unlink()
         return attempt
 

@@ -99,6 +99,7 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
             outlook.begin()
             campaign.prove()
             with driver.link.unloaded():
+                campaign.find_floor()
                 campaign.measure()
             outlook.end()
     except TestbedError as error:

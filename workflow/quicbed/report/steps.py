@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from quicbed.analysis import steps_runs
 from quicbed.figures import steps_figures
 from quicbed.figures.goodput import NotMeasured, Saved
+from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
 from quicbed.report.sections import Section
 from quicbed.store import details
@@ -34,8 +35,9 @@ class Steps(sections.Paper):
     def __init__(self) -> None:
         super().__init__()
         self.published = steps_runs.published(self.here.published.get(steps_runs.SOURCE))
+        found = details.read(self.here.raw)
         self._beside = steps_figures.beside(
-            self.published, self.table, details.read(self.here.raw).pacing, self.here, self.titles
+            self.published, self.table, found.pacing, self.here, self.titles, found.floors
         )
 
     def figure(self, name: str) -> Saved | NotMeasured:
@@ -50,6 +52,10 @@ class Steps(sections.Paper):
         return Pacing(
             self._beside.show(name), told(known, self._beside.names), missing=self._beside.missing(figure.experiment)
         )
+
+    def floor(self) -> Sheet | None:
+        """How precisely the hosts of our runs send and stamp packets; None where nothing tells."""
+        return steps_figures.floor_table(self._beside.sides, self.here)
 
     def drops(self, name: str, experiment: str) -> Pacing:
         """Table 1 or 2, which is no figure."""

@@ -2,26 +2,30 @@
 of traced downloads, each as a tidy table.
 
 `quicbed.store.runs` has one row a run; these tables have one row for every connection, primitive, captured handshake or
-kept point of a distribution of the runs that succeeded, and name the run by its origin.
+kept point of a distribution of the runs that succeeded, and name the run by its origin. The table of floors has one row
+for every kept point of what a campaign's bare sender sent.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import polars as pl
 from polars.exceptions import PolarsError
 
 from quicbed.base import untrusted
+from quicbed.base.models import RecordError
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS, PRIMITIVES
 from quicbed.store import provenance, runs, walk
+from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE, Campaign, Floor
 from quicbed.store.paths import PACING, RUN_FILE
 from quicbed.store.record import Pacing, Run, RunsError
 from quicbed.store.runs import collected, read_parquet, write_parquet
@@ -107,11 +111,23 @@ first.
 PACED: dict[str, pl.DataType] = _RUN | dict(DISTRIBUTIONS)
 """Columns of the table of gaps and trains (`quicbed.wire.pacing.distributions`)."""
 
+DEVIATIONS, SENDER_DEVIATIONS = "deviation_ns", "sender_deviation_ns"
+"""Quantities of floors, beside those of `DISTRIBUTIONS`: captured gap minus intended gap, and the same of the times at
+which the sender handed over its packets."""
+
+FLOORS: dict[str, pl.DataType] = (
+    dict.fromkeys(["testbed", "experiment", "campaign", "origin", "qdisc", "method", "schedule"], pl.String())
+    | {"intended_train_packets": pl.Int64(), "intended_gap_ns": pl.Int64()}
+    | dict(DISTRIBUTIONS)
+)
+"""Columns of the table of floors (`quicbed.store.campaign.Floor`)."""
+
 SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "connections": CONNECTIONS,
     "primitives": PRIMITIVE_TIMES,
     "handshakes": HANDSHAKES,
     "pacing": PACED,
+    "floors": FLOORS,
     "unread": {"problem": pl.String()},
 }
 """Columns of the files that `write_tables` makes, by their names."""
@@ -121,6 +137,7 @@ _ORDERS = {
     "primitives": ["origin", "kind", "name", "operation"],
     "handshakes": ["origin", "index"],
     "pacing": ["origin", "quantity", "value"],
+    "floors": ["origin", "qdisc", "method", "schedule", "quantity", "value"],
 }
 
 
@@ -132,6 +149,7 @@ class Details:
     primitives: pl.DataFrame
     handshakes: pl.DataFrame
     pacing: pl.DataFrame
+    floors: pl.DataFrame
     problems: list[str]
 
 
@@ -149,7 +167,7 @@ def read(root: Path) -> Details:
 
 def _read(root: Path) -> Details:
     found = Collected()
-    for place in walk.walk(root, WANTED):
+    for place in walk.walk(root, WANTED, records=True):
         found.add(place, runs.read(place))
     return found.details()
 
@@ -165,6 +183,12 @@ class Collected:
         """What lies beside the runs of a place, which are *told* (`quicbed.store.runs.read`)."""
         if place.is_archive and place.damage is not None:
             self._problems.append(f"{place.origin}: damaged archive: {place.damage}")
+        for path in place.records:
+            if path.name == FLOOR_FILE:
+                try:
+                    self._frames["floors"].append(_frame(_floor(place, path), FLOORS))
+                except (RecordError, UntrustedError) as error:
+                    self._problems.append(f"{place.prefix}{path}: cannot be read: {error}")
         for origin, run in told:
             if origin not in place.runs:
                 continue
@@ -328,6 +352,36 @@ def _connections(origin: str, run: Run, files: Files) -> list[dict[str, Any]]:
             for name in ("handshake_packets_sent", "handshake_bytes_sent", "packets_sent", "packets_lost"):
                 row[f"{role}_{name}"] = side[name]
         rows.append(row)
+    return rows
+
+
+def _floor(place: walk.Place, path: PurePosixPath) -> list[dict[str, Any]]:
+    """The rows of a campaign's floor.json. Raises RecordError and UntrustedError."""
+    contents = []
+    for file in (path.with_name(CAMPAIGN_FILE), path):
+        content = place.records.get(file, UntrustedError(f"{file.name} is missing"))
+        if isinstance(content, UntrustedError):
+            raise content
+        contents.append(content)
+    campaign, floor = Campaign.parse(contents[0]), Floor.parse(contents[1])
+    named = {"testbed": campaign.testbed, "experiment": campaign.experiment, "campaign": campaign.id}
+    rows = []
+    for one in floor.series:
+        told = named | {
+            "origin": f"{place.prefix}{path.parent}",
+            "qdisc": one.qdisc,
+            "method": one.method,
+            "schedule": one.schedule,
+            "intended_train_packets": one.train_packets,
+            "intended_gap_ns": one.gap_ns,
+        }
+        counts = [
+            *((DEVIATIONS, value, count) for value, count in sorted(Counter(one.deviation_ns).items())),
+            *((SENDER_DEVIATIONS, value, count) for value, count in sorted(Counter(one.sender_deviation_ns).items())),
+            *((GAPS, *pair) for pair in zip(one.captured_gap_ns, one.gaps, strict=True)),
+            *((TRAINS, *pair) for pair in zip(one.captured_train_packets, one.packets, strict=True)),
+        ]
+        rows += [told | {"quantity": quantity, "value": value, "count": count} for quantity, value, count in counts]
     return rows
 
 

@@ -16,6 +16,8 @@ TRACE = "trace.pcap.gz"
 """Headers of all packets of a run as they passed the tap."""
 PACING = "pacing.json"
 """Gaps and trains of the server's packets in it."""
+RELEASES = "releases.bin"
+"""When the server's packets were to leave by its pacer (workflow/endpoints/ENDPOINT.md)."""
 PORT = 4433
 """UDP and TCP port of every server."""
 

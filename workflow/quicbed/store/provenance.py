@@ -14,7 +14,7 @@ from quicbed.base.models import RecordError
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.built import Build
 from quicbed.store import walk
-from quicbed.store.campaign import CAMPAIGN_FILE, Campaign, Session
+from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE, Campaign, Session
 
 
 @dataclass
@@ -43,7 +43,8 @@ class Found:
     def add(self, place: walk.Place) -> None:
         """The records of a place; damage is told with its runs."""
         for path, content in place.records.items():
-            _add(self._campaigns, place.prefix, path, content)
+            if path.name != FLOOR_FILE:  # `quicbed.store.details` has it
+                _add(self._campaigns, place.prefix, path, content)
 
     def merge(self, other: Found) -> None:
         """The campaigns of other places."""

@@ -205,6 +205,8 @@ class Metrics(Part):
     gap_ms_p75: Positive | None = None
     packets_in_trains_to_5: Positive | None = None
     """Share of these packets that are in trains of at most five packets."""
+    pacing_precision_us: Positive | None = None
+    """Standard deviation of gap minus intended gap, over packets in succession whose release times the server noted."""
     background_sent_mbps: Positive | None = None
     background_received_mbps: Positive | None = None
 

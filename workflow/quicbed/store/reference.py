@@ -17,7 +17,7 @@ from quicbed.config.model import ConfigError, Project, Study
 from quicbed.plan.variant import Variant
 from quicbed.store import tarball
 from quicbed.store.campaign import CAMPAIGN_FILE, Campaign, Session
-from quicbed.store.paths import CAPTURE, KEYS, RUN_FILE, TRACE
+from quicbed.store.paths import CAPTURE, KEYS, RELEASES, RUN_FILE, TRACE
 from quicbed.store.record import Run
 
 LEFT_OUT = "left-out.json"
@@ -54,7 +54,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         with tarball.write(target) as archive:
             for file in sorted(files, key=lambda file: (file.name, file)):
                 inside, content = file.relative_to(project.raw).as_posix(), file.read_bytes()
-                if file.name in (CAPTURE, KEYS, TRACE) and file.with_name(CAPTURE) not in kept:
+                if file.name in (CAPTURE, KEYS, TRACE, RELEASES) and file.with_name(CAPTURE) not in kept:
                     digest = hashlib.sha256(content).hexdigest()
                     left_out.append({"file": inside, "bytes": len(content), "sha256": digest})
                 else:

@@ -206,6 +206,7 @@ COLUMNS: list[Column] = [
     Column("late_ms_p99", pl.Float64(), "metrics.late_ms_p99"),
     Column("late_share", pl.Float64(), "metrics.late_share"),
     Column("most_in_flight", pl.Int64(), "metrics.most_in_flight"),
+    Column("pacing_precision_us", pl.Float64(), "metrics.pacing_precision_us"),
 ]
 """Columns taken from run.json as they are; units are in the names."""
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
-from quicbed.store.campaign import CAMPAIGN_FILE
+from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE
 from quicbed.store.paths import ARCHIVE_SUFFIXES, RUN_FILE, directories, located, origin_of
 from quicbed.store.record import RunsError
 
@@ -35,7 +35,7 @@ class Place:
     prefix: str = ""
     """What the origins begin with, of what is in an archive."""
     records: dict[PurePosixPath, Content] = field(default_factory=dict)
-    """Files of campaigns (`CAMPAIGN_FILE`, `RECORDS`) by their origins, without the prefix."""
+    """Files of campaigns (`CAMPAIGN_FILE`, `FLOOR_FILE`, `RECORDS`) by their origins, without the prefix."""
     damage: str | None = None
     """Why there may be more than was found."""
     is_archive: bool = False
@@ -88,13 +88,15 @@ def content(file: Path) -> Content:
 
 def _records(campaign: Path) -> Iterator[Path]:
     yield campaign / CAMPAIGN_FILE
+    if (campaign / FLOOR_FILE).exists():
+        yield campaign / FLOOR_FILE
     for kind in RECORDS:
         if not (campaign / kind).is_symlink():
             yield from sorted((campaign / kind).glob("*.json"))
 
 
 def _is_record(path: PurePosixPath) -> bool:
-    return path.name == CAMPAIGN_FILE or (path.parent.name in RECORDS and path.suffix == ".json")
+    return path.name in (CAMPAIGN_FILE, FLOOR_FILE) or (path.parent.name in RECORDS and path.suffix == ".json")
 
 
 def packed(archive: Path, origin: str, names: Container[str], *, records: bool = False) -> Place:

@@ -118,29 +118,29 @@ def in_short_trains(train_packets: str = "train_packets") -> pl.Expr:
     return (pl.col(train_packets) <= SHORT).mean()
 
 
-def deviations(packets: pl.DataFrame, intended: pl.DataFrame) -> pl.DataFrame:
-    """How far gaps are from the intended ones: ``packet_number``, ``gap_ns``, ``intended_gap_ns``, ``deviation_ns``.
+def deviations(packets: pl.DataFrame, intended: pl.DataFrame, key: str = "packet_number") -> pl.DataFrame:
+    """How far gaps are from the intended ones: the *key*, ``gap_ns``, ``intended_gap_ns``, ``deviation_ns``.
 
-    *intended* has ``packet_number`` and ``intended_ns``, when the library meant the packet to be sent, on any clock. A
-    row for every two packets in succession of which it tells both; a packet number that is there twice on either side
-    is left out, since QUIC uses none twice (RFC 9000, 12.3). The pacing precision is the standard deviation of
-    ``deviation_ns``.
+    *intended* has ``intended_ns``, when the library meant the packet to be sent, on any clock, and the *key* by which
+    both sides know a packet: its number, or a fingerprint. A row for every two packets in succession of which it tells
+    both; a key that is there twice on either side is left out, since QUIC uses no number twice (RFC 9000, 12.3). The
+    pacing precision is the standard deviation of ``deviation_ns``.
     """
-    once = pl.len().over("packet_number") == 1
-    told = intended.filter(once).select("packet_number", "intended_ns")
-    numbered = packets.with_columns(_once=pl.col("packet_number").is_not_null() & once)
+    once = pl.len().over(key) == 1
+    told = intended.filter(once).select(key, "intended_ns")
+    numbered = packets.with_columns(_once=pl.col(key).is_not_null() & once)
     return (
-        numbered.join(told, on="packet_number", how="left", maintain_order="left")
+        numbered.join(told, on=key, how="left", maintain_order="left")
         .with_columns(pl.when("_once").then("intended_ns"))
         .with_columns(intended_gap_ns=pl.col("intended_ns").diff())
         .drop_nulls(["gap_ns", "intended_gap_ns"])
-        .select("packet_number", "gap_ns", "intended_gap_ns", deviation_ns=pl.col("gap_ns") - pl.col("intended_gap_ns"))
+        .select(key, "gap_ns", "intended_gap_ns", deviation_ns=pl.col("gap_ns") - pl.col("intended_gap_ns"))
     )
 
 
-def precision_ns(packets: pl.DataFrame, intended: pl.DataFrame) -> float | None:
+def precision_ns(packets: pl.DataFrame, intended: pl.DataFrame, key: str = "packet_number") -> float | None:
     """The pacing precision: standard deviation of `deviations` in ns; None with fewer than two of them."""
-    value = deviations(packets, intended)["deviation_ns"].std()
+    value = deviations(packets, intended, key)["deviation_ns"].std()
     return None if value is None else float(value)  # type: ignore[arg-type]
 
 

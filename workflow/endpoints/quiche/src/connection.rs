@@ -11,6 +11,7 @@ use quicbed_contract::options::{CommonOptions, Pacing};
 use quicbed_poll::{Failed, PacketCounts};
 
 use crate::closing;
+use crate::releases::Releases;
 
 /// A connection that sends content from where it lies: quiche then copies it only into packets, and not first into a
 /// buffer of its own that outgrows the caches.
@@ -55,6 +56,8 @@ pub struct Connection<Role> {
     pacing: Pacing,
     /// Until when nothing is written, because the next packet is not to leave yet.
     held: Option<Instant>,
+    /// What the pacer means, where somebody wants to know.
+    releases: Option<Releases>,
     /// What ended the connection on this side, in the library's words.
     failure: Option<String>,
 }
@@ -80,6 +83,7 @@ impl<R> Connection<R> {
             peer,
             pacing: quicbed_poll::pacing(options),
             held: None,
+            releases: Releases::wanted(),
             failure: None,
         }
     }
@@ -96,6 +100,24 @@ impl<R> Connection<R> {
                 let from = at - self.quiche.max_release_into_future();
                 (from > now).then_some(from)
             }
+        }
+    }
+}
+
+impl<R> Connection<R> {
+    /// When the next packet is to leave by the pacer, `None` where it may leave at once. `held` is until when it was held
+    /// back before now.
+    ///
+    /// Asked before the packet is written: what quiche tells with it (`SendInfo::at`) is the time of the one after.
+    fn intended(&self, held: Option<Instant>) -> Option<Instant> {
+        let now = Instant::now();
+        let release = self.quiche.get_next_release_time()?;
+        match self.pacing {
+            Pacing::Off => None,
+            Pacing::Txtime => release.time(now),
+            // let go in one burst with the one before
+            Pacing::Library if release.can_burst() => self.releases.as_ref()?.last(),
+            Pacing::Library => held.filter(|at| *at <= now),
         }
     }
 }
@@ -133,13 +155,18 @@ impl<R: Role> quicbed_poll::Connection for Connection<R> {
     }
 
     fn write(&mut self, space: &mut [u8]) -> Result<usize, Failed> {
+        let held = self.held;
         self.held = self.hold();
         if self.held.is_some() {
             return Ok(0);
         }
+        let intended = self.releases.as_ref().and_then(|_| self.intended(held));
         match self.quiche.send(space) {
             Ok((length, info)) => {
                 self.peer = info.to;
+                if let Some(releases) = &mut self.releases {
+                    releases.note(&space[..length], intended);
+                }
                 Ok(length)
             }
             Err(quiche::Error::Done) => Ok(0),

@@ -5,6 +5,7 @@ mod closing;
 mod connection;
 mod noop;
 mod pq;
+mod releases;
 pub mod server;
 mod token;
 
