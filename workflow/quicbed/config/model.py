@@ -53,6 +53,7 @@ March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 Side = Literal["client", "server"]
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 LoadedBy = Literal["endpoint", "chromium"]
+Visit = Literal["first", "resumed", "early-data"]
 Chain = Literal["leaf", "leaf-scts", "intermediate", "intermediate-scts", "two-intermediates", "two-intermediates-scts"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
@@ -639,6 +640,16 @@ class Supports(Model):
     pages: bool = Field(
         False, description="Whether its endpoints load pages: several objects over one connection, as browsers do."
     )
+    resumption: bool | str = Field(
+        "its endpoints resume no sessions",
+        description="Second visits, whose connection resumes the session of the first (`--visit resumed`): `true`, or "
+        "the reason why it cannot.",
+    )
+    early_data: bool | str = Field(
+        "its endpoints resume no sessions",
+        description="Second visits that send their request before the handshake is complete (`--visit early-data`; "
+        "RFC 8446, 2.3): `true`, or the reason why they cannot.",
+    )
     open_loop: bool | str = Field(
         "its client makes one connection after the other",
         description="Connections of the client that begin at a rate, whatever becomes of those before (`--rate`): "
@@ -1097,6 +1108,12 @@ class Variant(Model):
         description="What loads a page: the client of the library, or Chromium as the client's host has it, headless, "
         "in the place of that client (docs/web.md).",
     )
+    visit: Visit = Field(
+        "first",
+        description="Of a page: `first`: over a connection that knows of none before; `resumed`: after a first visit, "
+        "whose session it resumes; `early-data`: so too, with the request before the handshake is complete (0-RTT). The "
+        "first visit is part of the run and is not measured.",
+    )
     loss_percent: float | None = Field(
         None,
         ge=0,
@@ -1536,6 +1553,8 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: loaded_by is of workload.kind `page`")
             if (variant.page is None) == (self.workload.kind == "page"):
                 raise ValueError(f"variants: `{variant.label}`: page is of workload.kind `page`, where each has one")
+            if variant.visit != "first" and variant.page is None:
+                raise ValueError(f"variants: `{variant.label}`: visit is of workload.kind `page`")
             varied = (variant.mtu, variant.receive_buffer, variant.loss_percent, variant.offloads, variant.rate_mbit)
             if handshakes and any(value is not None for value in varied):
                 raise ValueError(

@@ -30,6 +30,9 @@ NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
 
 TITLES = web.METRICS | web.DRAWN
 
+VISITS = {None: "first visit", "resumed": "resumed", "early-data": "0-RTT"}
+"""What a visit is called."""
+
 CHARACTER_PX = 5.6
 """Of a label, on average."""
 
@@ -174,6 +177,86 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
     shown_cells = web.panel(table, panel)["cell"].unique().sort().to_list()
     origins = comparison.used_origins(campaign, shown_cells)
     return goodput.Drawn(f"{experiment}-{panel}", figure, table, origins, SOURCE, experiment)
+
+
+def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodput.NotMeasured:
+    """Connection and page load time of first and second visits, side by side."""
+    experiment = str(campaign["experiment"][0])
+    if table.filter(pl.col("visit").is_not_null()).is_empty():
+        return goodput.NotMeasured(experiment, what="second visits")
+    last = "largest_contentful_paint_ms" if web.DRAWN.keys() & set(table["metric"]) else "page_load_ms"
+    metrics = ("connection_ms", last)
+    figure = make_subplots(rows=1, cols=len(metrics), horizontal_spacing=0.08)
+    own = [web.visits(table.filter(pl.col("metric") == metric)) for metric in metrics]
+    kinds = [(visit, extra) for visit in VISITS for extra in _extras(own[0])]
+    kinds = [kind for kind in kinds if any(_kind(cell) == kind for cell in own[0].to_dicts())]
+    for column, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
+        series = _series(cells)
+        place = {"row": 1, "col": column}
+        for number, one in enumerate(series):
+            shown = _of(cells, one)
+            known = [cell for cell in shown if cell["n"]]
+            figure.add_scatter(
+                x=[kinds.index(_kind(cell)) + _beside(number, len(series)) for cell in known],
+                y=[cell["mean"] for cell in known],
+                error_y=layout.to_extremes(known),
+                mode="markers",
+                name=_named(one),
+                marker=_marker(number),
+                hovertext=[_hover(cell, metric) for cell in known],
+                hoverinfo="text",
+                showlegend=column == 1,
+                **place,
+            )
+            for cell in shown:
+                if not cell["n"]:
+                    where = kinds.index(_kind(cell)) + _beside(number, len(series))
+                    layout.in_place(figure, where, *layout.absent(cell), place)
+        figure.update_xaxes(
+            tickvals=list(range(len(kinds))),
+            ticktext=["<br>".join([VISITS[visit], *map(html.escape, extra)]) for visit, extra in kinds],
+            range=[-0.5, max(len(kinds) - 0.5, 0.5)],
+            tickfont={"size": 9.5},
+            **layout.AXIS,
+            **place,
+        )
+        figure.update_yaxes(title_text=f"{TITLES[metric].lower()} [ms]", rangemode="tozero", **place)
+    figure.update_yaxes(**layout.VALUES, tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
+    layout.finish(
+        figure,
+        f"First and second visits{_in_browser(campaign)}",
+        _conditions(campaign, table),
+        "Means, bars from the smallest to the largest run. X25519 and an RSA certificate where nothing else is said.<br>"
+        f"{_begin(last)}" + goodput.disturbed(campaign),
+        [campaign],
+        height=390,
+        bottom=118,
+        legend=layout.IN_CORNER,
+    )
+    origins = comparison.used_origins(campaign, own[0]["cell"].unique().sort().to_list())
+    return goodput.Drawn(f"{experiment}-visits", figure, table, origins, SOURCE, experiment)
+
+
+def _extras(cells: pl.DataFrame) -> list[tuple[str, ...]]:
+    """What cells of visits have other than X25519 and RSA; the fewest first."""
+    return sorted({_kind(cell)[1] for cell in cells.to_dicts()}, key=lambda extra: (len(extra), extra))
+
+
+def _kind(cell: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    named = ((cell["group"], "x25519"), (cell["signature"], "rsa-2048"))
+    return cell["visit"], tuple(value.upper() for value, usual in named if value != usual)
+
+
+def found_visits(saved: pl.DataFrame, metric: str) -> Found | None:
+    """A sentence on each second visit, against a first one and against other certificates; None without two blocks."""
+    told = []
+    for row in saved.filter((pl.col("metric") == metric) & pl.col("low").is_not_null()).to_dicts():
+        value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
+        told.append(
+            f"{_named((row['library'], row['tls_version']))}, {row['label']}: {TITLES[metric].lower()} differs from that "
+            f"of {row['against']} by {value} % (95 % interval {low} to {high} %)."
+        )
+    return Found(told) if told else None
 
 
 def found(ratios: pl.DataFrame, metric: str, labels: Sequence[str]) -> Found | None:

@@ -108,7 +108,7 @@ class Program:
     def _asked(self) -> list[str]:
         """How much is transferred, and where TLS secrets go."""
         spec = self.spec
-        words = ["--connections", str(spec.connections)]
+        words = ["--connections", str(spec.connections + spec.visits_before)]
         if self.role == "server":
             sizes = () if spec.browser else dict.fromkeys(spec.page or files(spec))
             words = [part for size in sizes for part in ("--content", str(size))]
@@ -138,6 +138,8 @@ class Program:
         words += ["--group", variant.group, "--signature", variant.signature]
         if variant.tls_version is not None:
             words += ["--tls-version", variant.tls_version]
+        if variant.visit is not None:
+            words += ["--visit", variant.visit]
         controlled = congestion_control_of(self.library, self.spec.workload.congestion_control)
         words += ["--congestion-control", controlled]
         pacing = pacing_of(self.library, variant.pacing, controlled)

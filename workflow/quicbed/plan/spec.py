@@ -80,6 +80,11 @@ class RunSpec:
         return self.cell.variant.loaded_by is not None
 
     @property
+    def visits_before(self) -> int:
+        """Connections that the client makes before those that are measured, which leave what these go on with."""
+        return 0 if self.cell.variant.visit is None else 1
+
+    @property
     def handshakes(self) -> bool:
         """Whether it is a series of handshakes, not a download."""
         return self.workload.kind == "handshake"
@@ -110,6 +115,8 @@ class RunSpec:
         if self.cell.arm == PRIMITIVES:
             return {"kind": PRIMITIVES, "bytes": None, "connections": None}
         done = {"kind": self.workload.kind, "bytes": self.bytes, "connections": self.connections}
+        if self.visits_before:
+            done["visits_before"] = self.visits_before
         return done | ({"rate_per_s": self.rate_per_s, "arrival_seed": self.arrival_seed} if self.rate_per_s else {})
 
 
@@ -158,7 +165,11 @@ def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
         connections,
         PROOF_TIMEOUT_S[kind],
         page,
-        secrets=kind == "handshake" or silent or bool(page) or cell.variant.chain is not None,
+        secrets=kind == "handshake"
+        or silent
+        or bool(page)
+        or cell.variant.chain is not None
+        or cell.variant.visit is not None,
     )
 
 

@@ -36,6 +36,8 @@ class Variant(Part):
     page: str | None = None
     loaded_by: str | None = None
     """Null for the library's own client."""
+    visit: str | None = None
+    """Null for a first one."""
     mtu: Integer | None = None
     receive_buffer: Integer | None = None
     aes_hardware: bool | None = None

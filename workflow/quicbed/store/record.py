@@ -125,6 +125,8 @@ class Work(Part):
     """Planned rate of new connections, whether or not earlier ones have ended; null: one after the other."""
     arrival_seed: Integer | None = None
     """Seed for the planned start times of the connections."""
+    visits_before: Integer | None = None
+    """Connections before those that are measured, which these go on with; null: none."""
 
 
 class Metrics(Part):
@@ -220,7 +222,16 @@ class Negotiated(Part):
     header_protection: str | None = None
     hello_retry_request: bool | None = None
     retry: bool | None = None
+    resumed: bool | None = None
+    early_data: bool | None = None
     aes_hardware: bool | None = None
+
+
+class Visit(Part):
+    """A first visit that is not measured: times in ms from the beginning of its connection."""
+
+    connection_ms: Number | None = None
+    page_load_ms: Number | None = None
 
 
 class Evidence(Part):
@@ -242,6 +253,10 @@ class Evidence(Part):
     """What the capture of a series of handshakes shows."""
     signatures: list[Integer] | None = None
     """Code points of the signature schemes in the capture of a download, decrypted with its TLS secrets."""
+    visits_before: list[Visit] | None = None
+    """First visits, of a run that measures a second one."""
+    early_bytes: list[Integer] | None = None
+    """Early data of each second visit in the capture of a download, in bytes on the wire."""
 
 
 class Pings(Part):

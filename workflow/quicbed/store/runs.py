@@ -111,6 +111,8 @@ COLUMNS: list[Column] = [
     Column("page", pl.String(), "variant.page"),
     # null of the library's own client
     Column("loaded_by", pl.String(), "variant.loaded_by"),
+    # null of a first one
+    Column("visit", pl.String(), "variant.visit"),
     Column("workload_bytes", pl.Int64(), "workload.bytes"),
     Column("connections", pl.Int64(), "workload.connections"),
     Column("status", pl.String(), "status"),
