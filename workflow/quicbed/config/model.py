@@ -1111,8 +1111,8 @@ class Variant(Model):
     visit: Visit = Field(
         "first",
         description="Of a page: `first`: over a connection that knows of none before; `resumed`: after a first visit, "
-        "whose session it resumes; `early-data`: so too, with the request before the handshake is complete (0-RTT). The "
-        "first visit is part of the run and is not measured.",
+        "whose session it resumes; `early-data`: so too, with the request before the handshake is complete (0-RTT). "
+        "The first visit is part of the run and is not measured.",
     )
     loss_percent: float | None = Field(
         None,

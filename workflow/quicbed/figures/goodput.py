@@ -141,8 +141,8 @@ class NotMeasured:
     def _repr_html_(self) -> str:
         command = html.escape(f'make all CONFIG="experiments=[{self.experiment}]"')
         return (
-            f"<p><strong>Not measured:</strong> there are no {html.escape(self.what)} of {self.experiment} here. As root, "
-            f"<code>{command}</code> measures it{html.escape(self.needs)}.</p>"
+            f"<p><strong>Not measured:</strong> there are no {html.escape(self.what)} of {self.experiment} here. "
+            f"As root, <code>{command}</code> measures it{html.escape(self.needs)}.</p>"
         )
 
 

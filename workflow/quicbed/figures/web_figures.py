@@ -188,8 +188,8 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
     metrics = ("connection_ms", last)
     figure = make_subplots(rows=1, cols=len(metrics), horizontal_spacing=0.08)
     own = [web.visits(table.filter(pl.col("metric") == metric)) for metric in metrics]
-    kinds = [(visit, extra) for visit in VISITS for extra in _extras(own[0])]
-    kinds = [kind for kind in kinds if any(_kind(cell) == kind for cell in own[0].to_dicts())]
+    titles = _kinds(own[0])
+    kinds = list(titles)
     for column, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
         series = _series(cells)
         place = {"row": 1, "col": column}
@@ -214,7 +214,7 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
                     layout.in_place(figure, where, *layout.absent(cell), place)
         figure.update_xaxes(
             tickvals=list(range(len(kinds))),
-            ticktext=["<br>".join([VISITS[visit], *map(html.escape, extra)]) for visit, extra in kinds],
+            ticktext=list(titles.values()),
             range=[-0.5, max(len(kinds) - 0.5, 0.5)],
             tickfont={"size": 9.5},
             **layout.AXIS,
@@ -226,7 +226,7 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
         figure,
         f"First and second visits{_in_browser(campaign)}",
         _conditions(campaign, table),
-        "Means, bars from the smallest to the largest run. X25519 and an RSA certificate where nothing else is said.<br>"
+        "Means, bars from the smallest to the largest run. X25519 and RSA where nothing else is said.<br>"
         f"{_begin(last)}" + goodput.disturbed(campaign),
         [campaign],
         height=390,
@@ -237,14 +237,23 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
     return goodput.Drawn(f"{experiment}-visits", figure, table, origins, SOURCE, experiment)
 
 
-def _extras(cells: pl.DataFrame) -> list[tuple[str, ...]]:
-    """What cells of visits have other than X25519 and RSA; the fewest first."""
-    return sorted({_kind(cell)[1] for cell in cells.to_dicts()}, key=lambda extra: (len(extra), extra))
+def _kind(cell: Mapping[str, Any]) -> tuple[str | None, str, str]:
+    """Visit and cryptography of a cell."""
+    return cell["visit"], cell["group"], cell["signature"]
 
 
-def _kind(cell: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
-    named = ((cell["group"], "x25519"), (cell["signature"], "rsa-2048"))
-    return cell["visit"], tuple(value.upper() for value, usual in named if value != usual)
+def _kinds(cells: pl.DataFrame) -> dict[tuple[str | None, str, str], str]:
+    """What cells of visits are called: the visit, and what a first visit with the same cryptography is labelled."""
+    rows = cells.to_dicts()
+    base = next((_kind(row) for row in rows if row["baseline"] is None), None)
+    labels = {_kind(row)[1:]: row["label"] for row in rows if not row["visit"] and row["tls_version"] != "TLSv1.2"}
+    named = {}
+    for visit, title in VISITS.items():
+        for kind in dict.fromkeys(sorted(_kind(row) for row in rows if row["visit"] == visit)):
+            usual = base is not None and kind[1:] == base[1:]
+            known = labels.get(kind[1:], ", ".join(kind[1:]))
+            named[kind] = title if usual else f"{title}<br>{html.escape(known)}"
+    return dict(sorted(named.items(), key=lambda one: (list(VISITS).index(one[0][0]), "<br>" in one[1])))
 
 
 def found_visits(saved: pl.DataFrame, metric: str) -> Found | None:
@@ -253,8 +262,8 @@ def found_visits(saved: pl.DataFrame, metric: str) -> Found | None:
     for row in saved.filter((pl.col("metric") == metric) & pl.col("low").is_not_null()).to_dicts():
         value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
         told.append(
-            f"{_named((row['library'], row['tls_version']))}, {row['label']}: {TITLES[metric].lower()} differs from that "
-            f"of {row['against']} by {value} % (95 % interval {low} to {high} %)."
+            f"{_named((row['library'], row['tls_version']))}, {row['label']}: {TITLES[metric].lower()} differs from "
+            f"that of {row['against']} by {value} % (95 % interval {low} to {high} %)."
         )
     return Found(told) if told else None
 

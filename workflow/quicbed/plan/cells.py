@@ -363,7 +363,8 @@ def as_proven(cell: Cell, kind: str) -> Cell:
 
     Without what is within the hosts, such as buffers, without when packets leave and connections begin, without
     competing traffic, and for downloads what the link does to packets: what packets are made of depends on none of
-    these. The exchange of packets that a captured handshake shows depends on the round-trip time.
+    these. The exchange of packets that a captured handshake shows depends on the round-trip time, and so does whether a
+    request is early, before the handshake is complete.
     """
     sending = ("pacing", "gso", "congestion_control", "qdisc")
     link = ("loss_percent", "rate_mbit")
@@ -371,7 +372,8 @@ def as_proven(cell: Cell, kind: str) -> Cell:
     # the library's client downloads as it loads pages, and a browser does nothing but load them
     page = () if cell.variant.loaded_by else ("page",)
     variant = cell.variant.without(*within, *page, *link, *sending)
-    return replace(cell, variant=variant if kind == "handshake" else variant.model_copy(update={"rtt_ms": 0}))
+    delayed = kind == "handshake" or variant.visit == "early-data"
+    return replace(cell, variant=variant if delayed else variant.model_copy(update={"rtt_ms": 0}))
 
 
 def load_of(cell: Cell) -> Load | None:

@@ -173,16 +173,19 @@ class Handshake(_Model):
     retry: bool = Field(description="The server sent a Retry packet.")
     hello_retry_request: bool = Field(description="The server sent a HelloRetryRequest.")
     resumed: bool = Field(
-        False, description="The ClientHello offers a pre-shared key and the ServerHello takes it (RFC 8446, 4.2.11)."
+        False,
+        description="The ClientHello offers a pre-shared key and the ServerHello takes it (RFC 8446, 4.2.11); TLS 1.2: "
+        "the server sends no Certificate (RFC 5246, 7.3).",
     )
     early_data: bool = Field(
         False,
-        description="The ClientHello has the extension early_data, and EncryptedExtensions accept it (RFC 8446, 4.2.10).",
+        description="The ClientHello has the extension early_data, and EncryptedExtensions accept it (RFC 8446, "
+        "4.2.10).",
     )
     early_bytes: int = Field(
         0,
-        description="What the client sent as early data before the server had answered: bytes of 0-RTT packets, or over "
-        "TCP of payload behind the ClientHello.",
+        description="What the client sent as early data before the server had answered: bytes of 0-RTT packets, or "
+        "over TCP of payload behind the ClientHello.",
     )
     cipher: int | None = Field(description="Cipher suite of the ServerHello (code point).")
     group: int | None = Field(description="Named group of the ServerHello's key share (code point).")
@@ -518,7 +521,8 @@ class _Examiner:
             server=self._sent("server", before, last),
             retry=any(piece.level == "retry" for unit in before for piece in unit.pieces),
             hello_retry_request=any(message.hello_retry_request for _, message in self.messages),
-            resumed=self._both(tshark.PRE_SHARED_KEY, hellos, server_hello),
+            resumed=self._both(tshark.PRE_SHARED_KEY, hellos, server_hello)
+            or (finished is not None and certificate is None and self._is_old(server_hello)),
             early_data=self._both(tshark.EARLY_DATA, hellos, self._first("server", tshark.ENCRYPTED_EXTENSIONS)),
             early_bytes=self._early_bytes(hellos[0][1].bytes if hellos else 0),
             cipher=server_hello[1].cipher if server_hello else None,
@@ -540,14 +544,21 @@ class _Examiner:
         )
 
     @staticmethod
+    def _is_old(server_hello: tuple[Unit, tshark.Message] | None) -> bool:
+        """Whether a ServerHello is of TLS 1.2 or before."""
+        return server_hello is not None and tshark.SUPPORTED_VERSIONS not in server_hello[1].extensions
+
+    @staticmethod
     def _both(
         extension: int,
         hellos: Sequence[tuple[Unit, tshark.Message]],
         answer: tuple[Unit, tshark.Message] | None,
     ) -> bool:
         """Whether the last ClientHello has an extension, and what answers it has it too."""
-        return bool(hellos) and answer is not None and all(
-            extension in message.extensions for message in (hellos[-1][1], answer[1])
+        return (
+            bool(hellos)
+            and answer is not None
+            and all(extension in message.extensions for message in (hellos[-1][1], answer[1]))
         )
 
     def _early_bytes(self, client_hello: int) -> int:

@@ -308,7 +308,8 @@ def examine(
 def resumed(capture: Path, *, server_ip: str, server_port: int, transport: Transport) -> int:
     """Connections in a capture that resumed the session of an earlier one, by what their servers sent.
 
-    That is a ServerHello with a pre-shared key, or with TLS 1.2 a handshake without a certificate. Raises :class:`quicbed.wire.pcap.CaptureError` if the file is not a capture.
+    That is a ServerHello with a pre-shared key, or with TLS 1.2 a handshake without a certificate. Raises
+    :class:`quicbed.wire.pcap.CaptureError` if the file is not a capture.
     """
     server = (str(ipaddress.ip_address(server_ip)), server_port)
     packets = _sightings(Capture(capture, allow_truncated=True), server, transport)

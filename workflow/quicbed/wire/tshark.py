@@ -32,6 +32,7 @@ FINISHED = 20
 # ExtensionType (RFC 8446, 4.2)
 PRE_SHARED_KEY = 41
 EARLY_DATA = 42
+SUPPORTED_VERSIONS = 43
 
 # Random of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3).
 _RETRY_RANDOM = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"
