@@ -186,13 +186,13 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
         return goodput.NotMeasured(experiment, what="second visits")
     last = "largest_contentful_paint_ms" if web.DRAWN.keys() & set(table["metric"]) else "page_load_ms"
     metrics = ("connection_ms", last)
-    figure = make_subplots(rows=1, cols=len(metrics), horizontal_spacing=0.08)
+    figure = make_subplots(rows=len(metrics), cols=1, shared_xaxes=True, vertical_spacing=0.07)
     own = [web.visits(table.filter(pl.col("metric") == metric)) for metric in metrics]
     titles = _kinds(own[0])
     kinds = list(titles)
-    for column, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
+    for row, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
         series = _series(cells)
-        place = {"row": 1, "col": column}
+        place = {"row": row, "col": 1}
         for number, one in enumerate(series):
             shown = _of(cells, one)
             known = [cell for cell in shown if cell["n"]]
@@ -205,16 +205,17 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
                 marker=_marker(number),
                 hovertext=[_hover(cell, metric) for cell in known],
                 hoverinfo="text",
-                showlegend=column == 1,
+                showlegend=row == 1,
                 **place,
             )
             for cell in shown:
                 if not cell["n"]:
                     where = kinds.index(_kind(cell)) + _beside(number, len(series))
-                    layout.in_place(figure, where, *layout.absent(cell), place)
+                    layout.in_place(figure, where, *_absent(cell), place)
         figure.update_xaxes(
             tickvals=list(range(len(kinds))),
             ticktext=list(titles.values()),
+            tickangle=0,
             range=[-0.5, max(len(kinds) - 0.5, 0.5)],
             tickfont={"size": 9.5},
             **layout.AXIS,
@@ -229,12 +230,19 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
         "Means, bars from the smallest to the largest run. X25519 and RSA where nothing else is said.<br>"
         f"{_begin(last)}" + goodput.disturbed(campaign),
         [campaign],
-        height=390,
-        bottom=118,
+        height=510,
+        bottom=96,
         legend=layout.IN_CORNER,
     )
     origins = comparison.used_origins(campaign, own[0]["cell"].unique().sort().to_list())
     return goodput.Drawn(f"{experiment}-visits", figure, table, origins, SOURCE, experiment)
+
+
+def _absent(cell: Mapping[str, Any]) -> tuple[str, str]:
+    """As `layout.absent`; a browser tells no end of a handshake that its request does not wait for."""
+    if cell["visit"] == "early-data" and not cell["unsupported"] and not cell["failed"]:
+        return "not told", "Chromium does not tell when a handshake with early data is complete"
+    return layout.absent(cell)
 
 
 def _kind(cell: Mapping[str, Any]) -> tuple[str | None, str, str]:
