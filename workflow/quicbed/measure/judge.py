@@ -332,7 +332,7 @@ def _both_ends(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) ->
     first, later = expectations(project, spec.cell), second_visit(project, spec.cell)
     for role, log in ends.items():
         # where an external endpoint reports nothing, the other end and captures tell
-        optional = _EXTERNAL_OPTIONAL if spec.external(role) else _OPTIONAL
+        optional: tuple[str, ...] = _EXTERNAL_OPTIONAL if spec.external(role) else _OPTIONAL
         if spec.visits_before and not (spec.browser and role == "client"):
             optional = tuple(name for name in optional if name not in _VISITS)
         expected = [first if index < spec.visits_before else later for index in range(len(log.connections))]
