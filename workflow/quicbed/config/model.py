@@ -1175,6 +1175,13 @@ class Variant(Model):
         "inverse of its processor time per connection, which a pilot finds with one connection after the other. They "
         "begin whatever becomes of those before; null: one after the other.",
     )
+    held: int | None = Field(
+        None,
+        gt=0,
+        le=2000,
+        description="Connections, of those of the scale, that stay open until all are, while the memory of the server "
+        "is read; null: each one ends with its answer.",
+    )
     slow: bool = Field(False, description="The scale's `slow_connections` are made instead of its `connections`.")
     flavour: Name | None = Field(
         None,
@@ -1311,6 +1318,8 @@ class Scale(Model):
         """Connections of a run of a variant."""
         if variant.bytes is not None:
             return min(self.connections, -(-self.bytes // variant.bytes))
+        if variant.held is not None:
+            return min(self.connections, variant.held)
         return (self.slow_connections if variant.slow else None) or self.connections
 
     @model_validator(mode="after")
@@ -1400,12 +1409,25 @@ class Perf(Model):
     )
 
 
+class Held(Model):
+    """Connections that are held open, whose memory is read."""
+
+    connections: int = Field(
+        gt=0, le=2000, description="`held` of the variants; a client has two files open for each connection."
+    )
+    load: float = Field(gt=0, le=4, description="`load` at which they begin.")
+
+
 class OpenLoop(Model):
     """Connections that begin at rising rates, made by one client."""
 
     client: Name = Field(description="Library whose client makes the connections to the servers of all `libraries`.")
     loads: list[Annotated[float, Field(gt=0, le=4)]] = Field(
         min_length=2, description="`load` of the variants, rising: every variant is measured with each of them."
+    )
+
+    held: Held | None = Field(
+        None, description="Every variant is also measured with connections that are held open; null: it is not."
     )
 
     @field_validator("loads")
@@ -1419,6 +1441,11 @@ class OpenLoop(Model):
 def at_load(label: str, load: float) -> str:
     """Label of a variant with a load."""
     return f"{label}, load {load:g}"
+
+
+def held_open(label: str) -> str:
+    """Label of a variant whose connections are held open."""
+    return f"{label}, held"
 
 
 class Experiment(Model):
@@ -1563,6 +1590,8 @@ class Experiment(Model):
                 )
             if not handshakes and variant.load is not None:
                 raise ValueError(f"variants: `{variant.label}`: load needs workload.kind `handshake`")
+            if variant.held is not None and variant.load is None:
+                raise ValueError(f"variants: `{variant.label}`: held needs load")
             sending = (variant.pacing, variant.gso, variant.congestion_control, variant.qdisc)
             if handshakes and any(value is not None for value in sending):
                 raise ValueError(
@@ -1677,8 +1706,8 @@ def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
         return data
     if not all(isinstance(one, dict) and isinstance(one.get("label"), str) for one in variants):
         return data
-    if any("load" in one for one in variants):
-        raise ValueError("variants: `load` comes from open_loop.loads; leave it out")
+    if any("load" in one or "held" in one for one in variants):
+        raise ValueError("variants: `load` and `held` come from open_loop; leave them out")
     expanded = [
         one
         | {"label": at_load(one["label"], load), "load": load}
@@ -1686,6 +1715,14 @@ def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
         for one in variants
         for load in loads
     ]
+    held = open_loop.get("held")
+    if isinstance(held, dict) and {"connections", "load"} <= held.keys():
+        expanded += [
+            one
+            | {"label": held_open(one["label"]), "load": held["load"], "held": held["connections"]}
+            | {"baseline": at_load(one["label"], loads[0])}
+            for one in variants
+        ]
     return data | {"variants": expanded, "baseline": at_load(str(data.get("baseline")), loads[0])}
 
 

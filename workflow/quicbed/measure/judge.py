@@ -55,7 +55,9 @@ _OVERLAPPING = "the client made {} connections, which a server's processor times
 
 def judge(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) -> None:
     """Keep what both programs of a run measured, and fail where it is not what was asked for."""
-    if spec.rate_per_s is not None:
+    if spec.held:
+        judged = _held(attempt, spec, logs)
+    elif spec.rate_per_s is not None:
         judged = _open_loop(attempt, spec, logs)
     else:
         judged = _handshakes(attempt, spec, logs) if spec.handshakes else _download(attempt, spec, logs)
@@ -251,6 +253,33 @@ def _open_loop(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
             f"the client fell behind: it began 1 % of connections more than {latest:.2f} ms late, which is more than "
             f"{MOST_LATE:g} of the TTFB of the slowest 1 %, {slowest:.2f} ms"
         )
+    return attempt.ok
+
+
+def _held(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
+    """What connections that were held open took of the server's memory; they have failed where the server ended one."""
+    if (problem := _wrong_connections(spec, logs)) is not None:
+        attempt.fail(problem)
+        return False
+    count = spec.connections
+    before, after = (attempt.metrics.get(f"memory_{name}_bytes") for name in ("none", "held"))
+    if before is None or after is None:
+        attempt.fail("the client did not say that it held its connections open")
+        return False
+    if after <= before:
+        attempt.fail(f"the server took {after:.0f} bytes with {count} open connections and {before:.0f} with none")
+        return False
+    answered = [one.t_last_byte for one in logs.client.connections if one.t_last_byte is not None]
+    closed = [one.t_close for one in logs.client.connections if one.t_close is not None]
+    if len(answered) < count or len(closed) < count or min(closed) <= max(answered):
+        attempt.fail("the client closed a connection before all had their answers, so that they were not open together")
+        return False
+    attempt.metrics |= {
+        "bytes": spec.bytes * count,
+        "connections": count,
+        "memory_per_connection_bytes": (after - before) / count,
+    }
+    ttfb_metrics(attempt, [events.ttfb_from_intended_ms(connection) for connection in logs.client.connections])
     return attempt.ok
 
 

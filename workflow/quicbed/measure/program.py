@@ -11,7 +11,7 @@ from quicbed.builds.recipes import external
 from quicbed.config.model import Library, Project, Side
 from quicbed.measure import browser, certificates
 from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, pacing_of
-from quicbed.plan.spec import RunSpec
+from quicbed.plan.spec import HOLD_S, RunSpec
 from quicbed.store.paths import KEYS, PORT
 from quicbed.testbed import Confined, Host, Testbed
 
@@ -116,6 +116,7 @@ class Program:
             words += ["--requests", str(len(spec.page))] if spec.page else []
         elif spec.rate_per_s is not None:
             words += ["--rate", f"{spec.rate_per_s:.6g}", "--seed", str(spec.arrival_seed)]
+            words += ["--hold", f"{HOLD_S:g}"] if spec.held else []
         if spec.secrets and self.role == key_logger(spec):
             words += ["--key-log", str(self.output / KEYS)]
         return words

@@ -318,6 +318,7 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "loaded_by": None if variant.loaded_by == "endpoint" else variant.loaded_by,
         "visit": None if variant.visit == "first" else variant.visit,
         "load": variant.load,
+        "held": variant.held,
         "offloads": variant.offloads,
         "pacing": variant.pacing,
         "gso": variant.gso,
@@ -368,7 +369,7 @@ def as_proven(cell: Cell, kind: str) -> Cell:
     """
     sending = ("pacing", "gso", "congestion_control", "qdisc")
     link = ("loss_percent", "rate_mbit")
-    within = ("receive_buffer", "load", "offloads", "background")
+    within = ("receive_buffer", "load", "held", "offloads", "background")
     # the library's client downloads as it loads pages, and a browser does nothing but load them
     page = () if cell.variant.loaded_by else ("page",)
     variant = cell.variant.without(*within, *page, *link, *sending)

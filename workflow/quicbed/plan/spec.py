@@ -27,6 +27,8 @@ PROOF_RATE_MBIT = 100.0
 # A larger one, where the MTU is a factor and the mean size of frames is to be that of a transfer, not of its beginning;
 # and for a second attempt, as some pairs acknowledge the first with too few packets to judge headers by.
 PROOF_BYTES_LARGE = 4194304
+HOLD_S = 5.0
+"""Seconds that connections are held open once all are; their client then asks whether the server has them still."""
 PROOF_TIMEOUT_S = {"bulk": 30.0, "page": 30.0, "handshake": 120.0}
 
 
@@ -78,6 +80,11 @@ class RunSpec:
     def browser(self) -> bool:
         """Whether a browser takes the place of the client."""
         return self.cell.variant.loaded_by is not None
+
+    @property
+    def held(self) -> bool:
+        """Whether its connections stay open until the memory of the server is read; not in a pilot, without a rate."""
+        return self.cell.variant.held is not None and self.rate_per_s is not None
 
     @property
     def visits_before(self) -> int:

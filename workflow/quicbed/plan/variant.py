@@ -44,6 +44,8 @@ class Variant(Part):
     march: str | None = None
     loss_percent: Number | None = None
     load: Number | None = None
+    held: Integer | None = None
+    """Null where each connection ends with its answer."""
     offloads: str | None = None
     pacing: str | None = None
     gso: str | None = None

@@ -152,6 +152,12 @@ class Metrics(Part):
     """Share of these connections that the client started more than 1 ms late."""
     most_in_flight: Count | None = None
     """Largest number of these connections that were open at the same time."""
+    memory_none_bytes: Count | None = None
+    """For connections that are held open: memory (PSS) of the server and its descendants before the first one."""
+    memory_held_bytes: Count | None = None
+    """The same with all connections open and idle."""
+    memory_per_connection_bytes: Positive | None = None
+    """The difference of the two, by connection."""
     first_byte_ms: Positive | None = None
     confirmed_ms: Positive | None = None
     connection_ms: Positive | None = None
