@@ -1715,7 +1715,7 @@ def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
         for one in variants
         for load in loads
     ]
-    held = open_loop.get("held")
+    held = open_loop.get("held") if isinstance(open_loop, dict) else None
     if isinstance(held, dict) and {"connections", "load"} <= held.keys():
         expanded += [
             one

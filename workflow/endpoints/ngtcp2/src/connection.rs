@@ -279,9 +279,7 @@ impl<App: Application> Connection<App> {
     pub fn keep_alive(&mut self, after_ns: u64) {
         if self.end.is_none() {
             // SAFETY: the connection is valid.
-            unsafe {
-                ffi::ngtcp2_conn_set_keep_alive_timeout(self.connection.as_ptr(), after_ns)
-            };
+            unsafe { ffi::ngtcp2_conn_set_keep_alive_timeout(self.connection.as_ptr(), after_ns) };
         }
     }
 
