@@ -336,10 +336,11 @@ def _examined(packets: list[_Sighting], transport: Transport) -> _Seen:
     return _examine_quic(packets) if transport == "quic" else _examine_tcp(packets)
 
 
-def check(proof: Proof, variant: Variant) -> list[str]:
+def check(proof: Proof, variant: Variant, resumed: int | None = None) -> list[str]:
     """Return the contradictions between what a variant claims and what was seen, as sentences.
 
-    An empty list is a proof. A capture that decides nothing contradicts every variant.
+    An empty list is a proof. A capture that decides nothing contradicts every variant. *resumed* is how many
+    connections have to resume the session of an earlier one; None is not looked at.
     """
     client, server = proof.client_to_server, proof.server_to_client
     if not client.packets or not server.packets:
@@ -349,6 +350,11 @@ def check(proof: Proof, variant: Variant) -> list[str]:
         ]
     problems = _check_capture(proof)
     problems += _check_hello(proof, variant)
+    if resumed is not None and proof.resumed != resumed:
+        problems.append(
+            f"{proof.resumed} of {proof.connections} connections resume the session of an earlier one, instead of "
+            f"{resumed}."
+        )
     problems += _check_aead(proof, variant.aead)
     if proof.transport == "quic":
         problems += _check_headers(proof, protected=variant.header_protection is not False)
