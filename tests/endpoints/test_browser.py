@@ -80,6 +80,45 @@ def test_a_page_is_drawn_over_tls_1_2(loopback: Loopback, files: Path) -> None:
     assert loaded["cipher"] == "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 
 
+Visits = tuple[list[dict[str, Any]], list[dict[str, Any]]]
+
+
+def visited(loopback: Loopback, library: str, files: Path, *options: str) -> Visits:
+    """A first and a second visit, as Chromium tells of them and as the server does."""
+    server = served(loopback, library, files, *options)
+    code, told = load(server, files, "--connections", "2", *options)
+    first, later = connections(told)
+    assert (code, first["error"], later["error"]) == (0, None, None)
+    assert (first["bytes_received"], later["bytes_received"]) == (PAGE.bytes, PAGE.bytes)
+    # the second one is a connection of its own, and what Chromium tells of its session is of the first
+    assert later["t_connect"] > first["t_load"]
+    assert (first["signature"] is None, later["signature"]) == (False, None)
+    served_ones = server.stop(after=2)
+    assert [one["resumed"] for one in served_ones] == [False, True]
+    return [first, later], served_ones
+
+
+@pytest.mark.parametrize(
+    ("library", "options"), [("nginx-h3", ()), ("tcp-tls", ()), ("tcp-tls", ("--tls-version", "TLSv1.2"))]
+)
+def test_a_second_visit_resumes_the_session_of_the_first(
+    loopback: Loopback, files: Path, library: str, options: tuple[str, ...]
+) -> None:
+    (_, later), served_ones = visited(loopback, library, files, "--visit", "resumed", *options)
+    assert later["t_handshake_complete"] > later["t_client_hello"]
+    assert [one["early_data"] for one in served_ones] == [False, False]
+
+
+def test_a_second_visit_can_send_its_request_as_early_data(loopback: Loopback, files: Path) -> None:
+    # without a delay the handshake may be complete before Chromium has written its request
+    for _ in range(4):
+        (_, later), served_ones = visited(loopback, "tcp-tls", files, "--visit", "early-data")
+        assert later["t_handshake_complete"] is None
+        if served_ones[1]["early_data"]:
+            break
+    assert [one["early_data"] for one in served_ones] == [False, True]
+
+
 @pytest.mark.parametrize("library", TRANSPORTS)
 def test_a_server_with_another_key_is_refused(loopback: Loopback, files: Path, library: str) -> None:
     server = served(loopback, library, files)

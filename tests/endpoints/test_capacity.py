@@ -98,6 +98,36 @@ def test_a_server_that_stands_still_delays_no_later_beginning(
     server.stop(300)
 
 
+@pytest.mark.parametrize("library", SERVERS)
+def test_connections_are_held_open_together(loopback: Loopback, build_of: Build, library: str) -> None:
+    server = loopback.serve(library, flavour="pq")
+    before = server.resident_kib()
+    argv, log = client(server, build_of, "--connections", "60", "--rate", "300", "--hold", "1")
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held 60\n"
+    assert server.resident_kib() > before
+    assert process.wait(60) == 0
+    seen = told(log)
+    assert all(one.ok for one in seen)
+    answered, closed = [one.t_last_byte or 0 for one in seen], [one.t_close or 0 for one in seen]
+    assert min(closed) - max(answered) > 0.9e9
+    assert len(server.stop(60)) == 60
+
+
+def test_a_server_that_is_gone_while_connections_are_held_open_fails_them(loopback: Loopback, build_of: Build) -> None:
+    server = loopback.serve("quiche", flavour="pq")
+    argv, log = client(server, build_of, "--connections", "5", "--rate", "300", "--hold", "1")
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    server.process.send_signal(signal.SIGSTOP)
+    assert process.wait(60) == 1
+    server.process.send_signal(signal.SIGCONT)
+    errors = {one["error"] for one in connections(read_events(log))}
+    assert errors == {"the server did not answer a PING while it was held open"}
+
+
 def test_a_connection_that_fails_holds_up_no_other(loopback: Loopback, build_of: Build) -> None:
     server = loopback.serve("quiche", flavour="pq")
     server.process.send_signal(signal.SIGSTOP)
@@ -118,6 +148,8 @@ def test_a_connection_that_fails_holds_up_no_other(loopback: Loopback, build_of:
         (("--rate", "many"), "--rate: not a positive number of connections a second"),
         (("--rate", "10", "--seed", "-1"), "--seed: not a whole number"),
         (("--seed", "1"), "--seed: only with --rate"),
+        (("--hold", "1"), "--hold: only with --rate"),
+        (("--rate", "1", "--hold", "99"), "--hold: not 0.1 to 20 seconds"),
     ],
 )
 def test_bad_input_is_one_line(loopback: Loopback, build_of: Build, options: tuple[str, ...], said: str) -> None:

@@ -21,7 +21,9 @@ PAGE = (22_000, 1000, 500, 500, 40_000, 3_000_000)
 
 def served(loopback: Loopback, library: str, page: tuple[int, ...], *options: str, requests: int = 0) -> Server:
     sizes = [part for size in dict.fromkeys(page) for part in ("--content", str(size))]
-    return loopback.serve(library, *sizes, "--requests", str(requests or len(page)), *options)
+    # TLS 1.2 is for certificates with RSA
+    signature = {"signature": "rsa-2048"} if "--tls-version" in options else {}
+    return loopback.serve(library, *sizes, "--requests", str(requests or len(page)), *options, **signature)
 
 
 def asked(page: tuple[int, ...]) -> tuple[str, str]:
@@ -90,6 +92,65 @@ def test_a_connection_with_fewer_requests_has_failed(loopback: Loopback, library
     assert all(one["ok"] for one in loaded)
     told = server.stop(after=1)
     assert [one["error"] for one in told] == ["the connection ended after 2 of 3 requests"] * 2
+
+
+VISITS = [
+    *(("nginx-h3", "resumed", ()), ("tcp-tls", "resumed", ()), ("tcp-tls", "early-data", ())),
+    ("tcp-tls", "resumed", ("--tls-version", "TLSv1.2")),
+]
+
+
+@pytest.mark.parametrize(("library", "visit", "options"), VISITS)
+def test_a_second_visit_goes_on_with_the_session_of_the_first(
+    loopback: Loopback, library: str, visit: str, options: tuple[str, ...]
+) -> None:
+    page, more = PAGE[:4], ("--visit", visit, *options)
+    server = served(loopback, library, page, *more)
+    code, loaded = server.download(*asked(page), "--connections", "3", *more)
+    assert (code, [one["error"] for one in loaded]) == (0, [None] * 3)
+    served_ones = server.stop(after=3)
+    early = visit == "early-data"
+    for told in (loaded, served_ones):
+        assert [one["resumed"] for one in told] == [False, True, True]
+        assert [one["early_data"] for one in told] == [False, early, early]
+        assert (told[1]["group"] is None) == ("TLSv1.2" in options)
+    assert [one["signature"] is None for one in loaded] == [False, True, True]
+    for one in loaded:
+        # a handshake is not complete with its first flight
+        times = sorted([one["t_handshake_complete"], one["t_request_sent"]], reverse=one["early_data"])
+        assert times == [one["t_handshake_complete"], one["t_request_sent"]]
+        assert one["t_client_hello"] < one["t_request_sent"] < one["t_first_byte"]
+        assert one["t_handshake_complete"] < one["t_first_byte"]
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "served_as", "told"),
+    [
+        ("resumed", "first", "the session of the connection before was not resumed"),
+        ("early-data", "resumed", "no early data was sent, or the server refused it"),
+    ],
+)
+def test_a_visit_that_the_server_does_not_let_be_has_failed(
+    loopback: Loopback, asked_for: str, served_as: str, told: str
+) -> None:
+    server = served(loopback, "tcp-tls", PAGE[:4], "--visit", served_as)
+    code, loaded = server.download(*asked(PAGE[:4]), "--connections", "2", "--visit", asked_for)
+    assert (code, [one["error"] for one in loaded]) == (1, [None, told])
+
+
+@pytest.mark.parametrize(
+    ("library", "options", "told"),
+    [
+        ("nginx-h3", (), "takes no 0-RTT over QUIC"),
+        ("tcp-tls", ("--tls-version", "TLSv1.2"), "TLS 1.2 has no early data"),
+    ],
+)
+def test_early_data_that_cannot_be_is_unsupported(
+    loopback: Loopback, library: str, options: tuple[str, ...], told: str
+) -> None:
+    argv, _ = served(loopback, library, (1,), *options).client("--bytes", "1", "--visit", "early-data", *options)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, told in done.stderr) == (127, True)
 
 
 def test_a_server_without_pages_is_no_server_of_one(loopback: Loopback) -> None:

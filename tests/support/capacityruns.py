@@ -73,6 +73,34 @@ def write(raw: Path, *, p99_ms: Sequence[float] = P99_MS, behind: Collection[tup
                     )
 
 
+HELD = 1000
+NONE_BYTES = 8 << 20
+HELD_KIB = {"RSA": 20.0, "ML-DSA": 25.0}
+"""Of a connection that is held open, in the first block; one more in each next one."""
+
+
+def write_held(raw: Path, failed: Collection[str] = ()) -> None:
+    """Write runs with connections that are held open; those of *failed* servers have failed."""
+    for server in SERVERS:
+        for label, kib in HELD_KIB.items():
+            for block in range(3):
+                run = _run(server, label, 1, block, 1.0, behind=False)
+                each = 1024 * (kib + block)
+                run["cell"] |= {"id": f"{server}-{label}-held", "slug": f"{server}-{label.lower()}-held"}
+                run["cell"] |= {"label": f"{label}, held"}
+                run["variant"] |= {"held": HELD}
+                run["workload"] |= {"connections": HELD}
+                run["metrics"] |= {
+                    "connections": HELD,
+                    "memory_none_bytes": NONE_BYTES,
+                    "memory_held_bytes": NONE_BYTES + round(HELD * each),
+                    "memory_per_connection_bytes": each,
+                }
+                if server in failed:
+                    run |= {"status": "failed", "reason": "ended while it was held open"}
+                fakeruns.write_run(raw, run)
+
+
 def measured(
     directory: Path, *, p99_ms: Sequence[float] = P99_MS, behind: Collection[tuple[str, float]] = ()
 ) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -6,7 +6,8 @@
 `hello-retry-request`, `wrong-signature`, `wrong-retry` (the opposite of what was asked for), `lost-connection` (the
 server forgets one), `lacking` (an algorithm without primitives), `older` (the same on an older processor), `by-file`
 (the server tells of a connection for every size it was told to expect), `by-file-short` (it sent a byte less), `loader`
-(ends as where a library is missing), `behind` (the client begins late where it is asked for a rate).
+(ends as where a library is missing), `behind` (the client begins late where it is asked for a rate),
+`early` (the client closes what it is to hold open).
 Of several connections the second is the one that is wrong.
 """
 
@@ -186,6 +187,7 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
     wanted = int(options["--bytes"])
     count = int(options["--connections"])
     failed = 0
+    held: list[dict[str, object]] = []
     for index, one in enumerate(behaviours(behaviour, count)):
         begin = time.monotonic_ns()
         time.sleep(0.02 / count)
@@ -193,8 +195,7 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
         if one == "garbage":
             out.write("goodput: 100 furlongs\n")
         step = (now - begin) // 10
-        emit(
-            "connection",
+        told = dict(
             **connection(one, options, index),
             **intended(behaviour, options, begin),
             t_client_hello=begin,
@@ -209,6 +210,15 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
             content_ok=one not in {"short", "wrong-content"},
         )
         failed += one in ERRORS
+        if "--hold" in options:
+            held.append(told)
+        else:
+            emit("connection", **told)
+    if held:
+        print(f"held {count}", flush=True)
+        time.sleep(0.1)
+        for told in held:
+            emit("connection", **(told if behaviour == "early" else told | {"t_close": time.monotonic_ns()}))
     if behaviour == "truncated":
         out.write('{"event": "end", "t": 12')
         return 0

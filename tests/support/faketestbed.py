@@ -52,6 +52,13 @@ class FakeProcess(Process):
     def sample_run_delay(self) -> float | None:
         return None
 
+    memory: Sequence[int] = (10 << 20, 11 << 20)
+    """What is found one after the other, in bytes; None after that."""
+
+    def sample_memory(self) -> int | None:
+        taken, *self.memory = self.memory or (None,)
+        return taken
+
 
 class FakeHost(Host):
     def __init__(self, name: Role) -> None:

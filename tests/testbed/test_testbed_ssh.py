@@ -636,11 +636,13 @@ def test_programs_have_exit_codes_times_and_limits(testbed: SshTestbed, tmp_path
     assert sleeping.poll() is None
     assert sleeping.sample_run_delay() is not None
     assert sleeping.sample_cpu() is not None
+    assert sleeping.sample_memory() is not None
     with pytest.raises(TimeoutError):
         sleeping.wait(0.1)
     sleeping.terminate()
     assert sleeping.wait(PATIENCE_S).returncode == -signal.SIGTERM
     assert sleeping.sample_cpu() is None
+    assert sleeping.sample_memory() is None
     client.collect(target)
     assert (target / "out").read_text() == "ready\n"
     assert client.run(["ls", str(place.parent)]).stdout == ""

@@ -13,6 +13,7 @@ import pytest
 import capacityruns
 from capacityruns import LOADS, RATE
 from quicbed.analysis import capacity
+from quicbed.store import runs
 
 
 def test_the_doubling_rate_is_interpolated_by_the_logarithm() -> None:
@@ -95,3 +96,23 @@ def test_without_primitives_nothing_is_predicted(tmp_path: Path) -> None:
     campaign, primitives = capacityruns.measured(tmp_path)
     table = capacity.by_series(campaign, primitives.filter(pl.col("operation") != "sign"))
     assert table["predicted_cpu_ms"].null_count() == len(table)
+
+
+def test_the_memory_of_a_connection_has_its_interval_over_blocks(tmp_path: Path) -> None:
+    capacityruns.write(tmp_path / "raw")
+    rates = capacity.by_rate(runs.select_campaign(runs.table(tmp_path / "raw"), capacity.EXPERIMENT))
+    capacityruns.write_held(tmp_path / "raw", failed=["quinn"])
+    campaign = runs.select_campaign(runs.table(tmp_path / "raw"), capacity.EXPERIMENT)
+    table = capacity.by_memory(campaign)
+    rsa, mldsa = table.filter(server_library="quiche").sort("label", descending=True).to_dicts()
+    assert (rsa["label"], mldsa["label"]) == ("RSA", "ML-DSA")
+    assert (rsa["n"], rsa["connections"], rsa["failed"]) == (3, capacityruns.HELD, 0)
+    assert rsa["bytes_per_connection"] == pytest.approx(21 * 1024)
+    assert rsa["bytes_low"] < rsa["bytes_per_connection"] < rsa["bytes_high"]
+    assert rsa["none_bytes"] == capacityruns.NONE_BYTES
+    assert rsa["held_bytes"] == pytest.approx(capacityruns.NONE_BYTES + capacityruns.HELD * 21 * 1024)
+    assert mldsa["bytes_per_connection"] == pytest.approx(26 * 1024)
+    lost = table.filter(server_library="quinn").to_dicts()
+    assert [(one["n"], one["failed"], one["failure"]) for one in lost] == [(0, 3, "ended while it was held open")] * 2
+    # rates are those of connections that end with their answers
+    assert capacity.by_rate(campaign).equals(rates)

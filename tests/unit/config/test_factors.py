@@ -409,7 +409,7 @@ def test_the_version_of_tls_is_told_proven_and_must_be_reported(
 ) -> None:
     claims: list[Any] = []
 
-    def checked(_seen: object, claim: object) -> list[str]:
+    def checked(_seen: object, claim: object, _resumed: object) -> list[str]:
         claims.append(claim)
         return []
 

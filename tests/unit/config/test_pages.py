@@ -81,6 +81,15 @@ def test_only_pages_are_loaded_by_a_browser() -> None:
         Experiment.model_validate(experiment(variants=[{"label": "a", "loaded_by": "firefox"}], baseline="a"))
 
 
+def test_only_pages_are_visited_again() -> None:
+    again = [{"label": "a", "visit": "resumed"}]
+    assert Experiment.model_validate(experiment(variants=again, baseline="a")).variants[0].visit == "resumed"
+    with pytest.raises(ValidationError, match=r"`a`: visit is of workload\.kind `page`"):
+        Experiment.model_validate(
+            experiment(variants=again, baseline="a", workload={"kind": "bulk"}, defaults={"cipher": "aes-128-gcm"})
+        )
+
+
 def test_low_rates_need_frames_of_their_own_size() -> None:
     with pytest.raises(ValidationError, match=r"`slow`: rate_mbit below 40 needs link\.mode `wire`"):
         Experiment.model_validate(

@@ -16,6 +16,7 @@ from quicbed.analysis import capacity
 from quicbed.figures import capacity_figures
 from quicbed.figures.goodput import NotMeasured
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
+from quicbed.store import runs
 from quicbed.store.runs import RAW_VARIABLE
 from runlinks import filters
 
@@ -81,13 +82,35 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_without_runs_the_notebook_says_how_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw").mkdir()
     told = [one for one in shown(tmp_path, monkeypatch) if isinstance(one, NotMeasured)]
-    assert len(told) == 2
+    assert len(told) == 3
     assert all("experiments=[capacity]" in one._repr_html_() for one in told)
 
 
 def test_the_notebook_draws_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capacityruns.write(tmp_path / "raw")
+    capacityruns.write_held(tmp_path / "raw")
     values = shown(tmp_path, monkeypatch)
     assert not any(isinstance(one, NotMeasured) for one in values)
     written = {file.name for file in (tmp_path / "artifacts").glob("*/*")}
     assert {"capacity-ttfb.html", "capacity-cores.html", "capacity.csv", "capacity-rates.csv"} <= written
+
+
+def test_memory_is_drawn_by_open_connection(tmp_path: Path) -> None:
+    capacityruns.write_held(tmp_path, failed=["quinn"])
+    campaign = runs.select_campaign(runs.table(tmp_path), capacity.EXPERIMENT)
+    cells = capacity.by_memory(campaign)
+    drawn = capacity_figures.memory(campaign, cells, TITLES)
+    assert drawn.name == "capacity-memory"
+    bars = {trace.name: list(trace.y) for trace in drawn.figure.data}
+    assert bars == {"ML-DSA": pytest.approx([26]), "RSA": pytest.approx([21])}
+    assert [note.text for note in drawn.figure.layout.annotations if note.textangle == -90] == ["failed", "failed"]
+    assert f"{capacityruns.HELD} open connections" in drawn.figure.layout.meta["caption"]
+    sheet = capacity_figures.memory_table(cells, TITLES)
+    by_server = {(row[0], row[1]): row for row in sheet.rows}
+    assert by_server["quiche", "RSA"][2:7] == [3, capacityruns.HELD, "8.0", "28.5", "21.0"]
+    assert by_server["Quinn", "RSA"][2:] == [0, "", "", "", "", "", "ended while it was held open"]
+    told = capacity_figures.found_memory(cells, TITLES)
+    assert told is not None
+    assert told.sentences == [
+        "quiche: an open connection takes 21.0 KiB of the server with RSA and 26.0 KiB with ML-DSA."
+    ]

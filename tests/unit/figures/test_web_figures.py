@@ -10,7 +10,7 @@ import pytest
 
 import fakeruns
 from quicbed.analysis import web
-from quicbed.figures import layout, web_figures
+from quicbed.figures import goodput, layout, web_figures
 from quicbed.store import runs
 
 BASE = {"rtt_ms": 50.0, "rate_mbit": 50.0, "loss_percent": 0.0, "page": "median-2025", "group": "x25519"}
@@ -29,6 +29,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ML-DSA, chain": {"signature": "mldsa65", "chain": "two-intermediates"},
     "old": {"tls_version": "TLSv1.2"},
     "far and old": {"rtt_ms": 200.0, "tls_version": "TLSv1.2"},
+    "again": {"visit": "resumed"},
+    "early": {"visit": "early-data"},
+    "early hybrid": {"visit": "early-data", "group": "x25519-mlkem768"},
+    "again ML-DSA": {"visit": "resumed", "signature": "mldsa65"},
+    "again old": {"visit": "resumed", "tls_version": "TLSv1.2"},
 }
 QUIC, TCP = "nginx-h3", "tcp-tls"
 BLOCKS = 4
@@ -45,11 +50,13 @@ def made(library: str, label: str, block: int | None, **changes: Any) -> dict[st
     run["variant"] |= {"page": factors["page"], "group": factors["group"], "rtt_ms": 50}
     run["variant"]["signature"] = factors.get("signature", "rsa-2048")
     run["variant"]["chain"] = factors.get("chain")
+    run["variant"]["visit"] = factors.get("visit")
     run["variant"]["header_protection"] = True if library == QUIC else None
     run["variant"]["tls_version"] = factors.get("tls_version")
     run["workload"] = {"kind": "page", "bytes": SIZES[factors["page"]], "connections": 1}
     if run["status"] == "ok":
         trips = 1 if library == QUIC else 3 if "tls_version" in factors else 2
+        trips -= factors.get("visit") == "early-data" or (library == TCP and label == "again old")
         noise = 1 + 0.01 * (block or 0)
         connection = (2 + trips * factors["rtt_ms"]) * noise * (1.1 if label == "hybrid" else 1)
         load = connection + 4 * factors["rtt_ms"] + SIZES[factors["page"]] * 8e-3 / factors["rate_mbit"]
@@ -67,6 +74,9 @@ def campaign(tmp_path: Path) -> pl.DataFrame:
         for label in VARIANTS:
             if (library, label) == (TCP, "light"):
                 fakeruns.write_run(tmp_path, made(library, label, None, status="unsupported", reason="no <pages>"))
+                continue
+            if library == QUIC and VARIANTS[label].get("visit") == "early-data":
+                fakeruns.write_run(tmp_path, made(library, label, None, status="unsupported", reason="no 0-RTT"))
                 continue
             if library == QUIC and "tls_version" in VARIANTS[label]:
                 fakeruns.write_run(tmp_path, made(library, label, None, status="unsupported", reason="TLS 1.3 only"))
@@ -145,6 +155,53 @@ def test_chains_are_compared_with_the_server_s_certificate_alone(campaign: pl.Da
         pytest.approx([-0.07, 0.93, 1.93]),
         pytest.approx([0.07, 1.07, 2.07]),
     ]
+
+
+def test_first_and_second_visits_stand_beside_each_other(campaign: pl.DataFrame) -> None:
+    table = web.by_metric(campaign)
+    drawn = web_figures.visits(campaign, table)
+    assert isinstance(drawn, goodput.Drawn)
+    assert drawn.name == "web-visits"
+    assert list(drawn.figure.layout.xaxis.ticktext) == [
+        *("first visit", "first visit<br>ML-DSA", "first visit<br>hybrid"),
+        *("resumed", "resumed<br>ML-DSA", "0-RTT", "0-RTT<br>hybrid"),
+    ]
+    new, old = (
+        next(line for line in drawn.figure.data if line.name == name and line.xaxis == "x")
+        for name in ("HTTP/2, TLS 1.3", "HTTP/2, TLS 1.2")
+    )
+    mean = 1 + 0.01 * (BLOCKS - 1) / 2
+    shown = dict(zip([round(x) for x in new.x], new.y, strict=True))
+    assert shown == pytest.approx({0: 102, 1: 102, 2: 112.2, 3: 102, 4: 102, 5: 52, 6: 52}, rel=0.02)
+    assert sorted(old.y) == pytest.approx([102 * mean, 152 * mean])
+    notes = [note.hovertext for note in drawn.figure.layout.annotations if note.textangle == -90]
+    assert set(notes) == {"no 0-RTT"}
+
+
+def test_what_a_second_visit_saves_is_paired(campaign: pl.DataFrame) -> None:
+    saved = web.saved(campaign, web.by_metric(campaign)).filter(metric="connection_ms", library=TCP)
+    found = {(row["label"], row["against"]): row["ratio"] for row in saved.to_dicts()}
+    assert found == pytest.approx(
+        {
+            ("again", "base"): 1,
+            ("early", "base"): 52 / 102,
+            ("early", "again"): 52 / 102,
+            ("early hybrid", "hybrid"): 52 / 112.2,
+            ("early hybrid", "early"): 1,
+            ("again ML-DSA", "ML-DSA"): 1,
+            ("again ML-DSA", "again"): 1,
+            ("again old", "old"): 102 / 152,
+        }
+    )
+    told = web_figures.found_visits(saved, "connection_ms")
+    assert told is not None
+    assert "HTTP/2, TLS 1.2, again old: connection time differs from that of old by " in " ".join(told.sentences)
+
+
+def test_without_second_visits_none_are_drawn(campaign: pl.DataFrame) -> None:
+    first = campaign.filter(pl.col("visit").is_null())
+    told = web_figures.visits(first, web.by_metric(first))
+    assert "there are no second visits of web here" in told._repr_html_()
 
 
 def test_a_browser_has_what_a_visitor_sees(tmp_path: Path) -> None:

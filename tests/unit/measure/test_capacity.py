@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 import fakeproject
 from fakeproject import behave, run, runs
+from faketestbed import FakeProcess
 from quicbed.builds import making
 from quicbed.config.model import ConfigError, Project
 from quicbed.measure.attempt import MeasureError
@@ -86,7 +88,8 @@ def test_a_client_without_rates_is_unsupported(tmp_path: Path, monkeypatch: pyte
         ("loads: [0.5, 1]", "loads: [0, 1]", "open_loop.loads"),
         ("loads: [0.5, 1]", "loads: [1]", "open_loop.loads"),
         ("kind: handshake", "kind: bulk", "load needs workload.kind `handshake`"),
-        ("{label: X25519}", "{label: X25519, load: 2}", "`load` comes from open_loop.loads"),
+        ("{label: X25519}", "{label: X25519, load: 2}", "`load` and `held` come from open_loop"),
+        ("loads: [0.5, 1]", "loads: [0.5, 1], held: {connections: 9000, load: 1}", "open_loop.held.connections"),
         ("failures: findings", "pairwise: true", "open_loop: has one client for all servers"),
         ("libraries: [quinn,", "libraries: [{client: quinn, server: quinn},", "open_loop: has one client"),
     ],
@@ -126,6 +129,53 @@ def test_rates_are_shares_of_what_the_pilot_found(project: Project) -> None:
         assert (metrics["late_share"], metrics["connections"]) == (0, 5)
         assert metrics["most_in_flight"] == 1
     assert len({one["workload"]["arrival_seed"] for one in found}) == 2
+
+
+HELD = ("loads: [0.5, 1]", "loads: [0.5, 1], held: {connections: 4, load: 0.5}")
+
+
+def held_open(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in found if "held" in one["variant"]]
+
+
+def test_every_variant_is_also_measured_with_connections_held_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(tmp_path, monkeypatch, HELD)
+    found = held_open(measured(project))
+    assert {one["cell"]["label"] for one in found} == {"X25519, held", "ML-KEM-768, held"}
+    assert len(found) == 8
+    for one in found:
+        assert (one["status"], one["reason"]) == ("ok", None)
+        # not more than are to be held, and at the rate of the load
+        assert (one["variant"]["held"], one["variant"]["load"], one["workload"]["connections"]) == (4, 0.5, 4)
+        metrics = one["metrics"]
+        assert (metrics["memory_none_bytes"], metrics["memory_held_bytes"]) == (10 << 20, 11 << 20)
+        assert metrics["memory_per_connection_bytes"] == (1 << 20) / 4
+    (file,) = (project.raw / "local" / "test").glob("*/pilot.json")
+    # the pilot is that of the loads
+    assert len(json.loads(file.read_text(encoding="utf-8"))["costs"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("memory", "client", "told"),
+    [
+        ((10 << 20, 10 << 20), [], "the server took 10485760 bytes with 4 open connections and 10485760 with none"),
+        ((), [], "the memory of the server cannot be read"),
+        ((1, 2), ["early"], "the client closed a connection before all had their answers"),
+    ],
+)
+def test_connections_that_were_not_held_open_have_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: tuple[int, ...], client: list[str], told: str
+) -> None:
+    project = made(tmp_path, monkeypatch, HELD)
+    monkeypatch.setattr(FakeProcess, "memory", memory)
+    with contextlib.suppress(MeasureError):
+        measured(project, **({"client": client * 100} if client else {}))
+    found = held_open(runs(project))
+    assert found
+    assert all(told in one["reason"] for one in found)
+    assert all("memory_per_connection_bytes" not in one["metrics"] for one in found)
 
 
 def test_a_run_whose_client_fell_behind_has_failed(project: Project) -> None:

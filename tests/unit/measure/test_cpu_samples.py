@@ -97,6 +97,31 @@ def test_the_time_limit_is_kept(clock: Clock) -> None:
     assert clock.now == 103.5
 
 
+def test_the_memory_of_a_program_has_that_of_its_children(tmp_path: Path) -> None:
+    from quicbed.testbed.process import LocalProcess, memory_bytes, proportional_set, start
+
+    with pytest.raises(ValueError, match="no Pss"):
+        proportional_set(b"Rss: 12 kB\n")
+    assert proportional_set(b"Rss: 12 kB\nPss:   7 kB\nPss_Dirty: 3 kB\n") == 7 << 10
+    script = tmp_path / "parent"
+    # the child, which is not waited for, has a text of 8 MB
+    held = "x=$(head -c 8000000 /dev/zero | tr '\\0' a)"
+    script.write_text(f"#!/bin/sh\n({held}; echo done > {tmp_path}/done; sleep 60; : $x) &\nsleep 60\n")
+    script.chmod(0o755)
+    process = LocalProcess(start("here", [str(script)]))
+    try:
+        while not (tmp_path / "done").exists():
+            assert process.poll() is None
+        taken = process.sample_memory()
+        assert taken is not None
+        assert 8_000_000 < taken < 80_000_000
+    finally:
+        process.kill()
+        process.wait(20)
+    assert process.sample_memory() is None
+    assert memory_bytes(process.pid) is None
+
+
 def test_a_program_and_its_children_are_counted_together(tmp_path: Path) -> None:
     from quicbed.testbed.process import LocalProcess, start
 

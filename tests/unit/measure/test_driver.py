@@ -211,7 +211,7 @@ def test_a_new_baseline_is_measured_together_with_what_is_compared_with_it(proje
 def test_a_proof_is_looked_at_again_when_it_is_used_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     run(project)
     monkeypatch.setattr(
-        proof, "check", lambda _seen, claims: ["it is not clear any more"] if claims.aead == "noop" else []
+        proof, "check", lambda _seen, claims, _resumed: ["it is not clear any more"] if claims.aead == "noop" else []
     )
     with pytest.raises(MeasureError, match="quiche-noop: not measured: capture: it is not clear any more"):
         run(project)
@@ -490,7 +490,7 @@ def test_a_variant_whose_proof_fails_is_not_measured_and_fails_loudly(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        proof, "check", lambda _seen, claims: ["the payload is visible"] if claims.aead == "noop" else []
+        proof, "check", lambda _seen, claims, _resumed: ["the payload is visible"] if claims.aead == "noop" else []
     )
     with pytest.raises(MeasureError, match="capture: the payload is visible"):
         run(project)
@@ -754,7 +754,9 @@ def test_a_pair_that_fails_first_is_proven_before_a_run_of_it_counts(findings: P
 
 
 def test_what_cannot_be_proven_is_a_finding(findings: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "check", lambda _seen, claims: ["it is clear"] if claims.aead == "noop" else [])
+    monkeypatch.setattr(
+        proof, "check", lambda _seen, claims, _resumed: ["it is clear"] if claims.aead == "noop" else []
+    )
     marker = run(findings)
     assert {r["cell"]["slug"]: r["reason"] for r in runs(findings, "test/*/excluded")} == {
         "quinn-noop": "capture: it is clear"
@@ -764,7 +766,9 @@ def test_what_cannot_be_proven_is_a_finding(findings: Project, monkeypatch: pyte
 
 
 def test_a_success_that_cannot_be_proven_is_no_data_point(findings: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof, "check", lambda _seen, claims: ["it is clear"] if claims.aead == "noop" else [])
+    monkeypatch.setattr(
+        proof, "check", lambda _seen, claims, _resumed: ["it is clear"] if claims.aead == "noop" else []
+    )
     # its transfer fails while it is captured, so that only its runs tell that it cannot be proven
     behave(findings, "quinn", "noop", client=["crash", "crash", "ok"])
     marker = run(findings)

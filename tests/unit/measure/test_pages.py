@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from quicbed.measure.said import Logs
 from quicbed.plan import browser as plan_browser
 from quicbed.plan import cells, spec
 from quicbed.plan.cells import campaign_of
-from quicbed.store.paths import KEYS
+from quicbed.store.paths import CAPTURE, KEYS
 from quicbed.wire import handshake, tshark
 
 PROJECT = Project(ROOT, {"scale": "tiny"})
@@ -72,20 +73,21 @@ def test_a_library_that_loads_no_pages_is_unsupported() -> None:
     assert told == "quinn: its endpoints load no pages"
 
 
-def written(role: str, directory: Path, connection: dict[str, Any]) -> Path:
-    """The event file of a program with one connection."""
+def written(role: str, directory: Path, *connections: dict[str, Any]) -> Path:
+    """The event file of a program with these connections."""
     start = {"event": "start", "t": 0, "contract": 2, "role": role, "library": "nginx-h3", "version": "1", "pid": 1}
-    end = {"event": "end", "t": 900 * MS, "connections": 1, "failed": int(not connection["ok"])}
+    end = {"event": "end", "t": 900 * MS, "connections": len(connections)}
+    end["failed"] = sum(not one["ok"] for one in connections)
     end |= dict.fromkeys(["cpu_user_ns", "cpu_system_ns", "run_delay_ns", "max_rss_bytes"])
     ready = {"event": "ready", "t": 0, "address": "10.0.0.1", "port": 4433}
-    lines = [start | {"options": {}}, *([ready] if role == "server" else []), connection, end]
+    lines = [start | {"options": {}}, *([ready] if role == "server" else []), *connections, end]
     file = directory / f"{role}.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return file
 
 
-def logs(directory: Path, run: spec.RunSpec, **client: Any) -> Logs:
-    """What both programs tell of a page that is loaded."""
+def logs(directory: Path, run: spec.RunSpec, *, later: dict[str, Any] | None = None, **client: Any) -> Logs:
+    """What both programs tell of a page that is loaded, and *later* of a second visit."""
     both = dict.fromkeys(events.Connection.model_fields) | {
         "event": "connection",
         "t": 800 * MS,
@@ -109,9 +111,15 @@ def logs(directory: Path, run: spec.RunSpec, **client: Any) -> Logs:
         "content_ok": True,
     }
     served = {"t_accept": None, "bytes_sent": run.bytes}
+    clients, servers = [both | own | client], [both | served]
+    if later is not None:
+        visit = {name: value for name, value in later.items() if name in events.Connection.model_fields}
+        clients.append(clients[0] | {"index": 1} | later)
+        servers.append(servers[0] | {"index": 1} | visit | later.get("server", {}))
+        clients[1].pop("server", None)
     return Logs(
-        client=events.read(written("client", directory, both | own | client), "client"),
-        server=events.read(written("server", directory, both | served), "server"),
+        client=events.read(written("client", directory, *clients), "client"),
+        server=events.read(written("server", directory, *servers), "server"),
     )
 
 
@@ -160,6 +168,128 @@ def test_a_browser_proves_a_cell_with_the_page_itself() -> None:
 def test_what_a_browser_cannot_do_is_unsupported(changes: dict[str, Any], told: str | None) -> None:
     variant = PROJECT.experiments["web-browser"].variants[0].model_copy(update=changes)
     assert cells.unsupported_reason("nginx", PROJECT.libraries["nginx-h3"], variant, "cubic") == told
+
+
+VISITS: dict[str, dict[str, Any]] = {
+    "resumed": {"resumed": True, "early_data": False},
+    # the request is sent before the handshake is complete
+    "0-RTT": {"resumed": True, "early_data": True, "t_request_sent": 102 * MS},
+}
+
+
+def visited(directory: Path, label: str, later: dict[str, Any] | None, **first: Any) -> Attempt:
+    """A run of HTTP/2 with a second visit, judged."""
+    run = spec.run_spec(PROJECT, WEB, cell_of(label, "tcp-tls"), PROJECT.scale("web"))
+    attempt = Attempt()
+    told = {"header_protection": None, "resumed": False, "early_data": False} | first
+    names = ("header_protection", "resumed", "early_data")
+    both = logs(directory, run, later=None if later is None else told | later, **told)
+    served = [one.model_copy(update=dict.fromkeys(names[:1])) for one in both.server.connections]
+    if later is None or "server" not in later:
+        served[0] = served[0].model_copy(update={name: told[name] for name in names})
+    server = replace(both.server, connections=tuple(served))
+    judge.judge(attempt, PROJECT, run, Logs(both.client, server))
+    return attempt
+
+
+def test_both_programs_are_told_of_a_second_visit(tmp_path: Path) -> None:
+    project = Project(ROOT, {"scale": "tiny", "paths": {"build": str(tmp_path)}})
+    certificates.make(certificates.directory(project, "rsa-2048"), None)
+    for label, visit in (("50 ms, 50 Mbit/s", None), ("resumed", "resumed"), ("0-RTT", "early-data")):
+        run = spec.run_spec(project, project.experiments["web"], cell_of(label, "tcp-tls"), project.scale("web"))
+        for role in ("client", "server"):
+            words = Program(project, FakeTestbed(), run, tmp_path / "run", role).argv()
+            if role == "client":
+                assert words[words.index("--connections") + 1] == ("2" if visit else "1")
+            assert ("--visit" in words) == (visit is not None)
+            assert visit is None or words[words.index("--visit") + 1] == visit
+
+
+@pytest.mark.parametrize("label", VISITS)
+def test_a_second_visit_is_measured_and_the_first_one_kept(tmp_path: Path, label: str) -> None:
+    attempt = visited(tmp_path, label, VISITS[label] | {"t_last_byte": 400 * MS})
+    assert (attempt.status, attempt.reason) == ("ok", None)
+    assert (attempt.metrics["page_load_ms"], attempt.metrics["connection_ms"]) == (300, 50)
+    assert attempt.metrics["bytes"] == PROJECT.pages["median-2025"].bytes
+    assert attempt.evidence["visits_before"] == [{"connection_ms": 50, "page_load_ms": 600}]
+    assert (attempt.evidence["client"]["resumed"], attempt.evidence["client"]["early_data"]) == (
+        True,
+        label == "0-RTT",
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "later", "told"),
+    [
+        ("resumed", {"resumed": False}, "the client reports resumed False, the cell says True (connection 1 of 2)"),
+        ("resumed", {"resumed": None}, "the client reports resumed None, the cell says True (connection 1 of 2)"),
+        ("resumed", VISITS["0-RTT"], "the client reports early_data True, the cell says False (connection 1 of 2)"),
+        ("0-RTT", VISITS["resumed"], "the client reports early_data False, the cell says True (connection 1 of 2)"),
+        (
+            "resumed",
+            VISITS["resumed"] | {"signature": "rsa_pss_rsae_sha256"},
+            "the client reports signature rsa_pss_rsae_sha256, the cell says None (connection 1 of 2)",
+        ),
+        ("resumed", None, "the client reported 1 connections, 2 were asked for"),
+    ],
+)
+def test_a_second_visit_that_is_another_one_fails_the_run(
+    tmp_path: Path, label: str, later: dict[str, Any] | None, told: str
+) -> None:
+    attempt = visited(tmp_path, label, later)
+    assert attempt.status == "failed"
+    assert told in str(attempt.reason)
+
+
+@pytest.mark.parametrize(("label", "later"), [("resumed", VISITS["resumed"]), ("50 ms, 50 Mbit/s", None)])
+def test_a_first_visit_that_is_resumed_fails_the_run(tmp_path: Path, label: str, later: dict[str, Any] | None) -> None:
+    attempt = visited(tmp_path, label, later, resumed=True)
+    assert "reports resumed True, the cell says False" in str(attempt.reason)
+
+
+@pytest.mark.parametrize(
+    ("label", "library", "told"),
+    [
+        ("resumed", "nginx-h3", None),
+        ("0-RTT", "tcp-tls", None),
+        ("0-RTT", "nginx-h3", "nginx 1.28 on OpenSSL takes no 0-RTT over QUIC"),
+        ("resumed, TLS 1.2", "tcp-tls", None),
+    ],
+)
+def test_what_visits_each_transport_has(label: str, library: str, told: str | None) -> None:
+    reason = cell_of(label, library).unsupported
+    assert reason is None if told is None else told in str(reason)
+
+
+def test_tls_1_2_has_no_early_data() -> None:
+    variant = WEB.variants[0].model_copy(update={"visit": "early-data", "tls_version": "TLSv1.2"})
+    told = cells.visit_reason("TCP+TLS", PROJECT.libraries["tcp-tls"], variant)
+    assert told == "TLS 1.2 has no early data (RFC 8446, 1.2)"
+
+
+def test_a_resumed_session_of_tls_1_2_has_no_key_exchange() -> None:
+    expected = judge.second_visit(PROJECT, cell_of("resumed, TLS 1.2", "tcp-tls"))
+    assert (expected["group"], expected["signature"], expected["resumed"]) == (None, None, True)
+    assert judge.second_visit(PROJECT, cell_of("resumed", "tcp-tls"))["group"] == "x25519"
+
+
+def test_a_proof_of_a_second_visit_has_both(tmp_path: Path) -> None:
+    proof = spec.proof_spec(PROJECT, WEB, cell_of("0-RTT", "tcp-tls"))
+    assert (proof.visits_before, proof.connections, proof.secrets) == (1, 1, True)
+    assert (proof.cell.variant.visit, proof.cell.variant.rtt_ms) == ("early-data", 50)
+    first = spec.proof_spec(PROJECT, WEB, cell_of("50 ms, 50 Mbit/s", "tcp-tls"))
+    assert (first.visits_before, first.secrets) == (0, False)
+
+
+@pytest.mark.parametrize("label", ["resumed", "50 ms, 50 Mbit/s"])
+def test_a_capture_without_the_visit_that_was_to_be_proves_nothing(tmp_path: Path, label: str) -> None:
+    proven = spec.proof_spec(PROJECT, WEB, cell_of(label, "tcp-tls"))
+    capture = ROOT / "tests/data/handshakes" / ("tcp-tls.pcap" if label == "resumed" else "tcp-tls-early-data.pcap")
+    shutil.copy(capture, tmp_path / CAPTURE)
+    _, problems = Examiner(PROJECT, proven, "10.113.0.2" if label == "resumed" else "127.0.0.1").download(tmp_path)
+    counted = "0 of 1" if label == "resumed" else "1 of 2"
+    told = f"{counted} connections resume the session of an earlier one, instead of {int(label == 'resumed')}."
+    assert told in problems
 
 
 DRAWN = {"t_navigation": 90 * MS, "t_load": 710 * MS, "t_largest_paint": 490 * MS}

@@ -1,7 +1,8 @@
 """Handshakes in captures: real ones of several libraries, taken on the local testbed, and damaged copies of them.
 
-The captures are in tests/data/handshakes: quiche, quinn, OpenSSL's QUIC and nginx with curl, and `tcp-tls-hrr` between
-OpenSSL's s_client and s_server with a HelloRetryRequest.
+The captures are in tests/data/handshakes: quiche, quinn, OpenSSL's QUIC and nginx with curl, `tcp-tls-hrr` between
+OpenSSL's s_client and s_server with a HelloRetryRequest, and a first and a second visit of nginx with curl
+(`*-resumed*`, `*-early-data`).
 """
 
 from __future__ import annotations
@@ -344,6 +345,41 @@ def test_contradictions(data: Path, repository: Path, expected: dict[str, Any], 
     found = look(data / "openssl-retry.pcap", data / "openssl-retry.keys")
     (sentence,) = contradictions(found, algorithms.read(repository), **expected)
     assert re.search(reason, sentence)
+
+
+VISITS: dict[str, tuple[Literal["quic", "tcp"], bool]] = {
+    "nginx-h3-resumed": ("quic", False),
+    "tcp-tls-early-data": ("tcp", True),
+    "tcp-tls-resumed-tls12": ("tcp", False),
+}
+
+
+@pytest.mark.parametrize("name", VISITS)
+def test_a_second_visit_resumes_the_session_of_the_first(data: Path, repository: Path, name: str) -> None:
+    transport, early = VISITS[name]
+    first, later = look(data / f"{name}.pcap", data / f"{name}.keys", transport, "127.0.0.1")
+    assert (first.resumed, first.early_data, first.early_bytes) == (False, False, 0)
+    assert (later.resumed, later.early_data, later.early_bytes > 0) == (True, early, early)
+    assert first.messages.certificate is not None
+    assert later.messages.certificate is None
+    assert (first.problem, later.problem) == (None, None)
+    table = algorithms.read(repository)
+    # what only a first visit has is not looked for in a later one
+    old = name.endswith("tls12")
+    expected = {} if old else {"signature": "rsa-2048", "certificate_bytes": first.messages.certificate}
+    assert contradictions([first], table, **expected) == []
+    assert contradictions([later], table, resumed=True, early_data=early, **expected) == []
+    assert contradictions([first], table, resumed=True)[-1] == "connection 0: no resumed session, expected one"
+    assert "connection 1: a resumed session, expected none" in contradictions([later], table)
+
+
+def test_early_data_that_was_to_be_sent_is_missed(data: Path, repository: Path) -> None:
+    name, table = "nginx-h3-resumed", algorithms.read(repository)
+    _, later = look(data / f"{name}.pcap", data / f"{name}.keys", "quic", "127.0.0.1")
+    assert contradictions([later], table, resumed=True, early_data=True) == [
+        "connection 1: no request as early data, expected one",
+        "connection 1: nothing before the server's answer, expected early data",
+    ]
 
 
 def test_an_undecrypted_connection_is_a_contradiction(data: Path, repository: Path, tmp_path: Path) -> None:

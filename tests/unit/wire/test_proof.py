@@ -553,6 +553,30 @@ def test_resumed_connections_are_counted(tmp_path: Path, transport: Literal["qui
     assert count(server_hello(resumed=True)) == 1
 
 
+def old_messages(*, resumed: bool) -> tuple[bytes, ...]:
+    """What a server of TLS 1.2 sends before its ChangeCipherSpec, in one record."""
+    body = b"\x03\x03" + bytes(32) + b"\x00" + bytes.fromhex("c02f 00 0000")
+    hello = b"\x02" + len(body).to_bytes(3, "big") + body
+    certificate, ticket = b"\x0b\x00\x00\x02\x00\x00", b"\x04\x00\x00\x02\x00\x00"
+    return (hello + (b"" if resumed else certificate) + ticket,)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_abbreviated_handshake_of_tls_1_2_is_a_resumed_one(tmp_path: Path, again: bool) -> None:
+    capture = pcap(tmp_path / "proof.pcap", tls_transfer(messages=old_messages(resumed=again)))
+    assert resumed(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="tcp") == again
+
+
+@pytest.mark.parametrize(
+    ("name", "transport"),
+    [("nginx-h3-resumed", "quic"), ("tcp-tls-early-data", "tcp"), ("tcp-tls-resumed-tls12", "tcp")],
+)
+def test_one_of_two_visits_is_resumed(repository: Path, name: str, transport: Literal["quic", "tcp"]) -> None:
+    capture = repository / "tests/data/handshakes" / f"{name}.pcap"
+    seen = examine(capture, server_ip="127.0.0.1", server_port=4433, transport=transport, mtu=65535)
+    assert (seen.connections, seen.resumed) == (2, 1)
+
+
 def test_a_server_hello_without_key_share(tmp_path: Path) -> None:
     proof = quic_proof(tmp_path, QuicTransfer(hello=server_hello(group=None)).run())
     assert check(proof, NEGOTIATED) == ["A group is to be negotiated, but the ServerHello has no key share."]

@@ -30,6 +30,8 @@ PAINT_MS = 5000
 """How long is waited for a contentful paint after the page is loaded."""
 SETTLE_MS = 300
 """How long the largest one may be replaced by a larger one: images that are there are drawn in the next frames."""
+IDLE_S = 4.0
+"""After a first visit: the server closes a connection that has been idle for 2 s."""
 DESCRIBE = {"library": "Chromium", "congestion_controls": ["cubic", "bbr", "reno"], "pacing": ["library"]}
 EXTRA = ("t_connect", "t_navigation", "t_load", "t_largest_paint")
 """Fields of `connection` that only clients have that load pages."""
@@ -67,6 +69,7 @@ new Promise(done => {
 def main() -> int:
     """Load the page; returns the exit code."""
     old = _taken("--tls-version") == "TLSv1.2"
+    visit = _taken("--visit") or "first"
     options = cast(ClientOptions, from_command_line("client", DESCRIBE))
     path, told, problem = devtools.find(), "unknown", None
     try:
@@ -83,18 +86,19 @@ def main() -> int:
         return events.error(problem)
     home = Path(tempfile.mkdtemp(prefix="quicbed-chromium-"))
     try:
-        record = _load(path, options, home, ["--ssl-version-max=tls1.2"] if old else [])
+        records = _load(path, options, home, ["--ssl-version-max=tls1.2"] if old else [], visit)
     except (OSError, KeyError, TypeError, ValueError) as error:
         return events.error(f"{type(error).__name__}: {one_line(error)}")
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    events.connections, events.failed = 1, int(not record["ok"])
+    events.connections, events.failed = len(records), sum(not record["ok"] for record in records)
     names = (*FIELDS["client"], *EXTRA)
-    events.write("connection", **{name: record.get(name) for name in names})
+    for record in records:
+        events.write("connection", **{name: record.get(name) for name in names})
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     events.write(
         "end",
-        connections=1,
+        connections=events.connections,
         failed=events.failed,
         cpu_user_ns=round(children.ru_utime * 1e6) * 1000,
         cpu_system_ns=round(children.ru_stime * 1e6) * 1000,
@@ -114,23 +118,36 @@ def _taken(name: str) -> str | None:
     return value
 
 
-def _load(path: str, options: ClientOptions, home: Path, more: Sequence[str]) -> dict[str, Any]:
-    """The `connection` event of one page."""
+def _load(path: str, options: ClientOptions, home: Path, more: Sequence[str], visit: str) -> list[dict[str, Any]]:
+    """The `connection` events of one page, or of a first visit and another one that goes on with its session."""
     files = sorted(Path(os.environ["QUICBED_PAGE"]).iterdir())
     wanted = {file.name: file.read_bytes() for file in files}
     total = sum(map(len, wanted.values()))
-    record: dict[str, Any] = {"index": 0, "ok": False, "bytes_requested": total, "bytes_received": 0}
+    record: dict[str, Any] = {}
+    records: list[dict[str, Any]] = []
     deadline = time.monotonic() + options.timeout
     preferences = home / "profile" / "Default" / "Preferences"
     preferences.parent.mkdir(parents=True)
     preferences.write_text(json.dumps(PREFERENCES), encoding="utf-8")
     own = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "XDG_CACHE_HOME": str(home)}
-    browser = Browser(path, [*_arguments(options, home), *more], dict(os.environ) | own, home / "said")
+    early = ["--enable-features=EnableTLS13EarlyData"] if visit == "early-data" else []
+    browser = Browser(path, [*_arguments(options, home), *more, *early], dict(os.environ) | own, home / "said")
     try:
-        page = Page(browser, str(options.server_name), deadline)
-        record |= page.load()
-        if "error" not in record:
-            record |= page.compared(wanted)
+        for index in range(1 if visit == "first" else 2):
+            record = {"index": index, "bytes_requested": total, "bytes_received": 0}
+            records.append(record)
+            page = Page(browser, str(options.server_name), deadline)
+            if index == 0:
+                browser.attach(deadline)
+            else:
+                page.leave()
+            record |= page.load()
+            if "error" not in record and index > 0:
+                record |= _later(record, visit)
+            if "error" not in record:
+                record |= page.compared(wanted)
+            if "error" in record:
+                break
     except TimeoutBrowserError as error:
         record["error"] = f"{error} within {options.timeout:g} s"
     except BrowserError as error:
@@ -138,7 +155,17 @@ def _load(path: str, options: ClientOptions, home: Path, more: Sequence[str]) ->
     finally:
         browser.close()
     record["t_close"] = time.monotonic_ns()
-    return record | {"ok": record.get("error") is None}
+    return [one | {"ok": one.get("error") is None} for one in records]
+
+
+def _later(record: Mapping[str, Any], visit: str) -> dict[str, Any]:
+    """What is told otherwise of a second visit: Chromium shows what the first handshake of its session had."""
+    if record.get("t_connect") is None:
+        return {"error": "Chromium used the connection of the first visit again"}
+    without = ["signature"] if record.get("tls_version") == "TLSv1.3" else ["signature", "group"]
+    # Chromium calls a connection complete once early data can be sent
+    without += ["t_handshake_complete"] if visit == "early-data" else []
+    return dict.fromkeys(without)
 
 
 def _arguments(options: ClientOptions, home: Path) -> list[str]:
@@ -176,7 +203,6 @@ class Page:
     def load(self) -> dict[str, Any]:
         """Load the page; fields of its `connection` event, with an `error` where it is not what it has to be."""
         browser, deadline = self._browser, self._deadline
-        browser.attach(deadline)
         for domain in ("Page", "Network", "Performance", "Runtime"):
             browser.call(f"{domain}.enable", deadline)
         browser.call("Network.setCacheDisabled", deadline, cacheDisabled=True)
@@ -208,6 +234,11 @@ class Page:
             waiting = sorted(url for one, url in self._requests.items() if one not in self._done)
             raise TimeoutBrowserError(f"the page is not loaded, without {waiting[0] if waiting else 'its load event'},")
         return self._negotiated(response) | self._times(response)
+
+    def leave(self) -> None:
+        """Go to an empty page, and wait until the server has closed the connection of the page before."""
+        self._browser.call("Page.navigate", self._deadline, url="about:blank")
+        time.sleep(IDLE_S)
 
     def _negotiated(self, response: Mapping[str, Any]) -> dict[str, Any]:
         """What the connection of the document is, as far as Chromium tells."""

@@ -59,6 +59,10 @@ void read_negotiated(const SSL *ssl, struct negotiated *negotiated)
     for (size_t i = 0; i < QUICBED_SIGNATURES; i++)
         if (quicbed_signatures[i].code_point == signature)
             copy_name(negotiated->signature, sizeof(negotiated->signature), quicbed_signatures[i].tls_name);
+    negotiated->resumed = SSL_session_reused(ssl) == 1;
+    negotiated->early_data = SSL_early_data_accepted(ssl) == 1;
+    if (negotiated->resumed)
+        negotiated->signature[0] = '\0'; /* that of the session's first handshake */
     SSL_get0_alpn_selected(ssl, &alpn, &length);
     snprintf(negotiated->alpn, sizeof(negotiated->alpn), "%.*s", (int)length, alpn == NULL ? "" : (const char *)alpn);
 }

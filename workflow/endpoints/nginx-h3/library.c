@@ -19,5 +19,8 @@ const struct library library = {
     .native_signatures = "rsa-1024 rsa-2048 rsa-4096 ecdsa-p-256 ecdsa-p-384 ed25519",
     .no_groups = "x448",
     .no_congestion_control = "nginx's QUIC has no congestion control but CUBIC (src/event/quic/ngx_event_quic_ack.c)",
+    .resumption = true,
+    .no_early_data = "nginx 1.28 on OpenSSL takes no 0-RTT over QUIC (src/event/quic/ngx_event_quic_openssl_compat.c), and "
+                     "libcurl on BoringSSL sends none (HAVE_OPENSSL_EARLYDATA)",
     .no_initial_size = "nginx sends datagrams of 1200 bytes during the handshake (NGX_QUIC_MIN_INITIAL_SIZE)",
 };

@@ -46,8 +46,11 @@ static void on_message(int writing, int version, int type, const void *data, siz
     } else if (type == (connection->options->tls12 ? SSL3_RT_HEADER : SSL3_RT_INNER_CONTENT_TYPE)
                && *(const unsigned char *)data == SSL3_RT_APPLICATION_DATA) {
         /* TLS 1.2 has the type of a record in its header alone. */
-        connection->t_request_sent = now_ns();
-        SSL_set_msg_callback(ssl, NULL);
+        if (connection->t_request_sent == UNKNOWN)
+            connection->t_request_sent = now_ns();
+        /* behind early data the handshake goes on */
+        if (connection->t_handshake_complete != UNKNOWN)
+            SSL_set_msg_callback(ssl, NULL);
     }
 }
 
@@ -61,6 +64,9 @@ static void on_state(const SSL *ssl, int where, int result)
         describe_alert(connection->alert, sizeof(connection->alert), result & 0xff, (where & SSL_CB_WRITE) != 0);
     if ((where & SSL_CB_HANDSHAKE_DONE) == 0 || connection->t_handshake_complete != UNKNOWN)
         return;
+    /* OpenSSL calls it done when early data can be sent, and again when it is */
+    if (SSL_get_state(ssl) == TLS_ST_EARLY_DATA)
+        return;
     connection->t_handshake_complete = now_ns();
     if (read_tcp_info(connection->fd, &info)) {
         connection->handshake_packets_sent = info.tcpi_segs_out;
@@ -69,6 +75,8 @@ static void on_state(const SSL *ssl, int where, int result)
         connection->handshake_bytes_received = (int64_t)info.tcpi_bytes_received;
     }
     read_negotiated(ssl, &connection->negotiated);
+    if (!connection->negotiated.early_data)
+        connection->t_request_sent = UNKNOWN; /* one that was refused is sent again */
 }
 
 static CURLcode on_ssl_context(CURL *curl, void *ssl_context, void *argument)
@@ -81,6 +89,9 @@ static CURLcode on_ssl_context(CURL *curl, void *ssl_context, void *argument)
         return CURLE_SSL_CERTPROBLEM;
     /* libcurl would complete the handshake and look at the certificate afterwards, and send no alert. */
     SSL_CTX_set_verify(context, options->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
+    /* libcurl asks for no tickets of TLS 1.2, which are how a server resumes that keeps no sessions. */
+    if (options->visit != FIRST_VISIT)
+        SSL_CTX_clear_options(context, SSL_OP_NO_TICKET);
     SSL_CTX_set_ex_data(context, connection_slot, argument);
     SSL_CTX_set_info_callback(context, on_state);
     SSL_CTX_set_msg_callback(context, on_message);

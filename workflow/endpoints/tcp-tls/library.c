@@ -7,6 +7,7 @@ const struct library library = {
     .congestion_controls = "cubic reno bbr",
     .pacing = "library",
     .tls12 = true,
+    .resumption = true,
     .datagram = UNKNOWN,
     .no_header_protection = "TCP+TLS has no header protection that could be off",
     .no_retry = "TCP has no Retry packets",

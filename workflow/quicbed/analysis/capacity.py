@@ -14,6 +14,9 @@ client fell behind has failed and is no data point; without one at the lowest ra
 server that is idle now and then pays for going to sleep and waking up. 10 000 connections a second take ten times its
 milliseconds in cores.
 
+**Memory.** Connections that stay open and idle: the proportional set size (PSS, proc(5)) of the server's processes with
+all of them, less that before the first one, by connection. What a server allocates once is in it.
+
 **Prediction.** The cost of the experiment's baseline, measured, plus what the server's primitives (encapsulation and
 CertificateVerify) take more than those of the baseline, timed alone: means, as times of ML-DSA signatures differ and
 costs add up, of the block in which each is the least, as what interrupts a program only adds to them. There is none
@@ -34,6 +37,7 @@ from scipy.optimize import isotonic_regression
 from quicbed.analysis import comparison, ttfb
 from quicbed.base import statistics
 from quicbed.base.statistics import SEED
+from quicbed.config.model import held_open
 from quicbed.store import details, runs
 
 EXPERIMENT = "capacity"
@@ -45,6 +49,9 @@ CONNECTIONS_PER_S = 10_000
 PLACE = ("testbed", "host", "experiment", "campaign", "scale")
 KEYS = ("server_library", "group", "signature")
 """A series: what has several rates."""
+
+HELD = held_open("")
+"""What labels of variants end with whose connections are held open."""
 
 Curve = Sequence[tuple[float, Sequence[float]]]
 """By rising rate the values of the blocks."""
@@ -94,7 +101,7 @@ def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
     (means), late_ms (median), peak_mib (of the server's memory) and in_flight (largest), failed (runs), and unsupported
     and failure (the last reason of each).
     """
-    own = campaign.filter((pl.col("arm") == "main") & pl.col("load").is_not_null())
+    own = campaign.filter((pl.col("arm") == "main") & pl.col("load").is_not_null() & pl.col("held").is_null())
     good = comparison.counted(own)
     cells = own.group_by("cell").agg(
         *(pl.col(name).last() for name in (*PLACE, *KEYS, "label", "load")),
@@ -126,7 +133,8 @@ def by_series(campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
     lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and cpu_high, client_cpu_ms, cores, peak_mib,
     predicted_cpu_ms, predicted_cores and predicted_doubling (of the baseline null).
     """
-    good = comparison.counted(campaign).filter(pl.col("load").is_not_null() & (pl.col("arm") == "main"))
+    rated = pl.col("load").is_not_null() & pl.col("held").is_null()
+    good = comparison.counted(campaign).filter(rated & (pl.col("arm") == "main"))
     lowest = campaign["load"].min()
     rows = [_series(own, lowest) for _, own in good.sort("load", "block").group_by(*KEYS, maintain_order=True)]
     _predict(rows, _baseline(campaign), _mean_ms(primitives))
@@ -174,6 +182,49 @@ def _series(own: pl.DataFrame, lowest: object) -> dict[str, Any]:
         "cores": None if cost is None else cores(cost),
         "peak_mib": memory / 2**20 if isinstance(memory, int) else None,
     }
+
+
+def by_memory(campaign: pl.DataFrame) -> pl.DataFrame:
+    """A row for every cell whose connections are held open, measured or not, by server and signature.
+
+    Columns: `PLACE`, `KEYS`, label (without what is done), cell, n (blocks that count), connections (held open),
+    none_bytes and held_bytes (means of the server's memory), bytes_per_connection (mean over blocks) with bytes_low and
+    bytes_high (its 95 % interval; null for fewer than two blocks), failed (runs), unsupported and failure (the last
+    reason of each).
+    """
+    own = campaign.filter((pl.col("arm") == "main") & pl.col("held").is_not_null())
+    good = comparison.counted(own)
+    cells = own.group_by("cell").agg(
+        *(pl.col(name).last() for name in (*PLACE, *KEYS)),
+        pl.col("label").last().str.strip_suffix(HELD),
+        (pl.col("status") == "failed").sum().alias("failed"),
+        pl.col("reason").filter(pl.col("status") == "unsupported").last().alias("unsupported"),
+        pl.col("reason").filter(pl.col("status") == "failed").last().alias("failure"),
+    )
+    rows = []
+    for (cell,), part in good.group_by("cell"):
+        blocks = part.group_by("block").agg(pl.col("memory_per_connection_bytes").mean()).sort("block")
+        values = np.sort(blocks["memory_per_connection_bytes"].to_numpy())
+        low, high = statistics.mean_interval(values) if len(values) > 1 else (None, None)
+        rows.append(
+            {
+                "cell": cell,
+                "n": len(values),
+                "connections": part["connections"].max(),
+                "none_bytes": part["memory_none_bytes"].mean(),
+                "held_bytes": part["memory_held_bytes"].mean(),
+                "bytes_per_connection": float(values.mean()),
+                "bytes_low": low,
+                "bytes_high": high,
+            }
+        )
+    schema: dict[str, Any] = {"cell": pl.String(), "n": pl.Int64(), "connections": pl.Int64()}
+    schema |= dict.fromkeys(
+        ("none_bytes", "held_bytes", "bytes_per_connection", "bytes_low", "bytes_high"), pl.Float64()
+    )
+    measured = pl.DataFrame(rows, schema=schema, orient="row")
+    joined = cells.join(measured, on="cell", how="left").with_columns(pl.col("n").fill_null(0))
+    return joined.sort("server_library", "signature", "group", "cell")
 
 
 def _finite(value: float) -> float | None:

@@ -30,7 +30,7 @@ DRAWN = {
 }
 """Metrics that only a browser has."""
 
-FACTORS = ("rtt_ms", "rate_mbit", "loss_percent", "page", "group", "signature", "chain")
+FACTORS = ("rtt_ms", "rate_mbit", "loss_percent", "page", "group", "signature", "chain", "visit")
 
 PANELS: dict[str, tuple[str, frozenset[str], frozenset[str]]] = {
     # name: the factor along its axis, those that must differ from the baseline, and those that may
@@ -41,6 +41,7 @@ PANELS: dict[str, tuple[str, frozenset[str], frozenset[str]]] = {
     "cryptography": ("label", frozenset(), frozenset({"group", "signature"})),
     "chains": ("label", frozenset(), frozenset({"signature", "chain"})),
     "handshake": ("label", frozenset(), frozenset({"group", "signature", "chain"})),
+    "visits": ("label", frozenset(), frozenset({"group", "signature", "visit"})),
 }
 """Cells that are compared with each other."""
 
@@ -58,6 +59,21 @@ RATIOS: dict[str, pl.DataType] = {
     "n": pl.Int64(),  # blocks that have both
 }
 """Columns of `against_tcp`, a row for each variant over QUIC, metric, pair of libraries and version of TLS."""
+
+SAVED: dict[str, pl.DataType] = {
+    "experiment": pl.String(),
+    "campaign": pl.String(),
+    "library": pl.String(),
+    "tls_version": pl.String(),  # over TCP
+    "metric": pl.String(),
+    "label": pl.String(),  # of the second visit
+    "against": pl.String(),  # label of the cell that it is compared with
+    "ratio": pl.Float64(),  # time of the second visit by that of the other, geometric mean of blocks
+    "low": pl.Float64(),  # its 95 % interval, null for fewer than two blocks
+    "high": pl.Float64(),
+    "n": pl.Int64(),  # blocks that have both
+}
+"""Columns of `saved`: a row for each second visit, metric and cell that differs from it in one factor."""
 
 
 def metrics_of(campaign: pl.DataFrame) -> dict[str, str]:
@@ -134,3 +150,58 @@ def against_tcp(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
                     }
                 )
     return pl.DataFrame(rows, schema=RATIOS, orient="row")
+
+
+def visits(table: pl.DataFrame) -> pl.DataFrame:
+    """Rows of second visits, and of first ones with the same cryptography as one of them; *table* as of `panel`."""
+    shown = panel(table, "visits")
+    if shown.is_empty():
+        return shown
+    known = shown.filter(pl.col("visit").is_not_null()).select("group", "signature").unique()
+    return shown.join(known, on=["group", "signature"], how="semi", maintain_order="left")
+
+
+def _simpler(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether *other* is what a second visit is compared with."""
+    differing = _differing(one, other)
+    if differing == {"visit"}:
+        return other["visit"] is None or one["visit"] == "early-data"
+    usual = {"group": "x25519", "signature": "rsa-2048"}
+    return any(differing == {name} and other[name] == value for name, value in usual.items())
+
+
+def saved(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `SAVED`: every second visit against those cells of its library that differ in one thing.
+
+    That is against a first visit with the same cryptography, of early data against a visit that only resumes, and with
+    other cryptography against the same visit with that of the baseline. Times are paired within blocks.
+    """
+    rows = []
+    for metric in table["metric"].unique(maintain_order=True):
+        values = comparison.block_values(campaign, metric)
+        cells = visits(table.filter(pl.col("metric") == metric)).to_dicts()
+        for one in (cell for cell in cells if cell["visit"]):
+            for other in cells:
+                same = all(one[name] == other[name] for name in ("client_library", "tls_version"))
+                if not same or not _simpler(one, other):
+                    continue
+                found = paired_ratio(values.get(one["cell"], {}).items(), values.get(other["cell"], {}).items())
+                if found.n == 0:
+                    continue
+                ends = (found.low, found.high) if found.n > 1 else (None, None)
+                rows.append(
+                    {
+                        "experiment": one["experiment"],
+                        "campaign": one["campaign"],
+                        "library": one["client_library"],
+                        "tls_version": one["tls_version"],
+                        "metric": metric,
+                        "label": one["label"],
+                        "against": other["label"],
+                        "ratio": found.ratio,
+                        "low": ends[0],
+                        "high": ends[1],
+                        "n": found.n,
+                    }
+                )
+    return pl.DataFrame(rows, schema=SAVED, orient="row")

@@ -53,6 +53,7 @@ March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 Side = Literal["client", "server"]
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 LoadedBy = Literal["endpoint", "chromium"]
+Visit = Literal["first", "resumed", "early-data"]
 Chain = Literal["leaf", "leaf-scts", "intermediate", "intermediate-scts", "two-intermediates", "two-intermediates-scts"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
@@ -644,6 +645,16 @@ class Supports(Model):
     pages: bool = Field(
         False, description="Whether its endpoints load pages: several objects over one connection, as browsers do."
     )
+    resumption: bool | str = Field(
+        "its endpoints resume no sessions",
+        description="Second visits, whose connection resumes the session of the first (`--visit resumed`): `true`, or "
+        "the reason why it cannot.",
+    )
+    early_data: bool | str = Field(
+        "its endpoints resume no sessions",
+        description="Second visits that send their request before the handshake is complete (`--visit early-data`; "
+        "RFC 8446, 2.3): `true`, or the reason why they cannot.",
+    )
     open_loop: bool | str = Field(
         "its client makes one connection after the other",
         description="Connections of the client that begin at a rate, whatever becomes of those before (`--rate`): "
@@ -1103,6 +1114,12 @@ class Variant(Model):
         description="What loads a page: the client of the library, or Chromium as the client's host has it, headless, "
         "in the place of that client (docs/web.md).",
     )
+    visit: Visit = Field(
+        "first",
+        description="Of a page: `first`: over a connection that knows of none before; `resumed`: after a first visit, "
+        "whose session it resumes; `early-data`: so too, with the request before the handshake is complete (0-RTT). "
+        "The first visit is part of the run and is not measured.",
+    )
     loss_percent: float | None = Field(
         None,
         ge=0,
@@ -1163,6 +1180,13 @@ class Variant(Model):
         description="Rate at which connections begin, as a share of what one processor of the server could do: the "
         "inverse of its processor time per connection, which a pilot finds with one connection after the other. They "
         "begin whatever becomes of those before; null: one after the other.",
+    )
+    held: int | None = Field(
+        None,
+        gt=0,
+        le=2000,
+        description="Connections, of those of the scale, that stay open until all are, while the memory of the server "
+        "is read; null: each one ends with its answer.",
     )
     slow: bool = Field(False, description="The scale's `slow_connections` are made instead of its `connections`.")
     flavour: Name | None = Field(
@@ -1300,6 +1324,8 @@ class Scale(Model):
         """Connections of a run of a variant."""
         if variant.bytes is not None:
             return min(self.connections, -(-self.bytes // variant.bytes))
+        if variant.held is not None:
+            return min(self.connections, variant.held)
         return (self.slow_connections if variant.slow else None) or self.connections
 
     @model_validator(mode="after")
@@ -1389,12 +1415,25 @@ class Perf(Model):
     )
 
 
+class Held(Model):
+    """Connections that are held open, whose memory is read."""
+
+    connections: int = Field(
+        gt=0, le=2000, description="`held` of the variants; a client has two files open for each connection."
+    )
+    load: float = Field(gt=0, le=4, description="`load` at which they begin.")
+
+
 class OpenLoop(Model):
     """Connections that begin at rising rates, made by one client."""
 
     client: Name = Field(description="Library whose client makes the connections to the servers of all `libraries`.")
     loads: list[Annotated[float, Field(gt=0, le=4)]] = Field(
         min_length=2, description="`load` of the variants, rising: every variant is measured with each of them."
+    )
+
+    held: Held | None = Field(
+        None, description="Every variant is also measured with connections that are held open; null: it is not."
     )
 
     @field_validator("loads")
@@ -1408,6 +1447,11 @@ class OpenLoop(Model):
 def at_load(label: str, load: float) -> str:
     """Label of a variant with a load."""
     return f"{label}, load {load:g}"
+
+
+def held_open(label: str) -> str:
+    """Label of a variant whose connections are held open."""
+    return f"{label}, held"
 
 
 class Experiment(Model):
@@ -1542,6 +1586,8 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: loaded_by is of workload.kind `page`")
             if (variant.page is None) == (self.workload.kind == "page"):
                 raise ValueError(f"variants: `{variant.label}`: page is of workload.kind `page`, where each has one")
+            if variant.visit != "first" and variant.page is None:
+                raise ValueError(f"variants: `{variant.label}`: visit is of workload.kind `page`")
             varied = (variant.mtu, variant.receive_buffer, variant.loss_percent, variant.offloads, variant.rate_mbit)
             if handshakes and any(value is not None for value in varied):
                 raise ValueError(
@@ -1550,6 +1596,8 @@ class Experiment(Model):
                 )
             if not handshakes and variant.load is not None:
                 raise ValueError(f"variants: `{variant.label}`: load needs workload.kind `handshake`")
+            if variant.held is not None and variant.load is None:
+                raise ValueError(f"variants: `{variant.label}`: held needs load")
             sending = (variant.pacing, variant.gso, variant.congestion_control, variant.qdisc)
             if handshakes and any(value is not None for value in sending):
                 raise ValueError(
@@ -1664,8 +1712,8 @@ def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
         return data
     if not all(isinstance(one, dict) and isinstance(one.get("label"), str) for one in variants):
         return data
-    if any("load" in one for one in variants):
-        raise ValueError("variants: `load` comes from open_loop.loads; leave it out")
+    if any("load" in one or "held" in one for one in variants):
+        raise ValueError("variants: `load` and `held` come from open_loop; leave them out")
     expanded = [
         one
         | {"label": at_load(one["label"], load), "load": load}
@@ -1673,6 +1721,14 @@ def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
         for one in variants
         for load in loads
     ]
+    held = open_loop.get("held") if isinstance(open_loop, dict) else None
+    if isinstance(held, dict) and {"connections", "load"} <= held.keys():
+        expanded += [
+            one
+            | {"label": held_open(one["label"]), "load": held["load"], "held": held["connections"]}
+            | {"baseline": at_load(one["label"], loads[0])}
+            for one in variants
+        ]
     return data | {"variants": expanded, "baseline": at_load(str(data.get("baseline")), loads[0])}
 
 

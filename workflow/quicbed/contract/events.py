@@ -129,6 +129,10 @@ class Connection(_Event):
     signature: Text | None
     alpn: Text | None
     tls_version: Text | None
+    resumed: bool | None = None
+    """Whether the handshake resumed the session of an earlier connection; left out by programs without `--visit`."""
+    early_data: bool | None = None
+    """Whether what was sent before the handshake was complete was accepted; likewise."""
     aead: Literal["standard", "noop", "noenc"] | None
     header_protection: Literal["on", "off"] | None
     handshake_packets_sent: Count | None
@@ -194,13 +198,13 @@ class ClientConnection(Connection):
 
     def times(self) -> list[tuple[str, int | None]]:
         """Return the times that must follow each other, in their order."""
+        handshake = [("t_handshake_complete", self.t_handshake_complete), ("t_request_sent", self.t_request_sent)]
         return [
             ("t_intended", self.t_intended),
             ("t_begun", self.t_begun),
             ("t_connect", self.t_connect),
             ("t_client_hello", self.t_client_hello),
-            ("t_handshake_complete", self.t_handshake_complete),
-            ("t_request_sent", self.t_request_sent),
+            *(reversed(handshake) if self.early_data else handshake),
             ("t_first_byte", self.t_first_byte),
             ("t_last_byte", self.t_last_byte),
             ("t_close", self.t_close),

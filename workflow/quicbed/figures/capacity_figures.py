@@ -198,6 +198,121 @@ def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str
     return goodput.Drawn("capacity-cores", figure, series, origins, SOURCE, "capacity")
 
 
+def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str]) -> goodput.Drawn:
+    """Memory of a server by open connection, of `capacity.by_memory`."""
+    servers = sorted(cells["server_library"].unique(), key=lambda name: str(titles.get(name, name)).lower())
+    labels = list(dict.fromkeys(cells.sort("signature", "group")["label"]))
+    figure, (place,) = layout.panels(1, 1, below=0)
+    step = 0.84 / max(len(labels), 1)
+    for number, label in enumerate(labels):
+        own = {one["server_library"]: one for one in cells.filter(pl.col("label") == label).to_dicts()}
+        offset = step * (number - (len(labels) - 1) / 2)
+        at = [(position + offset, own[server]) for position, server in enumerate(servers) if server in own]
+        known = [(x, one) for x, one in at if one["n"]]
+        figure.add_bar(
+            x=[x for x, _ in known],
+            y=[one["bytes_per_connection"] / 1024 for _, one in known],
+            width=step * 0.9,
+            name=label,
+            marker={"color": COLOURS[number % len(COLOURS)]},
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [_beyond(one, "bytes_high") for _, one in known],
+                "arrayminus": [-_beyond(one, "bytes_low") for _, one in known],
+                "thickness": 1,
+                "width": 2,
+            },
+            hovertext=[_memory(one) for _, one in known],
+            hoverinfo="text",
+            **place,
+        )
+        for x, one in at:
+            if not one["n"]:
+                layout.in_place(figure, x, *layout.absent(one), place)
+    figure.update_xaxes(
+        tickvals=list(range(len(servers))),
+        ticktext=[html.escape(titles.get(name, name)) for name in servers],
+        range=[-0.5, len(servers) - 0.5],
+        **layout.AXIS,
+    )
+    figure.update_yaxes(**layout.VALUES, title_text="KiB per open connection", rangemode="tozero")
+    held = cells["connections"].drop_nulls().unique().sort().to_list()
+    many = " or ".join(f"{count}" for count in held)
+    layout.finish(
+        figure,
+        "Memory of a server by open, idle connection",
+        goodput.conditions(campaign),
+        f"Proportional set size (PSS) of the server's processes with {many} open connections, less that with none, by "
+        "connection;<br>bars are 95 % intervals over blocks." + goodput.disturbed(campaign),
+        [campaign],
+        height=CORES_PX,
+        top=LEGEND_TOP_PX + LEGEND_PX,
+        bottom=84,
+        legend=_legend(CORES_PX, campaign),
+    )
+    origins = comparison.used_origins(campaign, cells["cell"].to_list())
+    return goodput.Drawn("capacity-memory", figure, cells, origins, SOURCE, "capacity-memory")
+
+
+def _beyond(one: Mapping[str, Any], end: str) -> float:
+    """KiB from the value to an end of its interval; 0 without one."""
+    return 0.0 if one[end] is None else float(one[end] - one["bytes_per_connection"]) / 1024
+
+
+def _memory(one: Mapping[str, Any]) -> str:
+    return (
+        f"<b>{html.escape(one['label'])}</b><br>{one['bytes_per_connection'] / 1024:.1f} KiB per connection"
+        f"<br>{one['none_bytes'] / 2**20:.1f} MiB with none, {one['held_bytes'] / 2**20:.1f} MiB with "
+        f"{one['connections']}<br>n = {one['n']}, failed {one['failed']}"
+    )
+
+
+def memory_table(cells: pl.DataFrame, titles: Mapping[str, str]) -> Sheet:
+    """A line for every server, key exchange and signature whose connections were held open, or why it has none."""
+    headers = [
+        "server", "key exchange, signature", "blocks", "open connections", "server with none [MiB]",
+        "server with them [MiB]", "per connection [KiB]", "95 % interval", "without a value because",
+    ]  # fmt: skip
+    rows = []
+    for one in cells.to_dicts():
+        ends = [None if one[end] is None else one[end] / 1024 for end in ("bytes_low", "bytes_high")]
+        none, held = (None if one[name] is None else one[name] / 2**20 for name in ("none_bytes", "held_bytes"))
+        each = one["bytes_per_connection"]
+        rows.append(
+            [
+                titles.get(one["server_library"], one["server_library"]),
+                one["label"],
+                one["n"],
+                "" if one["connections"] is None else one["connections"],
+                _number(none, 1),
+                _number(held, 1),
+                _number(None if each is None else each / 1024, 1),
+                _range(ends[0], ends[1], 1),
+                "" if one["n"] else one["unsupported"] or one["failure"] or "",
+            ]
+        )
+    notes = ("Memory is the proportional set size (PSS) of the server and its descendants, of proc(5).",)
+    numeric = frozenset(range(2, 8))
+    selected = [runs.selection(one["campaign"], one["cell"]) for one in cells.to_dicts()]
+    return Sheet(headers, rows, numeric, notes, leading(selected, numeric))
+
+
+def found_memory(cells: pl.DataFrame, titles: Mapping[str, str]) -> Found | None:
+    """What open connections take of each server, with which algorithms least and most; None without values."""
+    sentences = []
+    known = cells.filter(pl.col("n") > 0)
+    for (server,), own in known.sort("server_library").group_by("server_library", maintain_order=True):
+        ordered = own.sort("bytes_per_connection")
+        least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
+        sentences.append(
+            f"{titles.get(str(server), str(server))}: an open connection takes "
+            f"{least['bytes_per_connection'] / 1024:.1f} KiB of the server with {least['label']} "
+            f"and {most['bytes_per_connection'] / 1024:.1f} KiB with {most['label']}."
+        )
+    return Found(sentences) if sentences else None
+
+
 def _interval(series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ends = [(one["cpu_low"] or one["server_cpu_ms"], one["cpu_high"] or one["server_cpu_ms"]) for one in series]
     return {

@@ -135,12 +135,14 @@ class NotMeasured:
     experiment: str
     needs: str = ""
     """What it takes besides this machine, if anything."""
+    what: str = "runs"
+    """What there is none of."""
 
     def _repr_html_(self) -> str:
         command = html.escape(f'make all CONFIG="experiments=[{self.experiment}]"')
         return (
-            f"<p><strong>Not measured:</strong> there are no runs of {self.experiment} here. As root, "
-            f"<code>{command}</code> measures it{html.escape(self.needs)}.</p>"
+            f"<p><strong>Not measured:</strong> there are no {html.escape(self.what)} of {self.experiment} here. "
+            f"As root, <code>{command}</code> measures it{html.escape(self.needs)}.</p>"
         )
 
 

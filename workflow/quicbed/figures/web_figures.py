@@ -30,6 +30,9 @@ NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
 
 TITLES = web.METRICS | web.DRAWN
 
+VISITS = {None: "first visit", "resumed": "resumed", "early-data": "0-RTT"}
+"""What a visit is called."""
+
 CHARACTER_PX = 5.6
 """Of a label, on average."""
 
@@ -174,6 +177,103 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
     shown_cells = web.panel(table, panel)["cell"].unique().sort().to_list()
     origins = comparison.used_origins(campaign, shown_cells)
     return goodput.Drawn(f"{experiment}-{panel}", figure, table, origins, SOURCE, experiment)
+
+
+def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodput.NotMeasured:
+    """Connection and page load time of first and second visits, side by side."""
+    experiment = str(campaign["experiment"][0])
+    if table.filter(pl.col("visit").is_not_null()).is_empty():
+        return goodput.NotMeasured(experiment, what="second visits")
+    last = "largest_contentful_paint_ms" if web.DRAWN.keys() & set(table["metric"]) else "page_load_ms"
+    metrics = ("connection_ms", last)
+    figure = make_subplots(rows=len(metrics), cols=1, shared_xaxes=True, vertical_spacing=0.07)
+    own = [web.visits(table.filter(pl.col("metric") == metric)) for metric in metrics]
+    titles = _kinds(own[0])
+    kinds = list(titles)
+    for row, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
+        series = _series(cells)
+        place = {"row": row, "col": 1}
+        for number, one in enumerate(series):
+            shown = _of(cells, one)
+            known = [cell for cell in shown if cell["n"]]
+            figure.add_scatter(
+                x=[kinds.index(_kind(cell)) + _beside(number, len(series)) for cell in known],
+                y=[cell["mean"] for cell in known],
+                error_y=layout.to_extremes(known),
+                mode="markers",
+                name=_named(one),
+                marker=_marker(number),
+                hovertext=[_hover(cell, metric) for cell in known],
+                hoverinfo="text",
+                showlegend=row == 1,
+                **place,
+            )
+            for cell in shown:
+                if not cell["n"]:
+                    where = kinds.index(_kind(cell)) + _beside(number, len(series))
+                    layout.in_place(figure, where, *_absent(cell), place)
+        figure.update_xaxes(
+            tickvals=list(range(len(kinds))),
+            ticktext=list(titles.values()),
+            tickangle=0,
+            range=[-0.5, max(len(kinds) - 0.5, 0.5)],
+            tickfont={"size": 9.5},
+            **layout.AXIS,
+            **place,
+        )
+        figure.update_yaxes(title_text=f"{TITLES[metric].lower()} [ms]", rangemode="tozero", **place)
+    figure.update_yaxes(**layout.VALUES, tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
+    layout.finish(
+        figure,
+        f"First and second visits{_in_browser(campaign)}",
+        _conditions(campaign, table),
+        "Means, bars from the smallest to the largest run. X25519 and RSA where nothing else is said.<br>"
+        f"{_begin(last)}" + goodput.disturbed(campaign),
+        [campaign],
+        height=510,
+        bottom=96,
+        legend=layout.IN_CORNER,
+    )
+    origins = comparison.used_origins(campaign, own[0]["cell"].unique().sort().to_list())
+    return goodput.Drawn(f"{experiment}-visits", figure, table, origins, SOURCE, experiment)
+
+
+def _absent(cell: Mapping[str, Any]) -> tuple[str, str]:
+    """As `layout.absent`; a browser tells no end of a handshake that its request does not wait for."""
+    if cell["visit"] == "early-data" and not cell["unsupported"] and not cell["failed"]:
+        return "not told", "Chromium does not tell when a handshake with early data is complete"
+    return layout.absent(cell)
+
+
+def _kind(cell: Mapping[str, Any]) -> tuple[str | None, str, str]:
+    """Visit and cryptography of a cell."""
+    return cell["visit"], cell["group"], cell["signature"]
+
+
+def _kinds(cells: pl.DataFrame) -> dict[tuple[str | None, str, str], str]:
+    """What cells of visits are called: the visit, and what a first visit with the same cryptography is labelled."""
+    rows = cells.to_dicts()
+    base = next((_kind(row) for row in rows if row["baseline"] is None), None)
+    labels = {_kind(row)[1:]: row["label"] for row in rows if not row["visit"] and row["tls_version"] != "TLSv1.2"}
+    named = {}
+    for visit, title in VISITS.items():
+        for kind in dict.fromkeys(sorted(_kind(row) for row in rows if row["visit"] == visit)):
+            usual = base is not None and kind[1:] == base[1:]
+            known = labels.get(kind[1:], ", ".join(kind[1:]))
+            named[kind] = title if usual else f"{title}<br>{html.escape(known)}"
+    return dict(sorted(named.items(), key=lambda one: (list(VISITS).index(one[0][0]), "<br>" in one[1])))
+
+
+def found_visits(saved: pl.DataFrame, metric: str) -> Found | None:
+    """A sentence on each second visit, against a first one and against other certificates; None without two blocks."""
+    told = []
+    for row in saved.filter((pl.col("metric") == metric) & pl.col("low").is_not_null()).to_dicts():
+        value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
+        told.append(
+            f"{_named((row['library'], row['tls_version']))}, {row['label']}: {TITLES[metric].lower()} differs from "
+            f"that of {row['against']} by {value} % (95 % interval {low} to {high} %)."
+        )
+    return Found(told) if told else None
 
 
 def found(ratios: pl.DataFrame, metric: str, labels: Sequence[str]) -> Found | None:

@@ -103,7 +103,14 @@ class Examiner:
             (handshake.TLS12_SUITES if old else handshake.CIPHER_SUITES)[variant.cipher],
             None if old else self.project.algorithms.group(variant.group).code_point,
         )
-        return seen.model_dump(mode="json"), proof.check(seen, claims)
+        return seen.model_dump(mode="json"), proof.check(seen, claims, self._resumed)
+
+    @property
+    def _resumed(self) -> int | None:
+        """How many connections have to be resumed; None where `_of_folders` looks at that."""
+        if any(self.spec.external(role) for role in self.spec.libraries):
+            return None
+        return 0 if self.spec.cell.variant.visit is None else self.spec.connections
 
     def _of_folders(self, directory: Path) -> list[str]:
         """What is wrong with a connection of an external endpoint that no other endpoint makes."""
@@ -138,7 +145,20 @@ class Examiner:
             attempt.unproven(f"{what} not seen: {shown}")
             return []
         attempt.evidence["signatures"] = sorted({one.signature for one in seen if one.signature is not None})
-        return handshake.contradictions(seen, self.project.algorithms, **self._expected)
+        first = seen[: self.spec.visits_before] if self.spec.visits_before else seen
+        problems = handshake.contradictions(first, self.project.algorithms, **self._expected)
+        if visit := self.spec.cell.variant.visit:
+            later = seen[self.spec.visits_before :]
+            attempt.evidence["early_bytes"] = [one.early_bytes for one in later]
+            problems += handshake.contradictions(
+                later,
+                self.project.algorithms,
+                connections=self.spec.connections,
+                resumed=True,
+                early_data=visit == "early-data",
+                **self._expected,
+            )
+        return problems
 
     def _dissected(self, directory: Path) -> list[handshake.Handshake]:
         return handshake.examine(

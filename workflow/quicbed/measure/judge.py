@@ -26,7 +26,9 @@ TLS12_SUITES = {
     "chacha20-poly1305": "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 }
 # What a program may be unable to tell, while the other end and captures can.
-_OPTIONAL = ("signature", "hello_retry_request", "retry")
+_OPTIONAL = ("signature", "hello_retry_request", "retry", "resumed", "early_data")
+# What a program has to tell of a second visit; the browser does not, but the server and the capture do.
+_VISITS = ("resumed", "early_data")
 # What an external endpoint need not report.
 _EXTERNAL_OPTIONAL = (*_OPTIONAL, "cipher", "group", "tls_version", "aead", "header_protection")
 _NEGOTIATED = (
@@ -38,6 +40,8 @@ _NEGOTIATED = (
     "header_protection",
     "hello_retry_request",
     "retry",
+    "resumed",
+    "early_data",
 )
 LATE_MS = 1.0
 """A connection with which the client begins later than so many ms after it was to begin is late."""
@@ -51,7 +55,9 @@ _OVERLAPPING = "the client made {} connections, which a server's processor times
 
 def judge(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) -> None:
     """Keep what both programs of a run measured, and fail where it is not what was asked for."""
-    if spec.rate_per_s is not None:
+    if spec.held:
+        judged = _held(attempt, spec, logs)
+    elif spec.rate_per_s is not None:
         judged = _open_loop(attempt, spec, logs)
     else:
         judged = _handshakes(attempt, spec, logs) if spec.handshakes else _download(attempt, spec, logs)
@@ -70,7 +76,9 @@ def _download(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     if (problem := _incomplete(spec, logs, served)) is not None:
         attempt.fail(problem)
         return False
-    connections = logs.client.connections
+    connections = logs.client.connections[spec.visits_before :]
+    if spec.visits_before:
+        attempt.evidence["visits_before"] = [_told(one) for one in logs.client.connections[: spec.visits_before]]
     begin, last = connections[0].t_client_hello, connections[-1].t_last_byte
     throughput = [events.throughput_mbps(one) for one in connections]
     if begin is None or last is None or None in throughput:
@@ -95,6 +103,13 @@ def _download(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     return True
 
 
+def _told(connection: events.ClientConnection) -> dict[str, Any]:
+    """The times of a first visit that is not measured, in ms from the begin of its connection."""
+    begin = connection.t_connect if connection.t_connect is not None else connection.t_client_hello
+    ends = {"connection_ms": connection.t_handshake_complete, "page_load_ms": connection.t_last_byte}
+    return {name: None if begin is None or end is None else (end - begin) / 1e6 for name, end in ends.items()}
+
+
 def _acknowledging(connection: events.ClientConnection) -> int | None:
     """Packets of the client of a download after its handshake: but for one with the request, they acknowledge."""
     if connection.packets_sent is None or connection.handshake_packets_sent is None:
@@ -111,6 +126,9 @@ def _page(attempt: Attempt, connection: events.ClientConnection, *, browser: boo
     }
     begin = connection.t_connect
     for metric, end in times.items():
+        # a browser tells no end of a handshake that its request does not wait for
+        if metric == "connection_ms" and end is None and browser and connection.early_data is not False:
+            continue
         if begin is None or end is None:
             attempt.fail("the client reported a page without the times of its connection")
             return False
@@ -137,8 +155,9 @@ def _incomplete(spec: RunSpec, logs: Logs, served: Sequence[events.ServerConnect
     if failed or not client.connections:
         error = failed[0].error if failed else "no connection was reported"
         return f"the client's connection failed: {error}"
-    if len(client.connections) != spec.connections:
-        return f"the client reported {len(client.connections)} connections, {spec.connections} were asked for"
+    asked = spec.connections + spec.visits_before
+    if len(client.connections) != asked:
+        return f"the client reported {len(client.connections)} connections, {asked} were asked for"
     for connection in client.connections:
         if connection.bytes_received != spec.bytes or not connection.content_ok:
             return (
@@ -237,6 +256,33 @@ def _open_loop(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     return attempt.ok
 
 
+def _held(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
+    """What connections that were held open took of the server's memory; they have failed where the server ended one."""
+    if (problem := _wrong_connections(spec, logs)) is not None:
+        attempt.fail(problem)
+        return False
+    count = spec.connections
+    before, after = (attempt.metrics.get(f"memory_{name}_bytes") for name in ("none", "held"))
+    if before is None or after is None:
+        attempt.fail("the client did not say that it held its connections open")
+        return False
+    if after <= before:
+        attempt.fail(f"the server took {after:.0f} bytes with {count} open connections and {before:.0f} with none")
+        return False
+    answered = [one.t_last_byte for one in logs.client.connections if one.t_last_byte is not None]
+    closed = [one.t_close for one in logs.client.connections if one.t_close is not None]
+    if len(answered) < count or len(closed) < count or min(closed) <= max(answered):
+        attempt.fail("the client closed a connection before all had their answers, so that they were not open together")
+        return False
+    attempt.metrics |= {
+        "bytes": spec.bytes * count,
+        "connections": count,
+        "memory_per_connection_bytes": (after - before) / count,
+    }
+    ttfb_metrics(attempt, [events.ttfb_from_intended_ms(connection) for connection in logs.client.connections])
+    return attempt.ok
+
+
 def percentile_99(values: Sequence[float]) -> float:
     """The 99th percentile, interpolated; of a single value that value."""
     return statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
@@ -312,10 +358,13 @@ def _both_ends(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) ->
     }
     attempt.host["max_rss_bytes"] = {role: log.end.max_rss_bytes for role, log in ends.items()}
     attempt.host["options"] = {role: log.start.options for role, log in ends.items()}
-    expected = expectations(project, spec.cell)
+    first, later = expectations(project, spec.cell), second_visit(project, spec.cell)
     for role, log in ends.items():
         # where an external endpoint reports nothing, the other end and captures tell
-        optional = _EXTERNAL_OPTIONAL if spec.external(role) else _OPTIONAL
+        optional: tuple[str, ...] = _EXTERNAL_OPTIONAL if spec.external(role) else _OPTIONAL
+        if spec.visits_before and not (spec.browser and role == "client"):
+            optional = tuple(name for name in optional if name not in _VISITS)
+        expected = [first if index < spec.visits_before else later for index in range(len(log.connections))]
         _negotiated(attempt, role, log.connections, expected, optional)
         _processor(attempt, spec.cell, role, log.start.options)
         for problem in _sending(attempt, spec, role, log.start.options):
@@ -326,14 +375,14 @@ def _negotiated(
     attempt: Attempt,
     role: Side,
     connections: Sequence[events.Connection],
-    expected: Mapping[str, Any],
+    expected: Sequence[Mapping[str, Any]],
     optional: Sequence[str],
 ) -> None:
     """Keep what one end negotiated: of its last connection, or of the first that is not as expected."""
     seen = [{name: getattr(connection, name) for name in _NEGOTIATED} for connection in connections]
     attempt.evidence[role] = seen[-1] if seen else dict.fromkeys(_NEGOTIATED)
-    for connection, values in zip(connections, seen, strict=True):
-        if problems := contradictions(expected, role, values, optional):
+    for connection, values, wanted in zip(connections, seen, expected, strict=True):
+        if problems := contradictions(wanted, role, values, optional):
             where = f" (connection {connection.index} of {len(seen)})" if len(seen) > 1 else ""
             for problem in problems:
                 attempt.contradict(problem + where)
@@ -353,7 +402,22 @@ def expectations(project: Project, cell: Cell) -> dict[str, Any]:
         "header_protection": None if header_protection is None else ("on" if header_protection else "off"),
         "hello_retry_request": False,
         "retry": cell.variant.retry,
+        "resumed": False,
+        "early_data": False,
     }
+
+
+def second_visit(project: Project, cell: Cell) -> dict[str, Any]:
+    """As `expectations`, of the connections that are measured: where they are second visits, without a signature.
+
+    With TLS 1.2 they have no key exchange either (RFC 5246, 7.3).
+    """
+    expected, variant = expectations(project, cell), cell.variant
+    if variant.visit is None:
+        return expected
+    without = ("signature", "group") if variant.tls_version == "TLSv1.2" else ("signature",)
+    visit = {"resumed": True, "early_data": variant.visit == "early-data"}
+    return expected | dict.fromkeys(without) | visit
 
 
 def contradictions(

@@ -132,10 +132,13 @@ class Pair:
     def _transfer(self, attempt: Attempt, server: Process) -> None:
         """Start the client and see it end."""
         program = self._programs["client"]
+        before = server.sample_memory() if self._spec.held else None
         sent = self._sent = SentBytes(self._testbed)
         client = self._start(attempt, "client")
         limit = self._spec.timeout_s + HANG_MARGIN + program.set_up_s
         try:
+            if self._spec.held:
+                self._hold(attempt, server, client, before, limit)
             samples = CpuSamples({"client": client, "server": server}, sent.take, self._testbed.sample_s)
             self._exits["client"] = samples.wait("client", limit)
             sent.end()
@@ -146,6 +149,17 @@ class Pair:
         finally:
             if self._exits["client"] is None:
                 _end(client)
+
+    def _hold(self, attempt: Attempt, server: Process, client: Process, before: int | None, limit: float) -> None:
+        """Read the memory of the server once the client holds its connections; *before* is that without any."""
+        said = self._programs["client"].output / "client.out"
+        if not self._testbed.client.await_text(said, "held ", client, limit):
+            return  # the client has ended, and says why
+        after = server.sample_memory()
+        if before is None or after is None:
+            attempt.fail("the memory of the server cannot be read: the kernel has no smaps_rollup of it (proc(5))")
+            return
+        attempt.metrics |= {"memory_none_bytes": before, "memory_held_bytes": after}
 
     # ---- what they gave ------------------------------------------------------------------------------------------
 

@@ -110,8 +110,8 @@ class Pilot(Record):
 
 
 def without_load(cell: Cell) -> str:
-    """The variant of a cell without its load, as JSON."""
-    return json.dumps(cell.variant.without("load").as_dict(), sort_keys=True)
+    """The variant of a cell without its load and what is done at it, as JSON."""
+    return json.dumps(cell.variant.without("load", "held").as_dict(), sort_keys=True)
 
 
 def _without_start(took: Sequence[float], tried: int, timeout_s: float, start_s: float) -> int:

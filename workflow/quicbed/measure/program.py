@@ -11,7 +11,7 @@ from quicbed.builds.recipes import external
 from quicbed.config.model import Library, Project, Side
 from quicbed.measure import browser, certificates
 from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, pacing_of
-from quicbed.plan.spec import RunSpec
+from quicbed.plan.spec import HOLD_S, RunSpec
 from quicbed.store.paths import KEYS, PORT, RELEASES
 from quicbed.testbed import Confined, Host, Testbed
 
@@ -110,7 +110,7 @@ class Program:
     def _asked(self) -> list[str]:
         """How much is transferred, and where TLS secrets go."""
         spec = self.spec
-        words = ["--connections", str(spec.connections)]
+        words = ["--connections", str(spec.connections + spec.visits_before)]
         if self.role == "server":
             sizes = () if spec.browser else dict.fromkeys(spec.page or files(spec))
             words = [part for size in sizes for part in ("--content", str(size))]
@@ -118,6 +118,7 @@ class Program:
             words += ["--requests", str(len(spec.page))] if spec.page else []
         elif spec.rate_per_s is not None:
             words += ["--rate", f"{spec.rate_per_s:.6g}", "--seed", str(spec.arrival_seed)]
+            words += ["--hold", f"{HOLD_S:g}"] if spec.held else []
         if spec.secrets and self.role == key_logger(spec):
             words += ["--key-log", str(self.output / KEYS)]
         return words
@@ -140,6 +141,8 @@ class Program:
         words += ["--group", variant.group, "--signature", variant.signature]
         if variant.tls_version is not None:
             words += ["--tls-version", variant.tls_version]
+        if variant.visit is not None:
+            words += ["--visit", variant.visit]
         controlled = congestion_control_of(self.library, self.spec.workload.congestion_control)
         words += ["--congestion-control", controlled]
         pacing = pacing_of(self.library, variant.pacing, controlled)

@@ -177,6 +177,8 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return reason
     if variant.page is not None and not supports.pages:
         return f"{title}: its endpoints load no pages"
+    if (reason := visit_reason(title, library, variant)) is not None:
+        return reason
     if variant.loaded_by == "chromium" and (reason := browser_reason(variant)) is not None:
         return reason
     if variant.aead == "noop" and not supports.noop:
@@ -207,6 +209,20 @@ def browser_reason(variant: Variant) -> str | None:
     if variant.signature not in BROWSER_SIGNATURES:
         return f"Chromium takes no certificates with {variant.signature}"
     return None
+
+
+def visit_reason(title: str, library: Library, variant: Variant) -> str | None:
+    """Why a library cannot make a second visit as a variant asks, or None if it can."""
+    if variant.visit == "first":
+        return None
+    supports = library.supports
+    if supports.resumption is not True:
+        return f"{title}: {supports.resumption}"
+    if variant.visit == "resumed":
+        return None
+    if variant.tls_version == "TLSv1.2":
+        return "TLS 1.2 has no early data (RFC 8446, 1.2)"
+    return None if supports.early_data is True else f"{title}: {supports.early_data}"
 
 
 def open_loop_reason(library: Library, variant: Variant) -> str | None:
@@ -300,7 +316,9 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "rate_mbit": variant.rate_mbit,
         "page": variant.page,
         "loaded_by": None if variant.loaded_by == "endpoint" else variant.loaded_by,
+        "visit": None if variant.visit == "first" else variant.visit,
         "load": variant.load,
+        "held": variant.held,
         "offloads": variant.offloads,
         "pacing": variant.pacing,
         "gso": variant.gso,
@@ -346,15 +364,17 @@ def as_proven(cell: Cell, kind: str) -> Cell:
 
     Without what is within the hosts, such as buffers, without when packets leave and connections begin, without
     competing traffic, and for downloads what the link does to packets: what packets are made of depends on none of
-    these. The exchange of packets that a captured handshake shows depends on the round-trip time.
+    these. The exchange of packets that a captured handshake shows depends on the round-trip time, and so does whether a
+    request is early, before the handshake is complete.
     """
     sending = ("pacing", "gso", "congestion_control", "qdisc")
     link = ("loss_percent", "rate_mbit")
-    within = ("receive_buffer", "load", "offloads", "background")
+    within = ("receive_buffer", "load", "held", "offloads", "background")
     # the library's client downloads as it loads pages, and a browser does nothing but load them
     page = () if cell.variant.loaded_by else ("page",)
     variant = cell.variant.without(*within, *page, *link, *sending)
-    return replace(cell, variant=variant if kind == "handshake" else variant.model_copy(update={"rtt_ms": 0}))
+    delayed = kind == "handshake" or variant.visit == "early-data"
+    return replace(cell, variant=variant if delayed else variant.model_copy(update={"rtt_ms": 0}))
 
 
 def load_of(cell: Cell) -> Load | None:

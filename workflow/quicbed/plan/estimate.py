@@ -196,9 +196,14 @@ def primitive_s(algorithms: Iterable[str], long: Collection[str]) -> float:
     return sum(SLOW_PRIMITIVE_SECONDS if name in long else PRIMITIVE_SECONDS for name in algorithms)
 
 
+def _connections(cell: Cell) -> int:
+    """Those of a run, a first visit included."""
+    return cell.connections + (cell.variant.visit is not None)
+
+
 def _bytes(cell: Cell) -> int:
     """That all connections of a run download."""
-    return (cell.bytes or 0) * cell.connections
+    return (cell.bytes or 0) * _connections(cell)
 
 
 def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell]) -> tuple[str, float, float]:
@@ -211,7 +216,7 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     def run_s(cell: Cell) -> float:
         libraries = cell.libraries
         size, rate_mbit = cell.bytes or 0, link_of(cell, experiment.link).rate_mbit
-        transfer = transfer_s(project, libraries, cell.variant, size, rate_mbit, cell.connections)
+        transfer = transfer_s(project, libraries, cell.variant, size, rate_mbit, _connections(cell))
         started = BROWSER_SECONDS if cell.variant.loaded_by else RUN_SECONDS
         run = min(transfer + started, scale.timeout_s)
         return run + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)

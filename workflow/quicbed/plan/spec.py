@@ -27,6 +27,8 @@ PROOF_RATE_MBIT = 100.0
 # A larger one, where the MTU is a factor and the mean size of frames is to be that of a transfer, not of its beginning;
 # and for a second attempt, as some pairs acknowledge the first with too few packets to judge headers by.
 PROOF_BYTES_LARGE = 4194304
+HOLD_S = 5.0
+"""Seconds that connections are held open once all are; their client then asks whether the server has them still."""
 PROOF_TIMEOUT_S = {"bulk": 30.0, "page": 30.0, "handshake": 120.0}
 
 
@@ -80,6 +82,16 @@ class RunSpec:
         return self.cell.variant.loaded_by is not None
 
     @property
+    def held(self) -> bool:
+        """Whether its connections stay open until the memory of the server is read; not in a pilot, without a rate."""
+        return self.cell.variant.held is not None and self.rate_per_s is not None
+
+    @property
+    def visits_before(self) -> int:
+        """Connections that the client makes before those that are measured, which leave what these go on with."""
+        return 0 if self.cell.variant.visit is None else 1
+
+    @property
     def handshakes(self) -> bool:
         """Whether it is a series of handshakes, not a download."""
         return self.workload.kind == "handshake"
@@ -110,6 +122,8 @@ class RunSpec:
         if self.cell.arm == PRIMITIVES:
             return {"kind": PRIMITIVES, "bytes": None, "connections": None}
         done = {"kind": self.workload.kind, "bytes": self.bytes, "connections": self.connections}
+        if self.visits_before:
+            done["visits_before"] = self.visits_before
         return done | ({"rate_per_s": self.rate_per_s, "arrival_seed": self.arrival_seed} if self.rate_per_s else {})
 
 
@@ -158,7 +172,11 @@ def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
         connections,
         PROOF_TIMEOUT_S[kind],
         page,
-        secrets=kind == "handshake" or silent or bool(page) or cell.variant.chain is not None,
+        secrets=kind == "handshake"
+        or silent
+        or bool(page)
+        or cell.variant.chain is not None
+        or cell.variant.visit is not None,
     )
 
 

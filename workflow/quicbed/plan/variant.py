@@ -36,12 +36,16 @@ class Variant(Part):
     page: str | None = None
     loaded_by: str | None = None
     """Null for the library's own client."""
+    visit: str | None = None
+    """Null for a first one."""
     mtu: Integer | None = None
     receive_buffer: Integer | None = None
     aes_hardware: bool | None = None
     march: str | None = None
     loss_percent: Number | None = None
     load: Number | None = None
+    held: Integer | None = None
+    """Null where each connection ends with its answer."""
     offloads: str | None = None
     pacing: str | None = None
     gso: str | None = None

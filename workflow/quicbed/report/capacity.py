@@ -42,6 +42,17 @@ class Capacity(sections.Paper):
         drawn = capacity_figures.ttfb_by_rate(campaign, cells, self._series, self.titles)
         return Section(self.save(drawn))
 
+    def memory(self) -> Section:
+        """What open, idle connections take of the servers' memory."""
+        campaign = self._measured[0]
+        if campaign.is_empty() or campaign["held"].is_null().all():
+            return Section(NotMeasured(capacity.EXPERIMENT, what="open connections"))
+        cells = capacity.by_memory(campaign)
+        comparison.write_figure_table(cells, "capacity-memory", self.here.tables)
+        drawn = capacity_figures.memory(campaign, cells, self.titles)
+        told = capacity_figures.found_memory(cells, self.titles)
+        return Section(self.save(drawn), told, capacity_figures.memory_table(cells, self.titles))
+
     def cores(self) -> Section:
         """Cores for 10 000 connections a second, predicted and measured, and all numbers."""
         if self._absent:

@@ -99,6 +99,25 @@ class Workloads(sections.Paper):
         """What key exchange and chains of certificates change of web pages in a browser."""
         return self._web_changes(web.BROWSER, self._browser, web_figures.handshakes)
 
+    def web_visits(self) -> Section:
+        """What second visits save of web pages."""
+        return self._web_visits(web.EXPERIMENT, self._web, "page_load_ms")
+
+    def browser_visits(self) -> Section:
+        """What second visits save of web pages in a browser."""
+        return self._web_visits(web.BROWSER, self._browser, "largest_contentful_paint_ms")
+
+    def _web_visits(self, experiment: str, tables: Tables, metric: str) -> Section:
+        campaign, table, _ = tables
+        if campaign.is_empty():
+            return Section(NotMeasured(experiment))
+        saved = web.saved(campaign, table)
+        drawn = web_figures.visits(campaign, table)
+        if isinstance(drawn, NotMeasured):
+            return Section(drawn)
+        comparison.write_figure_table(saved, f"{experiment}-visits", self.here.tables)
+        return Section(self.save(drawn), web_figures.found_visits(saved, metric))
+
     def _web_changes(self, experiment: str, tables: Tables, draw: Changes) -> Section:
         campaign, table, _ = tables
         if campaign.is_empty():

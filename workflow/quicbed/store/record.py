@@ -125,6 +125,8 @@ class Work(Part):
     """Planned rate of new connections, whether or not earlier ones have ended; null: one after the other."""
     arrival_seed: Integer | None = None
     """Seed for the planned start times of the connections."""
+    visits_before: Integer | None = None
+    """Connections before those that are measured, which these go on with; null: none."""
 
 
 class Metrics(Part):
@@ -150,6 +152,12 @@ class Metrics(Part):
     """Share of these connections that the client started more than 1 ms late."""
     most_in_flight: Count | None = None
     """Largest number of these connections that were open at the same time."""
+    memory_none_bytes: Count | None = None
+    """For connections that are held open: memory (PSS) of the server and its descendants before the first one."""
+    memory_held_bytes: Count | None = None
+    """The same with all connections open and idle."""
+    memory_per_connection_bytes: Positive | None = None
+    """The difference of the two, by connection."""
     first_byte_ms: Positive | None = None
     confirmed_ms: Positive | None = None
     connection_ms: Positive | None = None
@@ -222,7 +230,16 @@ class Negotiated(Part):
     header_protection: str | None = None
     hello_retry_request: bool | None = None
     retry: bool | None = None
+    resumed: bool | None = None
+    early_data: bool | None = None
     aes_hardware: bool | None = None
+
+
+class Visit(Part):
+    """A first visit that is not measured: times in ms from the beginning of its connection."""
+
+    connection_ms: Number | None = None
+    page_load_ms: Number | None = None
 
 
 class Evidence(Part):
@@ -244,6 +261,10 @@ class Evidence(Part):
     """What the capture of a series of handshakes shows."""
     signatures: list[Integer] | None = None
     """Code points of the signature schemes in the capture of a download, decrypted with its TLS secrets."""
+    visits_before: list[Visit] | None = None
+    """First visits, of a run that measures a second one."""
+    early_bytes: list[Integer] | None = None
+    """Early data of each second visit in the capture of a download, in bytes on the wire."""
 
 
 class Pings(Part):

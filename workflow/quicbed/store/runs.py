@@ -111,6 +111,8 @@ COLUMNS: list[Column] = [
     Column("page", pl.String(), "variant.page"),
     # null of the library's own client
     Column("loaded_by", pl.String(), "variant.loaded_by"),
+    # null of a first one
+    Column("visit", pl.String(), "variant.visit"),
     Column("workload_bytes", pl.Int64(), "workload.bytes"),
     Column("connections", pl.Int64(), "workload.connections"),
     Column("status", pl.String(), "status"),
@@ -202,6 +204,11 @@ COLUMNS: list[Column] = [
     # of connections that begin at a rate: the rate, what it is of a processor of the server, and how late they began
     Column("load", pl.Float64(), "variant.load"),
     Column("rate_per_s", pl.Float64(), "workload.rate_per_s"),
+    # connections that were held open, and the memory of the server with none and with them
+    Column("held", pl.Int64(), "variant.held"),
+    Column("memory_none_bytes", pl.Int64(), "metrics.memory_none_bytes"),
+    Column("memory_held_bytes", pl.Int64(), "metrics.memory_held_bytes"),
+    Column("memory_per_connection_bytes", pl.Float64(), "metrics.memory_per_connection_bytes"),
     Column("ttfb_ms_p99", pl.Float64(), "metrics.ttfb_ms_p99"),
     Column("late_ms_p99", pl.Float64(), "metrics.late_ms_p99"),
     Column("late_share", pl.Float64(), "metrics.late_share"),

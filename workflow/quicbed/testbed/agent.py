@@ -1711,6 +1711,21 @@ class Agent:
             return None
         return ticks / os.sysconf("SC_CLK_TCK") if child.exit is None else None
 
+    async def op_memory(self, pid: int) -> int | None:
+        """Proportional set size in bytes of a program and its descendants; null once it has ended, or if not told."""
+        child = self._child(pid)
+        total, waiting = 0, [pid]
+        try:
+            while waiting:
+                directory = Path(f"/proc/{waiting.pop()}")
+                lines = (directory / "smaps_rollup").read_text().splitlines()
+                total += next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+                for thread in (directory / "task").iterdir():
+                    waiting += map(int, (thread / "children").read_text().split())
+        except (OSError, IndexError, StopIteration, ValueError):
+            return None
+        return total if child.exit is None else None
+
     async def op_await_text(self, path: str, text: str, pid: int, timeout: float) -> str:
         """Wait for a complete line with *text* in a file that a program writes: `found`, `ended` or `late`."""
         child = self._child(pid)

@@ -278,6 +278,12 @@ class Process(ABC):
         """
         return None
 
+    def sample_memory(self) -> int | None:
+        """Memory in bytes that it and its descendants take, what they share with others in parts (PSS, proc(5));
+        ``None`` once it has ended, and where the kernel does not tell.
+        """
+        return None
+
 
 class Host(ABC):
     """One host of a testbed."""

@@ -254,6 +254,28 @@ def cpu_seconds(pid: int) -> float | None:
     return ticks / _TICKS_PER_SECOND
 
 
+def memory_bytes(pid: int) -> int | None:
+    """Proportional set size in bytes of a process and its descendants; ``None`` once it has ended, or if not told."""
+    total, waiting = 0, [pid]
+    try:
+        while waiting:
+            pid = waiting.pop()
+            total += proportional_set(content(f"/proc/{pid}/smaps_rollup"))
+            waiting += children(pid)[1]
+    except (OSError, IndexError, ValueError):
+        return None
+    return total
+
+
+def proportional_set(rollup: bytes) -> int:
+    """Bytes of the line `Pss` of smaps_rollup (proc(5)); ValueError without one."""
+    for line in rollup.splitlines():
+        name, _, value = line.partition(b":")
+        if name == b"Pss":
+            return int(value.split()[0]) << 10
+    raise ValueError("no Pss")
+
+
 class LocalProcess(Process):
     """A program on this machine, started with :func:`start` or :func:`start_confined`."""
 
@@ -369,3 +391,7 @@ class LocalProcess(Process):
     def sample_cpu(self) -> float | None:
         used = cpu_seconds(self.pid)
         return used if self._exit is None else None
+
+    def sample_memory(self) -> int | None:
+        taken = memory_bytes(self.pid)
+        return taken if self._exit is None else None

@@ -388,6 +388,12 @@ class RemoteProcess(Process):
             return None
         return _seconds(self._host.request("cpu_time", pid=self.pid), self._host.where)
 
+    def sample_memory(self) -> int | None:
+        if self._exit is not None:
+            return None
+        found = _seconds(self._host.request("memory", pid=self.pid), self._host.where)
+        return None if found is None else int(found)
+
 
 class RemoteMachine(Host):
     """A machine reached over SSH, with an agent of ours at work."""

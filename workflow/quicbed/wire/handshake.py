@@ -30,6 +30,7 @@ coalesced packets.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ TLS12_SUITES = {"aes-128-gcm": 0xC02F, "aes-256-gcm": 0xC030, "chacha20-poly1305
 _PADDING = 0x00
 _ACKS = (0x02, 0x03)
 _HANDSHAKE_DONE = 0x1E
+_TLS_RECORD_HEADER = 5
 
 
 class HandshakeError(Exception):
@@ -170,6 +172,21 @@ class Handshake(_Model):
     server: Sent = Field(description="What the server sent.")
     retry: bool = Field(description="The server sent a Retry packet.")
     hello_retry_request: bool = Field(description="The server sent a HelloRetryRequest.")
+    resumed: bool = Field(
+        False,
+        description="The ClientHello offers a pre-shared key and the ServerHello takes it (RFC 8446, 4.2.11); TLS 1.2: "
+        "the server sends no Certificate (RFC 5246, 7.3).",
+    )
+    early_data: bool = Field(
+        False,
+        description="The ClientHello has the extension early_data, and EncryptedExtensions accept it (RFC 8446, "
+        "4.2.10).",
+    )
+    early_bytes: int = Field(
+        0,
+        description="What the client sent as early data before the server had answered: bytes of 0-RTT packets, or "
+        "over TCP of payload behind the ClientHello.",
+    )
     cipher: int | None = Field(description="Cipher suite of the ServerHello (code point).")
     group: int | None = Field(description="Named group of the ServerHello's key share (code point).")
     signature: int | None = Field(description="Signature scheme of CertificateVerify (code point).")
@@ -504,6 +521,10 @@ class _Examiner:
             server=self._sent("server", before, last),
             retry=any(piece.level == "retry" for unit in before for piece in unit.pieces),
             hello_retry_request=any(message.hello_retry_request for _, message in self.messages),
+            resumed=self._both(tshark.PRE_SHARED_KEY, hellos, server_hello)
+            or (finished is not None and certificate is None and self._is_old(server_hello)),
+            early_data=self._both(tshark.EARLY_DATA, hellos, self._first("server", tshark.ENCRYPTED_EXTENSIONS)),
+            early_bytes=self._early_bytes(hellos[0][1].bytes if hellos else 0),
             cipher=server_hello[1].cipher if server_hello else None,
             group=group,
             signature=verify[1].signature if verify else None,
@@ -521,6 +542,31 @@ class _Examiner:
             amplification=self._amplification() if self.transport == "quic" else None,
             server_flights=self._flights([*before, *([last] if last else [])]),
         )
+
+    @staticmethod
+    def _is_old(server_hello: tuple[Unit, tshark.Message] | None) -> bool:
+        """Whether a ServerHello is of TLS 1.2 or before."""
+        return server_hello is not None and tshark.SUPPORTED_VERSIONS not in server_hello[1].extensions
+
+    @staticmethod
+    def _both(
+        extension: int,
+        hellos: Sequence[tuple[Unit, tshark.Message]],
+        answer: tuple[Unit, tshark.Message] | None,
+    ) -> bool:
+        """Whether the last ClientHello has an extension, and what answers it has it too."""
+        return (
+            bool(hellos)
+            and answer is not None
+            and all(extension in message.extensions for message in (hellos[-1][1], answer[1]))
+        )
+
+    def _early_bytes(self, client_hello: int) -> int:
+        units = self.connection.units
+        if self.transport == "quic":
+            return sum(len(piece.packet.data) for unit in units for piece in unit.pieces if piece.level == "0rtt")
+        before = itertools.takewhile(lambda unit: unit.role == "client" or not unit.size, units)
+        return max(sum(unit.size for unit in before) - _TLS_RECORD_HEADER - client_hello, 0)
 
     def _bytes(self, kind: int) -> int | None:
         found = self._first("server", kind)
@@ -748,12 +794,15 @@ def contradictions(
     hello_retry_request: bool | None = False,
     udp_payload: int | None = None,
     certificate_bytes: int | None = None,
+    resumed: bool = False,
+    early_data: bool = False,
 ) -> list[str]:
     """What a capture shows that is not as the cell says, one sentence each; None is not looked at.
 
     `group`, `signature` and `cipher` are names of the configuration. `udp_payload` is the longest datagram the link
     can carry: longer ones in a capture are several that an offload joined. `certificate_bytes` is the size of the
-    Certificate message, which tells how many certificates of what size were sent.
+    Certificate message, which tells how many certificates of what size were sent. Handshakes that are *resumed* have
+    neither certificates nor a signature.
     """
     found: list[str] = []
     if connections is not None and connections != len(handshakes):
@@ -762,6 +811,13 @@ def contradictions(
     wanted: list[tuple[str, str, str, int]] = []
     if group is not None:
         wanted.append(("group", "group", group, table.group(group).code_point))
+    if resumed:
+        signature, certificate_bytes = None, None
+        left = {one.index: one.messages.certificate for one in handshakes if one.decrypted}
+        found += _deviation(
+            {index: f"a Certificate of {size} bytes" for index, size in left.items() if size is not None},
+            "none in a handshake that is resumed",
+        )
     if signature is not None:
         wanted.append(("signature", "signature scheme", signature, table.signature(signature).code_point))
     if cipher is not None:
@@ -779,6 +835,8 @@ def contradictions(
     for name, title, expected in (
         ("retry", "Retry", retry),
         ("hello_retry_request", "HelloRetryRequest", hello_retry_request),
+        ("resumed", "resumed session", resumed),
+        ("early_data", "request as early data", early_data),
     ):
         if expected is not None:
             found += _deviation(
@@ -789,6 +847,11 @@ def contradictions(
                 },
                 f"{'one' if expected else 'none'}",
             )
+    if early_data:
+        found += _deviation(
+            {one.index: "nothing before the server's answer" for one in handshakes if not one.early_bytes},
+            "early data",
+        )
     if certificate_bytes is not None:
         sizes = {one.index: one.messages.certificate for one in handshakes if one.decrypted}
         found += _deviation(

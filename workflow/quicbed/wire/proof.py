@@ -16,10 +16,11 @@ frames, and needs no secrets:
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, lgamma, log
 from pathlib import Path
 from statistics import fmean
@@ -84,6 +85,7 @@ REQUEST = re.compile(
     re.DOTALL,
 )
 """A client's request as it can be read in an unprotected packet."""
+_TLS_CHANGE_CIPHER_SPEC = 20
 _TLS_HANDSHAKE = 22
 _TLS_APPLICATION_DATA = 23
 _TLS_HEADER_BYTES = 5
@@ -171,6 +173,8 @@ class Proof(BaseModel):
     """Groups of their key shares (code points), each once."""
     hello_retry_requests: int
     """Connections with a HelloRetryRequest."""
+    resumed: int = 0
+    """Connections that resume the session of an earlier one: with a pre-shared key, or of TLS 1.2 abbreviated."""
     unread_hellos: int
     """Connections without a ServerHello that can be read."""
     max_frame_bytes: int | None
@@ -291,6 +295,7 @@ def examine(
         cipher_suites=tuple(sorted({hello.cipher_suite for hello in chosen})),
         groups=tuple(sorted({hello.group for hello in chosen if hello.group is not None})),
         hello_retry_requests=sum(any(h.retry_request for h in hellos) for hellos in seen.server.hellos),
+        resumed=_resumed(seen),
         unread_hellos=sum(all(h.retry_request for h in hellos) for hellos in seen.server.hellos),
         max_frame_bytes=max((p.packet.frame.wire_bytes for p in packets), default=None),
         cut_packets=sum(p.packet.cut for p in packets),
@@ -301,13 +306,18 @@ def examine(
 
 
 def resumed(capture: Path, *, server_ip: str, server_port: int, transport: Transport) -> int:
-    """Connections in a capture that took a pre-shared key of an earlier one, by their ServerHello.
+    """Connections in a capture that resumed the session of an earlier one, by what their servers sent.
 
-    Raises :class:`quicbed.wire.pcap.CaptureError` if the file is not a capture.
+    That is a ServerHello with a pre-shared key, or with TLS 1.2 a handshake without a certificate. Raises
+    :class:`quicbed.wire.pcap.CaptureError` if the file is not a capture.
     """
     server = (str(ipaddress.ip_address(server_ip)), server_port)
     packets = _sightings(Capture(capture, allow_truncated=True), server, transport)
-    return sum(any(hello.resumed for hello in hellos) for hellos in _examined(packets, transport).server.hellos)
+    return _resumed(_examined(packets, transport))
+
+
+def _resumed(seen: _Seen) -> int:
+    return sum(any(hello.resumed for hello in hellos) for hellos in seen.server.hellos)
 
 
 def _sightings(file: Capture, server: tuple[str, int], transport: Transport) -> list[_Sighting]:
@@ -326,10 +336,11 @@ def _examined(packets: list[_Sighting], transport: Transport) -> _Seen:
     return _examine_quic(packets) if transport == "quic" else _examine_tcp(packets)
 
 
-def check(proof: Proof, variant: Variant) -> list[str]:
+def check(proof: Proof, variant: Variant, resumed: int | None = None) -> list[str]:
     """Return the contradictions between what a variant claims and what was seen, as sentences.
 
-    An empty list is a proof. A capture that decides nothing contradicts every variant.
+    An empty list is a proof. A capture that decides nothing contradicts every variant. *resumed* is how many
+    connections have to resume the session of an earlier one; None is not looked at.
     """
     client, server = proof.client_to_server, proof.server_to_client
     if not client.packets or not server.packets:
@@ -339,6 +350,11 @@ def check(proof: Proof, variant: Variant) -> list[str]:
         ]
     problems = _check_capture(proof)
     problems += _check_hello(proof, variant)
+    if resumed is not None and proof.resumed != resumed:
+        problems.append(
+            f"{proof.resumed} of {proof.connections} connections resume the session of an earlier one, instead of "
+            f"{resumed}."
+        )
     problems += _check_aead(proof, variant.aead)
     if proof.transport == "quic":
         problems += _check_headers(proof, protected=variant.header_protection is not False)
@@ -602,7 +618,7 @@ def _sent_tcp(packets: list[_Sighting]) -> _Sent:
     return _Sent(
         payload=[run for stream in streams for run in stream],
         tags=[tag for stream in streams for tag in _tls_tags(stream[0])],
-        hellos=[serverhello.read(_tls_handshake(stream[0])) for stream in streams],
+        hellos=[_hellos(stream[0]) for stream in streams],
     )
 
 
@@ -655,6 +671,17 @@ def _tls_tags(stream: bytes) -> list[bytes]:
         for kind, content in _tls_records(stream)
         if kind == _TLS_APPLICATION_DATA and len(content) > TAG_BYTES
     ]
+
+
+def _hellos(stream: bytes) -> list[serverhello.ServerHello]:
+    """ServerHello and HelloRetryRequest at the start of what a server sent."""
+    found = serverhello.read(_tls_handshake(stream))
+    before = itertools.takewhile(lambda record: record[0] != _TLS_CHANGE_CIPHER_SPEC, _tls_records(stream))
+    changes = any(kind == _TLS_CHANGE_CIPHER_SPEC for kind, _ in _tls_records(stream))
+    messages = b"".join(content for kind, content in before if kind == _TLS_HANDSHAKE)
+    if changes and serverhello.abbreviated(messages):
+        return [replace(hello, resumed=True) for hello in found]
+    return found
 
 
 def _tls_handshake(stream: bytes) -> bytes:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 # RFC 8446, 4 and 4.2
 _SERVER_HELLO = 2
+_CERTIFICATE = 11
 _PRE_SHARED_KEY = 41
+_SUPPORTED_VERSIONS = 43
 _KEY_SHARE = 51
 
 _LEGACY_VERSION = b"\x03\x03"
@@ -30,6 +32,8 @@ class ServerHello:
     """Whether this is a HelloRetryRequest, which asks for a key share of `group`."""
     resumed: bool = False
     """Whether it takes a pre-shared key, as of a ticket of an earlier connection (RFC 8446, 2.2)."""
+    old: bool = False
+    """Whether it is of TLS 1.2 or before: it has no supported_versions (RFC 8446, 4.2.1)."""
 
 
 def read(messages: bytes) -> list[ServerHello]:
@@ -55,7 +59,7 @@ def _parse(body: bytes) -> ServerHello | None:
     if body[:2] != _LEGACY_VERSION:
         return None
     group: int | None = None
-    resumed = False
+    resumed, old = False, True
     try:
         # legacy version, random, session id, cipher suite, compression method, length of the extensions
         cipher_suite, _, length = struct.unpack_from("!HBH", body, 35 + body[34])
@@ -66,9 +70,24 @@ def _parse(body: bytes) -> ServerHello | None:
             if kind == _KEY_SHARE:
                 (group,) = struct.unpack_from("!H", body, at + 4)
             resumed = resumed or kind == _PRE_SHARED_KEY
+            old = old and kind != _SUPPORTED_VERSIONS
             at += 4 + size
     except (IndexError, struct.error):
         return None
     if at != end or end != len(body):
         return None
-    return ServerHello(cipher_suite, group, body[2:34] == _RETRY_RANDOM, resumed)
+    return ServerHello(cipher_suite, group, body[2:34] == _RETRY_RANDOM, resumed, old)
+
+
+def abbreviated(messages: bytes) -> bool:
+    """Whether a server's handshake messages up to its ChangeCipherSpec resume a session of TLS 1.2 (RFC 5246, 7.3).
+
+    They have no Certificate behind the ServerHello, at most a NewSessionTicket (RFC 5077, 3.1).
+    """
+    if not any(hello.old for hello in read(messages)):
+        return False
+    offset, kinds = 0, set()
+    while offset + 4 <= len(messages):
+        kinds.add(messages[offset])
+        offset += 4 + int.from_bytes(messages[offset + 1 : offset + 4], "big")
+    return _CERTIFICATE not in kinds

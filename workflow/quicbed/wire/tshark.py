@@ -29,6 +29,11 @@ CERTIFICATE = 11
 CERTIFICATE_VERIFY = 15
 FINISHED = 20
 
+# ExtensionType (RFC 8446, 4.2)
+PRE_SHARED_KEY = 41
+EARLY_DATA = 42
+SUPPORTED_VERSIONS = 43
+
 # Random of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3).
 _RETRY_RANDOM = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"
 
@@ -51,6 +56,8 @@ class Message:
     """Random of a ClientHello or ServerHello, hexadecimal."""
     cipher: int | None = None
     """Cipher suite of a ServerHello."""
+    extensions: tuple[int, ...] = ()
+    """Types of the extensions of a ClientHello, ServerHello or EncryptedExtensions (RFC 8446, 4.2)."""
     key_shares: tuple[tuple[int, int], ...] = ()
     """Group and length of every key share of a ClientHello or ServerHello."""
     signature: int | None = None
@@ -259,6 +266,7 @@ def _message(tree: dict[str, Any]) -> Message:
         bytes=4 + _number(tree["tls.handshake.length"]),
         random=random.replace(":", "").lower() if isinstance(random, str) else None,
         cipher=number(SERVER_HELLO, "tls.handshake.ciphersuite"),
+        extensions=tuple(_extensions(tree)) if hello or kind == ENCRYPTED_EXTENSIONS else (),
         key_shares=tuple(_key_shares(tree)) if hello else (),
         signature=number(CERTIFICATE_VERIFY, "tls.handshake.sig_hash_alg"),
         signature_bytes=number(CERTIFICATE_VERIFY, "tls.handshake.client_cert_vrfy.sig_len"),
@@ -279,6 +287,15 @@ def _public_keys(tree: Any) -> Iterator[int]:
             return
         for value in tree.values():
             yield from _public_keys(value)
+
+
+def _extensions(tree: Any) -> Iterator[int]:
+    key = "tls.handshake.extension.type"
+    for one in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        if isinstance(one, dict) and key in one:
+            yield _number(one[key])
+        elif isinstance(one, (dict, list)):
+            yield from _extensions(one)
 
 
 def _key_shares(tree: Any) -> Iterator[tuple[int, int]]:

@@ -127,6 +127,17 @@ static const char *parse_pacing(const char *value)
     return value;
 }
 
+static enum visit parse_visit(const char *value)
+{
+    if (strcmp(value, "first") == 0)
+        return FIRST_VISIT;
+    if (strcmp(value, "resumed") == 0)
+        return RESUMED_VISIT;
+    if (strcmp(value, "early-data") == 0)
+        return EARLY_DATA_VISIT;
+    usage_error("--visit %s: must be first, resumed or early-data", value);
+}
+
 static void add_content(struct options *options, uint64_t bytes)
 {
     for (size_t i = 0; i < options->content_count; i++)
@@ -278,6 +289,8 @@ static bool common_option(struct options *options, const char *option, const cha
         options->header_protection = parse_choice(option, value, "on", "off");
     } else if (strcmp(option, "--tls-version") == 0) {
         options->tls12 = parse_choice(option, value, "TLSv1.2", "TLSv1.3");
+    } else if (strcmp(option, "--visit") == 0) {
+        options->visit = parse_visit(value);
     } else if (strcmp(option, "--group") == 0) {
         options->group_name = value;
     } else if (strcmp(option, "--signature") == 0) {
@@ -369,9 +382,12 @@ static void describe(void)
         before = ", ";
     }
     printf("], \"pacing\": [\"%s\"], \"gso\": %s, \"gso_paced\": false, \"gro\": %s, \"files\": true, "
-           "\"pages\": %s}\n",
+           "\"pages\": %s",
            library.pacing, library.gso ? "true" : "false", library.gro ? "true" : "false",
            library.page_alpn != NULL ? "true" : "false");
+    if (library.resumption)
+        printf(", \"visits\": [\"resumed\"%s]", library.no_early_data == NULL ? ", \"early-data\"" : "");
+    printf("}\n");
 }
 
 /* The first that the library has. */
@@ -843,6 +859,12 @@ const char *unsupported_reason(const struct options *options)
         return "the NOOP AEAD is one of TLS 1.3";
     if (options->tls12 && strncmp(options->signature_name, "rsa-", 4) != 0)
         return "--tls-version TLSv1.2 is for certificates with RSA";
+    if (options->visit != FIRST_VISIT && !library.resumption)
+        return "this library's endpoints resume no sessions";
+    if (options->visit == EARLY_DATA_VISIT && options->tls12)
+        return "TLS 1.2 has no early data (RFC 8446, 1.2)";
+    if (options->visit == EARLY_DATA_VISIT && library.no_early_data != NULL)
+        return library.no_early_data;
     if ((options->page_count > 0 || options->requests > 1) && library.page_alpn == NULL)
         return "this library loads no pages";
     if (options->noop && !is_noop_build())

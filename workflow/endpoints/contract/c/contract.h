@@ -28,6 +28,9 @@ enum { LARGEST_PAGE = 1000, LARGEST_OBJECT = 1 << 30 };
 
 enum role { CLIENT, SERVER, PRIMITIVES };
 
+/* What connections after the first one do with what that one has left: nothing, resume, or send the request at once. */
+enum visit { FIRST_VISIT, RESUMED_VISIT, EARLY_DATA_VISIT };
+
 /* What differs between libraries; every endpoint defines its own. VERSION and TLS_LIBRARY come from the build. */
 struct library {
     const char *name;
@@ -39,12 +42,14 @@ struct library {
     bool no_server_gro; /* the client alone has it */
     bool header_protection_off; /* in a noop build */
     bool tls12; /* TLS 1.2 besides 1.3 */
+    bool resumption; /* --visit resumed */
     const char *page_alpn; /* the protocol (ALPN) that pages are loaded with; NULL: none can be */
     int64_t datagram; /* the only size of full datagrams the library can send, UNKNOWN for TCP and where it can be chosen */
     /* Names separated by blanks: of what the TLS library itself has (NULL: what OpenSSL has), and what no build has. */
     const char *native_groups, *native_signatures, *no_groups;
     /* Why one of the options above is not there, for the event `unsupported`. */
     const char *no_congestion_control, *no_header_protection, *no_retry, *no_initial_size;
+    const char *no_early_data; /* NULL with `resumption`: it has early data too */
 };
 extern const struct library library;
 
@@ -79,6 +84,7 @@ struct options {
     const quicbed_signature *signature; /* NULL: unknown, see signature_name */
     bool noop, noenc, header_protection, gso, gso_paced, gro;
     bool tls12; /* TLS 1.2 only, else TLS 1.3 only */
+    enum visit visit;
     const char *congestion_control;
     const char *pacing; /* NULL where not given */
     const char *key_log;

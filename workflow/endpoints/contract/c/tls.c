@@ -21,10 +21,11 @@ void write_negotiated(const struct negotiated *negotiated)
 
 void contradiction(const struct negotiated *negotiated, const struct options *options, char *error, size_t room)
 {
+    const bool has_group = !negotiated->resumed || !options->tls12;
     const char *const pairs[][2] = {
         {negotiated->cipher, wanted_suite(options)},
-        {negotiated->group, options->group->tls_name},
-        {negotiated->signature, options->signature->tls_name},
+        {negotiated->group, has_group ? options->group->tls_name : ""},
+        {negotiated->signature, negotiated->resumed ? "" : options->signature->tls_name},
         {negotiated->tls_version, options->tls12 ? "TLSv1.2" : "TLSv1.3"},
         {negotiated->alpn, options->page_count > 0 ? library.page_alpn : negotiated->alpn},
     };

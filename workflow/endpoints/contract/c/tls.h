@@ -7,6 +7,8 @@
 /* What a handshake agreed on; empty where unknown. */
 struct negotiated {
     char cipher[64], group[64], signature[64], alpn[16], tls_version[16];
+    /* By an earlier session, which leaves no signature, and with TLS 1.2 no group; requests before its end were accepted. */
+    bool resumed, early_data;
 };
 /* The fields of a `connection` event. */
 void write_negotiated(const struct negotiated *negotiated);

@@ -21,6 +21,9 @@
 
 static FILE *key_log;
 
+/* Where libcurl keeps the sessions of earlier connections; NULL: nowhere. */
+static CURLSH *sessions;
+
 void log_secret(const SSL *ssl, const char *line)
 {
     (void)ssl;
@@ -112,6 +115,8 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_integer("bytes_received", (int64_t)connection->received);
     event_boolean("content_ok", content_ok);
     write_negotiated(&connection->negotiated);
+    event_truth("resumed", complete ? connection->negotiated.resumed : UNKNOWN);
+    event_truth("early_data", complete ? connection->negotiated.early_data : UNKNOWN);
     event_string("aead", !complete ? NULL : options->noop ? "noop" : "standard");
     event_string("header_protection", !complete || !library.quic ? NULL : options->header_protection ? "on" : "off");
     event_integer("handshake_packets_sent", connection->handshake_packets_sent);
@@ -128,7 +133,7 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_end();
 }
 
-/* Set-up of libcurl: nothing of an earlier connection is used again. Returns the first failure. */
+/* Set-up of libcurl: of an earlier connection only its session is used again. Returns the first failure. */
 static CURLcode configure(struct object *object, const char *server, struct curl_slist *connect_to, bool first)
 {
     struct connection *connection = object->connection;
@@ -159,7 +164,9 @@ static CURLcode configure(struct object *object, const char *server, struct curl
     SET(CURLOPT_PIPEWAIT, page ? 1L : 0L);
 
     SET(CURLOPT_SSLVERSION, (long)(CURL_SSLVERSION_TLSv1_3 | CURL_SSLVERSION_MAX_TLSv1_3));
-    SET(CURLOPT_SSL_SESSIONID_CACHE, 0L);
+    SET(CURLOPT_SSL_SESSIONID_CACHE, sessions != NULL ? 1L : 0L);
+    SET(CURLOPT_SHARE, sessions);
+    SET(CURLOPT_SSL_OPTIONS, (long)(options->visit == EARLY_DATA_VISIT ? CURLSSLOPT_EARLYDATA : 0));
     SET(CURLOPT_SSL_VERIFYPEER, options->verify ? 1L : 0L);
     SET(CURLOPT_SSL_VERIFYHOST, options->verify ? 2L : 0L);
     SET(CURLOPT_CAINFO, options->ca);
@@ -248,6 +255,20 @@ static bool describe_problem(struct object *object, size_t index, size_t count, 
     return content == NULL;
 }
 
+/* Says what a connection did otherwise than it was to, with what an earlier one has left. */
+static void check_visit(const struct connection *connection, bool later, char *error, size_t room)
+{
+    const enum visit visit = later ? connection->options->visit : FIRST_VISIT;
+    const struct negotiated *negotiated = &connection->negotiated;
+
+    if (negotiated->resumed != (visit != FIRST_VISIT))
+        snprintf(error, room, negotiated->resumed ? "a session was resumed that was to be new"
+                                                  : "the session of the connection before was not resumed");
+    else if (negotiated->early_data != (visit == EARLY_DATA_VISIT))
+        snprintf(error, room, negotiated->early_data ? "early data was sent that was not asked for"
+                                                     : "no early data was sent, or the server refused it");
+}
+
 /* Downloads once, or loads a page, over a fresh connection and writes its event; returns whether all was well. */
 static bool download(const struct options *options, uint64_t index, const char *server, struct curl_slist *connect_to)
 {
@@ -309,6 +330,8 @@ static bool download(const struct options *options, uint64_t index, const char *
         snprintf(error, sizeof(error), "%s", connection.socket_error);
     else if (error[0] == '\0')
         contradiction(&connection.negotiated, options, error, sizeof(error));
+    if (error[0] == '\0')
+        check_visit(&connection, index > 0, error, sizeof(error));
     if (error[0] == '\0' && connection.sockets != 1)
         snprintf(error, sizeof(error), "libcurl opened %d connections instead of one", connection.sockets);
     free(objects);
@@ -348,6 +371,10 @@ int main(int argc, char **argv)
     }
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return give_up("error", EXIT_FAILED, "libcurl cannot be initialised");
+    if (options.visit != FIRST_VISIT
+        && ((sessions = curl_share_init()) == NULL
+            || curl_share_setopt(sessions, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) != CURLSHE_OK))
+        return give_up("error", EXIT_FAILED, "libcurl cannot keep sessions");
 
     ipv6 = strchr(options.address, ':') != NULL;
     if (snprintf(server, sizeof(server), "https://%s:%d", options.server_name, options.port) >= (int)sizeof(server))
@@ -365,6 +392,7 @@ int main(int argc, char **argv)
     }
     event_own_final(options.connections, failed);
     curl_slist_free_all(connect_to);
+    curl_share_cleanup(sessions);
     curl_global_cleanup();
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILED;
 }

@@ -41,10 +41,10 @@
 #define REPEAT_MILLISECONDS 10
 
 /* Fields of a log line; a tab cannot occur in any of them. */
-enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_NUMBER, F_PORT, F_COUNT };
+enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_NUMBER, F_PORT, F_REUSED, F_EARLY, F_COUNT };
 #define LOG_FORMAT                                                                             \
     "$status\t$request_completion\t$uri\t$body_bytes_sent\t$ssl_protocol\t$ssl_cipher\t" \
-    "$ssl_curve\t$ssl_alpn_protocol\t$connection\t$remote_port"
+    "$ssl_curve\t$ssl_alpn_protocol\t$connection\t$remote_port\t$ssl_session_reused\t$ssl_early_data"
 
 /* A pipe whose lines are read one by one. */
 struct lines {
@@ -276,12 +276,20 @@ static void write_config(const struct options *options)
         /* nginx's default, the largest TLS record. Larger values of this and of output_buffers gained nothing. */
         "    ssl_buffer_size 16k;\n";
     static const char over_quic[] =
-        "    http3 on;\n"
-        /* Closes an idle connection: the client does so first, and a client that is gone is forgotten. */
-        "    keepalive_timeout 60s;\n";
+        "    http3 on;\n";
     static const char for_pages[] =
-        "    http2 on;\n"
-        "    keepalive_timeout 60s;\n";
+        "    http2 on;\n";
+    static const char without_sessions[] =
+        "    ssl_session_cache off;\n"
+        "    ssl_session_tickets off;\n";
+    static const char with_tickets[] =
+        "    ssl_session_cache none;\n"
+        "    ssl_session_tickets on;\n";
+    /*
+     * When an idle connection is closed. libcurl does so first, and a client that is gone is forgotten; a browser keeps
+     * connections for minutes, and is to have none left when it comes again.
+     */
+    const int idle_s = !library.quic && options->requests == 1 ? 0 : options->visit == FIRST_VISIT ? 60 : 2;
     const bool ipv6 = strchr(options->address, ':') != NULL;
     int pid_file = memfd_create("quicbed-nginx.pid", 0);
     FILE *config;
@@ -313,18 +321,21 @@ static void write_config(const struct options *options)
             "    types { text/html html; text/css css; text/javascript js; image/png png; font/woff2 woff2; }\n"
             "    default_type application/octet-stream;\n"
              "%s%s"
+            "    keepalive_timeout %ds;\n"
              "    ssl_protocols %s;\n"
             "    ssl_conf_command Ciphersuites %s;\n"
             "    ssl_ciphers %s@SECLEVEL=0;\n" /* of TLS 1.2; the level is for RSA-1024 */
             "    ssl_conf_command SignatureAlgorithms %s;\n"
             "    ssl_ecdh_curve %s;\n"
-            "    ssl_session_cache off;\n"
-            "    ssl_session_tickets off;\n",
+            "%s",
             pid_file, server.access_log_write, open_removed_directory(), library.quic ? over_quic : over_tcp,
-             library.quic ? "" : options->requests > 1 ? for_pages : "    keepalive_timeout 0;\n",
+             library.quic ? "" : options->requests > 1 ? for_pages : "", idle_s,
              options->tls12 ? "TLSv1.2" : "TLSv1.3", options->cipher->iana,
              options->tls12 ? options->cipher->tls12_openssl : "DEFAULT", options->signature->tls_name,
-             options->group->tls_name);
+             options->group->tls_name, options->visit == FIRST_VISIT ? without_sessions : with_tickets);
+    /* nginx forgets that a request was early data once the handshake is complete, but not what it has once told of it. */
+    if (options->visit == EARLY_DATA_VISIT)
+        fprintf(config, "    ssl_early_data on;\n    add_header X-Early-Data $ssl_early_data;\n");
     write_path(config, "ssl_certificate", "--certificate", options->certificate);
     write_path(config, "ssl_certificate_key", "--private-key", options->private_key);
     if (library.quic)
@@ -489,6 +500,7 @@ static void write_connection(const char *error, char *const fields[], int64_t by
     };
     const int64_t user_before = server.user_ns, system_before = server.system_ns;
     const bool cpu_known = read_cpu_time();
+    const bool resumed = fields != NULL && strcmp(fields[F_REUSED], "r") == 0;
 
     event_begin("connection");
     event_integer("index", (int64_t)server.connections);
@@ -496,9 +508,12 @@ static void write_connection(const char *error, char *const fields[], int64_t by
     event_string("error", error);
     event_integer("bytes_sent", bytes);
     event_string("cipher", fields == NULL ? NULL : known(suite_name(fields[F_CIPHER])));
-    event_string("group", fields == NULL ? NULL : tls_name(fields[F_CURVE]));
+    /* with TLS 1.2 a resumed session has no key exchange, and nginx tells of that of the first one */
+    event_string("group", fields == NULL || (resumed && server.options->tls12) ? NULL : tls_name(fields[F_CURVE]));
     event_string("alpn", fields == NULL ? NULL : known(fields[F_ALPN]));
     event_string("tls_version", fields == NULL ? NULL : known(fields[F_PROTOCOL]));
+    event_truth("resumed", fields == NULL ? UNKNOWN : resumed);
+    event_truth("early_data", fields == NULL ? UNKNOWN : strcmp(fields[F_EARLY], "1") == 0);
     event_string("aead", fields == NULL ? NULL : server.aead);
     event_string("header_protection", fields == NULL ? NULL : server.header_protection);
     event_integer("cpu_user_ns", cpu_known ? server.user_ns - user_before : UNKNOWN);
@@ -558,6 +573,7 @@ static void on_served(uint64_t number)
 static struct {
     uint64_t requests;
     int64_t bytes;
+    bool early; /* one of them was early data */
     char line[1024], error[512];
     char *fields[F_COUNT];
 } begun_page;
@@ -570,6 +586,8 @@ static void end_page(void)
         snprintf(begun_page.error, sizeof(begun_page.error), "the connection ended after %" PRIu64 " of %" PRIu64
                  " requests", begun_page.requests, server.options->requests);
     begun_page.requests = 0;
+    if (begun_page.early)
+        begun_page.fields[F_EARLY] = "1";
     write_connection(begun_page.error[0] == '\0' ? NULL : begun_page.error, begun_page.fields, begun_page.bytes);
 }
 
@@ -582,9 +600,11 @@ static void on_page_request(char *const fields[], const char *error)
         end_page();
     if (begun_page.requests++ == 0) {
         begun_page.bytes = 0;
+        begun_page.early = false;
         begun_page.error[0] = '\0';
     }
     begun_page.bytes += served_bytes(fields);
+    begun_page.early = begun_page.early || strcmp(fields[F_EARLY], "1") == 0;
     if (error != NULL && begun_page.error[0] == '\0')
         snprintf(begun_page.error, sizeof(begun_page.error), "%s", error);
     for (int i = 0; i < F_COUNT; i++) {

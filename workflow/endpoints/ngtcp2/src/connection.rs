@@ -275,6 +275,14 @@ impl<App: Application> Connection<App> {
         &self.ssl
     }
 
+    /// Sends a PING whenever nothing has been sent or received for so many nanoseconds (RFC 9000, section 10.1.2).
+    pub fn keep_alive(&mut self, after_ns: u64) {
+        if self.end.is_none() {
+            // SAFETY: the connection is valid.
+            unsafe { ffi::ngtcp2_conn_set_keep_alive_timeout(self.connection.as_ptr(), after_ns) };
+        }
+    }
+
     /// When a client received HANDSHAKE_DONE.
     pub fn confirmed(&self) -> Option<u64> {
         // SAFETY: as in `application`.

@@ -30,23 +30,31 @@ const LEAD_NS: u64 = 20_000_000;
 /// Sockets that are looked at in one turn.
 const READY_PER_TURN: usize = 16;
 
+/// The longest `--hold`: less than the idle timeout, after which a connection is lost that nothing is sent on.
+const LONGEST_HOLD_S: f64 = 20.0;
+
+/// Part of a hold after which the server is asked with a PING whether it still has the connection.
+const ASKED_AFTER: f64 = 0.6;
+
 /// Room for any datagram that is sent.
 const DATAGRAM: usize = 65_535;
 
-/// What `--rate` and `--seed` ask for.
+/// What `--rate`, `--seed` and `--hold` ask for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrivals {
     /// Connections that begin in a second, in the mean.
     per_s: f64,
     seed: u64,
+    /// Seconds that connections stay open once all have their answers.
+    hold: Option<f64>,
 }
 
 impl Arrivals {
-    /// Takes `--rate` and `--seed` out of a command line. Returns them, if there is a rate, and the other words.
+    /// Takes `--rate`, `--seed` and `--hold` out of a command line. Returns them, if there is a rate, and the other words.
     fn take(
         words: impl IntoIterator<Item = OsString>,
     ) -> Result<(Option<Arrivals>, Vec<OsString>), String> {
-        let (mut rate, mut seed, mut others) = (None, None, Vec::new());
+        let (mut rate, mut seed, mut hold, mut others) = (None, None, None, Vec::new());
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
             let text = word.to_string_lossy();
@@ -54,7 +62,7 @@ impl Arrivals {
                 Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
                 None => (text.into_owned(), None),
             };
-            if !matches!(name.as_str(), "--rate" | "--seed") {
+            if !matches!(name.as_str(), "--rate" | "--seed" | "--hold") {
                 others.push(word);
                 continue;
             }
@@ -74,6 +82,13 @@ impl Arrivals {
                         format!("--rate: not a positive number of connections a second: {value:?}")
                     })?);
                 }
+                "--hold" => {
+                    let parsed = value.parse().ok();
+                    let within = parsed.filter(|seconds| (0.1..=LONGEST_HOLD_S).contains(seconds));
+                    hold = Some(within.ok_or_else(|| {
+                        format!("--hold: not 0.1 to {LONGEST_HOLD_S} seconds: {value:?}")
+                    })?);
+                }
                 _ => {
                     seed = Some(value.parse().map_err(|_| {
                         format!(
@@ -86,10 +101,11 @@ impl Arrivals {
         }
         match (rate, seed) {
             (None, Some(_)) => Err("--seed: only with --rate".into()),
+            (None, None) if hold.is_some() => Err("--hold: only with --rate".into()),
             (None, None) => Ok((None, others)),
             (Some(per_s), seed) => {
                 let seed = seed.unwrap_or(0);
-                Ok((Some(Arrivals { per_s, seed }), others))
+                Ok((Some(Arrivals { per_s, seed, hold }), others))
             }
         }
     }
@@ -130,6 +146,8 @@ struct InForce {
     of_library: <Ngtcp2 as Library>::InForce,
     rate: f64,
     seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<f64>,
 }
 
 /// Runs the client, with or without `--rate`, and returns its exit code.
@@ -219,7 +237,9 @@ fn begin_all(
         of_library: generator.in_force()?,
         rate: arrivals.per_s,
         seed: arrivals.seed,
+        hold: arrivals.hold,
     };
+    generator.holding = arrivals.hold.is_some();
     events.start(Role::Client, LIBRARY, VERSION, &in_force);
     let first = now_ns() + LEAD_NS;
     let mut starts = (0..options.connections)
@@ -232,10 +252,13 @@ fn begin_all(
             generator.begin(index, intended);
         }
         generator.run_timers();
-        let due = match starts.peek() {
+        let mut due = match starts.peek() {
             None if generator.in_flight == 0 => break,
             due => due.map(|(_, intended)| *intended),
         };
+        if let Some(seconds) = arrivals.hold.filter(|_| due.is_none()) {
+            due = generator.hold(seconds);
+        }
         generator.take_answers(due)?;
     }
     Ok(generator.finished)
@@ -249,6 +272,12 @@ struct Generator<'a> {
     flights: Vec<Option<Flight<'a>>>,
     free: Vec<usize>,
     in_flight: usize,
+    /// Whether connections stay open when they have their answers.
+    holding: bool,
+    /// Those of `in_flight` that do.
+    held: usize,
+    /// When they are closed, once all are held.
+    release: Option<u64>,
     /// When a flight is to be looked at again; those of flights that have ended stay until then.
     timers: BinaryHeap<Reverse<(u64, usize)>>,
     datagrams: Vec<u8>,
@@ -271,6 +300,9 @@ impl<'a> Generator<'a> {
             flights: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
+            holding: false,
+            held: 0,
+            release: None,
             timers: BinaryHeap::new(),
             datagrams: vec![0; RECEIVE_BUFFER],
             finished: Vec::with_capacity(options.connections.min(1 << 20) as usize),
@@ -332,6 +364,13 @@ impl<'a> Generator<'a> {
             false => Ok(()),
         };
         match outcome.and_then(|()| flight.go_on(&mut self.datagrams)) {
+            Ok(true) if self.holding && !flight.held => {
+                flight.held = true;
+                flight.deadline = u64::MAX;
+                self.held += 1;
+                // what is to be acknowledged still is
+                self.turn(slot, false);
+            }
             Ok(false) => {
                 let due = flight.due();
                 if due < flight.timer {
@@ -343,10 +382,42 @@ impl<'a> Generator<'a> {
                 let flight = self.flights[slot].take().expect("it was there above");
                 self.free.push(slot);
                 self.in_flight -= 1;
+                self.held -= usize::from(flight.held);
                 let finished = flight.finish(outcome.err(), &mut self.datagrams);
                 self.finished.push(finished);
             }
         }
+    }
+
+    /// Says, once all connections are held, that they are; closes them later. Returns when that is, if it is known.
+    ///
+    /// Meanwhile each one asks the server for a sign that it has not forgotten it.
+    fn hold(&mut self, seconds: f64) -> Option<u64> {
+        let slots = 0..self.flights.len();
+        match self.release {
+            None if self.held == self.in_flight => {
+                println!("held {}", self.held);
+                let asked_after = (seconds * ASKED_AFTER * 1e9) as u64;
+                self.release = Some(now_ns() + (seconds * 1e9) as u64);
+                for slot in slots {
+                    if let Some(flight) = &mut self.flights[slot] {
+                        flight.packets_before = flight.connection.packets().received;
+                        flight.connection.keep_alive(asked_after);
+                    }
+                    self.turn(slot, false);
+                }
+            }
+            Some(release) if release <= now_ns() => {
+                for slot in slots {
+                    if let Some(flight) = &mut self.flights[slot] {
+                        flight.released = true;
+                    }
+                    self.turn(slot, false);
+                }
+            }
+            _ => {}
+        }
+        self.release
     }
 
     fn run_timers(&mut self) {
@@ -412,6 +483,11 @@ struct Flight<'a> {
     deadline: u64,
     /// The earliest entry among the timers.
     timer: u64,
+    /// Whether it has its answer and stays open, and whether it is to be closed now.
+    held: bool,
+    released: bool,
+    /// That had arrived when all connections were held.
+    packets_before: u64,
     sent: Traffic,
     received: Traffic,
     record: ClientConnection,
@@ -461,6 +537,9 @@ impl<'a> Flight<'a> {
             waiting: Vec::new(),
             deadline: 0,
             timer: u64::MAX,
+            held: false,
+            released: false,
+            packets_before: 0,
             sent: Traffic::default(),
             received: Traffic::default(),
             record,
@@ -507,6 +586,9 @@ impl<'a> Flight<'a> {
             let reason = format!("stream reset by the server with code {code}");
             return Err(Some(reason));
         }
+        if self.held {
+            return self.stays();
+        }
         if content.finished {
             return Ok(true);
         }
@@ -518,6 +600,21 @@ impl<'a> Flight<'a> {
             return Err(Some(format!("not finished within {seconds} s")));
         }
         Ok(false)
+    }
+
+    /// What a connection is that is held: to be closed, given up by the server, or still open.
+    fn stays(&mut self) -> Result<bool, Option<String>> {
+        if self.connection.has_ended() {
+            let reason = self.connection.reason().unwrap_or_default();
+            let told = format!("ended while it was held open: {reason}");
+            return Err(Some(told.trim_end_matches([':', ' ']).to_owned()));
+        }
+        if self.released && self.connection.packets().received == self.packets_before {
+            return Err(Some(
+                "the server did not answer a PING while it was held open".into(),
+            ));
+        }
+        Ok(self.released)
     }
 
     fn send(&mut self, buffer: &mut [u8]) -> Result<(), Option<String>> {
@@ -601,7 +698,8 @@ mod tests {
             arrivals,
             Some(Arrivals {
                 per_s: 12.5,
-                seed: 7
+                seed: 7,
+                hold: None
             })
         );
         assert_eq!(
@@ -618,6 +716,9 @@ mod tests {
             ("--rate -1", "--rate: not a positive number"),
             ("--rate inf", "--rate: not a positive number"),
             ("--rate", "--rate needs a value"),
+            ("--rate 1 --hold 0", "--hold: not 0.1 to 20 seconds"),
+            ("--rate 1 --hold 60", "--hold: not 0.1 to 20 seconds"),
+            ("--hold 1", "--hold: only with --rate"),
             ("--rate 1 --seed x", "--seed: not a whole number"),
             ("--seed 1", "--seed: only with --rate"),
         ] {
@@ -629,6 +730,7 @@ mod tests {
     #[test]
     fn gaps_are_those_of_a_poisson_process() {
         let arrivals = Arrivals {
+            hold: None,
             per_s: 1000.0,
             seed: 1,
         };

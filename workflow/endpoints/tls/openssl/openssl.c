@@ -185,6 +185,13 @@ void read_negotiated(const SSL *ssl, struct negotiated *negotiated)
                                          : SSL_get0_peer_signature_name(changeable, &name);
     if (signature_known == 1)
         copy_name(negotiated->signature, sizeof(negotiated->signature), name);
+    negotiated->resumed = SSL_session_reused(ssl) == 1;
+    negotiated->early_data = SSL_get_early_data_status(ssl) == SSL_EARLY_DATA_ACCEPTED;
+    if (negotiated->resumed) {
+        negotiated->signature[0] = '\0'; /* that of the session's first handshake */
+        if (SSL_version(ssl) < TLS1_3_VERSION)
+            negotiated->group[0] = '\0';
+    }
     SSL_get0_alpn_selected(ssl, &alpn, &length);
     snprintf(negotiated->alpn, sizeof(negotiated->alpn), "%.*s", (int)length, alpn == NULL ? "" : (const char *)alpn);
 }
