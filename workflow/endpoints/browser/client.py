@@ -31,8 +31,8 @@ PAINT_MS = 5000
 SETTLE_MS = 300
 """How long the largest one may be replaced by a larger one: images that are there are drawn in the next frames."""
 DESCRIBE = {"library": "Chromium", "congestion_controls": ["cubic", "bbr", "reno"], "pacing": ["library"]}
-EXTRA = ("t_connect", "t_navigation", "t_load", "t_largest_paint")
-"""Fields of `connection` that only clients have that load pages."""
+EXTRA = ("t_connect", "t_navigation", "t_load", "t_largest_paint", "playback")
+"""Fields of `connection` that only clients have that load pages or play videos."""
 
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--mute-audio"),
@@ -64,8 +64,8 @@ new Promise(done => {
 """
 
 
-def main() -> int:
-    """Load the page; returns the exit code."""
+def main(kind: type[Page] | None = None) -> int:
+    """Load the page, or what another *kind* makes of it; returns the exit code."""
     old = _taken("--tls-version") == "TLSv1.2"
     options = cast(ClientOptions, from_command_line("client", DESCRIBE))
     path, told, problem = devtools.find(), "unknown", None
@@ -83,7 +83,7 @@ def main() -> int:
         return events.error(problem)
     home = Path(tempfile.mkdtemp(prefix="quicbed-chromium-"))
     try:
-        record = _load(path, options, home, ["--ssl-version-max=tls1.2"] if old else [])
+        record = _load(path, options, home, ["--ssl-version-max=tls1.2"] if old else [], kind or Page)
     except (OSError, KeyError, TypeError, ValueError) as error:
         return events.error(f"{type(error).__name__}: {one_line(error)}")
     finally:
@@ -114,11 +114,10 @@ def _taken(name: str) -> str | None:
     return value
 
 
-def _load(path: str, options: ClientOptions, home: Path, more: Sequence[str]) -> dict[str, Any]:
+def _load(path: str, options: ClientOptions, home: Path, more: Sequence[str], kind: type[Page]) -> dict[str, Any]:
     """The `connection` event of one page."""
-    files = sorted(Path(os.environ["QUICBED_PAGE"]).iterdir())
-    wanted = {file.name: file.read_bytes() for file in files}
-    total = sum(map(len, wanted.values()))
+    wanted = {file.name: file for file in sorted(Path(os.environ["QUICBED_PAGE"]).iterdir())}
+    total = sum(file.stat().st_size for file in wanted.values())
     record: dict[str, Any] = {"index": 0, "ok": False, "bytes_requested": total, "bytes_received": 0}
     deadline = time.monotonic() + options.timeout
     preferences = home / "profile" / "Default" / "Preferences"
@@ -127,7 +126,7 @@ def _load(path: str, options: ClientOptions, home: Path, more: Sequence[str]) ->
     own = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "XDG_CACHE_HOME": str(home)}
     browser = Browser(path, [*_arguments(options, home), *more], dict(os.environ) | own, home / "said")
     try:
-        page = Page(browser, str(options.server_name), deadline)
+        page = kind(browser, str(options.server_name), deadline)
         record |= page.load()
         if "error" not in record:
             record |= page.compared(wanted)
@@ -172,6 +171,8 @@ class Page:
         """Names of the objects asked for, by the id of the request."""
         self._done: dict[str, float] = {}
         """When an object was complete, in seconds."""
+        self._response: dict[str, Any] | None = None
+        """That of the document."""
 
     def load(self) -> dict[str, Any]:
         """Load the page; fields of its `connection` event, with an `error` where it is not what it has to be."""
@@ -227,7 +228,8 @@ class Page:
             "signature": SCHEMES.get(security.get("serverSignatureAlgorithm", -1)),
         }
 
-    def _times(self, response: Mapping[str, Any]) -> dict[str, Any]:
+    def _connection_times(self, response: Mapping[str, Any]) -> dict[str, int | None]:
+        """When the connection of the document did what."""
         timing = response["timing"]
 
         def at(name: str) -> int | None:
@@ -237,14 +239,6 @@ class Page:
 
         connect, complete = at("connectStart"), at("connectEnd")
         hello = connect if response.get("protocol") == "h3" else at("sslStart")
-        measured = self._browser.call("Performance.getMetrics", self._deadline)["metrics"]
-        navigation = next(one["value"] for one in measured if one["name"] == "NavigationStart")
-        loaded = self._browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventStart", self._deadline)
-        largest = self._browser.evaluate(LARGEST % (PAINT_MS, SETTLE_MS, SETTLE_MS), self._deadline)
-
-        def after(milliseconds: float | None) -> int | None:
-            return None if milliseconds is None else round(navigation * 1e9 + milliseconds * 1e6)
-
         times = {
             "t_connect": connect,
             "t_client_hello": hello,
@@ -253,22 +247,38 @@ class Page:
             "t_first_byte": at("receiveHeadersStart") or at("receiveHeadersEnd"),
             "t_last_byte": round(max(self._done.values()) * 1e9),
         }
-        return _in_order(times) | {
-            "t_navigation": round(navigation * 1e9),
+        return _in_order(times)
+
+    def _navigation(self) -> int:
+        """When the navigation began."""
+        measured = self._browser.call("Performance.getMetrics", self._deadline)["metrics"]
+        return round(next(one["value"] for one in measured if one["name"] == "NavigationStart") * 1e9)
+
+    def _times(self, response: Mapping[str, Any]) -> dict[str, Any]:
+        navigation = self._navigation()
+        loaded = self._browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventStart", self._deadline)
+        largest = self._browser.evaluate(LARGEST % (PAINT_MS, SETTLE_MS, SETTLE_MS), self._deadline)
+
+        def after(milliseconds: float | None) -> int | None:
+            return None if milliseconds is None else navigation + round(milliseconds * 1e6)
+
+        return self._connection_times(response) | {
+            "t_navigation": navigation,
             "t_load": after(loaded),
             "t_largest_paint": after(largest),
         }
 
-    def compared(self, wanted: Mapping[str, bytes]) -> dict[str, Any]:
+    def compared(self, wanted: Mapping[str, Path]) -> dict[str, Any]:
         """Bytes of all objects that were asked for, and what is wrong with one, as fields of the event."""
         received, problem = 0, None
         asked = {url.removeprefix(self._origin): one for one, url in self._requests.items()}
-        for name, content in wanted.items():
+        for name, file in wanted.items():
             if name not in asked:
                 problem = problem or f"{name}: was not asked for"
                 continue
             told = self._browser.call("Network.getResponseBody", self._deadline, requestId=asked[name])
             body = base64.b64decode(told["body"]) if told["base64Encoded"] else told["body"].encode()
+            content = file.read_bytes()
             received += len(body)
             if body != content:
                 problem = problem or f"{name}: {len(body)} bytes that are not the {len(content)} of the file"
