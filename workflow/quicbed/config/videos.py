@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True)
 class RateTrace:
-    """Rates of a link, one after the other without a gap. The last one stays."""
+    """Rates of a link, one after the other without a gap. After the last one it begins anew."""
 
     name: str
     steps: tuple[Step, ...]
@@ -65,7 +65,8 @@ class RateTrace:
 
     def at(self, seconds: float) -> float:
         """The rate so many seconds after the beginning, in Mbit/s."""
-        return next((step.rate_mbit for step in self.steps if seconds < step.end_s), self.steps[-1].rate_mbit)
+        within = seconds % self.steps[-1].end_s
+        return next(step.rate_mbit for step in self.steps if within < step.end_s)
 
 
 def read(root: Path) -> dict[str, Video]:

@@ -17,10 +17,14 @@ from quicbed.config.videos import FILE, Video, VideoError
 DOCUMENT = "index.html"
 MANIFEST = "manifest.mpd"
 FRAMES_PER_S = 25
+LONGEST_S = 30.0
+"""Of a segment: the time of a frame within it has 16 bits (RFC 9559, 10.2)."""
 WIDTH, HEIGHT = 128, 72
 """Pixels, few of them: what is measured is not how fast a machine decodes."""
 _MODES, _TOKENS = 256, 256
 """Zeros of the first and second partition: 40 macroblocks take fewer, whatever the probabilities are."""
+_HEAD, _BLOCK = 22, 13
+"""Bytes of a segment before its first frame, and before each frame."""
 _TRACK = 1
 _TIME_SCALE_NS = 1_000_000
 
@@ -53,6 +57,16 @@ def files(video: Video, play_s: float, document: bytes) -> Iterator[tuple[str, b
         yield initialization(kbit), _initialization()
         for number in range(1, video.segments(play_s) + 1):
             yield segment(kbit, number), _segment(video, kbit, number)
+
+
+def check(video: Video) -> None:
+    """VideoError where a bit rate is too low for a frame, or the frames of a segment are not whole."""
+    if not (video.segment_s * FRAMES_PER_S).is_integer():
+        raise VideoError(f"{FILE}: {video.name}: segments of {video.segment_s:g} s have no whole number of frames")
+    if video.segment_s > LONGEST_S:
+        raise VideoError(f"{FILE}: {video.name}: segments have at most {LONGEST_S:g} s")
+    for kbit in video.kbits:
+        _frame_bytes(video, kbit)
 
 
 def segment_bytes(video: Video, kbit: int) -> int:
@@ -117,9 +131,7 @@ def _segment(video: Video, kbit: int, number: int) -> bytes:
     begin = round((number - 1) * video.segment_s * 1000)
     # the sizes of elements have 8 bytes everywhere, so that it is known what is around frames
     head = bytes.fromhex("1f43b675") + _size(size - 12) + b"\xe7\x88" + begin.to_bytes(8)
-    each, left = divmod(size - len(head) - count * (1 + 8 + 4), count)
-    if each < len(_frame(0, random.Random(0))):
-        raise VideoError(f"{FILE}: {video.name}: {kbit} kbit/s are too few for a frame: give it more")
+    each, left = _frame_bytes(video, kbit)
     seed = hashlib.sha256(f"{video.name} {kbit} {number}".encode()).digest()
     noise = random.Random(seed)
     parts = [head]
@@ -129,6 +141,15 @@ def _segment(video: Video, kbit: int, number: int) -> bytes:
         block = bytes([0x80 | _TRACK]) + time.to_bytes(2) + b"\x80"
         parts += [b"\xa3", _size(len(block) + len(frame)), block, frame]
     return b"".join(parts)
+
+
+def _frame_bytes(video: Video, kbit: int) -> tuple[int, int]:
+    """Bytes of each frame of a segment, and what a division leaves."""
+    count = round(video.segment_s * FRAMES_PER_S)
+    each, left = divmod(segment_bytes(video, kbit) - _HEAD - count * _BLOCK, count)
+    if each < len(_frame(0, random.Random(0))):
+        raise VideoError(f"{FILE}: {video.name}: {kbit} kbit/s are too few for a frame: give it more")
+    return each, left
 
 
 def _frame(size: int, noise: random.Random) -> bytes:

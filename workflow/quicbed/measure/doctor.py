@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from quicbed.config.model import Project
-from quicbed.measure import agenda, browser, generator
+from quicbed.measure import agenda, browser, generator, player
 from quicbed.plan.cells import Cell, cells_of, load_of
 from quicbed.testbed import features
 from quicbed.testbed.features import Feature
@@ -110,6 +110,8 @@ def _reason(project: Project, name: str, cell: Cell, found: Mapping[str, Feature
     if project.experiments[name].perf is not None and (lack := _lack(found, "perf")):
         return lack
     if variant.loaded_by and project.testbed.kind == "local" and (lack := browser.problem()):
+        return lack
+    if variant.video and (lack := player.problem(project)):
         return lack
     if load_of(cell) is not None:
         if project.testbed.generator is None:

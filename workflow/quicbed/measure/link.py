@@ -10,11 +10,12 @@ from typing import Any
 
 from quicbed.base.hashing import digest
 from quicbed.config.model import Load, Project
-from quicbed.measure import generator, ping
+from quicbed.measure import generator, ping, player
 from quicbed.measure import profile as perf
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.competing import Competing
 from quicbed.measure.progress import now, say
+from quicbed.measure.rates import Rates
 from quicbed.plan.spec import RunSpec
 from quicbed.store import symbols
 from quicbed.testbed import HostLostError, LinkSettings, Testbed, TestbedError
@@ -83,6 +84,10 @@ class PreparedLink:
         if spec.observed and not spec.quic:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         reason = self._lacking(spec.cell.variant.group) or self._testbed.unsupported(link_settings(spec))
+        if reason is None and spec.rate_trace is not None:
+            reason = self._testbed.rate_problem()
+        if reason is None and spec.video is not None:
+            reason = self._playerless()
         if reason is None and spec.perf is not None:
             reason = self._unprofiled(spec)
         if reason is None and spec.load is not None:
@@ -97,6 +102,14 @@ class PreparedLink:
         """Why the processors cannot compute a group; None where nothing is known against it, or where it is empty."""
         known = self._project.algorithms.group(group) if group else None
         return next(filter(None, (known.lacking(flags) for flags in self._flags)), None) if known else None
+
+    def _playerless(self) -> str | None:
+        """Why no video can be played, or None; what plays it is fetched."""
+        try:
+            player.fetch(self._project)
+        except player.PlayerError as error:
+            return str(error)
+        return None
 
     def _unprofiled(self, spec: RunSpec) -> str | None:
         """Why a run cannot be sampled, or its samples cannot be sorted."""
@@ -168,6 +181,10 @@ class PreparedLink:
         settled.host["ping"] = pinged
         if problem is not None:
             settled.contamination.append(problem)
+
+    def rates(self, spec: RunSpec, attempt: Attempt) -> Rates | None:
+        """The rates that the link has one after the other from now on, if they change."""
+        return None if spec.rate_trace is None else Rates(self._testbed, spec.rate_trace, attempt)
 
     # ---- competing traffic ---------------------------------------------------------------------------------------
 

@@ -133,10 +133,17 @@ class Pair:
         """Start the client and see it end."""
         program = self._programs["client"]
         sent = self._sent = SentBytes(self._testbed)
+        rates = self._link.rates(self._spec, attempt)
         client = self._start(attempt, "client")
+
+        def also() -> None:
+            sent.take()
+            if rates is not None:
+                rates.follow()
+
         limit = self._spec.timeout_s + HANG_MARGIN + program.set_up_s
         try:
-            samples = CpuSamples({"client": client, "server": server}, sent.take, self._testbed.sample_s)
+            samples = CpuSamples({"client": client, "server": server}, also, self._testbed.sample_s)
             self._exits["client"] = samples.wait("client", limit)
             sent.end()
             attempt.host["cpu"] = samples.result()
@@ -146,6 +153,8 @@ class Pair:
         finally:
             if self._exits["client"] is None:
                 _end(client)
+            if rates is not None:
+                rates.end()
 
     # ---- what they gave ------------------------------------------------------------------------------------------
 

@@ -36,6 +36,9 @@ class Variant(Part):
     page: str | None = None
     loaded_by: str | None = None
     """Null for the library's own client."""
+    video: str | None = None
+    rate_trace: str | None = None
+    """Where there is one, `rate_mbit` is the highest of its rates."""
     mtu: Integer | None = None
     receive_buffer: Integer | None = None
     aes_hardware: bool | None = None
