@@ -210,7 +210,9 @@ def missing(wanted: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
     for number in numbers:
         if (count := loaded.count(number)) != 1:
             return f"segment {number}: was loaded {count} times"
-    return next((f"{name}: was not asked for" for name in wanted if not _SEGMENT.fullmatch(name) and name not in asked), None)
+    return next(
+        (f"{name}: was not asked for" for name in wanted if not _SEGMENT.fullmatch(name) and name not in asked), None
+    )
 
 
 def read_told(text: object) -> dict[str, Any]:

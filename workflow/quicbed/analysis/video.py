@@ -134,5 +134,7 @@ def against_tcp(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
                 row = {name: quic[name] for name in ("experiment", "campaign", "label")}
                 row |= {"metric": metric, "quic": quic["client_library"], "tcp": tcp["client_library"]}
                 row |= {"tls_version": tcp["tls_version"], "ratio": found.ratio, "n": found.n}
-                rows.append(row | ({"low": found.low, "high": found.high} if found.n > 1 else {"low": None, "high": None}))
+                rows.append(
+                    row | ({"low": found.low, "high": found.high} if found.n > 1 else {"low": None, "high": None})
+                )
     return pl.DataFrame(rows, schema=AGAINST, orient="row")

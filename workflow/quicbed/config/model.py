@@ -1264,7 +1264,8 @@ class Scale(Model):
     """How much is measured."""
 
     bytes: int = Field(
-        gt=0, description="Size of the download in bytes; of no meaning for pages and videos, which have their own."
+        gt=0,
+        description="Size of the download in bytes; of no meaning for pages and videos, which have their own.",
     )
     play_s: float | None = Field(
         None,
@@ -1611,7 +1612,9 @@ class Experiment(Model):
     def scale_problem(self, scale: Scale) -> str | None:
         """Why a scale is none of this experiment, or None."""
         if self.workload.kind == "handshake":
-            return "least_s and play_s need other kinds of workload" if scale.least_s or scale.play_s else None
+            if scale.play_s:
+                return "play_s needs workload.kind `video`"
+            return "least_s needs workload.kind `bulk`" if scale.least_s else None
         if (scale.play_s is None) == (self.workload.kind == "video"):
             return "play_s is of workload.kind `video`, where each scale has it"
         sized = [variant.bytes is not None for variant in self.variants]

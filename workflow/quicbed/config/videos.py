@@ -1,4 +1,4 @@
-"""Videos and the rates that links have while they are played, read from `config/videos.csv` and `config/rate-traces.csv`.
+"""Videos, and rates of links while they are played, read from `config/videos.csv` and `config/rate-traces.csv`.
 
 A video is a ladder of bit rates: one representation for each, cut into segments of one length. A rate trace says which
 rate the link has from when to when. What is wrong in a table is told in one line.

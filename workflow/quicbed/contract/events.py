@@ -209,7 +209,9 @@ class Playback(BaseModel):
     def _check_times(self) -> Self:
         times = [self.t_navigation, self.t_playing, *(time for stall in self.stalls for time in stall), self.t_ended]
         if times != sorted(times):
-            raise ValueError("the times of the navigation, the first frame, stalls and the end do not follow each other")
+            raise ValueError(
+                "the times of the navigation, the first frame, stalls and the end do not follow each other"
+            )
         return self
 
 

@@ -50,15 +50,15 @@ def start(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
 def quality(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     """The bit rates that the player chooses, what it downloads them with, and how often it changes."""
     caption = (
-        "Bit rate: mean of the segments that the player chose. Download<br>rate: bytes of the segments by the time from "
-        "their request to their last byte. A switch is a segment with another bit rate<br>than the one before."
+        "Bit rate: mean of the segments that the player chose. Download<br>rate: bytes of the segments by the time "
+        "from their request to their last byte. A switch is a segment with another bit rate<br>than the one before."
     )
     return _drawn(campaign, table, "quality", "Bit rates of videos in Chromium", QUALITY, caption)
 
 
 def stalls(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     """How often and for how long videos stand still."""
-    caption = "A stall begins when the buffer is empty after the start, and ends when the video goes on."
+    caption = "A stall begins when the buffer is empty after the<br>start, and ends when the video goes on."
     return _drawn(campaign, table, "stalls", "Stalls of videos in Chromium", STALLS, caption)
 
 
@@ -79,8 +79,8 @@ def _ratios(rows: pl.DataFrame, metric: str) -> list[str]:
     for row in rows.filter(pl.col("low").is_not_null()).to_dicts():
         value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
         told.append(
-            f"{row['label']}: {video.METRICS[metric].lower()} over {_named((row['quic'], None))} differs from that over "
-            f"{_named((row['tcp'], row['tls_version']))} by {value} % (95 % interval {low} to {high} %)."
+            f"{row['label']}: {video.METRICS[metric].lower()} over {_named((row['quic'], None))} differs from that "
+            f"over {_named((row['tcp'], row['tls_version']))} by {value} % (95 % interval {low} to {high} %)."
         )
     return told
 
@@ -123,7 +123,8 @@ def _drawn(
         top = max((row["max"] for row in own.to_dicts() if row["n"]), default=1) or 1
         figure.update_yaxes(
             title_text=UNITS[metric],
-            range=[0, 1.08 * top],
+            # what is zero is drawn whole
+            range=[-0.05 * top if metric in video.COUNTS else 0, 1.08 * top],
             tickfont={"size": 10},
             title_font={"size": 11},
             title_standoff=4,

@@ -80,7 +80,12 @@ def _kept(played: Playback) -> dict[str, Any]:
         "ended_s": after(played.t_ended),
         "stalls_s": [[after(begin), after(end)] for begin, end in played.stalls],
         "segments": [
-            {"number": one.number, "kbit": one.kbit, "asked_s": after(one.t_request), "loaded_s": after(one.t_last_byte)}
+            {
+                "number": one.number,
+                "kbit": one.kbit,
+                "asked_s": after(one.t_request),
+                "loaded_s": after(one.t_last_byte),
+            }
             for one in sorted(played.segments, key=lambda one: one.number)
         ],
     }

@@ -72,7 +72,13 @@ def _install(project: Project, place: Path) -> None:
     what = f"npm cannot fetch dash.js {version(project.root)}"
     try:
         done = subprocess.run(
-            words, cwd=place, env=os.environ | {"CI": "true"}, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            words,
+            cwd=place,
+            env=os.environ | {"CI": "true"},
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PlayerError(f"{what}: {error}") from None

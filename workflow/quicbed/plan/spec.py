@@ -163,8 +163,8 @@ def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale)
 def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
     """The captured run that proves a cell: of a download, also for pages, or of handshakes with their secrets.
 
-    A browser loads the page, also for a video. The secrets of a download are written down where both ends are external, which tell
-    nothing themselves, where a chain of certificates has to be seen, and of a browser.
+    A browser loads the page, also for a video. The secrets of a download are written down where both ends are external,
+    which tell nothing themselves, where a chain of certificates has to be seen, and of a browser.
     """
     kind = experiment.workload.kind
     libraries = _libraries(project, cell)

@@ -354,7 +354,7 @@ class HostFacts(Part):
     delta: Annotated[dict[str, Number | None], BeforeValidator(unless_null)] = Field({})
     """How much these counters grew during the run."""
     rate_changes: list[list[Number]] | None = None
-    """Of a link that follows a rate trace: seconds since the start of the client, and the rate in Mbit/s from then on."""
+    """Of a link that follows a rate trace: seconds since the client started, and the rate in Mbit/s from then on."""
     playback: dict[str, Any] | None = None
     """The course of a video: when its segments were asked for and loaded, and when it stalled."""
     background: dict[str, Any] | None = None
