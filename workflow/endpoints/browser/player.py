@@ -127,7 +127,7 @@ class Player(Page):
         if method == "Runtime.exceptionThrown":
             return f"the player fails: {thrown(told.get('exceptionDetails'))}"
         if method == "Network.requestWillBeSent":
-            url = told["request"]["url"]
+            url = str(told["request"]["url"])
             if not url.startswith(("data:", "blob:")):
                 self._requests[told["requestId"]] = url
                 self._sent[told["requestId"]] = told["timestamp"]

@@ -2,14 +2,15 @@
 
 What is fetched is named by lock files, and they are all this is made from: Cargo.lock, the lock files beside endpoints
 that recipes read (their `sources`), the locks of the Python environment in requirements/, those of examples that
-endpoints are compared with in workflow/examples/, and that of npm in workflow/sources/player/. Each package has its package URL and, where its lock gives one, the
-SHA-256 of what the registry hands out; of a Python package these are the archives of all platforms, any of which may be
-the one that is installed. What Go's lock gives is a hash of the module's files and not of an archive, so it is a
-property. The endpoint programs of a library depend on what they are built from. There is no time and no random serial
-number in it: equal locks give equal bytes.
+endpoints are compared with in workflow/examples/, and that of npm in workflow/sources/player/. Each package has its
+package URL and, where its lock gives one, the SHA-256 of what the registry hands out; of a Python package these are the
+archives of all platforms, any of which may be the one that is installed. What the locks of Go and npm give is another
+hash, so it is a property. The endpoint programs of a library depend on what they are built from. There is no time and
+no random serial number in it: equal locks give equal bytes.
 
-Locks tell no licences, but for those of npm. Those that the registries state are in licences.csv, which tools/licences.py writes; modules of
-Go have none there. C libraries whose sources are inside a crate are packages of their own (embedded.csv, by hand).
+Locks tell no licences, but for that of npm. Those that the registries state are in licences.csv, which
+tools/licences.py writes; modules of Go have none there. C libraries whose sources are inside a crate are packages of
+their own (embedded.csv, by hand).
 """
 
 from __future__ import annotations

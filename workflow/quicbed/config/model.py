@@ -1202,8 +1202,7 @@ class Workload(Model):
     kind: Literal["bulk", "handshake", "page", "video"] = Field(
         description="`bulk`: one download; `handshake`: many fresh connections one after the other, without "
         "resumption, each with a small download; `page`: a web page, its document and then all its objects at once, "
-        "over one fresh connection with HTTP/3 or HTTP/2; `video`: a video in segments, of which the player chooses the "
-        "bit rates."
+        "over one fresh connection with HTTP/3 or HTTP/2; `video`: a video whose bit rates a player chooses."
     )
     congestion_control: str = Field(
         "cubic",

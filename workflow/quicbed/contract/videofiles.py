@@ -29,16 +29,6 @@ _TRACK = 1
 _TIME_SCALE_NS = 1_000_000
 
 
-def names(video: Video, play_s: float) -> list[str]:
-    """Of all files, the document first."""
-    return [
-        DOCUMENT,
-        MANIFEST,
-        *(initialization(rate) for rate in video.kbits),
-        *(segment(rate, number) for rate in video.kbits for number in range(1, video.segments(play_s) + 1)),
-    ]
-
-
 def initialization(kbit: int) -> str:
     """Name of the initialization segment of a representation."""
     return f"{kbit}-init.webm"
@@ -61,7 +51,7 @@ def files(video: Video, play_s: float, document: bytes) -> Iterator[tuple[str, b
 
 def check(video: Video) -> None:
     """VideoError where a bit rate is too low for a frame, or the frames of a segment are not whole."""
-    if not (video.segment_s * FRAMES_PER_S).is_integer():
+    if video.segment_s * FRAMES_PER_S % 1:
         raise VideoError(f"{FILE}: {video.name}: segments of {video.segment_s:g} s have no whole number of frames")
     if video.segment_s > LONGEST_S:
         raise VideoError(f"{FILE}: {video.name}: segments have at most {LONGEST_S:g} s")

@@ -91,8 +91,8 @@ def _means(table: pl.DataFrame, metric: str, label: str, factors: Mapping[str, A
         cell = _cell(table, one, factors)
         if cell is not None and cell["n"] > 1:
             means.append(f"{cell['mean']:.2g} over {_named(one)}")
-    unit = "" if UNITS[metric] == "per video" else " s"
-    return [f"{label}: {video.METRICS[metric].lower()}{unit} in a video, mean: {', '.join(means)}."] if means else []
+    unit = "" if UNITS[metric] == "per video" else " in s"
+    return [f"{label}: {video.METRICS[metric].lower()} in a video, mean{unit}: {', '.join(means)}."] if means else []
 
 
 def _drawn(
