@@ -97,7 +97,9 @@ def playback(**changes: Any) -> dict[str, Any]:
         for index, kbit in enumerate(KBITS)
     ]
     told = {"t_navigation": 90 * MS, "t_playing": 690 * MS, "t_ended": 8_190 * MS, "segments": segments}
-    return told | {"stalls": [[2_000 * MS, 3_000 * MS], [4_000 * MS, 4_500 * MS]]} | changes
+    # the last is shorter than a frame
+    stalls = [[2_000 * MS, 3_000 * MS], [4_000 * MS, 4_500 * MS], [5_000 * MS, 5_039 * MS]]
+    return told | {"stalls": stalls} | changes
 
 
 def written(role: str, directory: Path, connection: dict[str, Any]) -> Path:
@@ -148,7 +150,7 @@ def test_metrics_are_those_of_the_playing(tmp_path: Path) -> None:
     assert attempt.metrics["bit_rate_mbps"] == pytest.approx(2.1)
     assert attempt.metrics["download_rate_mbps"] == pytest.approx(8 * loaded / 1.2 / 1e6)
     assert (attempt.metrics["quality_switches"], attempt.metrics["stalls"]) == (1, 2)
-    assert attempt.host["playback"]["stalls_s"] == [[1.91, 2.91], [3.91, 4.41]]
+    assert attempt.host["playback"]["stalls_s"] == [[1.91, 2.91], [3.91, 4.41], [4.91, 4.949]]
     assert attempt.host["playback"]["segments"][0] == {"number": 1, "kbit": 700, "asked_s": 0.11, "loaded_s": 0.51}
     assert "goodput_mbps" not in attempt.metrics
 

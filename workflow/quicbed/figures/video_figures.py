@@ -32,7 +32,8 @@ UNITS = {
 START = ("connection_ms", "startup_delay_ms")
 QUALITY = ("bit_rate_mbps", "download_rate_mbps", "quality_switches")
 STALLS = ("stalls", "stall_s")
-LABEL_CHARACTERS = 9
+LABEL_CHARACTERS = {2: 11, 3: 7}
+"""Of a line of a label, by how many panels there are."""
 
 Series = tuple[str, str | None]
 """A library and, over TCP, a version of TLS."""
@@ -58,7 +59,7 @@ def quality(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
 
 def stalls(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     """How often and for how long videos stand still."""
-    caption = "A stall begins when the buffer is empty after the<br>start, and ends when the video goes on."
+    caption = "A stall begins when the buffer is empty after the<br>start, ends when the video goes on, and lasts at least a frame."
     return _drawn(campaign, table, "stalls", "Stalls of videos in Chromium", STALLS, caption)
 
 
@@ -114,7 +115,9 @@ def _drawn(
             _points(figure, own, one, number, len(series), shown, place)
         figure.update_xaxes(
             tickvals=list(range(len(shown))),
-            ticktext=["<br>".join(textwrap.wrap(html.escape(label), LABEL_CHARACTERS)) for label, _ in shown],
+            ticktext=[
+                "<br>".join(textwrap.wrap(html.escape(label), LABEL_CHARACTERS[len(metrics)])) for label, _ in shown
+            ],
             range=[-0.5, max(len(shown) - 0.5, 0.5)],
             tickfont={"size": 9.5},
             **layout.AXIS,

@@ -16,6 +16,10 @@ LONGER_S = 5.0
 """How much longer it may be without its stalls: a busy machine goes on late."""
 
 
+STALL_NS = 10**9 // videofiles.FRAMES_PER_S
+"""What a stall lasts at least: a frame, as less is not seen."""
+
+
 def judge(attempt: Attempt, spec: RunSpec, connection: ClientConnection) -> bool:
     """Keep the metrics of a video that was played; False where the client does not tell of it what can be so."""
     played = connection.playback
@@ -39,8 +43,8 @@ def judge(attempt: Attempt, spec: RunSpec, connection: ClientConnection) -> bool
         "bit_rate_mbps": sum(one.kbit for one in segments) / len(segments) / 1000,
         "download_rate_mbps": 8e3 * loaded / taken_ns,
         "quality_switches": sum(one.kbit != other.kbit for one, other in itertools.pairwise(segments)),
-        "stalls": len(played.stalls),
-        "stall_s": _stalled_ns(played) / 1e9,
+        "stalls": len(stalls := [end - begin for begin, end in played.stalls if end - begin >= STALL_NS]),
+        "stall_s": sum(stalls) / 1e9,
     }
     attempt.host["playback"] = _kept(played)
     return True

@@ -171,7 +171,7 @@ class Metrics(Part):
     quality_switches: Count | None = None
     """For a video: how often two segments in succession have different bit rates."""
     stalls: Count | None = None
-    """For a video: how often it stopped after its start because its buffer was empty."""
+    """For a video: how often it stopped after its start because its buffer was empty, for a frame or longer."""
     stall_s: Positive | None = None
     """For a video: how long it stood still altogether."""
     handshakes_per_s: Positive | None = None
