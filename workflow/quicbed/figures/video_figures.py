@@ -59,7 +59,10 @@ def quality(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
 
 def stalls(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     """How often and for how long videos stand still."""
-    caption = "A stall begins when the buffer is empty after the<br>start, ends when the video goes on, and lasts at least a frame."
+    caption = (
+        "A stall begins when the buffer is empty after the<br>start, ends when the video goes on, and lasts at least a "
+        "frame."
+    )
     return _drawn(campaign, table, "stalls", "Stalls of videos in Chromium", STALLS, caption)
 
 
