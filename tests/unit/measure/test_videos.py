@@ -11,6 +11,7 @@ import pytest
 
 from clone import ROOT
 from faketestbed import FakeTestbed
+from quicbed.builds import bom
 from quicbed.config.model import Project
 from quicbed.config.videos import RateTrace, Step
 from quicbed.contract import events, videofiles
@@ -20,7 +21,7 @@ from quicbed.measure.link import PreparedLink, link_settings
 from quicbed.measure.program import Program
 from quicbed.measure.said import Logs
 from quicbed.plan import browser as plan_browser
-from quicbed.plan import cells, spec
+from quicbed.plan import cells, estimate, spec
 from quicbed.testbed import TestbedError
 
 PROJECT = Project(ROOT, {"scale": "tiny"})
@@ -309,3 +310,16 @@ def test_both_ends_have_the_video_and_the_browser_its_player(
     shown = subprocess.run([place / "bin/client", "--describe"], capture_output=True, text=True, check=True).stdout
     assert json.loads(shown)["library"] == "Chromium"
     assert browser.provided_video(project, project.videos["ladder-2s"], 6) == place
+
+
+def test_licences_of_the_player_are_in_the_bill_of_materials() -> None:
+    lock = bom.npm_packages(ROOT)
+    urls = [bom.Package("npm", place.rpartition("node_modules/")[2], one["version"]).url for place, one in lock.items()]
+    assert all(bom.licences()[url][0] for url in urls)
+    assert bom.licences()[f"pkg:npm/dashjs@{player.version(ROOT)}"] == ("BSD-3-Clause", "")
+
+
+def test_an_estimate_has_the_time_that_is_played() -> None:
+    text, minutes, _ = estimate.of_measuring(Project(ROOT, {"scale": "quick"}), "video")
+    assert "16 cells, 2 blocks of 14 s of video" in text
+    assert minutes > 16 * 2 * 14 / 60
