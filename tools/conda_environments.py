@@ -83,6 +83,11 @@ MISSING: dict[str, Missing] = {
         "conda-forge has no Chromium (asked for: staged-recipes 21431). `kaleido_get_chrome`, which python-kaleido "
         "brings, fetches one without root; BROWSER_PATH names another; without one, figures are interactive pages",
     ),
+    "npm": Missing(
+        ("npm",),
+        ("npm",),
+        "it is in conda-forge's nodejs; only videos need it, once, and they are measured with the system's packages",
+    ),
     "iproute2": Missing(
         ("ip", "tc"), ("iproute2",), "no recipe on conda-forge. Measuring needs root, and so the system's packages"
     ),

@@ -44,6 +44,7 @@ def main(directories: list[str]) -> None:
     wanted = {package.url: package for package in bom.packages(project)}
     found = dict(bom.licences())
     found |= crates(vendor_directory(project))
+    found |= dict(npm(project))
     for path in (sys.path, directories):
         found |= dict(wheels(path))
     with bom.LICENCES.open("w", encoding="utf-8", newline="") as file:
@@ -65,6 +66,12 @@ def crates(vendor: Path) -> dict[str, tuple[str, str]]:
             url = bom.Package("cargo", package["name"], package["version"]).url
             found[url] = stated(licence.replace("/", " OR "))
     return found
+
+
+def npm(project: Project) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The same of the packages that the lock of npm names, as the lock tells."""
+    for place, one in bom.npm_packages(project.root).items():
+        yield bom.Package("npm", place.rpartition("node_modules/")[2], one["version"]).url, stated(one["license"])
 
 
 def wheels(path: list[str]) -> Iterator[tuple[str, tuple[str, str]]]:

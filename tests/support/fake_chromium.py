@@ -1,4 +1,7 @@
-"""A Chromium that loads nothing and misbehaves on demand: `FAKE_CHROMIUM` names how."""
+"""A Chromium that loads nothing and misbehaves on demand: `FAKE_CHROMIUM` names how.
+
+When it is told to load a page, it sends the messages in the file FAKE_EVENTS; FAKE_BODIES has bodies by request.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,26 @@ def messages(descriptor: int) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, whole)
 
 
+def kept(variable: str, otherwise: Any) -> Any:
+    """What a file has whose path is in the environment."""
+    path = os.environ.get(variable)
+    if path is None:
+        return otherwise
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
 def answer(how: str, message: dict[str, Any], out: int) -> None:
     method = message["method"]
     results: dict[str, Any] = {
         "Target.createTarget": {"targetId": "t"},
         "Target.attachToTarget": {"sessionId": "s"},
         "Page.navigate": {"errorText": "net::ERR_CERT_INVALID"} if how == "blocks" else {"frameId": "f"},
+        "Performance.getMetrics": {"metrics": [{"name": "NavigationStart", "value": 1.0}]},
+        "Network.getResponseBody": {
+            "body": kept("FAKE_BODIES", {}).get(message["params"].get("requestId"), ""),
+            "base64Encoded": True,
+        },
     }
 
     def say(**told: object) -> None:
@@ -53,6 +70,9 @@ def answer(how: str, message: dict[str, Any], out: int) -> None:
         say(id=message["id"], error={"code": -32000, "message": "Cannot navigate"})
         return
     say(id=message["id"], result=results.get(method, {}))
+    if method == "Page.navigate":
+        for event in kept("FAKE_EVENTS", []):
+            say(**event)
     if method == "Page.navigate" and how == "crashes":
         say(method="Inspector.targetCrashed", params={})
     if method == "Page.navigate" and how in ("waits", "loses"):

@@ -794,3 +794,15 @@ def test_what_has_become_of_the_link_is_told(testbed: LocalTestbed) -> None:
         host.run(["ip", *mended.split()])
         assert reason in (found or ""), found
     assert testbed.link_problem() is None
+
+
+@pytest.mark.root
+def test_a_rate_changes_while_a_link_is_used(testbed: LocalTestbed) -> None:
+    testbed.apply(LinkSettings(mode="wire", rate_mbit=5))
+    for rate in (1, 5):
+        testbed.set_rate(rate)
+        qdisc = testbed.facts()["hosts"]["middle"]["interfaces"]["client0"]["qdisc"]
+        assert (qdisc["kind"], qdisc["options"]["rate"] * 8) == ("tbf", rate * 10**6)
+    testbed.apply(LinkSettings(mode="wire"))
+    with pytest.raises(TestbedError, match="the link has no rate that could be changed"):
+        testbed.set_rate(1)

@@ -420,6 +420,7 @@ RUN_BY: dict[str, set[str]] = {
     "importers": {"analysis"},
     "profile": {"measure"},
     "ping": {"measure"},
+    "player": {"measure"},
     "revision": {"analysis", "measure", "notebooks"},
     "testbed": {"measure"},
     # captures are dissected as they are measured, again afterwards, and shown in a notebook

@@ -33,8 +33,8 @@ SETTLE_MS = 300
 IDLE_S = 4.0
 """After a first visit: the server closes a connection that has been idle for 2 s."""
 DESCRIBE = {"library": "Chromium", "congestion_controls": ["cubic", "bbr", "reno"], "pacing": ["library"]}
-EXTRA = ("t_connect", "t_navigation", "t_load", "t_largest_paint")
-"""Fields of `connection` that only clients have that load pages."""
+EXTRA = ("t_connect", "t_navigation", "t_load", "t_largest_paint", "playback")
+"""Fields of `connection` that only clients have that load pages or play videos."""
 
 QUIET = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--mute-audio"),
@@ -66,8 +66,8 @@ new Promise(done => {
 """
 
 
-def main() -> int:
-    """Load the page; returns the exit code."""
+def main(kind: type[Page] | None = None) -> int:
+    """Load the page, or what another *kind* makes of it; returns the exit code."""
     old = _taken("--tls-version") == "TLSv1.2"
     visit = _taken("--visit") or "first"
     options = cast(ClientOptions, from_command_line("client", DESCRIBE))
@@ -86,7 +86,7 @@ def main() -> int:
         return events.error(problem)
     home = Path(tempfile.mkdtemp(prefix="quicbed-chromium-"))
     try:
-        records = _load(path, options, home, ["--ssl-version-max=tls1.2"] if old else [], visit)
+        records = _load(path, options, home, ["--ssl-version-max=tls1.2"] if old else [], visit, kind or Page)
     except (OSError, KeyError, TypeError, ValueError) as error:
         return events.error(f"{type(error).__name__}: {one_line(error)}")
     finally:
@@ -118,11 +118,12 @@ def _taken(name: str) -> str | None:
     return value
 
 
-def _load(path: str, options: ClientOptions, home: Path, more: Sequence[str], visit: str) -> list[dict[str, Any]]:
+def _load(
+    path: str, options: ClientOptions, home: Path, more: Sequence[str], visit: str, kind: type[Page]
+) -> list[dict[str, Any]]:
     """The `connection` events of one page, or of a first visit and another one that goes on with its session."""
-    files = sorted(Path(os.environ["QUICBED_PAGE"]).iterdir())
-    wanted = {file.name: file.read_bytes() for file in files}
-    total = sum(map(len, wanted.values()))
+    wanted = {file.name: file for file in sorted(Path(os.environ["QUICBED_PAGE"]).iterdir())}
+    total = sum(file.stat().st_size for file in wanted.values())
     record: dict[str, Any] = {}
     records: list[dict[str, Any]] = []
     deadline = time.monotonic() + options.timeout
@@ -136,7 +137,7 @@ def _load(path: str, options: ClientOptions, home: Path, more: Sequence[str], vi
         for index in range(1 if visit == "first" else 2):
             record = {"index": index, "bytes_requested": total, "bytes_received": 0}
             records.append(record)
-            page = Page(browser, str(options.server_name), deadline)
+            page = kind(browser, str(options.server_name), deadline)
             if index == 0:
                 browser.attach(deadline)
             else:
@@ -199,6 +200,8 @@ class Page:
         """Names of the objects asked for, by the id of the request."""
         self._done: dict[str, float] = {}
         """When an object was complete, in seconds."""
+        self._response: dict[str, Any] | None = None
+        """That of the document."""
 
     def load(self) -> dict[str, Any]:
         """Load the page; fields of its `connection` event, with an `error` where it is not what it has to be."""
@@ -258,7 +261,8 @@ class Page:
             "signature": SCHEMES.get(security.get("serverSignatureAlgorithm", -1)),
         }
 
-    def _times(self, response: Mapping[str, Any]) -> dict[str, Any]:
+    def _connection_times(self, response: Mapping[str, Any]) -> dict[str, int | None]:
+        """When the connection of the document did what."""
         timing = response["timing"]
 
         def at(name: str) -> int | None:
@@ -268,14 +272,6 @@ class Page:
 
         connect, complete = at("connectStart"), at("connectEnd")
         hello = connect if response.get("protocol") == "h3" else at("sslStart")
-        measured = self._browser.call("Performance.getMetrics", self._deadline)["metrics"]
-        navigation = next(one["value"] for one in measured if one["name"] == "NavigationStart")
-        loaded = self._browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventStart", self._deadline)
-        largest = self._browser.evaluate(LARGEST % (PAINT_MS, SETTLE_MS, SETTLE_MS), self._deadline)
-
-        def after(milliseconds: float | None) -> int | None:
-            return None if milliseconds is None else round(navigation * 1e9 + milliseconds * 1e6)
-
         times = {
             "t_connect": connect,
             "t_client_hello": hello,
@@ -284,22 +280,38 @@ class Page:
             "t_first_byte": at("receiveHeadersStart") or at("receiveHeadersEnd"),
             "t_last_byte": round(max(self._done.values()) * 1e9),
         }
-        return _in_order(times) | {
-            "t_navigation": round(navigation * 1e9),
+        return _in_order(times)
+
+    def _navigation(self) -> int:
+        """When the navigation began."""
+        measured = self._browser.call("Performance.getMetrics", self._deadline)["metrics"]
+        return round(next(one["value"] for one in measured if one["name"] == "NavigationStart") * 1e9)
+
+    def _times(self, response: Mapping[str, Any]) -> dict[str, Any]:
+        navigation = self._navigation()
+        loaded = self._browser.evaluate("performance.getEntriesByType('navigation')[0].loadEventStart", self._deadline)
+        largest = self._browser.evaluate(LARGEST % (PAINT_MS, SETTLE_MS, SETTLE_MS), self._deadline)
+
+        def after(milliseconds: float | None) -> int | None:
+            return None if milliseconds is None else navigation + round(milliseconds * 1e6)
+
+        return self._connection_times(response) | {
+            "t_navigation": navigation,
             "t_load": after(loaded),
             "t_largest_paint": after(largest),
         }
 
-    def compared(self, wanted: Mapping[str, bytes]) -> dict[str, Any]:
+    def compared(self, wanted: Mapping[str, Path]) -> dict[str, Any]:
         """Bytes of all objects that were asked for, and what is wrong with one, as fields of the event."""
         received, problem = 0, None
         asked = {url.removeprefix(self._origin): one for one, url in self._requests.items()}
-        for name, content in wanted.items():
+        for name, file in wanted.items():
             if name not in asked:
                 problem = problem or f"{name}: was not asked for"
                 continue
             told = self._browser.call("Network.getResponseBody", self._deadline, requestId=asked[name])
             body = base64.b64decode(told["body"]) if told["base64Encoded"] else told["body"].encode()
+            content = file.read_bytes()
             received += len(body)
             if body != content:
                 problem = problem or f"{name}: {len(body)} bytes that are not the {len(content)} of the file"

@@ -123,7 +123,7 @@ class Browser:
             if answer.get("id") != self._number:
                 self.events.append(answer)
             elif "error" in answer:
-                raise BrowserError(f"Chromium refuses {method}: {_text(answer['error'])}")
+                raise BrowserError(f"Chromium refuses {method}: {thrown(answer['error'])}")
             else:
                 result = answer.get("result")
                 return result if isinstance(result, dict) else {}
@@ -133,7 +133,7 @@ class Browser:
         """Value of an expression on the page, of which a promise is waited for."""
         done = self.call("Runtime.evaluate", deadline, expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in done:
-            raise BrowserError(f"the page fails: {_text(done['exceptionDetails'])}")
+            raise BrowserError(f"the page fails: {thrown(done['exceptionDetails'])}")
         return done.get("result", {}).get("value")
 
     def listen(self, deadline: float) -> Iterator[dict[str, Any]]:
@@ -189,7 +189,7 @@ class Browser:
             os.close(end)
 
 
-def _text(told: object) -> str:
+def thrown(told: object) -> str:
     """The first line of what Chromium tells of an error."""
     if isinstance(told, dict):
         told = told.get("exception", {}).get("description") or told.get("message") or told.get("text")

@@ -1,15 +1,16 @@
 """Software bill of materials: every third-party source of a clone, as CycloneDX 1.6 JSON (ECMA-424).
 
 What is fetched is named by lock files, and they are all this is made from: Cargo.lock, the lock files beside endpoints
-that recipes read (their `sources`), the locks of the Python environment in requirements/ and those of examples that
-endpoints are compared with in workflow/examples/. Each package has its package URL and, where its lock gives one, the
-SHA-256 of what the registry hands out; of a Python package these are the archives of all platforms, any of which may be
-the one that is installed. What Go's lock gives is a hash of the module's files and not of an archive, so it is a
-property. The endpoint programs of a library depend on what they are built from. There is no time and no random serial
-number in it: equal locks give equal bytes.
+that recipes read (their `sources`), the locks of the Python environment in requirements/, those of examples that
+endpoints are compared with in workflow/examples/, and that of npm in workflow/sources/player/. Each package has its
+package URL and, where its lock gives one, the SHA-256 of what the registry hands out; of a Python package these are the
+archives of all platforms, any of which may be the one that is installed. What the locks of Go and npm give is another
+hash, so it is a property. The endpoint programs of a library depend on what they are built from. There is no time and
+no random serial number in it: equal locks give equal bytes.
 
-Locks tell no licences. Those that the registries state are in licences.csv, which tools/licences.py writes; modules of
-Go have none there. C libraries whose sources are inside a crate are packages of their own (embedded.csv, by hand).
+Locks tell no licences, but for that of npm. Those that the registries state are in licences.csv, which
+tools/licences.py writes; modules of Go have none there. C libraries whose sources are inside a crate are packages of
+their own (embedded.csv, by hand).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from cyclonedx.model import HashAlgorithm, HashType, Property
@@ -37,6 +39,7 @@ from quicbed import __version__
 from quicbed.builds import components, kit, making
 from quicbed.builds.recipes import go, python
 from quicbed.config.model import Library, Project
+from quicbed.plan.browser import PLAYER
 
 ROOT = "quicbed"
 
@@ -134,6 +137,8 @@ def packages(project: Project) -> list[Package]:
     found = _Packages()
     for package in _crates(project):
         found.add(package)
+    for package in _npm(project):
+        found.add(package)
     for lock in _python_locks(project):
         for package in _wheels(project, lock):
             found.add(package)
@@ -155,7 +160,7 @@ def bill(project: Project, revision: str | None = None) -> Bom:
     """The bill of materials; raises BuildError naming a lock that is missing or cannot be read."""
     known = _Packages()
     unused = {known.add(package) for package in _crates(project)}
-    direct: set[str] = set()
+    direct = {known.add(package) for package in _npm(project)}
     for lock in _python_locks(project):
         direct |= {known.add(package) for package in _wheels(project, lock)}
     endpoints: list[Component] = []
@@ -210,6 +215,20 @@ def _crates(project: Project) -> Iterator[Package]:
                 if "checksum" in one:
                     properties = {("lock", lock)} | inside.get((workspace, one["name"]), set())
                     yield Package("cargo", one["name"], one["version"], {one["checksum"]}, properties)
+
+
+def _npm(project: Project) -> Iterator[Package]:
+    """Every package of the lock of npm, whose hash of an archive is not SHA-256 and therefore a property."""
+    lock = PLAYER / "package-lock.json"
+    for place, one in npm_packages(project.root).items():
+        properties = {("lock", lock.as_posix()), ("integrity", one["integrity"])}
+        yield Package("npm", place.rpartition("node_modules/")[2], one["version"], properties=properties)
+
+
+def npm_packages(root: Path) -> dict[str, dict[str, Any]]:
+    """What the lock of the player says of each package, by its place."""
+    read = json.loads((root / PLAYER / "package-lock.json").read_text(encoding="utf-8"))
+    return {place: one for place, one in read["packages"].items() if place}
 
 
 def canonical(name: str) -> str:

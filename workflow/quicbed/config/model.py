@@ -29,7 +29,7 @@ from pydantic import (
 
 from quicbed.base import untrusted
 from quicbed.base.hashing import digest
-from quicbed.config import algorithms, pages
+from quicbed.config import algorithms, pages, videos
 
 Cipher = Literal["aes-128-gcm", "aes-256-gcm", "chacha20-poly1305"]
 Aead = Literal["standard", "noop", "noenc"]
@@ -1120,6 +1120,16 @@ class Variant(Model):
         "whose session it resumes; `early-data`: so too, with the request before the handshake is complete (0-RTT). "
         "The first visit is part of the run and is not measured.",
     )
+    video: Name | None = Field(
+        None,
+        description="Video that is played (workload `video`), of config/videos.csv; Chromium loads it, with dash.js "
+        "(docs/video.md).",
+    )
+    rate_trace: Name | None = Field(
+        None,
+        description="Rates that the link has one after the other while a video is played, of config/rate-traces.csv; "
+        "null: `rate_mbit` all the time.",
+    )
     loss_percent: float | None = Field(
         None,
         ge=0,
@@ -1219,10 +1229,10 @@ def _tls12_problem(variant: Variant) -> str | None:
 class Workload(Model):
     """What a connection does."""
 
-    kind: Literal["bulk", "handshake", "page"] = Field(
+    kind: Literal["bulk", "handshake", "page", "video"] = Field(
         description="`bulk`: one download; `handshake`: many fresh connections one after the other, without "
         "resumption, each with a small download; `page`: a web page, its document and then all its objects at once, "
-        "over one fresh connection with HTTP/3 or HTTP/2."
+        "over one fresh connection with HTTP/3 or HTTP/2; `video`: a video whose bit rates a player chooses."
     )
     congestion_control: str = Field(
         "cubic",
@@ -1283,7 +1293,14 @@ class Scale(Model):
     """How much is measured."""
 
     bytes: int = Field(
-        gt=0, description="Size of the download in bytes; of no meaning for pages, which have their own."
+        gt=0,
+        description="Size of the download in bytes; of no meaning for pages and videos, which have their own.",
+    )
+    play_s: float | None = Field(
+        None,
+        gt=0,
+        le=600,
+        description="Seconds of the video that are played (workload `video`), in whole segments; null: no video.",
     )
     most_bytes: int | None = Field(
         None,
@@ -1327,6 +1344,12 @@ class Scale(Model):
         if variant.held is not None:
             return min(self.connections, variant.held)
         return (self.slow_connections if variant.slow else None) or self.connections
+
+    @model_serializer(mode="wrap")
+    def _as_it_was(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is of videos alone, so that studies without any stay those they were."""
+        values: dict[str, Any] = handler(self)
+        return {name: value for name, value in values.items() if name != "play_s" or value is not None}
 
     @model_validator(mode="after")
     def _order(self) -> Scale:
@@ -1582,7 +1605,9 @@ class Experiment(Model):
                     f"variants: `{variant.label}`: initial_size {variant.initial_size} is more than the link's MTU "
                     f"{mtu} holds without IP and UDP headers, {mtu - 28}"
                 )
-            if variant.loaded_by != "endpoint" and variant.page is None:
+            if (problem := self._video_problem(variant)) is not None:
+                raise ValueError(f"variants: `{variant.label}`: {problem}")
+            if variant.loaded_by != "endpoint" and variant.page is None and variant.video is None:
                 raise ValueError(f"variants: `{variant.label}`: loaded_by is of workload.kind `page`")
             if (variant.page is None) == (self.workload.kind == "page"):
                 raise ValueError(f"variants: `{variant.label}`: page is of workload.kind `page`, where each has one")
@@ -1640,7 +1665,11 @@ class Experiment(Model):
     def scale_problem(self, scale: Scale) -> str | None:
         """Why a scale is none of this experiment, or None."""
         if self.workload.kind == "handshake":
+            if scale.play_s:
+                return "play_s needs workload.kind `video`"
             return "least_s needs workload.kind `bulk`" if scale.least_s else None
+        if (scale.play_s is None) == (self.workload.kind == "video"):
+            return "play_s is of workload.kind `video`, where each scale has it"
         sized = [variant.bytes is not None for variant in self.variants]
         if scale.slow_connections or (scale.connections != 1 and not all(sized)):
             return "connections need workload.kind `handshake`, or `bytes` in every variant"
@@ -1648,6 +1677,20 @@ class Experiment(Model):
             return "least_s says how much is downloaded, and so do the `bytes` of variants; leave out one of them"
         if scale.most_bytes is not None and not any(sized):
             return "most_bytes is about the `bytes` of variants, and none has any"
+        return None
+
+    def _video_problem(self, variant: Variant) -> str | None:
+        """What does not go together of the video of a variant, or None."""
+        if (variant.video is None) == (self.workload.kind == "video"):
+            return "video is of workload.kind `video`, where each has one"
+        if variant.video is not None and variant.loaded_by != "chromium":
+            return "a video is loaded_by `chromium`"
+        if variant.rate_trace is not None and variant.video is None:
+            return "rate_trace is of workload.kind `video`"
+        if variant.rate_trace is not None and variant.rate_mbit is not None:
+            return "rate_trace and rate_mbit both say what the rate is; leave out one of them"
+        if variant.rate_trace is not None and self.link.mode != "wire":
+            return "rate_trace needs link.mode `wire`"
         return None
 
     def _size_problem(self, variant: Variant) -> str | None:
@@ -1749,6 +1792,7 @@ class Project:
         self.testbeds = _read_directory(directory / "testbeds", Testbed)
         self.algorithms = _algorithms(root)
         self.pages = _pages(root)
+        self.videos, self.rate_traces = _videos(root)
         self.libraries = _libraries(root, directory / "libraries", self.algorithms)
         experiments = self._studied(_read_directory(directory / "experiments", Experiment))
         self.experiments = {
@@ -1928,6 +1972,10 @@ class Project:
                 _known(f"variants: `{variant.label}`: signature", variant.signature, signatures, file)
                 if variant.page is not None:
                     _known(f"variants: `{variant.label}`: page", variant.page, self.pages, file)
+                if variant.video is not None:
+                    _known(f"variants: `{variant.label}`: video", variant.video, self.videos, file)
+                if variant.rate_trace is not None:
+                    _known(f"variants: `{variant.label}`: rate_trace", variant.rate_trace, self.rate_traces, file)
             if experiment.open_loop is not None:
                 _known("open_loop.client", experiment.open_loop.client, self.libraries, file)
             for pair in experiment.pairs():
@@ -1954,6 +2002,13 @@ def _pages(root: Path) -> dict[str, pages.Page]:
     try:
         return pages.read(root)
     except pages.PageError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _videos(root: Path) -> tuple[dict[str, videos.Video], dict[str, videos.RateTrace]]:
+    try:
+        return videos.read(root), videos.read_traces(root)
+    except videos.VideoError as error:
         raise ConfigError(str(error)) from None
 
 

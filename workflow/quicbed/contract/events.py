@@ -26,6 +26,8 @@ LIMITS = Limits()
 """Sizes that are accepted by default, so that an endpoint that prints garbage does not fill the memory."""
 MAXIMUM_LINE_BYTES = LIMITS.line_kib << 10
 MAXIMUM_OPTIONS = 256
+MAXIMUM_STALLS = 1000
+MAXIMUM_SEGMENTS = 1000
 
 Role = Literal["client", "server", "primitives"]
 
@@ -173,6 +175,50 @@ class Connection(_Event):
         return self
 
 
+class Segment(BaseModel):
+    """A segment of a video that a player has loaded."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    number: Annotated[int, Field(gt=0, le=_INT64)]
+    """The first is 1."""
+    kbit: Annotated[int, Field(gt=0, le=_INT64)]
+    """Bit rate of its representation in kbit/s."""
+    t_request: Time
+    t_last_byte: Time
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        if self.t_last_byte < self.t_request:
+            raise ValueError(f"segment {self.number} was loaded before it was asked for")
+        return self
+
+
+class Playback(BaseModel):
+    """How a player has played a video to its end."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    t_navigation: Time
+    """When the browser began to load the page with the player."""
+    t_playing: Time
+    """The first event `playing` of the video (HTML, 4.8.11.16)."""
+    t_ended: Time
+    stalls: Annotated[list[Annotated[list[Time], Field(min_length=2, max_length=2)]], Field(max_length=MAXIMUM_STALLS)]
+    """Begin and end of each: an event `waiting` after the start, and the next `playing`."""
+    segments: Annotated[list[Segment], Field(min_length=1, max_length=MAXIMUM_SEGMENTS)]
+    """Those that were loaded, in the order in which they were asked for."""
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        times = [self.t_navigation, self.t_playing, *(time for stall in self.stalls for time in stall), self.t_ended]
+        if times != sorted(times):
+            raise ValueError(
+                "the times of the navigation, the first frame, stalls and the end do not follow each other"
+            )
+        return self
+
+
 class ClientConnection(Connection):
     """A connection as the client saw it."""
 
@@ -188,6 +234,8 @@ class ClientConnection(Connection):
     """The event `load` of the page (HTML, 13.2.7)."""
     t_largest_paint: Time | None = None
     """The largest contentful paint until a while after that (W3C, Largest Contentful Paint)."""
+    playback: Playback | None = None
+    """Of a browser that has played a video."""
     t_client_hello: Time | None
     t_request_sent: Time | None
     t_first_byte: Time | None

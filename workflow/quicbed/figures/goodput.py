@@ -556,6 +556,8 @@ def conditions(campaign: pl.DataFrame) -> str:
         parts.append("fresh connections")
     elif run["workload"] == "page":
         parts.append("a page per run")
+    elif run["workload"] == "video":
+        parts.append("a video per run")
     elif sizes := sorted(set(campaign["workload_bytes"].drop_nulls()) - {0}):
         # a pilot may have found another size for each pair of libraries
         parts.append(" to ".join(dict.fromkeys(map(size_text, (sizes[0], sizes[-1])))) + " per run")

@@ -2,9 +2,10 @@
 
 It is put together once for each page, in a directory that is given to both hosts::
 
-    www/        files of the page (`quicbed.contract.webpage`)
+    www/        files of the page or video (`quicbed.contract.webpage`, `videofiles`)
     bin/client  starts the program
     lib/        its modules
+    dash.js     what plays a video
 
 The directory's name has a digest of all of it, so that a changed page or program is another directory.
 """
@@ -18,14 +19,19 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from quicbed.base import durable
+from quicbed.base.hashing import digest
 from quicbed.config.model import Project
 from quicbed.config.pages import Page
+from quicbed.config.videos import Video
+from quicbed.contract import videofiles
+from quicbed.measure import player
 from quicbed.plan import browser
 from quicbed.testbed import Host
 
@@ -42,6 +48,18 @@ from endpoint.client import main
 
 sys.exit(main())
 """
+PLAY = """\
+import sys
+
+from endpoint.client import main
+from endpoint.player import Player
+
+sys.exit(main(Player))
+"""
+VIDEO_DOCUMENT = b"""\
+<!DOCTYPE html>
+<html lang="en"><meta charset="utf-8"><title>video</title><link rel="icon" href="data:,"><video muted></video></html>
+"""
 LAUNCHER = """\
 #!/bin/sh
 # Runs the program; where its interpreter is not, as on another host, with the Python there.
@@ -54,17 +72,40 @@ exec "$python" -IBS "${{0%/*}}/../lib" "$@"
 def provided(project: Project, page: Page) -> Path:
     """The directory for a page on this machine, made where it is missing."""
     files = browser.files(project.root, page)
-    files["lib/__main__.py"] = START.encode()
-    files["bin/client"] = LAUNCHER.format(interpreter=shlex.quote(str(Path(sys.executable).resolve()))).encode()
+    files |= _program(START)
     target = project.build / "pages" / f"{page.name}-{browser.identity(files)}"
     if not target.is_dir():
         with durable.filling(target) as made:
-            for file, content in files.items():
-                path = made / file
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            (made / "bin" / "client").chmod(0o755)
+            _write(made, files.items())
     return target
+
+
+def provided_video(project: Project, video: Video, play_s: float) -> Path:
+    """As `provided` for a video; PlayerError without its player."""
+    files = browser.modules(project.root) | _program(PLAY) | {player.FILE: player.fetch(project).read_bytes()}
+    seconds = video.segments(play_s) * video.segment_s
+    chosen = {"files": browser.identity(files), "video": browser.video_identity(project.root, video, play_s)}
+    target = project.build / "pages" / f"{video.name}-{seconds:g}-{digest(chosen)}"
+    if not target.is_dir():
+        with durable.filling(target) as made:
+            _write(made, files.items())
+            made_files = videofiles.files(video, play_s, VIDEO_DOCUMENT)
+            _write(made, ((f"www/{name}", content) for name, content in made_files))
+    return target
+
+
+def _program(start: str) -> dict[str, bytes]:
+    launcher = LAUNCHER.format(interpreter=shlex.quote(str(Path(sys.executable).resolve())))
+    return {"lib/__main__.py": start.encode(), "bin/client": launcher.encode()}
+
+
+def _write(directory: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    for name, content in files:
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        if name == "bin/client":
+            path.chmod(0o755)
 
 
 def problem() -> str | None:
@@ -88,6 +129,7 @@ def environment(identity: Path, directory: Path, transport: str) -> dict[str, st
     """What the program is told that is not on its command line: page, key of the server, transport and browser."""
     chosen = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
     own = {"QUICBED_PAGE": str(directory / "www"), "QUICBED_PIN": pin(identity), "QUICBED_TRANSPORT": transport}
+    own["QUICBED_PLAYER"] = str(directory / player.FILE)
     return chosen | own
 
 

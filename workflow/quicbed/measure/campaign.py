@@ -551,7 +551,9 @@ def _summary(run: Run) -> str:
     if run.status != "ok":
         return f"{run.status}: {run.reason}"
     metrics = run.metrics
-    if metrics.page_load_ms is not None:
+    if metrics.bit_rate_mbps is not None:
+        text = f"video {metrics.bit_rate_mbps:.2f} Mbit/s, {metrics.stalls or 0} stalls"
+    elif metrics.page_load_ms is not None:
         text = f"page {metrics.page_load_ms:.0f} ms"
     elif metrics.goodput_mbps is not None:
         text = f"{metrics.goodput_mbps / 1000:.2f} Gbit/s"

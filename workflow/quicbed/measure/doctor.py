@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from quicbed.config.model import Project
-from quicbed.measure import agenda, browser, generator
+from quicbed.measure import agenda, browser, generator, player
 from quicbed.plan.cells import Cell, cells_of, load_of
 from quicbed.testbed import features
 from quicbed.testbed.facts import machine
@@ -121,6 +121,8 @@ def _reason(
     if project.experiments[name].perf is not None and (lack := _lack(found, "perf")):
         return lack
     if variant.loaded_by and project.testbed.kind == "local" and (lack := browser.problem()):
+        return lack
+    if variant.video and (lack := player.problem(project)):
         return lack
     if load_of(cell) is not None:
         if project.testbed.generator is None:

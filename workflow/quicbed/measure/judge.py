@@ -10,6 +10,7 @@ from typing import Any
 
 from quicbed.config.model import Project, Side
 from quicbed.contract import events
+from quicbed.measure import playback
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.said import Logs, failures
 from quicbed.plan.cells import Cell, congestion_control_of, pacing_of
@@ -80,6 +81,10 @@ def _download(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     if spec.visits_before:
         attempt.evidence["visits_before"] = [_told(one) for one in logs.client.connections[: spec.visits_before]]
     begin, last = connections[0].t_client_hello, connections[-1].t_last_byte
+    if spec.video is not None and begin is not None and last is not None:
+        attempt.metrics |= {"bytes": connections[0].bytes_received, "wall_s": (last - begin) / 1e9}
+        _metric(attempt, "ttfb_ms", map(events.ttfb_ms, connections))
+        return playback.judge(attempt, spec, connections[0])
     throughput = [events.throughput_mbps(one) for one in connections]
     if begin is None or last is None or None in throughput:
         attempt.fail("the client reported a transfer without its times")
@@ -159,9 +164,11 @@ def _incomplete(spec: RunSpec, logs: Logs, served: Sequence[events.ServerConnect
     if len(client.connections) != asked:
         return f"the client reported {len(client.connections)} connections, {asked} were asked for"
     for connection in client.connections:
-        if connection.bytes_received != spec.bytes or not connection.content_ok:
+        # of a video it depends on the bit rates that the player chose
+        size = connection.bytes_requested if spec.video is not None else spec.bytes
+        if connection.bytes_received != size or not connection.content_ok:
             return (
-                f"wrong content: {connection.bytes_received} of {spec.bytes} bytes received, content_ok is "
+                f"wrong content: {connection.bytes_received} of {size} bytes received, content_ok is "
                 f"{connection.content_ok}"
             )
     if len(served) < spec.connections and not spec.external("server"):

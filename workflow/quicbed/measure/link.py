@@ -10,11 +10,12 @@ from typing import Any
 
 from quicbed.base.hashing import digest
 from quicbed.config.model import Load, Project
-from quicbed.measure import generator, ping
+from quicbed.measure import generator, ping, player
 from quicbed.measure import profile as perf
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.competing import Competing
 from quicbed.measure.progress import now, say
+from quicbed.measure.rates import Rates
 from quicbed.plan.spec import RunSpec
 from quicbed.store import symbols
 from quicbed.testbed import HostLostError, LinkSettings, Testbed, TestbedError
@@ -84,6 +85,10 @@ class PreparedLink:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         lacking = self._project.algorithms.lacking(spec.cell.variant.group, self._flags)
         reason = lacking or self._testbed.unsupported(link_settings(spec))
+        if reason is None and spec.rate_trace is not None:
+            reason = self._testbed.rate_problem()
+        if reason is None and spec.video is not None:
+            reason = self._playerless()
         if reason is None and spec.perf is not None:
             reason = self._unprofiled(spec)
         if reason is None and spec.load is not None:
@@ -93,6 +98,14 @@ class PreparedLink:
             # a controller that crashed may have left traffic
             self._sending = True
         return reason
+
+    def _playerless(self) -> str | None:
+        """Why no video can be played, or None; what plays it is fetched."""
+        try:
+            player.fetch(self._project)
+        except player.PlayerError as error:
+            return str(error)
+        return None
 
     def _unprofiled(self, spec: RunSpec) -> str | None:
         """Why a run cannot be sampled, or its samples cannot be sorted."""
@@ -164,6 +177,10 @@ class PreparedLink:
         settled.host["ping"] = pinged
         if problem is not None:
             settled.contamination.append(problem)
+
+    def rates(self, spec: RunSpec, attempt: Attempt) -> Rates | None:
+        """The rates that the link has one after the other from now on, if they change."""
+        return None if spec.rate_trace is None else Rates(self._testbed, spec.rate_trace, attempt)
 
     # ---- competing traffic ---------------------------------------------------------------------------------------
 

@@ -134,12 +134,19 @@ class Pair:
         program = self._programs["client"]
         before = server.sample_memory() if self._spec.held else None
         sent = self._sent = SentBytes(self._testbed)
+        rates = self._link.rates(self._spec, attempt)
         client = self._start(attempt, "client")
+
+        def also() -> None:
+            sent.take()
+            if rates is not None:
+                rates.follow()
+
         limit = self._spec.timeout_s + HANG_MARGIN + program.set_up_s
         try:
             if self._spec.held:
                 self._hold(attempt, server, client, before, limit)
-            samples = CpuSamples({"client": client, "server": server}, sent.take, self._testbed.sample_s)
+            samples = CpuSamples({"client": client, "server": server}, also, self._testbed.sample_s)
             self._exits["client"] = samples.wait("client", limit)
             sent.end()
             attempt.host["cpu"] = samples.result()
@@ -149,6 +156,8 @@ class Pair:
         finally:
             if self._exits["client"] is None:
                 _end(client)
+            if rates is not None:
+                rates.end()
 
     def _hold(self, attempt: Attempt, server: Process, client: Process, before: int | None, limit: float) -> None:
         """Read the memory of the server once the client holds its connections; *before* is that without any."""

@@ -94,7 +94,9 @@ class Program:
 
     @property
     def _page(self) -> Path:
-        """Directory on its host with the page that a browser loads (`quicbed.measure.browser`)."""
+        """Directory on its host with the page or video that a browser loads (`quicbed.measure.browser`)."""
+        if self.spec.video is not None:
+            return self.host.provide(browser.provided_video(self.project, self.spec.video, self.spec.play_s))
         page = self.project.pages[str(self.spec.cell.variant.page)]
         return self.host.provide(browser.provided(self.project, page))
 
@@ -115,7 +117,7 @@ class Program:
             sizes = () if spec.browser else dict.fromkeys(spec.page or files(spec))
             words = [part for size in sizes for part in ("--content", str(size))]
             words += ["--www", str(self._page / "www")] if spec.browser else []
-            words += ["--requests", str(len(spec.page))] if spec.page else []
+            words += ["--requests", str(spec.requests)] if spec.requests else []
         elif spec.rate_per_s is not None:
             words += ["--rate", f"{spec.rate_per_s:.6g}", "--seed", str(spec.arrival_seed)]
             words += ["--hold", f"{HOLD_S:g}"] if spec.held else []

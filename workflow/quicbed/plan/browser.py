@@ -9,9 +9,14 @@ from pathlib import Path
 
 from quicbed.base.hashing import digest
 from quicbed.config.pages import Page
-from quicbed.contract import webpage
+from quicbed.config.videos import Video
+from quicbed.contract import videofiles, webpage
 
 DRIVER = Path("workflow/endpoints/browser")
+PLAYER = Path("workflow/sources/player")
+"""Lock file of the package that plays videos."""
+PLAYER_MODULE = "player.py"
+"""Of the driver, for videos alone."""
 CONTRACT = Path("workflow/endpoints/contract/python/quicbed_contract")
 
 
@@ -20,7 +25,14 @@ def files(root: Path, page: Page) -> dict[str, bytes]:
 
     `www/` has the page (`quicbed.contract.webpage`), `lib/` the modules of the driver.
     """
-    found = {f"www/{name}": content for name, content in _page(page).items()}
+    return {f"www/{name}": content for name, content in _page(page).items()} | {
+        name: content for name, content in modules(root).items() if name != f"lib/endpoint/{PLAYER_MODULE}"
+    }
+
+
+def modules(root: Path) -> dict[str, bytes]:
+    """Content of the modules of the driver by name."""
+    found = {}
     for source, target in ((DRIVER, "endpoint"), (CONTRACT, "quicbed_contract")):
         for module in sorted((root / source).glob("*.py")):
             found[f"lib/{target}/{module.name}"] = module.read_bytes()
@@ -30,6 +42,16 @@ def files(root: Path, page: Page) -> dict[str, bytes]:
 def identity(content: Mapping[str, bytes]) -> str:
     """A short name for all files of this content."""
     return digest({name: hashlib.sha256(data).hexdigest() for name, data in content.items()})
+
+
+def video_identity(root: Path, video: Video, play_s: float) -> str:
+    """A short name for all that a video is made of and played with; VideoError for one that cannot be made."""
+    videofiles.check(video)
+    content = modules(root)
+    content |= {name: (root / PLAYER / name).read_bytes() for name in ("package.json", "package-lock.json")}
+    content["videofiles.py"] = Path(videofiles.__file__).read_bytes()
+    content["video"] = repr((video, video.segments(play_s))).encode()
+    return identity(content)
 
 
 @lru_cache

@@ -25,6 +25,7 @@ from quicbed.config.model import (
     Workload,
 )
 from quicbed.config.pages import PageError
+from quicbed.config.videos import VideoError
 from quicbed.plan import browser, march
 from quicbed.plan.arms import CAPTURED, LEFT_OUT, PRIMITIVES
 from quicbed.plan.built import Build
@@ -32,6 +33,8 @@ from quicbed.plan.host import host_of
 from quicbed.plan.variant import CellVariant
 
 # Connections in the captured run of a handshake cell at any scale, and of one that is slow.
+PROOF_PAGE = "light-2019"
+"""The page that proves the variant of a video, the smallest there is."""
 PROOF_CONNECTIONS = 20
 
 
@@ -175,7 +178,7 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title} has no congestion control {controlled}"
     if (reason := pacing_reason(title, library, variant, controlled)) is not None:
         return reason
-    if variant.page is not None and not supports.pages:
+    if (variant.page is not None or variant.video is not None) and not supports.pages:
         return f"{title}: its endpoints load no pages"
     if (reason := visit_reason(title, library, variant)) is not None:
         return reason
@@ -317,6 +320,8 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "page": variant.page,
         "loaded_by": None if variant.loaded_by == "endpoint" else variant.loaded_by,
         "visit": None if variant.visit == "first" else variant.visit,
+        "video": variant.video,
+        "rate_trace": variant.rate_trace,
         "load": variant.load,
         "held": variant.held,
         "offloads": variant.offloads,
@@ -366,13 +371,17 @@ def as_proven(cell: Cell, kind: str) -> Cell:
     competing traffic, and for downloads what the link does to packets: what packets are made of depends on none of
     these. The exchange of packets that a captured handshake shows depends on the round-trip time, and so does whether a
     request is early, before the handshake is complete.
+
+    Of a video, what is captured is a page, loaded by the same browser.
     """
     sending = ("pacing", "gso", "congestion_control", "qdisc")
     link = ("loss_percent", "rate_mbit")
     within = ("receive_buffer", "load", "held", "offloads", "background")
     # the library's client downloads as it loads pages, and a browser does nothing but load them
     page = () if cell.variant.loaded_by else ("page",)
-    variant = cell.variant.without(*within, *page, *link, *sending)
+    variant = cell.variant.without(*within, *page, *link, *sending, "video", "rate_trace")
+    if cell.variant.video is not None:
+        variant = variant.model_copy(update={"page": PROOF_PAGE})
     delayed = kind == "handshake" or variant.visit == "early-data"
     return replace(cell, variant=variant if delayed else variant.model_copy(update={"rtt_ms": 0}))
 
@@ -596,6 +605,8 @@ def _cell(
         sides.append(_endpoint(project, name, named, build))
     transport = project.libraries[pair.client].transport
     settings = cell_variant(variant, transport)
+    if variant.rate_trace is not None:
+        settings = settings.model_copy(update={"rate_mbit": project.rate_traces[variant.rate_trace].highest_mbit})
     name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
     slug = _slug(f"{name}-{variant.label}-{'' if arm == 'main' else arm}")
     identity: dict[str, Any] = {
@@ -615,6 +626,10 @@ def _cell(
         if variant.loaded_by != "endpoint":
             identity["browser"] = _browser_identity(project, variant.page)
         size = project.pages[variant.page].bytes
+    if variant.video is not None:
+        identity["video"] = _video_identity(project, variant.video, scale)
+        if variant.rate_trace is not None:
+            identity["rate_trace"] = [asdict(step) for step in project.rate_traces[variant.rate_trace].steps]
     if size != scale.bytes:
         identity["bytes"] = size
     if variant.bytes is not None:
@@ -643,6 +658,13 @@ def _browser_identity(project: Project, name: str) -> str:
     try:
         return browser.identity(browser.files(project.root, project.pages[name]))
     except PageError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _video_identity(project: Project, name: str, scale: Scale) -> str:
+    try:
+        return browser.video_identity(project.root, project.videos[name], scale.play_s or 0)
+    except VideoError as error:
         raise ConfigError(str(error)) from None
 
 

@@ -29,6 +29,7 @@ RUN_SECONDS = 0.1
 START_SECONDS = 0.05
 # And one whose client is a browser, which is started and waits for the largest contentful paint.
 BROWSER_SECONDS = 2.5
+PLAYED_AND_COMPARED = 1.1
 # Of a link that loses packets (Mathis, Semke, Mahdavi, Ott: The Macroscopic Behavior of the TCP Congestion Avoidance
 # Algorithm, 1997), which CUBIC exceeds; round trips until a link is full; and giving a link what a cell asks for.
 PACKET_BITS = 1472 * 8
@@ -218,7 +219,9 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         size, rate_mbit = cell.bytes or 0, link_of(cell, experiment.link).rate_mbit
         transfer = transfer_s(project, libraries, cell.variant, size, rate_mbit, _connections(cell))
         started = BROWSER_SECONDS if cell.variant.loaded_by else RUN_SECONDS
-        run = min(transfer + started, scale.timeout_s)
+        # a video lasts as long as it is played, and its bodies are compared after that
+        played = PLAYED_AND_COMPARED * scale.play_s if scale.play_s else 0.0
+        run = min(transfer + started + played, scale.timeout_s)
         return run + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
 
     measured = [cell for cell in cells if cell.arm != CAPTURED]
@@ -238,6 +241,8 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     size = f"{scale.bytes / 2**20:.0f} MiB downloads" if scale.least_s is None else f"downloads of {scale.least_s:g} s"
     if experiment.workload.kind == "page":
         size = "page loads"
+    elif experiment.workload.kind == "video":
+        size = f"{scale.play_s:g} s of video"
     text = (
         f"{len(measured)} cells, {blocks} of {size}, about {span} unless finished "
         f"already; at most {traffic / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quicbed.config.model import Experiment, Library, Link, Load, Perf, Project, Scale, Side, Workload
+from quicbed.config.videos import RateTrace, Video
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import (
     PROOF_CONNECTIONS,
@@ -29,7 +30,7 @@ PROOF_RATE_MBIT = 100.0
 PROOF_BYTES_LARGE = 4194304
 HOLD_S = 5.0
 """Seconds that connections are held open once all are; their client then asks whether the server has them still."""
-PROOF_TIMEOUT_S = {"bulk": 30.0, "page": 30.0, "handshake": 120.0}
+PROOF_TIMEOUT_S = {"bulk": 30.0, "page": 30.0, "video": 30.0, "handshake": 120.0}
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,12 @@ class RunSpec:
     """A run that takes longer has failed."""
     page: tuple[int, ...] = ()
     """Bytes of the objects of a page, its document first; empty for a download."""
+    video: Video | None = None
+    """That is played."""
+    play_s: float = 0.0
+    """Seconds of it."""
+    rate_trace: RateTrace | None = None
+    """Rates of the link meanwhile."""
     perf: Perf | None = None
     """How both endpoints are sampled, in an experiment whose runs are."""
     captured: bool = False
@@ -90,6 +97,14 @@ class RunSpec:
     def visits_before(self) -> int:
         """Connections that the client makes before those that are measured, which leave what these go on with."""
         return 0 if self.cell.variant.visit is None else 1
+
+    @property
+    def requests(self) -> int:
+        """Requests that come on a connection of a page or video."""
+        if self.video is None:
+            return len(self.page)
+        # document and manifest, all initialization segments, and each segment once
+        return 2 + len(self.video.kbits) + self.video.segments(self.play_s)
 
     @property
     def handshakes(self) -> bool:
@@ -135,6 +150,10 @@ def _page(project: Project, cell: Cell) -> tuple[int, ...]:
     return () if cell.variant.page is None else project.pages[cell.variant.page].sizes
 
 
+def _video(project: Project, cell: Cell) -> Video | None:
+    return None if cell.variant.video is None else project.videos[cell.variant.video]
+
+
 def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale) -> RunSpec:
     """A run of a cell of an experiment."""
     return RunSpec(
@@ -146,6 +165,9 @@ def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale)
         cell.connections,
         scale.timeout_s,
         _page(project, cell),
+        _video(project, cell),
+        scale.play_s or 0.0,
+        None if cell.variant.rate_trace is None else project.rate_traces[cell.variant.rate_trace],
         experiment.perf,
         captured=cell.arm == CAPTURED,
         traced=experiment.trace,
@@ -155,18 +177,20 @@ def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale)
 def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
     """The captured run that proves a cell: of a download, also for pages, or of handshakes with their secrets.
 
-    A browser loads the page. The secrets of a download are written down where both ends are external, which tell
-    nothing themselves, where a chain of certificates has to be seen, and of a browser.
+    A browser loads the page, also for a video. The secrets of a download are written down where both ends are external,
+    which tell nothing themselves, where a chain of certificates has to be seen, and of a browser.
     """
     kind = experiment.workload.kind
     libraries = _libraries(project, cell)
     silent = all(library.external is not None for library in libraries.values())
     size, connections = proof_size(cell, kind)
-    page = _page(project, cell) if cell.variant.loaded_by else ()
+    proven = as_proven(cell, kind)
+    page = _page(project, proven) if cell.variant.loaded_by else ()
+    workload = experiment.workload.model_copy(update={"kind": "page"}) if cell.variant.video else experiment.workload
     return RunSpec(
-        as_proven(cell, kind),
+        proven,
         libraries,
-        experiment.workload,
+        workload,
         proof_link(kind, link_of(cell, experiment.link).mtu),
         sum(page) or size,
         connections,

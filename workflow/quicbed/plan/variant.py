@@ -38,6 +38,9 @@ class Variant(Part):
     """Null for the library's own client."""
     visit: str | None = None
     """Null for a first one."""
+    video: str | None = None
+    rate_trace: str | None = None
+    """Where there is one, `rate_mbit` is the highest of its rates."""
     mtu: Integer | None = None
     receive_buffer: Integer | None = None
     aes_hardware: bool | None = None

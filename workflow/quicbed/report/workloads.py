@@ -7,8 +7,8 @@ from functools import cached_property
 
 import polars as pl
 
-from quicbed.analysis import comparison, sizes, web
-from quicbed.figures import size_figures, web_figures
+from quicbed.analysis import comparison, sizes, video, web
+from quicbed.figures import size_figures, video_figures, web_figures
 from quicbed.figures.goodput import Drawn, NotMeasured
 from quicbed.figures.sheets import Sheet
 from quicbed.report import results, sections
@@ -123,3 +123,25 @@ class Workloads(sections.Paper):
         if campaign.is_empty():
             return Section(NotMeasured(experiment))
         return Section(self.save(draw(campaign, table)))
+
+    @cached_property
+    def _video(self) -> Tables:
+        return self._tables(video.EXPERIMENT, video.by_metric, video.against_tcp, "ratios")
+
+    def video_start(self) -> Section:
+        """How videos start: connection time and start-up delay."""
+        return self._video_section(video_figures.start, video_figures.START)
+
+    def video_quality(self) -> Section:
+        """Which bit rates the player chooses."""
+        return self._video_section(video_figures.quality, video_figures.QUALITY[:2])
+
+    def video_stalls(self) -> Section:
+        """How videos stall."""
+        return self._video_section(video_figures.stalls, video_figures.STALLS)
+
+    def _video_section(self, draw: Changes, metrics: tuple[str, ...]) -> Section:
+        campaign, table, ratios = self._video
+        if campaign.is_empty():
+            return Section(NotMeasured(video.EXPERIMENT))
+        return Section(self.save(draw(campaign, table)), video_figures.found(table, ratios, metrics))

@@ -170,6 +170,18 @@ class Metrics(Part):
     """For a page in a browser: from the start of the navigation to the event `load`."""
     largest_contentful_paint_ms: Positive | None = None
     """For a page in a browser: from the start of the navigation to the largest contentful paint."""
+    startup_delay_ms: Positive | None = None
+    """For a video: from the start of the navigation to the first frame that is played."""
+    bit_rate_mbps: Positive | None = None
+    """For a video: mean bit rate of the segments that the player chose."""
+    download_rate_mbps: Positive | None = None
+    """For a video: bytes of its segments divided by the sum of the times from their request to their last byte."""
+    quality_switches: Count | None = None
+    """For a video: how often two segments in succession have different bit rates."""
+    stalls: Count | None = None
+    """For a video: how often it stopped after its start because its buffer was empty, for a frame or longer."""
+    stall_s: Positive | None = None
+    """For a video: how long it stood still altogether."""
     handshakes_per_s: Positive | None = None
     wall_s: Positive | None = None
     """From the first ClientHello to the last byte or the last close."""
@@ -366,6 +378,10 @@ class HostFacts(Part):
     """Counters of hosts, interfaces and link at the start of the run."""
     delta: Annotated[dict[str, Number | None], BeforeValidator(unless_null)] = Field({})
     """How much these counters grew during the run."""
+    rate_changes: list[list[Number]] | None = None
+    """Of a link that follows a rate trace: seconds since the client started, and the rate in Mbit/s from then on."""
+    playback: dict[str, Any] | None = None
+    """The course of a video: when its segments were asked for and loaded, and when it stalled."""
     background: dict[str, Any] | None = None
     perf: dict[str, Any] | None = None
     confinement: dict[str, Confinement] | None = None
@@ -435,7 +451,8 @@ class Run(Record):
         if self.cell.arm in ARMS and self.block is None:
             raise ValueError("key 'block' is missing")
         transfer = ("goodput_mbps", "bytes")
-        wanted = {"handshake": ("ttfb_ms",), "bulk": transfer, "page": transfer}
+        played = ("startup_delay_ms", "bit_rate_mbps", "download_rate_mbps")
+        wanted = {"handshake": ("ttfb_ms",), "bulk": transfer, "page": transfer, "video": played}
         for name in wanted.get(self.workload.kind or "", ()):
             if not getattr(self.metrics, name):
                 raise ValueError(f"a finished run without a positive 'metrics.{name}'")

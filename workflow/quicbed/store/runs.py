@@ -113,6 +113,9 @@ COLUMNS: list[Column] = [
     Column("loaded_by", pl.String(), "variant.loaded_by"),
     # null of a first one
     Column("visit", pl.String(), "variant.visit"),
+    Column("video", pl.String(), "variant.video"),
+    # of a video; rate_mbit is the highest of its rates
+    Column("rate_trace", pl.String(), "variant.rate_trace"),
     Column("workload_bytes", pl.Int64(), "workload.bytes"),
     Column("connections", pl.Int64(), "workload.connections"),
     Column("status", pl.String(), "status"),
@@ -132,6 +135,13 @@ COLUMNS: list[Column] = [
     # of one in a browser, from the begin of its navigation
     Column("load_event_ms", pl.Float64(), "metrics.load_event_ms"),
     Column("largest_contentful_paint_ms", pl.Float64(), "metrics.largest_contentful_paint_ms"),
+    # of a video
+    Column("startup_delay_ms", pl.Float64(), "metrics.startup_delay_ms"),
+    Column("bit_rate_mbps", pl.Float64(), "metrics.bit_rate_mbps"),
+    Column("download_rate_mbps", pl.Float64(), "metrics.download_rate_mbps"),
+    Column("quality_switches", pl.Int64(), "metrics.quality_switches"),
+    Column("stalls", pl.Int64(), "metrics.stalls"),
+    Column("stall_s", pl.Float64(), "metrics.stall_s"),
     Column("handshakes_per_s", pl.Float64(), "metrics.handshakes_per_s"),
     Column("client_cpu_ms", pl.Float64(), "metrics.client_cpu_ms"),
     Column("server_cpu_ms", pl.Float64(), "metrics.server_cpu_ms"),
