@@ -17,6 +17,7 @@ from clone import DATA
 from quicbed.wire import handshake
 
 CAPTURES = DATA / "handshakes"
+OVER_LOOPBACK = {"tcp-tls-hrr", "nginx-h3-resumed", "tcp-tls-early-data", "tcp-tls-resumed-tls12"}
 START = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 AES128 = {"cipher": "aes-128-gcm"}
 AES256 = {"cipher": "aes-256-gcm"}
@@ -324,7 +325,7 @@ def captured(name: str) -> str:
     seen = handshake.examine(
         CAPTURES / f"{name}.pcap",
         CAPTURES / f"{name}.keys",
-        server_ip="127.0.0.1" if name == "tcp-tls-hrr" else "10.113.0.2",
+        server_ip="127.0.0.1" if name in OVER_LOOPBACK else "10.113.0.2",
         server_port=4433,
         transport="tcp" if name.startswith("tcp") else "quic",
     )
