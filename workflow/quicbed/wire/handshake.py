@@ -74,6 +74,8 @@ _PADDING = 0x00
 _ACKS = (0x02, 0x03)
 _HANDSHAKE_DONE = 0x1E
 _TLS_RECORD_HEADER = 5
+_CHANGE_CIPHER_SPEC_BYTES = 6
+"""Of its record, which a client that sends early data puts behind its ClientHello (RFC 8446, D.4)."""
 
 
 class HandshakeError(Exception):
@@ -184,8 +186,8 @@ class Handshake(_Model):
     )
     early_bytes: int = Field(
         0,
-        description="What the client sent as early data before the server had answered: bytes of 0-RTT packets, or "
-        "over TCP of payload behind the ClientHello.",
+        description="What the client sent as early data: bytes of 0-RTT packets, or over TCP of segments behind the "
+        "ClientHello and before EndOfEarlyData (RFC 8446, 4.5), without ChangeCipherSpec.",
     )
     cipher: int | None = Field(description="Cipher suite of the ServerHello (code point).")
     group: int | None = Field(description="Named group of the ServerHello's key share (code point).")
@@ -565,8 +567,12 @@ class _Examiner:
         units = self.connection.units
         if self.transport == "quic":
             return sum(len(piece.packet.data) for unit in units for piece in unit.pieces if piece.level == "0rtt")
-        before = itertools.takewhile(lambda unit: unit.role == "client" or not unit.size, units)
-        return max(sum(unit.size for unit in before) - _TLS_RECORD_HEADER - client_hello, 0)
+        # The server's answer may be captured before data that the client sent without it: the tap is near the server.
+        if (end := self._first("client", tshark.END_OF_EARLY_DATA)) is None:
+            return 0
+        before = itertools.takewhile(lambda unit: unit is not end[0], units)
+        sent = sum(unit.size for unit in before if unit.role == "client")
+        return max(sent - _TLS_RECORD_HEADER - client_hello - _CHANGE_CIPHER_SPEC_BYTES, 0)
 
     def _bytes(self, kind: int) -> int | None:
         found = self._first("server", kind)
@@ -849,7 +855,7 @@ def contradictions(
             )
     if early_data:
         found += _deviation(
-            {one.index: "nothing before the server's answer" for one in handshakes if not one.early_bytes},
+            {one.index: "nothing before EndOfEarlyData" for one in handshakes if not one.early_bytes},
             "early data",
         )
     if certificate_bytes is not None:
