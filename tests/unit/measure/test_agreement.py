@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from clone import ROOT
-from quicbed.base import untrusted
 from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure.examine import Examiner
 from quicbed.plan.cells import cells_of
 from quicbed.plan.spec import proof_spec
+from quicbed.store import walk
 from quicbed.store.paths import CAPTURE, KEYS, RUN_FILE
 from quicbed.store.record import Run
 from quicbed.wire import handshake
@@ -35,7 +35,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Directories of the shipped proofs with a capture, by library."""
     top = tmp_path_factory.mktemp("proofs")
     (archive,) = (ROOT / "raw" / "reference").glob("native-handshake.tar.*")
-    for name, content in untrusted.packed(archive, lambda path: "proofs" in path.parts and path.name in FILES):
+    for name, content in walk.unpacked(archive, lambda path: "proofs" in path.parts and path.name in FILES):
         assert isinstance(content, bytes)
         file = top / Path(name).parent.name / Path(name).name
         file.parent.mkdir(exist_ok=True)

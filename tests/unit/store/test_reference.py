@@ -18,7 +18,7 @@ from clone import ROOT, copy_config
 from quicbed.analysis import pairs
 from quicbed.config.model import ConfigError, Project
 from quicbed.figures import goodput
-from quicbed.store import reference, runs
+from quicbed.store import reference, runs, walk
 from quicbed.store.paths import archives_below
 
 AES = {"cipher": "aes-128-gcm", "aead": "standard", "header_protection": True, "group": "x25519"}
@@ -188,6 +188,20 @@ def test_an_archive_is_the_same_whenever_and_by_whomever_it_is_packed(project: P
     (archive,) = reference.pack(project, ["mtu"])
     assert archive.read_bytes() == first
     assert not list(archive.parent.glob("*.partial"))
+
+
+def test_a_large_event_file_is_packed_by_columns_and_read_as_it_was(project: Project) -> None:
+    fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1)
+    (run, *_) = sorted(project.raw.glob("local/aead-goodput/*/b*/*/run.json"))
+    first = run.with_name("client.jsonl")
+    lines = b"".join(b'{"event":"connection","t":%d,"index":%d}\n' % (10**9 + n * n, n) for n in range(1000))
+    first.write_bytes(lines)
+    (archive,) = reference.pack(project, ["aead-goodput"])
+    inside = first.relative_to(project.raw).as_posix()
+    packed = unpack(archive)
+    assert len(packed[f"{inside}.columns"]) < len(lines) / 2
+    assert inside not in packed
+    assert dict(walk.unpacked(archive, lambda path: str(path) == inside)) == {inside: lines}
 
 
 def test_tables_and_figures_are_those_of_what_was_measured(project: Project) -> None:

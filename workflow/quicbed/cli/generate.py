@@ -153,6 +153,8 @@ def data_page() -> str:
         "of their campaign (`workflow/quicbed/store/campaign.py`) and, in `builds/`, the `build.json` of each measured",
         "build (`workflow/quicbed/plan/built.py`). The report keeps the verdicts on claims in `tables/claims.json`",
         "(`workflow/quicbed/claims/verdict.py`). `workflow/schemas/` has the same models as JSON schemas.",
+        "In archives of reference data, larger event files have their numbers by column and names in `.columns`",
+        "(`workflow/quicbed/store/columns.py`). Every command reads them as they were.",
         "",
         "Key names include the unit. Event times are readings of `CLOCK_MONOTONIC` in ns. A key without a value is",
         "null or left out.",

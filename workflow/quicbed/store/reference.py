@@ -15,7 +15,7 @@ from pathlib import Path
 from quicbed.base import durable
 from quicbed.config.model import ConfigError, Project, Study
 from quicbed.plan.variant import Variant
-from quicbed.store import tarball
+from quicbed.store import columns, tarball
 from quicbed.store.campaign import CAMPAIGN_FILE, Campaign, Session
 from quicbed.store.paths import CAPTURE, KEYS, RELEASES, RUN_FILE, TRACE
 from quicbed.store.record import Run
@@ -26,7 +26,7 @@ LEFT_OUT = "left-out.json"
 SHOWN = {("x25519", "rsa-2048"), ("kyber768", "rsa-2048"), ("x25519", "dilithium3")}
 """Group and signature algorithm of the captured handshakes that are shipped whole, without Retry or delay."""
 
-DOWNLOADS_BYTES = 5 * 2**20
+DOWNLOADS_BYTES = 2**20
 """Most bytes of captured downloads in an archive."""
 
 
@@ -37,6 +37,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
 
     The archives are byte-stable: members are sorted, and neither owners nor times are kept (runs record their own).
     Files of one name follow each other, because they resemble each other: archives of handshakes are a fifth smaller.
+    Larger event files are written by columns (`quicbed.store.columns`), which readers of archives undo.
     Most captures are left out, see `_packed_captures`.
     """
     archives = []
@@ -57,6 +58,8 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
                 if file.name in (CAPTURE, KEYS, TRACE, RELEASES) and file.with_name(CAPTURE) not in kept:
                     digest = hashlib.sha256(content).hexdigest()
                     left_out.append({"file": inside, "bytes": len(content), "sha256": digest})
+                elif file.suffix == ".jsonl" and (by_columns := columns.packed(content)) is not None:
+                    archive.file(f"{inside}{columns.COLUMNS_SUFFIX}", by_columns)
                 else:
                     archive.file(inside, content)
             if left_out:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from quicbed.base import untrusted
-from quicbed.base.untrusted import UntrustedError
+from quicbed.base.untrusted import MOST_KEPT, UntrustedError
+from quicbed.store import columns
 from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE
 from quicbed.store.paths import ARCHIVE_SUFFIXES, RUN_FILE, directories, located, origin_of
 from quicbed.store.record import RunsError
@@ -109,7 +110,7 @@ def packed(archive: Path, origin: str, names: Container[str], *, records: bool =
         return path.name == RUN_FILE or path.name in names or (records and _is_record(path))
 
     try:
-        for name, found in untrusted.packed(archive, wanted):
+        for name, found in unpacked(archive, wanted):
             path = PurePosixPath(name)
             if path.name == RUN_FILE or path.name in names:
                 files.setdefault(str(path.parent), {})[path.name] = found
@@ -124,9 +125,34 @@ def packed(archive: Path, origin: str, names: Container[str], *, records: bool =
     return place
 
 
+def unpacked(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[str, Content]]:
+    """Names and contents of *wanted* files in an archive of runs, as `untrusted.packed`; columns are lines again."""
+    seen: set[str] = set()
+    kept = 0
+
+    def meant(path: PurePosixPath) -> bool:
+        return wanted(PurePosixPath(str(path).removesuffix(columns.COLUMNS_SUFFIX)))
+
+    for packed_as, found in untrusted.packed(archive, meant):
+        name = packed_as.removesuffix(columns.COLUMNS_SUFFIX)
+        if name in seen:
+            found = UntrustedError("is in the archive twice")
+        elif name != packed_as and not isinstance(found, UntrustedError):
+            try:
+                found = columns.unpacked(found)
+            except UntrustedError as error:
+                found = error
+        seen.add(name)
+        if not isinstance(found, UntrustedError):
+            kept += len(found)
+            if kept > MOST_KEPT:
+                raise UntrustedError(f"holds more than {MOST_KEPT >> 20} MiB to read")
+        yield name, found
+
+
 def archived(archive: Path, names: Container[str]) -> Iterator[tuple[str, str, Content]]:
-    """Directory, name and content of the files of these *names* in an archive of runs, as `untrusted.packed`."""
-    for path, found in untrusted.packed(archive, lambda path: path.name in names):
+    """Directory, name and content of the files of these *names* in an archive of runs, as `unpacked`."""
+    for path, found in unpacked(archive, lambda path: path.name in names):
         directory, _, name = path.rpartition("/")
         yield directory or ".", name, found
 
@@ -148,7 +174,7 @@ class Beside:
         if not inside:
             return untrusted.read(located(origin, self._raw) / name)
         if archive not in self._archives:
-            self._archives[archive] = dict(untrusted.packed(located(archive, self._raw), self._wanted))
+            self._archives[archive] = dict(unpacked(located(archive, self._raw), self._wanted))
         found = self._archives[archive].get(f"{inside}/{name}", UntrustedError("is missing"))
         if isinstance(found, UntrustedError):
             raise found
