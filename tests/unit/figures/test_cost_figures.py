@@ -8,11 +8,14 @@ import polars as pl
 import pytest
 
 import fakeruns
+from clone import ROOT
+from quicbed.config.model import Project
 from quicbed.figures import cost_figures, goodput
 from quicbed.figures.cost_figures import KINDS, TWINS
 from quicbed.store import runs
 
 TITLES = {"quinn": "Quinn"}
+PROJECT = Project(ROOT).without_folders()
 
 
 def measured(tmp_path: Path, experiment: str = "aead-goodput", blocks: int = 4) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -27,6 +30,13 @@ def draw(campaign: pl.DataFrame, table: pl.DataFrame, experiment: str = "aead-go
     found = cost_figures.both_ways(campaign, table, TWINS[experiment], TITLES)
     assert found is not None
     return found
+
+
+@pytest.mark.parametrize("experiment", TWINS)
+def test_contrasts_are_variants_of_the_experiment(experiment: str) -> None:
+    described = PROJECT.experiments[experiment]
+    labels = {one.label for one in described.variants}
+    assert set(TWINS[experiment].contrasts) <= labels - {described.baseline}
 
 
 @pytest.mark.parametrize("experiment", ["aead-goodput", "header-protection"])

@@ -100,6 +100,14 @@ def test_sizes_that_a_pilot_has_found_are_told_from_the_smallest_to_the_largest(
     assert "256 MiB to 1.863 GiB per run" in goodput.conditions(runs.table(tmp_path))
 
 
+@pytest.mark.parametrize(("mtus", "told"), [((1500, 1500), True), ((1500, 9000), False)])
+def test_an_mtu_is_told_where_it_is_not_a_factor(tmp_path: Path, mtus: tuple[int, int], told: bool) -> None:
+    for block, mtu in enumerate(mtus):
+        run = fakeruns.make_run(block=block)
+        fakeruns.write_run(tmp_path, run | {"link": run["link"] | {"mtu": mtu}})
+    assert ("MTU 1500" in goodput.conditions(runs.table(tmp_path))) == told
+
+
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_figure_shows_one_host_and_names_it(tmp_path: Path, fact: str) -> None:
     raw = tmp_path / "raw"

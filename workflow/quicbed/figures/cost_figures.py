@@ -71,6 +71,13 @@ TWINS: Mapping[str, Twin] = {
         },
         goodput.within_builds,
     ),
+    "mtu": Twin(
+        "goodput-by-mtu",
+        "What a larger MTU brings",
+        "A Quantum of QUIC, Fig. 5, processor time",
+        "Difference to an MTU of 1500 [%]",
+        {f"AES-128-GCM, MTU {mtu}": f"MTU {mtu}" for mtu in (3000, 6000, 9000)},
+    ),
     "aes-ni": Twin(
         "aes-instructions",
         "What AES costs without its instructions, and ChaCha20-Poly1305",

@@ -540,8 +540,8 @@ def _missing(figure: go.Figure, groups: list[Group], row: int) -> None:
                 layout.in_place(figure, slot.x, *layout.absent(cell), {"row": row, "col": 1}, size=10)
 
 
-def conditions(campaign: pl.DataFrame) -> str:
-    """What the runs were made under, for titles: testbed, link, scale, size."""
+def conditions(campaign: pl.DataFrame, *, mtu: bool = True) -> str:
+    """What the runs were made under, for titles: testbed, link, scale, size; without *mtu* where that is a factor."""
     run = campaign.row(0, named=True)
     rate = run["rate_mbit"]
     if run["testbed_kind"] == "local" and rate is None and run["workload"] == "bulk":
@@ -561,7 +561,7 @@ def conditions(campaign: pl.DataFrame) -> str:
     elif sizes := sorted(set(campaign["workload_bytes"].drop_nulls()) - {0}):
         # a pilot may have found another size for each pair of libraries
         parts.append(" to ".join(dict.fromkeys(map(size_text, (sizes[0], sizes[-1])))) + " per run")
-    if run["mtu"]:
+    if mtu and run["mtu"] and campaign["mtu"].n_unique() == 1:
         parts.append(f"MTU {run['mtu']}")
     if run["link_mode"]:
         parts.append(f"{run['link_mode']} mode")

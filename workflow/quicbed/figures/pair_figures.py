@@ -163,7 +163,7 @@ def goodput_by_mtu(
     layout.finish(
         figure,
         "Goodput by MTU",
-        _without_mtu(goodput.conditions(campaign)),
+        goodput.conditions(campaign, mtu=False),
         caption,
         [campaign],
         height=124 + 12 * bool(unlike) + places[-1]["row"] * FACET_PX,
@@ -173,11 +173,6 @@ def goodput_by_mtu(
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
     return goodput.Drawn("goodput-by-mtu", figure, table, origins, "A Quantum of QUIC, Fig. 5")
-
-
-def _without_mtu(conditions: str) -> str:
-    """What the runs were made under, without the MTU, which is a factor here."""
-    return " · ".join(part for part in conditions.split(" · ") if not part.startswith("MTU "))
 
 
 def _at(cells: list[dict[str, Any]], mtu: int, aead: str) -> dict[str, Any] | None:

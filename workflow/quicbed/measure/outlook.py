@@ -142,8 +142,7 @@ class Works:
     ) -> Work:
         what, beyond = (kind, extra), estimate.RUN_SECONDS
         if kind == "handshake":
-            each = estimate.connection_s(variant.signature, variant.rtt_ms or 0, self._long)
-            transfer = connections * each
+            transfer = estimate.handshakes_s(variant, connections, self._long)
             alike: tuple[Any, ...] = variant.group, variant.signature, variant.rtt_ms or 0
         else:
             transfer = estimate.transfer_s(self._project, libraries, variant, size, link[-1], connections)

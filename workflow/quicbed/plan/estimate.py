@@ -21,6 +21,7 @@ from quicbed.plan.cells import (
     link_of,
 )
 from quicbed.plan.sizing import with_start, without_start
+from quicbed.plan.spec import HOLD_S
 from quicbed.plan.variant import Variant
 
 # Rough figures behind the estimates, on two cores: what a run costs beyond its transfer.
@@ -52,6 +53,8 @@ LEAST_LEFT = 0.05
 # it a capture holds; and how often a round-trip time is waited for, request and close included.
 HANDSHAKE_SECONDS = 0.012
 SLOW_SECONDS = 0.35
+# Of a connection that begins at a rate, the processor time of the server, which the rate is a share of.
+SERVER_SECONDS = 0.0015
 CONNECTION_BYTES = 1_800
 CAPTURED_BYTES = 40_000
 ROUND_TRIPS = 3
@@ -186,6 +189,13 @@ def as_sized(project: Project, name: str, cells: Sequence[Cell], known: Collecti
     ]
 
 
+def handshakes_s(variant: Variant, connections: int, long: Collection[str]) -> float:
+    """Roughly the seconds of so many handshakes, which may begin at a rate; *long* are signatures that take long."""
+    if variant.load is not None:
+        return connections * SERVER_SECONDS / variant.load + (HOLD_S if variant.held else 0.0)
+    return connections * connection_s(variant.signature, variant.rtt_ms or 0, long)
+
+
 def connection_s(signature: str | None, rtt_ms: float, long: Collection[str]) -> float:
     """Roughly the seconds of a handshake; *long* are signature algorithms that take long."""
     alone = SLOW_SECONDS if signature in long else HANDSHAKE_SECONDS
@@ -264,7 +274,7 @@ def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]
         return connection_s(cell.variant.signature, cell.variant.rtt_ms, long)
 
     def run_s(cell: Cell) -> float:
-        return cell.connections * each_s(cell) + RUN_SECONDS
+        return handshakes_s(cell.variant, cell.connections, long) + RUN_SECONDS
 
     per_block = sum(map(run_s, measured))
     captured = [

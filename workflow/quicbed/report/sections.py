@@ -88,7 +88,6 @@ class Paper:
         drawn = cost_figures.both_ways(campaign, table, twin, self.titles)
         if drawn is None:
             return Section(None)
-        comparison.write_figure_table(table, experiment, self.here.tables)
         return Section(self.save(drawn), cost_figures.found(table, twin, self.titles))
 
     def save(self, drawn: Drawn) -> Saved:

@@ -1,0 +1,31 @@
+"""Estimates of time: of connections that begin at a rate."""
+
+from __future__ import annotations
+
+import pytest
+
+from clone import ROOT
+from quicbed.config.model import Project
+from quicbed.plan import estimate
+from quicbed.plan.spec import HOLD_S
+from quicbed.plan.variant import Variant
+
+
+@pytest.mark.parametrize("load", [0.1, 0.5, 1.1])
+def test_connections_at_a_rate_take_as_long_as_the_rate_says(load: float) -> None:
+    rate_per_s = load / estimate.SERVER_SECONDS
+    assert estimate.handshakes_s(Variant(load=load), 200, ()) == pytest.approx(200 / rate_per_s)
+    held = estimate.handshakes_s(Variant(load=load, held=200), 200, ())
+    assert held == pytest.approx(200 / rate_per_s + HOLD_S)
+
+
+def test_connections_one_after_the_other_take_as_long_as_each() -> None:
+    one = estimate.connection_s("rsa-2048", 40, ())
+    assert estimate.handshakes_s(Variant(signature="rsa-2048", rtt_ms=40), 50, ()) == pytest.approx(50 * one)
+    assert estimate.handshakes_s(Variant(signature="slow"), 1, {"slow"}) == pytest.approx(estimate.SLOW_SECONDS)
+
+
+def test_the_workloads_of_the_tnsm_paper_take_three_quarters_of_an_hour_at_scale_quick() -> None:
+    project = Project(ROOT, {"scale": "quick"}).without_folders()
+    names = ("web", "cloud-storage", "video", "capacity")
+    assert sum(estimate.of_measuring(project, name)[1] for name in names) <= 45
