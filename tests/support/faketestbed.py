@@ -115,6 +115,7 @@ class FakeTestbed(Testbed):
         self.no_delay: str | None = None
         self.no_loss: str | None = None
         self.seeds: list[int] = []
+        self.rates: list[float] = []
         self.machine = {"host_id": "0123456789ab", "cpu_model": "fake", "kernel": "6.1", "memory_bytes": 2**33}
         self.refusals = 0
         self.lost = 0
@@ -137,6 +138,9 @@ class FakeTestbed(Testbed):
 
     def seed_losses(self, seed: int) -> None:
         self.seeds.append(seed)
+
+    def set_rate(self, rate_mbit: float) -> None:
+        self.rates.append(rate_mbit)
 
     def facts(self) -> dict[str, Any]:
         return self.machine | {"cpus": 2}

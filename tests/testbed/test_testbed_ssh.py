@@ -800,6 +800,20 @@ def test_a_link_is_as_it_was_asked_for_and_gone_afterwards(hosts: SshHosts) -> N
     assert not list(state_directory().glob("*.json"))
 
 
+def test_a_rate_changes_while_a_link_is_used(hosts: SshHosts) -> None:
+    before = hosts.state()
+    with SshTestbed("pair", hosts.settings()) as testbed:
+        testbed.apply(WIRE)
+        for rate in (5, 100):
+            testbed.set_rate(rate)
+            qdisc = testbed.facts()["hosts"]["server"]["interface"]["qdisc"]
+            assert (qdisc["kind"], qdisc["options"]["rate"] * 8) == ("tbf", rate * 10**6)
+        testbed.apply(THROUGHPUT)
+        with pytest.raises(TestbedError, match="the link has no rate that could be changed"):
+            testbed.set_rate(5)
+    assert hosts.settle(before) == {}
+
+
 def test_what_the_configuration_names_is_set_and_restored(hosts: SshHosts) -> None:
     before = hosts.state()
     settings = hosts.settings(

@@ -67,6 +67,9 @@ def test_a_link_is_limited_where_it_arrives_and_the_server_keeps_its_own_queue(h
         assert shown(testbed, "server") == ["fq"]
         assert shown(testbed, "client")[0] == "netem"
         assert shown(testbed, "client", "ifb-link0") == ["netem", "tbf"]
+        testbed.set_rate(5)
+        told = testbed.hosts["client"].run(["tc", "-j", "qdisc", "show", "dev", "ifb-link0"]).stdout
+        assert [row["options"]["rate"] * 8 for row in json.loads(told) if row["kind"] == "tbf"] == [5 * 10**6]
         assert testbed.counters()["link.dropped"] == 0
         testbed.apply(link)
         assert shown(testbed, "server") == ["netem", "tbf"]

@@ -22,7 +22,6 @@ from quicbed.measure.program import Program
 from quicbed.measure.said import Logs
 from quicbed.plan import browser as plan_browser
 from quicbed.plan import cells, estimate, spec
-from quicbed.testbed import TestbedError
 
 PROJECT = Project(ROOT, {"scale": "tiny"})
 VIDEO = PROJECT.experiments["video"]
@@ -207,24 +206,10 @@ def test_a_playing_that_cannot_be_is_no_event(tmp_path: Path, changes: dict[str,
         judged(tmp_path, playback=playback(**changes))
 
 
-class Rated(FakeTestbed):
-    """A testbed that keeps the rates that it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rates: list[float] = []
-
-    def rate_problem(self) -> str | None:
-        return None
-
-    def set_rate(self, rate_mbit: float) -> None:
-        self.rates.append(rate_mbit)
-
-
 def test_a_trace_is_followed_and_the_rate_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(rates.time, "monotonic", lambda: now[0])
-    testbed, attempt = Rated(), Attempt()
+    testbed, attempt = FakeTestbed(), Attempt()
     followed = rates.Rates(testbed, PROJECT.rate_traces["drop"], attempt)
     for second in (0.05, 3.95, 4.02, 8, 12.03, 13, 16.01, 20.04):
         now[0] = 100 + second
@@ -234,13 +219,6 @@ def test_a_trace_is_followed_and_the_rate_put_back(monkeypatch: pytest.MonkeyPat
     assert attempt.host["rate_changes"] == [[0, 5], [4.02, 1], [12.03, 5], [20.04, 1]]
 
 
-def test_a_testbed_that_changes_no_rates_says_so() -> None:
-    testbed = FakeTestbed()
-    assert testbed.rate_problem() == "this testbed changes no rate during a run"
-    with pytest.raises(TestbedError, match="changes no rate during a run, also not to 1 Mbit/s"):
-        testbed.set_rate(1)
-
-
 def test_a_cell_that_lacks_something_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(ROOT, {"scale": "tiny", "paths": {"build": str(tmp_path)}})
     monkeypatch.setattr(player.shutil, "which", lambda _: None)
@@ -248,7 +226,6 @@ def test_a_cell_that_lacks_something_is_unsupported(tmp_path: Path, monkeypatch:
     assert link.unsupported(run_of()) == (
         f"dash.js {player.version(ROOT)} is a package of npm, and there is no npm (Debian: apt-get install npm)"
     )
-    assert link.unsupported(run_of("5, 1, 5 Mbit/s")) == "this testbed changes no rate during a run"
 
 
 def npm(directory: Path, script: str) -> None:

@@ -85,8 +85,6 @@ class PreparedLink:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         lacking = self._project.algorithms.lacking(spec.cell.variant.group, self._flags)
         reason = lacking or self._testbed.unsupported(link_settings(spec))
-        if reason is None and spec.rate_trace is not None:
-            reason = self._testbed.rate_problem()
         if reason is None and spec.video is not None:
             reason = self._playerless()
         if reason is None and spec.perf is not None:

@@ -465,13 +465,9 @@ class Testbed(ABC):
     def apply(self, link: LinkSettings) -> None:
         """Make the link and the hosts as *link* says and verify it by reading back."""
 
-    def rate_problem(self) -> str | None:
-        """Why the rate of the link cannot be changed during a run; ``None`` if it can."""
-        return "this testbed changes no rate during a run"
-
+    @abstractmethod
     def set_rate(self, rate_mbit: float) -> None:
         """Change the rate of a rate-limited link as it is; what its queue holds stays there."""
-        raise TestbedError(f"{self.rate_problem()}, also not to {rate_mbit:g} Mbit/s")
 
     def seed_losses(self, seed: int) -> None:  # noqa: B027 (for testbeds that lose frames)
         """Begin the sequence of frames that the link loses anew, as *seed* says."""

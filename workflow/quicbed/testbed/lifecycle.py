@@ -92,6 +92,11 @@ class LockedTestbed(Testbed):
         self._set_link(link)
         self._link = link
 
+    def set_rate(self, rate_mbit: float) -> None:
+        if self._link is None or self._link.rate_mbit is None:
+            raise TestbedError("the link has no rate that could be changed")
+        self._change_rate(self._link.model_copy(update={"rate_mbit": rate_mbit}))
+
     def _link_facts(self, **more: Any) -> dict[str, Any] | None:
         """The link in use and *more* of it, for :meth:`facts`; None if there is none."""
         if self._link is None:
@@ -126,3 +131,7 @@ class LockedTestbed(Testbed):
     @abstractmethod
     def _set_link(self, link: LinkSettings) -> None:
         """Make the link and the hosts as *link* says, whatever they were, and verify it by reading back."""
+
+    @abstractmethod
+    def _change_rate(self, link: LinkSettings) -> None:
+        """Give the link that is in use the rate of *link*, which else is the same."""

@@ -792,13 +792,7 @@ class LocalTestbed(LockedTestbed):
             )
         verify_token_bucket("middle", _SHAPED, link, middle.qdisc(_SHAPED))
 
-    def rate_problem(self) -> str | None:
-        return None
-
-    def set_rate(self, rate_mbit: float) -> None:
-        if self._link is None or self._link.rate_mbit is None:
-            raise TestbedError("the link has no rate that could be changed")
-        link = self._link.model_copy(update={"rate_mbit": rate_mbit})
+    def _change_rate(self, link: LinkSettings) -> None:
         self._local["middle"].run(["tc", "qdisc", "change", "dev", _SHAPED, "root", *token_bucket(link)])
 
     def _set_qdisc(self, name: str | None) -> None:

@@ -70,6 +70,7 @@ from .shaping import (
     root_qdisc,
     rtt_problem,
     tcp_settings,
+    token_bucket,
     verify_delay,
     verify_egress,
 )
@@ -1510,6 +1511,13 @@ class SshTestbed(LockedTestbed):
         self._measured_rtt_ms = self._probe(link.mtu, link.rtt_ms)
         if link.loss_percent:
             client.lose(link.loss_percent)
+
+    def _change_rate(self, link: LinkSettings) -> None:
+        for host in self._remote.values():
+            if (interface := host.bottleneck(link)) is not None:
+                # as the agent has put it there
+                place = ["parent", "1:1", "handle", "2:"] if link.rtt_ms else ["root", "handle", "1:"]
+                host.run(["tc", "qdisc", "change", "dev", interface, *place, *token_bucket(link)])
 
     def seed_losses(self, seed: int) -> None:
         if self._link is not None and self._link.loss_percent:
