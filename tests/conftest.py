@@ -7,7 +7,9 @@ import enum
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -100,6 +102,38 @@ class Builder:
         self._process.join()
 
 
+class Beside:
+    """Tests in a process of their own beside the others; what they say is kept until the end."""
+
+    def __init__(self, items: list[pytest.Item], options: list[str]) -> None:
+        names = sorted({item.nodeid.partition("[")[0] for item in items})
+        self.files = ", ".join(sorted({name.partition("::")[0] for name in names}))
+        self._argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, *names]
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (read at the end)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start them, once."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._argv, cwd=ROOT, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def end(self, *, stop: bool) -> bool:
+        """Wait for those that were started, or interrupt them; whether there were any and not all of them passed."""
+        if self._process is None:
+            return False
+        if stop and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)  # they take down what they have made
+        return self._process.wait() != 0
+
+    def said(self) -> str:
+        """What they have printed."""
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")
+
+
+BESIDE = pytest.StashKey[Beside]()
 BUILDER = pytest.StashKey[Builder]()
 SPENT = pytest.StashKey[dict["Stage", float]]()
 
@@ -227,8 +261,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("with CI=true the tests must run as root (network namespaces)")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `root` for other users, with the reason; sort by stage, in each the slow ones last."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip tests marked `root` for other users, with the reason; sort by stage, in each the slow ones last.
+
+    Those marked `apart` run beside the last stage.
+    """
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
         for item in items:
@@ -237,6 +274,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # components are among the first things that are built, so those who need some find them at the end of their stage
     last = ("workflow", "slow")
     items.sort(key=lambda item: (stage_of(item), [item.get_closest_marker(name) is not None for name in last]))
+    apart = [item for item in items if item.get_closest_marker("apart")]
+    if apart and any(stage_of(item) is Stage.AFTER_BUILDS for item in items if item not in apart):
+        items[:] = [item for item in items if item not in apart]
+        # options whose value is in the same word
+        options = [word for word in config.invocation_params.args if word.startswith("--") and "=" in word]
+        config.stash[BESIDE] = Beside(apart, options)
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:
@@ -268,10 +311,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             builder.wait()
         elif stage is Stage.SOME_BUILDS or item.get_closest_marker("workflow"):
             builder.wait_for_sources()
+    if (beside := item.config.stash.get(BESIDE, None)) and stage_of(item) is Stage.AFTER_BUILDS:
+        beside.start()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell how long the stages and the builds took, and how long tests waited for these."""
+    """Tell how long the stages and the builds took, and how long tests waited for these; and what others said."""
+    if beside := config.stash.get(BESIDE, None):
+        terminalreporter.section(f"beside these: {beside.files}")
+        terminalreporter.write_line(beside.said())
     if builder := config.stash.get(BUILDER, None):
         stages = (f"{stage.name} {seconds:.0f} s" for stage, seconds in sorted(config.stash.get(SPENT, {}).items()))
         terminalreporter.write_line(f"tests by stage: {', '.join(stages)}")
@@ -280,7 +328,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Leave no build behind that still runs."""
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Wait for the tests beside these, which may have failed, and leave no build behind that still runs."""
+    beside = session.config.stash.get(BESIDE, None)
+    stop = exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    if beside and beside.end(stop=stop):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     if builder := session.config.stash.get(BUILDER, None):
         builder.stop()
