@@ -113,7 +113,7 @@ def test_snakemake_reports_on_the_reference_data_of_one_experiment(tmp_path: Pat
     for file in ("Snakefile", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path)
     (tmp_path / "raw" / "reference").mkdir(parents=True)
-    shutil.copy(ROOT / "raw" / "reference" / "aes-ni.tar.gz", tmp_path / "raw" / "reference")
+    shutil.copy(ROOT / "raw" / "reference" / "aes-ni.tar.xz", tmp_path / "raw" / "reference")
 
     def snakemake(*arguments: str) -> str:
         done = subprocess.run([SNAKEMAKE, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
