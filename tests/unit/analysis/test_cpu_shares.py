@@ -284,7 +284,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> cpu_shares.Profiled:
     """What the mappings in config/symbols/ make of the reference data."""
     raw = tmp_path_factory.mktemp("reference") / "raw" / "reference"
     raw.mkdir(parents=True)
-    archive = f"{cpu_shares.EXPERIMENT}.tar.gz"
+    archive = f"{cpu_shares.EXPERIMENT}.tar.xz"
     (raw / archive).symlink_to(ROOT / "raw" / "reference" / archive)
     return cpu_shares.profiled(runs.table(raw), raw, ROOT)
 
