@@ -331,7 +331,7 @@ def test_it_agrees_with_tshark_on_captures_of_the_reference_data(read: Reader, t
                 capture.write_bytes(file.read())
                 agrees_with_tshark(read, capture, 4433)
                 compared += 1
-    assert compared > 5
+    assert compared > 2
 
 
 @pytest.mark.root
