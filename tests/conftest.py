@@ -106,8 +106,9 @@ class Beside:
     """Tests in a process of their own beside the others; what they say is kept until the end."""
 
     def __init__(self, items: list[pytest.Item], options: list[str]) -> None:
-        names = sorted({item.nodeid.partition("[")[0] for item in items})
-        self.files = ", ".join(sorted({name.partition("::")[0] for name in names}))
+        # in their order, on which some rely
+        names = list(dict.fromkeys(item.nodeid.partition("[")[0] for item in items))
+        self.files = ", ".join(dict.fromkeys(name.partition("::")[0] for name in names))
         self._argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options, *names]
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (read at the end)
         self._process: subprocess.Popen[bytes] | None = None
