@@ -234,7 +234,8 @@ def cdf(figure: Figure, known: Sequence[Side], names: Mapping[str, str]) -> Draw
     _axes(drawing, figure.quantity, places, columns)
     campaigns = [side.campaign for side in shown if side.campaign is not None]
     source = f"{PAPER}, {figure.number}" if figure.number else f"beyond {PAPER}"
-    rows, legend_rows = places[-1]["row"], -(-len(met) // LEGEND_ENTRIES)
+    # of long names fewer stand beside each other
+    rows, legend_rows = places[-1]["row"], -(-len(met) // LEGEND_ENTRIES) + any(len(name) > 10 for name in met)
     told = _caption(figure.quantity, shown) + _floors(shown) + goodput.disturbed(*campaigns)
     caption = textwrap.wrap(told, CAPTION_WIDTH)
     conditions = _conditions(figure.experiment, shown)
