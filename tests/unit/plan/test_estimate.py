@@ -29,3 +29,21 @@ def test_the_workloads_of_the_tnsm_paper_take_three_quarters_of_an_hour_at_scale
     project = Project(ROOT, {"scale": "quick"}).without_folders()
     names = ("web", "cloud-storage", "video", "capacity")
     assert sum(estimate.of_measuring(project, name)[1] for name in names) <= 45
+
+
+def test_a_pilot_and_the_slower_variants_are_part_of_what_downloads_of_a_least_time_take() -> None:
+    project = Project(ROOT, {"study": "reference", "experiments": ["cpu-shares"]}).without_folders()
+    scale = project.scale("cpu-shares")
+    assert scale.least_s
+    assert scale.max_minutes is None
+    text, minutes, _ = estimate.of_measuring(project, "cpu-shares")
+    cells = int(text.split()[0])
+    # all blocks, and one for the pilot
+    assert minutes * 60 > cells * (scale.blocks + 1) * scale.least_s * estimate.SLOWER
+
+
+def test_proofs_and_pilots_come_on_top_of_the_time_that_a_scale_has() -> None:
+    project = Project(ROOT, {"study": "reference", "experiments": ["aes-ni"]}).without_folders()
+    limit = project.scale("aes-ni").max_minutes
+    assert limit is not None
+    assert estimate.of_measuring(project, "aes-ni")[1] > limit + 0.5

@@ -16,7 +16,7 @@ from quicbed.store import paths
 from quicbed.wire.tshark import TsharkError
 
 NEEDS_TSHARK = pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
-ARCHIVES = ("amplification", "native-handshake", "table2-kem", "table3-signature")
+ARCHIVES = ("native-handshake", "table2-kem", "table3-signature")
 ASKED = {"library": "quiche", "group": "kyber768", "signature": "rsa-2048"}
 MISSING = "tshark is missing; install with: apt-get install tshark (as an administrator)"
 

@@ -68,6 +68,14 @@ def test_the_document_of_these_tests_is_one() -> None:
     assert columns.unpacked(document()) == b'{"t":1,"n":6}\n{"t":2,"n":7}'
 
 
+def test_a_number_is_written_without_the_one_of_its_line_that_it_resembles() -> None:
+    rng = random.Random(3)
+    rows = [(10**12 + rng.randrange(10**6), 10**15 + rng.randrange(10**9)) for _ in range(300)]
+    packed = columns.packed("\n".join(f'{{"a":{a},"b":{b},"c":{b + 7}}}' for a, b in rows).encode())
+    assert packed is not None
+    assert json.loads(packed)["kinds"][0]["columns"][2] == {"less": 1, "numbers": 7}
+
+
 @pytest.mark.parametrize(
     "hostile",
     [
@@ -93,6 +101,9 @@ def test_the_document_of_these_tests_is_one() -> None:
         document(columns=[{"numbers": [1]}, {"numbers": 1}]),
         document(columns=[{"numbers": ["1", 2]}, {"numbers": 1}]),
         document(columns=[{"less": "first", "numbers": 1}, {"numbers": 1}]),
+        document(columns=[{"numbers": 1}, {"less": 1, "numbers": 1}]),
+        document(columns=[{"numbers": 1}, {"less": -1, "numbers": 1}]),
+        document(columns=[{"numbers": 1}, {"less": 10**30, "numbers": 1}]),
         document(columns=[{"numbers": 10**30}, {"numbers": 1}]),
     ],
 )

@@ -16,7 +16,7 @@ from quicbed.base import statistics
 from quicbed.base.untrusted import UntrustedError
 from quicbed.config.model import ConfigError
 from quicbed.store import runs, symbols, walk
-from quicbed.store.stacks import PerfError, Stacks, folded_name, read_folded
+from quicbed.store.stacks import FOLDED_SUFFIX, PerfError, Stacks, folded_name, read_folded
 
 EXPERIMENT = "cpu-shares"
 
@@ -118,7 +118,7 @@ class _Files:
     """Folded stacks beside run.json, by the run's origin."""
 
     def __init__(self, raw: Path) -> None:
-        self._beside = walk.Beside(raw, lambda file: file.name.endswith(".folded.gz"))
+        self._beside = walk.Beside(raw, lambda file: file.name.endswith(FOLDED_SUFFIX))
 
     def stacks(self, origin: str, role: str) -> Stacks:
         """Folded stacks of an endpoint in one run; PerfError names the run."""

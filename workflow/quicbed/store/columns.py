@@ -1,7 +1,7 @@
 """Event files of runs as archives hold them: their numbers by column, which halves what they take.
 
-The lines of an event file differ in their numbers only, and a number resembles the one above it or the first one of its
-line, a time. `COLUMNS_SUFFIX` behind the name of a file in an archive says that it is written so. Nothing is lost: a
+The lines of an event file differ in their numbers only, and a number resembles the one above it or another one of its
+line: most are times. `COLUMNS_SUFFIX` behind the name of a file in an archive says that it is written so. Nothing is lost: a
 file comes out as it was, byte for byte.
 """
 
@@ -39,8 +39,8 @@ _Count = Annotated[int, Field(ge=0)]
 class _Column(_Model):
     """The numbers at one place of lines that resemble each other."""
 
-    less: Literal["", "above", "first"] = ""
-    """What each is written without: nothing, the number above it, or the first one of its line."""
+    less: Literal["", "above", "first"] | Annotated[int, Field(ge=1)] = ""
+    """What each is written without: nothing, the number above it, the first one of its line, or one of those between."""
     numbers: list[_Integer] | _Integer
     """One if all are the same."""
 
@@ -97,8 +97,10 @@ def _columns(rows: list[list[int]]) -> list[_Column]:
             columns.append(_Column(numbers=numbers[0]))
             continue
         tried = [_Column(numbers=list(numbers)), _Column(less="above", numbers=list(map(sub, numbers, (0, *numbers))))]
-        if place:
-            tried.append(_Column(less="first", numbers=list(map(sub, numbers, by_place[0]))))
+        for before in range(place):
+            differences = list(map(sub, numbers, by_place[before]))
+            same = len(set(differences)) == 1
+            tried.append(_Column(less=before or "first", numbers=differences[0] if same else differences))
         columns.append(min(tried, key=lambda one: len(json.dumps(one.numbers))))
     return columns
 
@@ -129,12 +131,15 @@ def _lines(lines: _Lines) -> list[str]:
     by_place: list[list[int]] = []
     for column in lines.columns:
         numbers = column.numbers if isinstance(column.numbers, list) else [column.numbers] * lines.count
-        if len(numbers) != lines.count or (column.less == "first" and not by_place):
+        if len(numbers) != lines.count:
             raise UntrustedError("is no event file by columns: a column of another length")
         if column.less == "above":
             numbers = list(accumulate(numbers))
-        elif column.less == "first":
-            numbers = [number + first for number, first in zip(numbers, by_place[0], strict=True)]
+        elif column.less:
+            before = 0 if column.less == "first" else column.less
+            if before >= len(by_place):
+                raise UntrustedError("is no event file by columns: a column less one that does not stand before it")
+            numbers = [number + other for number, other in zip(numbers, by_place[before], strict=True)]
         by_place.append(numbers)
     if len(by_place) != placeholders.count("%d"):
         raise UntrustedError("is no event file by columns: more or fewer columns than numbers")

@@ -12,22 +12,29 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from quicbed.base import durable
+from quicbed.base import durable, untrusted
+from quicbed.base.untrusted import UntrustedError
 from quicbed.config.model import ConfigError, Project, Study
 from quicbed.plan.variant import Variant
 from quicbed.store import columns, tarball
 from quicbed.store.campaign import CAMPAIGN_FILE, Campaign, Session
 from quicbed.store.paths import CAPTURE, KEYS, RELEASES, RUN_FILE, TRACE
 from quicbed.store.record import Run
+from quicbed.store.stacks import FOLDED_SUFFIX, PLAIN_SUFFIX
 
 LEFT_OUT = "left-out.json"
 """Name in the archive of the list of files that were not packed."""
 
-SHOWN = {("x25519", "rsa-2048"), ("kyber768", "rsa-2048"), ("x25519", "dilithium3")}
-"""Group and signature algorithm of the captured handshakes that are shipped whole, without Retry or delay."""
+SHOWN = {
+    ("x25519", "rsa-2048"): "native-handshake",
+    ("kyber768", "rsa-2048"): "table2-kem",
+    ("x25519", "dilithium3"): "table3-signature",
+}
+"""Group and signature algorithm of the captured handshakes that are shipped whole, without Retry or delay, and in the
+archive of which experiment: several have the same."""
 
-DOWNLOADS_BYTES = 2**20
-"""Most bytes of captured downloads in an archive."""
+DOWNLOADS_BYTES = 300_000
+"""Most bytes of captured downloads in an archive: one proof."""
 
 
 def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
@@ -37,7 +44,8 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
 
     The archives are byte-stable: members are sorted, and neither owners nor times are kept (runs record their own).
     Files of one name follow each other, because they resemble each other: archives of handshakes are a fifth smaller.
-    Larger event files are written by columns (`quicbed.store.columns`), which readers of archives undo.
+    Larger event files are written by columns (`quicbed.store.columns`), which readers of archives undo, and stacks
+    without gzip (`quicbed.store.stacks`).
     Most captures are left out, see `_packed_captures`.
     """
     archives = []
@@ -49,7 +57,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
             for file in directory.rglob("*")
             if file.is_file() and not durable.is_unfinished(file.relative_to(directory))
         ]
-        kept = _packed_captures(file for file in files if file.name == CAPTURE)
+        kept = _packed_captures(name, (file for file in files if file.name == CAPTURE))
         left_out = []
         target = project.root / "raw" / "reference" / f"{name}.tar.xz"
         with tarball.write(target) as archive:
@@ -58,6 +66,8 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
                 if file.name in (CAPTURE, KEYS, TRACE, RELEASES) and file.with_name(CAPTURE) not in kept:
                     digest = hashlib.sha256(content).hexdigest()
                     left_out.append({"file": inside, "bytes": len(content), "sha256": digest})
+                elif file.name.endswith(FOLDED_SUFFIX) and (stacks := _gunzipped(content)) is not None:
+                    archive.file(f"{inside}{PLAIN_SUFFIX}", stacks)
                 elif file.suffix == ".jsonl" and (by_columns := columns.packed(content)) is not None:
                     archive.file(f"{inside}{columns.COLUMNS_SUFFIX}", by_columns)
                 else:
@@ -69,38 +79,47 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     return archives
 
 
-def _packed_captures(captures: Iterable[Path]) -> set[Path]:
-    """The captures that are packed, of proofs that succeeded; a key log goes with its capture.
+def _gunzipped(content: bytes) -> bytes | None:
+    """What is gzipped, or None for what is not as `quicbed.store.stacks` writes it."""
+    try:
+        return untrusted.gunzip(content)
+    except UntrustedError:
+        return None
+
+
+def _packed_captures(name: str, captures: Iterable[Path]) -> set[Path]:
+    """The captures that are packed of an experiment, of proofs that succeeded; a key log goes with its capture.
 
     Of handshakes those of `SHOWN`; of downloads the smallest of each variant, whichever the libraries, as far as they
-    fit into `DOWNLOADS_BYTES`, the smallest first.
+    fit into `DOWNLOADS_BYTES`: those that can be read without keys first, then the smallest.
     """
     kept = set()
-    downloads: dict[str, tuple[int, Path]] = {}
+    downloads: dict[str, tuple[bool, int, Path]] = {}
     for capture in captures:
         run = Run.read(capture.parent / RUN_FILE)
         if run.status != "ok" or run.cell.arm != "proof":
             continue
         if run.workload.kind == "handshake":
-            if _is_shown(run.variant):
+            if _is_shown(run.variant, name):
                 kept.add(capture)
             continue
         # buffers are within the hosts, and change nothing on the wire
         varied = run.variant.model_dump(exclude_unset=True, exclude={"receive_buffer"})
         key = json.dumps(varied, sort_keys=True)
-        one = (capture.stat().st_size, capture)
+        sealed = run.variant.aead != "noop" or run.variant.header_protection is not False
+        one = (sealed, capture.stat().st_size, capture)
         downloads[key] = min(downloads.get(key, one), one)
     room = DOWNLOADS_BYTES
-    for size, capture in sorted(downloads.values()):
+    for _, size, capture in sorted(downloads.values()):
         room -= size
         if room >= 0:
             kept.add(capture)
     return kept
 
 
-def _is_shown(variant: Variant) -> bool:
+def _is_shown(variant: Variant, name: str) -> bool:
     plain = not variant.retry and not variant.rtt_ms and variant.initial_size in (None, 1200)
-    return plain and (variant.group, variant.signature) in SHOWN
+    return plain and SHOWN.get((variant.group or "", variant.signature or "")) == name
 
 
 def _proofs(campaign: Path) -> list[Path]:

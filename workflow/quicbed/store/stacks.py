@@ -1,4 +1,8 @@
-"""Folded stacks: samples of a run's endpoints, as files beside run.json."""
+"""Folded stacks: samples of a run's endpoints, as files beside run.json.
+
+They are gzipped. In archives of reference data they are not, and have `PLAIN_SUFFIX` behind their name: stacks of one
+run resemble those of another, which a compressor sees where it sees both.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,13 @@ from pathlib import Path
 
 from quicbed.base import durable, untrusted
 
+FOLDED_SUFFIX = ".folded.gz"
+PLAIN_SUFFIX = ".plain"
+
 KERNEL_OBJECT = "kernel"
 UNKNOWN = "[unknown]"
+
+_GZIP = b"\x1f\x8b"  # RFC 1952, 2.3.1
 
 Stacks = Counter[tuple[str, ...]]
 """Samples by stack: frames from the innermost to the outermost, as ``object`symbol``, without the comm."""
@@ -23,7 +32,7 @@ class PerfError(Exception):
 
 def folded_name(role: str) -> str:
     """Name of the file with the folded stacks of a role."""
-    return f"{role}.folded.gz"
+    return f"{role}{FOLDED_SUFFIX}"
 
 
 def write_folded(file: Path, folded: Mapping[str, int]) -> None:
@@ -33,10 +42,10 @@ def write_folded(file: Path, folded: Mapping[str, int]) -> None:
 
 
 def read_folded(content: bytes) -> Stacks:
-    """Stacks of a folded file's (gzipped) content; PerfError if it is damaged or empty."""
+    """Stacks of a folded file's content, gzipped or not; PerfError if it is damaged or empty."""
     stacks: Stacks = Counter()
     try:
-        text = untrusted.gunzip(content).decode()
+        text = (untrusted.gunzip(content) if content.startswith(_GZIP) else content).decode()
         for line in text.removesuffix("\n").split("\n") if text else []:
             stack, _, count = line.rpartition(" ")
             _, *frames = stack.split(";")

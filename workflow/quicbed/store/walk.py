@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from quicbed.base import untrusted
 from quicbed.base.untrusted import MOST_KEPT, UntrustedError
-from quicbed.store import columns
+from quicbed.store import columns, stacks
 from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE
 from quicbed.store.paths import ARCHIVE_SUFFIXES, RUN_FILE, directories, located, origin_of
 from quicbed.store.record import RunsError
@@ -126,18 +126,21 @@ def packed(archive: Path, origin: str, names: Container[str], *, records: bool =
 
 
 def unpacked(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[str, Content]]:
-    """Names and contents of *wanted* files in an archive of runs, as `untrusted.packed`; columns are lines again."""
+    """Names and contents of *wanted* files in an archive of runs, as `untrusted.packed`.
+
+    Files are named as they are beside archives. Columns are lines again; what is not gzipped there stays so.
+    """
     seen: set[str] = set()
     kept = 0
 
     def meant(path: PurePosixPath) -> bool:
-        return wanted(PurePosixPath(str(path).removesuffix(columns.COLUMNS_SUFFIX)))
+        return wanted(PurePosixPath(_named(str(path))))
 
     for packed_as, found in untrusted.packed(archive, meant):
-        name = packed_as.removesuffix(columns.COLUMNS_SUFFIX)
+        name = _named(packed_as)
         if name in seen:
             found = UntrustedError("is in the archive twice")
-        elif name != packed_as and not isinstance(found, UntrustedError):
+        elif packed_as.endswith(columns.COLUMNS_SUFFIX) and not isinstance(found, UntrustedError):
             try:
                 found = columns.unpacked(found)
             except UntrustedError as error:
@@ -148,6 +151,12 @@ def unpacked(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator
             if kept > MOST_KEPT:
                 raise UntrustedError(f"holds more than {MOST_KEPT >> 20} MiB to read")
         yield name, found
+
+
+def _named(packed_as: str) -> str:
+    """Name of a file without what an archive puts behind it."""
+    suffix = next((one for one in (columns.COLUMNS_SUFFIX, stacks.PLAIN_SUFFIX) if packed_as.endswith(one)), "")
+    return packed_as.removesuffix(suffix)
 
 
 def archived(archive: Path, names: Container[str]) -> Iterator[tuple[str, str, Content]]:
