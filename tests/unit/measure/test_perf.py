@@ -97,6 +97,8 @@ claims:
 rest:
   packet-protection: ['^shared$']
   connection-management: ['^connection', '^mask', '^\\[python']
+objects:
+  application: ['^libscript']
 """
 
 
@@ -113,6 +115,9 @@ rest:
         (["libc`memcpy", "a`connection_send", "a`main"], "connection-management"),
         (["a`main"], "uncategorised"),
         (["python3.11`[unknown]"], "connection-management"),
+        (["libscript.so`tuple_alloc", "libscript.so`[unknown]"], "application"),
+        (["libscript.so`tuple_alloc", "a`mask"], "header-protection"),
+        (["a`main", "libscript.so`run"], "uncategorised"),
         (["kernel`copy", "kernel`udp_sendmsg", "libc`send", "a`seal"], "packet-io"),
         (["kernel`net_rx_action", "kernel`asm_sysvec_apic_timer_interrupt", "a`seal"], "packet-io"),
         (["kernel`tick", "kernel`asm_sysvec_apic_timer_interrupt", "kernel`udp_sendmsg"], "kernel"),
@@ -145,6 +150,13 @@ def test_two_categories_for_the_rest_are_an_error_too(tmp_path: Path) -> None:
         mapping(tmp_path, "claims: {}\nrest: {packet-protection: ['^crypt_'], header-protection: ['^crypt_mask$']}")
 
 
+def test_an_object_that_two_categories_claim_is_an_error(tmp_path: Path) -> None:
+    sorted_by = mapping(tmp_path, "claims: {}\nobjects: {application: ['^lib'], packet-io: ['^libc']}")
+    assert sorted_by.sort(("liba`x",)) == "application"
+    with pytest.raises(ConfigError, match=r"test\.yaml: objects: `libc` is claimed by application .* and by packet-io"):
+        sorted_by.sort(("libc`x",))
+
+
 def test_two_rules_that_hold_for_one_stack_are_an_error(tmp_path: Path) -> None:
     rules = "[{symbol: '^aes$', under: '^seal'}], header-protection: [{symbol: '^aes$', under: '^mask'}]"
     sorted_by = mapping(tmp_path, f"claims: {{packet-protection: {rules}}}")
@@ -158,6 +170,7 @@ def test_two_rules_that_hold_for_one_stack_are_an_error(tmp_path: Path) -> None:
     [
         ("claims: {}\nrest: {packet-io: ['(']}", r"test\.yaml: rest\.packet-io: bad pattern `\(`"),
         ("claims: {}\nrest: {uncategorised: [a]}", "rest: uncategorised"),
+        ("claims: {}\nobjects: {packet-io: ['(']}", r"test\.yaml: objects\.packet-io: bad pattern `\(`"),
         ("claims: {packet-io: [a]}\nunsupported: {packet-io: why}", "unsupported: packet-io is claimed too, by `a`"),
         ("claims: {packet-io: [{symbol: a}]}", r"test\.yaml: claims\.packet-io\.0"),
         ("claims: {}\nclaim: {}", "claim: unknown key; did you mean `claims`"),

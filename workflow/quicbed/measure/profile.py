@@ -18,7 +18,8 @@ tools and speedscope open these files. perf.data, of no use without the very sam
 **Sorting.** A mapping (`config/symbols/`) claims symbols for categories. A sample belongs to the category of its
 innermost claimed frame: what an unclaimed function does, as memcpy, counts for the nearest caller that is claimed. A
 sample taken in the kernel is looked at there only: what no claim of ``shared/linux.yaml`` covers is `kernel`. A
-function without a symbol is claimed by its object's name, as ``[python3.11]``. Mappings are applied when results are
+function without a symbol is claimed by its object's name, as ``[python3.11]``, and what no claim covers by the object
+that it is in, if that is claimed. Mappings are applied when results are
 evaluated: runs that were measured before a mapping was mended need not be measured again.
 """
 

@@ -55,6 +55,11 @@ class Symbols(Model):
     rest: dict[Category, list[str]] = Field(
         default_factory=dict, description="Category: regular expressions for what no claim covers, as all of a library."
     )
+    objects: dict[Category, list[str]] = Field(
+        default_factory=dict,
+        description="Category: regular expressions of programs and shared libraries (their files' names), for stacks "
+        "that begin there and of which no symbol is claimed.",
+    )
     unsupported: dict[Category, str] = Field(
         default_factory=dict, description="Category: why the stacks of this library do not show it."
     )
@@ -76,10 +81,13 @@ class _Claim:
 class Claims:
     """All claims of one mapping and of those it includes."""
 
-    def __init__(self, file: Path, claims: Iterable[_Claim], unsupported: Mapping[Category, str]) -> None:
+    def __init__(
+        self, file: Path, claims: Iterable[_Claim], objects: Iterable[_Claim], unsupported: Mapping[Category, str]
+    ) -> None:
         self.file = file
         self.unsupported = unsupported
         everything = list(claims)
+        self._objects = list(objects)
         self._plain = [claim for claim in everything if claim.under is None and not claim.rest]
         self._conditional = [claim for claim in everything if claim.under is not None]
         self._rest = [claim for claim in everything if claim.rest]
@@ -106,6 +114,12 @@ class Claims:
                 return plain
         return None
 
+    def of_object(self, name: str) -> Category | None:
+        """Category of a program or shared library; ConfigError if two categories claim it."""
+        claims = [claim for claim in self._objects if claim.pattern.search(name)]
+        self._one(name, claims, "objects:")
+        return claims[0].category if claims else None
+
     def _look_up(self, symbol: str) -> tuple[Category | None, list[_Claim]]:
         if symbol not in self._known:
             plain = [claim for claim in self._plain if claim.pattern.search(symbol)]
@@ -115,11 +129,11 @@ class Claims:
             self._known[symbol] = (plain[0].category if plain else None, conditional)
         return self._known[symbol]
 
-    def _one(self, symbol: str, claims: Sequence[_Claim]) -> None:
+    def _one(self, symbol: str, claims: Sequence[_Claim], what: str = "claims: symbol") -> None:
         other = next((claim for claim in claims if claim.category != claims[0].category), None)
         if other is not None:
             raise ConfigError(
-                f"{self.file}: claims: symbol `{symbol}` is claimed by {claims[0]} and by {other}; narrow one of them"
+                f"{self.file}: {what} `{symbol}` is claimed by {claims[0]} and by {other}; narrow one of them"
             )
 
 
@@ -147,7 +161,8 @@ class SymbolMap:
         in_kernel = [symbol for name, symbol in itertools.takewhile(lambda frame: frame[0] == KERNEL_OBJECT, frames)]
         if in_kernel:
             return self._kernel.sort(in_kernel) or "kernel"
-        return self._user.sort([symbol for _, symbol in frames]) or "uncategorised"
+        found = self._user.sort([symbol for _, symbol in frames]) or self._user.of_object(frames[0][0])
+        return found or "uncategorised"
 
     def count(self, stacks: Stacks) -> Counter[Category]:
         """Samples by category."""
@@ -187,6 +202,7 @@ def mapping_problem(root: Path, library: str) -> str | None:
 def _read(file: Path) -> Claims:
     described = parse_model(Symbols, read_yaml(file), file)
     claims = _claims(described, file)
+    objects = _of_objects(described, file)
     for name in described.include:
         shared = file.parent / "shared" / f"{name}.yaml"
         if not shared.is_file():
@@ -195,19 +211,24 @@ def _read(file: Path) -> Claims:
         if included.include:
             raise ConfigError(f"{shared}: include: a shared mapping includes no other")
         claims += _claims(included, shared)
-    for claim in claims:
+        objects += _of_objects(included, shared)
+    for claim in [*claims, *objects]:
         if claim.category in described.unsupported:
             raise ConfigError(f"{file}: unsupported: {claim.category} is claimed too, by `{claim.text}`")
-    return Claims(file, claims, described.unsupported)
+    return Claims(file, claims, objects, described.unsupported)
 
 
 def _claims(described: Symbols, file: Path) -> list[_Claim]:
+    return _given({"claims": described.claims, "rest": described.rest}, file)
+
+
+def _of_objects(described: Symbols, file: Path) -> list[_Claim]:
+    return _given({"objects": described.objects}, file)
+
+
+def _given(given: Mapping[str, Mapping[Category, Sequence[str | Rule]]], file: Path) -> list[_Claim]:
     claims = []
-    given: list[tuple[str, Mapping[Category, Sequence[str | Rule]]]] = [
-        ("claims", described.claims),
-        ("rest", described.rest),
-    ]
-    for name, categories in given:
+    for name, categories in given.items():
         for category, rules in categories.items():
             if category not in CLAIMED:
                 raise ConfigError(f"{file}: {name}: {category} is what no symbol is claimed for; leave it out")
