@@ -98,7 +98,7 @@ rest:
   packet-protection: ['^shared$']
   connection-management: ['^connection', '^mask', '^\\[python']
 objects:
-  application: ['^libscript']
+  packet-io: ['^libscript']
 """
 
 
@@ -115,7 +115,7 @@ objects:
         (["libc`memcpy", "a`connection_send", "a`main"], "connection-management"),
         (["a`main"], "uncategorised"),
         (["python3.11`[unknown]"], "connection-management"),
-        (["libscript.so`tuple_alloc", "libscript.so`[unknown]"], "application"),
+        (["libscript.so`tuple_alloc", "libscript.so`[unknown]"], "packet-io"),
         (["libscript.so`tuple_alloc", "a`mask"], "header-protection"),
         (["a`main", "libscript.so`run"], "uncategorised"),
         (["kernel`copy", "kernel`udp_sendmsg", "libc`send", "a`seal"], "packet-io"),

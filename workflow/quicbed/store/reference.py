@@ -33,8 +33,11 @@ SHOWN = {
 """Group and signature algorithm of the captured handshakes that are shipped whole, without Retry or delay, and in the
 archive of which experiment: several have the same."""
 
-DOWNLOADS_BYTES = 300_000
-"""Most bytes of captured downloads in an archive: one proof."""
+SHOWN_DOWNLOADS = ("aead-goodput", "header-protection")
+"""Experiments whose archives have captured downloads, those of which variants differ in what is in the clear."""
+
+DOWNLOADS_BYTES = 2**20
+"""Most bytes of captured downloads in an archive."""
 
 
 def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
@@ -90,8 +93,8 @@ def _gunzipped(content: bytes) -> bytes | None:
 def _packed_captures(name: str, captures: Iterable[Path]) -> set[Path]:
     """The captures that are packed of an experiment, of proofs that succeeded; a key log goes with its capture.
 
-    Of handshakes those of `SHOWN`; of downloads the smallest of each variant, whichever the libraries, as far as they
-    fit into `DOWNLOADS_BYTES`: those that can be read without keys first, then the smallest.
+    Of handshakes those of `SHOWN`; of downloads of `SHOWN_DOWNLOADS` the smallest of each variant, whichever the
+    libraries, as far as they fit into `DOWNLOADS_BYTES`: those that can be read without keys first, then the smallest.
     """
     kept = set()
     downloads: dict[str, tuple[bool, int, Path]] = {}
@@ -102,6 +105,8 @@ def _packed_captures(name: str, captures: Iterable[Path]) -> set[Path]:
         if run.workload.kind == "handshake":
             if _is_shown(run.variant, name):
                 kept.add(capture)
+            continue
+        if name not in SHOWN_DOWNLOADS:
             continue
         # buffers are within the hosts, and change nothing on the wire
         varied = run.variant.model_dump(exclude_unset=True, exclude={"receive_buffer"})

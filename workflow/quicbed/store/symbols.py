@@ -161,8 +161,9 @@ class SymbolMap:
         in_kernel = [symbol for name, symbol in itertools.takewhile(lambda frame: frame[0] == KERNEL_OBJECT, frames)]
         if in_kernel:
             return self._kernel.sort(in_kernel) or "kernel"
-        found = self._user.sort([symbol for _, symbol in frames]) or self._user.of_object(frames[0][0])
-        return found or "uncategorised"
+        found = self._user.sort([symbol for _, symbol in frames])
+        # a stack of a hostile file may be empty
+        return found or (frames and self._user.of_object(frames[0][0])) or "uncategorised"
 
     def count(self, stacks: Stacks) -> Counter[Category]:
         """Samples by category."""
