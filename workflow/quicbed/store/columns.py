@@ -1,8 +1,8 @@
 """Event files of runs as archives hold them: their numbers by column, which halves what they take.
 
 The lines of an event file differ in their numbers only, and a number resembles the one above it or another one of its
-line: most are times. `COLUMNS_SUFFIX` behind the name of a file in an archive says that it is written so. Nothing is lost: a
-file comes out as it was, byte for byte.
+line: most are times. `COLUMNS_SUFFIX` behind the name of a file in an archive says that it is written so. Nothing is
+lost: a file comes out as it was, byte for byte.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Column(_Model):
     """The numbers at one place of lines that resemble each other."""
 
     less: Literal["", "above", "first"] | Annotated[int, Field(ge=1)] = ""
-    """What each is written without: nothing, the number above it, the first one of its line, or one of those between."""
+    """What each is written without: nothing, the number above it, the first one of its line, or another before it."""
     numbers: list[_Integer] | _Integer
     """One if all are the same."""
 
