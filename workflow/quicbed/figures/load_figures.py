@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import math
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +17,10 @@ from quicbed.figures import goodput, layout
 
 METRICS = {"goodput_mbps": "Goodput [Mbit/s]", "ttfb_ms": "Time to first byte [ms]"}
 COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73")
-PANEL_PX = 230
+PANEL_PX, CAPTION_WIDTH = 230, 118
+NAMES_ANGLE = 30
+NAME_PX = 6 * math.sin(math.radians(NAMES_ANGLE))
+"""Height that a letter of a sloping name takes."""
 
 
 def load_table(campaign: pl.DataFrame) -> pl.DataFrame:
@@ -65,19 +70,25 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         tickvals=list(range(len(libraries))),
         ticktext=[html.escape(names.get(name, name)) for name in libraries],
         range=[-0.6, len(libraries) - 0.4],
+        tickangle=-NAMES_ANGLE,
         **layout.AXIS,
     )
     figure.update_yaxes(**layout.VALUES)
+    caption = textwrap.wrap(
+        "Means, bars from the smallest to the largest run. Dotted: what the competing UDP traffic would leave of the "
+        "link. It does not give way; what it lost is in the table and where the pointer rests on a mark."
+        + goodput.disturbed(campaign),
+        CAPTION_WIDTH,
+    )
+    under = 40 + NAME_PX * max(len(names.get(name, name)) for name in libraries)
     layout.finish(
         figure,
         "Downloads beside competing traffic",
         goodput.conditions(campaign),
-        "Means, bars from the smallest to the largest run. Dotted: what the competing UDP traffic would leave of the "
-        "link.<br>It does not give way; what it lost is in the table and where the pointer rests on a mark."
-        + goodput.disturbed(campaign),
+        "<br>".join(caption),
         [campaign],
-        height=124 + PANEL_PX * len(METRICS),
-        bottom=74,
+        height=50 + under + 12 * len(caption) + PANEL_PX * len(METRICS),
+        bottom=under + 12 * len(caption),
         titles=names,
     )
     origins = comparison.used_origins(campaign, main["cell"].unique().sort().to_list())
