@@ -55,7 +55,8 @@ class Writer:
 def _compressor(raw: BinaryIO, path: Path) -> gzip.GzipFile | lzma.LZMAFile:
     if path.suffix == ".xz":
         # files that resemble each other lie megabytes apart
-        filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
+        # contexts of text: what is packed is JSON, whose bytes follow the byte before and no alignment
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
         return lzma.LZMAFile(raw, "wb", filters=filters)
     return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
 
