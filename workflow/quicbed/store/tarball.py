@@ -55,8 +55,7 @@ class Writer:
 def _compressor(raw: BinaryIO, path: Path) -> gzip.GzipFile | lzma.LZMAFile:
     if path.suffix == ".xz":
         # files that resemble each other lie megabytes apart
-        # contexts of text: what is packed is JSON, whose bytes follow the byte before and no alignment
-        filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
         return lzma.LZMAFile(raw, "wb", filters=filters)
     return gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0)
 
