@@ -80,7 +80,7 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         + goodput.disturbed(campaign),
         CAPTION_WIDTH,
     )
-    under = 40 + NAME_PX * max(len(names.get(name, name)) for name in libraries)
+    under = round(40 + NAME_PX * max(len(names.get(name, name)) for name in libraries))
     layout.finish(
         figure,
         "Downloads beside competing traffic",
