@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +16,9 @@ from quicbed.figures import goodput, layout
 
 METRICS = {"goodput_mbps": "Goodput [Mbit/s]", "ttfb_ms": "Time to first byte [ms]"}
 COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73")
-PANEL_PX, CAPTION_WIDTH = 230, 118
-NAMES_ANGLE = 30
-NAME_PX = 6 * math.sin(math.radians(NAMES_ANGLE))
-"""Height that a letter of a sloping name takes."""
+PANEL_PX = 230
+NAMES_ANGLE, NAME_PX = -30, 3
+"""Degrees by which names of libraries slope, and the height that a letter of such a name takes."""
 
 
 def load_table(campaign: pl.DataFrame) -> pl.DataFrame:
@@ -70,7 +68,7 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         tickvals=list(range(len(libraries))),
         ticktext=[html.escape(names.get(name, name)) for name in libraries],
         range=[-0.6, len(libraries) - 0.4],
-        tickangle=-NAMES_ANGLE,
+        tickangle=NAMES_ANGLE,
         **layout.AXIS,
     )
     figure.update_yaxes(**layout.VALUES)
@@ -78,17 +76,17 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         "Means, bars from the smallest to the largest run. Dotted: what the competing UDP traffic would leave of the "
         "link. It does not give way; what it lost is in the table and where the pointer rests on a mark."
         + goodput.disturbed(campaign),
-        CAPTION_WIDTH,
+        layout.HOST_CHARACTERS,
     )
-    under = round(40 + NAME_PX * max(len(names.get(name, name)) for name in libraries))
+    bottom = 40 + NAME_PX * max(len(names.get(name, name)) for name in libraries) + layout.HOST_PX * len(caption)
     layout.finish(
         figure,
         "Downloads beside competing traffic",
         goodput.conditions(campaign),
         "<br>".join(caption),
         [campaign],
-        height=50 + under + 12 * len(caption) + PANEL_PX * len(METRICS),
-        bottom=under + 12 * len(caption),
+        height=50 + PANEL_PX * len(METRICS) + bottom,
+        bottom=bottom,
         titles=names,
     )
     origins = comparison.used_origins(campaign, main["cell"].unique().sort().to_list())
