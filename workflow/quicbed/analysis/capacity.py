@@ -17,6 +17,10 @@ milliseconds in cores.
 **Memory.** Connections that stay open and idle: the proportional set size (PSS, proc(5)) of the server's processes with
 all of them, less that before the first one, by connection. What a server allocates once is in it.
 
+**All processors** (experiment `capacity-cores`). A server that is one program for each processor, each with a client
+of its own at an equal share of the rate, against a single one: the ratio of their doubling rates, which the number of
+programs bounds unless they get into each other's way, and of the costs of a connection.
+
 **Prediction.** The cost of the experiment's baseline, measured, plus what the server's primitives (encapsulation and
 CertificateVerify) take more than those of the baseline, timed alone: means, as times of ML-DSA signatures differ and
 costs add up, of the block in which each is the least, as what interrupts a program only adds to them. There is none
@@ -41,13 +45,14 @@ from quicbed.config.model import held_open
 from quicbed.store import details, runs
 
 EXPERIMENT = "capacity"
+CORES = "capacity-cores"
 RESAMPLES = 2_000
 BUSY = 0.5
 CONNECTIONS_PER_S = 10_000
 """Whose cores are told."""
 
 PLACE = ("testbed", "host", "experiment", "campaign", "scale")
-KEYS = ("server_library", "group", "signature")
+KEYS = ("server_library", "group", "signature", "cores")
 """A series: what has several rates."""
 
 HELD = held_open("")
@@ -128,8 +133,8 @@ def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
 def by_series(campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
     """A row for every server, group and signature that has a value.
 
-    Columns: `PLACE`, `KEYS`, label (without the load), cells (ids, with commas), n (blocks), lowest_p99_ms,
-    highest_rate, doubling_per_s with doubling_low and doubling_high (null: beyond the highest rate or, where
+    Columns: `PLACE`, `KEYS`, label (without the load), cells (ids, with commas), n (blocks), copies (programs of the
+    server), lowest_p99_ms, highest_rate, doubling_per_s with doubling_low and doubling_high (null: beyond the highest rate or, where
     lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and cpu_high, client_cpu_ms, cores, peak_mib,
     predicted_cpu_ms, predicted_cores and predicted_doubling (of the baseline null).
     """
@@ -139,7 +144,7 @@ def by_series(campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
     rows = [_series(own, lowest) for _, own in good.sort("load", "block").group_by(*KEYS, maintain_order=True)]
     _predict(rows, _baseline(campaign), _mean_ms(primitives))
     texts = dict.fromkeys((*PLACE, *KEYS, "label", "cells"), pl.String())
-    schema = {**texts, "n": pl.Int64(), **dict.fromkeys(_NUMBERS, pl.Float64())}
+    schema = {**texts, "n": pl.Int64(), "copies": pl.Int64(), **dict.fromkeys(_NUMBERS, pl.Float64())}
     table = pl.DataFrame(rows, schema=schema, orient="row")
     return table.sort("server_library", "server_cpu_ms", "label")
 
@@ -170,6 +175,7 @@ def _series(own: pl.DataFrame, lowest: object) -> dict[str, Any]:
         "label": without_load(first["label"]),
         "cells": ",".join(own["cell"].unique(maintain_order=True)),
         "n": own["block"].n_unique(),
+        "copies": first["copies"] or 1,
         "lowest_p99_ms": float(np.median(min(curve)[1])) if known else None,
         "highest_rate": max(curve)[0],
         "doubling_per_s": _finite(rate),
@@ -262,9 +268,11 @@ def _predict(
     rows: Sequence[dict[str, Any]], baseline: tuple[str, str] | None, times: Mapping[_Primitive, float]
 ) -> None:
     """Add to series what the baseline of their server and the primitives say."""
-    of_server = {row["server_library"]: row for row in rows if (row["group"], row["signature"]) == baseline}
+    of_server = {
+        (row["server_library"], row["cores"]): row for row in rows if (row["group"], row["signature"]) == baseline
+    }
     for row in rows:
-        reference = of_server.get(row["server_library"])
+        reference = of_server.get((row["server_library"], row["cores"]))
         if reference is None or reference is row or reference["server_cpu_ms"] is None:
             continue
         own, other = (_server_crypto_ms(one, times) for one in (row, reference))
@@ -282,6 +290,42 @@ def _server_crypto_ms(row: Mapping[str, Any], times: Mapping[_Primitive, float])
     found = [times.get((row["server_library"], kind, row[kind], name)) for kind, name in ttfb.SERVER_OPERATIONS]
     known = [value for value in found if value is not None]
     return sum(known) if len(known) == len(found) else None
+
+
+def on_all_processors(series: pl.DataFrame) -> pl.DataFrame:
+    """A row for every series of `by_series` on all processors, beside that of the same server on one.
+
+    Columns: `PLACE`, `KEYS` without cores, label (of the latter), cells (of both), n (blocks, of the fewer), copies,
+    one_per_s and all_per_s (doubling rates; null: beyond the highest rate or unknown), times (their ratio) with
+    times_low and times_high (from the ends of both intervals), one_cpu_ms, all_cpu_ms and cost_ratio (of a connection).
+    """
+    names = [*PLACE, *(key for key in KEYS if key != "cores")]
+    ends = ("doubling_per_s", "doubling_low", "doubling_high", "server_cpu_ms", "cells", "n")
+    one, every = (
+        series.filter(pl.col("copies") == 1 if alone else pl.col("copies") > 1).select(
+            *names, *(["label"] if alone else ["copies"]), *(pl.col(name).alias(f"{word}_{name}") for name in ends)
+        )
+        for word, alone in (("one", True), ("all", False))
+    )
+    return (
+        every.join(one, on=names, nulls_equal=True)
+        .select(
+            *names,
+            "label",
+            pl.concat_str("one_cells", "all_cells", separator=",").alias("cells"),
+            pl.min_horizontal("one_n", "all_n").alias("n"),
+            "copies",
+            pl.col("one_doubling_per_s").alias("one_per_s"),
+            pl.col("all_doubling_per_s").alias("all_per_s"),
+            (pl.col("all_doubling_per_s") / pl.col("one_doubling_per_s")).alias("times"),
+            (pl.col("all_doubling_low") / pl.col("one_doubling_high")).alias("times_low"),
+            (pl.col("all_doubling_high") / pl.col("one_doubling_low")).alias("times_high"),
+            pl.col("one_server_cpu_ms").alias("one_cpu_ms"),
+            pl.col("all_server_cpu_ms").alias("all_cpu_ms"),
+            (pl.col("all_server_cpu_ms") / pl.col("one_server_cpu_ms")).alias("cost_ratio"),
+        )
+        .sort("server_library", "label")
+    )
 
 
 def measured(runs_table: pl.DataFrame, found: details.Details) -> tuple[pl.DataFrame, pl.DataFrame]:

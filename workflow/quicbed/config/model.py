@@ -1189,7 +1189,7 @@ class Variant(Model):
         le=4,
         description="Rate at which connections begin, as a share of what one processor of the server could do: the "
         "inverse of its processor time per connection, which a pilot finds with one connection after the other. They "
-        "begin whatever becomes of those before; null: one after the other.",
+        "begin whatever becomes of those before; null: one after the other. With `cores`, of all its processors.",
     )
     held: int | None = Field(
         None,
@@ -1197,6 +1197,11 @@ class Variant(Model):
         le=2000,
         description="Connections, of those of the scale, that stay open until all are, while the memory of the server "
         "is read; null: each one ends with its answer.",
+    )
+    cores: Literal["all"] | None = Field(
+        None,
+        description="`all`: as many programs of the server as its host has processors, each with a client of its own "
+        "that makes its share of the connections; null: one program at each end.",
     )
     slow: bool = Field(False, description="The scale's `slow_connections` are made instead of its `connections`.")
     flavour: Name | None = Field(
@@ -1623,6 +1628,8 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: load needs workload.kind `handshake`")
             if variant.held is not None and variant.load is None:
                 raise ValueError(f"variants: `{variant.label}`: held needs load")
+            if variant.cores is not None and (variant.load is None or variant.held is not None):
+                raise ValueError(f"variants: `{variant.label}`: cores needs open_loop, without `held`")
             sending = (variant.pacing, variant.gso, variant.congestion_control, variant.qdisc)
             if handshakes and any(value is not None for value in sending):
                 raise ValueError(
@@ -1771,6 +1778,7 @@ def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
             | {"label": held_open(one["label"]), "load": held["load"], "held": held["connections"]}
             | {"baseline": at_load(one["label"], loads[0])}
             for one in variants
+            if "cores" not in one
         ]
     return data | {"variants": expanded, "baseline": at_load(str(data.get("baseline")), loads[0])}
 

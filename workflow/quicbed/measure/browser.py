@@ -76,7 +76,7 @@ def provided(project: Project, page: Page) -> Path:
     target = project.build / "pages" / f"{page.name}-{browser.identity(files)}"
     if not target.is_dir():
         with durable.filling(target) as made:
-            _write(made, files.items())
+            write(made, files.items())
     return target
 
 
@@ -88,23 +88,28 @@ def provided_video(project: Project, video: Video, play_s: float) -> Path:
     target = project.build / "pages" / f"{video.name}-{seconds:g}-{digest(chosen)}"
     if not target.is_dir():
         with durable.filling(target) as made:
-            _write(made, files.items())
+            write(made, files.items())
             made_files = videofiles.files(video, play_s, VIDEO_DOCUMENT)
-            _write(made, ((f"www/{name}", content) for name, content in made_files))
+            write(made, ((f"www/{name}", content) for name, content in made_files))
     return target
 
 
 def _program(start: str) -> dict[str, bytes]:
-    launcher = LAUNCHER.format(interpreter=shlex.quote(str(Path(sys.executable).resolve())))
-    return {"lib/__main__.py": start.encode(), "bin/client": launcher.encode()}
+    return {"lib/__main__.py": start.encode(), "bin/client": launcher()}
 
 
-def _write(directory: Path, files: Iterable[tuple[str, bytes]]) -> None:
+def launcher() -> bytes:
+    """What starts the Python program of `lib/` beside it."""
+    return LAUNCHER.format(interpreter=shlex.quote(str(Path(sys.executable).resolve()))).encode()
+
+
+def write(directory: Path, files: Iterable[tuple[str, bytes]]) -> None:
+    """Write files of this content by name below a directory; those of `bin/` are programs."""
     for name, content in files:
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-        if name == "bin/client":
+        if name.startswith("bin/"):
             path.chmod(0o755)
 
 

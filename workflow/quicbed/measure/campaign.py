@@ -93,7 +93,12 @@ class Campaign:
         """What a run of a cell is; one with a load has no rate before the pilot has found what the load is."""
         spec = run_spec(self.driver.project, self.experiment, cell, self.scale)
         cost_s = self.pilot.server_cpu_s(cell) if self.pilot is not None else None
-        return replace(spec, rate_per_s=cell.variant.load / cost_s) if cell.variant.load and cost_s else spec
+        if not cell.variant.load or not cost_s:
+            return spec
+        # so that each program of a server does what one alone does
+        copies = self.driver.link.copies if cell.variant.cores else 1
+        rate = copies * cell.variant.load / cost_s
+        return replace(spec, rate_per_s=rate, connections=copies * spec.connections, copies=copies)
 
     def proof(self, cell: Cell) -> RunSpec:
         """What a proof of a cell is."""

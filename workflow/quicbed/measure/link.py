@@ -10,7 +10,7 @@ from typing import Any
 
 from quicbed.base.hashing import digest
 from quicbed.config.model import Load, Project
-from quicbed.measure import generator, ping, player
+from quicbed.measure import fleet, generator, ping, player
 from quicbed.measure import profile as perf
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.competing import Competing
@@ -67,6 +67,8 @@ class PreparedLink:
         # whether the generator may be sending, also what it was not asked for
         self._sending = False
         self._perf_problem: str | None = _NOT_TRIED
+        self.copies = fleet.copies(project.testbed, facts)
+        """Programs of an end where it has one for each processor."""
 
     def unsupported(self, spec: RunSpec) -> str | None:
         """Why the testbed cannot give a run the link it needs, or None if nothing is known against it.
@@ -85,6 +87,8 @@ class PreparedLink:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         lacking = self._project.algorithms.lacking(spec.cell.variant.group, self._flags)
         reason = lacking or self._testbed.unsupported(link_settings(spec))
+        if reason is None and spec.cell.variant.cores is not None and self.copies < 2:
+            reason = f"testbed {self._project.config.testbed} has a single processor for each end"
         if reason is None and spec.video is not None:
             reason = self._playerless()
         if reason is None and spec.perf is not None:

@@ -72,7 +72,7 @@ class Pair:
         }
         attempt.host |= usage.facts(used, usage.delta.get("link.cpu_s", 0.0)) | usage.counters()
         self._measure(attempt, usage)
-        gate(attempt, self._spec.libraries, self._project.config.gate)
+        gate(attempt, self._spec.libraries, self._project.config.gate, self._spec.copies)
         attempt.contamination += self._testbed.disturbances(usage.delta)
         return attempt
 
@@ -92,7 +92,7 @@ class Pair:
             attempt.fail(str(error))
         finally:
             if server is not None:
-                self._exits["server"] = _stop(server, attempt)
+                self._exits["server"] = _stop(server, attempt, STOP_TIMEOUT * self._spec.copies)
             if self._profile is not None:
                 perf_cpu = self._profile.stop()
         return perf_cpu
@@ -236,15 +236,15 @@ def _fold(attempt: Attempt, profile: perf.Profile, connection: events.ClientConn
         attempt.fail(str(error))
 
 
-def _stop(server: Process, attempt: Attempt) -> Exit | None:
+def _stop(server: Process, attempt: Attempt, limit_s: float) -> Exit | None:
     exit_ = server.poll()
     if exit_ is not None:
         return exit_
     server.terminate()
     try:
-        return server.wait(STOP_TIMEOUT)
+        return server.wait(limit_s)
     except TimeoutError:
-        attempt.fail(f"the server did not stop within {STOP_TIMEOUT:g} s of SIGTERM")
+        attempt.fail(f"the server did not stop within {limit_s:g} s of SIGTERM")
         kill(server)
         return None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quicbed.builds.recipes import external
 from quicbed.config.model import Library, Project, Side
-from quicbed.measure import browser, certificates
+from quicbed.measure import browser, certificates, fleet
 from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, pacing_of
 from quicbed.plan.spec import HOLD_S, RunSpec
 from quicbed.store.paths import KEYS, PORT, RELEASES
@@ -85,7 +85,11 @@ class Program:
         identity = self.host.provide(self._identity)
         ends = self._server(identity) if self.role == "server" else self._client(identity)
         words = [str(program), "--events", str(self.log), *self._asked(), *ends, *self._negotiated()]
-        return words + (self._quic() if self.spec.quic else [])
+        words += self._quic() if self.spec.quic else []
+        if self.spec.copies == 1:
+            return words
+        runs_them = self.host.provide(fleet.provided(self.project)) / "bin" / fleet.PROGRAM
+        return [str(runs_them), str(self.spec.copies), *words]
 
     @property
     def _is_browser(self) -> bool:

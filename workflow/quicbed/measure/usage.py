@@ -82,16 +82,16 @@ def foreign_share(
     return max(shares, default=None)
 
 
-def gate(attempt: Attempt, libraries: Mapping[Any, Library], limits: Gate) -> None:
-    """Note what else the machine was doing, where it was too much."""
+def gate(attempt: Attempt, libraries: Mapping[Any, Library], limits: Gate, copies: int = 1) -> None:
+    """Note what else the machine was doing, where it was too much; *copies* of the programs have waited."""
     # a series of handshakes may be so short that starting its programs is most of what they are delayed in
     wall = attempt.metrics.get("run_wall_s" if "connections" in attempt.metrics else "wall_s")
     if wall:
         for role, delay in attempt.host.get("run_delay_s", {}).items():
             one_thread = libraries[role].threads == "one"
-            if delay is not None and one_thread and delay / wall > limits.max_run_delay:
+            if delay is not None and one_thread and delay / copies / wall > limits.max_run_delay:
                 attempt.contamination.append(
-                    f"{role} waited for a processor {delay / wall:.2f} of the wall time, more than "
+                    f"{role} waited for a processor {delay / copies / wall:.2f} of the wall time, more than "
                     f"{limits.max_run_delay:g}"
                 )
     share = attempt.host.get("foreign_cpu_share")

@@ -26,7 +26,7 @@ from quicbed.config.model import (
 )
 from quicbed.config.pages import PageError
 from quicbed.config.videos import VideoError
-from quicbed.plan import browser, march
+from quicbed.plan import browser, fleet, march
 from quicbed.plan.arms import CAPTURED, LEFT_OUT, PRIMITIVES
 from quicbed.plan.built import Build
 from quicbed.plan.host import host_of
@@ -324,6 +324,7 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "rate_trace": variant.rate_trace,
         "load": variant.load,
         "held": variant.held,
+        "cores": variant.cores,
         "offloads": variant.offloads,
         "pacing": variant.pacing,
         "gso": variant.gso,
@@ -376,7 +377,7 @@ def as_proven(cell: Cell, kind: str) -> Cell:
     """
     sending = ("pacing", "gso", "congestion_control", "qdisc")
     link = ("loss_percent", "rate_mbit")
-    within = ("receive_buffer", "load", "held", "offloads", "background")
+    within = ("receive_buffer", "load", "held", "cores", "offloads", "background")
     # the library's client downloads as it loads pages, and a browser does nothing but load them
     page = () if cell.variant.loaded_by else ("page",)
     variant = cell.variant.without(*within, *page, *link, *sending, "video", "rate_trace")
@@ -598,6 +599,8 @@ def _cell(
         reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
         if connections > 1 and experiment.workload.kind == "bulk" and library.external is not None:
             reason = reason or f"{library.title}: an external endpoint makes one download a run"
+        if variant.cores is not None and library.external is not None:
+            reason = reason or f"{library.title}: an external endpoint is one program, whose script knows one port"
         named = build_of(project, name, variant, role)
         build = builds.get((name, named))
         if problem is None and build is not None and build.problem is not None:
@@ -626,6 +629,8 @@ def _cell(
         if variant.loaded_by != "endpoint":
             identity["browser"] = _browser_identity(project, variant.page)
         size = project.pages[variant.page].bytes
+    if variant.cores is not None:
+        identity["fleet"] = fleet.identity(project.root)
     if variant.video is not None:
         identity["video"] = _video_identity(project, variant.video, scale)
         if variant.rate_trace is not None:

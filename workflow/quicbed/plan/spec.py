@@ -69,6 +69,8 @@ class RunSpec:
     """At which connections begin, whatever becomes of those before; None: one after the other."""
     arrival_seed: int = 0
     """Of the times at which they begin."""
+    copies: int = 1
+    """Programs at each end, which have equal shares of connections and rate."""
 
     def side(self, role: Side) -> Endpoint:
         """The build that is client or server."""
@@ -139,6 +141,8 @@ class RunSpec:
         done = {"kind": self.workload.kind, "bytes": self.bytes, "connections": self.connections}
         if self.visits_before:
             done["visits_before"] = self.visits_before
+        if self.copies > 1:
+            done["copies"] = self.copies
         return done | ({"rate_per_s": self.rate_per_s, "arrival_seed": self.arrival_seed} if self.rate_per_s else {})
 
 

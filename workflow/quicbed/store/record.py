@@ -127,6 +127,8 @@ class Work(Part):
     """Seed for the planned start times of the connections."""
     visits_before: Integer | None = None
     """Connections before those that are measured, which these go on with; null: none."""
+    copies: Integer | None = None
+    """Programs at each end, which have equal shares of connections and rate; null: one."""
 
 
 class Metrics(Part):

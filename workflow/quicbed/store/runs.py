@@ -214,6 +214,9 @@ COLUMNS: list[Column] = [
     # of connections that begin at a rate: the rate, what it is of a processor of the server, and how late they began
     Column("load", pl.Float64(), "variant.load"),
     Column("rate_per_s", pl.Float64(), "workload.rate_per_s"),
+    # programs of the server, each with a client of its own: what was asked for, and how many they were
+    Column("cores", pl.String(), "variant.cores"),
+    Column("copies", pl.Int64(), "workload.copies"),
     # connections that were held open, and the memory of the server with none and with them
     Column("held", pl.Int64(), "variant.held"),
     Column("memory_none_bytes", pl.Int64(), "metrics.memory_none_bytes"),
