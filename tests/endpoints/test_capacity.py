@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from clone import ROOT
 from loopback import Loopback, Server, connections, read_events
 from quicbed.builds import making
+from quicbed.config.model import Project
 from quicbed.contract import events
+from quicbed.measure import fleet
 from quicbed.measure.judge import percentile_99
 
 GENERATOR = "ngtcp2"
@@ -113,6 +118,41 @@ def test_connections_are_held_open_together(loopback: Loopback, build_of: Build,
     answered, closed = [one.t_last_byte or 0 for one in seen], [one.t_close or 0 for one in seen]
     assert min(closed) - max(answered) > 0.9e9
     assert len(server.stop(60)) == 60
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports that follow each other and are free."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = 0
+            try:
+                for number in range(count):
+                    one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                    one.bind(("127.0.0.1", first + number if first else 0))
+                    first = first or one.getsockname()[1]
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+@pytest.mark.parametrize("library", SERVERS)
+def test_copies_of_server_and_client_are_one_of_each(loopback: Loopback, build_of: Build, library: str) -> None:
+    runs_it = [str(fleet.provided(Project(ROOT)) / "bin" / fleet.PROGRAM), "2"]
+    asked = ["--connections", "40", "--rate", "200", "--seed", "7"]
+    server = loopback.serve(
+        library, "--connections", "40", flavour="pq", runs_it=runs_it, port=free_ports(2)
+    )
+    argv, log = client(server, build_of, *asked)
+    assert subprocess.run([*runs_it, *argv], check=False).returncode == 0
+    seen = told(log)
+    assert [one.index for one in seen] == [*range(40)]
+    assert all(one.ok for one in seen)
+    times = [one.t_intended or 0 for one in seen]
+    assert times == sorted(times)
+    # both copies begin their share, at half of the rate
+    assert 0.05e9 < times[-1] - times[0] < 1e9
+    log_of_server = server.stopped()
+    assert len(log_of_server.connections) == log_of_server.end.connections == 40
 
 
 def test_a_server_that_is_gone_while_connections_are_held_open_fails_them(loopback: Loopback, build_of: Build) -> None:

@@ -101,6 +101,30 @@ def write_held(raw: Path, failed: Collection[str] = ()) -> None:
                 fakeruns.write_run(raw, run)
 
 
+COPIES = 4
+SCALING = {"quiche": 3.5, "quinn": 2.0}
+"""Times the rate of a single program that all of a server's take."""
+
+
+def write_scaling(raw: Path) -> None:
+    """Write runs of `capacity-cores`: each server on one processor and on all, whose connections cost a tenth more."""
+    for server in SERVERS:
+        for position in range(len(LOADS)):
+            for block in range(3):
+                one = _run(server, "RSA", position, block, P99_MS[position], behind=False)
+                one["experiment"] = capacity.CORES
+                fakeruns.write_run(raw, one)
+                every = _run(server, "RSA", position, block, P99_MS[position], behind=False)
+                every["experiment"] = capacity.CORES
+                load = LOADS[position]
+                every["cell"] |= {"id": f"{server}-all-{position}", "slug": f"{server}-all-{position}"}
+                every["cell"] |= {"label": f"RSA, all processors, load {load:g}"}
+                every["variant"] |= {"processors": "all"}
+                every["workload"] |= {"rate_per_s": RATE * load * SCALING[server], "copies": COPIES}
+                every["metrics"] |= {"server_cpu_ms": 1.1 * COSTS_MS["RSA"]}
+                fakeruns.write_run(raw, every)
+
+
 def measured(
     directory: Path, *, p99_ms: Sequence[float] = P99_MS, behind: Collection[tuple[str, float]] = ()
 ) -> tuple[pl.DataFrame, pl.DataFrame]:

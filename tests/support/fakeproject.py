@@ -19,6 +19,7 @@ from quicbed.measure import certificates, outlook, pair, session
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.driver import Driver
 from quicbed.plan.built import Build
+from quicbed.plan.fleet import FLEET
 from quicbed.testbed import Testbed
 from quicbed.wire import proof
 
@@ -55,6 +56,7 @@ def make(root: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) -> Projec
     copy_config(root / "config")
     (root / "workflow" / "crypto").mkdir(parents=True)
     shutil.copy(ROOT / "workflow" / "crypto" / "algorithms.csv", root / "workflow" / "crypto")
+    shutil.copytree(ROOT / FLEET.parent, root / FLEET.parent)
     shutil.rmtree(root / "config" / "studies")
     for file in (root / "config" / "experiments").iterdir():
         file.unlink()

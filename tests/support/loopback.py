@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,20 @@ class Server:
     """A server on a free port, from when it listens."""
 
     def __init__(
-        self, build: Path, identity: Path, log: Path, *options: str, environment: Mapping[str, str] | None = None
+        self,
+        build: Path,
+        identity: Path,
+        log: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        runs_it: Sequence[str] = (),
+        port: int = 0,
     ) -> None:
+        """*runs_it* is what starts the program, where that does not do so itself; 0 is any free port."""
         self.programs, self.identity, self.log = build / "bin", identity, log
         self.environment = os.environ | dict(environment or {})
         self.signature = options[options.index("--signature") + 1] if "--signature" in options else None
-        argv = [str(self.programs / "server"), "--listen", "127.0.0.1:0", "--events", str(log), *options]
+        argv = [*runs_it, str(self.programs / "server"), "--listen", f"127.0.0.1:{port}", "--events", str(log), *options]
         argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
         self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=self.environment)
         deadline = time.monotonic() + 20
@@ -138,13 +146,13 @@ class Loopback:
         flavour: str = "stock",
         signature: str = "ecdsa-p-256",
         identity: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        **place: Any,
     ) -> Server:
         """A server with a certificate of this signature algorithm, or those of a directory."""
         log = self.directory / f"server-{len(self.servers)}.jsonl"
         chosen = options if "--signature" in options else ("--signature", signature, *options)
         identity = identity or self.made(signature)
-        server = Server(self.build_of(library, flavour), identity, log, *chosen, environment=environment)
+        server = Server(self.build_of(library, flavour), identity, log, *chosen, **place)
         self.servers.append(server)
         return server
 

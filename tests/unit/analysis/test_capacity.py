@@ -13,7 +13,7 @@ import pytest
 import capacityruns
 from capacityruns import LOADS, RATE
 from quicbed.analysis import capacity
-from quicbed.store import runs
+from quicbed.store import details, runs
 
 
 def test_the_doubling_rate_is_interpolated_by_the_logarithm() -> None:
@@ -96,6 +96,23 @@ def test_without_primitives_nothing_is_predicted(tmp_path: Path) -> None:
     campaign, primitives = capacityruns.measured(tmp_path)
     table = capacity.by_series(campaign, primitives.filter(pl.col("operation") != "sign"))
     assert table["predicted_cpu_ms"].null_count() == len(table)
+
+
+def test_all_processors_are_compared_with_one(tmp_path: Path) -> None:
+    capacityruns.write_scaling(tmp_path)
+    campaign = runs.select_campaign(runs.table(tmp_path), capacity.CORES)
+    found = capacity.by_series(campaign, details.read(tmp_path).primitives)
+    assert found["copies"].value_counts().sort("copies").rows() == [(1, 2), (capacityruns.COPIES, 2)]
+    table = capacity.on_all_processors(found)
+    assert table["server_library"].to_list() == ["quiche", "quinn"]
+    for one in table.to_dicts():
+        times = capacityruns.SCALING[one["server_library"]]
+        assert (one["label"], one["copies"], one["n"]) == ("RSA", capacityruns.COPIES, 3)
+        assert (one["times"], one["times_low"], one["times_high"]) == pytest.approx((times,) * 3)
+        assert one["cost_ratio"] == pytest.approx(1.1)
+        assert len(set(one["cells"].split(","))) == 2 * len(LOADS)
+    # a server that is measured on one processor alone is not in it
+    assert capacity.on_all_processors(found.filter(pl.col("copies") == 1)).is_empty()
 
 
 def test_the_memory_of_a_connection_has_its_interval_over_blocks(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import capacityruns
@@ -16,7 +17,7 @@ from quicbed.analysis import capacity
 from quicbed.figures import capacity_figures
 from quicbed.figures.goodput import NotMeasured
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
-from quicbed.store import runs
+from quicbed.store import details, runs
 from quicbed.store.runs import RAW_VARIABLE
 from runlinks import filters
 
@@ -82,17 +83,44 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_without_runs_the_notebook_says_how_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw").mkdir()
     told = [one for one in shown(tmp_path, monkeypatch) if isinstance(one, NotMeasured)]
-    assert len(told) == 3
-    assert all("experiments=[capacity]" in one._repr_html_() for one in told)
+    wanted = [*["experiments=[capacity]"] * 3, "experiments=[capacity-cores]"]
+    assert all(command in one._repr_html_() for command, one in zip(wanted, told, strict=True))
 
 
 def test_the_notebook_draws_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capacityruns.write(tmp_path / "raw")
     capacityruns.write_held(tmp_path / "raw")
+    capacityruns.write_scaling(tmp_path / "raw")
     values = shown(tmp_path, monkeypatch)
     assert not any(isinstance(one, NotMeasured) for one in values)
     written = {file.name for file in (tmp_path / "artifacts").glob("*/*")}
     assert {"capacity-ttfb.html", "capacity-cores.html", "capacity.csv", "capacity-rates.csv"} <= written
+    assert {"capacity-scaling.html", "capacity-scaling.csv"} <= written
+
+
+def test_scaling_is_drawn_beside_the_number_of_programs(tmp_path: Path) -> None:
+    capacityruns.write_scaling(tmp_path)
+    campaign = runs.select_campaign(runs.table(tmp_path), capacity.CORES)
+    series = capacity.by_series(campaign, details.read(tmp_path).primitives)
+    # the rate at which quinn is slow on all processors is not known
+    unknown = (pl.col("server_library") == "quinn") & (pl.col("copies") > 1)
+    doubling = pl.when(unknown).then(None).otherwise(pl.col("doubling_per_s"))
+    table = capacity.on_all_processors(series.with_columns(doubling_per_s=doubling))
+    drawn = capacity_figures.scaling(campaign, table, TITLES)
+    (points,) = drawn.figure.data
+    assert (points.name, list(points.x), list(points.y)) == ("RSA", [0], pytest.approx([3.5]))
+    (line,) = drawn.figure.layout.shapes
+    assert line.y0 == line.y1 == capacityruns.COPIES
+    notes = {note.text: note.hovertext for note in drawn.figure.layout.annotations if note.textangle == -90}
+    assert notes == {"unknown": f"TTFB has not doubled at the highest rate of {capacityruns.COPIES} programs"}
+    sheet = capacity_figures.scaling_table(table, TITLES)
+    assert sheet.rows[0][:7] == ["quiche", "RSA", 3, capacityruns.COPIES, "800", "2800", "3.50"]
+    assert sheet.rows[1][4:8] == ["800", "", "", ""]
+    told = capacity_figures.found_scaling(table, TITLES)
+    assert told is not None
+    assert told.sentences == ["quiche with RSA: 4 programs take 3.50 times the connections of one."]
+    behind = campaign.filter(filters(sheet.behind[0, 6]))
+    assert (behind["server_library"].unique().to_list(), len(behind)) == (["quiche"], 2 * 3 * len(LOADS))
 
 
 def test_memory_is_drawn_by_open_connection(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import fakeproject
 from fakeproject import behave, run, runs
-from faketestbed import FakeProcess
+from faketestbed import FakeProcess, FakeTestbed
 from quicbed.builds import making
 from quicbed.config.model import ConfigError, Project
 from quicbed.measure.attempt import MeasureError
@@ -90,6 +90,7 @@ def test_a_client_without_rates_is_unsupported(tmp_path: Path, monkeypatch: pyte
         ("kind: handshake", "kind: bulk", "load needs workload.kind `handshake`"),
         ("{label: X25519}", "{label: X25519, load: 2}", "`load` and `held` come from open_loop"),
         ("loads: [0.5, 1]", "loads: [0.5, 1], held: {connections: 9000, load: 1}", "open_loop.held.connections"),
+        ("{label: X25519}", "{label: X25519, processors: some}", "processors"),
         ("failures: findings", "pairwise: true", "open_loop: has one client for all servers"),
         ("libraries: [quinn,", "libraries: [{client: quinn, server: quinn},", "open_loop: has one client"),
     ],
@@ -102,11 +103,11 @@ def test_bad_input_has_one_clear_error(
     assert said in str(raised.value)
 
 
-def measured(project: Project, **behaviour: Any) -> list[dict[str, Any]]:
+def measured(project: Project, testbed: FakeTestbed | None = None, **behaviour: Any) -> list[dict[str, Any]]:
     for library in ("ngtcp2", "quinn", "quiche"):
         making.read_build(project, library, "pq")
         behave(project, library, "pq", **behaviour)
-    run(project)
+    run(project, testbed)
     return runs(project)
 
 
@@ -176,6 +177,64 @@ def test_connections_that_were_not_held_open_have_no_memory(
     assert found
     assert all(told in one["reason"] for one in found)
     assert all("memory_per_connection_bytes" not in one["metrics"] for one in found)
+
+
+ALL = ("{label: X25519}", "{label: X25519}\n  - {label: All, processors: all}")
+
+
+class Machine(FakeTestbed):
+    """With processors for two programs at each end."""
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"cpus": 5}
+
+
+def test_a_server_on_all_processors_has_as_many_programs_and_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(tmp_path, monkeypatch, ALL, HELD)
+    testbed = Machine()
+    found = measured(project, testbed)
+    assert {(one["status"], one["reason"]) for one in found} == {("ok", None)}
+    every = [one for one in found if "processors" in one["variant"]]
+    assert {one["cell"]["label"] for one in every} == {"All, load 0.5", "All, load 1"}  # and none that are held open
+    (file,) = (project.raw / "local" / "test").glob("*/pilot.json")
+    costs = json.loads(file.read_text(encoding="utf-8"))["costs"]
+    # one processor, one cost
+    assert len(costs) == 4
+    seconds = {(one["server"], json.loads(one["variant"])["group"]): one["server_cpu_s"] for one in costs}
+    for one in every:
+        cost = seconds[one["server"]["library"], one["variant"]["group"]]
+        assert one["workload"]["rate_per_s"] == pytest.approx(2 * one["variant"]["load"] / cost)
+        assert (one["workload"]["copies"], one["workload"]["connections"], one["metrics"]["connections"]) == (2, 10, 10)
+    assert all("copies" not in one["workload"] for one in found if one not in every)
+    started = [argv for argv in testbed.hosts["server"].spawned if "fleet" in Path(argv[0]).name]
+    assert len(started) == len(every)
+    assert {(argv[1], Path(argv[2]).name) for argv in started} == {("2", "server")}
+
+
+def test_all_processors_are_unsupported_where_an_end_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = made(tmp_path, monkeypatch, ALL)
+    found = measured(project)
+    assert {one["cell"]["label"] for one in found} == {
+        f"{label}, load {load}" for label in ("X25519", "ML-KEM-768") for load in ("0.5", "1")
+    }
+    excluded = runs(project, "test/*/excluded")
+    assert {(one["cell"]["label"], one["status"], one["reason"]) for one in excluded} == {
+        (f"All, load {load}", "unsupported", "testbed local has a single processor for each end")
+        for load in ("0.5", "1")
+    }
+
+
+def test_a_copy_that_crashes_fails_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = made(tmp_path, monkeypatch, ALL)
+    with contextlib.suppress(MeasureError):
+        # after the pilots of both variants; the client whose turn it is ends by a signal
+        measured(project, Machine(), client=["ok", "ok", "crash"])
+    found = [one for one in runs(project) if "processors" in one["variant"]]
+    assert found
+    assert {one["status"] for one in found} == {"failed"}
+    assert all("the client was killed by SIGSEGV" in one["reason"] for one in found)
 
 
 def test_a_run_whose_client_fell_behind_has_failed(project: Project) -> None:

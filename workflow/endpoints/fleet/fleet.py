@@ -159,10 +159,14 @@ def _write(out: Any, events: Sequence[Any]) -> None:
 
 def main() -> int:
     """Run the copies; a signal that ended one ends this program too."""
+    if len(sys.argv) < 4 or not sys.argv[1].isdigit() or "--events" not in sys.argv:
+        print("usage: fleet COPIES PROGRAM OPTION..., with --events FILE among the options", file=sys.stderr)
+        return 2
     copies, program, *options = sys.argv[1:]
     code = Fleet(int(copies), program, options).run()
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 

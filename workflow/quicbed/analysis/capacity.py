@@ -52,7 +52,7 @@ CONNECTIONS_PER_S = 10_000
 """Whose cores are told."""
 
 PLACE = ("testbed", "host", "experiment", "campaign", "scale")
-KEYS = ("server_library", "group", "signature", "cores")
+KEYS = ("server_library", "group", "signature", "processors")
 """A series: what has several rates."""
 
 HELD = held_open("")
@@ -134,8 +134,8 @@ def by_series(campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
     """A row for every server, group and signature that has a value.
 
     Columns: `PLACE`, `KEYS`, label (without the load), cells (ids, with commas), n (blocks), copies (programs of the
-    server), lowest_p99_ms, highest_rate, doubling_per_s with doubling_low and doubling_high (null: beyond the highest rate or, where
-    lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and cpu_high, client_cpu_ms, cores, peak_mib,
+    server), lowest_p99_ms, highest_rate, doubling_per_s with doubling_low and doubling_high (null: beyond the highest
+    rate or, where lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and cpu_high, client_cpu_ms, cores, peak_mib,
     predicted_cpu_ms, predicted_cores and predicted_doubling (of the baseline null).
     """
     rated = pl.col("load").is_not_null() & pl.col("held").is_null()
@@ -269,10 +269,10 @@ def _predict(
 ) -> None:
     """Add to series what the baseline of their server and the primitives say."""
     of_server = {
-        (row["server_library"], row["cores"]): row for row in rows if (row["group"], row["signature"]) == baseline
+        (row["server_library"], row["processors"]): row for row in rows if (row["group"], row["signature"]) == baseline
     }
     for row in rows:
-        reference = of_server.get((row["server_library"], row["cores"]))
+        reference = of_server.get((row["server_library"], row["processors"]))
         if reference is None or reference is row or reference["server_cpu_ms"] is None:
             continue
         own, other = (_server_crypto_ms(one, times) for one in (row, reference))
@@ -295,11 +295,11 @@ def _server_crypto_ms(row: Mapping[str, Any], times: Mapping[_Primitive, float])
 def on_all_processors(series: pl.DataFrame) -> pl.DataFrame:
     """A row for every series of `by_series` on all processors, beside that of the same server on one.
 
-    Columns: `PLACE`, `KEYS` without cores, label (of the latter), cells (of both), n (blocks, of the fewer), copies,
+    Columns: `PLACE`, `KEYS` without processors, label (of the latter), cells (of both), n (blocks, of the fewer), copies,
     one_per_s and all_per_s (doubling rates; null: beyond the highest rate or unknown), times (their ratio) with
     times_low and times_high (from the ends of both intervals), one_cpu_ms, all_cpu_ms and cost_ratio (of a connection).
     """
-    names = [*PLACE, *(key for key in KEYS if key != "cores")]
+    names = [*PLACE, *(key for key in KEYS if key != "processors")]
     ends = ("doubling_per_s", "doubling_low", "doubling_high", "server_cpu_ms", "cells", "n")
     one, every = (
         series.filter(pl.col("copies") == 1 if alone else pl.col("copies") > 1).select(

@@ -1189,7 +1189,7 @@ class Variant(Model):
         le=4,
         description="Rate at which connections begin, as a share of what one processor of the server could do: the "
         "inverse of its processor time per connection, which a pilot finds with one connection after the other. They "
-        "begin whatever becomes of those before; null: one after the other. With `cores`, of all its processors.",
+        "begin whatever becomes of those before; null: one after the other. With `processors`, of all its processors.",
     )
     held: int | None = Field(
         None,
@@ -1198,7 +1198,7 @@ class Variant(Model):
         description="Connections, of those of the scale, that stay open until all are, while the memory of the server "
         "is read; null: each one ends with its answer.",
     )
-    cores: Literal["all"] | None = Field(
+    processors: Literal["all"] | None = Field(
         None,
         description="`all`: as many programs of the server as its host has processors, each with a client of its own "
         "that makes its share of the connections; null: one program at each end.",
@@ -1628,8 +1628,8 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: load needs workload.kind `handshake`")
             if variant.held is not None and variant.load is None:
                 raise ValueError(f"variants: `{variant.label}`: held needs load")
-            if variant.cores is not None and (variant.load is None or variant.held is not None):
-                raise ValueError(f"variants: `{variant.label}`: cores needs open_loop, without `held`")
+            if variant.processors is not None and (variant.load is None or variant.held is not None):
+                raise ValueError(f"variants: `{variant.label}`: processors needs open_loop, without `held`")
             sending = (variant.pacing, variant.gso, variant.congestion_control, variant.qdisc)
             if handshakes and any(value is not None for value in sending):
                 raise ValueError(
@@ -1778,7 +1778,7 @@ def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
             | {"label": held_open(one["label"]), "load": held["load"], "held": held["connections"]}
             | {"baseline": at_load(one["label"], loads[0])}
             for one in variants
-            if "cores" not in one
+            if "processors" not in one
         ]
     return data | {"variants": expanded, "baseline": at_load(str(data.get("baseline")), loads[0])}
 

@@ -313,6 +313,117 @@ def found_memory(cells: pl.DataFrame, titles: Mapping[str, str]) -> Found | None
     return Found(sentences) if sentences else None
 
 
+def scaling(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]) -> goodput.Drawn:
+    """Doubling rate on all processors by that on one, of `capacity.on_all_processors`."""
+    known = table.filter(pl.col("times").is_not_null())
+    servers = sorted(table["server_library"].unique(), key=lambda name: str(titles.get(name, name)).lower())
+    labels = list(dict.fromkeys(table["label"]))
+    copies = table["copies"].unique().sort().to_list()
+    figure, (place,) = layout.panels(1, 1, below=0)
+    step = 0.6 / max(len(labels), 1)
+    for number, label in enumerate(labels):
+        own = known.filter(pl.col("label") == label).to_dicts()
+        offset = step * (number - (len(labels) - 1) / 2)
+        figure.add_scatter(
+            x=[servers.index(one["server_library"]) + offset for one in own],
+            y=[one["times"] for one in own],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [max(0, (one["times_high"] or one["times"]) - one["times"]) for one in own],
+                "arrayminus": [max(0, one["times"] - (one["times_low"] or one["times"])) for one in own],
+                "thickness": 1,
+                "width": 3,
+            },
+            mode="markers",
+            name=label,
+            marker={"color": COLOURS[number % len(COLOURS)], "size": 8, "symbol": SYMBOLS[number % len(SYMBOLS)]},
+            hovertext=[_scaled(one) for one in own],
+            hoverinfo="text",
+            **place,
+        )
+        for one in table.filter((pl.col("label") == label) & pl.col("times").is_null()).to_dicts():
+            layout.in_place(figure, servers.index(one["server_library"]) + offset, "unknown", _unscaled(one), place)
+    for count in copies:
+        figure.add_hline(y=count, line={"dash": "dot", "width": 1, "color": layout.SOFT}, **place)
+    figure.update_xaxes(
+        tickvals=list(range(len(servers))),
+        ticktext=[html.escape(titles.get(name, name)) for name in servers],
+        range=[-0.5, len(servers) - 0.5],
+        **layout.AXIS,
+    )
+    figure.update_yaxes(**layout.VALUES, title_text="times the rate on one processor", rangemode="tozero")
+    layout.finish(
+        figure,
+        "Rate of connections that a server takes on all processors",
+        goodput.conditions(campaign),
+        "Rate at which the 99th percentile of TTFB is twice that of the lowest rate, of a program for each processor by "
+        "that of a single one;<br>bars from the ends of both 95 % intervals. Dotted: the number of programs, "
+        f"{' or '.join(map(str, copies))}.{goodput.disturbed(campaign)}",
+        [campaign],
+        height=CORES_PX,
+        top=LEGEND_TOP_PX + LEGEND_PX,
+        bottom=84,
+        legend=_legend(CORES_PX, campaign),
+    )
+    origins = comparison.used_origins(campaign, _cells(table))
+    return goodput.Drawn("capacity-scaling", figure, table, origins, SOURCE, "capacity-scaling")
+
+
+def _cells(table: pl.DataFrame) -> list[str]:
+    return [cell for cells in table["cells"] for cell in cells.split(",")]
+
+
+def _scaled(one: Mapping[str, Any]) -> str:
+    return (
+        f"<b>{html.escape(one['label'])}</b><br>{one['one_per_s']:.0f}/s with one program, {one['all_per_s']:.0f}/s "
+        f"with {one['copies']}<br>cost of a connection: {_number(one['cost_ratio'], 2)} times<br>n = {one['n']}"
+    )
+
+
+def _unscaled(one: Mapping[str, Any]) -> str:
+    ends = ("one program", one["one_per_s"]), (f"{one['copies']} programs", one["all_per_s"])
+    return f"TTFB has not doubled at the highest rate of {' and '.join(name for name, rate in ends if rate is None)}"
+
+
+def scaling_table(table: pl.DataFrame, titles: Mapping[str, str]) -> Sheet:
+    """A line for every server, key exchange and signature that was measured on one processor and on all."""
+    headers = [
+        "server", "key exchange, signature", "blocks", "programs", "one: doubles at [1/s]", "all: doubles at [1/s]",
+        "times", "95 % interval", "one: server CPU [ms]", "all: server CPU [ms]", "times",
+    ]  # fmt: skip
+    rows = [
+        [
+            titles.get(one["server_library"], one["server_library"]),
+            one["label"],
+            one["n"],
+            one["copies"],
+            _number(one["one_per_s"], 0),
+            _number(one["all_per_s"], 0),
+            _number(one["times"], 2),
+            _range(one["times_low"], one["times_high"], 2),
+            _number(one["one_cpu_ms"], 3),
+            _number(one["all_cpu_ms"], 3),
+            _number(one["cost_ratio"], 2),
+        ]
+        for one in table.to_dicts()
+    ]
+    notes = ("Empty: TTFB has not doubled at the highest rate, or there is no run at the lowest.",)
+    numeric = frozenset(range(2, 11))
+    selected = [runs.selection(one["campaign"], *one["cells"].split(",")) for one in table.to_dicts()]
+    return Sheet(headers, rows, numeric, notes, leading(selected, numeric))
+
+
+def found_scaling(table: pl.DataFrame, titles: Mapping[str, str]) -> Found | None:
+    """How many times the rate of one processor each server takes on all; None where no rate is known."""
+    sentences = [
+        f"{titles.get(one['server_library'], one['server_library'])} with {one['label']}: {one['copies']} programs take "
+        f"{one['times']:.2f} times the connections of one."
+        for one in table.filter(pl.col("times").is_not_null()).to_dicts()
+    ]
+    return Found(sentences) if sentences else None
+
+
 def _interval(series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ends = [(one["cpu_low"] or one["server_cpu_ms"], one["cpu_high"] or one["server_cpu_ms"]) for one in series]
     return {

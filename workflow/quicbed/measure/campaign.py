@@ -96,7 +96,7 @@ class Campaign:
         if not cell.variant.load or not cost_s:
             return spec
         # so that each program of a server does what one alone does
-        copies = self.driver.link.copies if cell.variant.cores else 1
+        copies = self.driver.link.copies if cell.variant.processors else 1
         rate = copies * cell.variant.load / cost_s
         return replace(spec, rate_per_s=rate, connections=copies * spec.connections, copies=copies)
 

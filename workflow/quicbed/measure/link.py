@@ -87,7 +87,7 @@ class PreparedLink:
             return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
         lacking = self._project.algorithms.lacking(spec.cell.variant.group, self._flags)
         reason = lacking or self._testbed.unsupported(link_settings(spec))
-        if reason is None and spec.cell.variant.cores is not None and self.copies < 2:
+        if reason is None and spec.cell.variant.processors is not None and self.copies < 2:
             reason = f"testbed {self._project.config.testbed} has a single processor for each end"
         if reason is None and spec.video is not None:
             reason = self._playerless()

@@ -111,7 +111,7 @@ class Pilot(Record):
 
 def without_load(cell: Cell) -> str:
     """The variant of a cell without its load and what is done at it, as JSON."""
-    return json.dumps(cell.variant.without("load", "held", "cores").as_dict(), sort_keys=True)
+    return json.dumps(cell.variant.without("load", "held", "processors").as_dict(), sort_keys=True)
 
 
 def _without_start(took: Sequence[float], tried: int, timeout_s: float, start_s: float) -> int:

@@ -324,7 +324,7 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "rate_trace": variant.rate_trace,
         "load": variant.load,
         "held": variant.held,
-        "cores": variant.cores,
+        "processors": variant.processors,
         "offloads": variant.offloads,
         "pacing": variant.pacing,
         "gso": variant.gso,
@@ -377,7 +377,7 @@ def as_proven(cell: Cell, kind: str) -> Cell:
     """
     sending = ("pacing", "gso", "congestion_control", "qdisc")
     link = ("loss_percent", "rate_mbit")
-    within = ("receive_buffer", "load", "held", "cores", "offloads", "background")
+    within = ("receive_buffer", "load", "held", "processors", "offloads", "background")
     # the library's client downloads as it loads pages, and a browser does nothing but load them
     page = () if cell.variant.loaded_by else ("page",)
     variant = cell.variant.without(*within, *page, *link, *sending, "video", "rate_trace")
@@ -599,7 +599,7 @@ def _cell(
         reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
         if connections > 1 and experiment.workload.kind == "bulk" and library.external is not None:
             reason = reason or f"{library.title}: an external endpoint makes one download a run"
-        if variant.cores is not None and library.external is not None:
+        if variant.processors is not None and library.external is not None:
             reason = reason or f"{library.title}: an external endpoint is one program, whose script knows one port"
         named = build_of(project, name, variant, role)
         build = builds.get((name, named))
@@ -629,7 +629,7 @@ def _cell(
         if variant.loaded_by != "endpoint":
             identity["browser"] = _browser_identity(project, variant.page)
         size = project.pages[variant.page].bytes
-    if variant.cores is not None:
+    if variant.processors is not None:
         identity["fleet"] = fleet.identity(project.root)
     if variant.video is not None:
         identity["video"] = _video_identity(project, variant.video, scale)

@@ -49,7 +49,7 @@ class Variant(Part):
     load: Number | None = None
     held: Integer | None = None
     """Null where each connection ends with its answer."""
-    cores: str | None = None
+    processors: str | None = None
     """Null for one program at each end."""
     offloads: str | None = None
     pacing: str | None = None
@@ -85,7 +85,7 @@ class CellVariant(Variant):
     loss_percent: Number = 0
     offloads: Literal["off", "gso-gro", "default"] | None = None
     qdisc: Literal["fq", "etf", "etf-launchtime"] | None = None
-    cores: Literal["all"] | None = None
+    processors: Literal["all"] | None = None
 
     def without(self, *names: str) -> CellVariant:
         """Without what was varied of these names."""

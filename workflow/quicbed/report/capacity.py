@@ -11,7 +11,7 @@ from quicbed.figures import capacity_figures
 from quicbed.figures.goodput import NotMeasured
 from quicbed.report import sections
 from quicbed.report.sections import Section
-from quicbed.store import details
+from quicbed.store import details, runs
 
 
 class Capacity(sections.Paper):
@@ -52,6 +52,17 @@ class Capacity(sections.Paper):
         drawn = capacity_figures.memory(campaign, cells, self.titles)
         told = capacity_figures.found_memory(cells, self.titles)
         return Section(self.save(drawn), told, capacity_figures.memory_table(cells, self.titles))
+
+    def scaling(self) -> Section:
+        """The rate that servers take on all processors, by that on one."""
+        campaign = runs.select_campaign(self.table, capacity.CORES)
+        table = capacity.on_all_processors(capacity.by_series(campaign, details.read(self.here.raw).primitives.clear()))
+        if table.is_empty():
+            return Section(NotMeasured(capacity.CORES, " where each end has two processors or more"))
+        comparison.write_figure_table(table, "capacity-scaling", self.here.tables)
+        drawn = capacity_figures.scaling(campaign, table, self.titles)
+        told = capacity_figures.found_scaling(table, self.titles)
+        return Section(self.save(drawn), told, capacity_figures.scaling_table(table, self.titles))
 
     def cores(self) -> Section:
         """Cores for 10 000 connections a second, predicted and measured, and all numbers."""

@@ -215,7 +215,7 @@ COLUMNS: list[Column] = [
     Column("load", pl.Float64(), "variant.load"),
     Column("rate_per_s", pl.Float64(), "workload.rate_per_s"),
     # programs of the server, each with a client of its own: what was asked for, and how many they were
-    Column("cores", pl.String(), "variant.cores"),
+    Column("processors", pl.String(), "variant.processors"),
     Column("copies", pl.Int64(), "workload.copies"),
     # connections that were held open, and the memory of the server with none and with them
     Column("held", pl.Int64(), "variant.held"),
