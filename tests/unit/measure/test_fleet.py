@@ -150,7 +150,7 @@ def test_what_is_no_event_is_left_for_the_reader_to_name(tmp_path: Path) -> None
 def test_programs_are_as_many_as_processors() -> None:
     local = Project(ROOT).testbeds["local"]
     assert [fleet.copies(local, {"cpus": cpus}) for cpus in (1, 2, 3, 4, 16)] == [1, 1, 1, 2, 8]
-    host = {"ssh": "a", "interface": "eth0", "ip": "10.0.0.1", "directory": "/tmp/x"}
+    host = {"address": "a", "interface": {"name": "eth0"}, "ip": "10.0.0.1", "directory": "/tmp/x"}
     held = {"client": SshHost(**host), "server": SshHost(**host | {"ip": "10.0.0.2", "cpus": "2-7"})}
     dedicated = Testbed.model_construct(**{**local.model_dump(), "hosts": held})
     assert [fleet.copies(dedicated, {"cpus": cpus}) for cpus in (4, 16)] == [4, 6]

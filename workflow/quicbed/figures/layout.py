@@ -77,16 +77,28 @@ def absent(cell: Mapping[str, Any] | None) -> tuple[str, str]:
     return "failed", cell["failure"] or "no run has finished"
 
 
-def in_place(figure: go.Figure, x: float, text: str, reason: str, place: Mapping[str, int], size: float = 9) -> None:
-    """Text that stands upright on the horizontal axis, with the reason where the pointer rests on it."""
+def in_place(
+    figure: go.Figure,
+    x: float,
+    text: str,
+    reason: str,
+    place: Mapping[str, int],
+    size: float = 9,
+    *,
+    hangs: bool = False,
+) -> None:
+    """Text that stands upright on the horizontal axis, with the reason where the pointer rests on it.
+
+    It *hangs* from the upper edge where values lie below.
+    """
     figure.add_annotation(
         x=x,
-        y=0,
+        y=1 if hangs else 0,
         yref="y domain",
         text=text,
         hovertext=html.escape(reason),
         textangle=-90,
-        yanchor="bottom",
+        yanchor="top" if hangs else "bottom",
         showarrow=False,
         font={"size": size, "color": SOFT},
         **place,

@@ -28,11 +28,15 @@ class Quantity:
     title: str
     axis: str
     better: str
+    falls: bool
+    """With the size of the download."""
 
 
 QUANTITIES = {
-    "throughput_mbps": Quantity("storage-throughput", "Throughput of single downloads", "Mbit/s", "faster"),
-    "cpu_s_per_gib": Quantity("storage-cpu", "Processor time of single downloads", "CPU s per GiB", "cheaper"),
+    "throughput_mbps": Quantity("storage-throughput", "Throughput of single downloads", "Mbit/s", "faster", falls=False),
+    "cpu_s_per_gib": Quantity(
+        "storage-cpu", "Processor time of single downloads", "CPU s per GiB", "cheaper", falls=True
+    ),
 }
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, cloud storage"
 STYLES: Mapping[str | None, tuple[str, str, str]] = {
@@ -76,7 +80,7 @@ def by_size(
             cells = chosen.filter(pl.col("tls_version").eq_missing(pl.lit(version))).sort("workload_bytes").to_dicts()
             _line(figure, cells, version, place, quantity, in_legend=number == 0)
             if version is None:
-                _missing(figure, cells, place)
+                _missing(figure, cells, place, hangs=quantity.falls)
         about = (pl.col("library") == library) & (pl.col("metric") == metric)
         for line, change in enumerate(changed.filter(about).to_dicts()):
             _mark(figure, change, line, extent, place)
@@ -167,12 +171,14 @@ def _line(
     )
 
 
-def _missing(figure: go.Figure, cells: Sequence[Mapping[str, Any]], place: Mapping[str, int]) -> None:
+def _missing(
+    figure: go.Figure, cells: Sequence[Mapping[str, Any]], place: Mapping[str, int], *, hangs: bool
+) -> None:
     """Say in place where a library has no value, but for what the scale leaves out."""
     for cell in cells:
         if not cell["n"] and not (cell["unsupported"] or "").startswith(LEFT_OUT):
             text, reason = layout.absent(cell)
-            layout.in_place(figure, math.log10(cell["workload_bytes"]), text, reason, place)
+            layout.in_place(figure, math.log10(cell["workload_bytes"]), text, reason, place, hangs=hangs)
 
 
 def _mark(
