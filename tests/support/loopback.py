@@ -53,7 +53,15 @@ class Server:
         self.programs, self.identity, self.log = build / "bin", identity, log
         self.environment = os.environ | dict(environment or {})
         self.signature = options[options.index("--signature") + 1] if "--signature" in options else None
-        argv = [*runs_it, str(self.programs / "server"), "--listen", f"127.0.0.1:{port}", "--events", str(log), *options]
+        argv = [
+            *runs_it,
+            str(self.programs / "server"),
+            "--listen",
+            f"127.0.0.1:{port}",
+            "--events",
+            str(log),
+            *options,
+        ]
         argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
         self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=self.environment)
         deadline = time.monotonic() + 20

@@ -156,7 +156,9 @@ def test_programs_are_as_many_as_processors() -> None:
     assert [fleet.copies(dedicated, {"cpus": cpus}) for cpus in (4, 16)] == [4, 6]
 
 
-@pytest.mark.parametrize("words", [(), ("2", "server"), ("two", "server", "--events", "x"), ("2", "server", "--listen")])
+@pytest.mark.parametrize(
+    "words", [(), ("2", "server"), ("two", "server", "--events", "x"), ("2", "server", "--listen")]
+)
 def test_it_says_how_it_is_used_and_needs_the_standard_library_alone(words: tuple[str, ...]) -> None:
     argv = [sys.executable, "-ISB", str(ROOT / FLEET), *words]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -33,7 +33,9 @@ class Quantity:
 
 
 QUANTITIES = {
-    "throughput_mbps": Quantity("storage-throughput", "Throughput of single downloads", "Mbit/s", "faster", falls=False),
+    "throughput_mbps": Quantity(
+        "storage-throughput", "Throughput of single downloads", "Mbit/s", "faster", falls=False
+    ),
     "cpu_s_per_gib": Quantity(
         "storage-cpu", "Processor time of single downloads", "CPU s per GiB", "cheaper", falls=True
     ),
@@ -171,9 +173,7 @@ def _line(
     )
 
 
-def _missing(
-    figure: go.Figure, cells: Sequence[Mapping[str, Any]], place: Mapping[str, int], *, hangs: bool
-) -> None:
+def _missing(figure: go.Figure, cells: Sequence[Mapping[str, Any]], place: Mapping[str, int], *, hangs: bool) -> None:
     """Say in place where a library has no value, but for what the scale leaves out."""
     for cell in cells:
         if not cell["n"] and not (cell["unsupported"] or "").startswith(LEFT_OUT):
