@@ -139,7 +139,7 @@ def free_ports(count: int) -> int:
 def test_copies_of_server_and_client_are_one_of_each(loopback: Loopback, build_of: Build, library: str) -> None:
     runs_it = [str(fleet.provided(Project(ROOT)) / "bin" / fleet.PROGRAM), "2"]
     asked = ["--connections", "40", "--rate", "200", "--seed", "7"]
-    server = loopback.serve(library, "--connections", "40", flavour="pq", runs_it=runs_it, port=free_ports(2))
+    server = loopback.serve(library, flavour="pq", runs_it=runs_it, port=free_ports(2))
     argv, log = client(server, build_of, *asked)
     assert subprocess.run([*runs_it, *argv], check=False).returncode == 0
     seen = told(log)

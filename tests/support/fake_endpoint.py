@@ -154,10 +154,10 @@ def server(behaviour: str, options: dict[str, str], files: list[int], emit) -> i
         emit("ready", address=host, port=int(port))
     while not stopped:
         time.sleep(0.005)
-    # the client's events tell how many connections there were, but for one of several copies
+    # the client's events tell how many connections there were, of which each of several copies had its share
     log = Path(options["--events"]).with_name("client.jsonl")
     count = log.read_text(encoding="utf-8").count('"event": "connection"') if log.exists() else 1
-    count = int(options["--connections"]) if options["--events"][-1].isdigit() else count
+    count //= max(1, len(list(log.parent.glob("server.jsonl.*"))))
     if behaviour == "lost-connection":
         count -= 1
     sizes = files if behaviour.startswith("by-file") else [sum(files)] * count

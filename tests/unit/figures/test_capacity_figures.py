@@ -104,8 +104,8 @@ def test_scaling_is_drawn_beside_the_number_of_programs(tmp_path: Path) -> None:
     series = capacity.by_series(campaign, details.read(tmp_path).primitives)
     # the rate at which quinn is slow on all processors is not known
     unknown = (pl.col("server_library") == "quinn") & (pl.col("copies") > 1)
-    doubling = pl.when(unknown).then(None).otherwise(pl.col("doubling_per_s"))
-    table = capacity.on_all_processors(series.with_columns(doubling_per_s=doubling))
+    rates = (pl.col("doubling_per_s", "doubling_low", "doubling_high"),)
+    table = capacity.on_all_processors(series.with_columns(pl.when(~unknown).then(*rates)))
     drawn = capacity_figures.scaling(campaign, table, TITLES)
     (points,) = drawn.figure.data
     assert (points.name, list(points.x), list(points.y)) == ("RSA", [0], pytest.approx([3.5]))

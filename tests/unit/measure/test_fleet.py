@@ -16,7 +16,8 @@ import pytest
 
 from clone import ROOT
 from fakeproject import INTERPRETER
-from quicbed.config.model import Project, SshHost, Testbed
+from quicbed.config.model import Project, SshHost
+from quicbed.config.model import Testbed as Settings
 from quicbed.contract import events
 from quicbed.measure import fleet
 from quicbed.plan.fleet import FLEET
@@ -143,7 +144,7 @@ def test_what_is_no_event_is_left_for_the_reader_to_name(tmp_path: Path) -> None
     odd = f'\nout.write("goodput: 100 furlongs\\n")\nemit("end", **{END!r})\n'
     process, log = start(tmp_path, odd, "--connect", "127.0.0.1:1")
     assert process.wait(20) == 0
-    with pytest.raises(events.EventError, match="client.jsonl|server.jsonl"):
+    with pytest.raises(events.EventError, match=r"server\.jsonl"):
         events.read(log, "server")
 
 
@@ -152,7 +153,7 @@ def test_programs_are_as_many_as_processors() -> None:
     assert [fleet.copies(local, {"cpus": cpus}) for cpus in (1, 2, 3, 4, 16)] == [1, 1, 1, 2, 8]
     host = {"address": "a", "interface": {"name": "eth0"}, "ip": "10.0.0.1", "directory": "/tmp/x"}
     held = {"client": SshHost(**host), "server": SshHost(**host | {"ip": "10.0.0.2", "cpus": "2-7"})}
-    dedicated = Testbed.model_construct(**{**local.model_dump(), "hosts": held})
+    dedicated = Settings.model_construct(**{**local.model_dump(), "hosts": held})
     assert [fleet.copies(dedicated, {"cpus": cpus}) for cpus in (4, 16)] == [4, 6]
 
 

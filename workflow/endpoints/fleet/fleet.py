@@ -12,6 +12,7 @@ It runs with whatever Python a host has, and needs its standard library alone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -29,7 +30,7 @@ SEEDS = 1 << 63
 def of_copy(options: Sequence[str], number: int, copies: int) -> list[str]:
     """The options of copy *number*, from those of all copies together."""
     own = list(options)
-    for at, (name, value) in enumerate(zip(options, options[1:], strict=False), start=1):
+    for at, (name, value) in enumerate(itertools.pairwise(options), start=1):
         if name == "--events":
             own[at] = f"{value}.{number}"
         elif name in ("--listen", "--connect"):
@@ -83,10 +84,11 @@ class Fleet:
             logs = [_read(events_of(own)) for own in self._options]
             if not started:
                 _write(out, [*_of(logs[0], "start")])
-            _write(out, _connections(logs))
-            for kind in ("unsupported", "error"):
-                _write(out, [event for log in logs for event in _of(log, kind)])
-            _write(out, _end(logs))
+            for events in (_connections(logs), _of_all(logs, "unsupported"), _of_all(logs, "error"), _end(logs)):
+                # now is when they are written
+                _write(
+                    out, [event | {"t": time.monotonic_ns()} if isinstance(event, dict) else event for event in events]
+                )
         for own in self._options:
             events_of(own).unlink(missing_ok=True)
         killed = [code for code in codes if code < 0]
@@ -128,6 +130,10 @@ def _of(log: Sequence[Any], kind: str) -> list[dict[str, Any]]:
     return [event | {"pid": os.getpid()} if kind == "start" else event for event in found]
 
 
+def _of_all(logs: Sequence[Sequence[Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for log in logs for event in _of(log, kind)]
+
+
 def _begin(connection: dict[str, Any]) -> int:
     times = (connection.get(name) for name in ("t_intended", "t_accept", "t_client_hello"))
     return next((time for time in times if isinstance(time, int)), 0)
@@ -135,7 +141,7 @@ def _begin(connection: dict[str, Any]) -> int:
 
 def _connections(logs: Sequence[Sequence[Any]]) -> list[Any]:
     """Those of all copies in the order in which they began, numbered anew; what is no event at all comes first."""
-    found = sorted((event for log in logs for event in _of(log, "connection")), key=_begin)
+    found = sorted(_of_all(logs, "connection"), key=_begin)
     strange = [event for log in logs for event in log if not isinstance(event, dict)]
     return [*strange, *(event | {"index": index} for index, event in enumerate(found))]
 
@@ -145,7 +151,7 @@ def _end(logs: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
     ends = [event for log in logs for event in _of(log, "end")[-1:]]
     if len(ends) < len(logs):
         return []
-    merged: dict[str, Any] = {"event": "end", "t": max(end["t"] for end in ends)}
+    merged: dict[str, Any] = {"event": "end"}
     for name in ("connections", "failed", "cpu_user_ns", "cpu_system_ns", "run_delay_ns", "max_rss_bytes"):
         values = [end.get(name) for end in ends]
         merged[name] = None if None in values else sum(values)

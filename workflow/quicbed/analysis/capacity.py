@@ -135,8 +135,8 @@ def by_series(campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
 
     Columns: `PLACE`, `KEYS`, label (without the load), cells (ids, with commas), n (blocks), copies (programs of the
     server), lowest_p99_ms, highest_rate, doubling_per_s with doubling_low and doubling_high (null: beyond the highest
-    rate or, where lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and cpu_high, client_cpu_ms, cores, peak_mib,
-    predicted_cpu_ms, predicted_cores and predicted_doubling (of the baseline null).
+    rate or, where lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and cpu_high, client_cpu_ms, cores,
+    peak_mib, predicted_cpu_ms, predicted_cores and predicted_doubling (of the baseline null).
     """
     rated = pl.col("load").is_not_null() & pl.col("held").is_null()
     good = comparison.counted(campaign).filter(rated & (pl.col("arm") == "main"))
@@ -295,8 +295,8 @@ def _server_crypto_ms(row: Mapping[str, Any], times: Mapping[_Primitive, float])
 def on_all_processors(series: pl.DataFrame) -> pl.DataFrame:
     """A row for every series of `by_series` on all processors, beside that of the same server on one.
 
-    Columns: `PLACE`, `KEYS` without processors, label (of the latter), cells (of both), n (blocks, of the fewer), copies,
-    one_per_s and all_per_s (doubling rates; null: beyond the highest rate or unknown), times (their ratio) with
+    Columns: `PLACE`, `KEYS` without processors, label (of the latter), cells (of both), n (blocks, of the fewer),
+    copies, one_per_s and all_per_s (doubling rates; null: beyond the highest rate or unknown), times (their ratio) with
     times_low and times_high (from the ends of both intervals), one_cpu_ms, all_cpu_ms and cost_ratio (of a connection).
     """
     names = [*PLACE, *(key for key in KEYS if key != "processors")]

@@ -357,8 +357,8 @@ def scaling(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, st
         figure,
         "Rate of connections that a server takes on all processors",
         goodput.conditions(campaign),
-        "Rate at which the 99th percentile of TTFB is twice that of the lowest rate, of a program for each processor by "
-        "that of a single one;<br>bars from the ends of both 95 % intervals. Dotted: the number of programs, "
+        "Rate at which the 99th percentile of TTFB is twice that of the lowest rate, of a program for each processor "
+        "by that of a single one;<br>bars from the ends of both 95 % intervals. Dotted: the number of programs, "
         f"{' or '.join(map(str, copies))}.{goodput.disturbed(campaign)}",
         [campaign],
         height=CORES_PX,
@@ -417,8 +417,8 @@ def scaling_table(table: pl.DataFrame, titles: Mapping[str, str]) -> Sheet:
 def found_scaling(table: pl.DataFrame, titles: Mapping[str, str]) -> Found | None:
     """How many times the rate of one processor each server takes on all; None where no rate is known."""
     sentences = [
-        f"{titles.get(one['server_library'], one['server_library'])} with {one['label']}: {one['copies']} programs take "
-        f"{one['times']:.2f} times the connections of one."
+        f"{titles.get(one['server_library'], one['server_library'])} with {one['label']}: {one['copies']} programs "
+        f"take {one['times']:.2f} times the connections of one."
         for one in table.filter(pl.col("times").is_not_null()).to_dicts()
     ]
     return Found(sentences) if sentences else None
