@@ -13,12 +13,13 @@ from typing import Any
 import polars as pl
 import pytest
 
+import capacityruns
 import fakeruns
 from clone import ROOT, copy_config
 from quicbed.analysis import pairs
 from quicbed.config.model import ConfigError, Project
 from quicbed.figures import goodput
-from quicbed.store import reference, runs, stacks, walk
+from quicbed.store import details, reference, runs, stacks, walk
 from quicbed.store.paths import archives_below
 
 AES = {"cipher": "aes-128-gcm", "aead": "standard", "header_protection": True, "group": "x25519"}
@@ -180,6 +181,29 @@ def test_of_handshakes_those_to_be_shown_are_packed_with_their_secrets(project: 
 def test_handshakes_that_another_archive_shows_are_left_out(project: Project) -> None:
     measure(project, HANDSHAKES, "table2-kem")
     assert captured(packed(project, "table2-kem")) == set()
+
+
+def test_events_of_connections_that_begin_at_a_rate_are_left_out(project: Project) -> None:
+    capacityruns.write(project.raw)
+    for directory in (project.raw / "local" / "capacity").glob("*/b*/*"):
+        for role in ("client", "server"):
+            (directory / f"{role}.jsonl").write_text("{}\n", encoding="utf-8")
+    pilot = project.raw / "local" / "capacity" / "c0ffee00" / "pilot" / "0000-a-b"
+    pilot.mkdir(parents=True)
+    (pilot / "run.json").write_text(json.dumps(fakeruns.make_run(block=None)), encoding="utf-8")
+    (pilot / "client.jsonl").write_text("{}\n", encoding="utf-8")
+    fakeruns.write_session(project.raw, "capacity", [], fakeruns.START)
+    (archive,) = reference.pack(project, ["capacity"])
+    files = unpack(archive)
+    left_out = json.loads(files.pop("left-out.json"))["left_out"]
+    assert {Path(one["file"]).name for one in left_out} == {"client.jsonl", "server.jsonl"}
+    assert len(left_out) == 2 * len(runs.table(project.raw / "local"))
+    assert [name for name in files if name.endswith(".jsonl")] == [
+        (pilot / "client.jsonl").relative_to(project.raw).as_posix()
+    ]
+    # they are not missed
+    found = details.read(archive.parent)
+    assert (found.problems, len(found.connections)) == ([], 0)
 
 
 def test_what_was_not_captured_needs_no_list(project: Project) -> None:

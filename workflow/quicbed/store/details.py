@@ -224,6 +224,8 @@ def _beside(origin: str, run: Run, files: Files) -> tuple[str | None, list[dict[
         return "primitives", _primitives(origin, run, files)
     if kind == "handshake" and run.cell.arm == "proof":
         return "handshakes", _handshakes(origin, run, files)
+    if run.workload.rate_per_s is not None and "client.jsonl" not in files:
+        return None, []  # archives leave them out
     if kind == "handshake" and run.block is not None:
         return "connections", _connections(origin, run, files)
     if PACING in files and run.cell.arm in ARMS and run.block is not None:

@@ -1,8 +1,9 @@
 """Reference data: measured campaigns packed into one archive per experiment, to be shipped with the repository.
 
 Captures do not compress and are most of what a campaign with its proofs takes on disk, so an archive has a few of them,
-to look at. `LEFT_OUT` in the archive names the others with their size and SHA-256. Tables and figures do not need them:
-what was read from a capture is in run.json and handshakes.json beside it.
+to look at. Nor do the times of hundreds of thousands of connections that begin at a rate, whose event files are left out.
+`LEFT_OUT` in the archive names the others with their size and SHA-256. Tables and figures do not need them: what was read
+from a capture is in run.json and handshakes.json beside it, and so is what was read from those events.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from quicbed.store.stacks import FOLDED_SUFFIX, PLAIN_SUFFIX
 
 LEFT_OUT = "left-out.json"
 """Name in the archive of the list of files that were not packed."""
+
+LOGS = ("client.jsonl", "server.jsonl")
+"""Event files."""
 
 SHOWN = {
     ("x25519", "rsa-2048"): "native-handshake",
@@ -49,7 +53,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     Files of one name follow each other, because they resemble each other: archives of handshakes are a fifth smaller.
     Larger event files are written by columns (`quicbed.store.columns`), which readers of archives undo, and stacks
     without gzip (`quicbed.store.stacks`).
-    Most captures are left out, see `_packed_captures`.
+    Most captures are left out, see `_packed_captures`, and so are event files of runs with a rate.
     """
     archives = []
     for name in experiments:
@@ -66,7 +70,8 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         with tarball.write(target) as archive:
             for file in sorted(files, key=lambda file: (file.name, file)):
                 inside, content = file.relative_to(project.raw).as_posix(), file.read_bytes()
-                if file.name in (CAPTURE, KEYS, TRACE, RELEASES) and file.with_name(CAPTURE) not in kept:
+                captured = file.name in (CAPTURE, KEYS, TRACE, RELEASES) and file.with_name(CAPTURE) not in kept
+                if captured or (file.name in LOGS and _at_rate(file.parent)):
                     digest = hashlib.sha256(content).hexdigest()
                     left_out.append({"file": inside, "bytes": len(content), "sha256": digest})
                 elif file.name.endswith(FOLDED_SUFFIX) and (stacks := _gunzipped(content)) is not None:
@@ -80,6 +85,12 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         target.with_name(f"{name}.tar.gz").unlink(missing_ok=True)  # of an earlier version, in place of which this is
         archives.append(target)
     return archives
+
+
+def _at_rate(directory: Path) -> bool:
+    """Whether connections of a run began at a rate; not of what is no run."""
+    file = directory / RUN_FILE
+    return file.exists() and Run.read(file).workload.rate_per_s is not None
 
 
 def _gunzipped(content: bytes) -> bytes | None:
