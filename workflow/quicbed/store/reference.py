@@ -1,9 +1,9 @@
 """Reference data: measured campaigns packed into one archive per experiment, to be shipped with the repository.
 
 Captures do not compress and are most of what a campaign with its proofs takes on disk, so an archive has a few of them,
-to look at. Nor do the times of hundreds of thousands of connections that begin at a rate, whose event files are left out.
-`LEFT_OUT` in the archive names the others with their size and SHA-256. Tables and figures do not need them: what was read
-from a capture is in run.json and handshakes.json beside it, and so is what was read from those events.
+to look at. Event files of connections that begin at a rate, hundreds of thousands of times, are left out, too.
+`LEFT_OUT` in the archive names what is left out with size and SHA-256. Tables and figures do not need it: what was read
+from captures and such events is in run.json and handshakes.json beside them.
 """
 
 from __future__ import annotations
