@@ -182,7 +182,7 @@ def test_any_client_downloads_from_any_server(
     code, log = bench.download(client, flavour, running.address, **options)
     assert code == 0, log.read_text()
     got = events.read(log, "client").connections[0]
-    sent = running.stopped().connections[0]
+    sent = running.stopped(after=1).connections[0]
     assert got.ok
     assert got.content_ok
     assert got.bytes_received == SIZE
@@ -232,7 +232,7 @@ def test_padding_behind_a_packet_is_no_packet_without_protection(bench: Bench, l
     running = bench.serve(library, "noop", size=1, **options)
     code, log = bench.download(library, "noop", running.address, size=1, **options)
     assert code == 0, log.read_text()
-    assert running.stopped().connections[0].ok
+    assert running.stopped(after=1).connections[0].ok
 
 
 @pytest.mark.parametrize("library", [name for name in QUIC if "noop" in FLAVOURS[name]])
@@ -365,7 +365,7 @@ def test_many_connections_one_after_the_other(bench: Bench, library: str) -> Non
     got = events.read(log, "client")
     assert len(got.connections) == 50
     assert all(connection.ok for connection in got.connections)
-    assert len(running.stopped().connections) == 50
+    assert len(running.stopped(after=50).connections) == 50
 
 
 @pytest.mark.parametrize("library", [*QUIC, *TCP])
@@ -435,7 +435,7 @@ def test_files_are_served_and_saved(bench: Bench, tmp_path: Path, library: str) 
     # and content by its size, as without files
     code, log = bench.download(library, "stock", running.address)
     assert code == 0, log.read_text()
-    assert running.stopped().connections[0].bytes_sent == SIZE
+    assert running.stopped(after=1).connections[0].bytes_sent == SIZE
 
 
 @pytest.mark.parametrize("library", [*QUIC, *TCP])
@@ -475,7 +475,7 @@ def test_post_quantum_handshakes_between_libraries(
     code, log = bench.download(client, "pq", running.address, size=1, group=group, signature=signature, connections="2")
     assert code == 0, log.read_text()
     expected = (PROJECT.algorithms.group(group).tls_name, PROJECT.algorithms.signature(signature).tls_name)
-    for side in (*events.read(log, "client").connections, *running.stopped().connections):
+    for side in (*events.read(log, "client").connections, *running.stopped(after=2).connections):
         assert side.ok
         assert not side.hello_retry_request
         assert str(side.group).lower() == expected[0].lower()
