@@ -207,6 +207,24 @@ def test_events_of_connections_that_begin_at_a_rate_are_left_out(project: Projec
     assert (found.problems, len(found.connections)) == ([], 0)
 
 
+def test_events_of_several_downloads_in_a_run_are_left_out(project: Project) -> None:
+    fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1)
+    several = set()
+    for number, file in enumerate(sorted((project.raw / "local" / "aead-goodput").glob("*/b*/*/run.json"))):
+        run = json.loads(file.read_text(encoding="utf-8"))
+        run["workload"] |= {"kind": "bulk", "connections": 1 + number % 2}
+        file.write_text(json.dumps(run), encoding="utf-8")
+        for role in ("client", "server"):
+            events = file.with_name(f"{role}.jsonl")
+            events.write_text("{}\n", encoding="utf-8")
+            if number % 2:
+                several.add(events.relative_to(project.raw).as_posix())
+    (archive,) = reference.pack(project, ["aead-goodput"])
+    files = unpack(archive)
+    assert {one["file"] for one in json.loads(files.pop("left-out.json"))["left_out"]} == several
+    assert len([name for name in files if name.endswith(".jsonl")]) == len(several) > 0
+
+
 def test_what_was_not_captured_needs_no_list(project: Project) -> None:
     fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1)
     (archive,) = reference.pack(project, ["aead-goodput"])

@@ -1,7 +1,8 @@
 """Reference data: measured campaigns packed into one archive per experiment, to be shipped with the repository.
 
 Captures do not compress and are most of what a campaign with its proofs takes on disk, so an archive has a few of them,
-to look at. Event files of connections that begin at a rate, hundreds of thousands of times, are left out, too.
+to look at. Event files of connections that begin at a rate, hundreds of thousands of times, are left out, too, and so
+are those of several downloads in one run: figures show what a run says of all of them.
 `LEFT_OUT` in the archive names what is left out with size and SHA-256. Tables and figures do not need it: what was read
 from captures and such events is in run.json and handshakes.json beside them.
 """
@@ -53,7 +54,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     Files of one name follow each other, because they resemble each other: archives of handshakes are a fifth smaller.
     Larger event files are written by columns (`quicbed.store.columns`), which readers of archives undo, and stacks
     without gzip (`quicbed.store.stacks`).
-    Most captures are left out, see `_packed_captures`, and so are event files of runs with a rate.
+    Most captures are left out, see `_packed_captures`, and so are the event files of some runs, see `_summed_up`.
     """
     archives = []
     for name in experiments:
@@ -71,7 +72,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
             for file in sorted(files, key=lambda file: (file.name, file)):
                 inside, content = file.relative_to(project.raw).as_posix(), file.read_bytes()
                 captured = file.name in (CAPTURE, KEYS, TRACE, RELEASES) and file.with_name(CAPTURE) not in kept
-                if captured or (file.name in LOGS and _at_rate(file.parent)):
+                if captured or (file.name in LOGS and _summed_up(file.parent)):
                     digest = hashlib.sha256(content).hexdigest()
                     left_out.append({"file": inside, "bytes": len(content), "sha256": digest})
                 elif file.name.endswith(FOLDED_SUFFIX) and (stacks := _gunzipped(content)) is not None:
@@ -87,10 +88,13 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     return archives
 
 
-def _at_rate(directory: Path) -> bool:
-    """Whether connections of a run began at a rate; not of what is no run."""
+def _summed_up(directory: Path) -> bool:
+    """Whether `run.json` sums up what events of a run say: of connections at a rate, and of several downloads."""
     file = directory / RUN_FILE
-    return file.exists() and Run.read(file).workload.rate_per_s is not None
+    if not file.exists():
+        return False
+    work = Run.read(file).workload
+    return work.rate_per_s is not None or (work.kind == "bulk" and (work.connections or 1) > 1)
 
 
 def _gunzipped(content: bytes) -> bytes | None:
