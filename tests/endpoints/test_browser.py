@@ -156,6 +156,7 @@ def test_an_object_that_is_not_as_it_has_to_be_fails_the_page(
     ("how", "told"),
     [
         ("ends", "--version fails"),
+        ("no version", "--version fails: no version in '"),
         ("ends later", "Chromium ended with exit code 7"),
         ("silent", "Chromium does not answer Target.createTarget within 2 s"),
         ("no json", "Chromium sends a message that is no JSON"),
@@ -175,6 +176,7 @@ def test_a_browser_that_fails_is_a_failed_run_with_the_reason(files: Path, tmp_p
     reasons = [str(event.get("reason") or event.get("error")) for event in said]
     assert any(told in reason for reason in reasons), said
     assert said[-1]["event"] == "end"
+    assert said[0]["version"] == ("unknown" if "--version" in told else "Google Chrome 1.2.3")
 
 
 def test_a_machine_without_a_browser_cannot_load_pages(files: Path, tmp_path: Path) -> None:

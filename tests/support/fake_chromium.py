@@ -18,7 +18,7 @@ def main() -> None:
     if how == "ends":
         sys.exit(7)
     if "--version" in sys.argv:
-        print("Chromium 1.2.3 fake")
+        print("" if how == "no version" else "Google Chrome 1.2.3 fake")
         return
     if how == "ends later":
         sys.exit(7)

@@ -56,6 +56,8 @@ def main() -> int:
         sending = {"gso": asked != "off", "gso_paced": asked == "paced"} if asked is not None else {}
         if "--pacing" in options:
             sending["pacing"] = "off" if behaviour == "unpaced" else options["--pacing"]
+        if "--etf" in options:
+            sending["etf"] = behaviour != "no etf"
         seen = {"--congestion-control": "congestion_control", "--initial-size": "initial_size"}
         emit(
             "start",

@@ -26,8 +26,8 @@ from quicbed.measure.examine import Examiner
 from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
 from quicbed.plan.spec import RunSpec, proof_spec
 from quicbed.store import details
-from quicbed.testbed import Capture, Process
-from quicbed.testbed.shaping import qdisc_problem
+from quicbed.testbed import Capture, Process, TestbedError
+from quicbed.testbed.shaping import at_server, dropped_at_server, qdisc_problem, verify_at_server
 from quicbed.wire import proof, releases
 
 EXPERIMENT = """
@@ -238,6 +238,9 @@ def test_an_end_that_cannot_tell_is_unproven_with_and_refused_without_aes_instru
         ("quiche", {"pacing": "own"}, None),
         ("quiche", {"pacing": "txtime"}, "quiche computes release times with bbr only"),
         ("quiche", {"pacing": "txtime", "congestion_control": "bbr", "gso": "paced"}, None),
+        ("quiche", {"pacing": "txtime", "congestion_control": "bbr", "qdisc": "etf"}, None),
+        ("quiche", {"pacing": "library", "congestion_control": "bbr", "qdisc": "etf"}, "which needs `pacing: txtime`"),
+        ("quinn", {"pacing": "own", "qdisc": "etf"}, "ETF releases what it is told a time of"),
         ("quiche", {"gso": "paced"}, "quiche computes release times with bbr only"),
         ("ngtcp2", {"pacing": "library"}, None),
         ("ngtcp2", {"pacing": "txtime"}, "no release times of single packets"),
@@ -501,6 +504,18 @@ def test_an_end_that_paces_otherwise_than_the_cell_says_is_refused(
         run(project)
 
 
+def test_the_server_is_told_of_etf_and_has_to_report_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = made(tmp_path, monkeypatch, "pacing: own", "pacing: txtime, congestion_control: bbr, qdisc: etf")
+    testbed = FakeTestbed()
+    run(project, testbed)
+    told = {(Path(argv[0]).name, value(argv, "--etf")) for argv in spawned(testbed) if "--etf" in argv}
+    assert told == {("server", "on")}
+    behave(project, "quiche", "stock", server=["no etf"])
+    shutil.rmtree(project.raw)
+    with pytest.raises(MeasureError, match="the server reports etf False, the cell says True"):
+        run(project)
+
+
 class LosingTestbed(FakeTestbed):
     """Whose captures of traced runs lack packets."""
 
@@ -698,7 +713,27 @@ def test_a_discipline_that_is_not_to_be_had_has_a_reason() -> None:
     assert qdisc_problem("fq", "") is None
     assert qdisc_problem("fq", "kernel has no fq") == "no queueing discipline fq: kernel has no fq"
     assert "set link.bottleneck" in str(qdisc_problem("fq", "", at_client=False))
-    assert "ETF drops every frame" in str(qdisc_problem("etf-launchtime", ""))
+    assert qdisc_problem("etf", "") is None
+    assert qdisc_problem("etf", "kernel has no etf") == "no queueing discipline etf: kernel has no etf"
+    assert "it takes a network card that keeps to times" in str(qdisc_problem("etf-launchtime", ""))
+
+
+def test_a_discipline_that_is_not_what_was_set_is_refused() -> None:
+    assert at_server(None) == ["default"]
+    assert at_server("fq") == ["fq"]
+    words = at_server("etf")
+    # frames of priority 1 go through ETF, the first band
+    assert words[:5] == ["prio", "bands", "2", "priomap", "1"]
+    assert words[4:20] == ["1", "0", *["1"] * 14]
+    assert words[20:] == ["child", "etf", "clockid", "CLOCK_TAI", "delta", "200000"]
+    both = json.dumps([{"kind": "prio", "root": True, "drops": 1}, {"kind": "etf", "parent": "1:1", "drops": 5}])
+    alone = json.dumps([{"kind": "prio", "root": True, "drops": 0}])
+    verify_at_server("server", "eth0", "etf", both)
+    verify_at_server("server", "eth0", None, alone)
+    assert dropped_at_server(both) == 6
+    for name, shown in (("etf", alone), ("fq", both), ("fq", "[]")):
+        with pytest.raises(TestbedError, match=f"server: eth0 has .* after {name} was set"):
+            verify_at_server("server", "eth0", name, shown)
 
 
 @pytest.mark.parametrize("scale", ["quick", "paper"])

@@ -323,6 +323,7 @@ def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, m
     for experiment, labels in (
         ("pacing-congestion-control", ("CUBIC", "Reno", "BBR")),
         ("pacing-gso", ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced GSO")),
+        ("pacing-etf", ("no discipline", "FQ", "ETF")),
     ):
         own(raw, experiment, {(library, label): times([2, 1]) for library in libraries for label in labels}, blocks=1)
     table, paced = own(

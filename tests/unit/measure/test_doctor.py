@@ -37,6 +37,17 @@ def test_cells_that_need_what_the_kernel_lacks_are_told(project: Project) -> Non
     assert [line.endswith(": no round-trip time: kernel has no netem") for line in reasons] == [True]
 
 
+def test_cells_that_need_a_queueing_discipline_are_told(project: Project) -> None:
+    verdict, reasons = doctor.judged(project, "pacing-fq", {"fq": NO})
+    assert verdict.startswith("in part, ")
+    assert [
+        line for line in reasons if "(FQ" in line and line.endswith(": no queueing discipline fq: kernel has no netem")
+    ]
+    with_etf = doctor.judged(project, "pacing-etf", {"fq": NO})
+    assert with_etf[0] == "in part, 2 of 4 cells"
+    assert doctor.judged(project, "pacing-etf", {})[0] == "in part, 3 of 4 cells"
+
+
 def test_cells_that_need_what_a_processor_lacks_are_told(project: Project) -> None:
     every = {"aes", "avx2", "bmi1", "pclmulqdq"}
     assert doctor.judged(project, "table2-kem", {}, [every]) == doctor.judged(project, "table2-kem", {})

@@ -65,6 +65,16 @@ def test_the_sender_s_times_are_those_of_the_plan() -> None:
     assert floor.gap_ns(LinkSettings(mode="wire", rate_mbit=10)) == 4 * GAP
 
 
+@pytest.mark.parametrize(("qdisc", "etf"), [(None, []), ("fq", [False, False]), ("etf", [True, True])])
+def test_times_are_told_where_the_discipline_keeps_to_them(qdisc: Any, etf: list[bool]) -> None:
+    testbed = Sending()
+    link = LinkSettings(mode="wire", rate_mbit=40, bottleneck="client", queue_ms=80, qdisc=qdisc)
+    floor.of_link(testbed, link)
+    (plan,) = testbed.plans
+    assert [one["etf"] for one in plan["series"] if one["method"] == "txtime"] == etf
+    assert [one["etf"] for one in plan["series"] if one["method"] == "sleep"] == [False, False]
+
+
 def test_captured_packets_are_told_by_series_and_number(tmp_path: Path) -> None:
     file = tmp_path / "floor.pcap"
     stamped(file, frames({0: [100, 200], 3: [300]}))
@@ -222,19 +232,21 @@ def test_the_sender_sends_what_it_is_told(tmp_path: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
         receiver.settimeout(20)
-        series = [{"number": 7, "method": "sleep", "packets": 6, "train_packets": 3, "gap_ns": 1000}]
-        series.append({"number": 8, "method": "txtime", "packets": 2, "train_packets": 1, "gap_ns": 1000})
+        plain = {"gap_ns": 1000, "etf": False}
+        series = [{"number": 7, "method": "sleep", "packets": 6, "train_packets": 3, **plain}]
+        series.append({"number": 8, "method": "txtime", "packets": 2, "train_packets": 1, **plain})
+        series.append({**series[-1], "number": 9, "etf": True})
         address, port = receiver.getsockname()
         plan = {"address": address, "port": port, "payload_bytes": 200, "series": series}
         program = Path(bare_sender.__file__).read_text(encoding="utf-8")
         argv = [sys.executable, "-IS", "-", json.dumps(plan)]
         done = subprocess.run(argv, input=program, capture_output=True, text=True, check=True, cwd=tmp_path)
-        received = [receiver.recv(2000) for _ in range(8)]
+        received = [receiver.recv(2000) for _ in range(10)]
     answer = json.loads(done.stdout)
-    assert {number: len(sent) for number, sent in answer["sent_ns"].items()} == {"7": 6, "8": 2}
+    assert {number: len(sent) for number, sent in answer["sent_ns"].items()} == {"7": 6, "8": 2, "9": 2}
     assert answer["missing"] == {}
     assert [bare_sender.HEADER.unpack(one[: bare_sender.HEADER.size])[1:] for one in received] == [
         *((7, number) for number in range(6)),
-        *((8, number) for number in range(2)),
+        *((number, index) for number in (8, 9) for index in range(2)),
     ]
     assert {len(one) for one in received} == {200}

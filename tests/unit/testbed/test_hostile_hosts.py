@@ -469,7 +469,7 @@ DONE = {"returncode": 0, "stdout": json.dumps(ROWS), "stderr": "", "user_s": 0.1
 FEATURE = {"active": True, "fixed": False, "requested": True}
 SETTING = [["sysctl", "a"], ["sysctl", "b"]]
 ASKED: dict[str, tuple[Any, dict[str, Any]]] = {
-    "abilities": ({"delay": "", "loss": "x", "ifb": "", "fq": ""}, {}),
+    "abilities": ({"delay": "", "loss": "x", "ifb": "", "fq": "", "etf": "y"}, {}),
     "acquire": ({"session": "x", "who": "y"}, {}),
     "counters": (COUNTERS, {"paths": ["/a", "/b"]}),
     "echo": ([0.1, 0.2], {"count": 2}),

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -24,6 +25,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 VARIABLE = "BROWSER_PATH"
 """Of the environment: the path of the browser."""
 NOT_FOUND = f"no Chromium found (Debian: apt-get install chromium, or set {VARIABLE})"
+_VERSION = re.compile(r"[\w ]*?[\d.]+")
+"""In what it prints: `Chromium 156.0.8078.79 built on Debian GNU/Linux 12 (bookworm)`."""
 START_S = 30.0
 CLOSE_S = 3.0
 PART = 1 << 16
@@ -48,12 +51,15 @@ def find() -> str | None:
 
 
 def version(path: str) -> str:
-    """What it says that it is, as `Chromium 140.0.7339.80`."""
+    """What it says that it is, as `Chromium 140.0.7339.80` or `Google Chrome 140.0.7339.80`."""
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=START_S, check=True)
-        return " ".join(done.stdout.split()[:2])
     except (OSError, subprocess.SubprocessError, UnicodeError) as error:
         raise BrowserError(f"{path} --version fails: {error}") from None
+    found = _VERSION.match(done.stdout)
+    if found is None:
+        raise BrowserError(f"{path} --version fails: no version in {done.stdout[:100]!a}")
+    return found[0].strip()
 
 
 _PR_SET_CHILD_SUBREAPER = 36

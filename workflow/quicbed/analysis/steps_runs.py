@@ -28,7 +28,9 @@ MISSING_COPY = (
     "name a local copy of the data set as <code>published: {steps: PATH}</code> in config/config.yaml; "
     "<code>make all</code> and <code>make figures</code> then import it (docs/importing.md)."
 )
-BASELINE, CONGESTION_CONTROL, FQ, GSO = (f"pacing-{name}" for name in ("baseline", "congestion-control", "fq", "gso"))
+BASELINE, CONGESTION_CONTROL, FQ, GSO, ETF = (
+    f"pacing-{name}" for name in ("baseline", "congestion-control", "fq", "gso", "etf")
+)
 _QUICHE = "quiche-gso-txtime-{}-gso_unpaced"
 _GSO = "quiche-gso-txtime-cubic-fq-gso_{}-spurious_fixed"
 CONFIGURATIONS: tuple[tuple[str, str, str], ...] = (

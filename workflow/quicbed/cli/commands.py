@@ -175,6 +175,8 @@ def _parser() -> argparse.ArgumentParser:
         _doctor,
         "check tools, disk, memory and kernel features, and say which experiments this testbed can measure",
     )
+    command = add("guests", _guests, "start or stop guests of user-mode Linux, the hosts of the testbed `guests`")
+    command.add_argument("action", choices=("start", "stop"), help="start: nothing happens where they are up")
     add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path, help=_LOG_TEXT)
     command = add("build", _build, "build one flavour of a library")
     command.add_argument("library", help="a library, as `quicbed list libraries` names it")
@@ -388,6 +390,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from quicbed.measure.doctor import doctor
 
     return doctor(project_of(arguments), terminal.show)
+
+
+def _guests(arguments: argparse.Namespace) -> None:
+    from quicbed.testbed import guests
+
+    pair = guests.Guests(guests.DIRECTORY, guests.NAMESPACE)
+    if arguments.action == "stop":
+        print("the guests are stopped" if pair.stop() else "there are no guests")
+    else:
+        started = pair.start()
+        print(f"the guests {'are' if started else 'were'} up: use testbed=guests, then `quicbed guests stop`")
 
 
 def _sources(arguments: argparse.Namespace) -> None:

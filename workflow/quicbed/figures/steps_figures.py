@@ -66,6 +66,7 @@ class Figure:
 
 _CONTROLS = ("CUBIC", "Reno", "BBR", "BBR2")
 _QUEUEING = ("default", "FQ", "no roll-back", "FQ, no roll-back", "BBR, FQ")
+_RELEASING = ("no discipline", "FQ", "ETF", "ETF, LaunchTime")
 _OFFLOAD = ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced GSO")
 BARE = "floor: bare sender"
 """Name of the line of the packets that the floor of timers was measured with."""
@@ -89,6 +90,7 @@ FIGURES: Mapping[str, Figure] = {
                 ("fig4", "Fig. 4", "by congestion control", steps_runs.CONGESTION_CONTROL, _CONTROLS),
                 ("fig5", "Fig. 5", "with and without FQ", steps_runs.FQ, _QUEUEING),
                 ("fig6", "Fig. 6", "with and without GSO", steps_runs.GSO, _OFFLOAD),
+                ("etf", "ETF", "by what keeps to release times", steps_runs.ETF, _RELEASING),
             )
             for ending, quantity in (("", pacing.TRAINS), ("-gaps", pacing.GAPS))
         ),

@@ -296,7 +296,10 @@ def _in_browser(campaign: pl.DataFrame) -> str:
 
 def _begin(metric: str) -> str:
     if metric in web.DRAWN:
-        return "Times begin with the navigation, before the connection."
+        begin = "Times begin with the navigation, before the connection."
+        late = metric == "largest_contentful_paint_ms"
+        # docs/web.md, "Order of objects"
+        return begin + ("<br>nginx heeds the browser's priorities of objects over HTTP/2 only." if late else "")
     return "Times begin with the connection, before the handshake of TCP."
 
 

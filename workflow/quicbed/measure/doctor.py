@@ -16,6 +16,7 @@ from quicbed.testbed import features
 from quicbed.testbed.facts import machine
 from quicbed.testbed.features import Feature
 from quicbed.testbed.remote import PROCESSOR, SshTestbed
+from quicbed.testbed.shaping import qdisc_problem
 from quicbed.wire import tshark
 
 NEEDED = ("root", "namespaces", "veth", "bridge")
@@ -118,6 +119,8 @@ def _reason(
         return f"no round-trip time: {lack}"
     if variant.loss_percent and (lack := _lack(found, "loss")):
         return f"no losses: {lack}"
+    if variant.qdisc and (lack := qdisc_problem(variant.qdisc, _lack(found, variant.qdisc) or "")):
+        return lack
     if project.experiments[name].perf is not None and (lack := _lack(found, "perf")):
         return lack
     if variant.loaded_by and project.testbed.kind == "local" and (lack := browser.problem()):

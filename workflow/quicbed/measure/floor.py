@@ -44,7 +44,7 @@ ATTEMPTS = 3
 _ETHERNET_BYTES = 14
 _TIMEOUT_S = 60.0
 _MOST_OUTPUT = 1 << 22
-RELEASING = frozenset({"fq"})
+RELEASING = frozenset({"fq", "etf"})
 """Queueing disciplines that keep to times of release."""
 
 
@@ -147,6 +147,7 @@ def _captured(testbed: Testbed, link: LinkSettings) -> tuple[list[FloorSeries], 
             "packets": PACKETS,
             "train_packets": one.train_packets,
             "gap_ns": gap,
+            "etf": one.method == "txtime" and link.qdisc == "etf",
         }
         for number, one in planned.items()
     ]

@@ -455,6 +455,8 @@ def _sending(attempt: Attempt, spec: RunSpec, role: Side, options: Mapping[str, 
     wanted: dict[str, Any] = {}
     if (pacing := pacing_of(library, variant.pacing, controlled)) is not None:
         wanted["pacing"] = pacing
+    if role == "server" and variant.qdisc == "etf":
+        wanted["etf"] = True
     if variant.gso is not None:
         wanted |= {"gso": variant.gso != "off", "gso_paced": variant.gso == "paced"}
     external = library.external is not None

@@ -152,7 +152,8 @@ class Program:
         controlled = congestion_control_of(self.library, self.spec.workload.congestion_control)
         words += ["--congestion-control", controlled]
         pacing = pacing_of(self.library, variant.pacing, controlled)
-        return words if pacing is None else [*words, "--pacing", pacing]
+        words += [] if pacing is None else ["--pacing", pacing]
+        return [*words, "--etf", "on"] if self.role == "server" and variant.qdisc == "etf" else words
 
     def _quic(self) -> list[str]:
         """What only endpoints of QUIC are asked."""

@@ -105,6 +105,10 @@ def pacing_reason(title: str, library: Library, variant: Variant, congestion_con
         able = supports.pacing.get(variant.pacing, "its endpoint is not told how to pace")
         if able is not True:
             return f"{title}: {able}"
+    if variant.qdisc == "etf" and pacing_of(library, variant.pacing, congestion_control) != "txtime":
+        return f"{title}: ETF releases what it is told a time of, which needs `pacing: txtime`"
+    if variant.qdisc == "etf" and library.external is not None:
+        return f"{title}: external endpoints are not told of ETF"
     if not paced and (variant.gso == "paced" or variant.pacing in ("library", "txtime")):
         return f"{title} computes release times with {', '.join(supports.paces or ())} only"
     return None

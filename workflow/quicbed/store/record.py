@@ -337,6 +337,7 @@ class Options(Part):
     gso: bool | None = None
     gso_paced: bool | None = None
     pacing: str | None = None
+    etf: bool | None = None
     congestion_control: str | None = None
     aes_hardware: bool | None = None
     browser: str | None = None

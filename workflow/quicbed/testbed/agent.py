@@ -1585,7 +1585,7 @@ class Agent:
         return self.settings.losses[interface]
 
     async def op_abilities(self) -> dict[str, str]:
-        """Why the kernel cannot do what a link may ask for, empty if it can: `delay`, `loss`, `ifb`, `fq`.
+        """Why the kernel cannot do what a link may ask for, empty if it can; `ABILITIES` are the keys.
 
         Tried in a network namespace of its own.
         """
@@ -1593,7 +1593,7 @@ class Agent:
         try:
             found: dict[str, str] = json.loads(await self.programs.tool(*argv))
         except AgentError as error:
-            return dict.fromkeys(("delay", "loss", "ifb", "fq"), f"cannot try it in a network namespace: {error}")
+            return dict.fromkeys(ABILITIES, f"cannot try it in a network namespace: {error}")
         return found
 
     async def op_end_programs(self) -> int:
@@ -1945,12 +1945,22 @@ def _has(name: str) -> bool:
     return True
 
 
+ABILITIES = ("delay", "loss", "ifb", "fq", "etf")
+"""What a link may ask of a kernel."""
+
+
 def probe() -> dict[str, str]:
     """What :meth:`Agent.op_abilities` returns, tried on the loopback interface of this network namespace."""
     tc = [find_program("tc"), "qdisc", "add", "dev", "lo"]
-    found = {"delay": "", "loss": "", "ifb": "", "fq": ""}
-    for ability, words in (("fq", ["fq"]), ("delay", ["netem", "delay", "1ms"])):
-        done = subprocess.run([*tc, "root", *words], capture_output=True, text=True, check=False)
+    found = dict.fromkeys(ABILITIES, "")
+    etf = ["prio", "etf", "clockid", "CLOCK_TAI", "delta", "200000"]
+    for ability, words in (("fq", ["fq"]), ("etf", etf), ("delay", ["netem", "delay", "1ms"])):
+        # ETF within another discipline, as it is used
+        inner = words.pop(0) if words[0] == "prio" else None
+        if inner is not None:
+            subprocess.run([*tc, "root", "handle", "1:", inner], capture_output=True, check=False)
+        place = ["root"] if inner is None else ["parent", "1:1"]
+        done = subprocess.run([*tc, *place, *words], capture_output=True, text=True, check=False)
         subprocess.run([tc[0], "qdisc", "del", "dev", "lo", "root"], capture_output=True, check=False)
         if done.returncode != 0:
             unknown = "kind is unknown" in done.stderr or "No such file" in done.stderr

@@ -1,13 +1,15 @@
 """A sender of UDP packets at known times, which needs no library: no pacer here can be more precise than it is.
 
 A program of the standard library: `python3 -IS - '<plan as JSON>' < bare_sender.py` on the host that sends. The plan
-has `address` and `port`, `payload_bytes`, and `series`, each with its `number`, `method`, `packets`, `train_packets`
-and `gap_ns`. Packets of a series are sent in trains of so many at once, and trains so far apart that a packet takes
-`gap_ns` on average. The answer is a JSON object on standard output: `sent_ns`, by series, when each packet was handed
-to the kernel (CLOCK_MONOTONIC), and `missing`, by series, why it could not be sent.
+has `address` and `port`, `payload_bytes`, and `series`, each with its `number`, `method`, `packets`, `train_packets`,
+`gap_ns`, and whether the queueing discipline is `etf`. Packets of a series are sent in trains of so many at once, and
+trains so far apart that a packet takes `gap_ns` on average. The answer is a JSON object on standard output: `sent_ns`,
+by series, when each packet was handed to the kernel (CLOCK_MONOTONIC), and `missing`, by series, why it could not be
+sent.
 
 Methods: `sleep` waits for each time with clock_nanosleep(2), as pacers in user space do; `txtime` hands each packet to
-the kernel `LEAD_NS` ahead of its time and tells it that time (SO_TXTIME), to which a queueing discipline keeps.
+the kernel `LEAD_NS` ahead of its time and tells it that time (SO_TXTIME), to which a queueing discipline keeps; ETF
+takes times of CLOCK_TAI, from packets of its priority.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ LEAD_NS = 2_000_000
 _BEGIN_NS = 5_000_000
 # <time.h>, <linux/prctl.h>, <asm-generic/socket.h>
 _CLOCK_MONOTONIC, _TIMER_ABSTIME, _SET_TIMERSLACK, _SO_TXTIME = 1, 1, 29, 61
+_CLOCK_TAI, _ETF_PRIORITY = 11, 1
 
 
 class _Timespec(ctypes.Structure):
@@ -57,7 +60,10 @@ def _send(series: dict[str, Any], destination: tuple[str, int], payload_bytes: i
     released = series["method"] == "txtime"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
         if released:
-            opened.setsockopt(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("iI", _CLOCK_MONOTONIC, 0))
+            clock = _CLOCK_TAI if series["etf"] else _CLOCK_MONOTONIC
+            opened.setsockopt(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("iI", clock, 0))
+        if series["etf"]:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, _ETF_PRIORITY)
         after = offsets(series["packets"], series["train_packets"], series["gap_ns"])
         packets = [
             HEADER.pack(MAGIC, series["number"], number).ljust(payload_bytes, b"\0") for number in range(len(after))
@@ -69,7 +75,8 @@ def _send(series: dict[str, Any], destination: tuple[str, int], payload_bytes: i
             _sleep_until(moment - LEAD_NS if released else moment)
             sent.append(time.monotonic_ns())
             if released:
-                told = [(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("Q", moment))]
+                ahead = time.clock_gettime_ns(_CLOCK_TAI) - time.monotonic_ns() if series["etf"] else 0
+                told = [(socket.SOL_SOCKET, _SO_TXTIME, struct.pack("Q", moment + ahead))]
                 opened.sendmsg([packet], told, 0, destination)
             else:
                 opened.sendto(packet, destination)

@@ -21,6 +21,7 @@ from .delay import uml_problem
 from .loss import port_loss
 from .namespace import NamespaceThread, unshare
 from .process import find_program, finish, require_tools, start, user_problem
+from .shaping import at_server
 
 # linux/udp.h; Python's socket module does not have them.
 UDP_SEGMENT = 103
@@ -34,7 +35,7 @@ _QDISCS: dict[str, tuple[str, ...]] = {
     "tbf": ("rate", "1gbit", "burst", "128kb", "latency", "50ms"),
     "netem": ("delay", "1ms"),
     "fq": (),
-    "etf": ("clockid", "CLOCK_TAI", "delta", "200000"),
+    "etf": (),
 }
 
 # linux/perf_event.h and the system call's number
@@ -94,8 +95,12 @@ def _link(kind: str, *arguments: str) -> Feature:
 
 
 def _qdisc(kind: str) -> Feature:
-    done = _run("tc", "qdisc", "replace", "dev", "lo", "root", kind, *_QDISCS[kind])
+    words = at_server(kind) if kind == "etf" else [kind, *_QDISCS[kind]]
+    place = words.index("child") if "child" in words else len(words)
+    done = _run("tc", "qdisc", "replace", "dev", "lo", "root", "handle", "1:", *words[:place])
     if done.returncode == 0:
+        if inner := words[place + 1 :]:
+            done = _run("tc", "qdisc", "add", "dev", "lo", "parent", "1:1", *inner)
         _run("tc", "qdisc", "del", "dev", "lo", "root")
     return _tool_result(done, f"kernel has no {kind}")
 

@@ -49,12 +49,15 @@ from .loss import LinkLoss
 from .namespace import RUN_NETNS, NamespaceThread, is_namespace, kill_processes, setns
 from .process import LocalProcess, finish, require_tools, start, start_confined, user_problem
 from .shaping import (
+    at_server,
     burst_bytes,
+    dropped_at_server,
     qdisc_problem,
     root_qdisc,
     rtt_problem,
     tcp_settings,
     token_bucket,
+    verify_at_server,
     verify_token_bucket,
 )
 
@@ -445,7 +448,8 @@ class LocalTestbed(LockedTestbed):
         self._tools: dict[str, str] | None = None
         self._has_netem = False
         self._no_delay = ""
-        self.why_no_loss = self._no_fq = ""
+        self.why_no_loss = ""
+        self._no_qdisc: dict[str, str] = {}
         self.link_loss: LinkLoss | None = None
         self._delay: DelayLine | None = None
         self._delayed = False
@@ -469,7 +473,8 @@ class LocalTestbed(LockedTestbed):
         self._has_netem = found["netem"].available
         self._no_delay = found["delay"].reason
         self.why_no_loss = found["loss"].reason
-        self._no_fq = found["fq"].reason
+        guests = "that of the testbed `guests` has it"
+        self._no_qdisc = {name: f"{found[name].reason}; {guests}" for name in ("fq", "etf") if found[name].reason}
         with self._signals.held():
             self._remove_leftovers()
             # a signal between the start of a program and the wait for it would let it make a namespace later
@@ -607,7 +612,7 @@ class LocalTestbed(LockedTestbed):
             return f"no round-trip time: {self._no_delay}"
         if link.loss_percent and self.why_no_loss:
             return f"no losses: {self.why_no_loss}"
-        return qdisc_problem(link.qdisc, self._no_fq)
+        return qdisc_problem(link.qdisc, self._no_qdisc.get(link.qdisc or "", ""))
 
     def _set_link(self, link: LinkSettings) -> None:
         try:
@@ -799,13 +804,16 @@ class LocalTestbed(LockedTestbed):
         """Give the server's interface a queueing discipline, or that which the system gives it."""
         server = self._local["server"]
         interface = server.interface
-        found = server.qdisc(interface).get("kind")
-        if found == name or (name is None and found != "fq"):
+        if server.qdisc(interface).get("kind") in ("fq", "prio"):
+            server.run(["tc", "qdisc", "del", "dev", interface, "root"])
+        if name is None:
             return
-        change = ["replace", "dev", interface, "root", name] if name else ["del", "dev", interface, "root"]
-        server.run(["tc", "qdisc", *change])
-        if (found := server.qdisc(interface).get("kind")) != name and name is not None:
-            raise TestbedError(f"server: {interface} has {found} after {name} was set")
+        words = at_server(name)
+        place = words.index("child") if "child" in words else len(words)
+        server.run(["tc", "qdisc", "add", "dev", interface, "root", "handle", "1:", *words[:place]])
+        if inner := words[place + 1 :]:
+            server.run(["tc", "qdisc", "add", "dev", interface, "parent", "1:1", *inner])
+        verify_at_server("server", interface, name, server.run(["tc", "-j", "qdisc", "show", "dev", interface]).stdout)
 
     def _set_congestion_control(self, name: str) -> None:
         setting = "net.ipv4.tcp_congestion_control"
@@ -947,6 +955,10 @@ class LocalTestbed(LockedTestbed):
         shaped = self._link is not None and self._link.rate_mbit is not None
         # Without a rate limit the port has no queue and nothing to drop.
         values["link.dropped"] = self._local["middle"].qdisc(_SHAPED)["drops"] if shaped else 0
+        if self._link is not None and self._link.qdisc is not None:
+            server = self._local["server"]
+            shown = server.run(["tc", "-s", "-j", "qdisc", "show", "dev", server.interface]).stdout
+            values["server.qdisc_dropped"] = dropped_at_server(shown)
         values["link.cpu_s"] = self._delay.cpu_seconds() if self._delay is not None else 0.0
         values |= {"link.lost_to_client": 0, "link.lost_to_server": 0}
         if self.link_loss is not None:

@@ -8,6 +8,10 @@ from typing import Any
 
 from .base import LinkSettings, TestbedError
 
+ETF_PRIORITY = 1
+"""Of the frames that go through ETF (SO_PRIORITY): those of endpoints with `--etf on`, and of the bare sender."""
+ETF_DELTA_NS = 200_000
+"""How long before its time ETF takes a frame, and how late its timer may be."""
 _BURST_S = 0.004
 _SUPER_FRAME_BYTES = 2**17  # a GSO frame of 64 kB and the headers of its segments, with room
 # tc keeps the burst as a time in clock ticks, so it comes back slightly rounded.
@@ -93,22 +97,53 @@ def verify_egress(where: str, interface: str, link: LinkSettings, shown: str, *,
         verify_token_bucket(where, interface, link, inner if link.rtt_ms else root_qdisc(shown))
 
 
-def qdisc_problem(name: str | None, lacks_fq: str, *, at_client: bool = True) -> str | None:
+def at_server(name: str | None) -> list[str]:
+    """A queueing discipline of the server's interface (`LinkSettings.qdisc`), as words of :mod:`.agent`.
+
+    ETF drops every frame that is told no time, so only frames of its priority go through it, tc-prio(8) and tc-etf(8).
+    """
+    if name == "etf":
+        bands = ["0" if priority == ETF_PRIORITY else "1" for priority in range(16)]
+        etf = ["etf", "clockid", "CLOCK_TAI", "delta", str(ETF_DELTA_NS)]
+        return ["prio", "bands", "2", "priomap", *bands, "child", *etf]
+    return [name or "default"]
+
+
+def verify_at_server(where: str, interface: str, name: str | None, shown: str) -> None:
+    """:class:`TestbedError` unless what ``tc -j qdisc show dev`` prints is what :func:`at_server` asks for."""
+    words = at_server(name)
+    wanted = [words[0], *(words[words.index("child") + 1 :][:1] if "child" in words else [])]
+    rows: list[dict[str, Any]] = json.loads(shown or "[]")
+    found = [str(row.get("kind")) for row in rows if row.get("root") or row.get("kind") == "etf"]
+    if name is not None and found != wanted:
+        raise TestbedError(f"{where}: {interface} has {', '.join(found) or 'nothing'} after {name} was set")
+
+
+def dropped_at_server(shown: str) -> int:
+    """Frames that the queueing disciplines of an interface have dropped, of what ``tc -s -j qdisc show dev`` prints."""
+    rows: list[dict[str, Any]] = json.loads(shown or "[]")
+    # an outer discipline counts what it drops itself
+    return sum(int(row["drops"]) for row in rows if row.get("root") or row.get("kind") == "etf")
+
+
+def qdisc_problem(name: str | None, lacks: str, *, at_client: bool = True) -> str | None:
     """Why a server cannot be given this queueing discipline (`LinkSettings.qdisc`), or None if it can.
 
-    *lacks_fq* is why its kernel has no FQ, *at_client* whether nothing else queues what it sends.
+    *lacks* is why its kernel does not have it, *at_client* whether nothing else queues what it sends.
     """
     if name is None:
         return None
-    if name != "fq":
+    if name == "etf-launchtime":
         return (
-            f"no queueing discipline {name}: ETF drops every frame whose time of release is not ahead, as of those "
-            "that may leave at once, and of all that are told none"
+            "no queueing discipline etf-launchtime: it takes a network card that keeps to times, and queues of it set "
+            "apart for them (tc-etf(8), `offload`), which is not set up"
         )
-    if lacks_fq:
-        return f"no queueing discipline fq: {lacks_fq}"
+    if lacks:
+        return f"no queueing discipline {name}: {lacks}"
     return (
-        None if at_client else "no queueing discipline fq: the link is limited where it would be; set link.bottleneck"
+        None
+        if at_client
+        else f"no queueing discipline {name}: the link is limited where it would be; set link.bottleneck"
     )
 
 

@@ -36,6 +36,9 @@ pub struct OptionsInForce {
     pub congestion_control: CongestionControl,
     /// `None`: the library does what it does unasked, and cannot tell.
     pub pacing: Option<Pacing>,
+    /// Told where it is on.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub etf: bool,
     pub gso: bool,
     pub gso_paced: bool,
     pub gro: bool,
@@ -59,6 +62,7 @@ impl OptionsInForce {
             retry: None,
             congestion_control: options.congestion_control,
             pacing: options.pacing,
+            etf: options.etf,
             gso: options.gso.is_on(),
             gso_paced: options.gso == Gso::Paced,
             gro: options.gro,

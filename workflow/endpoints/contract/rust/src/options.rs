@@ -165,6 +165,9 @@ pub struct CommonOptions {
     pub congestion_control: CongestionControl,
     /// `None`: what the endpoint does unasked.
     pub pacing: Option<Pacing>,
+    /// Whether the queueing discipline ETF keeps to the times that the kernel is told: they are of `CLOCK_TAI`, and every
+    /// datagram has one.
+    pub etf: bool,
     pub gso: Gso,
     pub gro: bool,
     /// Size of a full UDP datagram in bytes, without UDP and IP headers.
@@ -190,6 +193,7 @@ impl Default for CommonOptions {
             initial_size: 1_200,
             congestion_control: CongestionControl::Cubic,
             pacing: None,
+            etf: false,
             gso: Gso::On,
             gro: true,
             udp_payload: 1_472,
@@ -560,6 +564,7 @@ impl CommonOptions {
                 let choices = [Pacing::Off, Pacing::Library, Pacing::Txtime];
                 self.pacing = Some(choice(name, parser, &choices.map(|p| (p.name(), p)))?);
             }
+            "etf" => self.etf = switch(name, parser)?,
             "gso" => {
                 let choices = [("on", Gso::On), ("off", Gso::Off), ("paced", Gso::Paced)];
                 self.gso = choice(name, parser, &choices)?;
@@ -584,6 +589,9 @@ impl CommonOptions {
                 "--initial-size: {} is more than --udp-payload {}",
                 self.initial_size, self.udp_payload
             )));
+        }
+        if self.etf && self.pacing != Some(Pacing::Txtime) {
+            return Err(UsageError("--etf on: only with --pacing txtime".into()));
         }
         Ok(())
     }
@@ -725,7 +733,7 @@ mod tests {
     fn every_common_option_is_taken() {
         let options = client(
             "--events e.jsonl --cipher chacha20-poly1305 --aead noop --header-protection off --group p-256 --signature ed25519 \
-             --initial-size 1200 --congestion-control reno --pacing txtime --gso off --gro off --udp-payload 1200 --receive-buffer 1000 \
+             --initial-size 1200 --congestion-control reno --pacing txtime --etf on --gso off --gro off --udp-payload 1200 --receive-buffer 1000 \
              --send-buffer 2000 --window 3000 --key-log keys.log",
         )
         .unwrap();
@@ -739,6 +747,7 @@ mod tests {
             initial_size: 1_200,
             congestion_control: CongestionControl::Reno,
             pacing: Some(Pacing::Txtime),
+            etf: true,
             gso: Gso::Off,
             gro: false,
             udp_payload: 1_200,
@@ -828,6 +837,7 @@ mod tests {
             ("--cipher", "--cipher"),
             ("--gso yes", "on, off, paced"),
             ("--pacing on", "off, library, txtime"),
+            ("--etf on", "--pacing txtime"),
             ("--bytes -1", "--bytes"),
             ("--bytes 1k", "1k"),
             ("--connections 0", "--connections"),

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
+use crate::clock::{now_ns, tai_ns};
 use crate::events::OptionsInForce;
 use crate::options::{CommonOptions, Gso, Pacing};
 
@@ -20,6 +21,12 @@ pub const MAX_BATCH_SEGMENTS: usize = 64;
 /// Room for the largest datagram, or for the largest run of datagrams GRO joins.
 pub const RECEIVE_BUFFER: usize = 65_535;
 
+/// How far ahead every datagram's time of departure is with ETF, which drops those that are late.
+const LEAST_AHEAD_NS: u64 = 500_000;
+
+/// Priority of what goes through ETF (SO_PRIORITY), so that the rest can be kept out of it.
+const ETF_PRIORITY: i32 = 1;
+
 /// Room for two control messages, with an int and with a time.
 type Control = [u64; 8];
 
@@ -29,6 +36,7 @@ pub struct Socket {
     socket: UdpSocket,
     gso: bool,
     gro: bool,
+    etf: bool,
 }
 
 /// Datagrams received in one call: `length` bytes in the buffer, every `segment` bytes one datagram, the last may be shorter.
@@ -65,9 +73,18 @@ impl Socket {
         let gso = options.gso.is_on() && set_int(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let gro = options.gro && set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         if options.pacing == Some(Pacing::Txtime) {
-            take_departures(fd)?;
+            take_departures(fd, options.etf)?;
         }
-        Ok(Socket { socket, gso, gro })
+        let etf = options.etf;
+        if etf {
+            set_int(fd, libc::SOL_SOCKET, libc::SO_PRIORITY, ETF_PRIORITY)?;
+        }
+        Ok(Socket {
+            socket,
+            gso,
+            gro,
+            etf,
+        })
     }
 
     /// A socket for a client of `peer`, on a free port.
@@ -120,8 +137,8 @@ impl Socket {
 
     /// Sends `datagrams`, every `segment` bytes one datagram, the last may be shorter. With GSO they go to the kernel in
     /// one call and must keep to [`MAX_BATCH_BYTES`] and [`MAX_BATCH_SEGMENTS`]. `departure` is when the kernel is to let
-    /// them go (CLOCK_MONOTONIC in ns), of a socket made for it ([`Pacing::Txtime`]). Returns how many bytes were taken,
-    /// less than all if the socket would block.
+    /// them go (CLOCK_MONOTONIC in ns), of a socket made for it ([`Pacing::Txtime`]); with ETF they go a little later where
+    /// that is not ahead, or not given. Returns how many bytes were taken, less than all if the socket would block.
     pub fn send(
         &self,
         datagrams: &[u8],
@@ -129,6 +146,10 @@ impl Socket {
         to: SocketAddr,
         departure: Option<u64>,
     ) -> io::Result<usize> {
+        let departure = match self.etf {
+            true => Some(for_etf(departure)),
+            false => departure,
+        };
         if self.gso && datagrams.len() > segment {
             return match self.send_message(datagrams, Some(segment as u16), to, departure) {
                 Ok(_) => Ok(datagrams.len()),
@@ -222,12 +243,19 @@ impl Socket {
     }
 }
 
+/// A time of departure as ETF takes it: of CLOCK_TAI, and ahead.
+fn for_etf(departure: Option<u64>) -> u64 {
+    let ahead = departure.map_or(0, |at| at.saturating_sub(now_ns()));
+    tai_ns() + ahead.max(LEAST_AHEAD_NS)
+}
+
 /// Lets a socket be told when its datagrams are to leave.
-fn take_departures(fd: RawFd) -> io::Result<()> {
-    let value = libc::sock_txtime {
-        clockid: libc::CLOCK_MONOTONIC,
-        flags: 0,
+fn take_departures(fd: RawFd, etf: bool) -> io::Result<()> {
+    let clockid = match etf {
+        true => libc::CLOCK_TAI,
+        false => libc::CLOCK_MONOTONIC,
     };
+    let value = libc::sock_txtime { clockid, flags: 0 };
     let size = mem::size_of_val(&value) as libc::socklen_t;
     let pointer = ptr::from_ref(&value).cast();
     // SAFETY: the pointer and the size describe `value`.
@@ -438,7 +466,6 @@ fn from_sockaddr(storage: &libc::sockaddr_storage) -> io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::now_ns;
     use crate::content;
 
     fn options(gso: bool, gro: bool) -> CommonOptions {
@@ -499,10 +526,27 @@ mod tests {
     }
 
     #[test]
+    fn every_datagram_of_etf_has_a_time_ahead() {
+        for ahead in [None, Some(0), Some(10_000_000)] {
+            let before = tai_ns();
+            let at = for_etf(ahead.map(|ahead| now_ns() + ahead));
+            assert!(at >= before + LEAST_AHEAD_NS, "{ahead:?}");
+            let most = ahead.unwrap_or(0).max(LEAST_AHEAD_NS);
+            assert!(at <= tai_ns() + most, "{ahead:?}");
+        }
+    }
+
+    #[test]
     fn datagrams_with_a_time_of_departure_arrive_whole() {
-        for gso in [Gso::Off, Gso::On] {
+        for (gso, etf) in [
+            (Gso::Off, false),
+            (Gso::On, false),
+            (Gso::Off, true),
+            (Gso::On, true),
+        ] {
             let options = CommonOptions {
                 gso,
+                etf,
                 pacing: Some(Pacing::Txtime),
                 ..CommonOptions::default()
             };
@@ -511,7 +555,10 @@ mod tests {
             let sender = Socket::bind_for(to, &options).unwrap();
             let batch = content::slice_at(0, 3_000);
             let sent = sender.send(batch, 1_200, to, Some(now_ns() + 1_000));
-            assert_eq!(sent.unwrap(), 3_000, "{gso:?}");
+            assert_eq!(sent.unwrap(), 3_000, "{gso:?} {etf}");
+            if etf {
+                assert_eq!(sender.send(batch, 1_200, to, None).unwrap(), 3_000);
+            }
         }
     }
 
