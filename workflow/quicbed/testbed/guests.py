@@ -30,8 +30,8 @@ from .base import TestbedError
 from .delay import UML, UML_MODULES, uml_problem
 from .namespace import RUN_NETNS, is_namespace, kill_processes
 
-DIRECTORY = Path("/run/quicbed-guests")
-"""Keys, configuration, and what the guests print."""
+DIRECTORY = Path("/var/lib/quicbed-guests")
+"""Keys, configuration, and what the guests print; not below `/run`, where guests have something else."""
 NAMESPACE = "quicbed-guests"
 ROLES: tuple[Literal["client"], Literal["server"]] = ("client", "server")
 MANAGEMENT = {"client": "10.114.0.1", "server": "10.114.0.2"}
