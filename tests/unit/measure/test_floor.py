@@ -195,6 +195,30 @@ def test_without_a_floor_the_campaign_goes_on_and_says_so(
     assert told in caplog.text
 
 
+class Late(Sending):
+    """Whose ETF drops all but a packet."""
+
+    @contextlib.contextmanager
+    def capture(self, path: Path, *, snaplen: int = 128, **options: Any) -> Iterator[Capture]:
+        before = len(self.plans)
+        with super().capture(path, snaplen=snaplen, **options) as seen:
+            yield seen
+        if any(one["etf"] for plan in self.plans[before:] for one in plan["series"]):
+            stamped(path, frames({0: [1]}, "127.0.0.1"))
+
+
+def test_what_one_discipline_drops_leaves_the_floor_of_the_others(project: Project) -> None:
+    file = project.root / "config" / "experiments" / "test.yaml"
+    etf = "{label: two, qdisc: etf, pacing: txtime, congestion_control: bbr}"
+    file.write_text(EXPERIMENT.replace("[{label: one}]", f"[{{label: one}}, {etf}]"), encoding="utf-8")
+    changed = Project(project.root)
+    fakeproject.run(changed, Late())
+    (kept_file,) = kept(changed)
+    found = Floor.read(kept_file)
+    assert {one.qdisc for one in found.series} == {None}
+    assert found.missing == ["etf: 1 of 40 packets of the bare sender were captured"]
+
+
 def test_what_cannot_be_sent_is_named(project: Project) -> None:
     fakeproject.run(project, Sending(missing={"1": "Operation not permitted"}))
     (file,) = kept(project)
