@@ -98,6 +98,11 @@ MISSING: dict[str, Missing] = {
     ),
     "kmod": Missing(("modprobe",), ("kmod",), "as iproute2"),
     "user-mode-linux": Missing(("linux.uml",), ("user-mode-linux",), "as iproute2"),
+    "openssh": Missing(
+        ("sshd", "ssh-keygen", "ssh-keyscan"),
+        ("openssh-server", "openssh-client"),
+        "only the guests of one machine need it, which need root and so the system's packages",
+    ),
 }
 
 CONFIGURATION = ("pydantic", "pyyaml")

@@ -185,6 +185,7 @@ OTHERS = {
     "testbed/agent.py": "one file on a host, with a writer of its own",
     "testbed/confinement.py": f"file systems in memory, and {UNFINISHED}",
     "testbed/process.py": "what a program says, in memory",
+    "testbed/guests.py": "what guests are started with, made anew each time",
     "testbed/delay.py": "the first program of a guest, in a temporary directory",
     **dict.fromkeys(["testbed/capture.py", "testbed/remote.py"], UNFINISHED),
     "testbed/local.py": f"files of the kernel, and {UNFINISHED}",

@@ -36,6 +36,7 @@ NAMESPACE = "quicbed-guests"
 ROLES: tuple[Literal["client"], Literal["server"]] = ("client", "server")
 MANAGEMENT = {"client": "10.114.0.1", "server": "10.114.0.2"}
 MEASURED = {"client": "10.115.0.1", "server": "10.115.0.2"}
+SHADOW = Path("/etc/shadow")
 SSHD_PLACES = "/usr/sbin:/usr/local/sbin:/sbin"
 PACKAGES = ("openssh-server", "openssh-client")
 
@@ -193,9 +194,9 @@ class Guests:
         for release in UML_MODULES.iterdir():
             (modules / release.name).symlink_to(release)
         config = self.directory / f"{role}.sshd"
-        locked = subprocess.run(["getent", "shadow", "root"], capture_output=True, text=True, check=False).stdout
         # without PAM the server refuses an account whose password is locked
-        pam = "yes" if locked.split(":")[1:2] == ["!"] else "no"
+        passwords = dict(line.split(":")[:2] for line in SHADOW.read_text(encoding="utf-8").splitlines() if ":" in line)
+        pam = "yes" if passwords.get("root") == "!" else "no"
         text = _SSHD.format(address=MANAGEMENT[role], directory=self.directory, role=role, pam=pam)
         if uml.has_amx():  # for the programs of connections, which have an environment of their own
             text += f"SetEnv {' '.join(uml.WITHOUT_AVX)}\n"
