@@ -106,7 +106,7 @@ def pacing_reason(title: str, library: Library, variant: Variant, congestion_con
         if able is not True:
             return f"{title}: {able}"
     if variant.qdisc == "etf" and pacing_of(library, variant.pacing, congestion_control) != "txtime":
-        return f"{title}: ETF releases what it is told a time of, which needs `pacing: txtime`"
+        return f"{title}: ETF needs a release time for every packet, so `pacing: txtime`"
     if variant.qdisc == "etf" and library.external is not None:
         return f"{title}: external endpoints are not told of ETF"
     if not paced and (variant.gso == "paced" or variant.pacing in ("library", "txtime")):
