@@ -64,6 +64,15 @@ def disciplines(shown: str) -> list[str]:
     return [row["kind"] for row in json.loads(shown)]
 
 
+def test_programs_on_hosts_can_write_where_they_keep_temporary_files(hosts: Hosts) -> None:
+    """As nginx does; this machine's files are seen there and stay as they are."""
+    made = hosts.run("server", "mktemp -d /tmp/quicbed-nginx-XXXXXX").strip()
+    assert not Path(made).exists()
+    assert hosts.run("server", f"ls -d {made}").strip() == made
+    as_others = "setpriv --reuid 65534 --clear-groups mktemp /tmp/quicbed-XXXXXX"
+    assert hosts.run("server", as_others).startswith("/tmp/quicbed-")
+
+
 def test_hosts_delay_what_they_send_and_are_put_back(hosts: Hosts) -> None:
     show = ["tc", "-j", "qdisc", "show", "dev", "link0"]
     with SshTestbed("pair", hosts.settings()) as testbed:

@@ -44,7 +44,7 @@ _MEMORY = "1536M"
 BOOT_S = 60.0
 _LOOK_S = 0.1
 # What experiments on the link ask the kernel for; a guest finds no modules by itself.
-_MODULES = "sch_netem sch_tbf sch_fq sch_prio sch_etf sch_ingress cls_bpf cls_u32 act_mirred tcp_bbr"
+_MODULES = "sch_netem sch_tbf sch_fq sch_prio sch_etf sch_ingress cls_bpf cls_u32 act_mirred tcp_bbr overlay"
 _INIT = """#!/bin/sh
 # First program of the guest: sets its network up and keeps its SSH server.
 export PATH=/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -56,6 +56,10 @@ mount -t tmpfs -o size=1G tmpfs /srv
 modprobe -d {directory} ipv6 disable_ipv6=1
 modprobe -d {directory} -a {modules}
 modprobe -d {directory} ifb numifbs=0
+# programs write there (nginx does), and find what this machine has there
+mkdir -m 700 /run/tmp /run/tmp/upper /run/tmp/work
+chmod 1777 /run/tmp/upper
+mount -t overlay -o lowerdir=/tmp,upperdir=/run/tmp/upper,workdir=/run/tmp/work overlay /tmp
 hostname {role}
 ip link set lo up
 ip link set vec0 name mgmt0
