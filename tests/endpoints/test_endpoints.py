@@ -25,6 +25,7 @@ from quicbed.measure.program import RELEASE_TIMES
 from quicbed.plan.cells import algorithm_reason, unsupported_reason
 from quicbed.store import symbols
 from quicbed.wire import releases
+from relayed import Relay
 
 PROJECT = Project(ROOT).without_folders()
 QUIC = [name for name, library in PROJECT.libraries.items() if library.transport == "quic"]
@@ -289,6 +290,29 @@ def test_a_server_notes_when_its_datagrams_were_to_leave(
     assert begin is not None
     assert end is not None
     assert meant.is_between(begin, end + 10**9).all()
+
+
+@pytest.mark.parametrize("library", QUIC)
+def test_a_late_copy_of_the_first_datagram_changes_nothing_of_a_connection(bench: Bench, library: str) -> None:
+    """Clients repeat it where a server is slow, so that copies come after the handshake."""
+    offloads = {"gso": "off", "gro": "off"}  # one datagram at a time, for the relay
+    running = bench.serve(library, **offloads)
+    passed = 0
+
+    def passes(datagram: bytes) -> list[bytes]:
+        nonlocal passed
+        passed += 1
+        if passed in {100, 300}:
+            relay.again(relay.to_server[0])
+        return [datagram]
+
+    with Relay(running.port, passes) as relay:
+        code, log = bench.download(library, "stock", f"127.0.0.1:{relay.port}", **offloads)
+    assert code == 0, log.read_text()
+    assert passed > 300
+    # whose times are in order, or it is no event; to nginx and quic-go, copies are connections that never complete
+    (sent,) = (one for one in running.stopped(after=1).connections if one.ok)
+    assert sent.handshake_packets_received in {None, *range(1, 10)}
 
 
 @pytest.mark.parametrize("library", QUIC)

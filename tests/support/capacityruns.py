@@ -59,18 +59,24 @@ def _run(server: str, label: str, position: int, block: int, p99_ms: float, behi
     made["host"] |= {"max_rss_bytes": {"client": 1 << 20, "server": 1 << 26}}
     if behind:
         made |= {"status": "failed", "reason": "the client fell behind"}
+        made["metrics"] |= {"late_ms_p99": p99_ms}
     return made
 
 
-def write(raw: Path, *, p99_ms: Sequence[float] = P99_MS, behind: Collection[tuple[str, float]] = ()) -> None:
-    """Write runs below *raw*; those of these labels and loads are *behind*."""
+def write(
+    raw: Path,
+    *,
+    p99_ms: Sequence[float] = P99_MS,
+    behind: Collection[tuple[str, float]] = (),
+    blocks_behind: Collection[int] = range(3),
+) -> None:
+    """Write runs below *raw*; the client of those of these labels and loads has fallen *behind* in these blocks."""
     for server in SERVERS:
         for label in COSTS_MS:
             for position, load in enumerate(LOADS):
                 for block in range(3):
-                    fakeruns.write_run(
-                        raw, _run(server, label, position, block, p99_ms[position], (label, load) in behind)
-                    )
+                    fell = (label, load) in behind and block in blocks_behind
+                    fakeruns.write_run(raw, _run(server, label, position, block, p99_ms[position], fell))
 
 
 HELD = 1000
@@ -125,11 +131,9 @@ def write_scaling(raw: Path) -> None:
                 fakeruns.write_run(raw, every)
 
 
-def measured(
-    directory: Path, *, p99_ms: Sequence[float] = P99_MS, behind: Collection[tuple[str, float]] = ()
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The campaign of such runs, and primitives of both servers."""
-    write(directory / "raw", p99_ms=p99_ms, behind=behind)
+def measured(directory: Path, **chosen: Any) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The campaign of such runs (`write`), and primitives of both servers."""
+    write(directory / "raw", **chosen)
     table = runs.table(directory / "raw")
     rows = [
         {

@@ -85,6 +85,26 @@ def test_a_run_whose_client_fell_behind_is_no_data_point(tmp_path: Path) -> None
     assert cells.filter(pl.col("load") == LOADS[2])["p99_ms"].to_list() == [2, 2]
 
 
+def test_a_rate_whose_client_fell_behind_in_one_block_is_no_data_point_either(tmp_path: Path) -> None:
+    """Chance has chosen the runs of the other blocks."""
+    p99_ms = [1, 1, 1.5, 8]
+    whole = series(tmp_path / "whole", p99_ms=p99_ms)["quiche", "RSA"]
+    behind = {("RSA", LOADS[-1])}
+    part = series(tmp_path / "part", p99_ms=p99_ms, behind=behind, blocks_behind=[1])["quiche", "RSA"]
+    assert (whole["highest_rate"], part["highest_rate"]) == (RATE * LOADS[-1], RATE * LOADS[-2])
+    assert whole["doubling_per_s"] is not None
+    assert part["doubling_per_s"] is None
+    # what a connection costs is no matter of when it begins
+    assert part["server_cpu_ms"] == whole["server_cpu_ms"]
+    cells = capacity.by_rate(runs.table(tmp_path / "part" / "raw"))
+    assert (
+        cells.filter((pl.col("signature") == "rsa-2048") & (pl.col("load") == LOADS[-1]))
+        .select("n", "failed", "behind")
+        .rows()
+        == [(2, 1, 1)] * 2
+    )
+
+
 def test_no_cost_below_zero_is_predicted(tmp_path: Path) -> None:
     campaign, primitives = capacityruns.measured(tmp_path)
     longer = pl.when(pl.col("name") == "rsa-2048").then(20).otherwise(1)

@@ -16,6 +16,7 @@ from clone import ROOT
 from quicbed.analysis import capacity
 from quicbed.figures import capacity_figures
 from quicbed.figures.goodput import NotMeasured
+from quicbed.report import notebooks
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store import details, runs
 from quicbed.store.runs import RAW_VARIABLE
@@ -25,7 +26,7 @@ TITLES = {"quinn": "Quinn", "quiche": "quiche"}
 
 
 def test_every_rate_that_was_measured_is_drawn_and_doubling_marked(tmp_path: Path) -> None:
-    campaign, primitives = capacityruns.measured(tmp_path, behind={("ML-DSA", LOADS[-1])})
+    campaign, primitives = capacityruns.measured(tmp_path, behind={("ML-DSA", LOADS[-1])}, blocks_behind=[1])
     cells, series = capacity.by_rate(campaign), capacity.by_series(campaign, primitives)
     figure = capacity_figures.ttfb_by_rate(campaign, cells, series, TITLES).figure
     lines = {(trace.name, trace.xaxis): list(trace.x) for trace in figure.data if trace.name}
@@ -33,7 +34,8 @@ def test_every_rate_that_was_measured_is_drawn_and_doubling_marked(tmp_path: Pat
     assert lines["ML-DSA", "x2"] == [RATE * load for load in LOADS[:-1]]
     crosses = [trace for trace in figure.data if not trace.name]
     assert [list(trace.y) for trace in crosses] == [[2, 2], [2, 2]]
-    assert "6 runs failed" in figure.layout.meta["caption"]
+    caption = figure.layout.meta["caption"]
+    assert "2 runs failed. Left out: 2 of 16 rates, at which the client fell behind in a block." in caption
     assert [note.text for note in figure.layout.annotations][:2] == ["<b>quiche</b>", "<b>Quinn</b>"]
 
 
@@ -96,6 +98,18 @@ def test_the_notebook_draws_what_was_measured(tmp_path: Path, monkeypatch: pytes
     written = {file.name for file in (tmp_path / "artifacts").glob("*/*")}
     assert {"capacity-ttfb.html", "capacity-cores.html", "capacity.csv", "capacity-rates.csv"} <= written
     assert {"capacity-scaling.html", "capacity-scaling.csv"} <= written
+
+
+def test_what_is_drawn_once_it_is_measured_is_all_of_the_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capacityruns.write(tmp_path / "raw")
+    capacityruns.write_held(tmp_path / "raw")
+    for name, value in {RAW_VARIABLE: tmp_path / "raw", ARTIFACTS_VARIABLE: tmp_path / "artifacts"}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(ROOT / "notebooks")
+    drawn = {one.drawn.name for one in notebooks.draw(ROOT / "notebooks", capacity.EXPERIMENT)}
+    assert drawn == {"capacity-ttfb", "capacity-cores", "capacity-memory"}
 
 
 def test_scaling_is_drawn_beside_the_number_of_programs(tmp_path: Path) -> None:

@@ -183,14 +183,18 @@ def test_contradicting_evidence_fails_loudly_and_is_no_data_point(project: Proje
     assert not (project.root / "marker.json").exists()
 
 
-def test_an_experiment_with_a_cell_that_never_succeeded_is_not_complete(project: Project) -> None:
+def test_an_experiment_with_a_cell_that_never_succeeded_is_not_complete(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
     behave(project, "quinn", "noop", client=["ok", "crash"])
     with pytest.raises(MeasureError, match=r"quinn-noop: no run succeeded, the last failed: .*SIGSEGV"):
         run(project)
     assert not (project.root / "marker.json").exists()
+    assert "test: block 3 of at most 3, 6/6 " in caplog.text
     behave(project, "quinn", "noop")
     run(project)
     assert (project.root / "marker.json").exists()
+    assert "test: block 4, for what earlier ones lack, 2/2 " in caplog.text
     slugs = [{entry["cell"]["slug"] for entry in runs(project) if entry["block"] == block} for block in (2, 3)]
     assert len(slugs[0]) == 6
     assert slugs[1] == {"quinn-aes-128-gcm", "quinn-noop"}

@@ -188,19 +188,25 @@ def test_events_of_connections_that_begin_at_a_rate_are_left_out(project: Projec
     for directory in (project.raw / "local" / "capacity").glob("*/b*/*"):
         for role in ("client", "server"):
             (directory / f"{role}.jsonl").write_text("{}\n", encoding="utf-8")
-    pilot = project.raw / "local" / "capacity" / "c0ffee00" / "pilot" / "0000-a-b"
-    pilot.mkdir(parents=True)
-    (pilot / "run.json").write_text(json.dumps(fakeruns.make_run()), encoding="utf-8")
-    (pilot / "client.jsonl").write_text("{}\n", encoding="utf-8")
+    campaign = project.raw / "local" / "capacity" / "c0ffee00"
+    for name, arm, load in (("pilot", "pilot", 0.1), ("warm-up", "warm-up", 0.1), ("pilot", "pilot", None)):
+        run = fakeruns.make_run()
+        run["cell"] |= {"arm": arm}
+        run["variant"] |= {"load": load}
+        directory = campaign / name / f"{arm}-{load}"
+        directory.mkdir(parents=True)
+        (directory / "run.json").write_text(json.dumps(run), encoding="utf-8")
+        (directory / "client.jsonl").write_text("{}\n", encoding="utf-8")
     fakeruns.write_session(project.raw, "capacity", [], fakeruns.START)
     (archive,) = reference.pack(project, ["capacity"])
     files = unpack(archive)
     left_out = json.loads(files.pop("left-out.json"))["left_out"]
     assert {Path(one["file"]).name for one in left_out} == {"client.jsonl", "server.jsonl"}
     at_rate = runs.table(project.raw / "local").filter(pl.col("rate_per_s").is_not_null())
-    assert len(left_out) == 2 * len(at_rate) > 0
-    assert [name for name in files if name.endswith(".jsonl")] == [
-        (pilot / "client.jsonl").relative_to(project.raw).as_posix()
+    assert len(left_out) == 2 * len(at_rate) + 1 > 1  # and of the pilot that finds the rates
+    assert sorted(name for name in files if name.endswith(".jsonl")) == [
+        (campaign / name / "client.jsonl").relative_to(project.raw).as_posix()
+        for name in ("pilot/pilot-None", "warm-up/warm-up-0.1")
     ]
     # they are not missed
     found = details.read(archive.parent)

@@ -8,7 +8,8 @@ doubling rate is where it is twice what it is at the lowest rate, interpolated b
 more connections never shorten a queue, the function is made one that does not fall, by isotonic regression of the
 logarithm (Barlow et al.: Statistical Inference under Order Restrictions, 1972), which takes out what is noise. The 95 %
 interval resamples blocks (`quicbed.base.statistics.expanded_tail`); an end beyond the highest rate is null. A run whose
-client fell behind has failed and is no data point; without one at the lowest rate there is no doubling rate.
+client fell behind has failed (`events.MOST_LATE`). A rate with such a run is no data point, as chance has chosen the
+runs of its other blocks; without one at the lowest rate there is no doubling rate.
 
 **Cost.** Processor time of the server's process while the client runs, by connection, of loads from `BUSY` on: a
 server that is idle now and then pays for going to sleep and waking up. 10 000 connections a second take ten times its
@@ -42,6 +43,7 @@ from quicbed.analysis import comparison, ttfb
 from quicbed.base import statistics
 from quicbed.base.statistics import SEED
 from quicbed.config.model import held_open
+from quicbed.contract import events
 from quicbed.store import details, runs
 
 EXPERIMENT = "capacity"
@@ -57,6 +59,9 @@ KEYS = ("server_library", "group", "signature", "processors")
 
 HELD = held_open("")
 """What labels of variants end with whose connections are held open."""
+
+_BEHIND = (pl.col("status") == "failed") & (pl.col("late_ms_p99") > events.MOST_LATE * pl.col("ttfb_ms_p99"))
+"""Runs whose client fell behind."""
 
 Curve = Sequence[tuple[float, Sequence[float]]]
 """By rising rate the values of the blocks."""
@@ -103,8 +108,9 @@ def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
 
     Columns: `PLACE`, `KEYS`, label, cell, load, rate_per_s, n (runs that count), ttfb_ms and p99_ms (medians over
     blocks), p99_low and p99_high (smallest and largest), handshakes_per_s, server_cpu_ms, client_cpu_ms and late_share
-    (means), late_ms (median), peak_mib (of the server's memory) and in_flight (largest), failed (runs), and unsupported
-    and failure (the last reason of each).
+    (means), late_ms (median), peak_mib (of the server's memory) and in_flight (largest), failed (runs), behind (those
+    of them whose client fell behind: above 0 the rate is no data point), and unsupported and failure (the last reason
+    of each).
     """
     own = campaign.filter((pl.col("arm") == "main") & pl.col("load").is_not_null() & pl.col("held").is_null())
     good = comparison.counted(own)
@@ -112,6 +118,7 @@ def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(name).last() for name in (*PLACE, *KEYS, "label", "load")),
         pl.col("rate_per_s").drop_nulls().last(),
         (pl.col("status") == "failed").sum().alias("failed"),
+        _BEHIND.sum().alias("behind"),
         pl.col("reason").filter(pl.col("status") == "unsupported").last().alias("unsupported"),
         pl.col("reason").filter(pl.col("status") == "failed").last().alias("failure"),
     )
@@ -134,13 +141,16 @@ def by_series(campaign: pl.DataFrame, primitives: pl.DataFrame) -> pl.DataFrame:
     """A row for every server, group and signature that has a value.
 
     Columns: `PLACE`, `KEYS`, label (without the load), cells (ids, with commas), n (blocks), copies (programs of the
-    server), lowest_p99_ms, highest_rate, doubling_per_s with doubling_low and doubling_high (null: beyond the highest
-    rate or, where lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and cpu_high, client_cpu_ms, cores,
-    peak_mib, predicted_cpu_ms, predicted_cores and predicted_doubling (of the baseline null).
+    server), lowest_p99_ms, highest_rate (that is a data point), doubling_per_s with doubling_low and doubling_high
+    (null: beyond the highest rate or, where lowest_p99_ms is null too, unknown), server_cpu_ms with cpu_low and
+    cpu_high, client_cpu_ms, cores, peak_mib, predicted_cpu_ms, predicted_cores and predicted_doubling (of the baseline
+    null).
     """
     rated = pl.col("load").is_not_null() & pl.col("held").is_null()
     good = comparison.counted(campaign).filter(rated & (pl.col("arm") == "main"))
     lowest = campaign["load"].min()
+    behind = campaign.filter(rated & (pl.col("arm") == "main") & _BEHIND)["cell"].unique()
+    good = good.with_columns(pl.col("cell").is_in(behind.implode()).alias("behind"))
     rows = [_series(own, lowest) for _, own in good.sort("load", "block").group_by(*KEYS, maintain_order=True)]
     _predict(rows, _baseline(campaign), _mean_ms(primitives))
     texts = dict.fromkeys((*PLACE, *KEYS, "label", "cells"), pl.String())
@@ -156,14 +166,17 @@ _NUMBERS = (
 
 
 def _series(own: pl.DataFrame, lowest: object) -> dict[str, Any]:
-    """A series of the runs that count; *lowest* is the load that its rates are compared with."""
+    """A series of the runs that count, of which some are `behind` others of their rate; *lowest* is the load that its
+    rates are compared with.
+    """
+    points = own.filter(~pl.col("behind"))
     curve = [
         (float(rate), part["ttfb_ms_p99"].to_list())
-        for (rate,), part in own.group_by("rate_per_s", maintain_order=True)
+        for (rate,), part in points.group_by("rate_per_s", maintain_order=True)
         if isinstance(rate, float)
     ]
     first = own.row(0, named=True)
-    known = first["load"] == lowest
+    known = lowest in points["load"]
     rate, low, high = doubling(sorted(curve)) if known else (math.nan,) * 3
     busy = own.filter((pl.col("load") >= BUSY) & pl.col("server_cpu_ms").is_not_null())
     blocks = busy.group_by("block").agg(pl.col("server_cpu_ms").mean()).sort("block")["server_cpu_ms"].to_numpy()
@@ -177,7 +190,7 @@ def _series(own: pl.DataFrame, lowest: object) -> dict[str, Any]:
         "n": own["block"].n_unique(),
         "copies": first["copies"] or 1,
         "lowest_p99_ms": float(np.median(min(curve)[1])) if known else None,
-        "highest_rate": max(curve)[0],
+        "highest_rate": max(curve)[0] if curve else None,
         "doubling_per_s": _finite(rate),
         "doubling_low": _finite(low),
         "doubling_high": _finite(high),

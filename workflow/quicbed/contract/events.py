@@ -392,6 +392,13 @@ def ttfb_from_intended_ms(connection: ClientConnection) -> float | None:
     return _milliseconds(connection.t_intended, connection.t_handshake_complete)
 
 
+MOST_LATE = 0.5
+"""A client has fallen behind where the 99th percentile of `late_ms` is more than this part of that of TTFB.
+
+As connections begin at Poisson times, they find the client as busy as answers do: what they wait, answers wait too.
+"""
+
+
 def late_ms(connection: ClientConnection) -> float | None:
     """Milliseconds by which the client began a connection later than it was to; ``None`` where a time is unknown."""
     return _milliseconds(connection.t_intended, connection.t_begun)

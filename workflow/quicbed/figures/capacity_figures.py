@@ -33,12 +33,13 @@ def ttfb_by_rate(
     campaign: pl.DataFrame, cells: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str]
 ) -> goodput.Drawn:
     """99th percentile of TTFB by rate, a panel for each server, of `capacity.by_rate` and `capacity.by_series`."""
+    kept = cells.filter((pl.col("n") > 0) & (pl.col("behind") == 0))
     servers, labels = _servers(cells, titles), _labels(cells)
     names = [titles.get(name, name) for name in servers]
     figure, places = layout.panels(len(servers), COLUMNS, below=0.3, beside=0.1, titles=names)
     shown = set[str]()
     for server, place in zip(servers, places, strict=True):
-        own = cells.filter((pl.col("server_library") == server) & (pl.col("n") > 0)).to_dicts()
+        own = kept.filter(pl.col("server_library") == server).to_dicts()
         for number, label in enumerate(labels):
             points = [cell for cell in own if capacity.without_load(cell["label"]) == label]
             if not points:
@@ -72,12 +73,14 @@ def ttfb_by_rate(
             figure.update_xaxes(title_text="connections a second", title_standoff=4, title_font={"size": 11}, **place)
     figure.update_xaxes(**{**layout.AXIS, "ticks": "outside"}, type="log", tickvals=RATES, tickfont={"size": 10})
     figure.update_yaxes(**layout.VALUES, type="log", dtick=1, tickfont={"size": 10})
-    failed = int(cells["failed"].sum())
-    behind = f" {failed} runs failed, of which most often the client fell behind." if failed else ""
+    failed, behind = int(cells["failed"].sum()), int((cells["behind"] > 0).sum())
+    told = f"{failed} runs failed." if failed else ""
+    if behind:
+        told += f" Left out: {behind} of {len(cells)} rates, at which the client fell behind in a block."
     caption = (
         "Connections begin at Poisson times, whatever becomes of those before; TTFB counts from when they should have."
         "<br>Medians over blocks, bars from the smallest to the largest run. Cross: twice that of the lowest rate."
-        f"<br>{behind.strip()}{goodput.disturbed(campaign)}"
+        f"<br>{told}{goodput.disturbed(campaign)}"
     )
     rows = places[-1]["row"]
     layout.finish(

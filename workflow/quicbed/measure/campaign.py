@@ -326,7 +326,7 @@ class Campaign:
                 while not self.settled(attempts := self.runs(block).get(cell_id, [])):
                     run = self.measure_once(cell, block, position, len(attempts))
                     told = self.watch.measuring(block) if self.watch is not None else ""
-                    where = f"{self.name}: block {block + 1} of at most {self.scale.blocks}"
+                    where = f"{self.name}: {block_told(block, self.scale.blocks, f'at most {self.scale.blocks}')}"
                     at = At(where, position + 1, len(order), run.status == "ok", run.contamination, told.lstrip("; "))
                     say(f"{where}, {position + 1}/{len(order)} {cell.slug}: {_summary(run)}{told}", at)
             self.driver.link.unload()
@@ -545,6 +545,14 @@ class Campaign:
 
     def _record(self, spec: RunSpec, attempt: Attempt, *, number: int, **place: Any) -> Run:
         return self.driver.store.record(spec, attempt, experiment=self.name, campaign=self.id, attempt=number, **place)
+
+
+def block_told(block: int, most: int, of: str) -> str:
+    """Which of so many blocks it is, for people; cells that lack runs of earlier blocks are measured in more than most.
+
+    *of* says how many there are.
+    """
+    return f"block {block + 1} of {of}" if block < most else f"block {block + 1}, for what earlier ones lack"
 
 
 def arrival_seed(seed: int, block: int) -> int:

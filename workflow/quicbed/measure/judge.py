@@ -46,11 +46,6 @@ _NEGOTIATED = (
 )
 LATE_MS = 1.0
 """A connection with which the client begins later than so many ms after it was to begin is late."""
-MOST_LATE = 0.5
-"""A client has fallen behind where the 99th percentile of how late it began is more than this part of that of TTFB.
-
-As connections begin at Poisson times, they find the client as busy as answers do: what they wait, answers wait too.
-"""
 _OVERLAPPING = "the client made {} connections, which a server's processor times by connection may each count"
 
 
@@ -226,7 +221,7 @@ def _handshakes(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
 def _open_loop(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     """As `_handshakes` for connections that begin at a rate: times count from when they were to begin.
 
-    A run whose client has fallen behind (`MOST_LATE`) has failed.
+    A run whose client has fallen behind (`events.MOST_LATE`) has failed.
     """
     connections, count = logs.client.connections, spec.connections
     if (problem := _wrong_connections(spec, logs)) is not None:
@@ -255,10 +250,10 @@ def _open_loop(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     }
     for role, share in attempt.host.get("cpu", {}).items():
         attempt.metrics[f"{role}_cpu_ms"] = 1e3 * share["seconds"] / count
-    if latest > MOST_LATE * slowest:
+    if latest > events.MOST_LATE * slowest:
         attempt.fail(
             f"the client fell behind: it began 1 % of connections more than {latest:.2f} ms late, which is more than "
-            f"{MOST_LATE:g} of the TTFB of the slowest 1 %, {slowest:.2f} ms"
+            f"{events.MOST_LATE:g} of the TTFB of the slowest 1 %, {slowest:.2f} ms"
         )
     return attempt.ok
 

@@ -25,7 +25,7 @@ from quicbed.base.statistics import paired_ratio
 from quicbed.builds import kit, making
 from quicbed.config.model import Project
 from quicbed.measure.attempt import MeasureError
-from quicbed.measure.campaign import Campaign
+from quicbed.measure.campaign import Campaign, block_told
 from quicbed.measure.progress import say
 from quicbed.measure.storing import read_run
 from quicbed.plan import estimate
@@ -431,7 +431,7 @@ class Outlook:
 
     def measuring(self, block: int) -> str:
         """A run of a block is finished; returns when the experiment and everything will be done."""
-        self._refresh(f"block {block + 1} of {self._blocks()}")
+        self._refresh(block_told(block, self._campaign.scale.blocks, self._blocks()))
         everything = self._forecast.everything
         later = f", everything about {clock(everything.expected)}" if everything else ""
         return f"; done about {clock(self._forecast.experiment.expected)}{later}"

@@ -2,7 +2,8 @@
 
 Captures do not compress and are most of what a campaign with its proofs takes on disk, so an archive has a few of them,
 to look at. Event files of connections that begin at a rate, hundreds of thousands of times, are left out, too, and so
-are those of several downloads in one run: figures show what a run says of all of them.
+are those of the pilots that find the rates and of several downloads in one run: figures show what a run says of all of
+them.
 `LEFT_OUT` in the archive names what is left out with size and SHA-256. Tables and figures do not need it: what was read
 from captures and such events is in run.json and handshakes.json beside them.
 """
@@ -89,12 +90,16 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
 
 
 def _summed_up(directory: Path) -> bool:
-    """Whether `run.json` sums up what events of a run say: of connections at a rate, and of several downloads."""
+    """Whether `run.json` sums up what events of a run say: of connections at a rate, of the pilot that finds it, and of
+    several downloads.
+    """
     file = directory / RUN_FILE
     if not file.exists():
         return False
-    work = Run.read(file).workload
-    return work.rate_per_s is not None or (work.kind == "bulk" and (work.connections or 1) > 1)
+    run = Run.read(file)
+    work = run.workload
+    of_rate = work.rate_per_s is not None or (run.cell.arm == "pilot" and run.variant.load is not None)
+    return of_rate or (work.kind == "bulk" and (work.connections or 1) > 1)
 
 
 def _gunzipped(content: bytes) -> bytes | None:

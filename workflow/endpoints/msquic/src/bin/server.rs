@@ -205,6 +205,7 @@ struct Serving {
     server: &'static Server,
     peer: SocketAddr,
     cpu_at_accept: CpuTime,
+    start_noted: bool,
     requests: u64,
     /// Answers that MsQuic has as a whole.
     given: u64,
@@ -234,6 +235,7 @@ impl Serving {
             server,
             peer,
             cpu_at_accept: CpuTime::now(),
+            start_noted: false,
             requests: 0,
             given: 0,
             acknowledged: 0,
@@ -251,11 +253,14 @@ impl Serving {
         self.error.get_or_insert(reason);
     }
 
-    /// Writes down what is known of the first datagrams.
+    /// Writes down what is known of the first datagrams, once: a late copy of the client's first one is not the first.
     fn note_start(&mut self) {
         let Some(peer) = hooks::take(self.peer) else {
             return;
         };
+        if mem::replace(&mut self.start_noted, true) {
+            return;
+        }
         let record = &mut self.record.common;
         record.retry = Some(peer.retry);
         self.record.t_accept = Some(peer.t_first);
