@@ -17,7 +17,11 @@ import grimp
 import pytest
 
 from clone import ROOT
+from quicbed.builds import making
 from quicbed.cli import inputs
+from quicbed.config.model import Project
+from quicbed.measure import certificates
+from quicbed.plan.cells import builds_needed
 
 PACKAGE = ROOT / "workflow" / "quicbed"
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
@@ -222,3 +226,23 @@ def made_again(root: Path, edited: str) -> set[str]:
 )
 def test_what_depends_on_a_file_is_made_again_and_nothing_else(made: Path, edited: str, expected: set[str]) -> None:
     assert made_again(made, edited) == expected
+
+
+@pytest.mark.slow
+def test_what_is_made_again_hides_nothing_that_is_missing(made: Path) -> None:
+    """As after an update: everything is built, sources are older than their lock files, and nothing is measured."""
+    name = "aead-goodput"
+    project = Project(made, {"experiments": [name], "libraries": ["quinn"]})
+    sources = project.build / "sources" / "sources.json"
+    builds = [making.listing(project, *key) for key in builds_needed(project, [name])]
+    directories = [certificates.directory(project, signature) for signature in certificates.needed(project, [name])]
+    for file in (sources, *builds, *(directory / file for directory in directories for file in certificates.FILES)):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    os.utime(sources, (1, 1))
+    argv = [str(SNAKEMAKE), "--cores", "1", "-n", "--quiet", "host", "--config", f"experiments=[{name}]"]
+    argv += ["libraries=[quinn]", "--", "all"]
+    done = subprocess.run(argv, cwd=made, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    run = set(re.findall(r"^(\w+) +\d+$", done.stdout + done.stderr, re.MULTILINE))
+    assert {"sources", "measure", "draw", "runs_own", "notebook_own", "report_own", "all"} <= run

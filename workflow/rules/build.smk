@@ -17,7 +17,7 @@ rule sources:
 
 rule build:
     input:
-        sources=ancient(str(SOURCES)),
+        sources=str(SOURCES),
         base=stock_build,
     output:
         # beside the build, which Snakemake therefore never deletes
@@ -45,7 +45,7 @@ if HOSTED:
 
     rule host_builds:
         input:
-            sources=ancient(str(SOURCES)),
+            sources=str(SOURCES),
         output:
             info=HOSTED,
         log:

@@ -1,6 +1,6 @@
 rule component:
     input:
-        sources=ancient(str(SOURCES)),
+        sources=str(SOURCES),
     output:
         info=str(project.build / "work" / "{component}-{hash}" / "component.json"),
     log:
@@ -20,7 +20,7 @@ rule component:
 
 rule certificates:
     input:
-        tools=ancient(certificate_tools),
+        tools=certificate_tools,
     output:
         multiext(str(CERTIFICATES / "{signature}" / "server"), ".pem", ".key"),
         ca=str(CERTIFICATES / "{signature}" / "ca.pem"),
@@ -38,8 +38,8 @@ rule certificates:
 rule measure:
     input:
         builds=builds_of,
-        certificates=ancient(certificates_of),
-        reader=ancient(reader_of),
+        certificates=certificates_of,
+        reader=reader_of,
         experiment=str(ROOT / "config/experiments/{experiment}.yaml"),
     output:
         marker=str(RESULTS["own"] / "measured" / TESTBED / "{experiment}.json"),

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 import fakeproject
+import fakeruns
 from clone import ROOT
 from fakeproject import EXPERIMENT, run, runs
 from faketestbed import FakeTestbed
@@ -178,6 +179,29 @@ def test_a_planned_run_and_a_stored_one_are_the_same_work(project: Project) -> N
     proofs = {works.proof(of, cell) for cell in of.cells}
     stored = {told[0] for entry in runs(project, "proofs/*") if (told := works.stored(Run.made(entry))) is not None}
     assert stored == proofs
+
+
+def test_connections_one_after_the_other_do_not_tell_how_long_a_rate_takes() -> None:
+    """The pilot of a load has the variant of the runs at its rate, which take seven times as long."""
+    works, before = Works(Project(ROOT)), Pace(forgets=False)
+    run = fakeruns.make_run(workload={"kind": "handshake", "bytes": 1, "connections": 1000})
+    run["variant"] |= {"load": 0.1, "signature": "rsa-2048"}
+    run["cell"] |= {"arm": "pilot"}
+    run["metrics"] |= {"run_wall_s": 1.6, "wall_s": 1.5, "spent_s": 1.8}
+    pilot = works.stored(Run.made(run))
+    run["cell"] |= {"arm": "main"}
+    run["workload"] |= {"rate_per_s": 100.0, "arrival_seed": 1}
+    run["metrics"] |= {"run_wall_s": 10.1, "wall_s": 10.0, "spent_s": 10.3}
+    at_rate = works.stored(Run.made(run))
+    assert pilot is not None
+    assert at_rate is not None
+    for told in (pilot, at_rate) * 10:
+        before.saw(*told)
+    here = Pace(before)
+    for _ in range(20):
+        here.saw(*pilot)
+    assert here.parts(at_rate[0])[0] == pytest.approx(10, rel=0.1)
+    assert here.parts(pilot[0])[0] == pytest.approx(1.5, rel=0.1)
 
 
 def test_reference_runs_tell_how_libraries_differ() -> None:

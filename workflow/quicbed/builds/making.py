@@ -218,8 +218,11 @@ def wanted_sources(project: Project) -> dict[str, list[dict[str, str]]]:
 
 def has_sources(project: Project) -> bool:
     """Whether the packages of the Cargo.lock files have been fetched."""
-    listing = vendor_directory(project).parent / "sources.json"
-    return listing.is_file() and json.loads(listing.read_text(encoding="utf-8")) == wanted_sources(project)
+    try:
+        listed = json.loads((vendor_directory(project).parent / "sources.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return False
+    return bool(listed == wanted_sources(project))
 
 
 def fetch_sources(project: Project, log: Path) -> Path:
@@ -241,7 +244,8 @@ def fetch_sources(project: Project, log: Path) -> Path:
                 argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", manifest]
                 kit.run([*argv, *(f"--sync={other}" for other in others), str(made)], log=log, cwd=project.root)
             durable.write_text(kept, text)
-        kit.write_json(listing, wanted)
+        if not has_sources(project):  # what is made from an older one is made again
+            kit.write_json(listing, wanted)
     return listing
 
 

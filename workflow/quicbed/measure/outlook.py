@@ -109,6 +109,8 @@ class Works:
             spent = metrics.run_wall_s + (PROOF_BESIDES_S if arm == "proof" else 0.0)
         # as the cells of a plan have it: what was not varied is not there
         variant = run.variant
+        if arm == "pilot":  # whose connections are made one after the other
+            variant = variant.model_copy(update={"load": None, "held": None})
         if arm == PRIMITIVES:
             return self._primitives(run.client.library, variant), spent, None
         extra = arm if arm in (CAPTURED, "proof") else "perf" if run.host.perf else ""
@@ -140,7 +142,8 @@ class Works:
         *,
         pinged: bool = False,
     ) -> Work:
-        what, beyond = (kind, extra), estimate.RUN_SECONDS
+        # connections that begin at a rate take as long as the rate says, whatever others take
+        what, beyond = (kind, extra or ("load" if variant.load is not None else "")), estimate.RUN_SECONDS
         if kind == "handshake":
             transfer = estimate.handshakes_s(variant, connections, self._long)
             alike: tuple[Any, ...] = variant.group, variant.signature, variant.rtt_ms or 0
