@@ -1,6 +1,6 @@
 # What rules share: names of files, and functions that find the inputs of a rule.
 #
-# No input that a rule makes is `ancient`: where such a rule runs again, Snakemake 9.27 takes all that comes after it for
+# No input that is made here is `ancient`. Where one would be made again, Snakemake 9.27 takes all that comes after it for
 # finished, made or not (its issue 4166). So what is older than sources or certificates is made again. That takes
 # seconds: builds and runs that are there are kept.
 
