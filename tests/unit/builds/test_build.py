@@ -314,3 +314,21 @@ def test_a_drifted_document_is_shown_as_a_diff(copy: Path, capsys: pytest.Captur
     assert "+# Quinn" in capsys.readouterr().err
     assert generate(copy, _parser(), check=False) == 0
     assert generate(copy, _parser(), check=True) == 0
+
+
+def test_the_list_of_sources_stays_as_old_as_they_are(tmp_path: Path) -> None:
+    """What is older than it is made again."""
+    project = Project(ROOT, {"paths": {"build": str(tmp_path)}})
+    listing = tmp_path / "sources" / "sources.json"
+    (tmp_path / "sources" / "vendor").mkdir(parents=True)
+    wanted = json.dumps(making.wanted_sources(project), sort_keys=True)
+    (tmp_path / "sources" / "kept.json").write_text(wanted, encoding="utf-8")
+    for text in (None, "{}", "cut"):
+        if text is not None:
+            listing.write_text(text, encoding="utf-8")
+        assert not making.has_sources(project)
+        assert making.fetch_sources(project, tmp_path / "log") == listing
+        assert making.has_sources(project)
+    os.utime(listing, (1, 1))
+    making.fetch_sources(project, tmp_path / "log")
+    assert listing.stat().st_mtime == 1
