@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -313,6 +314,16 @@ def test_a_late_copy_of_the_first_datagram_changes_nothing_of_a_connection(bench
     # whose times are in order, or it is no event; to nginx and quic-go, copies are connections that never complete
     (sent,) = (one for one in running.stopped(after=1).connections if one.ok)
     assert sent.handshake_packets_received in {None, *range(1, 10)}
+
+
+def test_a_relay_passes_on_what_a_client_sent_before_it_ended() -> None:
+    """A client that has closed its connection is gone at once; a server that misses the close waits for long."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server, socket.socket(type=socket.SOCK_DGRAM) as client:
+        server.bind(("127.0.0.1", 0))
+        with Relay(server.getsockname()[1]) as relay:
+            for number in range(50):
+                client.sendto(bytes([number]), ("127.0.0.1", relay.port))
+        assert [server.recv(2, socket.MSG_DONTWAIT) for _ in range(50)] == [bytes([number]) for number in range(50)]
 
 
 @pytest.mark.parametrize("library", QUIC)

@@ -29,6 +29,7 @@ class Relay:
         self.to_server: list[bytes] = []
         self.to_client: list[bytes] = []
         self.frames: list[bytes] = []
+        self.client: tuple[str, int] | None = None
         self.front, self.back = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
         for end in (self.front, self.back):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
@@ -39,22 +40,31 @@ class Relay:
         self.thread.start()
 
     def _run(self) -> None:
-        client = None
         with selectors.DefaultSelector() as selector:
             for end in (self.front, self.back):
                 selector.register(end, selectors.EVENT_READ)
             while not self.ended.is_set():
-                for key, _ in selector.select(0.05):
-                    if key.fileobj is self.front:
-                        data, client = self.front.recvfrom(65535)
-                        self.to_server.append(data)
-                        self.frames.append(udp(CLIENT, SERVER, data))
-                        self.again(data)
-                    elif client is not None:
-                        for data in self.passes(self.back.recv(65535)):
-                            self.to_client.append(data)
-                            self.frames.append(udp(SERVER, CLIENT, data))
-                            self.front.sendto(data, client)
+                self._pass_on(selector, 0.05)
+            # what the client sent before it ended, as the close of its connection, still reaches the server
+            selector.unregister(self.back)
+            while self._pass_on(selector, 0):
+                pass
+
+    def _pass_on(self, selector: selectors.BaseSelector, wait_s: float) -> bool:
+        """A datagram of each side, if there is one within the time; tells whether there was any."""
+        ready = selector.select(wait_s)
+        for key, _ in ready:
+            if key.fileobj is self.front:
+                data, self.client = self.front.recvfrom(65535)
+                self.to_server.append(data)
+                self.frames.append(udp(CLIENT, SERVER, data))
+                self.again(data)
+            elif self.client is not None:
+                for data in self.passes(self.back.recv(65535)):
+                    self.to_client.append(data)
+                    self.frames.append(udp(SERVER, CLIENT, data))
+                    self.front.sendto(data, self.client)
+        return bool(ready)
 
     def again(self, datagram: bytes) -> None:
         """Send the server something in the name of the client."""
