@@ -92,6 +92,10 @@ class Builder:
         self._process.join()
         self.waited_s += time.monotonic() - began
 
+    def done(self) -> bool:
+        """Whether everything is built or has failed."""
+        return not self._process.is_alive()
+
     def stop(self) -> None:
         """End what is being built; nothing happens when all is done."""
         if self._process.is_alive() and self._process.pid:
@@ -136,7 +140,13 @@ class Beside:
 
 BESIDE = pytest.StashKey[Beside]()
 BUILDER = pytest.StashKey[Builder]()
-SPENT = pytest.StashKey[dict["Stage", float]]()
+SPENT = pytest.StashKey[dict[tuple["Stage", str], float]]()
+
+
+LONG_S = 300.0
+"""Where tests took longer, the end tells which files did."""
+SLOWEST_FILES = 20
+"""So many of a stage."""
 
 
 class Stage(enum.IntEnum):
@@ -265,7 +275,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests marked `root` for other users, with the reason; sort by stage, in each the slow ones last.
 
-    Those marked `apart` run beside the last stage.
+    Those marked `apart` run beside the last stage. Where everything is built meanwhile, they begin when that is done,
+    and those that need some builds run with them: two processes have about as much to do each.
     """
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
@@ -277,53 +288,67 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (stage_of(item), [item.get_closest_marker(name) is not None for name in last]))
     apart = [item for item in items if item.get_closest_marker("apart")]
     if apart and any(stage_of(item) is Stage.AFTER_BUILDS for item in items if item not in apart):
-        items[:] = [item for item in items if item not in apart]
+        if built_meanwhile(items):
+            apart += [item for item in items if stage_of(item) is Stage.SOME_BUILDS and item not in apart]
+        moved = set(apart)
+        items[:] = [item for item in items if item not in moved]
         # options whose value is in the same word
         options = [word for word in config.invocation_params.args if word.startswith("--") and "=" in word]
         config.stash[BESIDE] = Beside(apart, options)
+
+
+def built_meanwhile(items: list[pytest.Item]) -> bool:
+    """Whether every build will be asked for, and there are tests to run while they are made."""
+    wanted = any(isinstance(item, pytest.Function) and "every_build" in item.fixturenames for item in items)
+    return wanted and stage_of(items[0]) is Stage.BESIDE_BUILDS
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Start to build when everything will be asked for and there are other tests to run meanwhile."""
     if session.config.option.collectonly or not session.items or session.testsfailed:
         return
-    wanted = any(isinstance(item, pytest.Function) and "every_build" in item.fixturenames for item in session.items)
-    if wanted and stage_of(session.items[0]) is Stage.BESIDE_BUILDS:
+    if built_meanwhile(session.items):
         session.config.stash[BUILDER] = Builder()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Sum up the time of every stage."""
+    """Sum up the time of every stage and file."""
     began = time.monotonic()
     try:
         return (yield)
     finally:
         spent = item.config.stash.setdefault(SPENT, {})
-        stage = stage_of(item)
-        spent[stage] = spent.get(stage, 0.0) + time.monotonic() - began
+        key = (stage_of(item), item.nodeid.partition("::")[0])
+        spent[key] = spent.get(key, 0.0) + time.monotonic() - began
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Wait for what a test needs of what is built in the background."""
-    if builder := item.config.stash.get(BUILDER, None):
-        stage = stage_of(item)
+    builder, stage = item.config.stash.get(BUILDER, None), stage_of(item)
+    if builder:
         if stage is Stage.AFTER_BUILDS:
             builder.wait()
         elif stage is Stage.SOME_BUILDS or item.get_closest_marker("workflow"):
             builder.wait_for_sources()
-    if (beside := item.config.stash.get(BESIDE, None)) and stage_of(item) is Stage.AFTER_BUILDS:
+    beside = item.config.stash.get(BESIDE, None)
+    if beside and (builder.done() if builder else stage is Stage.AFTER_BUILDS):
         beside.start()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Tell how long the stages and the builds took, and how long tests waited for these; and what others said."""
+    """Tell how long stages, files and builds took, and how long tests waited for these; and what others said."""
     if beside := config.stash.get(BESIDE, None):
         terminalreporter.section(f"beside these: {beside.files}")
         terminalreporter.write_line(beside.said())
+    spent = config.stash.get(SPENT, {})
+    if sum(spent.values()) > LONG_S:
+        for stage in Stage:
+            of_stage = [(seconds, file) for (at, file), seconds in spent.items() if at is stage]
+            terminalreporter.section(f"{stage.name}: {sum(seconds for seconds, _ in of_stage):.0f} s")
+            for seconds, file in sorted(of_stage, reverse=True)[:SLOWEST_FILES]:
+                terminalreporter.write_line(f"{seconds:6.0f} s {file}")
     if builder := config.stash.get(BUILDER, None):
-        stages = (f"{stage.name} {seconds:.0f} s" for stage, seconds in sorted(config.stash.get(SPENT, {}).items()))
-        terminalreporter.write_line(f"tests by stage: {', '.join(stages)}")
         terminalreporter.write_line(
             f"builds made in the background: {builder.took_s:.0f} s, of which tests waited {builder.waited_s:.0f} s"
         )

@@ -324,6 +324,7 @@ def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, m
         ("pacing-congestion-control", ("CUBIC", "Reno", "BBR")),
         ("pacing-gso", ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced GSO")),
         ("pacing-etf", ("no discipline", "FQ", "ETF")),
+        ("pacing-cipher", ("AES-128-GCM", "ChaCha20-Poly1305", "NOOP")),
     ):
         own(raw, experiment, {(library, label): times([2, 1]) for library in libraries for label in labels}, blocks=1)
     table, paced = own(
@@ -425,7 +426,8 @@ def test_the_notebook_shows_every_figure_or_how_to_get_it(tmp_path: Path, monkey
         exec("\n".join(statements), namespace)  # noqa: S102 (our own notebook)
         shown.append(eval(last, namespace))  # noqa: S307
     told = [one.experiment for one in shown if isinstance(one, NotMeasured)]
-    assert told == [steps_figures.FIGURES[name].experiment for name in steps_figures.FIGURES]
+    *others, loss = (steps_figures.FIGURES[name].experiment for name in steps_figures.FIGURES)
+    assert told == [*others, steps_runs.PRECISION, loss]
     assert "published: {steps: PATH}" in "".join(one._repr_html_() for one in shown if isinstance(one, Published))
     text = "\n".join(cells_of("quic-steps"))
     assert all(f'paper.cdf("{name}")' in text for name in steps_figures.FIGURES)

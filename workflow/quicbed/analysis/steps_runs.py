@@ -31,6 +31,8 @@ MISSING_COPY = (
 BASELINE, CONGESTION_CONTROL, FQ, GSO, ETF = (
     f"pacing-{name}" for name in ("baseline", "congestion-control", "fq", "gso", "etf")
 )
+CIPHER, PRECISION = "pacing-cipher", "pacing-precision"
+"""Experiments that the paper has not."""
 _QUICHE = "quiche-gso-txtime-{}-gso_unpaced"
 _GSO = "quiche-gso-txtime-cubic-fq-gso_{}-spurious_fixed"
 CONFIGURATIONS: tuple[tuple[str, str, str], ...] = (

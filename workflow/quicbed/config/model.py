@@ -60,6 +60,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
 
 
 MOST_BRACKETS = 1000
+MOST_LEVELS = 1000
 STATEMENT = "quicbed.yaml"
 """File in the folder of an external endpoint, with what it can do (`Statement`)."""
 
@@ -2039,7 +2040,7 @@ def _suggest(name: str, known: Mapping[str, Any] | list[str]) -> str:
     return f"; known are {', '.join(sorted(known)) or 'none'}"
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
+class _UniqueKeys(yaml.constructor.SafeConstructor):
     """YAML in which a key given twice is an error instead of the last one winning."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -2052,6 +2053,20 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _Loader(_UniqueKeys, yaml.SafeLoader):
+    pass
+
+
+class _FastLoader(_UniqueKeys, yaml.CSafeLoader):
+    """The same, ten times as fast; its stack is C's, which nothing guards."""
+
+
+def _load(text: str) -> Any:
+    # a level of a block stands further to the right than the one around it
+    deepest = max(map(len, text.splitlines()), default=0)
+    return yaml.load(text, Loader=_FastLoader if deepest <= MOST_LEVELS else _Loader)  # noqa: S506 (both are safe)
+
+
 def read_yaml(file: Path) -> dict[str, Any]:
     """A YAML mapping from a file; raises ConfigError naming the file and line."""
     try:
@@ -2060,7 +2075,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
         brackets = (1 if character in "[{" else -1 for character in text if character in "[]{}")
         if max(itertools.accumulate(brackets), default=0) > MOST_BRACKETS:
             raise ConfigError(f"{file}: not valid YAML: more than {MOST_BRACKETS} open brackets")
-        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+        data = _load(text)
     except (untrusted.UntrustedError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {'is missing' if not file.exists() else f'cannot be read: {error}'}") from None
     except yaml.YAMLError as error:

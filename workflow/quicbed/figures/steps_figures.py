@@ -67,6 +67,7 @@ class Figure:
 _CONTROLS = ("CUBIC", "Reno", "BBR", "BBR2")
 _QUEUEING = ("default", "FQ", "no roll-back", "FQ, no roll-back", "BBR, FQ")
 _RELEASING = ("no discipline", "FQ", "ETF", "ETF, LaunchTime")
+_CIPHERS = ("AES-128-GCM", "ChaCha20-Poly1305", "NOOP")
 _OFFLOAD = ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced GSO")
 BARE = "floor: bare sender"
 """Name of the line of the packets that the floor of timers was measured with."""
@@ -91,6 +92,7 @@ FIGURES: Mapping[str, Figure] = {
                 ("fig5", "Fig. 5", "with and without FQ", steps_runs.FQ, _QUEUEING),
                 ("fig6", "Fig. 6", "with and without GSO", steps_runs.GSO, _OFFLOAD),
                 ("etf", "ETF", "by what keeps to release times", steps_runs.ETF, _RELEASING),
+                ("cipher", "", "by cipher", steps_runs.CIPHER, _CIPHERS),
             )
             for ending, quantity in (("", pacing.TRAINS), ("-gaps", pacing.GAPS))
         ),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quicbed.analysis import steps_runs
-from quicbed.figures import steps_figures
+import polars as pl
+
+from quicbed.analysis import comparison, floors, steps_runs
+from quicbed.figures import findings, precision_figures, steps_figures
+from quicbed.figures.findings import Found
 from quicbed.figures.goodput import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
 from quicbed.report.sections import Section
-from quicbed.store import details
+from quicbed.store import details, runs
 from quicbed.wire import pacing
 
 FOUND = {
@@ -36,6 +39,7 @@ class Steps(sections.Paper):
         super().__init__()
         self.published = steps_runs.published(self.here.published.get(steps_runs.SOURCE))
         found = details.read(self.here.raw)
+        self._floors = found.floors
         self._beside = steps_figures.beside(
             self.published, self.table, found.pacing, self.here, self.titles, found.floors
         )
@@ -65,4 +69,33 @@ class Steps(sections.Paper):
             steps_figures.found_drops(known, names),
             steps_figures.table(name, experiment, known, names, self.here),
             self._beside.missing(experiment),
+        )
+
+    def ciphers(self, metric: str, what: str) -> Found | None:
+        """How a metric of runs changes by cipher, within blocks, beside what an A/A arm of each library shows."""
+        campaign = runs.select_campaign(self.table, steps_runs.CIPHER)
+        if campaign.is_empty():
+            return None
+        table = comparison.figure_table(campaign, metric)
+        labels = {label: f"{what} with {label}" for label in ("ChaCha20-Poly1305", "NOOP")}
+        return findings.joined(
+            findings.contrasts(table, labels, self.titles),
+            findings.contrasts(
+                table.filter(pl.col("arm") == "aa").with_columns(arm=pl.lit("main"), label=pl.lit("A/A")),
+                {"A/A": f"{what} of the same cell once more"},
+                self.titles,
+            ),
+        )
+
+    def precision(self) -> Section:
+        """Pacing precision by rate and load: the figure, what was found, and all numbers."""
+        campaign = runs.select_campaign(self.table, steps_runs.PRECISION)
+        if campaign.is_empty():
+            return Section(NotMeasured(steps_runs.PRECISION))
+        table = precision_figures.by_rate(campaign)
+        comparison.write_figure_table(table, precision_figures.NAME, self.here.tables)
+        floor = floors.of_campaign(self._floors, campaign["campaign"][0])
+        drawn = precision_figures.precision(campaign, table, floor)
+        return Section(
+            self.save(drawn), precision_figures.found(table, floor), precision_figures.sheet(campaign, table)
         )

@@ -1,0 +1,101 @@
+"""The figure of pacing precision: made-up runs with known values by rate and load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from choreographer.browsers import Chromium
+
+import fakeruns
+import legible
+from quicbed.analysis.floors import Floor, Series
+from quicbed.figures import goodput, precision_figures
+from quicbed.store import runs
+
+FLOOR = Floor((Series(None, "sleep", "even", 300_000, 2000, 40_000.0, 1e5, None, 0.0),))
+
+
+def measured(raw: Path, *, failing: tuple[float, bool] | None = None) -> pl.DataFrame:
+    """Three blocks at two rates, with and without AES instructions: 10 and 20 µs, twice that without them."""
+    for number, (rate, with_aes) in enumerate(
+        (rate, with_aes) for rate in (40.0, 1000.0) for with_aes in (True, False)
+    ):
+        endpoint = {"library": "quiche", "flavour": "stock", "version": "1", "build": "quiche"}
+        label = f"{rate:g} Mbit/s" + ("" if with_aes else ", no AES-NI")
+        cell = {
+            "id": str(number),
+            "slug": "x",
+            "label": label,
+            "arm": "main",
+            "baseline": None if with_aes else "40 Mbit/s",
+        }
+        for block in (1, 2, 3):
+            told: dict[str, Any] = {"cell": cell, "client": endpoint, "server": endpoint}
+            told["variant"] = {"cipher": "aes-128-gcm", "aes_hardware": with_aes}
+            told["link"] = {"mode": "wire", "mtu": 1500, "rate_mbit": rate}
+            if failing == (rate, with_aes):
+                told |= {"status": "failed", "reason": "it was too slow", "metrics": {}}
+            else:
+                # the transfer takes bytes / rate seconds, of which the server computes a quarter, or half
+                precision = (10.0 if rate < 100 else 20.0) * (1 if with_aes else 2) + (block - 2)
+                told["metrics"] = {
+                    "goodput_mbps": rate,
+                    "bytes": 5_000_000,
+                    "server_cpu_s": (0.25 if with_aes else 0.5) * 40 / rate,
+                    "pacing_precision_us": precision,
+                }
+            fakeruns.write_run(raw, fakeruns.make_run(experiment="pacing-precision", block=block, **told))
+    return runs.select_campaign(runs.table(raw), "pacing-precision")
+
+
+def test_numbers_of_every_rate(tmp_path: Path) -> None:
+    campaign = measured(tmp_path)
+    table = precision_figures.by_rate(campaign)
+    kept = table.select("rate_mbit", "aes_hardware", "n", "mean", "min", "max", "load", "goodput_mbps").rows()
+    assert kept == [
+        (40.0, True, 3, 10.0, 9.0, 11.0, pytest.approx(0.25), 40.0),
+        (1000.0, True, 3, 20.0, 19.0, 21.0, pytest.approx(0.25), 1000.0),
+        (40.0, False, 3, 20.0, 19.0, 21.0, pytest.approx(0.5), 40.0),
+        (1000.0, False, 3, 40.0, 39.0, 41.0, pytest.approx(0.5), 1000.0),
+    ]
+    assert all(low < mean < high for low, mean, high in table.select("mean_low", "mean", "mean_high").rows())
+    sheet = precision_figures.sheet(campaign, table)
+    assert sheet.rows[0][:4] == ["40", "yes", 3, "10.0"]
+    assert sheet.rows[3][5:] == ["1000.0", "50.0"]
+    told = precision_figures.found(table, FLOOR)
+    assert told is not None
+    assert told.sentences[0] == (
+        "quiche with AES instructions: 10 µs at 40 Mbit/s, where the server is busy for 25 % and 20 µs at 1000 Mbit/s, "
+        "where the server is busy for 25 %."
+    )
+    assert told.sentences[-1] == "The floor of the timers is 40 µs."
+
+
+@pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
+def test_the_figure_says_what_failed_and_all_its_text_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg",))
+    campaign = measured(tmp_path / "raw", failing=(1000.0, False))
+    table = precision_figures.by_rate(campaign)
+    drawn = precision_figures.precision(campaign, table, FLOOR)
+    assert [(trace.name, len(trace.y)) for trace in drawn.figure.data] == [
+        ("with AES instructions", 2),
+        ("with AES instructions", 2),
+        ("without", 1),
+        ("without", 1),
+    ]
+    assert [one.hovertext for one in drawn.figure.layout.annotations if one.text == "failed"] == ["it was too slow"]
+    assert "floor of the timers here, 40.0 µs" in drawn.figure.layout.meta["caption"]
+    goodput.save(drawn, tmp_path / "figures")
+    assert legible.problems(sorted((tmp_path / "figures").glob("*.svg")), tmp_path) == []
+
+
+def test_without_a_floor_nothing_is_a_finding(tmp_path: Path) -> None:
+    campaign = measured(tmp_path)
+    drawn = precision_figures.precision(campaign, precision_figures.by_rate(campaign), None)
+    assert "so that no value is a finding" in drawn.figure.layout.meta["caption"]
+    assert not drawn.figure.layout.shapes
