@@ -87,7 +87,10 @@ def test_the_figure_says_what_failed_and_all_its_text_can_be_read(
         ("with AES instructions", 2),
         ("without", 1),
         ("without", 1),
+        (precision_figures.GAP, 2),
     ]
+    # of a packet of 1514 bytes
+    assert drawn.figure.data[-1].y == pytest.approx((302.8, 12.112))
     assert [one.hovertext for one in drawn.figure.layout.annotations if one.text == "failed"] == ["it was too slow"]
     assert "floor of the timers here, 40.0 µs" in drawn.figure.layout.meta["caption"]
     goodput.save(drawn, tmp_path / "figures")

@@ -26,6 +26,10 @@ STYLES: Mapping[bool, tuple[str, str, str]] = {
     False: ("without", "#D55E00", "diamond"),
 }
 PANEL_PX = 250
+PACKET_BITS = 8 * (1500 + 14)
+"""A packet of full size as it passes the link."""
+GAP = "gap that is meant"
+"""Name of the line of what a packet of full size takes at the rate of the link."""
 
 
 def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
@@ -69,12 +73,21 @@ def precision(campaign: pl.DataFrame, table: pl.DataFrame, floor: Floor | None) 
         cells = table.filter(pl.col("aes_hardware") == with_aes).to_dicts()
         shown = [cell for cell in cells if cell["n"]]
         _line(figure, [rates.index(cell["rate_mbit"]) for cell in shown], shown, style, places[0])
-        loaded = sorted((cell for cell in shown if cell["load"] is not None), key=lambda cell: float(cell["load"]))
+        loaded = [cell for cell in shown if cell["load"] is not None]
         _line(figure, [100 * cell["load"] for cell in loaded], loaded, style, places[1], in_legend=False)
         for cell in cells:
             if not cell["n"]:
                 text, reason = layout.absent(cell)
                 layout.in_place(figure, rates.index(cell["rate_mbit"]) + 0.15 * (not with_aes), text, reason, places[0])
+    figure.add_scatter(
+        x=list(range(len(rates))),
+        y=[PACKET_BITS / rate for rate in rates],
+        mode="lines",
+        name=GAP,
+        line={"color": layout.SOFT, "width": 1.2, "dash": "dot"},
+        hoverinfo="skip",
+        **places[0],
+    )
     if floor_us is not None:
         for place in places:
             figure.add_hline(y=floor_us, line={"color": goodput.FLOOR, "width": 4}, layer="below", **place)
@@ -95,7 +108,9 @@ def precision(campaign: pl.DataFrame, table: pl.DataFrame, floor: Floor | None) 
     figure.update_yaxes(title={"text": "Pacing precision [µs]", "font": {"size": 10.5}, "standoff": 4}, **places[0])
     caption = textwrap.wrap(
         "Standard deviation of captured gap minus the gap that quiche meant, with BBR: less is better. Means, bars "
-        "from the smallest to the largest run. " + _floor(floor_us) + goodput.disturbed(campaign),
+        "from the smallest to the largest run. Dotted: what a packet of full size takes at the rate of the link. "
+        + _floor(floor_us)
+        + goodput.disturbed(campaign),
         layout.HOST_CHARACTERS + 20,
     )
     layout.finish(
@@ -133,7 +148,7 @@ def _line(
         x=list(xs),
         y=[cell["mean"] for cell in cells],
         error_y=layout.to_extremes(cells),
-        mode="lines+markers",
+        mode="lines+markers" if in_legend else "markers",
         name=name,
         legendgroup=name,
         showlegend=in_legend,
