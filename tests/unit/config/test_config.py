@@ -12,7 +12,7 @@ import pytest
 from clone import ROOT, copy_config
 from quicbed.analysis import published
 from quicbed.cli.generate import library_page
-from quicbed.config.model import ConfigError, Project
+from quicbed.config.model import MOST_LEVELS, ConfigError, Project, read_yaml
 from quicbed.plan.built import Build
 from quicbed.plan.cells import builds_needed, campaign_of, cells_of, noenc_reason
 
@@ -623,3 +623,33 @@ def test_variants_have_the_defaults_unless_they_say_otherwise(root: Path) -> Non
     file.write_text(DEFAULTS.replace("rtt_ms: 10", "label: one"), encoding="utf-8")
     with pytest.raises(ConfigError, match="defaults: `label` is no key of variants that may be the same in several"):
         Project(root)
+
+
+STAIRS = {
+    "of mappings": "".join(f"{' ' * level}k:\n" for level in range(MOST_LEVELS - 2)),
+    "of lists": "".join(f"{' ' * level}k:\n{' ' * level}-\n" for level in range(MOST_LEVELS - 2)),
+}
+
+
+@pytest.mark.parametrize("stairs", STAIRS.values(), ids=STAIRS)
+def test_deep_files_are_read(tmp_path: Path, stairs: str) -> None:
+    """A fast loader of YAML has the stack of C, which ends in a crash and no exception."""
+    file = tmp_path / "deep.yaml"
+    file.write_text(stairs, encoding="utf-8")
+    assert list(read_yaml(file)) == ["k"]
+
+
+@pytest.mark.parametrize("deeper", ["- " * 20_000, f"{'[' * (MOST_LEVELS - 1)}{']' * (MOST_LEVELS - 1)}"])
+def test_deeper_files_are_an_error(tmp_path: Path, deeper: str) -> None:
+    file = tmp_path / "deep.yaml"
+    file.write_text(f"a:\n  {deeper}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"deep\.yaml: .*not valid YAML"):
+        read_yaml(file)
+
+
+def test_a_key_given_twice_is_an_error_in_files_with_long_lines_too(tmp_path: Path) -> None:
+    for text in ("a: 1\nb: 2\na: 3\n", f"a: {'x' * MOST_LEVELS}\nb: 2\na: 3\n"):
+        file = tmp_path / "twice.yaml"
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match="line 3: not valid YAML: key `a` is given twice"):
+            read_yaml(file)

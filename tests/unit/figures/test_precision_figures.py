@@ -68,8 +68,8 @@ def test_numbers_of_every_rate(tmp_path: Path) -> None:
     told = precision_figures.found(table, FLOOR)
     assert told is not None
     assert told.sentences[0] == (
-        "quiche with AES instructions: 10 µs at 40 Mbit/s, where the server is busy for 25 % and 20 µs at 1000 Mbit/s, "
-        "where the server is busy for 25 %."
+        "quiche with AES instructions: 10 µs at 40 Mbit/s (server busy for 25 % of the transfer) and 20 µs at "
+        "1000 Mbit/s (server busy for 25 % of the transfer)."
     )
     assert told.sentences[-1] == "The floor of the timers is 40 µs."
 

@@ -6,6 +6,7 @@ workflow/schemas/ and the key tables in config/README.md, so the three cannot di
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
 import itertools
@@ -2063,8 +2064,11 @@ class _FastLoader(_UniqueKeys, yaml.CSafeLoader):
 
 def _load(text: str) -> Any:
     # a level of a block stands further to the right than the one around it
-    deepest = max(map(len, text.splitlines()), default=0)
-    return yaml.load(text, Loader=_FastLoader if deepest <= MOST_LEVELS else _Loader)  # noqa: S506 (both are safe)
+    if max(map(len, text.splitlines()), default=0) <= MOST_LEVELS:
+        # what is wrong the other one tells better
+        with contextlib.suppress(yaml.YAMLError):
+            return yaml.load(text, Loader=_FastLoader)  # noqa: S506 (a SafeLoader)
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

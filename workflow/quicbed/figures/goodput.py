@@ -543,8 +543,9 @@ def _missing(figure: go.Figure, groups: list[Group], row: int) -> None:
 def conditions(campaign: pl.DataFrame, *, mtu: bool = True) -> str:
     """What the runs were made under, for titles: testbed, link, scale, size; without *mtu* where that is a factor."""
     run = campaign.row(0, named=True)
-    rate = run["rate_mbit"]
-    if run["testbed_kind"] == "local" and rate is None and run["workload"] == "bulk":
+    rates = campaign["rate_mbit"].unique()
+    rate = rates[0] if len(rates) == 1 else None  # otherwise it is a factor
+    if run["testbed_kind"] == "local" and not rates.drop_nulls().len() and run["workload"] == "bulk":
         where = "CPU-bound, local"
     elif rate is not None:
         where = f"{run['testbed_kind']}, {rate:g} Mbit/s"

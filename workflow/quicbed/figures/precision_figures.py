@@ -25,7 +25,8 @@ STYLES: Mapping[bool, tuple[str, str, str]] = {
     True: ("with AES instructions", "#0072B2", "circle"),
     False: ("without", "#D55E00", "diamond"),
 }
-PANEL_PX = 250
+PANEL_PX, TITLE_PX, TOP_PX = 250, 22, 78
+"""Height of a panel, of the title above it, and of what is above the panels."""
 PACKET_BITS = 8 * (1500 + 14)
 """A packet of full size as it passes the link."""
 GAP = "gap that is meant"
@@ -116,13 +117,13 @@ def precision(campaign: pl.DataFrame, table: pl.DataFrame, floor: Floor | None) 
     layout.finish(
         figure,
         "Pacing precision by rate and load (beyond QUIC Steps)",
-        goodput.conditions(campaign.with_columns(rate_mbit=pl.lit(None, pl.Float64))),
+        goodput.conditions(campaign),
         "<br>".join(caption),
         [campaign],
-        height=PANEL_PX + 100 + 12 * len(caption),
-        top=56,
-        bottom=58 + 12 * len(caption),
-        legend=layout.IN_CORNER,
+        height=PANEL_PX + TOP_PX + 64 + 12 * len(caption),
+        top=TOP_PX,
+        bottom=50 + 12 * len(caption),
+        legend={"y": 1 + TITLE_PX / PANEL_PX},
     )
     origins = comparison.used_origins(campaign, table["cell"].to_list())
     return goodput.Drawn(NAME, figure, table, origins, "beyond QUIC Steps")
@@ -161,10 +162,9 @@ def _line(
 
 
 def _hover(cell: Mapping[str, Any]) -> str:
-    load = f"<br>server busy for {100 * cell['load']:.0f} % of the transfer" if cell["load"] is not None else ""
     return (
         f"<b>{html.escape(cell['label'])}</b><br>mean {cell['mean']:.1f} µs, n = {cell['n']}, failed {cell['failed']}"
-        f"<br>{cell['goodput_mbps']:.1f} Mbit/s{load}"
+        f"<br>{cell['goodput_mbps']:.1f} Mbit/s{_busy(cell)}"
     )
 
 
@@ -175,15 +175,15 @@ def found(table: pl.DataFrame, floor: Floor | None) -> Found | None:
         cells = table.filter((pl.col("aes_hardware") == with_aes) & (pl.col("n") > 0)).to_dicts()
         if cells:
             ends = [cells[0], *cells[1:][-1:]]
-            said = " and ".join(
-                f"{cell['mean']:.0f} µs at {cell['rate_mbit']:g} Mbit/s"
-                + (f", where the server is busy for {100 * cell['load']:.0f} %" if cell["load"] is not None else "")
-                for cell in ends
-            )
+            said = " and ".join(f"{cell['mean']:.0f} µs at {cell['rate_mbit']:g} Mbit/s{_busy(cell)}" for cell in ends)
             told.append(f"quiche {name if with_aes else 'without them'}: {said}.")
     if told and floor is not None:
         told.append(f"The floor of the timers is {floor.of(METRIC):.0f} µs.")
     return Found(told) if told else None
+
+
+def _busy(cell: Mapping[str, Any]) -> str:
+    return f" (server busy for {100 * cell['load']:.0f} % of the transfer)" if cell["load"] is not None else ""
 
 
 def sheet(campaign: pl.DataFrame, table: pl.DataFrame) -> Sheet:
