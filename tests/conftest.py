@@ -275,8 +275,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests marked `root` for other users, with the reason; sort by stage, in each the slow ones last.
 
-    Those marked `apart` run beside the last stage. Where everything is built meanwhile, they begin when that is done,
-    and those that need some builds run with them: two processes have about as much to do each.
+    Those marked `apart` run beside the last stage, or, where everything is built meanwhile, from then on.
     """
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
@@ -288,26 +287,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (stage_of(item), [item.get_closest_marker(name) is not None for name in last]))
     apart = [item for item in items if item.get_closest_marker("apart")]
     if apart and any(stage_of(item) is Stage.AFTER_BUILDS for item in items if item not in apart):
-        if built_meanwhile(items):
-            apart += [item for item in items if stage_of(item) is Stage.SOME_BUILDS and item not in apart]
-        moved = set(apart)
-        items[:] = [item for item in items if item not in moved]
+        items[:] = [item for item in items if item not in apart]
         # options whose value is in the same word
         options = [word for word in config.invocation_params.args if word.startswith("--") and "=" in word]
         config.stash[BESIDE] = Beside(apart, options)
-
-
-def built_meanwhile(items: list[pytest.Item]) -> bool:
-    """Whether every build will be asked for, and there are tests to run while they are made."""
-    wanted = any(isinstance(item, pytest.Function) and "every_build" in item.fixturenames for item in items)
-    return wanted and stage_of(items[0]) is Stage.BESIDE_BUILDS
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Start to build when everything will be asked for and there are other tests to run meanwhile."""
     if session.config.option.collectonly or not session.items or session.testsfailed:
         return
-    if built_meanwhile(session.items):
+    wanted = any(isinstance(item, pytest.Function) and "every_build" in item.fixturenames for item in session.items)
+    if wanted and stage_of(session.items[0]) is Stage.BESIDE_BUILDS:
         session.config.stash[BUILDER] = Builder()
 
 
@@ -345,7 +336,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if sum(spent.values()) > LONG_S:
         for stage in Stage:
             of_stage = [(seconds, file) for (at, file), seconds in spent.items() if at is stage]
-            terminalreporter.section(f"{stage.name}: {sum(seconds for seconds, _ in of_stage):.0f} s")
+            if of_stage:
+                terminalreporter.section(f"{stage.name}: {sum(seconds for seconds, _ in of_stage):.0f} s")
             for seconds, file in sorted(of_stage, reverse=True)[:SLOWEST_FILES]:
                 terminalreporter.write_line(f"{seconds:6.0f} s {file}")
     if builder := config.stash.get(BUILDER, None):
