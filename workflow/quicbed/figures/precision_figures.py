@@ -10,9 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison
+from quicbed.analysis import comparison, steps_runs
 from quicbed.analysis.floors import Floor
-from quicbed.base import statistics
 from quicbed.figures import goodput, layout
 from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
@@ -40,25 +39,15 @@ def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
     - ``mean_low``, ``mean_high``: its 95 % interval over runs;
     - ``load``: processor time of the server per second of the transfer, ``goodput_mbps``: means over the same runs.
     """
-    table = comparison.figure_table(campaign, METRIC).filter(pl.col("arm") == "main")
-    used = comparison.counted(campaign).filter(pl.col(METRIC).is_not_null())
+    main = campaign.filter(pl.col("arm") == "main")
+    used = comparison.counted(main).filter(pl.col(METRIC).is_not_null())
+    numbers = steps_runs.numbers(used).select(
+        "label", "goodput_mbps", mean_low=f"{METRIC}_low", mean_high=f"{METRIC}_high"
+    )
     transfer_s = 8e-6 * pl.col("bytes") / pl.col("goodput_mbps")
-    told = used.group_by("cell").agg(
-        pl.col(METRIC).sort(),
-        load=(pl.col("server_cpu_s") / transfer_s).mean(),
-        goodput_mbps=pl.col("goodput_mbps").mean(),
-    )
-    intervals = {
-        cell: statistics.mean_interval(values.to_numpy())
-        for cell, values in zip(told["cell"], told[METRIC], strict=True)
-        if len(values) > 1
-    }
-    ends = pl.DataFrame(
-        [(cell, *interval) for cell, interval in intervals.items()],
-        schema={"cell": pl.String(), "mean_low": pl.Float64(), "mean_high": pl.Float64()},
-        orient="row",
-    )
-    found = table.join(told.drop(METRIC), on="cell", how="left").join(ends, on="cell", how="left")
+    loads = used.group_by("label").agg(load=(pl.col("server_cpu_s") / transfer_s).mean())
+    table = comparison.figure_table(campaign, METRIC).filter(pl.col("arm") == "main")
+    found = table.join(numbers, on="label", how="left").join(loads, on="label", how="left")
     return found.sort(pl.col("aes_hardware").not_(), "rate_mbit", nulls_last=True)
 
 
