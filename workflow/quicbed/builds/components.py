@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import time
-import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -468,7 +467,7 @@ def identity(project: Project, name: str) -> dict[str, Any]:
     component = _component(name)
     compiled: dict[str, Any] = {}
     if component.compiles:
-        manifest = tomllib.loads((project.root / kit.SOURCES / "Cargo.toml").read_text(encoding="utf-8"))
+        manifest = kit.parsed((project.root / kit.SOURCES / "Cargo.toml").read_text(encoding="utf-8"))
         compiled = {"crates": kit.closure(project.root, [component.compiles]), "profile": manifest["profile"]}
     return {
         "component": name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -111,11 +112,17 @@ def run(argv: Sequence[str], *, log: Path, cwd: Path | None = None, env: dict[st
         )
 
 
+@functools.lru_cache(maxsize=32)
+def parsed(text: str) -> dict[str, Any]:
+    """A TOML document, to be read only: the identities of builds ask for the same lock and manifests many times."""
+    return tomllib.loads(text)
+
+
 def lock_packages(root: Path, workspace: Path = SOURCES) -> dict[str, list[dict[str, Any]]]:
     """Packages of the Cargo.lock of a workspace by name (a name may have several versions)."""
     file = root / workspace / "Cargo.lock"
     try:
-        lock = tomllib.loads(file.read_text(encoding="utf-8"))
+        lock = parsed(file.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise BuildError(f"{file}: cannot be read: {error}; restore it from version control") from None
     packages: dict[str, list[dict[str, Any]]] = {}
@@ -158,11 +165,11 @@ def workspace_directories(root: Path, name: str) -> list[Path]:
     """Directories of this repository's own packages that package `name` depends on, itself included."""
     file = root / SOURCES / "Cargo.toml"
     directories: dict[str, Path] = {}
-    for member in tomllib.loads(file.read_text(encoding="utf-8"))["workspace"]["members"]:
+    for member in parsed(file.read_text(encoding="utf-8"))["workspace"]["members"]:
         directory = Path(os.path.normpath(SOURCES / member))
         manifest = root / directory / "Cargo.toml"
         try:
-            directories[tomllib.loads(manifest.read_text(encoding="utf-8"))["package"]["name"]] = directory
+            directories[parsed(manifest.read_text(encoding="utf-8"))["package"]["name"]] = directory
         except OSError as error:
             raise BuildError(f"{manifest}: cannot be read: {error}; restore it from version control") from None
     own = [package["name"] for package in _all_packages(root, [name]) if "checksum" not in package]
@@ -199,7 +206,11 @@ def contents(root: Path, paths: Iterable[Path]) -> list[str]:
 
 def hash_code(file: Path) -> str:
     """SHA-256 of a module without its imports and docstrings, which tell where others stand."""
-    text = file.read_text(encoding="utf-8")
+    return _hash_code(file.read_text(encoding="utf-8"))
+
+
+@functools.lru_cache(maxsize=64)
+def _hash_code(text: str) -> str:
     left_out: set[int] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import | ast.ImportFrom) or (

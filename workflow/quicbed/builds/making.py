@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -113,7 +112,7 @@ def identity(project: Project, name: str, flavour: str) -> dict[str, Any]:
         own += components.COMPONENTS[component].companions
     if library.package:
         own += workspace_directories(root, library.package)
-        manifest = tomllib.loads((root / SOURCES / "Cargo.toml").read_text(encoding="utf-8"))
+        manifest = kit.parsed((root / SOURCES / "Cargo.toml").read_text(encoding="utf-8"))
         profile = manifest.get("profile")
     patches = [PATCHES / patch.file for patch in chosen.patches]
     modules = [DIRECTORY / file for file in (Path(str(recipe.__file__)).name, *getattr(recipe, "FILES", ()))]
