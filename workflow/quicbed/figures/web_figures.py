@@ -192,6 +192,8 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
     own = [web.visits(table.filter(pl.col("metric") == metric)) for metric in metrics]
     titles = _kinds(own[0])
     kinds = list(titles)
+    # of the longest tick label, beyond the two that there is room for
+    lines = max(max((title.count("<br>") for title in titles.values()), default=0) - 1, 0)
     for row, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
         series = _series(cells)
         place = {"row": row, "col": 1}
@@ -218,8 +220,9 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
             tickvals=list(range(len(kinds))),
             ticktext=list(titles.values()),
             tickangle=0,
-            range=[-0.5, max(len(kinds) - 0.5, 0.5)],
-            tickfont={"size": 9.5},
+            # with room for the longest label at the end
+            range=[-0.5, max(len(kinds) - 0.5, 0.5) + (0.25 if lines else 0.0)],
+            tickfont={"size": 9 if lines else 9.5},
             **layout.AXIS,
             **place,
         )
@@ -232,8 +235,8 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
         "Means, bars from the smallest to the largest run. X25519 and RSA where nothing else is said.<br>"
         f"{_begin(last)}{_kept(own[0])}" + goodput.disturbed(campaign),
         [campaign],
-        height=510,
-        bottom=96,
+        height=510 + 14 * lines,
+        bottom=96 + 14 * lines,
         legend=layout.IN_CORNER,
     )
     origins = comparison.used_origins(campaign, own[0]["cell"].unique().sort().to_list())
@@ -272,7 +275,7 @@ def _kinds(cells: pl.DataFrame) -> dict[Kind, str]:
         for kind in sorted({_kind(row) for row in rows if row["visit"] == visit}, key=lambda kind: kind[1:]):
             usual = base is not None and kind[1:] == base[1:]
             known = labels.get(kind[1:], f"{kind[1]}, {kind[2]}, {kind[3]:g} ms")
-            named[kind] = title if usual else f"{title}<br>{html.escape(known)}"
+            named[kind] = title if usual else f"{title}<br>{html.escape(known).replace(', ', '<br>')}"
     return dict(sorted(named.items(), key=lambda one: (list(VISITS).index(one[0][0]), "<br>" in one[1])))
 
 
