@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from clone import ROOT
 from loopback import Loopback, Server
+from quicbed.builds import making
 from quicbed.config.model import Project
+from quicbed.contract import events
 from quicbed.contract.content import content
 
 pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
@@ -17,6 +21,9 @@ pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 PROJECT = Project(ROOT)
 ALPN = {"nginx-h3": "h3", "tcp-tls": "h2"}
 PAGE = (22_000, 1000, 500, 500, 40_000, 3_000_000)
+
+
+BuildOf = Callable[[str, str], Path]
 
 
 def served(loopback: Loopback, library: str, page: tuple[int, ...], *options: str, requests: int = 0) -> Server:
@@ -151,6 +158,103 @@ def test_early_data_that_cannot_be_is_unsupported(
     argv, _ = served(loopback, library, (1,), *options).client("--bytes", "1", "--visit", "early-data", *options)
     done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
     assert (done.returncode, told in done.stderr) == (127, True)
+
+
+KEPT = ("--visit", "kept")
+KEPT_WITH = [("nginx-h3", ()), ("tcp-tls", ()), ("tcp-tls", ("--tls-version", "TLSv1.2"))]
+
+
+@pytest.mark.parametrize(("library", "options"), KEPT_WITH)
+def test_a_connection_that_is_kept_takes_several_loads(
+    loopback: Loopback, library: str, options: tuple[str, ...]
+) -> None:
+    page = PAGE[:5]
+    server = served(loopback, library, page, *KEPT, *options, requests=3 * len(page))
+    argv, log = server.client(*asked(page), "--connections", "3", *KEPT, *options)
+    assert subprocess.run(argv, timeout=60, check=False).returncode == 0
+    loads = events.read(log, "client").connections
+    assert [(one.kept, one.bytes_received, one.resumed) for one in loads] == [
+        *((kept, sum(page), False) for kept in (False, True, True))
+    ]
+    assert loads[0].t_handshake_complete is not None
+    for before, one in pairwise(loads):
+        times = (before.t_last_byte, one.t_connect, one.t_request_sent, one.t_first_byte, one.t_last_byte)
+        known = [time for time in times if time is not None]
+        assert len(known) == len(times)
+        assert known == sorted(known)
+        assert (before.t_close, one.t_client_hello, one.t_handshake_complete, one.packets_sent) == (None,) * 4
+        assert one.cpu_user_ns is not None
+        assert (one.cipher, one.group, one.signature) == (before.cipher, before.group, before.signature)
+    assert loads[-1].t_close is not None
+    (told,) = server.stopped(after=1).connections
+    assert (told.ok, told.bytes_sent, told.resumed) == (True, 3 * sum(page), False)
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_a_heavy_page_can_be_loaded_twice_over_a_connection(loopback: Loopback, library: str) -> None:
+    heavy = max(PROJECT.pages.values(), key=lambda page: len(page.sizes)).sizes
+    server = served(loopback, library, heavy, *KEPT, requests=2 * len(heavy))
+    loaded = server.fetch(*asked(heavy), "--connections", "2", *KEPT)
+    assert [(one["error"], one["kept"]) for one in loaded] == [(None, False), (None, True)]
+    assert [one["bytes_sent"] for one in server.stop(after=1)] == [2 * sum(heavy)]
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_a_connection_takes_more_requests_than_nginx_allows_by_default(loopback: Loopback, library: str) -> None:
+    page = (100,) * 600
+    server = served(loopback, library, page, *KEPT, requests=2 * len(page))
+    loaded = server.fetch(*asked(page), "--connections", "2", *KEPT)
+    assert [(one["error"], one["kept"]) for one in loaded] == [(None, False), (None, True)]
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_a_download_can_be_repeated_over_a_connection(loopback: Loopback, library: str) -> None:
+    server = loopback.serve(library, "--content", "50000", "--requests", "2", *KEPT)
+    loaded = server.fetch("--bytes", "50000", "--connections", "2", *KEPT)
+    assert [(one["error"], one["kept"]) for one in loaded] == [(None, False), (None, True)]
+    assert [one["bytes_sent"] for one in server.stop(after=1)] == [100_000]
+
+
+def test_a_connection_that_does_not_stay_open_has_failed(loopback: Loopback) -> None:
+    # one that expects a single request closes the connection behind it
+    server = loopback.serve("tcp-tls", "--content", "50000", *KEPT)
+    code, loaded = server.download("--bytes", "50000", "--connections", "2", *KEPT)
+    told = "the connection of the first load did not stay open: libcurl opened another one"
+    assert (code, [(one["error"], one["kept"]) for one in loaded]) == (1, [(None, False), (told, False)])
+    # so that the server has seen two
+    assert len(server.stop(after=2)) == 2
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_a_server_reports_fewer_requests_than_both_loads_have(loopback: Loopback, library: str) -> None:
+    server = served(loopback, library, PAGE[:3], *KEPT, requests=6)
+    (loaded,) = server.fetch(*asked(PAGE[:3]), *KEPT)
+    assert loaded["ok"]
+    (told,) = server.stop()
+    assert told["error"] == "the connection ended after 3 of 6 requests"
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_an_object_that_is_short_fails_every_load(loopback: Loopback, tmp_path: Path, library: str) -> None:
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www/500").write_bytes(content(400))
+    page = (2000, 500, 1000)
+    server = served(loopback, library, page, "--www", str(tmp_path / "www"), *KEPT, requests=6)
+    loaded = server.fetch(*asked(page), "--connections", "2", *KEPT)
+    assert [one["error"] for one in loaded] == ["object 2 of 3 (500): 400 of 500 bytes received"] * 2
+
+
+@pytest.mark.parametrize("library", ALPN)
+def test_what_loads_pages_can_keep_a_connection_and_says_so(build_of: BuildOf, library: str) -> None:
+    for role in ("client", "server"):
+        assert "kept" in making.describe(build_of(library, "stock") / "bin" / role)["visits"]
+
+
+def test_a_library_without_pages_keeps_no_connection(build_of: BuildOf) -> None:
+    program = build_of("openssl", "stock") / "bin/client"
+    argv = [str(program), "--connect", "127.0.0.1:9", "--server-name", "server", "--ca", "none", "--bytes", "1", *KEPT]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, "keep no connection for a second visit" in done.stderr) == (127, True)
 
 
 def test_a_server_without_pages_is_no_server_of_one(loopback: Loopback) -> None:

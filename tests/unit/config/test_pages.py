@@ -90,6 +90,13 @@ def test_only_pages_are_visited_again() -> None:
         )
 
 
+def test_a_page_can_be_loaded_over_a_connection_that_is_kept() -> None:
+    kept = [{"label": "a", "visit": "kept"}]
+    assert Experiment.model_validate(experiment(variants=kept, baseline="a")).variants[0].visit == "kept"
+    with pytest.raises(ValidationError, match="Input should be 'first', 'resumed', 'early-data' or 'kept'"):
+        Experiment.model_validate(experiment(variants=[{"label": "a", "visit": "open"}], baseline="a"))
+
+
 def test_low_rates_need_frames_of_their_own_size() -> None:
     with pytest.raises(ValidationError, match=r"`slow`: rate_mbit below 40 needs link\.mode `wire`"):
         Experiment.model_validate(

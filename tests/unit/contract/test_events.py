@@ -158,6 +158,17 @@ def test_garbage_lines(tmp_path: Path, line: str | bytes, expected: str) -> None
         ({"error": "lost"}, "ok is true, but there is an error: lost"),
         ({"content_ok": False}, "ok is true, but content_ok is not"),
         ({"bytes_received": 999}, "ok is true, but 999 of 1000000 bytes arrived"),
+        ({"kept": 1}, "kept: Input should be a valid boolean"),
+        ({"kept": True}, "kept is true, but there is a t_client_hello of this load"),
+        (
+            {"kept": True, "t_client_hello": None},
+            "kept is true, but there is a t_handshake_complete of this load",
+        ),
+        (
+            {"kept": True, "resumed": True}
+            | dict.fromkeys(["t_client_hello", "t_handshake_complete", "t_handshake_confirmed"]),
+            "kept is true, but the connection goes on with an earlier session",
+        ),
     ],
 )
 def test_wrong_values_of_a_connection(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:

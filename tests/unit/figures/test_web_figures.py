@@ -198,6 +198,83 @@ def test_what_a_second_visit_saves_is_paired(campaign: pl.DataFrame) -> None:
     assert "HTTP/2, TLS 1.2, again old: connection time differs from that of old by " in " ".join(told.sentences)
 
 
+KEPT: dict[str, dict[str, Any]] = {
+    "base": {},
+    "both": {"group": "x25519-mlkem768", "signature": "mldsa65"},
+    "far": {"rtt_ms": 200.0},
+    "old": {"tls_version": "TLSv1.2"},
+    "again": {"visit": "resumed"},
+    "early": {"visit": "early-data"},
+    "open": {"visit": "kept"},
+    "open both": {"visit": "kept", "group": "x25519-mlkem768", "signature": "mldsa65"},
+    "open far": {"visit": "kept", "rtt_ms": 200.0},
+    "open old": {"visit": "kept", "tls_version": "TLSv1.2"},
+}
+LOADS = {"base": 400, "both": 500, "far": 1600, "old": 450, "again": 380, "early": 350} | {
+    "open": 100,
+    "open both": 100,
+    "open far": 400,
+    "open old": 100,
+}
+
+
+@pytest.fixture
+def reuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pl.DataFrame:
+    """Runs over TCP of pages over connections that are kept."""
+    for label, factors in KEPT.items():
+        monkeypatch.setitem(VARIANTS, label, factors)
+        for block in range(BLOCKS):
+            run = made(TCP, label, block)
+            run["experiment"] = web.REUSE
+            run["metrics"]["page_load_ms"] = LOADS[label] * (1 + 0.01 * block)
+            run["metrics"]["connection_ms"] = 102
+            if factors.get("visit") == "kept":
+                del run["metrics"]["connection_ms"]
+            fakeruns.write_run(tmp_path, run)
+    return runs.select_campaign(runs.table(tmp_path), web.REUSE)
+
+
+def test_a_kept_connection_stands_beside_other_visits_and_has_no_connection_time(reuse: pl.DataFrame) -> None:
+    drawn = web_figures.visits(reuse, web.by_metric(reuse))
+    assert isinstance(drawn, goodput.Drawn)
+    assert (drawn.name, drawn.table_name) == ("connection-reuse-visits", web.REUSE)
+    assert list(drawn.figure.layout.xaxis.ticktext) == [
+        *("first visit", "first visit<br>far", "first visit<br>both"),
+        *("resumed", "0-RTT", "kept open", "kept open<br>far", "kept open<br>both"),
+    ]
+    notes = [note for note in drawn.figure.layout.annotations if note.textangle == -90]
+    # with TLS 1.3 three, with TLS 1.2 one, all above
+    assert {note.hovertext for note in notes} == {"the connection is that of the first visit"}
+    assert len(notes) == 4
+    assert "over the connection of the first visit" in drawn.figure.layout.meta["caption"]
+
+
+def test_what_a_kept_connection_saves_is_told_against_every_other_visit(reuse: pl.DataFrame) -> None:
+    saved = web.saved(reuse, web.by_metric(reuse))
+    loads = saved.filter(metric="page_load_ms")
+    found = {(row["label"], row["against"]): row["ratio"] for row in loads.to_dicts()}
+    assert found == pytest.approx(
+        {
+            ("again", "base"): 0.95,
+            ("early", "base"): 0.875,
+            ("early", "again"): 350 / 380,
+            ("open", "base"): 0.25,
+            ("open", "again"): 100 / 380,
+            ("open", "early"): 100 / 350,
+            ("open far", "far"): 0.25,
+            ("open old", "old"): 100 / 450,
+            ("open both", "both"): 0.2,
+            # what is left of the cost of cryptography, and what it costs a first visit
+            ("open both", "open"): 1,
+            ("both", "base"): 1.25,
+        }
+    )
+    assert not any(label.startswith("open") for label in saved.filter(metric="connection_ms")["label"])
+    told = web_figures.found_visits(saved, "page_load_ms")
+    assert told is not None
+    assert any("open: page load time differs from that of early by" in one for one in told.sentences)
+
+
 def test_without_second_visits_none_are_drawn(campaign: pl.DataFrame) -> None:
     first = campaign.filter(pl.col("visit").is_null())
     told = web_figures.visits(first, web.by_metric(first))

@@ -12,7 +12,7 @@ import pytest
 
 from clone import ROOT
 from faketestbed import FakeTestbed
-from quicbed.config.model import Project
+from quicbed.config.model import Project, Side
 from quicbed.contract import events
 from quicbed.measure import browser, certificates, judge
 from quicbed.measure import campaign as measured
@@ -24,9 +24,11 @@ from quicbed.measure.said import Logs
 from quicbed.plan import browser as plan_browser
 from quicbed.plan import cells, spec
 from quicbed.plan.cells import campaign_of
+from quicbed.store import record
 from quicbed.store.paths import CAPTURE, KEYS
 from quicbed.wire import handshake, tshark
 
+ROLES: tuple[Side, Side] = ("client", "server")
 PROJECT = Project(ROOT, {"scale": "tiny"})
 WEB = PROJECT.experiments["web"]
 MS = 1_000_000
@@ -290,6 +292,171 @@ def test_a_capture_without_the_visit_that_was_to_be_proves_nothing(tmp_path: Pat
     counted = "0 of 1" if label == "resumed" else "1 of 2"
     told = f"{counted} connections resume the session of an earlier one, instead of {int(label == 'resumed')}."
     assert told in problems
+
+
+REUSE = PROJECT.experiments["connection-reuse"]
+KEPT = {
+    "kept": True,
+    "t_connect": 701 * MS,
+    **dict.fromkeys(["t_client_hello", "t_handshake_complete", "t_handshake_confirmed"]),
+    "t_request_sent": 702 * MS,
+    "t_first_byte": 751 * MS,
+    "t_last_byte": 791 * MS,
+    "cpu_user_ns": 3 * MS,
+    "cpu_system_ns": MS,
+}
+
+
+def kept_cell(label: str = "kept open", library: str = "tcp-tls") -> cells.Cell:
+    found = cells.cells_of(PROJECT, "connection-reuse", "c0ffee00", {})
+    return next(one for one in found if one.label == label and one.client.library == library)
+
+
+def kept_run(label: str = "kept open", library: str = "tcp-tls") -> spec.RunSpec:
+    return spec.run_spec(PROJECT, REUSE, kept_cell(label, library), PROJECT.scale("connection-reuse"))
+
+
+def kept(
+    directory: Path, later: dict[str, Any] | None = None, first: dict[str, Any] | None = None, **served: Any
+) -> Attempt:
+    """A run of HTTP/2 over a connection that is kept, judged; *served* is what its server tells otherwise."""
+    run, attempt = kept_run(), Attempt()
+    told = {"header_protection": None, "resumed": False, "early_data": False, "kept": False} | (first or {})
+    both = logs(directory, run, later=told | KEPT | (later or {}), **told)
+    visit = {"header_protection": None, "resumed": False, "early_data": False}
+    connection = both.server.connections[0].model_copy(update=visit | {"bytes_sent": 2 * run.bytes} | served)
+    judge.judge(attempt, PROJECT, run, Logs(both.client, replace(both.server, connections=(connection,))))
+    return attempt
+
+
+def test_a_load_over_a_kept_connection_has_its_own_times_only(tmp_path: Path) -> None:
+    attempt = kept(tmp_path)
+    assert (attempt.status, attempt.reason, attempt.contradictions) == ("ok", None, [])
+    size = PROJECT.pages["median-2025"].bytes
+    assert attempt.metrics == {
+        "bytes": size,
+        "wall_s": 0.09,
+        "goodput_mbps": pytest.approx(8e-6 * size / 0.089),
+        "page_first_byte_ms": 50,
+        "page_load_ms": 90,
+        "client_cpu_s": 0.004,
+        "client_cpu_s_per_gib": pytest.approx(0.004 * 2**30 / size),
+    }
+    assert attempt.evidence["visits_before"] == [{"connection_ms": 50, "page_load_ms": 600}]
+    unknown = attempt.evidence["unknown"]
+    assert not unknown.keys() & attempt.metrics.keys()
+    assert {"connection_ms", "ttfb_ms", "server_cpu_s", "client_packets_lost"} <= unknown.keys()
+    assert unknown.keys() <= record.Metrics.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    ("later", "first", "served", "told"),
+    [
+        (
+            {"kept": None},
+            {},
+            {},
+            "for its loads that the connection was kept: [False, None], only the first was to open one",
+        ),
+        ({}, {"kept": None}, {}, "that the connection was kept: [None, True], only the first was to open one"),
+        (
+            {},
+            {},
+            {"bytes_sent": 1000},
+            "the server sent 1000 bytes over the connection, 2 loads have 4091904",
+        ),
+        (
+            {},
+            {},
+            {"ok": False, "error": "the connection ended after 56 of 112 requests"},
+            "the server's connection failed: the connection ended after 56 of 112 requests",
+        ),
+        ({}, {}, {"resumed": True}, "the server reports resumed True, the cell says False"),
+        ({"t_connect": None}, {}, {}, "the client reported a load without its times"),
+        (
+            {"ok": False, "error": "object 2 of 56 (9): 1 of 9 bytes received", "content_ok": False},
+            {},
+            {},
+            "the client's connection failed: object 2 of 56 (9): 1 of 9 bytes received",
+        ),
+    ],
+)
+def test_loads_that_did_not_go_over_one_connection_fail_the_run(
+    tmp_path: Path, later: dict[str, Any], first: dict[str, Any], served: dict[str, Any], told: str
+) -> None:
+    attempt = kept(tmp_path, later, first, **served)
+    assert attempt.status == "failed"
+    assert told in str(attempt.reason)
+
+
+def test_a_server_that_saw_two_connections_fails_the_run(tmp_path: Path) -> None:
+    run, attempt = kept_run(), Attempt()
+    told = {"header_protection": None, "kept": False}
+    judge.judge(attempt, PROJECT, run, logs(tmp_path, run, later=told | KEPT, **told))
+    assert attempt.reason == "the server reported 2 connections, 2 loads were to go over one"
+
+
+@pytest.mark.parametrize(
+    ("label", "library", "told"),
+    [
+        ("kept open", "nginx-h3", None),
+        ("kept open", "tcp-tls", None),
+        ("kept open, TLS 1.2", "tcp-tls", None),
+        ("kept open, TLS 1.2", "nginx-h3", "QUIC has no TLS before 1.3"),
+    ],
+)
+def test_what_keeps_connections(label: str, library: str, told: str | None) -> None:
+    reason = kept_cell(label, library).unsupported
+    assert reason is None if told is None else told in str(reason)
+
+
+def test_a_browser_and_what_loads_no_pages_keep_no_connection() -> None:
+    variant = REUSE.variants[3].model_copy(update={"loaded_by": "chromium"})
+    assert variant.visit == "kept"
+    told = cells.unsupported_reason("nginx", PROJECT.libraries["nginx-h3"], variant, "cubic")
+    assert told == "the program that drives Chromium waits until the connection of the first visit is closed"
+    stock = REUSE.variants[3].model_copy(update={"flavour": "stock"})
+    assert cells.unsupported_reason("quinn", PROJECT.libraries["quinn"], stock, "cubic") == (
+        "quinn: its endpoints load no pages"
+    )
+
+
+def test_both_programs_are_told_of_all_loads_over_the_connection(tmp_path: Path) -> None:
+    project = Project(ROOT, {"scale": "tiny", "paths": {"build": str(tmp_path)}})
+    certificates.make(certificates.directory(project, "rsa-2048"), None)
+    run = spec.run_spec(project, project.experiments["connection-reuse"], kept_cell(), project.scale("web"))
+    proof = spec.proof_spec(project, project.experiments["connection-reuse"], kept_cell())
+    assert (run.requests, proof.requests) == (2 * 56, 2)
+    assert run.work["visits_before"] == 1
+    for one in (run, proof):
+        client, server = (Program(project, FakeTestbed(), one, tmp_path / "run", role).argv() for role in ROLES)
+        assert client[client.index("--connections") + 1] == "2"
+        assert server[server.index("--requests") + 1] == str(one.requests)
+        assert all(words[words.index("--visit") + 1] == "kept" for words in (client, server))
+    assert "--key-log" not in client
+
+
+@pytest.mark.parametrize(
+    ("label", "capture", "server", "told"),
+    [
+        # of two connections, the second of which resumes the session of the first
+        ("kept open, TLS 1.2", "tcp-tls-resumed-tls12.pcap", "127.0.0.1", "There are 2 connections, but 2 loads"),
+        ("kept open, TLS 1.2", "tcp-tls-resumed-tls12.pcap", "127.0.0.1", "1 of 2 connections resume the session of"),
+        ("kept open", "tcp-tls.pcap", "10.113.0.2", "less than the 524288 of 2 loads."),
+    ],
+)
+def test_a_capture_of_other_than_two_loads_over_one_connection_proves_nothing(
+    tmp_path: Path, label: str, capture: str, server: str, told: str
+) -> None:
+    proven = spec.proof_spec(PROJECT, REUSE, kept_cell(label))
+    shutil.copy(ROOT / "tests/data/handshakes" / capture, tmp_path / CAPTURE)
+    _, problems = Examiner(PROJECT, proven, server).download(tmp_path)
+    assert any(told in problem for problem in problems), problems
+
+
+def test_cells_of_other_experiments_stay_what_they_were() -> None:
+    assert "visit" not in cell_of("50 ms, 50 Mbit/s").variant.as_dict()
+    assert kept_cell().variant.as_dict()["visit"] == "kept"
 
 
 DRAWN = {"t_navigation": 90 * MS, "t_load": 710 * MS, "t_largest_paint": 490 * MS}

@@ -189,8 +189,8 @@ ngtcp2_ssize __wrap_ngtcp2_conn_writev_stream_versioned(ngtcp2_conn *conn, ngtcp
         room = initial;
     length = __real_ngtcp2_conn_writev_stream_versioned(conn, path, info_version, info, datagram, room, taken, flags,
                                                         stream, data, count, time);
-    /* The request is all that the client sends on its first bidirectional stream. */
-    if (stream == 0 && taken != NULL && *taken > 0 && current->t_request_sent == UNKNOWN)
+    /* Requests are all that the client sends on bidirectional streams, which have these numbers (RFC 9000, 2.1). */
+    if (stream >= 0 && stream % 4 == 0 && taken != NULL && *taken > 0 && current->t_request_sent == UNKNOWN)
         request_waits = true;
     return length;
 }

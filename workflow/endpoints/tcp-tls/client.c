@@ -48,8 +48,8 @@ static void on_message(int writing, int version, int type, const void *data, siz
         /* TLS 1.2 has the type of a record in its header alone. */
         if (connection->t_request_sent == UNKNOWN)
             connection->t_request_sent = now_ns();
-        /* behind early data the handshake goes on */
-        if (connection->t_handshake_complete != UNKNOWN)
+        /* behind early data the handshake goes on, and over a connection that is kept a second request comes */
+        if (connection->t_handshake_complete != UNKNOWN && connection->options->visit != KEPT_VISIT)
             SSL_set_msg_callback(ssl, NULL);
     }
 }
@@ -90,7 +90,7 @@ static CURLcode on_ssl_context(CURL *curl, void *ssl_context, void *argument)
     /* libcurl would complete the handshake and look at the certificate afterwards, and send no alert. */
     SSL_CTX_set_verify(context, options->verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, NULL);
     /* libcurl asks for no tickets of TLS 1.2, which are how a server resumes that keeps no sessions. */
-    if (options->visit != FIRST_VISIT)
+    if (resumes(options))
         SSL_CTX_clear_options(context, SSL_OP_NO_TICKET);
     SSL_CTX_set_ex_data(context, connection_slot, argument);
     SSL_CTX_set_info_callback(context, on_state);

@@ -18,6 +18,8 @@ from quicbed.base.statistics import paired_ratio
 EXPERIMENT = "web"
 BROWSER = "web-browser"
 """The experiment whose pages are loaded by Chromium."""
+REUSE = "connection-reuse"
+"""The experiment of pages that are loaded over a connection that is open already."""
 
 METRICS = {
     "connection_ms": "Connection time",
@@ -41,9 +43,13 @@ PANELS: dict[str, tuple[str, frozenset[str], frozenset[str]]] = {
     "cryptography": ("label", frozenset(), frozenset({"group", "signature"})),
     "chains": ("label", frozenset(), frozenset({"signature", "chain"})),
     "handshake": ("label", frozenset(), frozenset({"group", "signature", "chain"})),
-    "visits": ("label", frozenset(), frozenset({"group", "signature", "visit"})),
+    "visits": ("label", frozenset(), frozenset({"rtt_ms", "group", "signature", "visit"})),
 }
 """Cells that are compared with each other."""
+
+VISITS = (None, "resumed", "early-data", "kept")
+"""Visits, each of which keeps more of an earlier one than those before it."""
+USUAL = {"group": "x25519", "signature": "rsa-2048"}
 
 RATIOS: dict[str, pl.DataType] = {
     "experiment": pl.String(),
@@ -66,14 +72,14 @@ SAVED: dict[str, pl.DataType] = {
     "library": pl.String(),
     "tls_version": pl.String(),  # over TCP
     "metric": pl.String(),
-    "label": pl.String(),  # of the second visit
+    "label": pl.String(),  # of the second visit, or of a first one with other cryptography
     "against": pl.String(),  # label of the cell that it is compared with
-    "ratio": pl.Float64(),  # time of the second visit by that of the other, geometric mean of blocks
+    "ratio": pl.Float64(),  # time of that visit by that of the other, geometric mean of blocks
     "low": pl.Float64(),  # its 95 % interval, null for fewer than two blocks
     "high": pl.Float64(),
     "n": pl.Int64(),  # blocks that have both
 }
-"""Columns of `saved`: a row for each second visit, metric and cell that differs from it in one factor."""
+"""Columns of `saved`: a row for each visit, metric and cell that differs from it in the visit or in cryptography."""
 
 
 def metrics_of(campaign: pl.DataFrame) -> dict[str, str]:
@@ -153,34 +159,39 @@ def against_tcp(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def visits(table: pl.DataFrame) -> pl.DataFrame:
-    """Rows of second visits, and of first ones with the same cryptography as one of them; *table* as of `panel`."""
+    """Rows of second visits, and of first ones with the same cryptography and round-trip time as one of them.
+
+    *table* is as of `panel`.
+    """
     shown = panel(table, "visits")
     if shown.is_empty():
         return shown
-    known = shown.filter(pl.col("visit").is_not_null()).select("group", "signature").unique()
-    return shown.join(known, on=["group", "signature"], how="semi", maintain_order="left")
+    same = ["group", "signature", "rtt_ms"]
+    known = shown.filter(pl.col("visit").is_not_null()).select(same).unique()
+    return shown.join(known, on=same, how="semi", maintain_order="left")
 
 
 def _simpler(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether *other* is what a second visit is compared with."""
+    """Whether *other* is what a visit is compared with."""
     differing = _differing(one, other)
     if differing == {"visit"}:
-        return other["visit"] is None or one["visit"] == "early-data"
-    usual = {"group": "x25519", "signature": "rsa-2048"}
-    return any(differing == {name} and other[name] == value for name, value in usual.items())
+        return VISITS.index(other["visit"]) < VISITS.index(one["visit"])
+    return bool(differing) and differing <= USUAL.keys() and all(other[name] == USUAL[name] for name in differing)
 
 
 def saved(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Rows of `SAVED`: every second visit against those cells of its library that differ in one thing.
 
-    That is against a first visit with the same cryptography, of early data against a visit that only resumes, and with
-    other cryptography against the same visit with that of the baseline. Times are paired within blocks.
+    That is against visits with the same cryptography that keep less of an earlier one (`VISITS`), and with other
+    cryptography against the same visit with that of the baseline. So is a first visit where a kept connection has the
+    same cryptography. Times are paired within blocks.
     """
     rows = []
     for metric in table["metric"].unique(maintain_order=True):
         values = comparison.block_values(campaign, metric)
         cells = visits(table.filter(pl.col("metric") == metric)).to_dicts()
-        for one in (cell for cell in cells if cell["visit"]):
+        kept = {(cell["group"], cell["signature"]) for cell in cells if cell["visit"] == "kept"}
+        for one in (cell for cell in cells if cell["visit"] or (cell["group"], cell["signature"]) in kept):
             for other in cells:
                 same = all(one[name] == other[name] for name in ("client_library", "tls_version"))
                 if not same or not _simpler(one, other):

@@ -54,7 +54,7 @@ March = Literal["native", "x86-64-v2", "x86-64-v3", "x86-64-v4"]
 Side = Literal["client", "server"]
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 LoadedBy = Literal["endpoint", "chromium"]
-Visit = Literal["first", "resumed", "early-data"]
+Visit = Literal["first", "resumed", "early-data", "kept"]
 Chain = Literal["leaf", "leaf-scts", "intermediate", "intermediate-scts", "two-intermediates", "two-intermediates-scts"]
 PublishedFormat = Literal["highway", "steps", "quic-benchmark", "qir"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=100)]
@@ -645,7 +645,9 @@ class Supports(Model):
     )
     gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
     pages: bool = Field(
-        False, description="Whether its endpoints load pages: several objects over one connection, as browsers do."
+        False,
+        description="Whether its endpoints load pages, several objects over one connection as browsers do, and keep "
+        "it for another load (`--visit kept`).",
     )
     resumption: bool | str = Field(
         "its endpoints resume no sessions",
@@ -1119,7 +1121,8 @@ class Variant(Model):
     visit: Visit = Field(
         "first",
         description="Of a page: `first`: over a connection that knows of none before; `resumed`: after a first visit, "
-        "whose session it resumes; `early-data`: so too, with the request before the handshake is complete (0-RTT). "
+        "whose session it resumes; `early-data`: so too, with the request before the handshake is complete (0-RTT); "
+        "`kept`: over the connection of the first visit, which has stayed open. "
         "The first visit is part of the run and is not measured.",
     )
     video: Name | None = Field(

@@ -228,6 +228,8 @@ class ClientConnection(Connection):
     """Actual start of the connection; only from such a client."""
     t_connect: Time | None = None
     """When the client began to connect, before the TCP handshake; not every client reports it."""
+    kept: bool | None = None
+    """Whether the load went over a connection that was open already (`--visit kept`), so that it has no handshake."""
     t_navigation: Time | None = None
     """When a browser began to load the page, as the two that follow only from one."""
     t_load: Time | None = None
@@ -257,6 +259,15 @@ class ClientConnection(Connection):
             ("t_last_byte", self.t_last_byte),
             ("t_close", self.t_close),
         ]
+
+    @model_validator(mode="after")
+    def _check_kept(self) -> Self:
+        for name in ("t_client_hello", "t_handshake_complete", "t_handshake_confirmed"):
+            if self.kept and getattr(self, name) is not None:
+                raise ValueError(f"kept is true, but there is a {name} of this load")
+        if self.kept and (self.resumed or self.early_data):
+            raise ValueError("kept is true, but the connection goes on with an earlier session")
+        return self
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:

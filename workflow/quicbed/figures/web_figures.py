@@ -30,7 +30,7 @@ NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
 
 TITLES = web.METRICS | web.DRAWN
 
-VISITS = {None: "first visit", "resumed": "resumed", "early-data": "0-RTT"}
+VISITS = {None: "first visit", "resumed": "resumed", "early-data": "0-RTT", "kept": "kept open"}
 """What a visit is called."""
 
 CHARACTER_PX = 5.6
@@ -38,6 +38,8 @@ CHARACTER_PX = 5.6
 
 Series = tuple[str, str | None]
 """A library and, over TCP, a version of TLS."""
+Kind = tuple[str | None, str, str, float]
+"""Visit, group, signature algorithm and round-trip time of a cell."""
 
 
 def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, metric: str) -> goodput.Drawn:
@@ -190,6 +192,8 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
     own = [web.visits(table.filter(pl.col("metric") == metric)) for metric in metrics]
     titles = _kinds(own[0])
     kinds = list(titles)
+    # of the longest tick label, beyond the two that there is room for
+    lines = max(max((title.count("<br>") for title in titles.values()), default=0) - 1, 0)
     for row, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
         series = _series(cells)
         place = {"row": row, "col": 1}
@@ -211,13 +215,14 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
             for cell in shown:
                 if not cell["n"]:
                     where = kinds.index(_kind(cell)) + _beside(number, len(series))
-                    layout.in_place(figure, where, *_absent(cell), place)
+                    layout.in_place(figure, where, *_absent(cell, metric), place)
         figure.update_xaxes(
             tickvals=list(range(len(kinds))),
             ticktext=list(titles.values()),
             tickangle=0,
-            range=[-0.5, max(len(kinds) - 0.5, 0.5)],
-            tickfont={"size": 9.5},
+            # with room for the longest label at the end
+            range=[-0.5, max(len(kinds) - 0.5, 0.5) + (0.25 if lines else 0.0)],
+            tickfont={"size": 9 if lines else 9.5},
             **layout.AXIS,
             **place,
         )
@@ -228,44 +233,57 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
         f"First and second visits{_in_browser(campaign)}",
         _conditions(campaign, table),
         "Means, bars from the smallest to the largest run. X25519 and RSA where nothing else is said.<br>"
-        f"{_begin(last)}" + goodput.disturbed(campaign),
+        f"{_begin(last)}{_kept(own[0])}" + goodput.disturbed(campaign),
         [campaign],
-        height=510,
-        bottom=96,
+        height=510 + 14 * lines,
+        bottom=96 + 14 * lines,
         legend=layout.IN_CORNER,
     )
     origins = comparison.used_origins(campaign, own[0]["cell"].unique().sort().to_list())
     return goodput.Drawn(f"{experiment}-visits", figure, table, origins, SOURCE, experiment)
 
 
-def _absent(cell: Mapping[str, Any]) -> tuple[str, str]:
+def _kept(cells: pl.DataFrame) -> str:
+    kept = cells.filter(pl.col("visit") == "kept")
+    return (
+        ""
+        if kept.is_empty()
+        else "<br>Kept open: over the connection of the first visit, from the beginning of the load."
+    )
+
+
+def _absent(cell: Mapping[str, Any], metric: str) -> tuple[str, str]:
     """As `layout.absent`; a browser tells no end of a handshake that its request does not wait for."""
+    if cell["visit"] == "kept" and metric == "connection_ms" and not cell["unsupported"] and not cell["failed"]:
+        return "open already", "the connection is that of the first visit"
     if cell["visit"] == "early-data" and not cell["unsupported"] and not cell["failed"]:
         return "not told", "Chromium does not tell when a handshake with early data is complete"
     return layout.absent(cell)
 
 
-def _kind(cell: Mapping[str, Any]) -> tuple[str | None, str, str]:
-    """Visit and cryptography of a cell."""
-    return cell["visit"], cell["group"], cell["signature"]
+def _kind(cell: Mapping[str, Any]) -> Kind:
+    return cell["visit"], cell["group"], cell["signature"], cell["rtt_ms"]
 
 
-def _kinds(cells: pl.DataFrame) -> dict[tuple[str | None, str, str], str]:
+def _kinds(cells: pl.DataFrame) -> dict[Kind, str]:
     """What cells of visits are called: the visit, and what a first visit with the same cryptography is labelled."""
     rows = cells.to_dicts()
     base = next((_kind(row) for row in rows if row["baseline"] is None), None)
     labels = {_kind(row)[1:]: row["label"] for row in rows if not row["visit"] and row["tls_version"] != "TLSv1.2"}
     named = {}
     for visit, title in VISITS.items():
-        for kind in dict.fromkeys(sorted(_kind(row) for row in rows if row["visit"] == visit)):
+        for kind in sorted({_kind(row) for row in rows if row["visit"] == visit}, key=lambda kind: kind[1:]):
             usual = base is not None and kind[1:] == base[1:]
-            known = labels.get(kind[1:], ", ".join(kind[1:]))
-            named[kind] = title if usual else f"{title}<br>{html.escape(known)}"
+            known = labels.get(kind[1:], f"{kind[1]}, {kind[2]}, {kind[3]:g} ms")
+            named[kind] = title if usual else f"{title}<br>{html.escape(known).replace(', ', '<br>')}"
     return dict(sorted(named.items(), key=lambda one: (list(VISITS).index(one[0][0]), "<br>" in one[1])))
 
 
 def found_visits(saved: pl.DataFrame, metric: str) -> Found | None:
-    """A sentence on each second visit, against a first one and against other certificates; None without two blocks."""
+    """A sentence on each row of `web.saved`: against visits that keep less, and against other cryptography.
+
+    None without two blocks.
+    """
     told = []
     for row in saved.filter((pl.col("metric") == metric) & pl.col("low").is_not_null()).to_dicts():
         value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))

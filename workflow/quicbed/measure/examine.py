@@ -103,14 +103,27 @@ class Examiner:
             (handshake.TLS12_SUITES if old else handshake.CIPHER_SUITES)[variant.cipher],
             None if old else self.project.algorithms.group(variant.group).code_point,
         )
-        return seen.model_dump(mode="json"), proof.check(seen, claims, self._resumed)
+        return seen.model_dump(mode="json"), proof.check(seen, claims, self._resumed) + self._of_one_connection(seen)
+
+    def _of_one_connection(self, seen: proof.Proof) -> list[str]:
+        """Where loads that were to go over one connection did not, by how many there are and what the server sent."""
+        if not self.spec.kept:
+            return []
+        problems = []
+        loads = self.spec.visits_before + self.spec.connections
+        if seen.connections != 1:
+            problems.append(f"There are {seen.connections} connections, but {loads} loads were to go over one.")
+        least = loads * self.spec.bytes
+        if seen.examined_bytes < least:
+            problems.append(f"The server sent {seen.examined_bytes} bytes, less than the {least} of {loads} loads.")
+        return problems
 
     @property
     def _resumed(self) -> int | None:
         """How many connections have to be resumed; None where `_of_folders` looks at that."""
         if any(self.spec.external(role) for role in self.spec.libraries):
             return None
-        return 0 if self.spec.cell.variant.visit is None else self.spec.connections
+        return 0 if self.spec.cell.variant.visit in (None, "kept") else self.spec.connections
 
     def _of_folders(self, directory: Path) -> list[str]:
         """What is wrong with a connection of an external endpoint that no other endpoint makes."""
@@ -145,9 +158,11 @@ class Examiner:
             attempt.unproven(f"{what} not seen: {shown}")
             return []
         attempt.evidence["signatures"] = sorted({one.signature for one in seen if one.signature is not None})
-        first = seen[: self.spec.visits_before] if self.spec.visits_before else seen
+        visit = self.spec.cell.variant.visit
+        again = visit not in (None, "kept")
+        first = seen[: self.spec.visits_before] if again else seen
         problems = handshake.contradictions(first, self.project.algorithms, **self._expected)
-        if visit := self.spec.cell.variant.visit:
+        if again:
             later = seen[self.spec.visits_before :]
             attempt.evidence["early_bytes"] = [one.early_bytes for one in later]
             problems += handshake.contradictions(

@@ -46,6 +46,18 @@ _NEGOTIATED = (
 )
 LATE_MS = 1.0
 """A connection with which the client begins later than so many ms after it was to begin is late."""
+_NOT_OF_A_LOAD = dict.fromkeys(
+    ("connection_ms", "ttfb_ms", "first_byte_ms", "throughput_mbps"),
+    "the connection was open already, so that there is no ClientHello to count from",
+) | dict.fromkeys(
+    (
+        "server_cpu_s",
+        "server_cpu_s_per_gib",
+        *(f"{role}_packets_{what}" for role in ("client", "server") for what in ("sent", "received", "lost")),
+    ),
+    "it is counted over the whole connection, with the load before",
+)
+"""Metrics that a load over a connection that is kept does not have, with the reason."""
 _OVERLAPPING = "the client made {} connections, which a server's processor times by connection may each count"
 
 
@@ -75,6 +87,8 @@ def _download(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     connections = logs.client.connections[spec.visits_before :]
     if spec.visits_before:
         attempt.evidence["visits_before"] = [_told(one) for one in logs.client.connections[: spec.visits_before]]
+    if spec.kept:
+        return _kept(attempt, spec, connections[0])
     begin, last = connections[0].t_client_hello, connections[-1].t_last_byte
     if spec.video is not None and begin is not None and last is not None:
         attempt.metrics |= {"bytes": connections[0].bytes_received, "wall_s": (last - begin) / 1e9}
@@ -103,6 +117,21 @@ def _download(attempt: Attempt, spec: RunSpec, logs: Logs) -> bool:
     return True
 
 
+def _kept(attempt: Attempt, spec: RunSpec, connection: events.ClientConnection) -> bool:
+    """Metrics of a load over a connection that was open already; those of its handshake and its whole life are not."""
+    begin, last = connection.t_connect, connection.t_last_byte
+    goodput = events.goodput_mbps(connection)
+    if begin is None or last is None or goodput is None:
+        attempt.fail("the client reported a load without its times")
+        return False
+    attempt.metrics |= {"bytes": spec.bytes, "wall_s": (last - begin) / 1e9, "goodput_mbps": goodput}
+    if spec.page and not _page(attempt, connection, browser=False):
+        return False
+    attempt.evidence["unknown"] = dict(_NOT_OF_A_LOAD)
+    _costs(attempt, "client", [connection], spec)
+    return True
+
+
 def _told(connection: events.ClientConnection) -> dict[str, Any]:
     """The times of a first visit that is not measured, in ms from the begin of its connection."""
     begin = connection.t_connect if connection.t_connect is not None else connection.t_client_hello
@@ -118,13 +147,18 @@ def _acknowledging(connection: events.ClientConnection) -> int | None:
 
 
 def _page(attempt: Attempt, connection: events.ClientConnection, *, browser: bool) -> bool:
-    """Keep the times of a page from the begin of its connection; False where the client does not tell that."""
+    """Keep the times of a page from the begin of its connection, or of the load where that is kept.
+
+    False where the client does not tell them.
+    """
     times = {
         "connection_ms": connection.t_handshake_complete,
         "page_first_byte_ms": connection.t_first_byte,
         "page_load_ms": connection.t_last_byte,
     }
     begin = connection.t_connect
+    if connection.kept:
+        del times["connection_ms"]
     for metric, end in times.items():
         # a browser tells no end of a handshake that its request does not wait for
         if metric == "connection_ms" and end is None and browser and connection.early_data is not False:
@@ -166,12 +200,31 @@ def _incomplete(spec: RunSpec, logs: Logs, served: Sequence[events.ServerConnect
                 f"wrong content: {connection.bytes_received} of {size} bytes received, content_ok is "
                 f"{connection.content_ok}"
             )
+    if spec.kept and (problem := _several(spec, logs)) is not None:
+        return problem
     if len(served) < spec.connections and not spec.external("server"):
         some = f"{len(served)} of {spec.connections} connections"
         return f"the server reported {some if served else 'no connection'}"
     sent = [one.bytes_sent for one in served if one.bytes_sent is not None]
     if spec.external("client") and served and len(sent) == len(served) and sum(sent) < spec.bytes:
         return f"the server sent {sum(sent)} of {spec.bytes} bytes, on {len(served)} connections"
+    return None
+
+
+def _several(spec: RunSpec, logs: Logs) -> str | None:
+    """Why two loads did not go over one connection that stayed open; None if they did, as both ends tell."""
+    told = [connection.kept for connection in logs.client.connections]
+    if told != [index >= spec.visits_before for index in range(len(told))]:
+        return f"the client reports for its loads that the connection was kept: {told}, only the first was to open one"
+    loads, served = len(told), logs.server.connections
+    if len(served) != 1:
+        return f"the server reported {len(served)} connections, {loads} loads were to go over one"
+    if served[0].error is not None:
+        return f"the server's connection failed: {served[0].error}"
+    if served[0].bytes_sent != loads * spec.bytes:
+        return (
+            f"the server sent {served[0].bytes_sent} bytes over the connection, {loads} loads have {loads * spec.bytes}"
+        )
     return None
 
 
@@ -412,10 +465,10 @@ def expectations(project: Project, cell: Cell) -> dict[str, Any]:
 def second_visit(project: Project, cell: Cell) -> dict[str, Any]:
     """As `expectations`, of the connections that are measured: where they are second visits, without a signature.
 
-    With TLS 1.2 they have no key exchange either (RFC 5246, 7.3).
+    With TLS 1.2 they have no key exchange either (RFC 5246, 7.3). A connection that is kept is that of the first visit.
     """
     expected, variant = expectations(project, cell), cell.variant
-    if variant.visit is None:
+    if variant.visit in (None, "kept"):
         return expected
     without = ("signature", "group") if variant.tls_version == "TLSv1.2" else ("signature",)
     visit = {"resumed": True, "early_data": variant.visit == "early-data"}

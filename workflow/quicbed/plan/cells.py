@@ -222,6 +222,10 @@ def visit_reason(title: str, library: Library, variant: Variant) -> str | None:
     """Why a library cannot make a second visit as a variant asks, or None if it can."""
     if variant.visit == "first":
         return None
+    if variant.visit == "kept":
+        # what loads pages can load another over the same connection
+        in_browser = "the program that drives Chromium waits until the connection of the first visit is closed"
+        return in_browser if variant.loaded_by == "chromium" else None
     supports = library.supports
     if supports.resumption is not True:
         return f"{title}: {supports.resumption}"

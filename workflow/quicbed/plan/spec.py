@@ -97,12 +97,22 @@ class RunSpec:
 
     @property
     def visits_before(self) -> int:
-        """Connections that the client makes before those that are measured, which leave what these go on with."""
+        """Loads of the client before those that are measured, which leave what these go on with.
+
+        Each has a connection of its own, or all have one that is `kept`.
+        """
         return 0 if self.cell.variant.visit is None else 1
 
     @property
+    def kept(self) -> bool:
+        """Whether the load that is measured goes over the connection of the one before, which has stayed open."""
+        return self.cell.variant.visit == "kept"
+
+    @property
     def requests(self) -> int:
-        """Requests that come on a connection of a page or video."""
+        """Requests that come on a connection of a page or video, or of all loads over a connection that is kept."""
+        if self.kept:
+            return (len(self.page) or 1) * (self.visits_before + self.connections)
         if self.video is None:
             return len(self.page)
         # document and manifest, all initialization segments, and each segment once
@@ -182,7 +192,7 @@ def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
     """The captured run that proves a cell: of a download, also for pages, or of handshakes with their secrets.
 
     A browser loads the page, also for a video. The secrets of a download are written down where both ends are external,
-    which tell nothing themselves, where a chain of certificates has to be seen, and of a browser.
+    which tell nothing themselves, of a browser, and where a chain of certificates or a resumed session has to be seen.
     """
     kind = experiment.workload.kind
     libraries = _libraries(project, cell)
@@ -204,7 +214,7 @@ def proof_spec(project: Project, experiment: Experiment, cell: Cell) -> RunSpec:
         or silent
         or bool(page)
         or cell.variant.chain is not None
-        or cell.variant.visit is not None,
+        or cell.variant.visit not in (None, "kept"),
     )
 
 

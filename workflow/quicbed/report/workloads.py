@@ -107,6 +107,14 @@ class Workloads(sections.Paper):
         """What second visits save of web pages in a browser."""
         return self._web_visits(web.BROWSER, self._browser, "largest_contentful_paint_ms")
 
+    @cached_property
+    def _reuse(self) -> Tables:
+        return self._tables(web.REUSE, web.by_metric, web.against_tcp, "ratios")
+
+    def reuse(self) -> Section:
+        """What a connection that is kept open saves of web pages, against second visits that resume a session."""
+        return self._web_visits(web.REUSE, self._reuse, "page_load_ms")
+
     def _web_visits(self, experiment: str, tables: Tables, metric: str) -> Section:
         campaign, table, _ = tables
         if campaign.is_empty():

@@ -126,7 +126,7 @@ class Work(Part):
     arrival_seed: Integer | None = None
     """Seed for the planned start times of the connections."""
     visits_before: Integer | None = None
-    """Connections before those that are measured, which these go on with; null: none."""
+    """Loads before those that are measured, whose session or connection these go on with; null: none."""
     copies: Integer | None = None
     """Programs at each end, which have equal shares of connections and rate; null: one."""
 
@@ -163,11 +163,20 @@ class Metrics(Part):
     first_byte_ms: Positive | None = None
     confirmed_ms: Positive | None = None
     connection_ms: Positive | None = None
-    """For a page: from the start of its connection to the complete TLS handshake, including the TCP handshake."""
+    """For a page: from the start of its connection to the complete TLS handshake, including the TCP handshake.
+
+    None where the connection was kept open for it.
+    """
     page_first_byte_ms: Positive | None = None
-    """For a page: from the start of its connection to the first byte of the document."""
+    """For a page: from the start of its connection to the first byte of the document.
+
+    If the connection was kept open for it: from the start of the load.
+    """
     page_load_ms: Positive | None = None
-    """For a page: from the start of its connection to the last byte of the last object."""
+    """For a page: from the start of its connection to the last byte of the last object.
+
+    If the connection was kept open for it: from the start of the load.
+    """
     load_event_ms: Positive | None = None
     """For a page in a browser: from the start of the navigation to the event `load`."""
     largest_contentful_paint_ms: Positive | None = None
@@ -186,7 +195,7 @@ class Metrics(Part):
     """For a video: how long it stood still altogether."""
     handshakes_per_s: Positive | None = None
     wall_s: Positive | None = None
-    """From the first ClientHello to the last byte or the last close."""
+    """From the first ClientHello to the last byte or the last close; from the start of a load where there is none."""
     run_wall_s: Positive | None = None
     """From the start of the server until both programs have ended."""
     overhead_s: Positive | None = None

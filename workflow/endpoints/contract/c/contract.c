@@ -135,7 +135,14 @@ static enum visit parse_visit(const char *value)
         return RESUMED_VISIT;
     if (strcmp(value, "early-data") == 0)
         return EARLY_DATA_VISIT;
-    usage_error("--visit %s: must be first, resumed or early-data", value);
+    if (strcmp(value, "kept") == 0)
+        return KEPT_VISIT;
+    usage_error("--visit %s: must be first, resumed, early-data or kept", value);
+}
+
+bool resumes(const struct options *options)
+{
+    return options->visit == RESUMED_VISIT || options->visit == EARLY_DATA_VISIT;
 }
 
 static void add_content(struct options *options, uint64_t bytes)
@@ -265,7 +272,7 @@ static bool server_option(struct options *options, const char *option, const cha
     else if (strcmp(option, "--www") == 0)
         add_files(options, value);
     else if (strcmp(option, "--requests") == 0)
-        options->requests = parse_number(option, value, 1, LARGEST_PAGE);
+        options->requests = parse_number(option, value, 1, MOST_REQUESTS);
     else if (strcmp(option, "--retry") == 0)
         options->retry = parse_choice(option, value, "on", "off");
     else
@@ -386,7 +393,8 @@ static void describe(void)
            library.pacing, library.gso ? "true" : "false", library.gro ? "true" : "false",
            library.page_alpn != NULL ? "true" : "false");
     if (library.resumption)
-        printf(", \"visits\": [\"resumed\"%s]", library.no_early_data == NULL ? ", \"early-data\"" : "");
+        printf(", \"visits\": [\"resumed\"%s%s]", library.no_early_data == NULL ? ", \"early-data\"" : "",
+               library.page_alpn != NULL ? ", \"kept\"" : "");
     printf("}\n");
 }
 
@@ -859,12 +867,14 @@ const char *unsupported_reason(const struct options *options)
         return "the NOOP AEAD is one of TLS 1.3";
     if (options->tls12 && strncmp(options->signature_name, "rsa-", 4) != 0)
         return "--tls-version TLSv1.2 is for certificates with RSA";
-    if (options->visit != FIRST_VISIT && !library.resumption)
+    if (resumes(options) && !library.resumption)
         return "this library's endpoints resume no sessions";
     if (options->visit == EARLY_DATA_VISIT && options->tls12)
         return "TLS 1.2 has no early data (RFC 8446, 1.2)";
     if (options->visit == EARLY_DATA_VISIT && library.no_early_data != NULL)
         return library.no_early_data;
+    if (options->visit == KEPT_VISIT && library.page_alpn == NULL)
+        return "this library's endpoints keep no connection for a second visit";
     if ((options->page_count > 0 || options->requests > 1) && library.page_alpn == NULL)
         return "this library loads no pages";
     if (options->noop && !is_noop_build())

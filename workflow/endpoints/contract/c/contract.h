@@ -18,8 +18,8 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNSUPPORTED = 127 };
 
-/* The most objects of a page, its document among them, and bytes of one. */
-enum { LARGEST_PAGE = 1000, LARGEST_OBJECT = 1 << 30 };
+/* The most objects of a page, its document among them, and bytes of one; and the most requests of a connection. */
+enum { LARGEST_PAGE = 1000, LARGEST_OBJECT = 1 << 30, MOST_REQUESTS = 1000000 };
 
 /* A value that cannot be told; written as null. */
 #define UNKNOWN (-1)
@@ -28,8 +28,11 @@ enum { LARGEST_PAGE = 1000, LARGEST_OBJECT = 1 << 30 };
 
 enum role { CLIENT, SERVER, PRIMITIVES };
 
-/* What connections after the first one do with what that one has left: nothing, resume, or send the request at once. */
-enum visit { FIRST_VISIT, RESUMED_VISIT, EARLY_DATA_VISIT };
+/*
+ * What connections after the first one do with what that one has left: nothing, resume, or send the request at once. Of
+ * a visit that is kept there are none: all loads go over the first connection, which stays open.
+ */
+enum visit { FIRST_VISIT, RESUMED_VISIT, EARLY_DATA_VISIT, KEPT_VISIT };
 
 /* What differs between libraries; every endpoint defines its own. VERSION and TLS_LIBRARY come from the build. */
 struct library {
@@ -121,6 +124,8 @@ struct options {
 void parse_options(struct options *options, enum role role, int argc, char **argv);
 /* The cipher suite that has to be negotiated, by its IANA name. */
 const char *wanted_suite(const struct options *options);
+/* Whether connections after the first one resume its session. */
+bool resumes(const struct options *options);
 /* Ends the program with exit 2 and one line. */
 void usage_error(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 uint64_t parse_number(const char *option, const char *value, uint64_t minimum, uint64_t maximum);

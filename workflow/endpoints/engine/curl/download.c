@@ -91,7 +91,9 @@ static size_t on_content(char *data, size_t size, size_t count, void *argument)
 
 /* ---- one connection ---- */
 
-static void write_connection(const struct connection *connection, uint64_t index, const char *error, bool content_ok)
+/* `kept`: of a load over a connection that is open already; what handshake and packets it had is not of this load. */
+static void write_connection(const struct connection *connection, uint64_t index, const char *error, bool content_ok,
+                             bool kept)
 {
     const struct options *options = connection->options;
     const bool complete = connection->t_handshake_complete != UNKNOWN;
@@ -102,9 +104,9 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_boolean("ok", error == NULL);
     event_string("error", error);
     event_integer("t_connect", connection->t_connect);
-    event_integer("t_client_hello", connection->t_client_hello);
-    event_integer("t_handshake_complete", connection->t_handshake_complete);
-    event_integer("t_handshake_confirmed", connection->t_handshake_confirmed);
+    event_integer("t_client_hello", kept ? UNKNOWN : connection->t_client_hello);
+    event_integer("t_handshake_complete", kept ? UNKNOWN : connection->t_handshake_complete);
+    event_integer("t_handshake_confirmed", kept ? UNKNOWN : connection->t_handshake_confirmed);
     event_truth("hello_retry_request", complete ? connection->hello_retry_request : UNKNOWN);
     event_truth("retry", connection->retry);
     event_integer("t_request_sent", connection->t_request_sent);
@@ -117,15 +119,17 @@ static void write_connection(const struct connection *connection, uint64_t index
     write_negotiated(&connection->negotiated);
     event_truth("resumed", complete ? connection->negotiated.resumed : UNKNOWN);
     event_truth("early_data", complete ? connection->negotiated.early_data : UNKNOWN);
+    if (options->visit == KEPT_VISIT)
+        event_boolean("kept", kept && connection->sockets == 1);
     event_string("aead", !complete ? NULL : options->noop ? "noop" : "standard");
     event_string("header_protection", !complete || !library.quic ? NULL : options->header_protection ? "on" : "off");
-    event_integer("handshake_packets_sent", connection->handshake_packets_sent);
-    event_integer("handshake_packets_received", connection->handshake_packets_received);
-    event_integer("handshake_bytes_sent", connection->handshake_bytes_sent);
-    event_integer("handshake_bytes_received", connection->handshake_bytes_received);
-    event_integer("packets_sent", connection->packets_sent);
-    event_integer("packets_received", connection->packets_received);
-    event_integer("packets_lost", connection->packets_lost);
+    event_integer("handshake_packets_sent", kept ? UNKNOWN : connection->handshake_packets_sent);
+    event_integer("handshake_packets_received", kept ? UNKNOWN : connection->handshake_packets_received);
+    event_integer("handshake_bytes_sent", kept ? UNKNOWN : connection->handshake_bytes_sent);
+    event_integer("handshake_bytes_received", kept ? UNKNOWN : connection->handshake_bytes_received);
+    event_integer("packets_sent", kept ? UNKNOWN : connection->packets_sent);
+    event_integer("packets_received", kept ? UNKNOWN : connection->packets_received);
+    event_integer("packets_lost", kept ? UNKNOWN : connection->packets_lost);
     event_integer("cpu_user_ns",
                   cpu_known ? user_ns(&connection->usage_after) - user_ns(&connection->usage_before) : UNKNOWN);
     event_integer("cpu_system_ns",
@@ -133,12 +137,15 @@ static void write_connection(const struct connection *connection, uint64_t index
     event_end();
 }
 
-/* Set-up of libcurl: of an earlier connection only its session is used again. Returns the first failure. */
-static CURLcode configure(struct object *object, const char *server, struct curl_slist *connect_to, bool first)
+/*
+ * Set-up of libcurl: of an earlier connection only its session is used again, or that one itself where it is kept.
+ * Returns the first failure.
+ */
+static CURLcode configure(struct object *object, const char *server, struct curl_slist *connect_to, bool fresh)
 {
     struct connection *connection = object->connection;
     const struct options *options = &object->options;
-    const bool page = options->page_count > 0;
+    const bool page = options->page_count > 0, stays = page || options->visit == KEPT_VISIT;
     CURL *curl = object->curl;
     CURLcode code = CURLE_OK;
     char *path = curl_easy_escape(NULL, requested(options), 0);
@@ -158,8 +165,8 @@ static CURLcode configure(struct object *object, const char *server, struct curl
     SET(CURLOPT_NOSIGNAL, 1L);
     SET(CURLOPT_TIMEOUT_MS, (long)(options->timeout_seconds * 1e3));
     SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(options->timeout_seconds * 1e3));
-    SET(CURLOPT_FRESH_CONNECT, first ? 1L : 0L);
-    SET(CURLOPT_FORBID_REUSE, page ? 0L : 1L);
+    SET(CURLOPT_FRESH_CONNECT, fresh ? 1L : 0L);
+    SET(CURLOPT_FORBID_REUSE, stays ? 0L : 1L);
     /* The objects of a page wait for its connection instead of opening their own. */
     SET(CURLOPT_PIPEWAIT, page ? 1L : 0L);
 
@@ -205,11 +212,13 @@ static void finish_transfers(CURLM *multi)
     }
 }
 
-/* Loads the document of a page, which is its first object, and then all others over the same connection. */
-static void load_page(struct object *objects, size_t count)
+/*
+ * Loads the document of a page, which is its first object, and then all others over the same connection. It stays open
+ * until `multi` is cleaned up.
+ */
+static void load_page(CURLM *multi, struct object *objects, size_t count)
 {
     const int64_t begin = now_ns();
-    CURLM *multi = curl_multi_init();
 
     for (size_t i = 0; i < count; i++) {
         if (objects[i].code != CURLE_OK)
@@ -231,8 +240,6 @@ static void load_page(struct object *objects, size_t count)
     }
     for (size_t i = 0; i < count; i++)
         curl_multi_remove_handle(multi, objects[i].curl);
-    /* Closes the connection, through on_close(). */
-    curl_multi_cleanup(multi);
 }
 
 /* Whether the content is right; the text says why the object `index` of `count` did not arrive, or is empty. */
@@ -258,21 +265,20 @@ static bool describe_problem(struct object *object, size_t index, size_t count, 
 /* Says what a connection did otherwise than it was to, with what an earlier one has left. */
 static void check_visit(const struct connection *connection, bool later, char *error, size_t room)
 {
-    const enum visit visit = later ? connection->options->visit : FIRST_VISIT;
+    const struct options *options = connection->options;
     const struct negotiated *negotiated = &connection->negotiated;
 
-    if (negotiated->resumed != (visit != FIRST_VISIT))
+    if (negotiated->resumed != (later && resumes(options)))
         snprintf(error, room, negotiated->resumed ? "a session was resumed that was to be new"
                                                   : "the session of the connection before was not resumed");
-    else if (negotiated->early_data != (visit == EARLY_DATA_VISIT))
+    else if (negotiated->early_data != (later && options->visit == EARLY_DATA_VISIT))
         snprintf(error, room, negotiated->early_data ? "early data was sent that was not asked for"
                                                      : "no early data was sent, or the server refused it");
 }
 
-/* Downloads once, or loads a page, over a fresh connection and writes its event; returns whether all was well. */
-static bool download(const struct options *options, uint64_t index, const char *server, struct curl_slist *connect_to)
+static struct connection unknown_connection(const struct options *options)
 {
-    struct connection connection = {
+    return (struct connection){
         .options = options,
         .fd = -1,
         .t_connect = UNKNOWN,
@@ -292,6 +298,33 @@ static bool download(const struct options *options, uint64_t index, const char *
         .packets_received = UNKNOWN,
         .packets_lost = UNKNOWN,
     };
+}
+
+/* A connection, and the handle whose connections it is one of; NULL for a single download, which needs none. */
+struct channel {
+    struct connection connection;
+    CURLM *multi;
+};
+
+/* Forgets the load before over a connection that stays open, and takes the time at which the next one begins. */
+static void begin_again(struct connection *connection)
+{
+    connection->received = 0;
+    connection->t_request_sent = connection->t_first_byte = connection->t_last_byte = UNKNOWN;
+    connection->t_close = UNKNOWN;
+    getrusage(RUSAGE_SELF, &connection->usage_before);
+    connection->t_connect = now_ns();
+}
+
+/*
+ * Downloads once, or loads a page, and writes the event; returns whether all was well. Over a fresh connection, or where
+ * it is kept over that of the first load, which the last one closes.
+ */
+static bool download(struct channel *channel, const struct options *options, uint64_t index, const char *server,
+                     struct curl_slist *connect_to)
+{
+    struct connection *connection = &channel->connection;
+    const bool keeps = options->visit == KEPT_VISIT, again = keeps && index > 0;
     const size_t count = options->page_count > 0 ? options->page_count : 1;
     struct object *objects = calloc(count, sizeof(*objects));
     char error[CURL_ERROR_SIZE + 512] = "";
@@ -299,23 +332,33 @@ static bool download(const struct options *options, uint64_t index, const char *
 
     if (objects == NULL)
         exit(give_up("error", EXIT_FAILED, "out of memory"));
+    if (!again) {
+        *connection = unknown_connection(options);
+        channel->multi = keeps || options->page_count > 0 ? curl_multi_init() : NULL;
+    }
     for (size_t i = 0; i < count; i++) {
         struct object *object = &objects[i];
 
         object->options = *options;
         if (options->page_count > 0)
             object->options.bytes = options->page[i];
-        object->connection = &connection;
+        object->connection = connection;
         object->content.options = &object->options;
         object->curl = curl_easy_init();
-        object->code = object->curl == NULL ? CURLE_OUT_OF_MEMORY : configure(object, server, connect_to, i == 0);
+        object->code = object->curl == NULL ? CURLE_OUT_OF_MEMORY
+                                            : configure(object, server, connect_to, i == 0 && !again);
     }
-    before_connection(&connection);
-    if (options->page_count > 0)
-        load_page(objects, count);
+    if (again)
+        begin_again(connection);
+    else
+        before_connection(connection);
+    if (keeps || options->page_count > 0)
+        load_page(channel->multi, objects, count);
     else if (objects[0].code == CURLE_OK)
         objects[0].code = curl_easy_perform(objects[0].curl);
-    /* The connection is closed with the handle at the latest, through on_close(). */
+    /* The connection is closed with its handle at the latest, through on_close(). */
+    if (!keeps || index + 1 == options->connections)
+        curl_multi_cleanup(channel->multi);
     for (size_t i = 0; i < count; i++)
         curl_easy_cleanup(objects[i].curl);
 
@@ -326,16 +369,18 @@ static bool download(const struct options *options, uint64_t index, const char *
         if (error[0] == '\0')
             memcpy(error, problem, sizeof(error));
     }
-    if (connection.socket_error != NULL)
-        snprintf(error, sizeof(error), "%s", connection.socket_error);
+    if (connection->socket_error != NULL)
+        snprintf(error, sizeof(error), "%s", connection->socket_error);
+    else if (again && connection->sockets > 1)
+        snprintf(error, sizeof(error), "the connection of the first load did not stay open: libcurl opened another one");
     else if (error[0] == '\0')
-        contradiction(&connection.negotiated, options, error, sizeof(error));
+        contradiction(&connection->negotiated, options, error, sizeof(error));
     if (error[0] == '\0')
-        check_visit(&connection, index > 0, error, sizeof(error));
-    if (error[0] == '\0' && connection.sockets != 1)
-        snprintf(error, sizeof(error), "libcurl opened %d connections instead of one", connection.sockets);
+        check_visit(connection, index > 0, error, sizeof(error));
+    if (error[0] == '\0' && connection->sockets != 1)
+        snprintf(error, sizeof(error), "libcurl opened %d connections instead of one", connection->sockets);
     free(objects);
-    write_connection(&connection, index, error[0] == '\0' ? NULL : error, content_ok);
+    write_connection(connection, index, error[0] == '\0' ? NULL : error, content_ok, again);
     return error[0] == '\0';
 }
 
@@ -344,6 +389,7 @@ static bool download(const struct options *options, uint64_t index, const char *
 int main(int argc, char **argv)
 {
     struct options options;
+    struct channel channel = {.multi = NULL};
     struct curl_slist *connect_to;
     const char *reason;
     char server[1024], route[512], message[256];
@@ -371,7 +417,7 @@ int main(int argc, char **argv)
     }
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return give_up("error", EXIT_FAILED, "libcurl cannot be initialised");
-    if (options.visit != FIRST_VISIT
+    if (resumes(&options)
         && ((sessions = curl_share_init()) == NULL
             || curl_share_setopt(sessions, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) != CURLSHE_OK))
         return give_up("error", EXIT_FAILED, "libcurl cannot keep sessions");
@@ -386,7 +432,7 @@ int main(int argc, char **argv)
         return give_up("error", EXIT_FAILED, "out of memory");
 
     for (uint64_t i = 0; i < options.connections; i++) {
-        failed += !download(&options, i, server, connect_to);
+        failed += !download(&channel, &options, i, server, connect_to);
         if (key_log != NULL)
             fflush(key_log);
     }

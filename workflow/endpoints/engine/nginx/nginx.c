@@ -40,6 +40,9 @@
 #define STOP_MILLISECONDS 600
 #define REPEAT_MILLISECONDS 10
 
+/* After so many requests nginx closes a connection, unless told otherwise. */
+enum { KEEPALIVE_REQUESTS = 1000 };
+
 /* Fields of a log line; a tab cannot occur in any of them. */
 enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_NUMBER, F_PORT, F_REUSED, F_EARLY, F_COUNT };
 #define LOG_FORMAT                                                                             \
@@ -289,7 +292,7 @@ static void write_config(const struct options *options)
      * When an idle connection is closed. libcurl does so first, and a client that is gone is forgotten; a browser keeps
      * connections for minutes, and is to have none left when it comes again.
      */
-    const int idle_s = !library.quic && options->requests == 1 ? 0 : options->visit == FIRST_VISIT ? 60 : 2;
+    const int idle_s = !library.quic && options->requests == 1 ? 0 : !resumes(options) ? 60 : 2;
     const bool ipv6 = strchr(options->address, ':') != NULL;
     int pid_file = memfd_create("quicbed-nginx.pid", 0);
     FILE *config;
@@ -332,10 +335,12 @@ static void write_config(const struct options *options)
              library.quic ? "" : options->requests > 1 ? for_pages : "", idle_s,
              options->tls12 ? "TLSv1.2" : "TLSv1.3", options->cipher->iana,
              options->tls12 ? options->cipher->tls12_openssl : "DEFAULT", options->signature->tls_name,
-             options->group->tls_name, options->visit == FIRST_VISIT ? without_sessions : with_tickets);
+             options->group->tls_name, resumes(options) ? with_tickets : without_sessions);
     /* nginx forgets that a request was early data once the handshake is complete, but not what it has once told of it. */
     if (options->visit == EARLY_DATA_VISIT)
         fprintf(config, "    ssl_early_data on;\n    add_header X-Early-Data $ssl_early_data;\n");
+    if (options->requests > KEEPALIVE_REQUESTS)
+        fprintf(config, "    keepalive_requests %" PRIu64 ";\n", options->requests);
     write_path(config, "ssl_certificate", "--certificate", options->certificate);
     write_path(config, "ssl_certificate_key", "--private-key", options->private_key);
     if (library.quic)
