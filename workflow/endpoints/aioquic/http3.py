@@ -60,7 +60,7 @@ class Http3:
                 yield from self._headers(told)
             elif isinstance(told, DataReceived) and (not self._client or told.stream_id in self._accepted):
                 yield Part(told.stream_id, body=told.data, end=told.stream_ended)
-            elif isinstance(told, DataReceived) and told.stream_ended:
+            elif isinstance(told, DataReceived) and told.stream_ended and told.stream_id not in self._headed:
                 yield Part(told.stream_id, problem="HTTP/3: the answer has no status")
         if isinstance(event, StreamDataReceived):
             self._bound(event)

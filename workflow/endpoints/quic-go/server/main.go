@@ -292,6 +292,11 @@ func (c *connection) serveHTTP3(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
+	// clients of HTTP/3 may end a connection without an error of the application
+	var closed *quic.TransportError
+	if errors.As(err, &closed) && closed.Remote && closed.ErrorCode == quic.NoError {
+		return c.unsent
+	}
 	return err
 }
 
