@@ -39,12 +39,14 @@ def costs(
     sizes = sorted(set(found_costs["bytes"]))
     figure, places = layout.panels(len(http3.METRICS), below=0.3, titles=list(TITLES.values()))
     for metric, place in zip(http3.METRICS, places, strict=True):
-        figure.add_hline(y=0, line={"color": layout.SOFT, "width": 1}, **place)
+        figure.update_yaxes(range=_around_zero(found_costs.filter(pl.col("metric") == metric)), **place)
         for number, library in enumerate(libraries):
             chosen = (pl.col("library") == library) & (pl.col("metric") == metric)
             beside = 0.22 * (number - (len(libraries) - 1) / 2)
             rows = [(sizes.index(row["bytes"]) + beside, row) for row in found_costs.filter(chosen).to_dicts()]
             _points(figure, rows, libraries[library], STYLES[number % len(STYLES)], place)
+        # which is left out of a panel without points
+        figure.add_hline(y=0, line={"color": layout.INK, "width": 1}, **place)
         if place["col"] == 1:
             axis = "HTTP/3 against a bare stream [%]"
             figure.update_yaxes(title_text=axis, title_standoff=4, title_font={"size": 11}, **place)
@@ -113,6 +115,15 @@ def _points(
     for x, row in rows:
         if row["ratio"] is None:
             layout.in_place(figure, x, *layout.absent(row), place)
+
+
+def _around_zero(rows: pl.DataFrame) -> list[float]:
+    """Range of an axis in per cent that has all intervals, and zero, with some room."""
+    known = rows.filter(pl.col("ratio").is_not_null()).to_dicts()
+    ends = [goodput.percent(row[end]) for row in known for end in ("ratio", "low", "high") if row[end] is not None]
+    low, high = min([0.0, *ends]), max([0.0, *ends])
+    room = 0.08 * (high - low) or 1.0
+    return [low - room, high + room]
 
 
 def _length(row: Mapping[str, Any], end: str) -> float:
