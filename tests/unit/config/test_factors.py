@@ -253,6 +253,10 @@ def test_an_end_that_cannot_tell_is_unproven_with_and_refused_without_aes_instru
         ("tcp-tls", {"pacing": "off"}, "the kernel paces TCP"),
         ("tcp-tls", {"tls_version": "TLSv1.2"}, None),
         ("quinn", {"tls_version": "TLSv1.2"}, "QUIC has no TLS before 1.3 (RFC 9001, 4.2)"),
+        ("quiche", {"alpn": "h3"}, None),
+        ("nginx-h3", {"alpn": "h3"}, None),
+        ("quinn", {"alpn": "h3"}, "quinn: its endpoints speak one application protocol"),
+        ("tcp-tls", {"alpn": "h3"}, "HTTP/3 runs over QUIC (RFC 9114)"),
         ("aioquic", {"bytes": 67108864}, None),
         ("aioquic", {"bytes": 67108865}, "is asked for at most 67108864 bytes"),
         ("tcp-tls", {"gso": "off"}, "the kernel segments what TCP sends"),
@@ -313,6 +317,7 @@ def test_every_client_meets_every_server_with_both_sizes_of_buffers() -> None:
             "mtu, receive_buffer, loss_percent, offloads and rate_mbit need workload.kind `bulk`",
         ),
         ("aead: noop, header_protection: false, mtu: 9000", "aead: noenc, mtu: 9000", "noenc leaves out header"),
+        ("aead: noop, header_protection: false, mtu: 9000", "alpn: h2, mtu: 9000", "alpn: Input should be 'h3'"),
     ],
 )
 def test_a_variant_that_cannot_be_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -435,6 +440,35 @@ def test_the_version_of_tls_is_told_proven_and_must_be_reported(
     behave(project, "tcp-tls", "stock", server=["wrong-version"])
     with pytest.raises(MeasureError, match=r"the server reports tls_version TLSv1\.3, the cell says TLSv1\.2"):
         run(project)
+
+
+def test_the_application_protocol_is_told_and_must_be_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = made(tmp_path, monkeypatch, "group: x25519", "alpn: h3")
+    testbed = FakeTestbed()
+    # the endpoints of tests speak hq-interop, whatever they are told
+    with pytest.raises(MeasureError, match=r"the (client|server) reports alpn hq-interop, the cell says h3"):
+        run(project, testbed)
+    told = [argv for argv in spawned(testbed) if "--alpn" in argv]
+    assert {value(argv, "--alpn") for argv in told} == {"h3"}
+    assert len(told) < len(spawned(testbed))
+    (bare, http3) = (cell for cell in cells_of(project, next(iter(project.experiments)), "", {}) if cell.arm == "main")
+    assert (bare.variant.alpn, http3.variant.alpn) == (None, "h3")
+    # cells that do not vary it stay those they were
+    assert "alpn" not in bare.variant.as_dict()
+
+
+def test_http3_is_planned_with_the_bare_stream_of_the_same_size() -> None:
+    for scale in ("tiny", "quick", "paper"):
+        project = Project(ROOT, {"scale": scale, "experiments": ["http3"]})
+        cells = cells_of(project, "http3", "", {})
+        assert {cell.unsupported for cell in cells} == {None}
+        by_id = {cell.id: cell for cell in cells}
+        over = [cell for cell in cells if cell.variant.alpn == "h3"]
+        assert len(over) == 3 * 3
+        for cell in over:
+            against = by_id[str(cell.baseline)]
+            assert (against.variant.alpn, against.bytes, against.libraries) == (None, cell.bytes, cell.libraries)
+        assert {cell.arm for cell in cells} == {"main", "aa"}
 
 
 def test_the_chain_is_that_of_the_cell_and_proven_by_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

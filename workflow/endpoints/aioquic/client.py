@@ -8,7 +8,7 @@ import time
 from typing import Any, cast
 
 from cryptography.hazmat.primitives.serialization import Encoding
-from quicbed_contract import FAILED, OK, request
+from quicbed_contract import FAILED, HTTP3, OK, request
 from quicbed_contract.clock import CpuTime, now_ns
 from quicbed_contract.content import Checker, Saver
 from quicbed_contract.events import Events, one_line
@@ -21,6 +21,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.tls import load_pem_x509_certificates
 
 from . import library
+from .http3 import Http3
 
 RECEIVE_AT_ONCE = 32
 """Datagrams taken in before it is the turn of what there is to send, at least acknowledgements."""
@@ -36,6 +37,7 @@ class Download:
         self.content = Saver(options.save) if options.save else Checker(options.bytes or 0)
         self.traffic = library.Traffic()
         self.stream: int | None = None
+        self.http3: Http3 | None = None
         self.finished = False
         self.refused: str | None = None
         self.record: dict[str, Any] = {"index": index}
@@ -114,21 +116,37 @@ class Download:
 
     def _events(self) -> None:
         while (event := self.quic.next_event()) is not None:
+            if self.http3 is not None:
+                self._answered(self.http3, event)
             if isinstance(event, quic_events.StreamDataReceived):
-                if event.stream_id == self.stream:
+                if event.stream_id == self.stream and self.http3 is None:
                     self._data(event.data, event.end_stream)
             elif isinstance(event, quic_events.HandshakeCompleted):
                 self.quic.completed()
                 self.traffic.counting = False
                 self.stream = self.quic.get_next_available_stream_id()
-                self.quic.send_stream_data(self.stream, self._request(), end_stream=True)
-            elif isinstance(event, quic_events.StreamReset):
+                if self.options.alpn == HTTP3:
+                    self.http3 = Http3(self.quic)
+                    self.http3.ask(self.stream, self.options.server_name or "", self._path())
+                else:
+                    self.quic.send_stream_data(self.stream, b"GET %s\r\n" % self._path(), end_stream=True)
+            elif isinstance(event, quic_events.StreamReset) and event.stream_id == self.stream:
                 self.refused = f"the server reset the stream with error 0x{event.error_code:x}"
 
-    def _request(self) -> bytes:
+    def _path(self) -> bytes:
         if self.options.save:
-            return b"GET /%s\r\n" % request.name_of(self.options.save).encode()
-        return request.write(self.content.expected)
+            return b"/%s" % request.name_of(self.options.save).encode()
+        return b"/%d" % self.content.expected
+
+    def _answered(self, http3: Http3, event: quic_events.QuicEvent) -> None:
+        """Take what HTTP/3 makes of an event."""
+        for part in http3.take(event):
+            if part.stream != self.stream:
+                continue
+            if part.problem:
+                self.refused = part.problem
+                return
+            self._data(part.body, part.end)
 
     def _data(self, data: bytes, end: bool) -> None:
         now = now_ns()
@@ -161,7 +179,7 @@ class Download:
     def _close(self, error: str | None) -> None:
         """Tell the server that it is over; nothing can be done where that fails too."""
         try:
-            self.quic.close(error_code=FAILED if error else OK)
+            self.quic.end(FAILED if error else OK)
             for datagram, _ in self.quic.datagrams_to_send(time.monotonic()):
                 self.socket.send([datagram], self.options.connect)
         except Exception:  # noqa: BLE001, S110 - the connection has failed, and its reason is known

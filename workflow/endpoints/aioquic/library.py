@@ -12,7 +12,7 @@ import cryptography
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.backends.openssl import backend
 from cryptography.hazmat.bindings.openssl.binding import Binding
-from quicbed_contract import ALPN, CONTRACT
+from quicbed_contract import ALPN, CONTRACT, HTTP3
 from quicbed_contract.clock import CpuTime, now_ns
 from quicbed_contract.events import one_line
 from quicbed_contract.options import Options
@@ -39,6 +39,9 @@ OPENSSL = " ".join(backend.openssl_version_text().split()[:2])
 
 LARGEST_PACKET = 16383
 """aioquic writes lengths of packets and frames in two bytes (RFC 9000, section 16)."""
+
+HTTP3_NO_ERROR = 0x100
+"""H3_NO_ERROR (RFC 9114, section 8.1). Over HTTP/3 the contract's errors of a connection are counted from it."""
 
 OPENSSL_CPU_INFO = 9
 """What OpenSSL_version(3) is asked for."""
@@ -80,7 +83,7 @@ def description() -> dict[str, Any]:
         "tls_library": f"aioquic {VERSION} on cryptography {cryptography.__version__}, {OPENSSL}",
         "flavour_features": [name for name in ("noop", "pq") if features.find(name)],
         "transport": "quic",
-        "alpn": [ALPN],
+        "alpn": [ALPN, HTTP3],
         "ciphers": list(CIPHERS),
         "aead": ["standard", "noop"] if noop else ["standard"],
         "header_protection": ["on", "off"] if noop else ["on"],
@@ -240,10 +243,19 @@ class Connection(QuicConnection):
         """Whether the connection was closed, by this side or by the peer."""
         return self._close_event is not None and not self._close_pending
 
+    def end(self, code: int, reason: str = "") -> None:
+        """Close the connection with an error of the contract."""
+        self.close(error_code=self._no_error + code, reason_phrase=reason)
+
+    @property
+    def _no_error(self) -> int:
+        return HTTP3_NO_ERROR if self._options.alpn == HTTP3 else 0
+
     def why_closed(self) -> str | None:
         """Why the connection was closed, as one line; None if it was without an error."""
         event = self._close_event
-        if event is None or event.error_code == 0:
+        # an error of the application has no type of frame
+        if event is None or event.error_code == (self._no_error if event.frame_type is None else 0):
             return None
         what = f"error 0x{event.error_code:x}"
         if event.frame_type is not None and event.error_code & ~0xFF == 0x100:
@@ -329,7 +341,7 @@ def configuration(
     """The configuration of all connections of this process."""
     return QuicConfiguration(
         is_client=is_client,
-        alpn_protocols=[ALPN],
+        alpn_protocols=[options.alpn or ALPN],
         cipher_suites=[CIPHERS[options.cipher]],
         congestion_control_algorithm=options.congestion_control or "cubic",
         idle_timeout=idle_timeout,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-from quicbed_contract import FAILED, OK, content, request
+from quicbed_contract import FAILED, HTTP3, OK, content, request
 from quicbed_contract.clock import CpuTime, now_ns
 from quicbed_contract.events import Events, one_line
 from quicbed_contract.options import Address, ServerOptions, from_command_line, in_force
@@ -29,6 +29,7 @@ from aioquic.quic.retry import QuicRetryTokenHandler
 from aioquic.tls import load_pem_x509_certificates
 
 from . import library
+from .http3 import Http3
 
 RECEIVE_AT_ONCE = 32
 """Datagrams taken in before it is the turn of what there is to send."""
@@ -57,6 +58,8 @@ class Answer:
         self.request = b""
         self.body: content.Body | None = None
         self.written = 0
+        self.begun = False
+        """Whether it has its header section, where HTTP/3 is spoken."""
 
 
 class Session:
@@ -80,6 +83,7 @@ class Session:
         self.traffic = library.Traffic()
         self.traffic.cpu = start.cpu
         self.answers: dict[int, Answer] = {}
+        self.http3: Http3 | None = None
         self.bytes_sent = 0
         self.ids: set[bytes] = set()
         self.timer: float | None = None
@@ -104,7 +108,7 @@ class Session:
                 answer.body = self.files.parse(answer.request)
         except request.BadRequestError as error:
             self.refused = str(error)
-            self.quic.close(error_code=FAILED, reason_phrase=self.refused)
+            self.quic.end(FAILED, self.refused)
 
     def write(self) -> None:
         """Keep aioquic supplied with content."""
@@ -114,7 +118,11 @@ class Session:
                 answer.written += len(part)
                 self.bytes_sent += len(part)
                 done = answer.written == answer.body.length
-                self.quic.send_stream_data(stream, part, end_stream=done)
+                if self.http3 is None:
+                    self.quic.send_stream_data(stream, part, end_stream=done)
+                else:
+                    self.http3.send(stream, answer.body.length, part, begin=not answer.begun, end=done)
+                    answer.begun = True
                 if done:
                     del self.answers[stream]
                     break
@@ -192,7 +200,7 @@ class Server:
         for session in list(self.sessions):
             if not session.reported:
                 session.refused = "the server was stopped"
-                session.quic.close(error_code=FAILED, reason_phrase=session.refused)
+                session.quic.end(FAILED, session.refused)
                 self._guarded(session, self._transmit, session)
 
     def _guarded(self, session: Session, act: Callable[..., None], *arguments: Any) -> None:
@@ -300,12 +308,18 @@ class Server:
 
     def _events(self, session: Session) -> None:
         while (event := session.quic.next_event()) is not None:
-            if isinstance(event, quic_events.StreamDataReceived):
+            if session.http3 is not None:
+                for part in session.http3.take(event):
+                    if part.request:
+                        session.data(part.stream, part.request, end=True)
+            elif isinstance(event, quic_events.StreamDataReceived):
                 session.data(event.stream_id, event.data, event.end_stream)
-            elif isinstance(event, quic_events.HandshakeCompleted):
+            if isinstance(event, quic_events.HandshakeCompleted):
                 session.quic.completed()
                 session.traffic.counting = False
                 session.quic.full_size()
+                if self.options.alpn == HTTP3:
+                    session.http3 = Http3(session.quic)
             elif isinstance(event, quic_events.ConnectionIdIssued):
                 self._name(session, event.connection_id)
             elif isinstance(event, quic_events.ConnectionIdRetired):

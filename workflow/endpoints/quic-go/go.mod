@@ -9,7 +9,11 @@ require (
 	golang.org/x/sys v0.47.0
 )
 
-require golang.org/x/crypto v0.54.0 // indirect
+require (
+	github.com/quic-go/qpack v0.6.0 // indirect
+	golang.org/x/crypto v0.54.0 // indirect
+	golang.org/x/text v0.40.0 // indirect
+)
 
 // What endpoints in Go share, of this repository. Without a dot in its name, `go mod verify` would fail.
 require quicbed.internal/contract v0.0.0

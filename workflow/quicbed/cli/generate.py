@@ -337,7 +337,7 @@ def libraries_page(project: Project) -> str:
     for name, library in project.libraries.items():
         parts.append(
             f"| [{library.title}](libraries/{name}.md) | {making.version_of(project, name)} "
-            f"| {library.transport.upper()} | {APPLICATION[library.alpn]} | {library.tls_library} | {library.licence} |"
+            f"| {library.transport.upper()} | {_application(library)} | {library.tls_library} | {library.licence} |"
         )
     parts += [
         "",
@@ -371,6 +371,12 @@ def libraries_page(project: Project) -> str:
     return "\n".join(parts) + "\n"
 
 
+def _application(library: Library) -> str:
+    """What its endpoints speak."""
+    spoken = [library.alpn, *(["h3"] if library.supports.http3 is True and library.alpn != "h3" else [])]
+    return ", ".join(APPLICATION[name] for name in spoken)
+
+
 def library_page(project: Project, name: str) -> str:
     """docs/libraries/<name>.md: one library."""
     library = project.libraries[name]
@@ -384,7 +390,7 @@ def library_page(project: Project, name: str) -> str:
         "| | |",
         "| --- | --- |",
         f"| version | {version} |",
-        f"| transport | {library.transport.upper()}, {APPLICATION[library.alpn]} |",
+        f"| transport | {library.transport.upper()}, {_application(library)} |",
         f"| TLS library | {library.tls_library} |",
         f"| licence | {library.licence} |",
         f"| configuration | [config/libraries/{name}.yaml](../../config/libraries/{name}.yaml) |",
@@ -468,6 +474,8 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
     found += [(cipher, "is not among its ciphers") for cipher in get_args(Cipher) if cipher not in supports.ciphers]
     if library.transport == "quic":
         switches = {"Retry": supports.retry, "Initial datagrams above 1200 bytes": supports.initial_size}
+        if library.alpn != "h3":
+            switches["HTTP/3"] = supports.http3
         found += [(what, why) for what, why in switches.items() if isinstance(why, str)]
         limit = supports.udp_payload_max
         if limit is not None:

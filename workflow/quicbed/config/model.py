@@ -649,6 +649,11 @@ class Supports(Model):
         description="Whether its endpoints load pages, several objects over one connection as browsers do, and keep "
         "it for another load (`--visit kept`).",
     )
+    http3: bool | str = Field(
+        "its endpoints speak one application protocol",
+        description="Downloads over HTTP/3 besides those over a bare stream (`--alpn h3`; RFC 9114): `true`, or the "
+        "reason why they cannot. A library whose `alpn` is `h3` has no others.",
+    )
     resumption: bool | str = Field(
         "its endpoints resume no sessions",
         description="Second visits, whose connection resumes the session of the first (`--visit resumed`): `true`, or "
@@ -1090,6 +1095,11 @@ class Variant(Model):
     )
     tls_version: TlsVersion = Field(
         "TLSv1.3", description="The only version of TLS offered and accepted; QUIC has none but 1.3 (RFC 9001, 4.2)."
+    )
+    alpn: Literal["h3"] | None = Field(
+        None,
+        description="Application protocol: `h3` is HTTP/3 (RFC 9114), of libraries with `supports.http3`; null: that "
+        "of the library.",
     )
     bytes: int | None = Field(
         None,
@@ -1621,6 +1631,8 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: loaded_by is of workload.kind `page`")
             if (variant.page is None) == (self.workload.kind == "page"):
                 raise ValueError(f"variants: `{variant.label}`: page is of workload.kind `page`, where each has one")
+            if variant.alpn is not None and self.workload.kind not in ("bulk", "handshake"):
+                raise ValueError(f"variants: `{variant.label}`: alpn needs workload.kind `bulk` or `handshake`")
             if variant.visit != "first" and variant.page is None:
                 raise ValueError(f"variants: `{variant.label}`: visit is of workload.kind `page`")
             varied = (variant.mtu, variant.receive_buffer, variant.loss_percent, variant.offloads, variant.rate_mbit)

@@ -13,7 +13,7 @@ from quicbed.contract import events
 from quicbed.measure import playback
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.said import Logs, failures
-from quicbed.plan.cells import Cell, congestion_control_of, pacing_of
+from quicbed.plan.cells import Cell, alpn_of, congestion_control_of, pacing_of
 from quicbed.plan.spec import RunSpec
 
 SUITES = {
@@ -27,7 +27,7 @@ TLS12_SUITES = {
     "chacha20-poly1305": "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
 }
 # What a program may be unable to tell, while the other end and captures can.
-_OPTIONAL = ("signature", "hello_retry_request", "retry", "resumed", "early_data")
+_OPTIONAL = ("signature", "alpn", "hello_retry_request", "retry", "resumed", "early_data")
 # What a program has to tell of a second visit; the browser does not, but the server and the capture do.
 _VISITS = ("resumed", "early_data")
 # What an external endpoint need not report.
@@ -36,6 +36,7 @@ _NEGOTIATED = (
     "cipher",
     "group",
     "signature",
+    "alpn",
     "tls_version",
     "aead",
     "header_protection",
@@ -419,6 +420,8 @@ def _both_ends(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) ->
         optional: tuple[str, ...] = _EXTERNAL_OPTIONAL if spec.external(role) else _OPTIONAL
         if spec.visits_before and not (spec.browser and role == "client"):
             optional = tuple(name for name in optional if name not in _VISITS)
+        if spec.cell.variant.alpn is not None and not spec.external(role):
+            optional = tuple(name for name in optional if name != "alpn")
         expected = [first if index < spec.visits_before else later for index in range(len(log.connections))]
         _negotiated(attempt, role, log.connections, expected, optional)
         _processor(attempt, spec.cell, role, log.start.options)
@@ -448,7 +451,11 @@ def _negotiated(
 def expectations(project: Project, cell: Cell) -> dict[str, Any]:
     """What both ends of a cell's connections must have negotiated; None where the transport has no such thing."""
     header_protection = cell.variant.header_protection
-    return {
+    client = project.libraries[cell.client.library]
+    # where there is a choice
+    chosen = cell.variant.alpn is not None or client.supports.http3 is True
+    protocol = {"alpn": alpn_of(client, cell.variant)} if chosen else {}
+    return protocol | {
         "cipher": (TLS12_SUITES if cell.variant.tls_version == "TLSv1.2" else SUITES)[cell.variant.cipher],
         "group": project.algorithms.group(cell.variant.group).tls_name,
         "signature": project.algorithms.signature(cell.variant.signature).tls_name,

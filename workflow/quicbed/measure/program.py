@@ -145,6 +145,8 @@ class Program:
         variant = self.spec.cell.variant
         words = ["--cipher", variant.cipher, "--aead", variant.aead]
         words += ["--group", variant.group, "--signature", variant.signature]
+        if variant.alpn not in (None, self.library.alpn):
+            words += ["--alpn", str(variant.alpn)]
         if variant.tls_version is not None:
             words += ["--tls-version", variant.tls_version]
         if variant.visit is not None:

@@ -171,6 +171,8 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title}: QUIC has no TLS before 1.3 (RFC 9001, 4.2)"
     if variant.tls_version == "TLSv1.2" and not supports.tls12:
         return f"{title} has no TLS 1.2"
+    if (reason := protocol_reason(title, library, variant)) is not None:
+        return reason
     if variant.bytes is not None and variant.bytes > (library.max_bytes or variant.bytes):
         return f"{title} is asked for at most {library.max_bytes} bytes"
     if variant.retry and supports.retry is not True:
@@ -205,6 +207,21 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
         return f"{title}: {reason}"
     limit = None if library.flavours[flavour].jumbo else supports.udp_payload_max
     return _datagram_reason(title, limit, variant.mtu)
+
+
+def protocol_reason(title: str, library: Library, variant: Variant) -> str | None:
+    """Why a library does not speak the application protocol that a variant asks for, or None if it does."""
+    if variant.alpn in (None, library.alpn):
+        return None
+    if library.transport != "quic":
+        return f"{title}: HTTP/3 runs over QUIC (RFC 9114)"
+    able = library.supports.http3
+    return None if able is True else f"{title}: {able or 'has no HTTP/3'}"
+
+
+def alpn_of(library: Library, variant: CellVariant) -> str:
+    """The application protocol of a cell's connections."""
+    return variant.alpn or library.alpn
 
 
 def browser_reason(variant: Variant) -> str | None:
@@ -319,6 +336,7 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
     varied = {
         "tls_version": None if variant.tls_version == "TLSv1.3" else variant.tls_version,
         "chain": None if variant.chain == "leaf" else variant.chain,
+        "alpn": variant.alpn,
         "mtu": variant.mtu,
         "receive_buffer": variant.receive_buffer,
         "aes_hardware": variant.aes_hardware,

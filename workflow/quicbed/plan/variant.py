@@ -29,6 +29,8 @@ class Variant(Part):
     """Null for the server's certificate alone."""
     tls_version: str | None = None
     """Null for TLS 1.3, which all runs use that do not vary the version."""
+    alpn: str | None = None
+    """Null for the application protocol of the library."""
     retry: bool | None = None
     initial_size: Integer | None = None
     rtt_ms: Number | None = None

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import polars as pl
 
-from quicbed.analysis import comparison, sizes, video, web
-from quicbed.figures import size_figures, video_figures, web_figures
+from quicbed.analysis import comparison, http3, sizes, video, web
+from quicbed.figures import http3_figures, size_figures, video_figures, web_figures
 from quicbed.figures.goodput import Drawn, NotMeasured
 from quicbed.figures.sheets import Sheet
 from quicbed.report import results, sections
@@ -63,6 +63,23 @@ class Workloads(sections.Paper):
         if campaign.is_empty():
             return NotMeasured(sizes.EXPERIMENT)
         return size_figures.changes_sheet(changed, self.titles)
+
+    @cached_property
+    def _http3(self) -> Tables:
+        return self._tables(http3.EXPERIMENT, http3.by_metric, lambda _, table: http3.costs(table), "costs")
+
+    def http3(self) -> Section:
+        """What HTTP/3 costs a download, against a bare stream of the same library."""
+        campaign, table, costs = self._http3
+        if campaign.is_empty():
+            return Section(NotMeasured(http3.EXPERIMENT))
+        drawn = http3_figures.costs(campaign, table, costs, self.titles)
+        return Section(self.save(drawn), http3_figures.found(costs, self.titles))
+
+    def http3_costs(self) -> Sheet | NotMeasured:
+        """The same as a table."""
+        campaign, _, costs = self._http3
+        return NotMeasured(http3.EXPERIMENT) if campaign.is_empty() else http3_figures.sheet(costs, self.titles)
 
     @cached_property
     def _browser(self) -> Tables:

@@ -251,6 +251,8 @@ class Negotiated(Part):
     tls_version: str | None = None
     aead: str | None = None
     header_protection: str | None = None
+    alpn: str | None = None
+    """Left out of runs that were measured before it was kept."""
     hello_retry_request: bool | None = None
     retry: bool | None = None
     resumed: bool | None = None

@@ -101,6 +101,8 @@ COLUMNS: list[Column] = [
     Column("chain", pl.String(), "variant.chain"),
     # null of TLS 1.3, where the experiment does not vary it
     Column("tls_version", pl.String(), "variant.tls_version"),
+    # null of the application protocol of the library
+    Column("alpn", pl.String(), "variant.alpn"),
     Column("retry", pl.Boolean(), "variant.retry"),
     Column("initial_size", pl.Int64(), "variant.initial_size"),
     Column("rtt_ms", pl.Float64(), "link.rtt_ms"),

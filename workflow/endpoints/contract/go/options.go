@@ -18,12 +18,16 @@ import (
 // Version of the contract.
 const Version = 2
 
-// ALPN is the application protocol.
-const ALPN = "hq-interop"
+// Application protocols of endpoints (ALPN): HTTP/0.9 on streams of QUIC, and HTTP/3 (RFC 9114).
+const (
+	ALPN  = "hq-interop"
+	HTTP3 = "h3"
+)
 
 // Common are the options of clients and servers.
 type Common struct {
 	Events            string
+	ALPN              string
 	Cipher            Cipher
 	AEAD              string
 	HeaderProtection  string
@@ -58,12 +62,17 @@ type ClientOptions struct {
 	Timeout     time.Duration
 }
 
-// Request is that of every connection.
-func (o *ClientOptions) Request() []byte {
+// Path is what every connection asks for, as the path of a URL.
+func (o *ClientOptions) Path() string {
 	if name, err := requestedName(o.Save); err == nil && o.Save != "" {
-		return fmt.Appendf(nil, "GET /%s\r\n", name)
+		return "/" + name
 	}
-	return FormatRequest(o.Bytes)
+	return fmt.Sprintf("/%d", o.Bytes)
+}
+
+// Request is that of every connection, of hq-interop.
+func (o *ClientOptions) Request() []byte {
+	return fmt.Appendf(nil, "GET %s\r\n", o.Path())
 }
 
 // Checker takes the content of one connection.
@@ -100,6 +109,7 @@ const (
 func defaults(about *Description) Common {
 	return Common{
 		Events:            "-",
+		ALPN:              about.ALPN[0],
 		Cipher:            Ciphers[0],
 		AEAD:              "standard",
 		HeaderProtection:  "on",
@@ -237,6 +247,8 @@ func (c *Common) take(name, value string) error {
 	switch name {
 	case "events":
 		c.Events = value
+	case "alpn":
+		return choice(value, &c.ALPN, ALPN, HTTP3)
 	case "cipher":
 		return cipher(value, &c.Cipher)
 	case "aead":
@@ -336,12 +348,13 @@ func cipher(value string, into *Cipher) error {
 
 // Description is what --describe prints.
 type Description struct {
-	Contract           int      `json:"contract"`
-	Library            string   `json:"library"`
-	Version            string   `json:"version"`
-	TLSLibrary         string   `json:"tls_library"`
-	FlavourFeatures    []string `json:"flavour_features"`
-	Transport          string   `json:"transport"`
+	Contract        int      `json:"contract"`
+	Library         string   `json:"library"`
+	Version         string   `json:"version"`
+	TLSLibrary      string   `json:"tls_library"`
+	FlavourFeatures []string `json:"flavour_features"`
+	Transport       string   `json:"transport"`
+	// ALPN begins with what is spoken unasked.
 	ALPN               []string `json:"alpn"`
 	Ciphers            []string `json:"ciphers"`
 	AEAD               []string `json:"aead"`
@@ -390,6 +403,8 @@ func Describe(library, version, tlsLibrary string, noop bool) *Description {
 // Unsupported tells why a build cannot do what is asked; empty if it can.
 func (d *Description) Unsupported(options *Common) string {
 	switch {
+	case !slices.Contains(d.ALPN, options.ALPN):
+		return fmt.Sprintf("the endpoints of %s do not speak %s", d.Library, options.ALPN)
 	case !slices.Contains(d.AEAD, options.AEAD) && options.AEAD == "noenc":
 		return d.Library + " cannot leave out packet protection"
 	case !slices.Contains(d.AEAD, options.AEAD):

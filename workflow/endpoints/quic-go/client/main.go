@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"time"
 
 	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
 
 	"quicbed.internal/contract"
 	"quicbed/quic-go/endpoint"
@@ -110,9 +112,9 @@ func (t *transfer) run(index uint64, socket *endpoint.Socket) *contract.ClientCo
 	if t.connection != nil {
 		// returns when the peer has been told
 		if err == nil {
-			_ = t.connection.CloseWithError(endpoint.Done, "")
+			_ = t.connection.CloseWithError(endpoint.Done(&t.options.Common), "")
 		} else {
-			_ = t.connection.CloseWithError(endpoint.Failed, *report.Error)
+			_ = t.connection.CloseWithError(endpoint.Failed(&t.options.Common), *report.Error)
 		}
 		stats := t.connection.ConnectionStats()
 		report.PacketsSent = &stats.PacketsSent
@@ -161,6 +163,13 @@ func (t *transfer) download(ctx context.Context, transport *quic.Transport) erro
 		return err
 	}
 
+	if t.options.ALPN == contract.HTTP3 {
+		return t.askHTTP3(ctx, connection)
+	}
+	return t.ask(ctx, connection)
+}
+
+func (t *transfer) ask(ctx context.Context, connection *quic.Conn) error {
 	stream, err := connection.OpenStreamSync(ctx)
 	if err != nil {
 		return err
@@ -180,6 +189,40 @@ func (t *transfer) download(ctx context.Context, transport *quic.Transport) erro
 	return t.receive(stream)
 }
 
+// askHTTP3 asks with a request of HTTP/3 (RFC 9114).
+func (t *transfer) askHTTP3(ctx context.Context, connection *quic.Conn) error {
+	transport := http3.Transport{DisableCompression: true, MaxResponseHeaderBytes: endpoint.MaxHeaderBytes}
+	address := "https://" + t.options.ServerName + t.options.Path()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return err
+	}
+	stream, err := transport.NewClientConn(connection).OpenRequestStream(ctx)
+	if err != nil {
+		return err
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := stream.SetDeadline(deadline); err != nil {
+			return err
+		}
+	}
+	t.meter.AwaitDeparture()
+	if err := stream.SendRequestHeader(request); err != nil {
+		return err
+	}
+	if err := stream.Close(); err != nil {
+		return err
+	}
+	response, err := stream.ReadResponse()
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("HTTP/3: status %d instead of 200", response.StatusCode)
+	}
+	return t.receive(response.Body)
+}
+
 // checkSignature refuses a scheme that was not asked for: crypto/tls has no setting for those a client offers.
 func (t *transfer) checkSignature() error {
 	signature := t.report.Signature
@@ -190,7 +233,7 @@ func (t *transfer) checkSignature() error {
 	return nil
 }
 
-func (t *transfer) receive(stream *quic.Stream) error {
+func (t *transfer) receive(stream io.Reader) error {
 	for {
 		n, err := stream.Read(t.buffer)
 		if n > 0 && t.tFirstByte == nil {
@@ -202,6 +245,9 @@ func (t *transfer) receive(stream *quic.Stream) error {
 			t.lastByte = &stamp
 		}
 		t.content.Receive(t.buffer[:n])
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			err = io.EOF // less than the content-length: what is missing is told by the content
+		}
 		if errors.Is(err, io.EOF) || t.content.Received() > t.options.Bytes {
 			return t.content.Verdict()
 		}

@@ -93,7 +93,7 @@ func handshake(t *testing.T) (server, client tls.ConnectionState) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	common := &contract.Common{Group: "x25519"}
+	common := &contract.Common{Group: "x25519", ALPN: contract.ALPN}
 	near, far := net.Pipe()
 	config := tlsConfig(common, nil)
 	config.Certificates = []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}

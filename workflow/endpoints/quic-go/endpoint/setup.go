@@ -14,11 +14,24 @@ import (
 	"quicbed.internal/contract"
 )
 
-// Application error codes of closed connections; a client closes with the first when it has everything.
-const (
-	Done   quic.ApplicationErrorCode = 0
-	Failed quic.ApplicationErrorCode = 1
-)
+// noError is H3_NO_ERROR (RFC 9114, 8.1), from which the errors of HTTP/3 are counted.
+const noError quic.ApplicationErrorCode = 0x100
+
+// MaxHeaderBytes is the largest header section that is taken.
+const MaxHeaderBytes = 16384
+
+// Done is the application error that a client closes a connection with when it has everything.
+func Done(options *contract.Common) quic.ApplicationErrorCode {
+	if options.ALPN == contract.HTTP3 {
+		return noError
+	}
+	return 0
+}
+
+// Failed is the application error of connections that have failed.
+func Failed(options *contract.Common) quic.ApplicationErrorCode {
+	return Done(options) + 1
+}
 
 // module is the library under test.
 const module = "github.com/quic-go/quic-go"
@@ -34,6 +47,7 @@ const idle = 30 * time.Second
 func Description() *contract.Description {
 	tlsLibrary := "crypto/tls " + strings.TrimPrefix(runtime.Version(), "go")
 	about := contract.Describe("quic-go", version(), tlsLibrary, hasNoop)
+	about.ALPN = append(about.ALPN, contract.HTTP3)
 	about.Retry = true
 	about.InitialSize = true
 	// quic-go has an implementation of CUBIC too, but no setting for it

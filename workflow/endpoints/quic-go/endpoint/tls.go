@@ -83,7 +83,7 @@ func tlsConfig(options *contract.Common, keyLog io.Writer) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		CurvePreferences:       []tls.CurveID{tls.CurveID(group.CodePoint)},
-		NextProtos:             []string{contract.ALPN},
+		NextProtos:             []string{options.ALPN},
 		SessionTicketsDisabled: true,
 		KeyLogWriter:           keyLog,
 	}

@@ -8,13 +8,16 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
 
 	"quicbed.internal/contract"
 	"quicbed/quic-go/endpoint"
@@ -140,6 +143,10 @@ type connection struct {
 	signed   endpoint.Signed
 	quic     *quic.Conn
 	report   contract.ServerConnection
+	// answers that HTTP/3 gives at a time, and why one was not given
+	mutex   sync.Mutex
+	refused error
+	unsent  error
 }
 
 type contextKey struct{}
@@ -171,14 +178,18 @@ func (c *connection) run(ctx context.Context) {
 	c.server.meter.Forget(c.peer)
 	if err == nil {
 		forget := context.AfterFunc(c.server.stopped, func() {
-			_ = c.quic.CloseWithError(endpoint.Failed, "the server was stopped")
+			_ = c.quic.CloseWithError(endpoint.Failed(&c.server.options.Common), "the server was stopped")
 		})
-		err = c.serve(ctx)
+		if c.server.options.ALPN == contract.HTTP3 {
+			err = c.serveHTTP3(ctx)
+		} else {
+			err = c.serve(ctx)
+		}
 		forget()
 	}
 	if c.quic != nil {
 		if err != nil {
-			_ = c.quic.CloseWithError(endpoint.Failed, endpoint.OneLine(err))
+			_ = c.quic.CloseWithError(endpoint.Failed(&c.server.options.Common), endpoint.OneLine(err))
 		}
 		stats := c.quic.ConnectionStats()
 		c.report.PacketsSent = &stats.PacketsSent
@@ -231,7 +242,7 @@ func (c *connection) serve(ctx context.Context) error {
 				err = cause
 			}
 			var closed *quic.ApplicationError
-			if errors.As(err, &closed) && closed.Remote && closed.ErrorCode == endpoint.Done {
+			if errors.As(err, &closed) && closed.Remote && closed.ErrorCode == endpoint.Done(&c.server.options.Common) {
 				return nil
 			}
 			return err
@@ -247,18 +258,64 @@ func (c *connection) serve(ctx context.Context) error {
 		if err := c.send(stream, body); err != nil {
 			return err
 		}
+		if err := stream.Close(); err != nil {
+			return err
+		}
 	}
 }
 
 // send sends a body from where it lies; quic-go copies it into packets.
-func (c *connection) send(stream *quic.Stream, body contract.Body) error {
+func (c *connection) send(stream io.Writer, body contract.Body) error {
 	for offset := uint64(0); offset < body.Length; {
 		n, err := stream.Write(body.At(offset))
 		offset += uint64(n)
+		c.mutex.Lock()
 		c.report.BytesSent += uint64(n)
+		c.mutex.Unlock()
 		if err != nil {
 			return err
 		}
 	}
-	return stream.Close()
+	return nil
+}
+
+// serveHTTP3 answers requests of HTTP/3 (RFC 9114) until the client closes the connection.
+func (c *connection) serveHTTP3(ctx context.Context) error {
+	server := http3.Server{Handler: http.HandlerFunc(c.answer), MaxHeaderBytes: endpoint.MaxHeaderBytes}
+	err := server.ServeQUICConn(c.quic)
+	switch {
+	case c.refused != nil:
+		return c.refused
+	case err == nil:
+		return c.unsent
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	// clients of HTTP/3 may end a connection without an error of the application
+	var closed *quic.TransportError
+	if errors.As(err, &closed) && closed.Remote && closed.ErrorCode == quic.NoError {
+		return c.unsent
+	}
+	return err
+}
+
+// answer answers one request, maybe beside others.
+func (c *connection) answer(response http.ResponseWriter, request *http.Request) {
+	body, err := contract.ParseRequest([]byte(request.Method + " " + request.URL.Path))
+	if err != nil {
+		c.mutex.Lock()
+		c.refused = err
+		c.mutex.Unlock()
+		_ = c.quic.CloseWithError(endpoint.Failed(&c.server.options.Common), endpoint.OneLine(err))
+		return
+	}
+	header := response.Header()
+	header.Set("Content-Length", strconv.FormatUint(body.Length, 10))
+	header["Content-Type"] = nil // or it is guessed from the content
+	if err := c.send(response, body); err != nil {
+		c.mutex.Lock()
+		c.unsent = err
+		c.mutex.Unlock()
+	}
 }

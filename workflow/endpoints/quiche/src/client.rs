@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 
 use quicbed_contract::clock::now_ns;
-use quicbed_contract::options::ClientOptions;
+use quicbed_contract::options::{Alpn, ClientOptions};
 use quicbed_poll::client::{Connector, Download};
 use quicbed_poll::transfer::Transfer;
 
 use crate::connection::{new_connection_id, Connection, QuicheConnection, Role};
+use crate::http3::Http3;
 use crate::{configure, noop, pq, Quiche};
 
 /// The client's first bidirectional stream (RFC 9000, section 2.1).
@@ -41,6 +42,9 @@ impl Connector for Client {
             .map_err(|e| failed(&e))?;
         let stream = Stream {
             request: options.request(),
+            path: options.path(),
+            authority: options.server_name.clone(),
+            http3: None,
             asked: false,
             transfer: Transfer::new(options.checker()),
             confirmed: None,
@@ -53,6 +57,10 @@ impl Connector for Client {
 /// The one stream of a download: the request, then the content.
 pub struct Stream {
     request: String,
+    path: String,
+    authority: String,
+    /// From the request on, where HTTP/3 is spoken.
+    http3: Option<Http3>,
     asked: bool,
     transfer: Transfer,
     confirmed: Option<u64>,
@@ -68,10 +76,13 @@ impl Role for Stream {
 
 impl Download for Connection<Stream> {
     fn exchange(&mut self, chunk: &mut [u8]) -> Result<(), String> {
-        let Connection { quiche, role, .. } = self;
-        if !quiche.is_established() {
+        if !self.quiche.is_established() {
             return Ok(());
         }
+        if self.alpn == Alpn::H3 {
+            return self.exchange_http3(chunk);
+        }
+        let Connection { quiche, role, .. } = self;
         let failed = |error| format!("quiche: {error}");
         if !role.asked {
             quiche
@@ -109,5 +120,17 @@ impl Download for Connection<Stream> {
     fn after_retry(&self) -> Option<bool> {
         let parameters = self.quiche.peer_transport_params()?;
         Some(parameters.retry_source_connection_id.is_some())
+    }
+}
+
+impl Connection<Stream> {
+    fn exchange_http3(&mut self, chunk: &mut [u8]) -> Result<(), String> {
+        let Connection { quiche, role, .. } = self;
+        let http3 = match &mut role.http3 {
+            Some(http3) => http3,
+            none => none.insert(Http3::ask(quiche, &role.authority, &role.path)?),
+        };
+        role.asked = true;
+        http3.receive(quiche, chunk, &mut role.transfer)
     }
 }

@@ -9,6 +9,9 @@ use crate::connection::QuicheConnection;
 /// CRYPTO_ERROR is 0x0100 plus the TLS alert (RFC 9001, section 4.8).
 const CRYPTO_ERROR: u64 = 0x100;
 
+/// Error of the transport that is none (RFC 9000, section 20.1).
+const NO_ERROR: u64 = 0;
+
 /// Gives a datagram to a connection. Errors that end the connection are put into words while BoringSSL still knows its
 /// own; the first one stays in `failure`.
 pub fn receive(
@@ -29,9 +32,17 @@ pub fn receive(
     }
 }
 
-/// Why a connection was closed, as one line, or `None` if it was closed in agreement. `failure` is what [`receive`] noted.
-pub fn reason(connection: &mut QuicheConnection, failure: Option<&str>) -> Option<String> {
-    if let Some(error) = connection.local_error().filter(|error| is_failure(error)) {
+/// Why a connection was closed, as one line, or `None` if it was closed in agreement. `failure` is what [`receive`] noted,
+/// `agreed` the application error that stands for none.
+pub fn reason(
+    connection: &mut QuicheConnection,
+    failure: Option<&str>,
+    agreed: u64,
+) -> Option<String> {
+    let is_failure = |error: &&quiche::ConnectionError| {
+        error.error_code != if error.is_app { agreed } else { NO_ERROR }
+    };
+    if let Some(error) = connection.local_error().filter(is_failure) {
         let is_alert =
             !error.is_app && (CRYPTO_ERROR..2 * CRYPTO_ERROR).contains(&error.error_code);
         if let Some(failure) = failure.filter(|_| !is_alert) {
@@ -47,7 +58,7 @@ pub fn reason(connection: &mut QuicheConnection, failure: Option<&str>) -> Optio
         }
         return Some(text);
     }
-    if let Some(error) = connection.peer_error().filter(|error| is_failure(error)) {
+    if let Some(error) = connection.peer_error().filter(is_failure) {
         return Some(format!("closed by the peer: {}", describe(error)));
     }
     if connection.is_timed_out() {
@@ -57,11 +68,6 @@ pub fn reason(connection: &mut QuicheConnection, failure: Option<&str>) -> Optio
         ));
     }
     None
-}
-
-fn is_failure(error: &quiche::ConnectionError) -> bool {
-    // Application error 0 is how the client of the contract ends a connection; NO_ERROR is 0 too.
-    error.error_code != 0
 }
 
 fn describe(error: &quiche::ConnectionError) -> String {

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use quicbed_contract::clock::now_ns;
 use quicbed_contract::events::ConnectionCommon;
-use quicbed_contract::options::{CommonOptions, Pacing};
+use quicbed_contract::options::{Alpn, CommonOptions, Pacing};
 use quicbed_poll::{Failed, PacketCounts};
 
 use crate::closing;
+use crate::http3;
 use crate::releases::Releases;
 
 /// A connection that sends content from where it lies: quiche then copies it only into packets, and not first into a
@@ -53,6 +54,7 @@ pub struct Connection<Role> {
     pub(crate) role: Role,
     local: SocketAddr,
     peer: SocketAddr,
+    pub(crate) alpn: Alpn,
     pacing: Pacing,
     /// Until when nothing is written, because the next packet is not to leave yet.
     held: Option<Instant>,
@@ -81,6 +83,7 @@ impl<R> Connection<R> {
             role,
             local,
             peer,
+            alpn: options.alpn,
             pacing: quicbed_poll::pacing(options),
             held: None,
             releases: Releases::wanted(),
@@ -208,6 +211,10 @@ impl<R: Role> quicbed_poll::Connection for Connection<R> {
     }
 
     fn close(&mut self, code: u64, reason: &str) {
+        let code = match self.alpn {
+            Alpn::HqInterop => code,
+            Alpn::H3 => http3::NO_ERROR + code,
+        };
         // An error means that it has been closed before.
         let _ = self.quiche.close(true, code, reason.as_bytes());
     }
@@ -221,7 +228,11 @@ impl<R: Role> quicbed_poll::Connection for Connection<R> {
     }
 
     fn reason(&mut self) -> Option<String> {
-        closing::reason(&mut self.quiche, self.failure.as_deref())
+        let agreed = match self.alpn {
+            Alpn::HqInterop => 0,
+            Alpn::H3 => http3::NO_ERROR,
+        };
+        closing::reason(&mut self.quiche, self.failure.as_deref(), agreed)
     }
 
     fn packets(&self) -> PacketCounts {

@@ -3,6 +3,7 @@
 pub mod client;
 mod closing;
 mod connection;
+mod http3;
 mod noop;
 mod pq;
 mod releases;
@@ -10,8 +11,7 @@ pub mod server;
 mod token;
 
 use quicbed_contract::events::OptionsInForce;
-use quicbed_contract::options::{CommonOptions, CongestionControl, Description, Pacing};
-use quicbed_contract::ALPN;
+use quicbed_contract::options::{Alpn, CommonOptions, CongestionControl, Description, Pacing};
 use quicbed_poll::Library;
 
 pub const LIBRARY: &str = "quiche";
@@ -41,6 +41,7 @@ impl Library for Quiche {
             description.flavour_features.push("pq");
         }
         Description {
+            alpn: vec![Alpn::HqInterop, Alpn::H3],
             groups: quicbed_boringssl::groups(),
             signatures: quicbed_boringssl::signatures(),
             initial_size: pq::AVAILABLE,
@@ -89,7 +90,7 @@ fn configuration(
     options: &CommonOptions,
 ) -> Result<quiche::Config, quiche::Error> {
     let mut config = quiche::Config::with_boring_ssl_ctx_builder(quiche::PROTOCOL_VERSION, tls)?;
-    config.set_application_protos(&[ALPN.as_bytes()])?;
+    config.set_application_protos(&[options.alpn.name().as_bytes()])?;
     config.set_cc_algorithm(match options.congestion_control {
         CongestionControl::Cubic => quiche::CongestionControlAlgorithm::CUBIC,
         CongestionControl::Reno => quiche::CongestionControlAlgorithm::Reno,
@@ -109,6 +110,9 @@ fn configuration(
     config.set_max_connection_window(options.window);
     config.set_max_stream_window(options.window);
     config.set_initial_max_streams_bidi(MAX_STREAMS);
+    if options.alpn == Alpn::H3 {
+        http3::allow(&mut config, options.window);
+    }
     Ok(config)
 }
 
@@ -133,6 +137,11 @@ mod tests {
     fn only_what_works_is_offered() {
         let asked = CommonOptions::default();
         assert_eq!(Quiche::unsupported(&asked), None);
+        let http3 = CommonOptions {
+            alpn: Alpn::H3,
+            ..asked.clone()
+        };
+        assert_eq!(Quiche::unsupported(&http3), None);
         for congestion_control in CongestionControl::ALL {
             let paced = CommonOptions {
                 congestion_control,

@@ -5,12 +5,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quicbed_contract::options::ServerOptions;
+use quicbed_contract::options::{Alpn, ServerOptions};
 use quicbed_contract::request::MAX_REQUEST;
-use quicbed_poll::answers::Answers;
+use quicbed_poll::answers::{Answers, Outgoing};
 use quicbed_poll::server::{Arrival, ConnectionId, Listener, Serve};
+use quiche::h3;
 
-use crate::connection::{new_connection_id, Connection, Role, CONNECTION_ID_LENGTH};
+use crate::connection::{
+    new_connection_id, Connection, QuicheConnection, Role, CONNECTION_ID_LENGTH,
+};
+use crate::http3::{failed, Http3};
 use crate::token::Tokens;
 use crate::{configure, noop, Quiche};
 
@@ -122,6 +126,8 @@ impl Listener for Server {
 #[derive(Default)]
 pub struct Streams {
     answers: Answers,
+    /// From the handshake on, where HTTP/3 is spoken.
+    http3: Option<Http3>,
     /// Those without room for content, emptied in each turn.
     blocked: Vec<u64>,
 }
@@ -131,7 +137,10 @@ impl Role for Streams {}
 impl Serve for Connection<Streams> {
     fn exchange(&mut self) {
         if self.quiche.is_established() {
-            self.read_requests();
+            match self.alpn {
+                Alpn::HqInterop => self.read_requests(),
+                Alpn::H3 => self.read_http3(),
+            }
             self.write_content();
         }
     }
@@ -159,30 +168,59 @@ impl Connection<Streams> {
         }
     }
 
+    fn read_http3(&mut self) {
+        let Streams { answers, http3, .. } = &mut self.role;
+        if http3.is_none() {
+            match Http3::begin(&mut self.quiche) {
+                Ok(begun) => *http3 = Some(begun),
+                // the client allows none of the streams that HTTP/3 needs
+                Err(problem) => {
+                    let code = h3::WireErrorCode::StreamCreationError as u64;
+                    // An error means that it has been closed before.
+                    let _ = self.quiche.close(true, code, problem.as_bytes());
+                }
+            }
+        }
+        if let Some(http3) = http3 {
+            http3.read_requests(&mut self.quiche, answers);
+        }
+    }
+
     /// Gives quiche as much content as it has room for, and no more: what does not fit would make it tell the client, in
     /// a packet each time, that it is blocked.
     fn write_content(&mut self) {
-        let Streams { answers, blocked } = &mut self.role;
+        let Streams {
+            answers,
+            blocked,
+            http3,
+        } = &mut self.role;
         blocked.clear();
         while let Some(next) = answers.next(blocked) {
             let id = next.stream;
-            let written = self.quiche.stream_capacity(id).and_then(|capacity| {
-                let slice = &next.bytes[..next.bytes.len().min(capacity)];
-                if slice.is_empty() && !next.bytes.is_empty() {
-                    return Err(quiche::Error::Done);
-                }
-                let last = next.last && slice.len() == next.bytes.len();
-                let bytes = Bytes::from_static(slice);
-                let (written, _) = self.quiche.stream_send_zc(id, bytes, last)?;
-                Ok(written)
-            });
+            let written = match http3 {
+                Some(http3) => http3.write(&mut self.quiche, &next),
+                None => write(&mut self.quiche, &next),
+            };
             match written {
                 // quiche kept nothing; asking again at once would not end.
                 Ok(0) if !next.bytes.is_empty() => blocked.push(id),
                 Ok(written) => answers.taken(id, written),
-                Err(quiche::Error::Done) => blocked.push(id),
-                Err(problem) => answers.fail(id, format!("stream {id}: {problem}")),
+                Err(h3::Error::Done) => blocked.push(id),
+                Err(problem) => answers.fail(id, format!("stream {id}: {}", failed(problem))),
             }
         }
     }
+}
+
+/// Gives quiche the next bytes of a stream.
+fn write(quiche: &mut QuicheConnection, next: &Outgoing) -> h3::Result<usize> {
+    let capacity = quiche.stream_capacity(next.stream)?;
+    let slice = &next.bytes[..next.bytes.len().min(capacity)];
+    if slice.is_empty() && !next.bytes.is_empty() {
+        return Err(h3::Error::Done);
+    }
+    let last = next.last && slice.len() == next.bytes.len();
+    let bytes = Bytes::from_static(slice);
+    let (written, _) = quiche.stream_send_zc(next.stream, bytes, last)?;
+    Ok(written)
 }

@@ -10,6 +10,9 @@ CONTRACT = 2
 """Version of the contract."""
 
 ALPN = "hq-interop"
+"""Application protocol that endpoints speak unasked."""
+HTTP3 = "h3"
+"""HTTP/3 (RFC 9114)."""
 
 OK, FAILED, USAGE, UNSUPPORTED = 0, 1, 2, 127
 """Exit codes."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quicbed_contract import USAGE
+from quicbed_contract import ALPN, HTTP3, USAGE
 from quicbed_contract.request import name_of
 
 CIPHERS = ("aes-128-gcm", "aes-256-gcm", "chacha20-poly1305")
@@ -30,6 +30,8 @@ class Options:
     """Options of both programs; sizes are in bytes."""
 
     events: str = "-"
+    alpn: str | None = None
+    """None: the first that the library has."""
     cipher: str = "aes-128-gcm"
     aead: str = "standard"
     header_protection: str = "on"
@@ -139,6 +141,7 @@ _U64 = (1 << 64) - 1
 
 _COMMON: dict[str, Callable[[str], Any]] = {
     "events": _text,
+    "alpn": _choice(ALPN, HTTP3),
     "cipher": _choice(*CIPHERS),
     "aead": _choice(*AEADS),
     "header-protection": _choice("on", "off"),
@@ -228,6 +231,8 @@ def from_command_line(role: str, description: Mapping[str, Any]) -> Options:
     if options is None:
         print(json.dumps(description))
         sys.exit(0)
+    if options.alpn is None:
+        options.alpn = description["alpn"][0]
     if options.congestion_control is None:
         able = description["congestion_controls"]
         options.congestion_control = next(name for name in CONGESTION_CONTROLS if name in able)
@@ -239,6 +244,8 @@ def from_command_line(role: str, description: Mapping[str, Any]) -> Options:
 def unsupported(options: Options, description: Mapping[str, Any]) -> str | None:
     """Why a build that describes itself so cannot do what is asked, or None if it can."""
     library = description["library"]
+    if options.alpn is not None and options.alpn not in description["alpn"]:
+        return f"the endpoints of {library} do not speak {options.alpn}"
     if options.cipher not in description["ciphers"]:
         return f"{library} has no {options.cipher}"
     if options.aead not in description["aead"]:

@@ -15,7 +15,7 @@ pub mod udp;
 /// Version of the contract in `ENDPOINT.md` that this crate implements.
 pub const CONTRACT: u32 = 2;
 
-/// ALPN protocol of the QUIC endpoints: HTTP/0.9 on QUIC v1 streams.
+/// ALPN protocol of the QUIC endpoints that are told no other: HTTP/0.9 on QUIC v1 streams.
 pub const ALPN: &str = "hq-interop";
 
 /// Exit codes of the contract.

@@ -131,6 +131,36 @@ impl Pacing {
     }
 }
 
+/// Application protocol of QUIC endpoints, the only one offered or accepted (ALPN, RFC 7301).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Alpn {
+    /// HTTP/0.9 on streams of QUIC.
+    #[default]
+    #[serde(rename = "hq-interop")]
+    HqInterop,
+    /// HTTP/3 (RFC 9114).
+    #[serde(rename = "h3")]
+    H3,
+}
+
+impl Alpn {
+    /// Value of `--alpn`, and the protocol's name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Alpn::HqInterop => crate::ALPN,
+            Alpn::H3 => "h3",
+        }
+    }
+
+    /// A list of this protocol alone as ALPN has it on the wire (RFC 7301, section 3.1).
+    pub fn list(self) -> &'static [u8] {
+        match self {
+            Alpn::HqInterop => b"\x0ahq-interop",
+            Alpn::H3 => b"\x02h3",
+        }
+    }
+}
+
 /// Whether datagrams are sent with generic segmentation offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gso {
@@ -152,6 +182,7 @@ impl Gso {
 pub struct CommonOptions {
     /// File for events, `-` is standard output.
     pub events: PathBuf,
+    pub alpn: Alpn,
     pub cipher: Cipher,
     pub aead: Aead,
     pub header_protection: HeaderProtection,
@@ -185,6 +216,7 @@ impl Default for CommonOptions {
     fn default() -> Self {
         CommonOptions {
             events: PathBuf::from("-"),
+            alpn: Alpn::default(),
             cipher: Cipher::Aes128Gcm,
             aead: Aead::Standard,
             header_protection: HeaderProtection::On,
@@ -280,7 +312,8 @@ pub struct Description {
     pub tls_library: &'static str,
     pub flavour_features: Vec<&'static str>,
     pub transport: &'static str,
-    pub alpn: Vec<&'static str>,
+    /// The first is what is spoken unasked.
+    pub alpn: Vec<Alpn>,
     pub ciphers: Vec<&'static str>,
     pub aead: Vec<Aead>,
     pub header_protection: Vec<HeaderProtection>,
@@ -315,7 +348,7 @@ impl Description {
             tls_library,
             flavour_features: vec![],
             transport: "quic",
-            alpn: vec![crate::ALPN],
+            alpn: vec![Alpn::HqInterop],
             ciphers: Cipher::ALL.map(Cipher::name).to_vec(),
             aead: vec![Aead::Standard],
             header_protection: vec![HeaderProtection::On],
@@ -340,6 +373,10 @@ impl Description {
 
     /// Why this build cannot do what is asked, or `None` if it can.
     pub fn unsupported(&self, options: &CommonOptions) -> Option<String> {
+        if !self.alpn.contains(&options.alpn) {
+            let (library, asked) = (self.library, options.alpn.name());
+            return Some(format!("the endpoints of {library} do not speak {asked}"));
+        }
         if !self.ciphers.contains(&options.cipher.name()) {
             return Some(format!("{} has no {}", self.library, options.cipher.name()));
         }
@@ -452,12 +489,17 @@ impl ClientOptions {
         }))
     }
 
-    /// The request of every connection.
+    /// The request of every connection, of `hq-interop`.
     pub fn request(&self) -> String {
+        format!("GET {}\r\n", self.path())
+    }
+
+    /// What every connection asks for, as the path of a URL.
+    pub fn path(&self) -> String {
         let name = self.save.as_deref().and_then(|f| requested_name(f).ok());
         match name {
-            Some(name) => format!("GET /{name}\r\n"),
-            None => request::format(self.bytes),
+            Some(name) => format!("/{name}"),
+            None => format!("/{}", self.bytes),
         }
     }
 
@@ -538,6 +580,10 @@ impl CommonOptions {
         let buffer = 1..=(i32::MAX / 2) as u64;
         match name {
             "events" => self.events = PathBuf::from(parser.value()?),
+            "alpn" => {
+                let choices = [Alpn::HqInterop, Alpn::H3].map(|a| (a.name(), a));
+                self.alpn = choice(name, parser, &choices)?;
+            }
             "cipher" => {
                 self.cipher = choice(name, parser, &Cipher::ALL.map(|c| (c.name(), c)))?;
             }

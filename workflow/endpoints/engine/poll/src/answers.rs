@@ -11,6 +11,8 @@ pub struct Outgoing {
     pub bytes: &'static [u8],
     /// Whether the stream ends with them.
     pub last: bool,
+    /// Bytes of the whole answer.
+    pub length: u64,
 }
 
 /// The streams of a connection.
@@ -95,6 +97,7 @@ impl Answers {
                     stream: stream.id,
                     bytes,
                     last,
+                    length: body.length(),
                 })
             }
         })
@@ -141,6 +144,7 @@ mod tests {
         assert!(!answers.is_awaited(0));
         let next = answers.next(&[]).unwrap();
         assert_eq!((next.stream, next.bytes.len(), next.last), (0, 5, true));
+        assert_eq!(next.length, 5);
         let other = answers.next(&[0]).unwrap();
         assert_eq!((other.stream, other.bytes.len(), other.last), (4, 0, true));
         answers.taken(0, 3);

@@ -21,7 +21,6 @@ use boring::ssl::{
 use quicbed_contract::events::{ConnectionCommon, OptionsInForce};
 use quicbed_contract::options::{Cipher, ClientOptions, CommonOptions, ServerOptions};
 use quicbed_contract::tls::{self, group_name, signature_name, GROUPS, SIGNATURES};
-use quicbed_contract::ALPN;
 use serde::Serialize;
 
 /// CRYPTO_ERROR is 0x0100 plus the TLS alert (RFC 9001, section 4.8).
@@ -96,7 +95,7 @@ pub fn client(options: &ClientOptions) -> Result<SslContextBuilder, String> {
         None => context.set_verify(SslVerifyMode::NONE),
     }
     context
-        .set_alpn_protos(&alpn_list())
+        .set_alpn_protos(options.common.alpn.list())
         .map_err(|error| format!("cannot set up TLS: {error}"))?;
     Ok(context)
 }
@@ -114,9 +113,10 @@ pub fn server(options: &ServerOptions) -> Result<SslContextBuilder, String> {
     context
         .check_private_key()
         .map_err(|error| about("--private-key", key, error))?;
-    context.set_alpn_select_callback(|_, offered| {
-        boring::ssl::select_next_proto(&alpn_list(), offered)
-            .map(|_| ALPN.as_bytes())
+    let alpn = options.common.alpn;
+    context.set_alpn_select_callback(move |_, offered| {
+        boring::ssl::select_next_proto(alpn.list(), offered)
+            .map(|_| alpn.name().as_bytes())
             .ok_or(AlpnError::ALERT_FATAL)
     });
     context.set_info_callback(|ssl, mode, _| {
@@ -201,13 +201,6 @@ fn set_signature(context: &SslContextBuilder, name: &str) -> Result<(), String> 
             "this BoringSSL has no signature algorithm {name:?}"
         )),
     }
-}
-
-/// The protocol in the wire format of ALPN (RFC 7301, section 3.1).
-fn alpn_list() -> Vec<u8> {
-    let mut list = vec![ALPN.len() as u8];
-    list.extend_from_slice(ALPN.as_bytes());
-    list
 }
 
 fn about(option: &str, path: &Path, error: ErrorStack) -> String {
