@@ -259,6 +259,7 @@ CAUSES = (
         "the package registry, or a proxy before it, does not answer with packages: use another network or index",
     ),
     (r"Read timed out|Connection timed out|ReadTimeoutError", "the package registry does not answer: try again later"),
+    (r"Could not get lock", "another program installs Debian packages: wait until it has ended"),
     (r"Permission denied|Read-only file system", "a directory cannot be written"),
     (r"MemoryError|Cannot allocate memory|Killed", "memory is full: end other programs"),
 )
@@ -289,12 +290,30 @@ def log_tail(lines: int = 15) -> str:
     return "\n".join("  | " + line for line in text[-lines:])
 
 
+APT_LOCK_S = 600
+"""Seconds to wait for another apt, as at the first start of a machine."""
+
+
+def update_lists(command: list[str], log: TextIO, environment: dict[str, str]) -> bool:
+    """`apt-get update`, which waits for no lock itself; True when it succeeded."""
+    until = time.monotonic() + APT_LOCK_S
+    while True:
+        began = LOG.stat().st_size
+        if run_logged(command, log, environment):
+            return True
+        with LOG.open("rb") as written:
+            written.seek(began)
+            if b"Could not get lock" not in written.read() or time.monotonic() > until:
+                return False
+        time.sleep(2)
+
+
 def install_packages(packages: list[str], log: TextIO, *, update: bool) -> bool:
     """Install Debian packages without asking anything; True when all are there."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     # Wait for another apt (unattended upgrades) instead of failing.
-    apt_get = ["apt-get", "-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Use-Pty=0", "--yes"]
-    if update and not run_logged([*apt_get, "update"], log, environment):
+    apt_get = ["apt-get", "-o", f"DPkg::Lock::Timeout={APT_LOCK_S}", "-o", "Dpkg::Use-Pty=0", "--yes"]
+    if update and not update_lists([*apt_get, "update"], log, environment):
         return False
     return run_logged([*apt_get, "install", "--no-install-recommends", *packages], log, environment)
 

@@ -6,6 +6,7 @@ What measures is cut to a few small downloads through the clone's configuration,
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -13,7 +14,9 @@ import shutil
 import socketserver
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -155,6 +158,24 @@ def test_no_network(visited: BareRoot) -> None:
     says = f"Debian packages could not be installed: {says}"
     alone = {"prefix": ("unshare", "--net"), "environment": DIRECT, "user": "root"}
     stopped(visited, says, command="make setup", cwd="/srv/quicbed", **alone)
+
+
+def test_another_apt_at_work(debian: BareRoot, tmp_path: Path) -> None:
+    """As at the first start of a machine: set-up waits for it, and goes on until it finds no network."""
+    with bareroot.copy(debian, tmp_path / "root") as root, ThreadPoolExecutor() as beside:
+        root.clone(ROOT, PLACE)
+        (root.directory / "var/lib/apt/lists").mkdir(parents=True, exist_ok=True)
+        with (root.directory / "var/lib/apt/lists/lock").open("a") as lists:
+            fcntl.lockf(lists, fcntl.LOCK_EX)
+            says = "the package registry cannot be reached"
+            alone = {"prefix": ("unshare", "--net"), "environment": DIRECT, "user": "root"}
+            waiting = beside.submit(stopped, root, says, command="make setup", **alone)
+            log = root.directory / f"{PLACE}/logs/setup.log".lstrip("/")
+            while not waiting.done() and not (log.exists() and "Could not get lock" in log.read_text("utf-8")):
+                time.sleep(0.1)
+            assert not waiting.done()
+            fcntl.lockf(lists, fcntl.LOCK_UN)
+            waiting.result()
 
 
 @pytest.mark.parametrize(
