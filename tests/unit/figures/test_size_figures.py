@@ -192,7 +192,14 @@ def shown(monkeypatch: pytest.MonkeyPatch, raw: Path, artifacts: Path) -> list[A
 def test_the_notebook_says_how_to_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw").mkdir()
     missing = [one for one in shown(monkeypatch, tmp_path / "raw", tmp_path / "made") if isinstance(one, NotMeasured)]
-    sections = {sizes.EXPERIMENT: 3, http3.EXPERIMENT: 2, web.EXPERIMENT: 6, web.BROWSER: 4, video.EXPERIMENT: 3}
+    sections = {
+        sizes.EXPERIMENT: 3,
+        http3.EXPERIMENT: 2,
+        web.EXPERIMENT: 6,
+        web.REUSE: 1,
+        web.BROWSER: 4,
+        video.EXPERIMENT: 3,
+    }
     assert [one.experiment for one in missing] == [name for name, count in sections.items() for _ in range(count)]
     for one in missing:
         assert f"experiments=[{one.experiment}]" in one._repr_html_()
@@ -204,6 +211,7 @@ def test_the_notebook_writes_figures_and_tables(tmp_path: Path, monkeypatch: pyt
     assert {one.experiment for one in found if isinstance(one, NotMeasured)} == {
         http3.EXPERIMENT,
         web.EXPERIMENT,
+        web.REUSE,
         web.BROWSER,
         video.EXPERIMENT,
     }
