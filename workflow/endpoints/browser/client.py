@@ -32,7 +32,12 @@ SETTLE_MS = 300
 """How long the largest one may be replaced by a larger one: images that are there are drawn in the next frames."""
 IDLE_S = 4.0
 """After a first visit: the server closes a connection that has been idle for 2 s."""
-DESCRIBE = {"library": "Chromium", "congestion_controls": ["cubic", "bbr", "reno"], "pacing": ["library"]}
+DESCRIBE = {
+    "library": "Chromium",
+    "alpn": ["h3", "h2"],
+    "congestion_controls": ["cubic", "bbr", "reno"],
+    "pacing": ["library"],
+}
 EXTRA = ("t_connect", "t_navigation", "t_load", "t_largest_paint", "playback")
 """Fields of `connection` that only clients have that load pages or play videos."""
 

@@ -10,10 +10,9 @@ import plotly.graph_objects as go
 import polars as pl
 
 from quicbed.analysis import comparison, http3
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, size_figures
 from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
-from quicbed.figures.size_figures import size_text
 from quicbed.store import runs
 
 TITLES = {
@@ -54,7 +53,7 @@ def costs(
     figure.update_xaxes(
         **layout.AXIS,
         tickvals=list(range(len(sizes))),
-        ticktext=[size_text(size) for size in sizes],
+        ticktext=[size_figures.size_text(size) for size in sizes],
         range=[-0.5, max(len(sizes), 1) - 0.5],
         tickfont={"size": 10},
     )
@@ -134,7 +133,7 @@ def _length(row: Mapping[str, Any], end: str) -> float:
 def _hover(name: str, row: Mapping[str, Any]) -> str:
     unit = UNITS[row["metric"]]
     return (
-        f"<b>{html.escape(name)}, {size_text(row['bytes'])}</b><br>{_interval(row)}"
+        f"<b>{html.escape(name)}, {size_figures.size_text(row['bytes'])}</b><br>{_interval(row)}"
         f"<br>{row['bare']:.4g} {unit} over a bare stream, {row['http3']:.4g} over HTTP/3<br>n = {row['n']}"
     )
 
@@ -157,7 +156,7 @@ def sheet(found_costs: pl.DataFrame, titles: Mapping[str, str]) -> Sheet:
     rows = [
         [
             titles.get(row["library"], row["library"]),
-            size_text(row["bytes"]),
+            size_figures.size_text(row["bytes"]),
             f"{TITLES[row['metric']]} [{UNITS[row['metric']]}]"
             if row["metric"] != "cpu_s_per_gib"
             else TITLES[row["metric"]],
@@ -193,5 +192,9 @@ def found(found_costs: pl.DataFrame, titles: Mapping[str, str]) -> Found | None:
                 f"{TITLES[metric].lower()} by {_interval(rows[metric])}" for metric in http3.METRICS if metric in rows
             ]
             if parts:
-                told.append(f"{name}, {size_text(size)}: HTTP/3 changes {', '.join(parts)}.".replace("cpu s", "CPU s"))
+                told.append(
+                    f"{name}, {size_figures.size_text(size)}: HTTP/3 changes {', '.join(parts)}.".replace(
+                        "cpu s", "CPU s"
+                    )
+                )
     return Found(told) if told else None
