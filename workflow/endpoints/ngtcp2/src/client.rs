@@ -124,6 +124,7 @@ impl<A: Answer> Application for Stream<A> {
             stream,
             bytes: &self.request.as_bytes()[self.asked..],
             last: true,
+            length: self.request.len() as u64,
         })
     }
 

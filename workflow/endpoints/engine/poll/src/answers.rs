@@ -11,7 +11,7 @@ pub struct Outgoing {
     pub bytes: &'static [u8],
     /// Whether the stream ends with them.
     pub last: bool,
-    /// Bytes of the whole answer.
+    /// Bytes that the stream carries in all.
     pub length: u64,
 }
 
