@@ -778,12 +778,13 @@ mod tests {
     #[test]
     fn every_common_option_is_taken() {
         let options = client(
-            "--events e.jsonl --cipher chacha20-poly1305 --aead noop --header-protection off --group p-256 --signature ed25519 \
+            "--events e.jsonl --alpn h3 --cipher chacha20-poly1305 --aead noop --header-protection off --group p-256 --signature ed25519 \
              --initial-size 1200 --congestion-control reno --pacing txtime --etf on --gso off --gro off --udp-payload 1200 --receive-buffer 1000 \
              --send-buffer 2000 --window 3000 --key-log keys.log",
         )
         .unwrap();
         let expected = CommonOptions {
+            alpn: Alpn::H3,
             events: "e.jsonl".into(),
             cipher: Cipher::ChaCha20Poly1305,
             aead: Aead::Noop,
