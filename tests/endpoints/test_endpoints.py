@@ -139,6 +139,7 @@ def test_a_build_can_do_what_its_configuration_says(
     noop = {"noop"} if unprotected and supports.noop else set()
     assert set(said["aead"]) == {"standard"} | noop | ({"noenc"} if supports.noenc else set())
     assert said["library"] == library
+    assert ("h3" in said["alpn"]) is (described.alpn == "h3" or supports.http3 is True)
     assert said.get("open_loop", False) is (role == "client" and supports.open_loop is True)
     if PROJECT.libraries[library].transport == "quic":
         off = unprotected and supports.header_protection_off
