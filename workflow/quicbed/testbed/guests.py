@@ -244,7 +244,8 @@ class Guests:
         return f"quicbed-guest-{role}"
 
     def _answers(self, role: str) -> bool:
-        return b"ssh-" in self._within("ssh-keyscan", "-T", "1", MANAGEMENT[role], check=False)
+        # of the key that it has: a connection for each type takes a slow guest more than a second
+        return b"ssh-" in self._within("ssh-keyscan", "-t", "ed25519", "-T", "3", MANAGEMENT[role], check=False)
 
     def _said(self, role: str) -> str:
         lines = (self.directory / f"{role}.log").read_text(errors="replace").split("\n")
