@@ -174,12 +174,9 @@ func (t *transfer) ask(ctx context.Context, connection *quic.Conn) error {
 	if err != nil {
 		return err
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := stream.SetDeadline(deadline); err != nil {
-			return err
-		}
+	if err := t.aboutToAsk(ctx, stream); err != nil {
+		return err
 	}
-	t.meter.AwaitDeparture()
 	if _, err := stream.Write(t.options.Request()); err != nil {
 		return err
 	}
@@ -187,6 +184,17 @@ func (t *transfer) ask(ctx context.Context, connection *quic.Conn) error {
 		return err
 	}
 	return t.receive(stream)
+}
+
+// aboutToAsk limits a stream to the time that its download has; the next datagram that leaves has the request.
+func (t *transfer) aboutToAsk(ctx context.Context, stream interface{ SetDeadline(time.Time) error }) error {
+	if deadline, ok := ctx.Deadline(); ok {
+		if err := stream.SetDeadline(deadline); err != nil {
+			return err
+		}
+	}
+	t.meter.AwaitDeparture()
+	return nil
 }
 
 // askHTTP3 asks with a request of HTTP/3 (RFC 9114).
@@ -201,12 +209,9 @@ func (t *transfer) askHTTP3(ctx context.Context, connection *quic.Conn) error {
 	if err != nil {
 		return err
 	}
-	if deadline, ok := ctx.Deadline(); ok {
-		if err := stream.SetDeadline(deadline); err != nil {
-			return err
-		}
+	if err := t.aboutToAsk(ctx, stream); err != nil {
+		return err
 	}
-	t.meter.AwaitDeparture()
 	if err := stream.SendRequestHeader(request); err != nil {
 		return err
 	}
