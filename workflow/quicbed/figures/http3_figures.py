@@ -34,7 +34,8 @@ def costs(
 
     *table* is that of `quicbed.analysis.http3.by_metric`, *found_costs* of `quicbed.analysis.http3.costs`.
     """
-    libraries = _sorted(found_costs, titles)
+    shown_as, unlike = goodput.marked(table, titles)
+    libraries = _sorted(found_costs, shown_as)
     sizes = sorted(set(found_costs["bytes"]))
     figure, places = layout.panels(len(http3.METRICS), below=0.3, titles=list(TITLES.values()))
     for metric, place in zip(http3.METRICS, places, strict=True):
@@ -60,7 +61,7 @@ def costs(
     figure.update_yaxes(**layout.VALUES, tickfont={"size": 10}, ticksuffix=" ")
     caption = (
         "Geometric means of ratios paired within blocks, bars are 95 % intervals. More is better of goodput, less of"
-        f"<br>the others. Time to first byte begins with the ClientHello.{goodput.disturbed(campaign)}"
+        f"<br>the others. Time to first byte begins with the ClientHello.{goodput.disturbed(campaign)}{unlike}"
     )
     layout.finish(
         figure,
@@ -68,8 +69,8 @@ def costs(
         goodput.conditions(campaign.with_columns(workload_bytes=pl.lit(None, pl.Int64))),
         caption,
         [campaign],
-        height=126 + PANEL_PX,
-        bottom=94,
+        height=126 + 12 * bool(unlike) + PANEL_PX,
+        bottom=94 + 12 * bool(unlike),
         legend=layout.IN_CORNER,
         titles=titles,
     )
