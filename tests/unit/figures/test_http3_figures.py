@@ -124,3 +124,14 @@ def test_the_text_of_the_figure_can_be_read(
     saved = goodput.save([http3_figures.costs(*found, TITLES)], tmp_path / "figures")
     svgs = [file for one in saved for file in one.files if file.suffix == ".svg"]
     assert legible.problems(svgs, tmp_path) == []
+
+
+def test_a_library_that_differs_from_itself_is_marked(found: tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]) -> None:
+    campaign, table, costs = found
+    again = table.filter((pl.col("client_library") == "quic-go") & (pl.col("metric") == "goodput_mbps")).head(1)
+    for low, marked in ((0.9, False), (1.1, True)):
+        row = again.with_columns(arm=pl.lit("aa"), ratio_low=pl.lit(low), ratio_high=pl.lit(1.2))
+        figure = http3_figures.costs(campaign, pl.concat([table, row], how="vertical_relaxed"), costs, TITLES).figure
+        names = {trace.name for trace in figure.data}
+        assert (f"quic-go {goodput.UNLIKE_ITSELF}" in names) is marked
+        assert (goodput.UNLIKE_ITSELF_MEANS in figure.layout.annotations[-1].text) is marked
