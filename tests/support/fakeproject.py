@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clone import EXTERNAL, ROOT, copy_config
-from faketestbed import FakeTestbed
+from faketestbed import FAKE_ENDPOINT, FakeTestbed
 from quicbed.config import algorithms
 from quicbed.config.model import External, ExternalFile, ExternalLibrary, Library, Project, external_library
 from quicbed.measure import campaign as campaign_module
@@ -107,9 +107,8 @@ def behave(project: Project, library: str, flavour: str, **behaviour: list[str])
     """Install the fake endpoint as a build; `client=["ok", "crash"]` is per execution, the last one repeating."""
     binaries = project.build / f"{library}-{flavour}" / "bin"
     binaries.mkdir(parents=True, exist_ok=True)
-    text = (ROOT / "tests" / "support" / "fake_endpoint.py").read_text(encoding="utf-8")
     for role in ("client", "server", "primitives"):
-        (binaries / role).write_text(f"{INTERPRETER}{text}", encoding="utf-8")
+        (binaries / role).write_text(f"{INTERPRETER}{FAKE_ENDPOINT}", encoding="utf-8")
         (binaries / role).chmod(0o755)
         (binaries / f"{role}.count").unlink(missing_ok=True)
     shutil.copy(project.root / "workflow" / "crypto" / "algorithms.csv", binaries)

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import fake_endpoint
+import nursery
 from quicbed.testbed import Capture, Completed, Confined, Exit, Host, LinkSettings, Process, Role, Testbed, TestbedError
+
+FAKE_ENDPOINT = Path(fake_endpoint.__file__).read_text(encoding="utf-8")
+"""What the programs of a build have in them after their first line."""
+
+
+def _is_fake_endpoint(program: str) -> bool:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(program).read_text(encoding="utf-8").partition("\n")[2] == FAKE_ENDPOINT
+    return False
 
 
 class FakeProcess(Process):
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        self.popen = popen
-        self.pid = popen.pid
+    """A child of this process."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.ended: Exit | None = None
 
     def poll(self) -> Exit | None:
@@ -25,7 +41,6 @@ class FakeProcess(Process):
             pid, status, usage = os.wait4(self.pid, os.WNOHANG)
             if pid:
                 code = os.waitstatus_to_exitcode(status)
-                self.popen.returncode = code
                 self.ended = Exit(code, usage.ru_utime, usage.ru_stime, usage.ru_maxrss * 1024)
         return self.ended
 
@@ -58,6 +73,62 @@ class FakeProcess(Process):
     def sample_memory(self) -> int | None:
         taken, *self.memory = self.memory or (None,)
         return taken
+
+
+class Nursery:
+    """Starts fake endpoints as copies of one process that has imported all they need (`nursery.py`).
+
+    A driver starts thousands of them, and Python takes longer to start than they do for their work.
+    """
+
+    def __init__(self) -> None:
+        own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, "-S", nursery.__file__, str(os.getpid()), "." * 16384]
+        with theirs:
+            self._process = subprocess.Popen(argv, stdin=theirs, start_new_session=True)
+        self.of = os.getpid()
+        self._socket = own
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        if self.of == os.getpid():
+            self._socket.close()
+            self._process.wait()
+
+    def start(self, argv: Sequence[str], out: int, err: int, env: Mapping[str, str], cwd: Path | None) -> FakeProcess:
+        reading, writing = os.pipe()
+        asked = {"argv": list(argv), "env": dict(env), "cwd": None if cwd is None else str(cwd)}
+        try:
+            socket.send_fds(self._socket, [json.dumps(asked).encode()], [out, err, writing])
+        finally:
+            os.close(writing)
+        return Nursling(reading)
+
+
+class Nursling(FakeProcess):
+    """What a nursery has started: a line tells its PID, and another one how it has ended."""
+
+    def __init__(self, told: int) -> None:
+        self._told = open(told, "rb", buffering=0)  # noqa: SIM115 (until it has ended)
+        super().__init__(json.loads(self._told.readline()))
+        os.set_blocking(told, False)
+
+    def poll(self) -> Exit | None:
+        if self.ended is None and (line := self._told.read()) is not None:
+            self._told.close()
+            # nothing where the nursery was killed, with what it had started
+            self.ended = Exit(*json.loads(line or b"[-9, 0.0, 0.0, 0]"))
+        return self.ended
+
+
+_nursery: Nursery | None = None
+
+
+def _nursery_of_this_process() -> Nursery:
+    global _nursery
+    if _nursery is None or _nursery.of != os.getpid():
+        _nursery = Nursery()
+    return _nursery
 
 
 class FakeHost(Host):
@@ -94,13 +165,15 @@ class FakeHost(Host):
         del confined
         self.spawned.append(list(argv))
         with stdout.open("wb") as out, stderr.open("wb") as err:
+            whole = {**os.environ, **(env or {})}
+            if _is_fake_endpoint(argv[0]):
+                return _nursery_of_this_process().start(argv, out.fileno(), err.fileno(), whole, cwd)
             # it must not outlive a driver that a test kills, nor one that was killed before this could be asked for
             begin = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", '[ "$PPID" = "$0" ] && exec "$@"', str(os.getpid())]
             argv = [*begin, *argv]
-            whole = {**os.environ, **(env or {})}
-            return FakeProcess(
-                subprocess.Popen(argv, stdout=out, stderr=err, env=whole, cwd=cwd, start_new_session=True)
-            )
+            popen = subprocess.Popen(argv, stdout=out, stderr=err, env=whole, cwd=cwd, start_new_session=True)
+            popen.returncode = 0  # it is waited for here
+            return FakeProcess(popen.pid)
 
 
 class FakeTestbed(Testbed):

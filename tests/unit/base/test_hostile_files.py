@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -32,6 +33,28 @@ def test_links_fifos_and_directories_are_not_read(tmp_path: Path) -> None:
     for name, what in (("link", "is a link"), ("fifo", "is not a regular file"), (".", "Is a directory")):
         with pytest.raises(untrusted.UntrustedError, match=what):
             untrusted.beginning(tmp_path / name, 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("18446744073709551616", "a number beyond 64 bits: 18446744073709551616"),
+        ("-9223372036854775809", "a number beyond 64 bits: -9223372036854775809"),
+        ("9" * 5000, "a number beyond 64 bits: 999999999999999999999..."),
+        ('{"one": [1e300]}', r"a number beyond 64 bits: 1e\+300"),
+        ("1e999", "a number beyond 64 bits: inf"),
+        ("[" * 66 + "]" * 66, "nested more than 64 deep"),
+        ("[" * 100_000, "nested more than 64 deep"),
+    ],
+)
+def test_numbers_and_depth_of_json_are_limited(text: str, says: str) -> None:
+    with pytest.raises(untrusted.UntrustedError, match=says):
+        untrusted.parse(text.encode())
+
+
+@pytest.mark.parametrize("value", [(1 << 64) - 1, -(1 << 63), -0.5, 1e19, ["[{" * 70], [[]] * 100, {"a": {"b": [1]}}])
+def test_json_within_the_limits_is_what_it_says(value: object) -> None:
+    assert untrusted.parse(json.dumps(value).encode()) == value
 
 
 def test_what_is_no_file_or_not_for_endpoints_to_write_is_removed(tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ def test_a_misbehaving_endpoint_is_a_failed_run_with_its_reason(
 def test_an_endpoint_that_is_left_running_would_be_noticed(project: Project, tmp_path: Path) -> None:
     behave(project, "quiche", "stock", server=["ignore-sigterm"])
     argv = [str(project.build / "quiche-stock" / "bin" / "server"), "--events", str(tmp_path / "events")]
+    argv += ["--listen", "127.0.0.1:4433", "--content", "1"]
     left = FakeTestbed().server.spawn(argv, stdout=tmp_path / "out", stderr=tmp_path / "err")
     try:
         deadline = time.monotonic() + 60

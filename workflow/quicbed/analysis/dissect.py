@@ -105,10 +105,13 @@ def read(root: Path, jobs: int = 1) -> pl.DataFrame:
     if not root.is_dir():
         raise RunsError(f"{root}: no such directory of runs; measure first or name another")
     with tempfile.TemporaryDirectory(prefix="quicbed-dissect-") as temporary:
-        found = list(_scan(root.absolute(), Path(temporary)))
-        decrypts = any(all((one.directory / name).is_file() for name in (CAPTURE, KEYS, HANDSHAKES)) for one in found)
-        if decrypts and (missing := tshark.problem()) is not None:
-            raise tshark.TsharkError(missing)
+        missing = tshark.problem()
+        found = []
+        for one in _scan(root.absolute(), Path(temporary)):
+            # before all the others are unpacked
+            if missing and all((one.directory / name).is_file() for name in (CAPTURE, KEYS, HANDSHAKES)):
+                raise tshark.TsharkError(missing)
+            found.append(one)
         workers = min(jobs, len(found))
         if workers > 1:
             # not forked: polars has threads

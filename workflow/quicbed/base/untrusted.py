@@ -46,8 +46,10 @@ NAME_BYTES, PATH_BYTES = 200, 4000
 """Longest name and path that are taken from an archive: a file system takes 255 and 4095."""
 
 _CHUNK = 1 << 20
-_NUMBERS, _CONTAINERS = (int, float), (dict, list)
+_CONTAINERS = (dict, list)
 _LEAST, _MOST = -(1 << 63), 1 << 64
+_SHORT, _LONGEST = 18, 20
+"""Characters of an integer: so many are within these limits, and more are not."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -190,29 +192,54 @@ def parse(content: bytes) -> Any:
     """A JSON document of finite numbers of 64 bits, text that is Unicode, and at most `DEEPEST` levels."""
     try:
         text = content.decode("utf-8-sig")
-        document = json.loads(text, parse_constant=_refuse)
+        document = _DECODER.decode(text)
         if "\\ud" in text or "\\uD" in text:
             json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise UntrustedError("text that is no Unicode: a lone surrogate") from None
     except RecursionError:
         raise UntrustedError(f"nested more than {DEEPEST} deep") from None
+    except _BeyondError as error:
+        raise UntrustedError(f"a number beyond 64 bits: {shown(error, 24)}") from None
     except ValueError as error:
         raise UntrustedError(f"truncated or corrupt: {error}") from None
+    if text.count("{") + text.count("[") > DEEPEST:
+        _limit_depth(document)
+    return document
+
+
+class _BeyondError(ValueError):
+    pass
+
+
+def _limit_depth(document: Any) -> None:
     level = [document]
     for _ in range(DEEPEST + 2):
-        beyond = [value for value in level if type(value) in _NUMBERS and not _LEAST <= value < _MOST]
-        if beyond:
-            raise UntrustedError(f"a number beyond 64 bits: {shown(beyond[0], 24)}")
-        containers = [value for value in level if type(value) in _CONTAINERS]
-        if not containers:
-            return document
-        level = [value for one in containers for value in (one.values() if type(one) is dict else one)]
+        level = [value for value in level if type(value) in _CONTAINERS]
+        if not level:
+            return
+        level = [value for one in level for value in (one.values() if type(one) is dict else one)]
     raise UntrustedError(f"nested more than {DEEPEST} deep")
+
+
+def _integer(text: str) -> int:
+    if len(text) > _SHORT and not (len(text) <= _LONGEST and _LEAST <= int(text) < _MOST):
+        raise _BeyondError(text)
+    return int(text)
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not _LEAST <= value < _MOST:
+        raise _BeyondError(value)
+    return value
 
 
 def _refuse(name: str) -> None:
     raise UntrustedError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_refuse)
 
 
 # ---- archives --------------------------------------------------------------------------------------------------------

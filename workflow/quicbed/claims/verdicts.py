@@ -108,7 +108,8 @@ class Tables:
 
 def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: details.Details | None = None) -> Tables:
     """Read what lies below *raw*; *table* and *beside* spare reading again. *root* is the repository."""
-    table = runs.table(raw) if table is None else table
+    if table is None:
+        table, beside = details.everything(raw)
     beside = beside or details.read(raw)
     profiled = cpu_shares.profiled(table, raw, root)
     return Tables(table, beside.handshakes, beside.primitives, profiled.blocks, floors=beside.floors)

@@ -581,7 +581,7 @@ def _claims(arguments: argparse.Namespace) -> None:
     from quicbed.claims import papers as claims
     from quicbed.cli import terminal
     from quicbed.report import notebooks
-    from quicbed.store import runs
+    from quicbed.store import details, runs
 
     known_verdicts = get_args(verdicts.Verdict)
     if unknown := [one for one in arguments.verdict if one not in known_verdicts]:
@@ -593,7 +593,8 @@ def _claims(arguments: argparse.Namespace) -> None:
     # all of a paper are judged together, whatever is shown of them
     papers = {one.name for one in shown}
     known = [one for one in every if one.name in papers]
-    tables = verdicts.tables(raw, ROOT, runs.without(runs.table(raw), project.left_out))
+    table, beside = details.everything(raw, os.cpu_count() or 1)
+    tables = verdicts.tables(raw, ROOT, runs.without(table, project.left_out), beside)
     results = verdicts.evaluate(project, known, tables)
     why = causes.find(project, every, results, tables)
     tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in papers}
@@ -642,7 +643,10 @@ def _reference(arguments: argparse.Namespace) -> None:
 
 def _packets(arguments: argparse.Namespace) -> None:
     from quicbed.store.paths import archives_below
+    from quicbed.wire import tshark
 
+    if (missing := tshark.problem()) is not None:  # before any archive is read
+        raise tshark.TsharkError(missing)
     _write_packets(arguments.archive or archives_below(ROOT / "raw" / "reference"))
 
 

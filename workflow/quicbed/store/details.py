@@ -162,10 +162,6 @@ def read(root: Path) -> Details:
         frames = {name: read_parquet(table.with_name(f"{name}.parquet"), schema) for name, schema in SCHEMAS.items()}
         problems = frames.pop("unread")["problem"].to_list()
         return Details(**frames, problems=problems)
-    return _read(root)
-
-
-def _read(root: Path) -> Details:
     found = Collected()
     for place in walk.walk(root, WANTED, records=True):
         found.add(place, runs.read(place))
@@ -257,11 +253,15 @@ def _of_archive(archive: tuple[Path, str]) -> _Part:
     return _Part([walk.packed(*archive, WANTED, records=True)])
 
 
-def write_tables(raw: Path, out: Path, jobs: int = 1) -> pl.DataFrame:
-    """Write the table of the runs below *raw* to the Parquet file *out*, and these tables beside it; returns the first.
+def everything(raw: Path, jobs: int = 1) -> tuple[pl.DataFrame, Details]:
+    """The table of the runs below *raw* (`quicbed.store.runs.table`) and what `read` returns, in one go.
 
     Every archive is read once, *jobs* at a time.
     """
+    return (runs.table(raw), read(raw)) if collected(raw) is not None else _everything(raw, jobs)
+
+
+def _everything(raw: Path, jobs: int) -> tuple[pl.DataFrame, Details]:
     archives: list[tuple[Path, str]] = []
     parts = [_Part(walk.walk(raw, WANTED, records=True, archives=archives))]
     if (workers := min(jobs, len(archives))) > 1:
@@ -275,12 +275,21 @@ def write_tables(raw: Path, out: Path, jobs: int = 1) -> pl.DataFrame:
     for part in parts:
         campaigns.merge(part.campaigns)
     table = runs.tabled([values for part in parts for values in part.rows], campaigns)
+    frames = {name: pl.concat([getattr(part.beside, name) for part in parts]).sort(_ORDERS[name]) for name in _ORDERS}
+    return table, Details(**frames, problems=sorted(problem for part in parts for problem in part.beside.problems))
+
+
+def write_tables(raw: Path, out: Path, jobs: int = 1) -> pl.DataFrame:
+    """Write the table of the runs below *raw* to the Parquet file *out*, and these tables beside it; returns the first.
+
+    It reads as `everything`, whatever was collected before.
+    """
+    table, beside = _everything(raw, jobs)
     write_parquet(table, out)
-    tables = {name: pl.concat([getattr(part.beside, name) for part in parts]).sort(_ORDERS[name]) for name in _ORDERS}
-    problems = sorted(problem for part in parts for problem in part.beside.problems)
-    tables["unread"] = pl.DataFrame({"problem": problems}, schema=SCHEMAS["unread"])
-    for name, frame in tables.items():
-        write_parquet(frame, out.with_name(f"{name}.parquet"))
+    unread = pl.DataFrame({"problem": beside.problems}, schema=SCHEMAS["unread"])
+    for name in _ORDERS:
+        write_parquet(getattr(beside, name), out.with_name(f"{name}.parquet"))
+    write_parquet(unread, out.with_name("unread.parquet"))
     return table
 
 
