@@ -96,7 +96,7 @@ def _build_cargo(project: Project, name: str, example: Example, out: Path, jobs:
     source = out / "source"
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(vendor / f"{package['name']}-{package['version']}", source)
-    environment = cargo.environment(project, library, "stock", vendor)
+    environment = cargo.environment(project, library, "stock")
     profile = {"DEBUG": "line-tables-only", "LTO": "off", "CODEGEN_UNITS": "1"}
     examples = [word for program in _programs(example) for word in ("--example", program)]
     argv = ["cargo", "build", "--release", "--locked", "--jobs", str(jobs), *examples]
@@ -120,7 +120,7 @@ def build_bare(project: Project, name: str, *, jobs: int, log: Path) -> Path:
     argv = ["cargo", "build", "--release", "--locked", "--offline", "--jobs", str(jobs)]
     argv += ["--manifest-path", str(project.root / kit.SOURCES / "Cargo.toml"), "--target-dir", str(target)]
     argv += ["--package", str(library.package), "--example", cargo.BARE, *cargo.vendored(vendor)]
-    environment = cargo.environment(project, library, "stock", vendor)
+    environment = cargo.environment(project, library, "stock")
     for flags in ("RUSTFLAGS", "CFLAGS", "CXXFLAGS"):
         del environment[flags]
     environment |= _profile({"LTO": "false", "CODEGEN_UNITS": "16"})

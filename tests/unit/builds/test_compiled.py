@@ -129,11 +129,11 @@ def test_what_has_been_compiled_before_stays(project: Project, tmp_path: Path) -
     assert files(tmp_path / "quinn-noop") == []
 
 
-def test_a_patched_flavour_neither_takes_nor_gives(project: Project, tmp_path: Path) -> None:
+def test_a_patched_flavour_takes_and_gives(project: Project, tmp_path: Path) -> None:
     assert project.libraries["quiche"].flavours["noop"].patches
-    compile_in(tmp_path / "quiche-stock", "boring")
-    assert compiled.take_over(project, "quiche", "noop") is None
     compile_in(tmp_path / "quiche-noop", "boring")
-    assert compiled.take_over(project, "quiche", "pq") is None
-    (tmp_path / "quiche-stock" / "release" / ".cargo-lock").unlink()
-    assert compiled.take_over(project, "ngtcp2", "stock") is None
+    assert compiled.take_over(project, "quiche", "stock") == tmp_path / "quiche-noop"
+    (tmp_path / "quiche-noop" / "release" / ".cargo-lock").unlink()
+    shutil.rmtree(tmp_path / "quiche-stock")
+    compile_in(tmp_path / "quiche-stock", "boring")
+    assert compiled.take_over(project, "quiche", "pq") == tmp_path / "quiche-stock"

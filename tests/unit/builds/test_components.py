@@ -332,11 +332,11 @@ def test_a_build_is_a_function_of_every_package_of_the_workspace_it_uses(copy: P
 
 def test_build_scripts_are_told_where_components_are(copy: Path) -> None:
     project = edit(copy, "quiche", "stock", flavour_keys={"components": ["liboqs", "boringssl-pq"]})
-    told = cargo.environment(project, project.libraries["quiche"], "stock", copy / "vendor")
+    told = cargo.environment(project, project.libraries["quiche"], "stock")
     liboqs, boringssl = (str(components.directory(project, name)) for name in ("liboqs", "boringssl-pq"))
     assert told["QUICBED_LIBOQS"] == liboqs
     assert told["QUICBED_BORINGSSL"] == told["BORING_BSSL_PATH"] == boringssl
-    told = cargo.environment(project, project.libraries["quiche"], "noop", copy / "vendor")
+    told = cargo.environment(project, project.libraries["quiche"], "noop")
     assert told["BORING_BSSL_PATH"] == str(components.directory(project, "boringssl"))
     assert "QUICBED_LIBOQS" not in told
 
@@ -345,9 +345,9 @@ def test_a_package_that_is_only_a_source_is_known_and_identified(copy: Path) -> 
     before = making.build_id(Project(copy), "quinn", "stock")
     crates = [*Project(copy).libraries["quinn"].crates, "ngtcp2-sys"]
     project = edit(copy, "quinn", "stock", crates=crates, environment={"NGTCP2_SOURCE": "{ngtcp2-sys}/deps"})
-    told = cargo.environment(project, project.libraries["quinn"], "stock", copy / "vendor")
+    told = cargo.environment(project, project.libraries["quinn"], "stock")
     (package,) = (p for p in kit.closure(copy, ["ngtcp2-sys"]) if p["name"] == "ngtcp2-sys")
-    assert told["NGTCP2_SOURCE"] == f"{copy}/vendor/ngtcp2-sys-{package['version']}/deps"
+    assert told["NGTCP2_SOURCE"] == f"{kit.vendor_directory(project)}/ngtcp2-sys-{package['version']}/deps"
     assert package in kit.crates_of(copy, project.libraries["quinn"])
     with_source = making.build_id(project, "quinn", "stock")
     assert with_source != before
@@ -359,7 +359,7 @@ def test_a_package_that_is_only_a_source_is_known_and_identified(copy: Path) -> 
 def test_a_package_that_is_not_listed_is_no_directory(copy: Path) -> None:
     project = edit(copy, "quinn", "stock", environment={"NGTCP2_SOURCE": "{no-such-package}"})
     with pytest.raises(BuildError, match=r"environment\.NGTCP2_SOURCE: .*no-such-package.* is no package"):
-        cargo.environment(project, project.libraries["quinn"], "stock", copy / "vendor")
+        cargo.environment(project, project.libraries["quinn"], "stock")
 
 
 @pytest.mark.parametrize(
@@ -394,9 +394,9 @@ def test_bindgen_reads_the_headers_of_a_compiler_with_a_c_library_of_its_own(
     program.write_text(text, encoding="utf-8")
     program.chmod(0o755)
     project = Project(copy)
-    before = cargo.environment(project, project.libraries["quinn"], "stock", copy / "vendor")
+    before = cargo.environment(project, project.libraries["quinn"], "stock")
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    told = cargo.environment(project, project.libraries["quinn"], "stock", copy / "vendor")
+    told = cargo.environment(project, project.libraries["quinn"], "stock")
     assert told["BINDGEN_EXTRA_CLANG_ARGS"] == "-isystem /env/lib/gcc/include --sysroot=/env/sysroot"
     own = subprocess.run(["/usr/bin/gcc", "-print-sysroot"], capture_output=True, text=True)
     if own.returncode == 0 and not own.stdout.strip("/\n"):

@@ -35,11 +35,10 @@ _REPLACED = {".rlib", ".rmeta"}
 def take_over(project: Project, name: str, flavour: str) -> Path | None:
     """Copy what a similar build has compiled to where a flavour will be compiled; returns where from.
 
-    Nothing is copied when the flavour has been compiled before, or when no other build is of use to it. A patched
-    flavour has its sources, those of other crates too, in a place of its own: it can neither give nor take.
+    Nothing is copied when the flavour has been compiled before, or when no other build is of use to it.
     """
     target = cargo._target(project, name, flavour)
-    if target.exists() or project.libraries[name].flavours[flavour].patches:
+    if target.exists():
         return None
     for source in _most_similar_first(project, name, flavour):
         with _undisturbed(source) as free:
@@ -50,15 +49,15 @@ def take_over(project: Project, name: str, flavour: str) -> Path | None:
 
 
 def _most_similar_first(project: Project, name: str, flavour: str) -> list[Path]:
-    """Directories of unpatched builds that have crates in common with a flavour, those with most of them first."""
+    """Directories of other builds that have crates in common with a flavour, those with most of them first."""
     wanted = _crates(project, name)
     found: list[tuple[int, Path]] = []
     for other, library in project.libraries.items():
         if library.recipe != RECIPE:
             continue
         common = len(wanted & _crates(project, other))
-        for one, chosen in library.flavours.items():
-            if common and not chosen.patches and (other, one) != (name, flavour):
+        for one in library.flavours:
+            if common and (other, one) != (name, flavour):
                 found.append((common, cargo._target(project, other, one)))
     return [directory for _, directory in sorted(found, key=lambda pair: -pair[0])]
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def _cargo(
 ) -> None:
     library = project.libraries[name]
     chosen = library.flavours[flavour]
-    sources = _sources(project, library, flavour, log)
+    patched = _patched(project, library, flavour, log)
     argv = [
         "cargo",
         command,
@@ -94,11 +94,12 @@ def _cargo(
         *(part for package in (str(library.package), *packages) for part in ("--package", package)),
         "--target-dir",
         str(_target(project, name, flavour)),
-        *vendored(sources),
+        *vendored(kit.vendor_directory(project)),
+        *(["--config", f"paths={json.dumps([str(copy) for copy in patched.values()])}"] if patched else []),
     ]
     for feature in chosen.features:
         argv += ["--features", f"{library.package}/{feature}"]
-    kit.run(argv, log=log, cwd=project.root, env=environment(project, library, flavour, sources))
+    kit.run(argv, log=log, cwd=project.root, env=environment(project, library, flavour, patched))
 
 
 def vendored(sources: Path) -> list[str]:
@@ -107,7 +108,9 @@ def vendored(sources: Path) -> list[str]:
     return ["--config", 'source.crates-io.replace-with="vendored"', "--config", directory]
 
 
-def environment(project: Project, library: Library, flavour: str, sources: Path) -> dict[str, str]:
+def environment(
+    project: Project, library: Library, flavour: str, patched: Mapping[str, Path] | None = None
+) -> dict[str, str]:
     """The environment of cargo: the caller's without anything that changes what is compiled."""
     dropped = (
         "RUSTFLAGS",
@@ -143,9 +146,9 @@ def environment(project: Project, library: Library, flavour: str, sources: Path)
         env["BINDGEN_EXTRA_CLANG_ARGS"] = f"-isystem {headers}" + (f" --sysroot={sysroot}" if sysroot else "")
     except ImportError as error:
         raise kit.BuildError(f"Python package libclang is missing ({error}); run `make setup`") from None
-    directories = {
-        p["name"]: str(sources / f"{p['name']}-{p['version']}") for p in kit.crates_of(project.root, library)
-    }
+    vendor = kit.vendor_directory(project)
+    places = {p["name"]: f"{p['name']}-{p['version']}" for p in kit.crates_of(project.root, library)}
+    directories = {name: str((patched or {}).get(place, vendor / place)) for name, place in places.items()}
     env |= components.environment(project, library.flavours[flavour].components)
     for name, value in library.environment.items():
         try:
@@ -170,33 +173,28 @@ def _output(*argv: str) -> str:
     return result.stdout.strip()
 
 
-def _sources(project: Project, library: Library, flavour: str, log: Path) -> Path:
-    """The directory cargo reads sources from: the fetched one, or links to it with patched copies."""
-    vendor = kit.vendor_directory(project)
+def _patched(project: Project, library: Library, flavour: str, log: Path) -> dict[str, Path]:
+    """Patched copies of crates, by name and version; cargo compiles them in place of those that were fetched.
+
+    Whatever does not depend on them is the same crate as in other builds, from the same place.
+    """
     patches = library.flavours[flavour].patches
-    if not patches:
-        return vendor
-    directory = project.build / "work" / f"{library.package}-{flavour}-sources"
+    directory = (project.build / "work" / f"{library.package}-{flavour}-sources").absolute()
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    patched = {patch.crate for patch in patches}
-    packages = kit.crates_of(project.root, library)
-    copies = {f"{p['name']}-{p['version']}" for p in packages if p["name"] in patched}
-    for entry in vendor.iterdir():
-        if entry.name in copies:
-            shutil.copytree(entry, directory / entry.name)
-        else:
-            (directory / entry.name).symlink_to(entry.resolve())
+    copies: dict[str, Path] = {}
     for patch in patches:
-        for copy in (directory / f"{p['name']}-{p['version']}" for p in packages if p["name"] == patch.crate):
-            file = project.root / kit.PATCHES / patch.file
-            kit.run(
-                ["patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={file}"],
-                log=log,
-                cwd=copy,
+        found = [
+            f"{p['name']}-{p['version']}" for p in kit.crates_of(project.root, library) if p["name"] == patch.crate
+        ]
+        if len(found) != 1:
+            raise kit.BuildError(
+                f"{patch.file} is for one version of {patch.crate}, and {library.package} uses {len(found)}"
             )
-            # cargo checks the files of a vendored package only against this list
-            recorded = json.loads((copy / ".cargo-checksum.json").read_text(encoding="utf-8"))
-            recorded["files"] = {}
-            (copy / ".cargo-checksum.json").write_text(json.dumps(recorded), encoding="utf-8")
-    return directory
+        name = found[0]
+        if name not in copies:
+            copies[name] = directory / name
+            shutil.copytree(kit.vendor_directory(project) / name, copies[name])
+        file = project.root / kit.PATCHES / patch.file
+        argv = ["patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={file}"]
+        kit.run(argv, log=log, cwd=copies[name])
+    return copies
