@@ -39,6 +39,21 @@ def yield_to_others() -> None:
         Path("/proc/self/autogroup").write_text("19", encoding="ascii")
 
 
+class Stage(enum.IntEnum):
+    """When a test runs."""
+
+    BESIDE_BUILDS = 1
+    """It needs no build, and works where all processors are busy."""
+    SOME_BUILDS = 2
+    """The same, and the builds it asks for are made first where they are missing."""
+    AFTER_BUILDS = 3
+    """It has the machine to itself: it needs every build, or measures what has been built."""
+
+
+BESIDE_FROM = {"apart": Stage.BESIDE_BUILDS, "loopback": Stage.AFTER_BUILDS}
+"""Markers of tests that run beside the others, and from when on."""
+
+
 class Builder:
     """Makes every build of this clone in the background while tests run that need none.
 
@@ -92,10 +107,6 @@ class Builder:
         self._process.join()
         self.waited_s += time.monotonic() - began
 
-    def done(self) -> bool:
-        """Whether everything is built or has failed."""
-        return not self._process.is_alive()
-
     def stop(self) -> None:
         """End what is being built; nothing happens when all is done."""
         if self._process.is_alive() and self._process.pid:
@@ -107,9 +118,10 @@ class Builder:
 
 
 class Beside:
-    """Tests in a process of their own beside the others; what they say is kept until the end."""
+    """Tests in a process of their own beside the others, from a stage on; what they say is kept until the end."""
 
-    def __init__(self, items: list[pytest.Item], options: list[str]) -> None:
+    def __init__(self, items: list[pytest.Item], options: list[str], stage: Stage) -> None:
+        self.stage = stage
         # in their order, on which some rely
         names = list(dict.fromkeys(item.nodeid.partition("[")[0] for item in items))
         self.files = ", ".join(dict.fromkeys(name.partition("::")[0] for name in names))
@@ -138,7 +150,7 @@ class Beside:
         return self._output.read().decode(errors="replace")
 
 
-BESIDE = pytest.StashKey[Beside]()
+BESIDE = pytest.StashKey[list[Beside]]()
 BUILDER = pytest.StashKey[Builder]()
 SPENT = pytest.StashKey[dict[tuple["Stage", str], float]]()
 
@@ -147,17 +159,6 @@ LONG_S = 300.0
 """Where tests took longer, the end tells which files did."""
 SLOWEST_FILES = 20
 """So many of a stage."""
-
-
-class Stage(enum.IntEnum):
-    """When a test runs."""
-
-    BESIDE_BUILDS = 1
-    """It needs no build, and works where all processors are busy."""
-    SOME_BUILDS = 2
-    """The same, and the builds it asks for are made first where they are missing."""
-    AFTER_BUILDS = 3
-    """It has the machine to itself: it needs every build, or measures what has been built."""
 
 
 def stage_of(item: pytest.Item) -> Stage:
@@ -275,7 +276,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests marked `root` for other users, with the reason; sort by stage, in each the slow ones last.
 
-    Those marked `apart` run beside the last stage, or, where everything is built meanwhile, from then on.
+    Those with a marker in `BESIDE_FROM` run in processes of their own where there are others that need every build.
     """
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
@@ -285,12 +286,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # components are among the first things that are built, so those who need some find them at the end of their stage
     last = ("workflow", "slow")
     items.sort(key=lambda item: (stage_of(item), [item.get_closest_marker(name) is not None for name in last]))
-    apart = [item for item in items if item.get_closest_marker("apart")]
-    if apart and any(stage_of(item) is Stage.AFTER_BUILDS for item in items if item not in apart):
-        items[:] = [item for item in items if item not in apart]
-        # options whose value is in the same word
-        options = [word for word in config.invocation_params.args if word.startswith("--") and "=" in word]
-        config.stash[BESIDE] = Beside(apart, options)
+    # options whose value is in the same word
+    options = [word for word in config.invocation_params.args if word.startswith("--") and "=" in word]
+    for name, stage in BESIDE_FROM.items():
+        marked = [item for item in items if item.get_closest_marker(name)]
+        if marked and any(stage_of(item) is Stage.AFTER_BUILDS for item in items if item not in marked):
+            items[:] = [item for item in items if item not in marked]
+            config.stash.setdefault(BESIDE, []).append(Beside(marked, options, stage))
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:
@@ -322,14 +324,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             builder.wait()
         elif stage is Stage.SOME_BUILDS or item.get_closest_marker("workflow"):
             builder.wait_for_sources()
-    beside = item.config.stash.get(BESIDE, None)
-    if beside and (builder.done() if builder else stage is Stage.AFTER_BUILDS):
-        beside.start()
+    for beside in item.config.stash.get(BESIDE, []):
+        if stage >= beside.stage:
+            beside.start()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Tell how long stages, files and builds took, and how long tests waited for these; and what others said."""
-    if beside := config.stash.get(BESIDE, None):
+    for beside in config.stash.get(BESIDE, []):
         terminalreporter.section(f"beside these: {beside.files}")
         terminalreporter.write_line(beside.said())
     spent = config.stash.get(SPENT, {})
@@ -348,9 +350,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Wait for the tests beside these, which may have failed, and leave no build behind that still runs."""
-    beside = session.config.stash.get(BESIDE, None)
     stop = exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-    if beside and beside.end(stop=stop):
-        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+    for beside in session.config.stash.get(BESIDE, []):
+        if beside.end(stop=stop):
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     if builder := session.config.stash.get(BUILDER, None):
         builder.stop()

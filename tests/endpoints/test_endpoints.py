@@ -54,7 +54,7 @@ POST_QUANTUM = [
 # an odd size, so that the last packet, record and buffer are not full
 SIZE = 1_000_001
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.loopback]
 
 
 @pytest.fixture(scope="session", autouse=True)

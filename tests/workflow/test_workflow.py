@@ -61,14 +61,19 @@ def namespaces() -> list[str]:
 
 
 def endpoints() -> list[str]:
-    """Executables in this clone's build directory that are running: clients, servers and what these start."""
-    below = f"{Project(ROOT).build.resolve()}/"
+    """Programs of this clone's builds that are running in namespaces of testbeds, and its components anywhere.
+
+    Other tests may run endpoints in this namespace at the same time.
+    """
+    build = Project(ROOT).build.resolve()
+    here = Path("/proc/self/ns/net").readlink()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is none of ours
-            executable = str((process / "exe").readlink())
-            if executable.startswith(below):
-                found.append(executable)
+            program = (process / "exe").readlink()
+            elsewhere = (process / "ns" / "net").readlink() != here
+            if program.is_relative_to(build if elsewhere else build / "work"):
+                found.append(str(program))
     return found
 
 
