@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -26,6 +25,14 @@ MOST_BLOCKS = 1_000_000
 
 
 SEED = 20240603
+
+
+def _quantile_of_t(degrees: int, probability: float) -> float:
+    """Quantile of Student's t distribution."""
+    # most commands import this module and need no quantile, and scipy takes half a second to import
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, probability))
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def blocks_for(deviation: float, half_width: float) -> int | None:
     """
 
     def wide(count: int) -> bool:
-        t = -stdtrit(count - 1, (1 - CONFIDENCE) / 2)
+        t = -_quantile_of_t(count - 1, (1 - CONFIDENCE) / 2)
         return bool(t * deviation / math.sqrt(count) > half_width)
 
     if not math.isfinite(deviation) or wide(MOST_BLOCKS):
@@ -96,7 +103,7 @@ def _by_block(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
 
 def expanded_tail(n: int) -> float:
     """Quantile at which an expanded percentile interval of *n* values begins; it ends at one minus that."""
-    t = stdtrit(n - 1, (1 - CONFIDENCE) / 2)  # quantile of Student's t distribution, negative
+    t = _quantile_of_t(n - 1, (1 - CONFIDENCE) / 2)  # negative
     return NormalDist().cdf(math.sqrt(n / (n - 1)) * t)
 
 
