@@ -273,6 +273,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("with CI=true the tests must run as root (network namespaces)")
 
 
+@pytest.hookimpl(trylast=True)  # when those are gone that -k and -m leave out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests marked `root` for other users, with the reason; sort by stage, in each the slow ones last.
 
