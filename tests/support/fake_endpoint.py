@@ -28,6 +28,7 @@ SUITES = {
     "chacha20-poly1305": "TLS_CHACHA20_POLY1305_SHA256",
 }
 TLS12_SUITES = {"aes-128-gcm": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}
+BEHIND_NS = 50_000_000
 ERRORS = {
     "failed-connection": "handshake failed: TLS alert bad_certificate (42)",
     "wrong-content": "content differs at byte 3",
@@ -191,6 +192,8 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
     count = int(options["--connections"])
     failed = 0
     held: list[dict[str, object]] = []
+    if behaviour == "behind":
+        time.sleep(BEHIND_NS / 1e9)
     for index, one in enumerate(behaviours(behaviour, count)):
         begin = time.monotonic_ns()
         time.sleep(0.02 / count)
@@ -233,7 +236,7 @@ def intended(behaviour: str, options: dict[str, str], begin: int) -> dict[str, i
     """When a connection of a rate was to begin, and did."""
     if "--rate" not in options:
         return {}
-    return {"t_intended": begin - (50_000_000 if behaviour == "behind" else 1_000), "t_begun": begin}
+    return {"t_intended": begin - (BEHIND_NS if behaviour == "behind" else 1_000), "t_begun": begin}
 
 
 OPERATIONS = {"group": ("keygen", "encapsulate", "decapsulate"), "signature": ("sign", "verify", "verify-chain")}
