@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -316,6 +317,37 @@ def test_tables_are_the_same_bytes_wherever_and_in_whatever_order_runs_were_writ
         ]
         written.append([file.read_bytes() for file in files])
     assert written[0] == written[1]
+
+
+def test_archives_are_read_again_only_when_they_or_what_reads_them_have_changed(tmp_path: Path) -> None:
+    write_handshakes(tmp_path / "raw", 0)
+    packed, table = tmp_path / "packed", tmp_path / "out" / "runs.parquet"
+    archive = fakeruns.archive(tmp_path / "raw", "local", EXPERIMENT, packed / "a.tar.gz")
+    details.write_tables(packed, table)
+    told = table.with_name(details.READ)
+    read = details.everything(packed)
+    # what comes from the tables can be told by their having fewer rows
+    runs.write_parquet(read[0].clear(), table)
+
+    def from_tables() -> bool:
+        found, beside = details.everything(packed, made=table)
+        assert beside.connections.equals(read[1].connections)
+        return found.is_empty()
+
+    assert from_tables()
+    before = told.read_text(encoding="utf-8")
+    told.write_text(before.replace('"code": "', '"code": "0'), encoding="utf-8")
+    assert not from_tables()
+    told.unlink()
+    assert not from_tables()
+    told.write_text(before, encoding="utf-8")
+    assert from_tables()
+    # another compression of the same
+    archive.write_bytes(gzip.compress(gzip.decompress(archive.read_bytes()), 1))
+    assert not from_tables()
+    # directories of runs change without telling
+    details.write_tables(tmp_path / "raw", table)
+    assert not told.exists()
 
 
 def test_what_the_workflow_collected_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -589,11 +589,12 @@ def _claims(arguments: argparse.Namespace) -> None:
     project = project_of(arguments)
     every = claims.stated(project)
     shown = claims.chosen(every, arguments.claim or [one.id for one in every])
-    raw = arguments.raw or notebooks.place(ROOT, project.config).raw
+    here = notebooks.place(ROOT, project.config)
+    raw = arguments.raw or here.raw
     # all of a paper are judged together, whatever is shown of them
     papers = {one.name for one in shown}
     known = [one for one in every if one.name in papers]
-    table, beside = details.everything(raw, os.cpu_count() or 1)
+    table, beside = details.everything(raw, os.cpu_count() or 1, here.artifacts / "tables" / "runs.parquet")
     tables = verdicts.tables(raw, ROOT, runs.without(table, project.left_out), beside)
     results = verdicts.evaluate(project, known, tables)
     why = causes.find(project, every, results, tables)

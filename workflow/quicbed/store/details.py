@@ -8,11 +8,14 @@ for every kept point of what a campaign's bare sender sent.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import multiprocessing
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,13 +23,14 @@ from typing import Any
 import polars as pl
 from polars.exceptions import PolarsError
 
-from quicbed.base import untrusted
+import quicbed
+from quicbed.base import durable, untrusted
 from quicbed.base.models import RecordError
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS, PRIMITIVES
 from quicbed.store import provenance, runs, walk
 from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE, Campaign, Floor
-from quicbed.store.paths import PACING, RUN_FILE
+from quicbed.store.paths import PACING, RUN_FILE, archives_below
 from quicbed.store.record import Pacing, Run, RunsError
 from quicbed.store.runs import collected, read_parquet, write_parquet
 from quicbed.store.walk import Files
@@ -159,9 +163,7 @@ def read(root: Path) -> Details:
     Where the workflow has collected the table of these runs (`quicbed.store.runs.collected`), the tables beside it.
     """
     if (table := collected(root)) is not None:
-        frames = {name: read_parquet(table.with_name(f"{name}.parquet"), schema) for name, schema in SCHEMAS.items()}
-        problems = frames.pop("unread")["problem"].to_list()
-        return Details(**frames, problems=problems)
+        return _made(table)
     found = Collected()
     for place in walk.walk(root, WANTED, records=True):
         found.add(place, runs.read(place))
@@ -253,12 +255,48 @@ def _of_archive(archive: tuple[Path, str]) -> _Part:
     return _Part([walk.packed(*archive, WANTED, records=True)])
 
 
-def everything(raw: Path, jobs: int = 1) -> tuple[pl.DataFrame, Details]:
+def everything(raw: Path, jobs: int = 1, made: Path | None = None) -> tuple[pl.DataFrame, Details]:
     """The table of the runs below *raw* (`quicbed.store.runs.table`) and what `read` returns, in one go.
 
-    Every archive is read once, *jobs* at a time.
+    Every archive is read once, *jobs* at a time; none where *made* is the table that `write_tables` of this version has
+    made of the same archives.
     """
-    return (runs.table(raw), read(raw)) if collected(raw) is not None else _everything(raw, jobs)
+    if collected(raw) is not None:
+        return runs.table(raw), read(raw)
+    if made is not None and (told := _read_of(raw)) is not None:
+        with suppress(OSError):
+            if made.with_name(READ).read_text(encoding="utf-8") == told:
+                return read_parquet(made, runs.SCHEMA), _made(made)
+    return _everything(raw, jobs)
+
+
+READ = "read.json"
+"""File beside the tables that tells what they were made of."""
+
+
+def _read_of(raw: Path) -> str | None:
+    """Checksums of the archives below *raw* and of what reads them, as text; None where there is more than archives."""
+    archives = archives_below(raw)
+    if not archives or any(path.is_dir() for path in raw.iterdir()):
+        return None
+    # the columns of a table are code too, as is every check
+    code = hashlib.sha256()
+    for file in sorted(Path(quicbed.__file__).parent.rglob("*.py")):
+        code.update(file.read_bytes())
+    told = {path.relative_to(raw).as_posix(): _sha256(path) for path in archives}
+    return json.dumps({"archives": told, "code": code.hexdigest()}, indent=1, sort_keys=True) + "\n"
+
+
+def _sha256(file: Path) -> str:
+    with untrusted.opened(file, untrusted.MOST_PACKED, links=True) as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _made(table: Path) -> Details:
+    """The tables beside that of runs."""
+    frames = {name: read_parquet(table.with_name(f"{name}.parquet"), schema) for name, schema in SCHEMAS.items()}
+    problems = frames.pop("unread")["problem"].to_list()
+    return Details(**frames, problems=problems)
 
 
 def _everything(raw: Path, jobs: int) -> tuple[pl.DataFrame, Details]:
@@ -284,12 +322,16 @@ def write_tables(raw: Path, out: Path, jobs: int = 1) -> pl.DataFrame:
 
     It reads as `everything`, whatever was collected before.
     """
+    told = _read_of(raw)
+    out.with_name(READ).unlink(missing_ok=True)
     table, beside = _everything(raw, jobs)
     write_parquet(table, out)
     unread = pl.DataFrame({"problem": beside.problems}, schema=SCHEMAS["unread"])
     for name in _ORDERS:
         write_parquet(getattr(beside, name), out.with_name(f"{name}.parquet"))
     write_parquet(unread, out.with_name("unread.parquet"))
+    if told is not None:
+        durable.write_text(out.with_name(READ), told)
     return table
 
 
