@@ -23,6 +23,7 @@ from loopback import Loopback
 from quicbed.builds import components, kit, making
 from quicbed.config.model import Project
 from quicbed.measure import certificates
+from quicbed.store import details
 
 
 def flavours(project: Project) -> list[tuple[str, str]]:
@@ -237,6 +238,14 @@ def every_build(build_of: Callable[[str, str], Path]) -> None:
     """Every flavour of every library is built."""
     for key in flavours(Project(ROOT)):
         build_of(*key)
+
+
+@pytest.fixture(scope="session")
+def reference_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table of the runs that are shipped, with those beside it; to be read only."""
+    table = tmp_path_factory.mktemp("reference") / "runs.parquet"
+    details.write_tables(ROOT / "raw" / "reference", table, os.cpu_count() or 1)
+    return table
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import random
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -1149,9 +1148,11 @@ def test_every_cause_of_ours_explains_claims_that_there_are() -> None:
 
 
 @pytest.mark.slow
-def test_every_claim_that_the_reference_data_make_fail_has_a_cause_that_no_test_contradicts() -> None:
+def test_every_claim_that_the_reference_data_make_fail_has_a_cause_that_no_test_contradicts(
+    reference_table: Path,
+) -> None:
     raw = ROOT / "raw" / "reference"
-    found = verdicts.tables(raw, ROOT, *details.everything(raw, os.cpu_count() or 1))
+    found = verdicts.tables(raw, ROOT, *details.everything(raw, made=reference_table))
     why = causes.find(PROJECT, STATED, verdicts.evaluate(PROJECT, STATED, found), found)
     assert [result.stated.id for result in why.unknown] == []
     assert [one.cause.id for one in why.causes if one.status == "contradicted"] == []

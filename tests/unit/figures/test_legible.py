@@ -16,7 +16,6 @@ from choreographer.browsers import Chromium
 import legible
 from quicbed.figures import font, goodput
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
-from quicbed.store import details
 from quicbed.store.runs import RAW_VARIABLE, TABLE_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,12 +68,11 @@ def test_what_a_legend_hides_is_cut_off(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_all_text_of_the_reference_figures_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # read once for all notebooks, as the workflow does
-    table = tmp_path / "tables" / "runs.parquet"
-    details.write_tables(ROOT / "raw" / "reference", table, jobs=1)
+def test_all_text_of_the_reference_figures_can_be_read(
+    reference_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     environment = {RAW_VARIABLE: str(ROOT / "raw" / "reference"), ARTIFACTS_VARIABLE: str(tmp_path)}
-    environment |= {TABLE_VARIABLE: str(table)}
+    environment |= {TABLE_VARIABLE: str(reference_table)}
     monkeypatch.setattr(os, "environ", {**os.environ, **environment, PUBLISHED_VARIABLE: ""})
     monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg", "pdf"))
     monkeypatch.chdir(ROOT / "notebooks")
