@@ -305,13 +305,13 @@ def test_a_visitor_who_may_not_become_root_draws_the_figures_and_makes_the_archi
     assert (report / "runs.html").stat().st_size > 100_000
     assert "fig3-aes-equal" in said["quicbed claims fig3-aes-equal"]
 
+    expect(root, LESSENING, PLACE, USER)
     full = f'mount -t tmpfs -o size=100k,uid={bareroot.USER_ID} tmpfs "$root{PLACE}/artifacts"'
     done = root.run("make figures", cwd=PLACE, user=USER, before=full)
     assert done.code != 0
     assert re.search(r"(?m)^quicbed: .*/runs.parquet: .*No space left on device", done.said), done.said
     assert "Traceback" not in done.said
 
-    expect(root, LESSENING, PLACE, USER)
     # a home directory that cannot be written, a Chromium that crashes
     chromium = root.directory / "usr" / "bin" / "chromium"
     chromium.write_text(BAD_CHROMIUM, encoding="utf-8")
