@@ -48,7 +48,7 @@ class Stage(enum.IntEnum):
     SOME_BUILDS = 2
     """The same, and the builds it asks for are made first where they are missing."""
     AFTER_BUILDS = 3
-    """It has the machine to itself: it needs every build, or measures what has been built."""
+    """It needs every build, or measures what has been built: nothing is built any more."""
 
 
 BESIDE_FROM = {"apart": Stage.BESIDE_BUILDS, "loopback": Stage.AFTER_BUILDS}
