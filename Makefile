@@ -9,9 +9,12 @@ TESTS ?=
 CHECKS ?=
 BENCH ?=
 
-# The environment's own Python starts fastest; a fresh clone has only the system's.
-PYTHON ?= $(shell test -f .venv/set-up.json && .venv/bin/python -IS -c "" 2>/dev/null \
-	&& echo .venv/bin/python || echo python3)
+# The environment's own Python starts fastest; a fresh clone has only the system's, and a half-made environment counts for
+# none: this is looked up before .venv/bin is on the PATH.
+ifndef PYTHON
+PYTHON := $(shell test -f .venv/set-up.json && .venv/bin/python -IS -c "" 2>/dev/null \
+	&& echo .venv/bin/python || command -v python3 || echo python3)
+endif
 # Programs keep caches in the home directory. A user without one, or with one that cannot be written, gets one below build/.
 ifneq ($(shell test -n "$$HOME" && test -d "$$HOME" && test -w "$$HOME" && echo yes),yes)
 $(shell echo "make: the home directory '$$HOME' cannot be written; caches go to build/home" >&2; mkdir -p "$(CURDIR)/build/home" 2>/dev/null)

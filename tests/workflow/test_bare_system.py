@@ -356,7 +356,7 @@ def cut(clone: Path) -> None:
     """Let the clone's configuration measure little, whatever scale is asked for, and commit that."""
     config = clone / "config" / "config.yaml"
     settings = yaml.safe_load(config.read_text(encoding="utf-8"))
-    settings |= {"experiments": ["aead-goodput"], "libraries": ["aioquic"], "gate": {"retries": 0}}
+    settings |= {"experiments": ["aead-goodput"], "libraries": ["quinn"], "gate": {"retries": 0}}
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     file = clone / "config" / "experiments" / "aead-goodput.yaml"
     experiment = yaml.safe_load(file.read_text(encoding="utf-8"))

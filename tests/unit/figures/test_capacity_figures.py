@@ -19,7 +19,7 @@ from quicbed.figures.goodput import NotMeasured
 from quicbed.report import notebooks
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store import details, runs
-from quicbed.store.runs import RAW_VARIABLE
+from quicbed.store.paths import RAW_VARIABLE
 from runlinks import filters
 
 TITLES = {"quinn": "Quinn", "quiche": "quiche"}

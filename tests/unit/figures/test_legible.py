@@ -16,7 +16,7 @@ from choreographer.browsers import Chromium
 import legible
 from quicbed.figures import font, goodput
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
-from quicbed.store.runs import RAW_VARIABLE, TABLE_VARIABLE
+from quicbed.store.paths import RAW_VARIABLE, TABLE_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")

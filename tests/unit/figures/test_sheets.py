@@ -7,7 +7,7 @@ import re
 import polars as pl
 import pytest
 
-from quicbed.analysis import comparison
+from quicbed.analysis import comparison, place
 from quicbed.figures import sheets
 from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.sheets import Sheet
@@ -30,10 +30,10 @@ def test_numbers_lead_to_their_runs_where_there_is_a_page_of_them(monkeypatch: p
     sheet = Sheet(["library", "n", "mean"], [["quiche", 3, None], ["published", 4, 5]], behind=behind)
     printed = Printed("Table", [("", 3)], ["library", "n", "mean"], [["quiche", "3", "-"]], [], frozenset(), behind)
     for shown in (sheet, printed):
-        monkeypatch.delenv(sheets.RUNS_PAGE_VARIABLE, raising=False)
+        monkeypatch.delenv(place.RUNS_PAGE_VARIABLE, raising=False)
         assert links(shown._repr_html_()) == []
         assert links(shown.__html__())[0] == (f"runs.html#{ONE.replace('&', '&amp;')}", "3")
-        monkeypatch.setenv(sheets.RUNS_PAGE_VARIABLE, "../report/runs.html")
+        monkeypatch.setenv(place.RUNS_PAGE_VARIABLE, "../report/runs.html")
         assert links(shown._repr_html_())[0] == (f"../report/runs.html#{ONE.replace('&', '&amp;')}", "3")
     # nothing leads where there is no value or no run
     assert len(links(sheet._repr_html_())) == 1

@@ -22,7 +22,7 @@ from quicbed.plan.arms import LEFT_OUT
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.report.workloads import Workloads
 from quicbed.store import runs
-from quicbed.store.runs import RAW_VARIABLE
+from quicbed.store.paths import RAW_VARIABLE
 from runlinks import filters
 
 SIZES = {"1 kB": 1_000, "1 MB": 1_000_000, "200 MB": 200_000_000}

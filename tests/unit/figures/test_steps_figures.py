@@ -29,7 +29,7 @@ from quicbed.importers import reading, samples
 from quicbed.report import pictures
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store import details, runs
-from quicbed.store.runs import RAW_VARIABLE
+from quicbed.store.paths import RAW_VARIABLE
 from quicbed.wire import pacing
 from quicbed.wire.trains import with_trains
 

@@ -15,7 +15,7 @@ import pytest
 import fakeruns
 from quicbed.cli.commands import main
 from quicbed.report import page as report
-from quicbed.store import details, runs
+from quicbed.store import details, paths, runs
 from quicbed.store.record import RunsError
 
 EXPERIMENT = "table2-kem"
@@ -356,8 +356,8 @@ def test_what_the_workflow_collected_is_not_read_again(tmp_path: Path, monkeypat
     cut(write_handshakes(raw, 1) / "client.jsonl")
     read = details.read(raw)
     assert main(["tables", str(raw), str(table)]) == 0
-    monkeypatch.setenv(runs.RAW_VARIABLE, str(raw))
-    monkeypatch.setenv(runs.TABLE_VARIABLE, str(table))
+    monkeypatch.setenv(paths.RAW_VARIABLE, str(raw))
+    monkeypatch.setenv(paths.TABLE_VARIABLE, str(table))
     write_handshakes(raw, 2)
     found = details.read(raw)
     assert found.connections.equals(read.connections)

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+RUNS_PAGE = "runs.html"
+"""Beside the other pages of the report."""
+RUNS_PAGE_VARIABLE = "QUICBED_RUNS_PAGE"
+"""Names the address of that page for the page that a notebook becomes; in an open notebook there is none."""
+
 
 @dataclass(frozen=True)
 class Place:

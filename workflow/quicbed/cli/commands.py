@@ -526,23 +526,23 @@ def _dissect(arguments: argparse.Namespace) -> None:
 def _places(arguments: argparse.Namespace, published: Sequence[Path], table: Path | None) -> dict[str, str]:
     """Environment of a notebook or report: where it reads and writes."""
     from quicbed.report import notebooks
-    from quicbed.store import runs
+    from quicbed.store import paths
 
     return {
-        runs.RAW_VARIABLE: str(arguments.raw.resolve()),
-        runs.TABLE_VARIABLE: str(table.resolve()) if table else "",
+        paths.RAW_VARIABLE: str(arguments.raw.resolve()),
+        paths.TABLE_VARIABLE: str(table.resolve()) if table else "",
         notebooks.ARTIFACTS_VARIABLE: str(arguments.artifacts.resolve()),
         notebooks.PUBLISHED_VARIABLE: os.pathsep.join(str(path.resolve()) for path in published),
     }
 
 
 def _notebook(arguments: argparse.Namespace) -> None:
-    from quicbed.figures import sheets
+    from quicbed.analysis import place
     from quicbed.report import notebooks
 
     environment = _places(arguments, arguments.published, arguments.table)
-    report = arguments.artifacts / "report" / sheets.RUNS_PAGE
-    environment[sheets.RUNS_PAGE_VARIABLE] = os.path.relpath(report, arguments.output.parent)
+    report = arguments.artifacts / "report" / place.RUNS_PAGE
+    environment[place.RUNS_PAGE_VARIABLE] = os.path.relpath(report, arguments.output.parent)
     notebooks.run(arguments.notebook, environment, arguments.output)
     if (told := notebooks.without_images(arguments.artifacts / "figures")) is not None:
         print(told)
@@ -615,7 +615,7 @@ def _predict(arguments: argparse.Namespace) -> None:
     from quicbed.analysis import additivity
     from quicbed.config import algorithms
     from quicbed.report import notebooks
-    from quicbed.store import details, runs
+    from quicbed.store import details, paths, runs
 
     project = project_of(arguments)
     if arguments.library not in project.libraries:
@@ -624,7 +624,9 @@ def _predict(arguments: argparse.Namespace) -> None:
     group, signature = known.group(arguments.group).name, known.signature(arguments.signature).name
     raw = arguments.raw or notebooks.place(ROOT, project.config).raw
     if arguments.table:
-        os.environ.update({runs.RAW_VARIABLE: str(raw.resolve()), runs.TABLE_VARIABLE: str(arguments.table.resolve())})
+        os.environ.update(
+            {paths.RAW_VARIABLE: str(raw.resolve()), paths.TABLE_VARIABLE: str(arguments.table.resolve())}
+        )
     measured = runs.without(runs.table(raw), project.left_out)
     every = additivity.measured(measured, details.read(raw), known)
     pair = additivity.pair(every, additivity.delayed(measured), arguments.library, group, signature, arguments.rtt)

@@ -12,13 +12,14 @@ from typing import Any
 import polars as pl
 
 from quicbed.analysis import additivity
+from quicbed.analysis.place import RUNS_PAGE
 from quicbed.analysis.published import LIBRARIES
 from quicbed.analysis.ttfb import Transport
 from quicbed.base import durable, untrusted
 from quicbed.config import algorithms
 from quicbed.figures import goodput, layout
 from quicbed.figures.handshake_figures import libraries
-from quicbed.figures.sheets import RUNS_PAGE, Sheet, leading, runs_page
+from quicbed.figures.sheets import Sheet, leading, runs_page
 from quicbed.plan.arms import PRIMITIVES
 from quicbed.store import runs
 

@@ -12,14 +12,10 @@ from typing import Any
 import polars as pl
 
 from quicbed.analysis import comparison
+from quicbed.analysis.place import RUNS_PAGE, RUNS_PAGE_VARIABLE
 from quicbed.figures.goodput import UNLIKE_ITSELF, UNLIKE_ITSELF_MEANS
 from quicbed.plan.arms import ARMS, CAPTURED
 from quicbed.store import runs
-
-RUNS_PAGE = "runs.html"
-"""Beside the other pages of the report."""
-RUNS_PAGE_VARIABLE = "QUICBED_RUNS_PAGE"
-"""Names the address of that page for the page that a notebook becomes; in an open notebook there is none."""
 
 
 @dataclass(frozen=True)

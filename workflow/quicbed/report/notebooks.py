@@ -8,14 +8,16 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quicbed import importers
 from quicbed.analysis.place import Place
 from quicbed.base import durable
-from quicbed.config.model import Config, read_config
-from quicbed.figures.goodput import Saved
-from quicbed.store.runs import RAW_VARIABLE
+from quicbed.store.paths import RAW_VARIABLE
+
+if TYPE_CHECKING:  # loaded by each notebook's own process
+    from quicbed.config.model import Config
+    from quicbed.figures.goodput import Saved
 
 CELL_TIMEOUT_S = 600
 FIRST = "every-experiment"
@@ -42,6 +44,8 @@ def place(start: Path | None = None, config: Config | None = None) -> Place:
     directories in QUICBED_PUBLISHED, none if it is empty, else whatever was imported below ``artifacts/published``.
     *start* is a directory in the repository.
     """
+    from quicbed.config.model import read_config
+
     root = _repository((start or Path.cwd()).resolve())
     config = config or read_config(root / "config" / "config.yaml")
     own = root / config.paths.raw / config.testbed
@@ -126,6 +130,8 @@ def draw(directory: Path, experiment: str) -> list[Saved]:
 
     In this process, and with this environment: its cells are those tagged with the name of the experiment.
     """
+    from quicbed.figures.goodput import Saved
+
     drawn: dict[str, Saved] = {}
     for path in sorted(directory.glob("*.ipynb")):
         cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]

@@ -18,6 +18,8 @@ PACING = "pacing.json"
 """Gaps and trains of the server's packets in it."""
 RELEASES = "releases.bin"
 """When the server's packets were to leave by its pacer (workflow/endpoints/ENDPOINT.md)."""
+RAW_VARIABLE, TABLE_VARIABLE = "QUICBED_RAW", "QUICBED_TABLE"
+"""Name to notebooks the directory of runs and the table that the workflow has made of them."""
 PORT = 4433
 """UDP and TCP port of every server."""
 

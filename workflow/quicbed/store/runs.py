@@ -25,10 +25,9 @@ from quicbed.plan.arms import ARMS
 from quicbed.plan.host import FACTS, Host
 from quicbed.store import provenance, walk
 from quicbed.store.campaign import Session
-from quicbed.store.paths import RUN_FILE
+from quicbed.store.paths import RAW_VARIABLE, RUN_FILE, TABLE_VARIABLE
 from quicbed.store.record import ROLES, Run, RunsError
 
-RAW_VARIABLE, TABLE_VARIABLE = "QUICBED_RAW", "QUICBED_TABLE"
 UNREADABLE = "unreadable"
 BYTES_PER_GIB = 2**30
 
