@@ -23,10 +23,11 @@ from quicbed.config.model import Contrast, Project
 from quicbed.measure import campaign, link, outlook, session
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
+from quicbed.measure.finished import Finished, shipped
 from quicbed.measure.outlook import Outlook, Works
 from quicbed.plan.forecast import FEWEST_PAIRS, Pace, Span
 from quicbed.plan.host import host_of
-from quicbed.store.record import Run, RunsError
+from quicbed.store.record import Run
 
 HOST = host_of(FakeTestbed().facts())
 RANGE = EXPERIMENT.replace("blocks: 3", "blocks: 8, min_blocks: 2") + "contrast: {labels: [NOOP], half_width: 0.9}\n"
@@ -173,11 +174,15 @@ def test_a_planned_run_and_a_stored_one_are_the_same_work(project: Project) -> N
     works = Works(project)
     planned = {cell.id: works.planned(of, cell) for cell in of.cells}
     for entry in runs(project):
-        told = works.stored(Run.made(entry))
+        told = works.stored(Finished.of(Run.made(entry)))
         assert told is not None
         assert told[0] == planned[entry["cell"]["id"]]
     proofs = {works.proof(of, cell) for cell in of.cells}
-    stored = {told[0] for entry in runs(project, "proofs/*") if (told := works.stored(Run.made(entry))) is not None}
+    stored = {
+        told[0]
+        for entry in runs(project, "proofs/*")
+        if (told := works.stored(Finished.of(Run.made(entry)))) is not None
+    }
     assert stored == proofs
 
 
@@ -188,11 +193,11 @@ def test_connections_one_after_the_other_do_not_tell_how_long_a_rate_takes() -> 
     run["variant"] |= {"load": 0.1, "signature": "rsa-2048"}
     run["cell"] |= {"arm": "pilot"}
     run["metrics"] |= {"run_wall_s": 1.6, "wall_s": 1.5, "spent_s": 1.8}
-    pilot = works.stored(Run.made(run))
+    pilot = works.stored(Finished.of(Run.made(run)))
     run["cell"] |= {"arm": "main"}
     run["workload"] |= {"rate_per_s": 100.0, "arrival_seed": 1}
     run["metrics"] |= {"run_wall_s": 10.1, "wall_s": 10.0, "spent_s": 10.3}
-    at_rate = works.stored(Run.made(run))
+    at_rate = works.stored(Finished.of(Run.made(run)))
     assert pilot is not None
     assert at_rate is not None
     for told in (pilot, at_rate) * 10:
@@ -209,13 +214,12 @@ def test_reference_runs_tell_how_libraries_differ() -> None:
     root = ROOT
     works, pace = Works(Project(root)), Pace(forgets=False)
     seconds: dict[str, list[float]] = {}
-    for _, one in outlook.runs.scan(root / "raw" / "reference", ""):
-        assert not isinstance(one, RunsError)
-        if one.experiment == "aead-goodput" and one.cell.arm == "main":
+    for one in shipped(Project(root)):
+        if one.experiment == "aead-goodput" and one.arm == "main":
             told = works.stored(one)
             if told is not None:
                 pace.saw(*told)
-                seconds.setdefault(one.client.library, []).append(pace.parts(told[0])[0] / (one.workload.bytes or 0))
+                seconds.setdefault(one.client, []).append(pace.parts(told[0])[0] / (one.bytes or 0))
     assert seconds["aioquic"][-1] > 3 * seconds["quinn"][-1]
 
 
@@ -236,7 +240,8 @@ def test_before_anything_is_measured_the_shipped_runs_tell_how_many_blocks_it_ta
     for entry in runs(project):
         for block in range(16):
             noise = 1.02 if block % 2 and entry["cell"]["label"] == "NOOP" else 1.0
-            shipped.saw(Run.made(entry | {"block": block, "metrics": {"goodput_mbps": 1000 * noise, "bytes": 1}}))
+            values = {"goodput_mbps": 1000 * noise, "bytes": 1}
+            shipped.saw(Finished.of(Run.made(entry | {"block": block, "metrics": values})))
     assert shipped.blocks(of, by_id, 2) == dict.fromkeys(by_id, 2)
     wanted(0.002)
     half = shipped.blocks(of, by_id, 2)

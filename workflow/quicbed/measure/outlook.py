@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from quicbed.builds import kit, making
 from quicbed.config.model import Project
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign, block_told
+from quicbed.measure.finished import Finished, shipped
 from quicbed.measure.progress import say
 from quicbed.measure.storing import read_run
 from quicbed.plan import estimate
@@ -35,7 +37,6 @@ from quicbed.plan.forecast import AGAIN, AGAIN_BUSY, EVERYTHING, Left, Pace, Rep
 from quicbed.plan.host import Host
 from quicbed.plan.spec import RunSpec
 from quicbed.plan.variant import Variant
-from quicbed.store import runs
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run
 
@@ -49,8 +50,6 @@ AGAIN_S = 10.0
 """Between two looks at what is left."""
 START_S = 4.0
 """Roughly, to start measuring an experiment: programs, namespaces, and reading what is there."""
-PROOF_BESIDES_S = 0.3
-"""What a proof takes beside its run, where it does not tell: starting the capture, and looking at it."""
 # Roughly, in seconds: drawing an experiment's figures; tables, notebooks and the report; and for every run. A capture
 # is dissected again.
 DRAW_S = 7.0
@@ -99,32 +98,28 @@ class Works:
             pinged=pinged,
         )
 
-    def stored(self, run: Run) -> tuple[Work, float, float | None] | None:
+    def stored(self, run: Finished) -> tuple[Work, float, float | None] | None:
         """A finished run, all the seconds it took, and those of its transfer; None where it does not tell."""
-        metrics, arm, workload, link = run.metrics, run.cell.arm, run.workload, run.link
-        if metrics.run_wall_s is None or workload.kind is None:
+        if run.spent_s is None or run.kind is None:
             return None
-        spent = metrics.spent_s
-        if spent is None:
-            spent = metrics.run_wall_s + (PROOF_BESIDES_S if arm == "proof" else 0.0)
         # as the cells of a plan have it: what was not varied is not there
-        variant = run.variant
-        if arm == "pilot":  # whose connections are made one after the other
+        variant = _variant(run.variant)
+        if run.arm == "pilot":  # whose connections are made one after the other
             variant = variant.model_copy(update={"load": None, "held": None})
-        if arm == PRIMITIVES:
-            return self._primitives(run.client.library, variant), spent, None
-        extra = arm if arm in (CAPTURED, "proof") else "perf" if run.host.perf else ""
+        if run.arm == PRIMITIVES:
+            return self._primitives(run.client, variant), run.spent_s, None
+        extra = run.arm if run.arm in (CAPTURED, "proof") else "perf" if run.perf else ""
         work = self._work(
-            workload.kind,
+            run.kind,
             extra,
-            (run.client.library, run.server.library),
+            (run.client, run.server),
             variant,
-            (link.mode, link.mtu, link.rate_mbit),
-            workload.bytes or 0,
-            workload.connections or 1,
-            pinged=run.host.ping.sent is not None,
+            (run.mode, run.mtu, run.rate_mbit),
+            run.bytes or 0,
+            run.connections or 1,
+            pinged=run.pinged,
         )
-        return work, spent, metrics.wall_s if run.status == "ok" else None
+        return work, run.spent_s, run.wall_s
 
     def _primitives(self, library: str, variant: Variant) -> Work:
         keys = (PRIMITIVES, library, _text(variant)), (PRIMITIVES, library), (PRIMITIVES,), EVERYTHING
@@ -162,6 +157,11 @@ class Works:
 
 def _text(variant: Variant) -> str:
     return json.dumps(variant.as_dict(), sort_keys=True)
+
+
+@functools.cache
+def _variant(text: str) -> Variant:
+    return Variant.model_validate_json(text)
 
 
 def _past(directory: Path, host: Host) -> Iterator[Run]:
@@ -215,13 +215,11 @@ class Shipped:
     def __init__(self) -> None:
         self._values: dict[tuple[str, str, str, str], dict[int, float]] = {}
 
-    def saw(self, run: Run) -> None:
+    def saw(self, run: Finished) -> None:
         """A shipped run."""
-        value = run.metrics.ttfb_ms if run.workload.kind == "handshake" else run.metrics.goodput_mbps
-        if run.block is None or run.cell.arm != "main" or run.status != "ok" or run.contaminated or not value:
-            return
-        key = (run.experiment, run.client.library, run.server.library, run.cell.label)
-        self._values.setdefault(key, {})[run.block] = value
+        if run.block is not None and run.arm == "main" and run.value:
+            key = (run.experiment, run.client, run.server, run.label)
+            self._values.setdefault(key, {})[run.block] = run.value
 
     def blocks(self, campaign: Campaign, by_id: Mapping[str, Cell], least: int) -> dict[str, int]:
         """Blocks until the contrast of a campaign is narrow enough, by cell, as far as that was shipped."""
@@ -269,14 +267,11 @@ class Outlook:
         self._forecast = Forecast(Span(), None)
         self._begin = time.monotonic()
         self._first: Span | None = None
-        shipped = self._project.root / "raw" / "reference"
         others = Pace(forgets=False)
         self._shipped = Shipped()
-        if shipped.is_dir():
-            for _, run in runs.scan(shipped):
-                if isinstance(run, Run):
-                    self._learn(others, run)
-                    self._shipped.saw(run)
+        for finished in shipped(self._project):
+            self._learn(others, finished)
+            self._shipped.saw(finished)
         self._pace = Pace(others, slowdown=self._busy.slowdown)
         self._known = False
         for run in _past(driver.store.raw, driver.store.host):
@@ -287,13 +282,13 @@ class Outlook:
             self._counted = _count(driver.store.raw)
             self._analysed = _analysed(self._project)
 
-    def _learn(self, pace: Pace, run: Run) -> None:
+    def _learn(self, pace: Pace, run: Finished) -> None:
         if (told := self._works.stored(run)) is not None:
             pace.saw(*told)
 
     def saw(self, run: Run) -> None:
         """A run was finished on this machine."""
-        self._learn(self._pace, run)
+        self._learn(self._pace, Finished.of(run))
         if run.block is not None and run.cell.arm not in (CAPTURED, PRIMITIVES):
             self._repeats.saw(spoilt=bool(run.contaminated))
 

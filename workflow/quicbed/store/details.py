@@ -263,7 +263,7 @@ def everything(raw: Path, jobs: int = 1, made: Path | None = None) -> tuple[pl.D
     """
     if collected(raw) is not None:
         return runs.table(raw), read(raw)
-    if made is not None and (told := _read_of(raw)) is not None:
+    if made is not None and (told := read_of(raw)) is not None:
         with suppress(OSError):
             if made.with_name(READ).read_text(encoding="utf-8") == told:
                 return read_parquet(made, runs.SCHEMA), _made(made)
@@ -274,7 +274,7 @@ READ = "read.json"
 """File beside the tables that tells what they were made of."""
 
 
-def _read_of(raw: Path) -> str | None:
+def read_of(raw: Path) -> str | None:
     """Checksums of the archives below *raw* and of what reads them, as text; None where there is more than archives."""
     archives = archives_below(raw)
     if not archives or any(path.is_dir() for path in raw.iterdir()):
@@ -322,7 +322,7 @@ def write_tables(raw: Path, out: Path, jobs: int = 1) -> pl.DataFrame:
 
     It reads as `everything`, whatever was collected before.
     """
-    told = _read_of(raw)
+    told = read_of(raw)
     out.with_name(READ).unlink(missing_ok=True)
     table, beside = _everything(raw, jobs)
     write_parquet(table, out)
