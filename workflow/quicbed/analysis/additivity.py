@@ -28,7 +28,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.optimize import nnls
 
 from quicbed.analysis import comparison, ttfb
 from quicbed.base.statistics import CONFIDENCE
@@ -77,6 +76,8 @@ class Line:
 
 
 def _line(sizes: Sequence[float], values: Sequence[float], weights: Sequence[float]) -> Line:
+    from scipy.optimize import nnls  # as in quicbed.analysis.ttfb
+
     weight = np.asarray(weights, dtype=float)
     columns = np.column_stack([np.ones(len(sizes)), np.asarray(sizes, dtype=float)])
     (at_zero, per_byte), _ = nnls(columns / weight[:, None], np.maximum(np.asarray(values, dtype=float), 0) / weight)

@@ -37,7 +37,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.optimize import isotonic_regression
 
 from quicbed.analysis import comparison, ttfb
 from quicbed.base import statistics
@@ -72,6 +71,8 @@ def doubling_rate(rates: Sequence[float], values: Sequence[float]) -> float:
 
     The values are made ones that do not fall; between two rates the logarithm is linear.
     """
+    from scipy.optimize import isotonic_regression
+
     logs = isotonic_regression(np.log(values)).x
     wanted = logs[0] + math.log(2)
     for number in range(1, len(logs)):

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy.optimize import nnls
 
 from quicbed.analysis import comparison, published
 from quicbed.base import statistics
@@ -44,6 +44,8 @@ FACTORS = ("group", "signature", "retry", "initial_size", "rtt_ms")
 CAPTURED = tuple(name for name, kind in details.HANDSHAKES.items() if kind == pl.Int64() and name != "index")
 """What is taken from the captured connections of a cell."""
 
+_Counts = np.ndarray[Any, np.dtype[np.int64]]
+
 SERVER_OPERATIONS = (("group", "encapsulate"), ("signature", "sign"))
 CLIENT_OPERATIONS = (("group", "decapsulate"), ("signature", "verify"), ("signature", "verify-chain"))
 
@@ -55,16 +57,31 @@ def median_interval(blocks: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]
     n = len(blocks)
     if n < 2:
         return median, float("nan"), float("nan")
-    longest = max(len(values) for values in blocks)
-    padded = np.full((n, longest), np.nan)
-    for row, values in enumerate(blocks):
-        padded[row, : len(values)] = np.sort(values)
+    order = np.argsort(pooled, kind="stable")
+    block_of = np.repeat(np.arange(n), [len(values) for values in blocks])[order]
+    # by value, from the least on, and block: how many values of the block have come with it
+    come = np.cumsum(block_of[:, None] == np.arange(n), axis=0)
     picks = np.random.default_rng(SEED).integers(0, n, size=(RESAMPLES, n))
-    drawn = padded[picks].reshape(RESAMPLES, n * longest)
-    medians = np.nanmedian(drawn, axis=1) if np.isnan(padded).any() else np.median(drawn, axis=1)
+    times = (picks[:, :, None] == np.arange(n)).sum(axis=1)
+    total = times @ come[-1]
+    lower, upper = (pooled[order[_reached(come, times, (total + more) // 2)]] for more in (1, 2))
+    medians = (lower + upper) / 2
     tail = statistics.expanded_tail(n)
     low, high = np.quantile(medians, [tail, 1 - tail])
     return median, float(low), float(high)
+
+
+def _reached(come: _Counts, times: _Counts, wanted: _Counts) -> _Counts:
+    """For each resample, which has every block so many *times*, the first row of *come* with as many as *wanted*.
+
+    By bisection: to sort every resample would take ten times as long.
+    """
+    low, high = np.zeros_like(wanted), np.full_like(wanted, len(come) - 1)
+    while (low < high).any():
+        half = (low + high) // 2
+        enough = (come[half] * times).sum(axis=1) >= wanted
+        low, high = np.where(enough, low, half + 1), np.where(enough, half, high)
+    return low
 
 
 def medians(campaign: pl.DataFrame, connections: pl.DataFrame) -> pl.DataFrame:
@@ -189,6 +206,8 @@ class Transport:
 
 def fit(ttfb_ms: Sequence[float], crypto_ms: Sequence[float], kb: Sequence[float], waits: Sequence[float]) -> Transport:
     """The transport that explains the cells of one library best without added delay (relative least squares, >= 0)."""
+    from scipy.optimize import nnls  # loading it takes longer than many a notebook computes
+
     measured = np.asarray(ttfb_ms, dtype=float)
     columns = np.column_stack([np.ones_like(measured), np.asarray(kb, dtype=float), np.asarray(waits, dtype=float)])
     rest = np.maximum(measured - np.asarray(crypto_ms, dtype=float), 0)

@@ -206,20 +206,21 @@ def _panel(drawing: go.Figure, cells: Sequence[Mapping[str, Any] | None], place:
     drawing.update_xaxes(range=[low - 0.04 * (high - low), high + 0.04 * (high - low)], **place)
     for kind, (what, colour, symbol, offset) in KINDS.items():
         rows = [(row + offset, cell) for row, cell in enumerate(cells) if cell is not None]
-        for y, cell in rows:
-            if cell[f"{kind}aa_low"] is None:
-                continue
-            drawing.add_shape(
-                type="rect",
-                x0=goodput.percent(cell[f"{kind}aa_low"]),
-                x1=goodput.percent(cell[f"{kind}aa_high"]),
-                y0=y - HALF,
-                y1=y + HALF,
-                fillcolor=goodput.FLOOR,
-                line_width=0,
-                layer="below",
-                **place,
-            )
+        floors = [
+            {
+                "type": "rect",
+                "x0": goodput.percent(cell[f"{kind}aa_low"]),
+                "x1": goodput.percent(cell[f"{kind}aa_high"]),
+                "y0": y - HALF,
+                "y1": y + HALF,
+                "fillcolor": goodput.FLOOR,
+                "line": {"width": 0},
+                "layer": "below",
+            }
+            for y, cell in rows
+            if cell[f"{kind}aa_low"] is not None
+        ]
+        layout.add(drawing, "shapes", floors, place)
         ratios = [cell[f"{kind}ratio"] for _, cell in rows]
         drawing.add_scatter(
             x=[goodput.percent(ratio) for ratio in ratios],

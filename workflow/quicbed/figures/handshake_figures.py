@@ -505,18 +505,13 @@ def phases(campaign: pl.DataFrame, cells: pl.DataFrame, library: str, titles: Ma
             customdata=values,
             hovertemplate="%{customdata:.3f} ms, %{x:.1f} %<extra>" + name + "</extra>",
         )
-    for value, algorithm in zip(shown["ttfb_ms"], shown["algorithm"], strict=True):
-        figure.add_annotation(
-            x=101,
-            y=rows[algorithm],
-            xanchor="left",
-            text=f"{value:.2f}" if value < 100 else f"{value:.0f}",
-            showarrow=False,
-            font={"size": 10},
-        )
-    figure.add_annotation(
-        x=101, y=-0.9, xanchor="left", text="TTFB [ms]", showarrow=False, font={"size": 9.5, "color": SOFT}
-    )
+    beside = {"x": 101, "xanchor": "left", "showarrow": False}
+    values = [
+        {"y": rows[algorithm], "text": f"{value:.2f}" if value < 100 else f"{value:.0f}", "font": {"size": 10}}
+        for value, algorithm in zip(shown["ttfb_ms"], shown["algorithm"], strict=True)
+    ]
+    head = {"y": -0.9, "text": "TTFB [ms]", "font": {"size": 9.5, "color": SOFT}}
+    layout.add(figure, "annotations", [{**beside, **one} for one in (*values, head)])
     title = (titles or {}).get(library, library)
     _frame(
         figure,

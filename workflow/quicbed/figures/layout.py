@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 import polars as pl
@@ -75,6 +75,23 @@ def absent(cell: Mapping[str, Any] | None) -> tuple[str, str]:
     if cell["unsupported"]:
         return "unsupported", cell["unsupported"]
     return "failed", cell["failure"] or "no run has finished"
+
+
+def add(
+    figure: go.Figure,
+    what: Literal["annotations", "shapes"],
+    new: Iterable[Mapping[str, Any]],
+    place: Mapping[str, int] | None = None,
+) -> None:
+    """Add annotations or shapes, to a panel where *place* is its row and column.
+
+    All at once: for each one that is added plotly checks all that are there.
+    """
+    axes = {}
+    if place is not None:
+        panel = figure.get_subplot(**place)
+        axes = {f"{axis}ref": getattr(panel, f"{axis}axis").plotly_name.replace("axis", "") for axis in "xy"}
+    figure.layout[what] += tuple({**axes, **one} for one in new)
 
 
 def in_place(
