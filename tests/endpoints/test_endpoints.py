@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -315,6 +317,31 @@ def test_a_late_copy_of_the_first_datagram_changes_nothing_of_a_connection(bench
     # whose times are in order, or it is no event; to nginx and quic-go, copies are connections that never complete
     (sent,) = (one for one in running.stopped(after=1).connections if one.ok)
     assert sent.handshake_packets_received in {None, *range(1, 10)}
+
+
+class Late(Relay):
+    """Everything reaches the server later."""
+
+    LATE_S = 0.3
+
+    def again(self, datagram: bytes) -> None:
+        threading.Timer(self.LATE_S, super().again, [datagram]).start()
+
+
+@pytest.mark.parametrize("library", QUIC)
+def test_a_connection_whose_end_has_arrived_has_ended_when_its_server_is_stopped(bench: Bench, library: str) -> None:
+    """On a busy machine a server finds both at once: that its client closed the connection, and that it is to stop."""
+    running = bench.serve(library, size=1)
+    with Late(running.port) as relay:
+        code, log = bench.download(library, "stock", f"127.0.0.1:{relay.port}", size=1)
+        running.process.send_signal(signal.SIGSTOP)
+        time.sleep(2 * relay.LATE_S)
+    assert code == 0, log.read_text()
+    running.process.send_signal(signal.SIGTERM)
+    running.process.send_signal(signal.SIGCONT)
+    assert running.process.wait(5) == 0
+    (ended,) = events.read(running.log, "server").connections
+    assert ended.ok, ended.error
 
 
 def test_a_relay_passes_on_what_a_client_sent_before_it_ended() -> None:

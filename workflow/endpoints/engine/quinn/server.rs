@@ -22,6 +22,9 @@ use super::setup::{self, one_line};
 use super::traffic::{Meter, Peers, Stamp};
 use crate::library::{LIBRARY, VERSION};
 
+/// How long it may take to read what had arrived before the server was stopped, where connections are open.
+const ARRIVED: Duration = Duration::from_millis(100);
+
 /// How long connections may take to end when the server is stopped.
 const STOPPING: Duration = Duration::from_millis(500);
 
@@ -86,14 +89,14 @@ async fn serve(options: &ServerOptions, events: &mut Events) -> Result<(), Strin
         }
     }
 
+    // A connection whose end had already arrived is reported as ended.
+    timeout(ARRIVED, server.rest(&mut connections, events))
+        .await
+        .unwrap_or(Ok(()))?;
     endpoint.close(FAILED, b"the server was stopped");
-    let rest = async {
-        while let Some(ended) = connections.join_next().await {
-            server.ended(ended, events)?;
-        }
-        Ok(())
-    };
-    timeout(STOPPING, rest).await.unwrap_or(Ok(()))
+    timeout(STOPPING, server.rest(&mut connections, events))
+        .await
+        .unwrap_or(Ok(()))
 }
 
 /// What all connections have in common.
@@ -173,6 +176,18 @@ impl Server {
             setup::report(Role::Server, &mut report.common, &observation, stats, cpu);
             report
         }
+    }
+
+    /// Reports connections until none is left.
+    async fn rest(
+        &self,
+        connections: &mut JoinSet<ServerConnection>,
+        events: &mut Events,
+    ) -> Result<(), String> {
+        while let Some(ended) = connections.join_next().await {
+            self.ended(ended, events)?;
+        }
+        Ok(())
     }
 
     fn ended(

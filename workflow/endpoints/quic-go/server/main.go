@@ -23,8 +23,12 @@ import (
 	"quicbed/quic-go/endpoint"
 )
 
-// stopping is how long connections may take to end when the server is stopped.
-const stopping = 500 * time.Millisecond
+const (
+	// arrived is how long it may take to read what had arrived before the server was stopped, where connections are open.
+	arrived = 100 * time.Millisecond
+	// stopping is how long connections may take to end when the server is stopped.
+	stopping = 500 * time.Millisecond
+)
 
 func main() {
 	about := endpoint.Description()
@@ -50,8 +54,10 @@ type server struct {
 
 // serve serves until SIGTERM or SIGINT. It fails only for what concerns the program; a failed connection is an event.
 func serve(options *contract.ServerOptions, about *contract.Description, events *contract.Events) error {
-	stopped, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	asked, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
+	stopped, stop := context.WithCancel(context.Background())
+	defer stop()
 	keyLog, err := endpoint.KeyLog(&options.Common)
 	if err != nil {
 		return err
@@ -71,8 +77,8 @@ func serve(options *contract.ServerOptions, about *contract.Description, events 
 		return err
 	}
 	for {
-		connection, err := listener.Accept(stopped)
-		if stopped.Err() != nil {
+		connection, err := listener.Accept(asked)
+		if asked.Err() != nil {
 			break
 		}
 		if err != nil {
@@ -82,7 +88,10 @@ func serve(options *contract.ServerOptions, about *contract.Description, events 
 	}
 	// ends the handshakes that go on, and keeps the connections there are
 	_ = listener.Close()
-	s.wait()
+	// a connection whose end had already arrived is reported as ended
+	s.wait(arrived)
+	stop()
+	s.wait(stopping)
 	return transport.Close()
 }
 
@@ -122,8 +131,8 @@ func (s *server) ready(about *contract.Description, transport *quic.Transport) e
 	return nil
 }
 
-// wait lets the connections end, but not for long.
-func (s *server) wait() {
+// wait lets the connections end, but not for longer.
+func (s *server) wait(longest time.Duration) {
 	ended := make(chan struct{})
 	go func() {
 		s.running.Wait()
@@ -131,7 +140,7 @@ func (s *server) wait() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(stopping):
+	case <-time.After(longest):
 	}
 }
 

@@ -31,6 +31,9 @@ use crate::observation::{self, Observation, Subscriber};
 use crate::protection;
 use crate::setup::{self, InForce, LIBRARY, VERSION};
 
+/// How long it may take to read what had arrived before the server was stopped, where connections are open.
+const ARRIVED: Duration = Duration::from_millis(100);
+
 /// How long connections may take to end when the server is stopped.
 const STOPPING: Duration = Duration::from_millis(500);
 
@@ -99,6 +102,18 @@ async fn serve(options: &ServerOptions, events: &mut Events) -> Result<(), Strin
             _ = interrupt.recv() => break,
         }
     }
+
+    // A connection whose end had already arrived is reported as ended.
+    let arrived = async {
+        while !services.is_empty() {
+            tokio::select! {
+                Some(observation) = reports.recv() => reporter.report(&observation)?,
+                Some(_) = services.join_next() => {}
+            }
+        }
+        Ok::<(), String>(())
+    };
+    timeout(ARRIVED, arrived).await.unwrap_or(Ok(()))?;
 
     let mut open = services.len();
     stop.send_replace(true);
