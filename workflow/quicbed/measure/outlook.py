@@ -161,7 +161,7 @@ def _text(variant: Variant) -> str:
 
 @functools.cache
 def _variant(text: str) -> Variant:
-    return Variant.model_validate_json(text)
+    return Variant.model_validate(json.loads(text))
 
 
 def _past(directory: Path, host: Host) -> Iterator[Run]:
