@@ -61,6 +61,8 @@ SYM, HARD, DIR, FIFO = tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfil
         ([("made/x", SYM, "/etc/passwd")], "'made/x', a link out of it"),
         ([("made/x", SYM, "../../outside")], "'made/x', a link out of it"),
         ([("made/x", SYM, "..")], "'made/x', a link out of it"),
+        # by its words within, but not by way of another link
+        ([("made/a/b", SYM, ".."), ("made/x", SYM, "a/b/../outside")], "'made/x', a link out of it"),
         ([("made/x", HARD, "/etc/passwd")], "'made/x', a link to what is no file of it"),
         ([("made/x", HARD, "made/y")], "'made/x', a link to what is no file of it"),
         ([("made/x", FIFO, "")], "'made/x', which is no part of it"),

@@ -13,8 +13,9 @@ import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import dropwhile
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from quicbed.base import durable
 from quicbed.base.untrusted import one_line
@@ -85,13 +86,15 @@ def unpack(archive: Path, directory: Path, top: str, limits: Limits) -> None:
     try:
         with tarfile.open(archive, "r:") as content:
             members = _checked(content, top, limits)
-            content.extractall(directory, members, filter="data")
+            # checked once more where Python can: filters came with 3.11.4, which is newer than that of Debian 12
+            again: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            content.extractall(directory, members, **again)  # noqa: S202 (of members that are checked)
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise ArchiveError(f"cannot be unpacked: {one_line(error, 300)}") from None
 
 
 def _checked(content: tarfile.TarFile, top: str, limits: Limits) -> list[tarfile.TarInfo]:
-    """The members of an archive that can be unpacked."""
+    """The members of an archive that can be unpacked, as files of this process that only it may write."""
     members: dict[PurePosixPath, tarfile.TarInfo] = {}
     total = 0
     for member in content:
@@ -110,6 +113,8 @@ def _checked(content: tarfile.TarFile, top: str, limits: Limits) -> list[tarfile
         if total > limits.total_mib << 20:
             raise ArchiveError(f"holds more than {limits.total_mib} MiB (limits.total_mib)")
         members[path] = member
+        member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
+        member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
     for path, member in members.items():
         for parent in path.parents:
             if parent in members and not members[parent].isdir():
@@ -119,8 +124,10 @@ def _checked(content: tarfile.TarFile, top: str, limits: Limits) -> list[tarfile
             if target is None or not target.isreg():
                 raise ArchiveError(f"holds {str(path)[:100]!a}, a link to what is no file of it")
         if member.issym():
-            # from where it stands, as none of its directories is a link
+            # from where it stands, as none of its directories is a link; up only at first, as others may be
             place = os.path.normpath(PurePosixPath(path.parent, member.linkname))
-            if PurePosixPath(member.linkname).is_absolute() or PurePosixPath(place).parts[:1] != (top,):
+            down = dropwhile("..".__eq__, PurePosixPath(member.linkname).parts)
+            within = PurePosixPath(place).parts[:1] == (top,) and ".." not in down
+            if PurePosixPath(member.linkname).is_absolute() or not within:
                 raise ArchiveError(f"holds {str(path)[:100]!a}, a link out of it")
     return list(members.values())
