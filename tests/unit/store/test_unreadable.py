@@ -171,6 +171,8 @@ def test_an_archive_with_a_file_twice_has_an_unreadable_run(tmp_path: Path) -> N
     archive.parent.mkdir()
     archive.write_bytes(untrusted.gzip.compress(tar_of(members)))
     assert runs.table(archive.parent)["reason"].to_list() == ["run.json: is in the archive twice"]
+    first, second = (found for _, found in untrusted.packed(archive, lambda path: path.name == "run.json"))
+    assert (first, str(second)) == (content, "is in the archive twice")
 
 
 def test_headers_that_lead_back_or_ask_for_everything_end_an_archive() -> None:

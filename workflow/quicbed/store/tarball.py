@@ -86,15 +86,18 @@ def unpack(archive: Path, directory: Path, top: str, limits: Limits) -> None:
     try:
         with tarfile.open(archive, "r:") as content:
             members = _checked(content, top, limits)
-            # checked once more where Python can: filters came with 3.11.4, which is newer than that of Debian 12
+            # once more where Python can: filters came with 3.11.4, which is newer than that of Debian 12
             again: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            for member in members:
+                member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
+                member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
             content.extractall(directory, members, **again)  # noqa: S202 (of members that are checked)
     except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise ArchiveError(f"cannot be unpacked: {one_line(error, 300)}") from None
 
 
 def _checked(content: tarfile.TarFile, top: str, limits: Limits) -> list[tarfile.TarInfo]:
-    """The members of an archive that can be unpacked, as files of this process that only it may write."""
+    """The members of an archive that can be unpacked."""
     members: dict[PurePosixPath, tarfile.TarInfo] = {}
     total = 0
     for member in content:
@@ -113,8 +116,6 @@ def _checked(content: tarfile.TarFile, top: str, limits: Limits) -> list[tarfile
         if total > limits.total_mib << 20:
             raise ArchiveError(f"holds more than {limits.total_mib} MiB (limits.total_mib)")
         members[path] = member
-        member.uid, member.gid, member.uname, member.gname = os.geteuid(), os.getegid(), "", ""
-        member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
     for path, member in members.items():
         for parent in path.parents:
             if parent in members and not members[parent].isdir():
