@@ -429,6 +429,20 @@ def test_lock_of_a_running_snakemake_is_kept(
     assert (locks / "0.input.lock").exists()
 
 
+def test_a_half_made_environment_does_not_make_the_next(tmp_path: Path) -> None:
+    """The Makefile has .venv/bin on the PATH for what it starts; the set-up is started by what was there before."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    left = tmp_path / ".venv" / "bin" / "python3"
+    left.parent.mkdir(parents=True)
+    left.write_text("#!/bin/sh\nexit 1\n", encoding="ascii")
+    left.chmod(0o755)
+    argv = ["make", "--silent", "--eval", "which: ; @command -v $(PYTHON) && command -v python3", "which"]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    started, on_path = done.stdout.splitlines()
+    assert on_path == str(left)
+    assert not Path(started).is_relative_to(tmp_path)
+
+
 def test_interrupted_environment_is_made_again(
     set_up: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from clone import ROOT
 from quicbed.analysis import published, ttfb
+from quicbed.base import statistics
 from quicbed.config import algorithms
 from quicbed.figures import handshake_tables
 from quicbed.store import runs
@@ -26,6 +27,17 @@ def test_the_median_is_that_of_all_connections() -> None:
     median, low, high = ttfb.median_interval(blocks)
     assert median == np.median([1, 2, 3, 10, 4, 5])
     assert low <= median <= high
+
+
+@pytest.mark.parametrize("lengths", [(4, 4, 4), (1, 2, 7, 3), (1, 1), (5, 30, 2, 11, 8)])
+def test_the_interval_is_that_of_resampled_blocks(lengths: tuple[int, ...]) -> None:
+    # few values, so that many are equal
+    blocks = [GENERATOR.integers(0, 9, length).astype(float) for length in lengths]
+    n = len(blocks)
+    picks = np.random.default_rng(ttfb.SEED).integers(0, n, size=(ttfb.RESAMPLES, n))
+    resampled = [np.median(np.concatenate([blocks[one] for one in drawn])) for drawn in picks]
+    tail = statistics.expanded_tail(n)
+    assert ttfb.median_interval(blocks)[1:] == tuple(np.quantile(resampled, [tail, 1 - tail]))
 
 
 def test_one_block_has_no_interval() -> None:

@@ -86,8 +86,9 @@ class Finished(NamedTuple):
 def shipped(project: Project) -> Iterator[Finished]:
     """Of every run of the reference data, in the order of the paths; kept until the data or the code change."""
     raw, kept = project.root / "raw" / "reference", project.build / SHIPPED
-    of = details.read_of(raw) if raw.is_dir() else None
-    if of is None:
+    if not raw.is_dir():
+        return iter(())
+    if (of := details.read_of(raw)) is None:
         return _read(raw)
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         known = json.loads(kept.read_text(encoding="utf-8"))
@@ -101,6 +102,6 @@ def shipped(project: Project) -> Iterator[Finished]:
 
 
 def _read(raw: Path) -> Iterator[Finished]:
-    for _, run in runs.scan(raw) if raw.is_dir() else ():
+    for _, run in runs.scan(raw):
         if isinstance(run, Run):
             yield Finished.of(run)
