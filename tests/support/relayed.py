@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -84,6 +86,40 @@ class Relay:
             self.front.close()
             self.back.close()
         return self.frames
+
+
+class HeldBack:
+    """Stands between a client and a server of TCP; what the server says first arrives *held_s* seconds late."""
+
+    def __init__(self, port: int, held_s: float) -> None:
+        self.server, self.held_s = port, held_s
+        self.front = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.front.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                client, _ = self.front.accept()
+                server = socket.create_connection(("127.0.0.1", self.server))
+                for source, sink, held_s in ((client, server, 0.0), (server, client, self.held_s)):
+                    threading.Thread(target=self._pass_on, args=(source, sink, held_s), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, held_s: float) -> None:
+        with contextlib.suppress(OSError):  # one end is gone
+            data = source.recv(65536)
+            time.sleep(held_s)
+            while data:
+                sink.sendall(data)
+                data = source.recv(65536)
+            sink.shutdown(socket.SHUT_WR)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.front.shutdown(socket.SHUT_RDWR)
+        self.front.close()
 
 
 @dataclass(frozen=True)
