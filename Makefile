@@ -29,6 +29,9 @@ endif
 # tcpdump where a user's PATH does not look; rustup's cargo is on the PATH of new shells only.
 export PATH := $(CURDIR)/.toolchains/bin:$(CURDIR)/.venv/bin:$(PATH):$(HOME)/.cargo/bin:/usr/local/sbin:/usr/sbin:/sbin
 
+# Images for containers often set this. Every process of the workflow would compile the clone's modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 set-up = $(PYTHON) tools/set_up.py
 settings = $(if $(SCALE),scale=$(SCALE)) $(CONFIG)
 snakemake = .venv/bin/snakemake --cores $(CORES)
