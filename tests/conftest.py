@@ -46,13 +46,13 @@ class Stage(enum.IntEnum):
     BESIDE_BUILDS = 1
     """It needs no build, and works where all processors are busy."""
     SOME_BUILDS = 2
-    """The same, and the builds it asks for are made first where they are missing."""
+    """It needs builds, which are made first where they are missing."""
     AFTER_BUILDS = 3
     """It needs every build, or measures what has been built: nothing is built any more."""
 
 
-BESIDE_FROM = {"apart": Stage.BESIDE_BUILDS, "loopback": Stage.AFTER_BUILDS}
-"""Markers of tests that run beside the others, and from when on."""
+BESIDE_FROM = {"apart": Stage.BESIDE_BUILDS, "loopback": Stage.AFTER_BUILDS, "some builds": Stage.AFTER_BUILDS}
+"""Groups of tests that run in a process each beside the others, and from when on."""
 
 
 class Builder:
@@ -173,6 +173,14 @@ def stage_of(item: pytest.Item) -> Stage:
     return Stage.SOME_BUILDS if "build_of" in fixtures else Stage.BESIDE_BUILDS
 
 
+def group_of(item: pytest.Item) -> str | None:
+    """The tests of `BESIDE_FROM` that a test is one of."""
+    for marker in ("apart", "loopback"):
+        if item.get_closest_marker(marker):
+            return marker
+    return "some builds" if stage_of(item) is Stage.SOME_BUILDS else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_disks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What tests write below their temporary directory goes when they end: it need not be on disk before.
@@ -286,7 +294,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests marked `root` for other users, with the reason; sort by stage, in each the slow ones last.
 
-    Those with a marker in `BESIDE_FROM` run in processes of their own where there are others that need every build.
+    Those of a group in `BESIDE_FROM` run in a process of their own where there are others that need every build.
     """
     if os.geteuid() != 0:
         needs_root = pytest.mark.skip(reason="needs root (network namespaces)")
@@ -298,11 +306,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (stage_of(item), [item.get_closest_marker(name) is not None for name in last]))
     # options whose value is in the same word
     options = [word for word in config.invocation_params.args if word.startswith("--") and "=" in word]
+    groups = {item: group_of(item) for item in items}
     for name, stage in BESIDE_FROM.items():
-        marked = [item for item in items if item.get_closest_marker(name)]
-        if marked and any(stage_of(item) is Stage.AFTER_BUILDS for item in items if item not in marked):
-            items[:] = [item for item in items if item not in marked]
-            config.stash.setdefault(BESIDE, []).append(Beside(marked, options, stage))
+        grouped = [item for item in items if groups[item] == name]
+        if grouped and any(stage_of(item) is Stage.AFTER_BUILDS for item in items if groups[item] is None):
+            items[:] = [item for item in items if groups[item] != name]
+            config.stash.setdefault(BESIDE, []).append(Beside(grouped, options, stage))
 
 
 def pytest_runtestloop(session: pytest.Session) -> None:
@@ -332,7 +341,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if builder:
         if stage is Stage.AFTER_BUILDS:
             builder.wait()
-        elif stage is Stage.SOME_BUILDS or item.get_closest_marker("workflow"):
+        elif item.get_closest_marker("workflow"):
             builder.wait_for_sources()
     for beside in item.config.stash.get(BESIDE, []):
         if stage >= beside.stage:
