@@ -51,7 +51,10 @@ class Stage(enum.IntEnum):
     """It needs every build, or measures what has been built: nothing is built any more."""
 
 
-BESIDE_FROM = {"apart": Stage.BESIDE_BUILDS, "loopback": Stage.AFTER_BUILDS, "some builds": Stage.AFTER_BUILDS}
+READER = "capture-reader"
+"""A component that no build needs, but whoever reads captures."""
+
+BESIDE_FROM = {"apart": Stage.BESIDE_BUILDS, "beside": Stage.AFTER_BUILDS, "some builds": Stage.AFTER_BUILDS}
 """Groups of tests that run in a process each beside the others, and from when on."""
 
 
@@ -79,12 +82,16 @@ class Builder:
         began = time.monotonic()
         yield_to_others()
         project = Project(ROOT)
-        logs = ROOT / "logs"
+        logs, jobs = ROOT / "logs", os.cpu_count() or 1
 
         def build(key: tuple[str, str]) -> None:
             log = logs / f"build-{key[0]}-{key[1]}.log"
             with contextlib.suppress(kit.BuildError):
-                making.build(project, *key, jobs=os.cpu_count() or 1, log=log)
+                making.build(project, *key, jobs=jobs, log=log)
+
+        def build_reader() -> None:
+            with contextlib.suppress(kit.BuildError):
+                components.provide(project, READER, jobs=jobs, log=logs / "build-reader.log")
 
         with contextlib.suppress(kit.BuildError):
             making.fetch_sources(project, logs / "sources.log")
@@ -93,7 +100,8 @@ class Builder:
         keys = sorted(flavours(project), key=lambda key: key[1] != "stock")
         # several at once: every build has parts that keep one processor busy only, and some wait for a component
         # that another one is making
-        with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:
+        with ThreadPoolExecutor(jobs + 1) as pool:
+            pool.submit(build_reader)
             list(pool.map(build, keys))
         self._took_s.value = time.monotonic() - began
 
@@ -175,7 +183,7 @@ def stage_of(item: pytest.Item) -> Stage:
 
 def group_of(item: pytest.Item) -> str | None:
     """The tests of `BESIDE_FROM` that a test is one of."""
-    for marker in ("apart", "loopback"):
+    for marker in ("apart", "beside"):
         if item.get_closest_marker(marker):
             return marker
     return "some builds" if stage_of(item) is Stage.SOME_BUILDS else None
@@ -234,11 +242,11 @@ def build_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
 
 @pytest.fixture(scope="session")
 def capture_reader(build_of: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program that reads captures into tables; made unless it is there, among the first of the builds."""
+    """The program that reads captures into tables; made unless it is there."""
     project, log = Project(ROOT), tmp_path_factory.mktemp("component") / "build.log"
     making.fetch_sources(project, log)
     jobs = os.cpu_count() or 1
-    return components.provide(project, "capture-reader", jobs=jobs, log=log) / "bin" / "capture-reader"
+    return components.provide(project, READER, jobs=jobs, log=log) / "bin" / "capture-reader"
 
 
 @pytest.fixture(scope="session")

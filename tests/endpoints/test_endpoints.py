@@ -56,7 +56,7 @@ POST_QUANTUM = [
 # an odd size, so that the last packet, record and buffer are not full
 SIZE = 1_000_001
 
-pytestmark = [pytest.mark.workflow, pytest.mark.loopback]
+pytestmark = [pytest.mark.workflow, pytest.mark.beside]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,7 +72,7 @@ def test_a_library_is_no_more_than_a_page_or_two(name: str) -> None:
 
 
 @pytest.mark.workflow
-@pytest.mark.loopback
+@pytest.mark.beside
 def test_a_new_library_is_built_and_keeps_the_contract(every_build: Callable[[], None], tmp_path: Path) -> None:
     project = tmp_path / "project"
     copied(project)

@@ -514,6 +514,7 @@ def test_check(repository: Path, name: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.beside
 @pytest.mark.usefixtures("every_build")
 @pytest.mark.parametrize("name", check_names(slow=True))
 def test_check_that_compiles(repository: Path, name: str) -> None:
