@@ -312,8 +312,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     # components are among the first things that are built, so those who need some find them at the end of their stage
     last = ("workflow", "slow")
     items.sort(key=lambda item: (stage_of(item), [item.get_closest_marker(name) is not None for name in last]))
-    # options whose value is in the same word
+    # options whose value is in the same word, and those that choose tests
     options = [word for word in config.invocation_params.args if word.startswith("--") and "=" in word]
+    for name, chosen in (("-k", config.option.keyword), ("-m", config.option.markexpr)):
+        options += [name, chosen] if chosen else []
     groups = {item: group_of(item) for item in items}
     for name, stage in BESIDE_FROM.items():
         grouped = [item for item in items if groups[item] == name]
