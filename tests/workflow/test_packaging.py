@@ -486,6 +486,13 @@ def test_clean_never_touches_runs(repository: Path) -> None:
     assert done.stdout.split() == ["rm", "-rf", "build", "artifacts"]
 
 
+def test_what_make_starts_keeps_python_modules_compiled(repository: Path) -> None:
+    argv = ["make", "--silent", "--eval", 'show:;@echo "<$$PYTHONDONTWRITEBYTECODE>"', "show"]
+    forbidden = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(argv, cwd=repository, env=forbidden, capture_output=True, text=True, check=True)
+    assert done.stdout == "<>\n"
+
+
 def test_installed_command_is_the_package(repository: Path) -> None:
     entry_points = importlib.metadata.entry_points(group="console_scripts", name="quicbed")
     assert [entry.value for entry in entry_points] == ["quicbed.cli.commands:main"]
