@@ -61,22 +61,46 @@ BESIDE_FROM = {"apart": Stage.BESIDE_BUILDS, "beside": Stage.AFTER_BUILDS, "some
 class Builder:
     """Makes every build of this clone in the background while tests run that need none.
 
-    What fails here fails again, with its reason, in the test that asks for the build.
+    What fails is tried once more when all of it is waited for: a network may have been away. What then fails again
+    fails in the test that asks for the build, with its reason.
     """
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("fork")
-        self._fetched = context.Event()
-        self._took_s = context.Value("d", 0.0)
-        # a process of its own: tests change environment and working directory of theirs
-        self._process = context.Process(target=self._run)
-        self._process.start()
+        self._context = multiprocessing.get_context("fork")
+        self._fetched = self._context.Event()
+        self._took_s = self._context.Value("d", 0.0)
+        self._failures = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (read at the end)
+        self._failed = False  # in the process that builds
+        self._attempts = 0
         self.waited_s = 0.0
+        self._start()
+
+    def _start(self) -> None:
+        self._attempts += 1
+        # a process of its own: tests change environment and working directory of theirs
+        self._process = self._context.Process(target=self._run)
+        self._process.start()
 
     @property
     def took_s(self) -> float:
         """How long all builds took beside the tests; 0 as long as they are made."""
         return float(self._took_s.value)
+
+    @property
+    def failures(self) -> str:
+        """What failed, a paragraph each."""
+        self._failures.seek(0)
+        return self._failures.read()
+
+    @contextlib.contextmanager
+    def _noting(self, what: str) -> Iterator[None]:
+        """Go on after an error, which is kept."""
+        try:
+            yield
+        except (kit.BuildError, OSError) as error:
+            self._failures.write(f"{what}: {error}\n")
+            self._failures.flush()
+            self._failed = True
 
     def _run(self) -> None:
         began = time.monotonic()
@@ -86,15 +110,18 @@ class Builder:
 
         def build(key: tuple[str, str]) -> None:
             log = logs / f"build-{key[0]}-{key[1]}.log"
-            with contextlib.suppress(kit.BuildError):
+            with self._noting(f"{key[0]} {key[1]}"):
                 making.build(project, *key, jobs=jobs, log=log)
 
         def build_reader() -> None:
-            with contextlib.suppress(kit.BuildError):
+            with self._noting(READER):
                 components.provide(project, READER, jobs=jobs, log=logs / "build-reader.log")
 
-        with contextlib.suppress(kit.BuildError):
-            making.fetch_sources(project, logs / "sources.log")
+        for pause in (60, 60, 60, 0):  # without them nothing can be built beside the tests
+            with self._noting("sources"):
+                making.fetch_sources(project, logs / "sources.log")
+                break
+            time.sleep(pause)
         self._fetched.set()
         # other flavours are made from the stock ones
         keys = sorted(flavours(project), key=lambda key: key[1] != "stock")
@@ -103,7 +130,9 @@ class Builder:
         with ThreadPoolExecutor(jobs + 1) as pool:
             pool.submit(build_reader)
             list(pool.map(build, keys))
-        self._took_s.value = time.monotonic() - began
+        self._took_s.value += time.monotonic() - began
+        if self._failed:
+            sys.exit(1)
 
     def wait_for_sources(self) -> None:
         """Return when the third-party sources are there or cannot be fetched."""
@@ -114,6 +143,9 @@ class Builder:
         """Return when everything is built or has failed."""
         began = time.monotonic()
         self._process.join()
+        if self._process.exitcode != 0 and self._attempts == 1:
+            self._start()
+            self._process.join()
         self.waited_s += time.monotonic() - began
 
     def stop(self) -> None:
@@ -222,15 +254,19 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
-def build_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+def vendor(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the third-party sources; fetched unless they are there."""
+    return making.fetch_sources(Project(ROOT), tmp_path_factory.mktemp("sources") / "fetch.log").parent / "vendor"
+
+
+@pytest.fixture(scope="session")
+def build_of(vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
     """The directory of a build of this clone, by library and flavour; made unless it is there."""
     project = Project(ROOT)
     log = tmp_path_factory.mktemp("builds") / "build.log"
     done: dict[tuple[str, str], Path] = {}
 
     def make(library: str, flavour: str) -> Path:
-        if not done:
-            making.fetch_sources(project, log)
         key = (library, flavour)
         if key not in done:
             making.build(project, *key, jobs=os.cpu_count() or 1, log=log)
@@ -244,7 +280,6 @@ def build_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], P
 def capture_reader(build_of: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that reads captures into tables; made unless it is there."""
     project, log = Project(ROOT), tmp_path_factory.mktemp("component") / "build.log"
-    making.fetch_sources(project, log)
     jobs = os.cpu_count() or 1
     return components.provide(project, READER, jobs=jobs, log=log) / "bin" / "capture-reader"
 
@@ -265,7 +300,7 @@ def reference_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Certificates of a signature algorithm, made once for each `word`, all with keys of their own; to be read only."""
     directory = tmp_path_factory.mktemp("certificates")
     project = Project(ROOT)
@@ -274,8 +309,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         target = directory / name / word
         if not target.is_dir():
             signature = project.algorithms.signature(name)
-            jobs, log = os.cpu_count() or 1, directory / "build.log"
-            tools = certificates.Tools.provide(project, jobs=jobs, log=log) if signature.quantum_safe else None
+            jobs, log, tools = os.cpu_count() or 1, directory / "build.log", None
+            if signature.quantum_safe:
+                request.getfixturevalue("vendor")
+                tools = certificates.Tools.provide(project, jobs=jobs, log=log)
             certificates.make(target, signature, tools)
         return target
 
@@ -375,6 +412,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(
             f"builds made in the background: {builder.took_s:.0f} s, of which tests waited {builder.waited_s:.0f} s"
         )
+        if builder.failures:
+            terminalreporter.section("failed in the background")
+            terminalreporter.write_line(builder.failures)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clone import NATIVE, ROOT
-from quicbed.builds import components, kit
+from quicbed.builds import components
 from quicbed.config import algorithms
 from quicbed.config.model import Project
 from quicbed.measure import certificates
@@ -29,15 +29,6 @@ pytestmark = [pytest.mark.workflow, pytest.mark.timeout(1800)]
 
 Probe = Callable[..., "subprocess.CompletedProcess[str]"]
 Made = Callable[[str], Path]
-
-
-@pytest.fixture(scope="session")
-def vendor() -> Path:
-    """The fetched sources."""
-    directory = kit.vendor_directory(PROJECT)
-    if not directory.is_dir():
-        pytest.skip("the third-party sources are not fetched: run `make build`")
-    return directory
 
 
 @pytest.fixture(scope="session")

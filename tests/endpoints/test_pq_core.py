@@ -99,15 +99,6 @@ def package(workspace: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def vendor() -> Path:
-    """The fetched sources."""
-    directory = kit.vendor_directory(PROJECT)
-    if not directory.is_dir():
-        pytest.skip("the third-party sources are not fetched: run `make build`")
-    return directory
-
-
-@pytest.fixture(scope="session")
 def parts(vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The components the tests link, built unless they are there."""
     log = tmp_path_factory.mktemp("components") / "build.log"

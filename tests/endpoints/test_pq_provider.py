@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from clone import NATIVE, ROOT
-from quicbed.builds import components, kit
+from quicbed.builds import components
 from quicbed.config import algorithms
 from quicbed.config.algorithms import Group, Signature
 from quicbed.config.model import Project
@@ -45,10 +45,8 @@ all_signatures = pytest.mark.parametrize("signature", SIGNATURES, ids=lambda sig
 
 
 @pytest.fixture(scope="session")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+def tools(vendor: Path, tmp_path_factory: pytest.TempPathFactory) -> Tools:
     """OpenSSL and the provider, built unless they are there."""
-    if not kit.vendor_directory(PROJECT).is_dir():
-        pytest.skip("the third-party sources are not fetched: run `make build`")
     log = tmp_path_factory.mktemp("components") / "build.log"
     return Tools.provide(PROJECT, jobs=os.cpu_count() or 1, log=log)
 

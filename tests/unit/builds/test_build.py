@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from quicbed.builds.kit import BuildError
 from quicbed.cli.commands import _parser
 from quicbed.cli.generate import generate
 from quicbed.config.model import Project
+from quicbed.plan.built import Build
 
 
 @pytest.fixture
@@ -255,6 +257,41 @@ def test_a_failed_command_names_its_log_and_shows_its_end(tmp_path: Path) -> Non
     with pytest.raises(BuildError, match=r"exit code 3.*x\.log") as error:
         kit.run(["sh", "-c", "echo the compiler is unhappy; exit 3"], log=log)
     assert "the compiler is unhappy" in str(error.value)
+
+
+def test_what_comes_from_the_network_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that does not answer for a moment fails no build, and one that stays away does after a while."""
+    monkeypatch.setattr(kit, "PAUSES_S", (0.01, 0.02))
+    log, tries = tmp_path / "x.log", tmp_path / "tries"
+    kit.fetch(["sh", "-c", f"echo >> {tries}; test $(wc -l < {tries}) = 3"], log=log)
+    tries.unlink()
+    with pytest.raises(BuildError, match="exit code 7"):
+        kit.fetch(["sh", "-c", f"echo >> {tries}; exit 7"], log=log)
+    assert len(tries.read_text(encoding="utf-8")) == 3
+    with pytest.raises(BuildError, match="nonesuch is not installed"):
+        kit.fetch(["nonesuch"], log=log)
+
+
+def test_a_finished_build_is_asked_for_by_several_processes_at_once(tmp_path: Path) -> None:
+    project = Project(ROOT, {"paths": {"build": str(tmp_path)}})
+    directory = making.build_directory(project, "quinn", "stock")
+    known = {"build": directory.name, "library": "quinn", "flavour": "stock", "version": "0.11"}
+    Build.made(known).write(directory / "build.json")
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(4)
+
+    def ask() -> None:
+        together.wait(60)
+        for _ in range(25):
+            copy = making.build(project, "quinn", "stock", jobs=1, log=tmp_path / "log")
+            assert Build.read(copy).library == "quinn"
+
+    asking = [context.Process(target=ask) for _ in range(4)]
+    for process in asking:
+        process.start()
+    for process in asking:
+        process.join()
+    assert [process.exitcode for process in asking] == [0, 0, 0, 0]
 
 
 CONDA_SETS = {

@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from clone import ROOT
 from quicbed.analysis import published
-from quicbed.builds import components, kit
+from quicbed.builds import components
 from quicbed.cli.commands import main
 from quicbed.config import algorithms
 from quicbed.config.algorithms import Signature
@@ -41,15 +41,14 @@ all_signatures = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Signature], Path]:
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Signature], Path]:
     """Certificates of a signature algorithm, made once; for post-quantum ones the components are built."""
     directory = tmp_path_factory.mktemp("certificates")
 
     def make(signature: Signature) -> Path:
         tools = None
         if signature.quantum_safe:
-            if not kit.vendor_directory(PROJECT).is_dir():
-                pytest.skip("the third-party sources are not fetched: run `make build`")
+            request.getfixturevalue("vendor")
             tools = Tools.provide(PROJECT, jobs=os.cpu_count() or 1, log=directory / "build.log")
         if not (directory / signature.name).is_dir():
             certificates.make(directory / signature.name, signature, tools)

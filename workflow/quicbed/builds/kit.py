@@ -9,8 +9,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import threading
+import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +37,10 @@ ENDPOINTS = Path("workflow/endpoints")
 
 
 PATCHES = Path("workflow/crypto/patches")
+
+
+PAUSES_S = (5.0, 25.0)
+"""Before each new attempt to fetch packages: a network or a registry may be away for a moment."""
 
 
 class BuildError(Exception):
@@ -110,6 +116,18 @@ def run(argv: Sequence[str], *, log: Path, cwd: Path | None = None, env: dict[st
             f"`{argv[0]} {argv[1] if len(argv) > 1 else ''}` failed with exit code {code}; the end of {log}:\n  "
             + "\n  ".join(tail)
         )
+
+
+def fetch(argv: Sequence[str], *, log: Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> None:
+    """Run a command that takes packages from the network: again after each of `PAUSES_S` when it fails."""
+    for pause in PAUSES_S:
+        try:
+            return run(argv, log=log, cwd=cwd, env=env)
+        except BuildError:
+            if shutil.which(argv[0], path=(env or os.environ).get("PATH")) is None:
+                raise
+            time.sleep(pause)
+    return run(argv, log=log, cwd=cwd, env=env)
 
 
 @functools.lru_cache(maxsize=32)

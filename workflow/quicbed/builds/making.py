@@ -241,7 +241,7 @@ def fetch_sources(project: Project, log: Path) -> Path:
             manifest, *others = (str(project.root / workspace / "Cargo.toml") for workspace in WORKSPACES)
             with durable.filling(target, replace=True) as made:
                 argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", manifest]
-                kit.run([*argv, *(f"--sync={other}" for other in others), str(made)], log=log, cwd=project.root)
+                kit.fetch([*argv, *(f"--sync={other}" for other in others), str(made)], log=log, cwd=project.root)
             durable.write_text(kept, text)
         if not has_sources(project):  # what is made from an older one is made again
             kit.write_json(listing, wanted)
@@ -277,7 +277,10 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
                     for place in {copy, listing(project, name, flavour)}:
                         Build.made({"build": place.stem, **known, "problem": str(error)}).write(place)
                     raise
-    read_build(project, name, flavour).write(copy)
+    made = read_build(project, name, flavour)
+    with kit.locked(project.build / "work" / f"{name}-{flavour}.lock"):
+        if not copy.is_file() or copy.read_bytes() != made.content():
+            made.write(copy)
     return copy
 
 

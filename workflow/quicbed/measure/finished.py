@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quicbed.base import durable
+from quicbed.builds import kit
+from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
 from quicbed.store import details, runs
 from quicbed.store.record import Run
@@ -95,8 +97,8 @@ def shipped(project: Project) -> Iterator[Finished]:
         if known["of"] == of:
             return iter([Finished(*values) for values in known["runs"]])
     found = list(_read(raw))
-    with contextlib.suppress(OSError):  # it is read again the next time
-        kept.parent.mkdir(parents=True, exist_ok=True)
+    # what cannot be kept is read again the next time
+    with contextlib.suppress(OSError, BuildError), kit.locked(kept.with_suffix(".lock")):
         durable.write_json(kept, {"of": of, "runs": found}, indent=None)
     return iter(found)
 
