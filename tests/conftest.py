@@ -193,6 +193,8 @@ class Beside:
 
 BESIDE = pytest.StashKey[list[Beside]]()
 BUILDER = pytest.StashKey[Builder]()
+BUILDS_ALL = pytest.StashKey[bool]()
+"""Whether every build is made beside the tests."""
 SPENT = pytest.StashKey[dict[tuple["Stage", str], float]]()
 
 
@@ -202,9 +204,14 @@ SLOWEST_FILES = 20
 """So many of a stage."""
 
 
+def fixtures_of(item: pytest.Item) -> list[str]:
+    """The names of the fixtures a test uses."""
+    return item.fixturenames if isinstance(item, pytest.Function) else []
+
+
 def stage_of(item: pytest.Item) -> Stage:
     """When a test runs, from the fixtures it uses and its markers."""
-    fixtures = item.fixturenames if isinstance(item, pytest.Function) else []
+    fixtures = fixtures_of(item)
     if "every_build" in fixtures:
         return Stage.AFTER_BUILDS
     builds_or_workflow = "build_of" in fixtures or item.get_closest_marker("workflow")
@@ -353,6 +360,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     options = [word for word in config.invocation_params.args if word.startswith("--") and "=" in word]
     for name, chosen in (("-k", config.option.keyword), ("-m", config.option.markexpr)):
         options += [name, chosen] if chosen else []
+    # asked before the items are shared out: those that need every build may all go to other processes
+    config.stash[BUILDS_ALL] = any("every_build" in fixtures_of(item) for item in items) and (
+        stage_of(items[0]) is Stage.BESIDE_BUILDS
+    )
     groups = {item: group_of(item) for item in items}
     for name, stage in BESIDE_FROM.items():
         grouped = [item for item in items if groups[item] == name]
@@ -361,12 +372,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.stash.setdefault(BESIDE, []).append(Beside(grouped, options, stage))
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """What happens beside the tests that are listed."""
+    said = [f"in a process beside these: {beside.files}" for beside in config.stash.get(BESIDE, [])]
+    return [*said, "beside these: every build"] if config.stash.get(BUILDS_ALL, False) else said
+
+
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Start to build when everything will be asked for and there are other tests to run meanwhile."""
     if session.config.option.collectonly or not session.items or session.testsfailed:
         return
-    wanted = any(isinstance(item, pytest.Function) and "every_build" in item.fixturenames for item in session.items)
-    if wanted and stage_of(session.items[0]) is Stage.BESIDE_BUILDS:
+    if session.config.stash.get(BUILDS_ALL, False):
         session.config.stash[BUILDER] = Builder()
 
 

@@ -529,6 +529,22 @@ def test_check_that_compiles(repository: Path, name: str) -> None:
     test_check(repository, name)
 
 
+@pytest.mark.parametrize(
+    ("file", "made"), [("workflow/test_workflow.py", True), ("unit/base/test_revision.py", False)], ids=["all", "none"]
+)
+def test_builds_are_made_beside_tests_where_only_other_processes_need_all(file: str, *, made: bool) -> None:
+    """Tests that need every build run in a process of their own where there are others after the builds."""
+    files = [
+        "tests/unit/base/test_durable.py",
+        f"tests/{file}",
+        *(["tests/endpoints/test_endpoints.py"] if made else []),
+    ]
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *files]
+    told = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert ("beside these: every build" in told) is made
+    assert ("in a process beside these: tests/endpoints/test_endpoints.py" in told) is made
+
+
 # Citation and licence
 
 
