@@ -165,8 +165,8 @@ class Loopback:
         identity = identity or self.made(signature)
         server = Server(self.build_of(library, flavour), identity, log, *chosen, **place)
         if library == "msquic":
-            # With each processor on which its client runs, which is the one that has the client's datagrams, it gives
-            # the client new connection IDs; a client that is moved twice in a moment gets more than it takes.
+            # It gives a client new connection IDs when the client moves to another processor. A client that moves
+            # twice in quick succession gets more than it accepts (docs/libraries/msquic.md).
             server.before_client = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
         self.servers.append(server)
         return server
