@@ -44,6 +44,7 @@ for KIND in RESULTS:
                     "handshakes",
                     "pacing",
                     "floors",
+                    "campaigns",
                     "unread",
                 )
             ),

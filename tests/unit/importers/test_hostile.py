@@ -121,7 +121,7 @@ def test_every_run_is_one_row_whatever_run_json_is(rng: random.Random) -> None:
             comparison.figure_table(runs.select_campaign(table, name))
         found = details.read(raw)
         assert found.connections.height == found.primitives.height == found.handshakes.height == 0
-        provenance.campaigns(raw)
+        assert provenance.of_frame(provenance.frame(found.campaigns)) == found.campaigns
 
 
 CLIENT = [
@@ -238,8 +238,8 @@ def test_archives_become_rows_and_nothing_outside(rng: random.Random) -> None:
         table = runs.table(raw)
         assert {one.partition("!")[0] for one in table["origin"]} == {f"raw/{number}.tar.gz" for number in range(20)}
         assert set(table["status"]) <= STATUSES
-        details.read(raw)
-        provenance.campaigns(raw)
+        found = details.read(raw)
+        assert provenance.of_frame(provenance.frame(found.campaigns)) == found.campaigns
         assert len(list(raw.iterdir())) == 20
 
 

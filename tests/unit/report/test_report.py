@@ -387,15 +387,16 @@ def test_records_are_read_from_archives_as_from_directories(tmp_path: Path) -> N
     raw = tmp_path / "raw"
     fakeruns.write_campaign(raw, "aead-goodput", blocks=1)
     write_records(raw)
-    (tree,) = provenance.campaigns(raw / "local")
+    (tree,) = details.read(raw / "local").campaigns
     archive = fakeruns.archive(raw, "local", "aead-goodput", raw / "reference" / "aead-goodput.tar.gz")
-    (packed,) = provenance.campaigns(archive.parent)
+    (packed,) = details.read(archive.parent).campaigns
     assert tree.origin == "raw/local/aead-goodput/c0ffee00"
     assert packed.origin == "raw/reference/aead-goodput.tar.gz!local/aead-goodput/c0ffee00"
     assert packed.campaign == tree.campaign is not None
     assert packed.sessions == tree.sessions
     assert packed.builds == tree.builds
     assert list(tree.builds) == ["quinn-stock-000000000001"]
+    assert provenance.of_frame(provenance.frame([tree, packed])) == [tree, packed]
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
@@ -423,7 +424,7 @@ def test_a_session_without_a_usable_plan_is_named_and_an_older_one_holds(
     directory = write_records(raw)
     good = json.loads((directory / "sessions" / "20300102T030405-7.json").read_text())
     (directory / "sessions" / "20310102T030405-7.json").write_text(json.dumps(good | change))
-    (campaign,) = provenance.campaigns(raw)
+    (campaign,) = details.read(raw).campaigns
     (problem,) = campaign.problems
     assert problem.startswith("raw/local/aead-goodput/c0ffee00/sessions/20310102T030405-7.json: ")
     assert reason in problem

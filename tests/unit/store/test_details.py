@@ -307,6 +307,7 @@ def test_tables_are_the_same_bytes_wherever_and_in_whatever_order_runs_were_writ
         assert main(["tables", str(raw), str(tmp_path / name / "out" / "runs.parquet")]) == 0
         files = sorted((tmp_path / name / "out").iterdir())
         assert [file.name for file in files] == [
+            "campaigns.parquet",
             "connections.parquet",
             "floors.parquet",
             "handshakes.parquet",

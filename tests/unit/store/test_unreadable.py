@@ -31,7 +31,7 @@ from quicbed.importers import perf as recordings
 from quicbed.importers.files import CopyError
 from quicbed.report import look
 from quicbed.report import page as report
-from quicbed.store import details, provenance, runs, symbols
+from quicbed.store import details, runs, symbols
 
 DEEP = b"[" * 300 + b"]" * 300
 
@@ -114,10 +114,10 @@ def test_what_a_program_left_in_its_run_is_no_run_record_or_archive(tmp_path: Pa
         (directory / planted / "campaign.json").write_text("{}")
     fakeruns.archive(raw, "local", "aead-goodput", directory / "planted.tar.gz")
     assert runs.table(raw).height == 1
-    assert provenance.campaigns(raw) == []
+    assert details.read(raw).campaigns == []
     archive = fakeruns.archive(raw, "local", "aead-goodput", tmp_path / "packed" / "raw" / "x.tar.gz")
     assert runs.table(archive.parent).height == 1
-    assert provenance.campaigns(archive.parent) == []
+    assert details.read(archive.parent).campaigns == []
 
 
 def test_a_hostile_plan_and_records_of_odd_types_cost_nothing_else(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_hostile_plan_and_records_of_odd_types_cost_nothing_else(tmp_path: Pat
     (campaign / "sessions" / "link.json").symlink_to("/etc/passwd")
     table = runs.table(raw)
     assert runs.select_campaign(table, "aead-goodput")["arm"].to_list() == ["main"]
-    problems = [line for one in provenance.campaigns(raw) for line in one.problems]
+    problems = [line for one in details.read(raw).campaigns for line in one.problems]
     assert [line.split("/")[-1].partition(":")[0] for line in sorted(problems)] == [
         "fifo.json",
         "odd.json",

@@ -202,6 +202,27 @@ def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.Dat
     )
 
 
+class Campaigns:
+    """The newest campaign of every experiment and the tables of its figures, each worked out once."""
+
+    def __init__(self, table: pl.DataFrame) -> None:
+        self._runs = table
+        self._newest: dict[str, pl.DataFrame] = {}
+        self._figures: dict[tuple[str, str], pl.DataFrame] = {}
+
+    def newest(self, experiment: str) -> pl.DataFrame:
+        """`quicbed.store.runs.select_campaign`: empty without runs."""
+        if experiment not in self._newest:
+            self._newest[experiment] = runs.select_campaign(self._runs, experiment)
+        return self._newest[experiment]
+
+    def figure(self, experiment: str, metric: str = "goodput_mbps") -> pl.DataFrame:
+        """`figure_table` of the newest campaign."""
+        if (experiment, metric) not in self._figures:
+            self._figures[experiment, metric] = figure_table(self.newest(experiment), metric)
+        return self._figures[experiment, metric]
+
+
 def _block_s(campaign: pl.DataFrame) -> dict[tuple[str, str], float]:
     """Seconds that a block took of each pair of libraries."""
     pair = ("client_library", "server_library")
@@ -231,7 +252,7 @@ def _figure_row(
     tried = [run for run in tried if run["block"] is not None] or tried[-1:]
     newest = tried[-1]
     row = {name: newest.get(name) for name in FIGURE_SCHEMA}
-    values = pl.Series([run[metric] for run in counting]).sort().to_numpy()
+    values = np.sort(np.array([run[metric] for run in counting]))
     ok, broken, refused = (
         [run for run in tried if run["status"] == status] for status in ("ok", "failed", "unsupported")
     )
@@ -246,7 +267,8 @@ def _figure_row(
         "repeated": sum(bool(run["contaminated"]) for run in ok) - contaminated,
     }
     for name in ("client_cpu_s_per_gib", "server_cpu_s_per_gib", "start_share"):
-        row[name] = pl.Series([run[name] for run in counting], dtype=pl.Float64).sort().mean()
+        known = sorted(run[name] for run in counting if run[name] is not None)  # whatever their order
+        row[name] = pl.Series(known, dtype=pl.Float64).mean()
     if len(values):
         q1, median, q3 = np.quantile(values, [0.25, 0.5, 0.75])
         row |= {

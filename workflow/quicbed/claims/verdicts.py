@@ -76,7 +76,7 @@ from quicbed.claims.papers import (
 from quicbed.config.model import Project
 from quicbed.plan.arms import LEFT_OUT
 from quicbed.plan.estimate import duration
-from quicbed.store import details, runs
+from quicbed.store import details
 
 Verdict = Literal["holds", "fails", "inconclusive", "not measured", "not applicable"]
 Basis = Literal["ratio", "order", "share", "count", "value", "failures"]
@@ -104,6 +104,10 @@ class Tables:
     shares: pl.DataFrame  # columns of `quicbed.analysis.cpu_shares.BLOCKS`
     published: bool = False  # raw data of the authors, not what was measured here
     floors: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=details.FLOORS))
+    campaigns: analysis.Campaigns = field(init=False)  # of the runs
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "campaigns", analysis.Campaigns(self.runs))
 
 
 def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: details.Details | None = None) -> Tables:
@@ -319,20 +323,12 @@ class _Measured:
 
 
 class _Book:
-    """Tables of all experiments, each worked out once."""
+    """What claims read of all experiments, each worked out once."""
 
     def __init__(self, project: Project, found: Tables) -> None:
         self.project = project
         self.tables = found
-        self._campaigns: dict[str, pl.DataFrame] = {}
-        self._figures: dict[tuple[str, str], pl.DataFrame] = {}
         self._done: dict[tuple[str, str, str], _Measured] = {}
-
-    def campaign(self, experiment: str) -> pl.DataFrame:
-        """The newest campaign; empty without runs."""
-        if experiment not in self._campaigns:
-            self._campaigns[experiment] = runs.select_campaign(self.tables.runs, experiment)
-        return self._campaigns[experiment]
 
     def read(self, reading: Reading) -> _Measured:
         """The table that a claim reads."""
@@ -342,10 +338,10 @@ class _Book:
         return self._done[key]
 
     def _read(self, reading: Reading) -> _Measured:
-        campaign = self.campaign(reading.experiment)
+        campaign = self.tables.campaigns.newest(reading.experiment)
         handshakes = "handshake" in set(campaign["workload"].drop_nulls())
         metric = reading.metric if reading.table == "runs" else "ttfb_ms" if handshakes else "goodput_mbps"
-        table = self._figure(reading.experiment, metric)
+        table = self.tables.campaigns.figure(reading.experiment, metric).filter(pl.col("arm") != "aa")
         rows = {(row["client_library"], row["server_library"], row["label"]): row for row in table.to_dicts()}
         sampled: dict[tuple[str, str | None, str | None], dict[int, float]] = {}
         counted: dict[str, tuple[float, float, float, int]] = {}
@@ -358,13 +354,6 @@ class _Book:
         else:
             counted = {cell: _quartiles(values) for cell, values in self._counts(reading, campaign, table)}
         return _Measured(campaign, rows, sampled, counted)
-
-    def _figure(self, experiment: str, metric: str) -> pl.DataFrame:
-        """The table that a figure of the experiment shows, without its A/A arm."""
-        if (experiment, metric) not in self._figures:
-            table = analysis.figure_table(self.campaign(experiment), metric)
-            self._figures[experiment, metric] = table.filter(pl.col("arm") != "aa")
-        return self._figures[experiment, metric]
 
     def _counts(
         self, reading: Reading, campaign: pl.DataFrame, table: pl.DataFrame
@@ -523,7 +512,7 @@ class _Evaluation:
     def _campaign(self) -> pl.DataFrame:
         """The campaign that is judged, or why none can be."""
         name = self.reading.experiment
-        campaign = self.book.campaign(name)
+        campaign = self.book.tables.campaigns.newest(name)
         if campaign.is_empty() and self.book.tables.published:
             raise _MissingError("not measured", "the published data here have no runs that tell")
         elsewhere = not campaign.is_empty() and campaign["testbed_kind"][0] != LOCAL

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -39,7 +39,7 @@ from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.sheets import Sheet, latency_summary, summary
 from quicbed.plan.arms import ARMS, CAPTURED
 from quicbed.report import grid, made_with, pictures, results, workflow_report
-from quicbed.store import details, provenance, runs
+from quicbed.store import details, runs
 
 READS = ("workflow/quicbed/report/templates/*.j2", "workflow/quicbed/report/assets/*")
 
@@ -70,28 +70,32 @@ def write(
     beside = details.read(raw)
     directory = artifacts / "report"
     directory.mkdir(parents=True, exist_ok=True)
-    records = provenance.campaigns(raw)
     counting = runs.without(table, project.left_out) if project else table
-    judged = _claims(project, artifacts, raw, counting, beside, published or {}) if project else None
+    campaigns = comparison.Campaigns(counting)
+    judged = None
+    if project:
+        found = verdicts.tables(raw, project.root, counting, beside)
+        campaigns = found.campaigns
+        judged = _claims(project, artifacts, found, published or {})
     figures = pictures.found(artifacts, table)
     left_out = made_with.left_out(project, table)
-    site = _Site(project, artifacts, table, counting, figures, judged)
+    site = _Site(project, artifacts, table, campaigns, figures, judged)
     (artifacts / "tables").mkdir(parents=True, exist_ok=True)
     comparison.write_figure_table(site.undecided, "undecided", artifacts / "tables")
     pages = {
         "index.html": (
             "index.html.j2",
-            site.first() | {"problems": _problems(beside, table, records), "left_out": left_out},
+            site.first() | {"problems": _problems(beside, table), "left_out": left_out},
         ),
         "runs.html": ("runs.html.j2", {"data": grid.data(table, figures), "total": len(table)}),
         "provenance.html": (
             "provenance.html.j2",
             {
                 "hosts": made_with.hosts(table),
-                "facts": made_with.facts(records),
+                "facts": made_with.facts(beside.campaigns),
                 "left_out": left_out,
-                "sessions": made_with.sessions(records),
-                "builds": made_with.builds(records, builds),
+                "sessions": made_with.sessions(beside.campaigns),
+                "builds": made_with.builds(beside.campaigns, builds),
                 "captures": _captures(artifacts / "tables"),
                 "downloads": _links(artifacts, directory, "tables", (".html", ".tex", ".csv", ".parquet")),
                 "notebooks": _links(artifacts, directory, "notebooks", (".html",)),
@@ -148,8 +152,8 @@ class _Site:
     project: Project | None
     artifacts: Path
     table: pl.DataFrame
-    counting: pl.DataFrame
-    """Without the runs of campaigns that a study leaves out."""
+    campaigns: comparison.Campaigns
+    """Without those that a study leaves out."""
     figures: list[dict[str, Any]]
     judged: dict[str, Any] | None
     undecided: pl.DataFrame = field(init=False)
@@ -265,7 +269,7 @@ class _Site:
         }
 
     def _experiment(self, name: str, href: str) -> dict[str, Any] | None:
-        campaign = runs.select_campaign(self.counting, name)
+        campaign = self.campaigns.newest(name)
         figures = pictures.of_experiment(self.figures, name)
         if campaign.is_empty() and not figures:
             return None
@@ -307,7 +311,7 @@ class _Site:
             return found | lacking | {"floors": [], "runs": 0}
         titles = self._titles()
         is_latency = "handshake" in set(campaign["workload"].drop_nulls())
-        cells = comparison.figure_table(campaign, "ttfb_ms" if is_latency else "goodput_mbps")
+        cells = self.campaigns.figure(name, "ttfb_ms" if is_latency else "goodput_mbps")
         sheet = latency_summary(cells, titles) if is_latency else summary(cells, titles)
         first = campaign.row(0, named=True)
         wide = comparison.undecided(_as_drawn(name, campaign, cells), config.contrast if config else None)
@@ -388,17 +392,9 @@ def _as_drawn(experiment: str, campaign: pl.DataFrame, cells: pl.DataFrame) -> p
     return twin.prepare(campaign, cells) if twin is not None else cells
 
 
-def _claims(
-    project: Project,
-    artifacts: Path,
-    raw: Path,
-    table: pl.DataFrame,
-    beside: details.Details,
-    published: Mapping[str, Path],
-) -> dict[str, Any]:
+def _claims(project: Project, artifacts: Path, found: verdicts.Tables, published: Mapping[str, Path]) -> dict[str, Any]:
     """Verdicts on all claims, for the pages; also writes them as a table."""
     known = papers.stated(project)
-    found = verdicts.tables(raw, project.root, table, beside)
     judged = verdicts.evaluate(project, known, found)
     why = causes.find(project, known, judged, found)
     (artifacts / "tables").mkdir(parents=True, exist_ok=True)
@@ -411,7 +407,7 @@ def _claims(
     shown = claims_report.page(judged, project, artifacts, artifacts / "report", claims_report.by_claim(theirs), why)
     for paper in shown["papers"]:
         own = [result for result in judged if result.stated.name == paper["id"]]
-        paper["results"] = results.sheet(own, table, project)
+        paper["results"] = results.sheet(own, found.runs, project)
     return shown
 
 
@@ -435,12 +431,12 @@ def _sections(judged: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [{"cause": None, "also": [], **section} for section in sections]
 
 
-def _problems(found: details.Details, table: pl.DataFrame, records: Sequence[provenance.Records]) -> list[str]:
+def _problems(found: details.Details, table: pl.DataFrame) -> list[str]:
     """What could not be read: a line for every run, for what lies beside one that could be read, and for records."""
     unread = runs.problems(table)
     named = {line.partition(": ")[0] for line in unread}
     beside = [line for line in found.problems if line.partition(": ")[0] not in named]
-    return unread + beside + [line for one in records for line in one.problems]
+    return unread + beside + [line for one in found.campaigns for line in one.problems]
 
 
 def _links(

@@ -1,5 +1,5 @@
 """What lies beside run.json: connections of handshake runs, times of primitives, captured handshakes, gaps and trains
-of traced downloads, each as a tidy table.
+of traced downloads, each as a tidy table, and the records of campaigns (`quicbed.store.provenance`).
 
 `quicbed.store.runs` has one row a run; these tables have one row for every connection, primitive, captured handshake or
 kept point of a distribution of the runs that succeeded, and name the run by its origin. The table of floors has one row
@@ -31,6 +31,7 @@ from quicbed.plan.arms import ARMS, PRIMITIVES
 from quicbed.store import provenance, runs, walk
 from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE, Campaign, Floor
 from quicbed.store.paths import PACING, RUN_FILE, archives_below
+from quicbed.store.provenance import Records
 from quicbed.store.record import Pacing, Run, RunsError
 from quicbed.store.runs import collected, read_parquet, write_parquet
 from quicbed.store.walk import Files
@@ -132,6 +133,7 @@ SCHEMAS: dict[str, dict[str, pl.DataType]] = {
     "handshakes": HANDSHAKES,
     "pacing": PACED,
     "floors": FLOORS,
+    "campaigns": provenance.RECORDS,
     "unread": {"problem": pl.String()},
 }
 """Columns of the files that `write_tables` makes, by their names."""
@@ -147,13 +149,14 @@ _ORDERS = {
 
 @dataclass(frozen=True)
 class Details:
-    """The tables, and what could not be read."""
+    """The tables, the records of campaigns by origin, and what could not be read beside runs."""
 
     connections: pl.DataFrame
     primitives: pl.DataFrame
     handshakes: pl.DataFrame
     pacing: pl.DataFrame
     floors: pl.DataFrame
+    campaigns: list[Records]
     problems: list[str]
 
 
@@ -175,10 +178,12 @@ class Collected:
 
     def __init__(self) -> None:
         self._frames: dict[str, list[pl.DataFrame]] = {name: [] for name in _ORDERS}
+        self._campaigns = provenance.Found()
         self._problems: list[str] = []
 
     def add(self, place: walk.Place, told: Iterable[tuple[str, Run | RunsError]]) -> None:
         """What lies beside the runs of a place, which are *told* (`quicbed.store.runs.read`)."""
+        self._campaigns.add(place)
         if place.is_archive and place.damage is not None:
             self._problems.append(f"{place.origin}: damaged archive: {place.damage}")
         for path in place.records:
@@ -210,7 +215,7 @@ class Collected:
             name: pl.concat([_frame([], SCHEMAS[name]), *found]).sort(_ORDERS[name])
             for name, found in self._frames.items()
         }
-        return Details(**frames, problems=self._problems)
+        return Details(**frames, campaigns=self._campaigns.sorted(), problems=self._problems)
 
 
 def _beside(origin: str, run: Run, files: Files) -> tuple[str | None, list[dict[str, Any]]]:
@@ -241,12 +246,10 @@ class _Part:
 
     def __init__(self, places: Iterable[walk.Place]) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.campaigns = provenance.Found()
         beside = Collected()
         for place in places:
             told = list(runs.read(place))
             self.rows += [runs.values_of(origin, run) for origin, run in told]
-            self.campaigns.add(place)
             beside.add(place, told)
         self.beside = beside.details()
 
@@ -296,7 +299,8 @@ def _made(table: Path) -> Details:
     """The tables beside that of runs."""
     frames = {name: read_parquet(table.with_name(f"{name}.parquet"), schema) for name, schema in SCHEMAS.items()}
     problems = frames.pop("unread")["problem"].to_list()
-    return Details(**frames, problems=problems)
+    campaigns = provenance.of_frame(frames.pop("campaigns"))
+    return Details(**frames, campaigns=campaigns, problems=problems)
 
 
 def _everything(raw: Path, jobs: int) -> tuple[pl.DataFrame, Details]:
@@ -309,12 +313,11 @@ def _everything(raw: Path, jobs: int) -> tuple[pl.DataFrame, Details]:
             parts += pool.map(_of_archive, archives)
     else:
         parts += map(_of_archive, archives)
-    campaigns = provenance.Found()
-    for part in parts:
-        campaigns.merge(part.campaigns)
+    campaigns = sorted((one for part in parts for one in part.beside.campaigns), key=lambda one: one.origin)
     table = runs.tabled([values for part in parts for values in part.rows], campaigns)
     frames = {name: pl.concat([getattr(part.beside, name) for part in parts]).sort(_ORDERS[name]) for name in _ORDERS}
-    return table, Details(**frames, problems=sorted(problem for part in parts for problem in part.beside.problems))
+    problems = sorted(problem for part in parts for problem in part.beside.problems)
+    return table, Details(**frames, campaigns=campaigns, problems=problems)
 
 
 def write_tables(raw: Path, out: Path, jobs: int = 1) -> pl.DataFrame:
@@ -326,10 +329,11 @@ def write_tables(raw: Path, out: Path, jobs: int = 1) -> pl.DataFrame:
     out.with_name(READ).unlink(missing_ok=True)
     table, beside = _everything(raw, jobs)
     write_parquet(table, out)
-    unread = pl.DataFrame({"problem": beside.problems}, schema=SCHEMAS["unread"])
-    for name in _ORDERS:
-        write_parquet(getattr(beside, name), out.with_name(f"{name}.parquet"))
-    write_parquet(unread, out.with_name("unread.parquet"))
+    frames = {name: getattr(beside, name) for name in _ORDERS}
+    frames["campaigns"] = provenance.frame(beside.campaigns)
+    frames["unread"] = pl.DataFrame({"problem": beside.problems}, schema=SCHEMAS["unread"])
+    for name, frame in frames.items():
+        write_parquet(frame, out.with_name(f"{name}.parquet"))
     if told is not None:
         durable.write_text(out.with_name(READ), told)
     return table

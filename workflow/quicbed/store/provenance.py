@@ -7,10 +7,13 @@ reference data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from quicbed.base.models import RecordError
+import polars as pl
+
+from quicbed.base.models import Record, RecordError
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.built import Build
 from quicbed.store import walk
@@ -34,6 +37,10 @@ class Records:
         return None if name is None else self.sessions[name]
 
 
+RECORDS: dict[str, pl.DataType] = dict.fromkeys(["origin", "kind", "name", "content"], pl.String())
+"""Columns of `frame`: a row for every file and every problem of a campaign."""
+
+
 class Found:
     """Campaigns that left records, by origin."""
 
@@ -46,21 +53,9 @@ class Found:
             if path.name != FLOOR_FILE:  # `quicbed.store.details` has it
                 _add(self._campaigns, place.prefix, path, content)
 
-    def merge(self, other: Found) -> None:
-        """The campaigns of other places."""
-        self._campaigns |= other._campaigns
-
     def sorted(self) -> list[Records]:
         """The campaigns in the order of their origins."""
         return [self._campaigns[origin] for origin in sorted(self._campaigns)]
-
-
-def campaigns(raw: Path, experiment: str = "") -> list[Records]:
-    """All campaigns below *raw*, or of one experiment there, that left records, sorted by origin."""
-    found = Found()
-    for place in walk.walk(raw, (), experiment=experiment, records=True):
-        found.add(place)
-    return found.sorted()
 
 
 def _add(found: dict[str, Records], prefix: str, path: PurePosixPath, content: bytes | UntrustedError) -> None:
@@ -70,11 +65,39 @@ def _add(found: dict[str, Records], prefix: str, path: PurePosixPath, content: b
     try:
         if isinstance(content, UntrustedError):
             raise content
-        if kind == "campaign":
-            records.campaign = Campaign.parse(content)
-        elif kind == "sessions":
-            records.sessions[path.stem] = Session.parse(content)
-        else:
-            records.builds[path.stem] = Build.parse(content)
+        _keep(records, kind, path.stem, content)
     except (RecordError, UntrustedError) as error:
         records.problems.append(f"{prefix}{path}: {error}")
+
+
+def _keep(records: Records, kind: str, name: str, content: bytes) -> None:
+    if kind == "campaign":
+        records.campaign = Campaign.parse(content)
+    elif kind == "sessions":
+        records.sessions[name] = Session.parse(content)
+    else:
+        records.builds[name] = Build.parse(content)
+
+
+def frame(campaigns: Sequence[Records]) -> pl.DataFrame:
+    """The records as a table, of which `of_frame` makes them again."""
+    rows: list[tuple[str, str, str, str]] = []
+    for one in campaigns:
+        files: list[tuple[str, str, Record]] = [("campaign", "", one.campaign)] if one.campaign else []
+        files += [("sessions", name, session) for name, session in one.sessions.items()]
+        files += [("builds", name, build) for name, build in one.builds.items()]
+        rows += [(one.origin, kind, name, file.content().decode()) for kind, name, file in files]
+        rows += [(one.origin, "problem", "", problem) for problem in one.problems]
+    return pl.DataFrame(rows, schema=RECORDS, orient="row")
+
+
+def of_frame(told: pl.DataFrame) -> list[Records]:
+    """The records in a table of `frame`."""
+    found: dict[str, Records] = {}
+    for origin, kind, name, content in told.rows():
+        records = found.setdefault(origin, Records(origin))
+        if kind == "problem":
+            records.problems.append(content)
+        else:
+            _keep(records, kind, name, content.encode())
+    return list(found.values())

@@ -380,7 +380,7 @@ def table(root: Path, experiment: str = "") -> pl.DataFrame:
     for place in walk.walk(root, {RUN_FILE}, experiment=experiment, records=True):
         told += [values_of(origin, run) for origin, run in read(place)]
         campaigns.add(place)
-    return tabled(told, campaigns)
+    return tabled(told, campaigns.sorted())
 
 
 def values_of(origin: str, run: Run | RunsError) -> dict[str, Any]:
@@ -399,11 +399,11 @@ def values_of(origin: str, run: Run | RunsError) -> dict[str, Any]:
         }
 
 
-def tabled(rows: Sequence[dict[str, Any]], campaigns: provenance.Found) -> pl.DataFrame:
+def tabled(rows: Sequence[dict[str, Any]], campaigns: Sequence[provenance.Records]) -> pl.DataFrame:
     """The table of runs, from their rows (`values_of`) and the records of their campaigns."""
-    plans = {one.origin: one.newest for one in campaigns.sorted()}
+    plans = {one.origin: one.newest for one in campaigns}
     sessions: dict[str, list[Session]] = {}
-    for one in campaigns.sorted():
+    for one in campaigns:
         sessions.setdefault(_source(one.origin), []).extend(one.sessions.values())
     for values in rows:
         if values["status"] != UNREADABLE and values["memory"] is None:
