@@ -119,7 +119,9 @@ def made(directory: Path, suite: str) -> Iterator[BareRoot]:
 
 
 def _bootstrap(directory: Path, suite: str) -> BareRoot:
-    words = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", suite, str(directory)]
+    # what it mounts goes with it, however it ends
+    words = ["unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}"]
+    words += [suite, str(directory)]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"debootstrap {suite}: {done.stdout[-1500:]}")

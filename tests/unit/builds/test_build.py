@@ -10,6 +10,8 @@ import multiprocessing
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -272,26 +274,53 @@ def test_what_comes_from_the_network_is_asked_for_again(tmp_path: Path, monkeypa
         kit.fetch(["nonesuch"], log=log)
 
 
+def at_once(does: Callable[[], None]) -> list[int | None]:
+    """Exit codes of four processes that do something at the same time."""
+    context = multiprocessing.get_context("fork")
+    together = context.Barrier(4)
+
+    def begin() -> None:
+        together.wait(60)
+        does()
+
+    asking = [context.Process(target=begin) for _ in range(4)]
+    for process in asking:
+        process.start()
+    for process in asking:
+        process.join()
+    return [process.exitcode for process in asking]
+
+
 def test_a_finished_build_is_asked_for_by_several_processes_at_once(tmp_path: Path) -> None:
     project = Project(ROOT, {"paths": {"build": str(tmp_path)}})
     directory = making.build_directory(project, "quinn", "stock")
     known = {"build": directory.name, "library": "quinn", "flavour": "stock", "version": "0.11"}
     Build.made(known).write(directory / "build.json")
-    context = multiprocessing.get_context("fork")
-    together = context.Barrier(4)
 
     def ask() -> None:
-        together.wait(60)
         for _ in range(25):
             copy = making.build(project, "quinn", "stock", jobs=1, log=tmp_path / "log")
             assert Build.read(copy).library == "quinn"
 
-    asking = [context.Process(target=ask) for _ in range(4)]
-    for process in asking:
-        process.start()
-    for process in asking:
-        process.join()
-    assert [process.exitcode for process in asking] == [0, 0, 0, 0]
+    assert at_once(ask) == [0, 0, 0, 0]
+
+
+def test_a_directory_that_several_processes_need_is_filled_by_one_and_not_by_one_that_fails(tmp_path: Path) -> None:
+    target, who = tmp_path / "pages" / "small", tmp_path / "who"
+
+    def fill(made: Path) -> None:
+        with who.open("a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(0.1)
+        if len(who.read_text(encoding="utf-8").splitlines()) == 1:
+            raise OSError("disk full")
+        (made / "index.html").write_text("page", encoding="utf-8")
+
+    def need() -> None:
+        assert (kit.filled(target, fill) / "index.html").read_text(encoding="utf-8") == "page"
+
+    assert sorted(map(bool, at_once(need))) == [False, False, False, True]
+    assert len(set(who.read_text(encoding="utf-8").splitlines())) == 2
 
 
 CONDA_SETS = {

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -298,6 +298,16 @@ def locked(file: Path) -> Iterator[None]:
                 "NFS 4 or Lustre mounted with `flock`"
             ) from None
         yield
+
+
+def filled(target: Path, fill: Callable[[Path], None]) -> Path:
+    """The directory *target*, filled by the first process that needs it; those that come meanwhile wait."""
+    if not target.is_dir():
+        with locked(target.with_name(f"{target.name}.lock")):
+            if not target.is_dir():
+                with durable.filling(target) as made:
+                    fill(made)
+    return target
 
 
 _INFLUENTIAL = re.compile(

@@ -25,8 +25,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from quicbed.base import durable
 from quicbed.base.hashing import digest
+from quicbed.builds import kit
 from quicbed.config.model import Project
 from quicbed.config.pages import Page
 from quicbed.config.videos import Video
@@ -74,10 +74,7 @@ def provided(project: Project, page: Page) -> Path:
     files = browser.files(project.root, page)
     files |= _program(START)
     target = project.build / "pages" / f"{page.name}-{browser.identity(files)}"
-    if not target.is_dir():
-        with durable.filling(target) as made:
-            write(made, files.items())
-    return target
+    return kit.filled(target, lambda made: write(made, files.items()))
 
 
 def provided_video(project: Project, video: Video, play_s: float) -> Path:
@@ -86,12 +83,13 @@ def provided_video(project: Project, video: Video, play_s: float) -> Path:
     seconds = video.segments(play_s) * video.segment_s
     chosen = {"files": browser.identity(files), "video": browser.video_identity(project.root, video, play_s)}
     target = project.build / "pages" / f"{video.name}-{seconds:g}-{digest(chosen)}"
-    if not target.is_dir():
-        with durable.filling(target) as made:
-            write(made, files.items())
-            made_files = videofiles.files(video, play_s, VIDEO_DOCUMENT)
-            write(made, ((f"www/{name}", content) for name, content in made_files))
-    return target
+
+    def fill(made: Path) -> None:
+        write(made, files.items())
+        played = videofiles.files(video, play_s, VIDEO_DOCUMENT)
+        write(made, ((f"www/{name}", content) for name, content in played))
+
+    return kit.filled(target, fill)
 
 
 def _program(start: str) -> dict[str, bytes]:

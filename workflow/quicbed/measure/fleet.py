@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quicbed.base import durable
 from quicbed.base.hashing import digest
+from quicbed.builds import kit
 from quicbed.config.model import Project, Testbed, cpus_of
 from quicbed.measure import browser
 from quicbed.plan import fleet
@@ -33,8 +33,4 @@ def provided(project: Project) -> Path:
     """The directory with the program on this machine, made where it is missing."""
     files = {"lib/__main__.py": (project.root / fleet.FLEET).read_bytes(), f"bin/{PROGRAM}": browser.launcher()}
     named = {name: content.decode() for name, content in files.items()}
-    target = project.build / "fleet" / digest(named)
-    if not target.is_dir():
-        with durable.filling(target) as made:
-            browser.write(made, files.items())
-    return target
+    return kit.filled(project.build / "fleet" / digest(named), lambda made: browser.write(made, files.items()))

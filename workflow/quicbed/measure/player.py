@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from quicbed.base import durable
 from quicbed.base.hashing import digest
+from quicbed.builds import kit
 from quicbed.config.model import Project
 from quicbed.plan.browser import PLAYER
 
@@ -62,8 +62,8 @@ def problem(project: Project) -> str | None:
 
 def fetch(project: Project) -> Path:
     """The file of the player, fetched where it is missing; PlayerError."""
-    target = directory(project)
-    if not target.is_dir():
+
+    def fill(made: Path) -> None:
         if (reason := problem(project)) is not None:
             raise PlayerError(reason)
         with tempfile.TemporaryDirectory(prefix="quicbed-npm-") as temporary:
@@ -71,11 +71,11 @@ def fetch(project: Project) -> Path:
                 shutil.copy(project.root / PLAYER / name, temporary)
             _install(project, Path(temporary))
             package = Path(temporary) / _PACKAGE
-            with durable.filling(target) as made:
-                shutil.copy(package / _BUNDLE, made / FILE)
-                for name in _LICENCES:
-                    shutil.copy(package / name, made)
-    return target / FILE
+            shutil.copy(package / _BUNDLE, made / FILE)
+            for name in _LICENCES:
+                shutil.copy(package / name, made)
+
+    return kit.filled(directory(project), fill) / FILE
 
 
 def _install(project: Project, place: Path) -> None:
