@@ -672,6 +672,16 @@ def test_time_ends_an_experiment_that_is_not_precise_but_not_before_its_least_nu
     assert len(orders(project)) == 4
 
 
+def test_what_surrounds_a_run_is_part_of_the_time_that_an_experiment_has(project: Project) -> None:
+    run(project)
+    counted = [one["metrics"] for one in runs(project)]
+    spent = sum(one["spent_s"] for one in counted)
+    assert spent > sum(one["run_wall_s"] for one in counted)
+    testbed = FakeTestbed()
+    own = campaign.Campaign(Driver(project, testbed, testbed.facts()), "test")
+    assert own.spent_s() == pytest.approx(spent)
+
+
 FINDINGS = EXPERIMENT.replace("[quiche, quinn]", "[quinn]").replace("scales:", "aa: false\nfailures: findings\nscales:")
 
 

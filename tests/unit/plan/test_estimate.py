@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from clone import ROOT
@@ -40,6 +42,16 @@ def test_a_pilot_and_the_slower_variants_are_part_of_what_downloads_of_a_least_t
     cells = int(text.split()[0])
     # all blocks, and one for the pilot
     assert minutes * 60 > cells * (scale.blocks + 1) * scale.least_s * estimate.SLOWER
+
+
+def test_the_last_block_begins_before_the_time_is_over_and_ends_after_it() -> None:
+    project = Project(ROOT, {"study": "workloads", "experiments": ["web"]}).without_folders()
+    scale = project.scale("web")
+    assert scale.min_blocks is not None
+    assert scale.max_minutes is not None
+    text, most, _ = estimate.of_measuring(project, "web")
+    fewest = int(re.search(r"about (\d+) min to", text)[1])  # type: ignore[index]
+    assert scale.max_minutes < most < scale.max_minutes + (fewest + 1) / scale.min_blocks
 
 
 def test_proofs_and_pilots_come_on_top_of_the_time_that_a_scale_has() -> None:

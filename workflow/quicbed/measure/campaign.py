@@ -452,9 +452,13 @@ class Campaign:
         return self.scale.max_minutes is not None and self.spent_s() >= self.scale.max_minutes * 60
 
     def spent_s(self) -> float:
-        """How long the runs so far have taken, as far as the scale limits it."""
+        """How long the runs so far have taken, preparing the link and storing included, as far as the scale limits it.
+
+        Of runs that do not tell it, what client and server took.
+        """
         finished = (run for block in self.blocks() for attempts in self.runs(block).values() for run in attempts)
-        return sum(run.metrics.run_wall_s or 0.0 for run in finished if run.cell.arm != CAPTURED)
+        counting = (run.metrics for run in finished if run.cell.arm != CAPTURED)
+        return sum((took.run_wall_s if took.spent_s is None else took.spent_s) or 0.0 for took in counting)
 
     def undecided(self, by_id: Mapping[str, Cell]) -> list[Cell]:
         """Cells of the pairs of libraries with a contrast whose interval is too wide; without a contrast, all."""

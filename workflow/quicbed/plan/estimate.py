@@ -119,11 +119,11 @@ def _span(scale: Scale, block_s: float, besides_s: float) -> tuple[str, str, flo
 
     Proofs, pilots and what is captured besides take *besides_s*, which the scale does not limit.
     """
-    least = scale.min_blocks or scale.blocks
-    fewest, most = (block_s * blocks / 60 for blocks in (least, scale.blocks))
-    if scale.max_minutes is not None:
-        most = max(fewest, min(most, scale.max_minutes))
-    fewest, most = fewest + besides_s / 60, most + besides_s / 60
+    least = last = scale.min_blocks or scale.blocks
+    # as long as there is time, another one begins
+    while last < scale.blocks and (scale.max_minutes is None or last * block_s < scale.max_minutes * 60):
+        last += 1
+    fewest, most = ((block_s * blocks + besides_s) / 60 for blocks in (least, last))
     if least == scale.blocks:
         return f"{least} blocks", duration(most), most
     return f"{least} to {scale.blocks} blocks", f"{duration(fewest)} to {duration(most)}", most
