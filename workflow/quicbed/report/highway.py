@@ -31,7 +31,7 @@ class Highway(sections.Paper):
     def __init__(self) -> None:
         super().__init__()
         self.published = highway_runs.published(self.here.published.get(highway_runs.SOURCE))
-        self._pairs = goodput.experiment_table(self.table, "pairwise")
+        self._pairs = self.campaigns.newest("pairwise"), self.campaigns.figure("pairwise")
         if not self._pairs[0].is_empty():
             self._pairs = (self._pairs[0], pair_table(*self._pairs))
         self._profiled = cpu_shares.profiled(self.table, self.here.raw, self.here.root)

@@ -44,6 +44,7 @@ class Paper:
         self.here = notebooks.place()
         self.project = Project(self.here.root)
         self.table = runs.without(runs.table(self.here.raw), self.project.left_out)
+        self.campaigns = comparison.Campaigns(self.table)
         self.experiments = self.project.experiments
         self.titles = goodput.library_titles(self.here.root)
 
@@ -65,7 +66,7 @@ class Paper:
         needs: str = "",
     ) -> Section:
         """Draw an experiment of downloads, write its figure and table, and say what was found."""
-        campaign, table = goodput.experiment_table(self.table, experiment)
+        campaign, table = self.campaigns.newest(experiment), self.campaigns.figure(experiment)
         if campaign.is_empty():
             return Section(NotMeasured(experiment, needs))
         if prepare is not None:
@@ -81,7 +82,7 @@ class Paper:
     def cost(self, experiment: str) -> Section:
         """The twin of a figure of downloads: the same ratios by goodput and by processor time; none without ratios."""
         twin = cost_figures.TWINS[experiment]
-        campaign, table = goodput.experiment_table(self.table, experiment)
+        campaign, table = self.campaigns.newest(experiment), self.campaigns.figure(experiment)
         if campaign.is_empty():
             return Section(None)
         table = twin.prepare(campaign, table)
