@@ -74,7 +74,7 @@ variants: [{label: AES-128-GCM, cipher: aes-128-gcm}]
 baseline: AES-128-GCM
 aa: false
 scales:
-  tiny: {bytes: 100000, blocks: 1, timeout_s: 30}
+  tiny: {bytes: 100000, blocks: 1, timeout_s: 120}
 """
 
 NOTEBOOK = """
