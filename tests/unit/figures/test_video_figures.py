@@ -69,6 +69,20 @@ def test_a_table_has_a_row_for_every_cell_and_metric(campaign: pl.DataFrame) -> 
     assert (lacking["n"], lacking["mean"], lacking["unsupported"]) == (0, None, "no <npm>")
 
 
+def test_a_cell_and_its_repetition_stand_in_one_order(tmp_path: Path) -> None:
+    """They have one label and one pair of libraries, and the same runs give the same table."""
+    pairs = [(TCP, label) for label in VARIANTS] + [(QUIC, label) for label in VARIANTS if "old" not in label]
+    for library, label in pairs:
+        for arm in ("main", "aa"):
+            run = made(library, label, 0)
+            run["cell"] |= {"id": f"{arm}-{library}-{label}", "slug": f"{arm}-{library}-{label}", "arm": arm}
+            fakeruns.write_run(tmp_path, run)
+    table = video.by_metric(runs.select_campaign(runs.table(tmp_path), video.EXPERIMENT))
+    cells = table.filter(metric="stalls")
+    assert cells.height == 2 * len(pairs)
+    assert cells.equals(cells.sort("label", "client_library", "arm"))
+
+
 def test_conditions_are_those_of_the_link_traces_last(campaign: pl.DataFrame) -> None:
     assert [label for label, _ in video.conditions(video.by_metric(campaign))] == ["slow", "fast", "drop"]
 

@@ -84,7 +84,8 @@ def by_metric(campaign: pl.DataFrame) -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     campaign = campaign.join(comparison.superseded(campaign), on="cell", how="anti")
     counted = comparison.counted(campaign)
-    newest = campaign.sort("started_at", nulls_last=False).unique("cell", keep="last").sort("label", "client_library")
+    newest = campaign.sort("started_at", nulls_last=False).unique("cell", keep="last")
+    newest = newest.sort("label", "client_library", "arm", "cell")
     for cell in newest.to_dicts():
         over_tcp = cell["header_protection"] is None
         if cell["tls_version"] is not None and not over_tcp:
