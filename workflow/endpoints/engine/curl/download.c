@@ -371,9 +371,14 @@ static bool download(struct channel *channel, const struct options *options, uin
     }
     if (connection->socket_error != NULL)
         snprintf(error, sizeof(error), "%s", connection->socket_error);
-    else if (again && connection->sockets > 1)
-        snprintf(error, sizeof(error), "the connection of the first load did not stay open: libcurl opened another one");
-    else if (error[0] == '\0')
+    else if (again && connection->sockets > 1) {
+        const size_t used = strlen(error);
+
+        /* It was closed before this load, or within it, of which its objects tell. */
+        snprintf(error + used, sizeof(error) - used, "%s",
+                 used > 0 ? "; libcurl opened another connection"
+                          : "the connection of the first load did not stay open: libcurl opened another one");
+    } else if (error[0] == '\0')
         contradiction(&connection->negotiated, options, error, sizeof(error));
     if (error[0] == '\0')
         check_visit(connection, index > 0, error, sizeof(error));

@@ -74,6 +74,7 @@ struct server {
     uint64_t connections, failed;
     uint64_t last_begun;
     uint64_t last_unserved; /* nginx's number of the last connection that ended without a request */
+    uint64_t flooded;       /* that of a connection which nginx closed because it took it for a flood; 0: none */
     struct {
         uint64_t numbers[64];
         size_t count;
@@ -578,18 +579,28 @@ static void on_served(uint64_t number)
 static struct {
     uint64_t requests;
     int64_t bytes;
-    bool early; /* one of them was early data */
+    bool early;            /* one of them was early data */
+    uint64_t first_number; /* that of the first one's stream */
     char line[1024], error[512];
     char *fields[F_COUNT];
 } begun_page;
 
 static void end_page(void)
 {
+    const bool flooded = server.flooded > 0 && server.flooded < begun_page.first_number;
+
     if (begun_page.requests == 0)
         return;
     if (begun_page.error[0] == '\0' && begun_page.requests < server.options->requests)
         snprintf(begun_page.error, sizeof(begun_page.error), "the connection ended after %" PRIu64 " of %" PRIu64
                  " requests", begun_page.requests, server.options->requests);
+    if (flooded) {
+        const size_t used = strlen(begun_page.error);
+
+        if (used > 0)
+            snprintf(begun_page.error + used, sizeof(begun_page.error) - used, "; nginx closed it: quic flood detected");
+        server.flooded = 0;
+    }
     begun_page.requests = 0;
     if (begun_page.early)
         begun_page.fields[F_EARLY] = "1";
@@ -606,6 +617,7 @@ static void on_page_request(char *const fields[], const char *error)
     if (begun_page.requests++ == 0) {
         begun_page.bytes = 0;
         begun_page.early = false;
+        begun_page.first_number = strtoull(fields[F_NUMBER], NULL, 10);
         begun_page.error[0] = '\0';
     }
     begun_page.bytes += served_bytes(fields);
@@ -659,6 +671,8 @@ static void on_message(char *line)
         if (number > server.last_begun)
             on_begin(number);
         server.last_begun = number > server.last_begun ? number : server.last_begun;
+    } else if (strstr(text, " quic flood detected ") != NULL) {
+        server.flooded = number;
     } else if (strstr(text, " while SSL handshaking") != NULL || strstr(text, " while waiting for request") != NULL
                || strstr(text, " SSL_do_handshake() failed ") != NULL) {
         const char *blank = strchr(text, ' ');
