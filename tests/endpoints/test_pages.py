@@ -192,7 +192,7 @@ def test_a_connection_that_is_kept_takes_several_loads(
 
 @pytest.mark.parametrize("library", ALPN)
 def test_a_heavy_page_can_be_loaded_twice_over_a_connection(loopback: Loopback, library: str) -> None:
-    # Of its larger objects a part: on a busy machine nginx may take all of them for a flood (the test below).
+    # Larger objects are cut to 20 kB. On a busy machine nginx may take the whole page for a flood (the test below).
     heavy = tuple(min(size, 20_000) for size in max(PROJECT.pages.values(), key=lambda page: len(page.sizes)).sizes)
     server = served(loopback, library, heavy, *KEPT, requests=2 * len(heavy))
     loaded = server.fetch(*asked(heavy), "--connections", "2", *KEPT)
