@@ -3,7 +3,9 @@ CORES ?= $(shell nproc)
 # Passed to Snakemake as --config, for example: make all SCALE=paper CONFIG="key=value ..."
 SCALE ?=
 CONFIG ?=
-# Passed to pytest, for example: make test TESTS="tests/workflow/test_packaging.py -k conda"
+# Which tests: make test LAYER=full has those of every build, guests and power cuts too. Or what pytest is given instead:
+# make test TESTS="tests/workflow/test_packaging.py -k conda"
+LAYER ?=
 TESTS ?=
 # Checks and benchmarks, by the words their names begin with: make check CHECKS="ruff mypy", make bench BENCH=goodput
 CHECKS ?=
@@ -36,8 +38,14 @@ set-up = $(PYTHON) tools/set_up.py
 settings = $(if $(SCALE),scale=$(SCALE)) $(CONFIG)
 snakemake = .venv/bin/snakemake --cores $(CORES)
 with-settings = $(if $(strip $(settings)),--config $(settings))
+# how often something is killed, tried with hostile input and taken out of the code
+thorough = QUICBED_LAYER=full QUICBED_KILLS=$${QUICBED_KILLS:-40} QUICBED_INPUTS=$${QUICBED_INPUTS:-100000} \
+	QUICBED_MUTATIONS=$${QUICBED_MUTATIONS:-all}
+layer = $(if $(filter full,$(LAYER)),$(thorough))
+pytest = $(layer) .venv/bin/python -m pytest
+in-parallel = -n $(CORES) --dist loadgroup --durations-min=2
 
-.PHONY: help all figures archive test check bench docs lab setup locks clean
+.PHONY: help all figures archive test test-builds test-units check bench docs lab setup locks clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -61,7 +69,22 @@ archive: ## write the archive to deposit: sources, reference data, report, check
 
 test: ## run the tests (needs root)
 	@$(set-up) test
-	@.venv/bin/python -m pytest $(TESTS)
+ifneq ($(strip $(TESTS)),)
+	@$(pytest) $(TESTS)
+else
+	@failed=; $(MAKE) --no-print-directory --jobs=2 test-units test-builds || failed=1; \
+	$(pytest) $(in-parallel) --durations=20 tests/built tests/workflow $(if $(layer),tests/full) || failed=1; test -z "$$failed"
+endif
+
+# Those that need nothing of what is built, beside the builds that the others need; one that fails does so in its tests.
+test-units:
+	@$(pytest) $(in-parallel) --durations=0 tests/unit
+
+test-builds:
+	@mkdir -p logs; began=$$(date +%s); $(snakemake) --keep-going \
+		$$($(layer) PYTHONPATH=tests/support .venv/bin/python -m sample) >logs/test-builds.log 2>&1 \
+		|| echo "some builds could not be made; see logs/test-builds.log"; \
+	echo "builds that the tests need: $$(($$(date +%s) - began)) s"
 
 check: ## check formats, lint and types
 	@$(set-up) check

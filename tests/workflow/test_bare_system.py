@@ -29,7 +29,7 @@ from bareroot import USER, BareRoot
 from clone import ROOT
 from quicbed.figures.sheets import Sheet
 
-pytestmark = [pytest.mark.apart, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(3000)]
 
 PAGES = ("README.md", "docs/artifact-evaluation.md")
 # Spaces and letters that are not ASCII, as home directories have them.

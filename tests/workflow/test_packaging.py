@@ -509,40 +509,13 @@ def test_installed_command_is_the_package(repository: Path) -> None:
 # Checks
 
 
-def check_names(*, slow: bool) -> list[str]:
-    return [check.name for check in load_tool(ROOT, "check").checks() if check.slow is slow]
-
-
-@pytest.mark.parametrize("name", check_names(slow=False))
+# those that compile are in tests/full
+@pytest.mark.parametrize("name", [check.name for check in load_tool(ROOT, "check").checks() if not check.slow])
 def test_check(repository: Path, name: str) -> None:
     tool = load_tool(repository, "check")
     (check,) = [check for check in tool.checks() if check.name == name]
     done = tool.run(check)
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.beside
-@pytest.mark.usefixtures("every_build")
-@pytest.mark.parametrize("name", check_names(slow=True))
-def test_check_that_compiles(repository: Path, name: str) -> None:
-    """A package whose native code is not built is left out, so builds come first."""
-    test_check(repository, name)
-
-
-@pytest.mark.parametrize(
-    ("file", "made"), [("workflow/test_workflow.py", True), ("unit/base/test_revision.py", False)], ids=["all", "none"]
-)
-def test_builds_are_made_beside_tests_where_only_other_processes_need_all(file: str, *, made: bool) -> None:
-    """Tests that need every build run in a process of their own where there are others after the builds."""
-    files = [
-        "tests/unit/base/test_durable.py",
-        f"tests/{file}",
-        *(["tests/endpoints/test_endpoints.py"] if made else []),
-    ]
-    argv = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *files]
-    told = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert ("beside these: every build" in told) is made
-    assert ("in a process beside these: tests/endpoints/test_endpoints.py" in told) is made
 
 
 # Citation and licence

@@ -28,7 +28,7 @@ from runlinks import runs_behind
 SNAKEMAKE = str(Path(sys.executable).parent / "snakemake")
 QUICBED = [sys.executable, "-m", "quicbed"]
 
-pytestmark = [pytest.mark.workflow, pytest.mark.root, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(2400)]
 
 
 def settings(directory: Path, **more: object) -> Path:

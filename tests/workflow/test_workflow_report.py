@@ -103,8 +103,6 @@ def test_captions_are_plain_text(artifacts: Path) -> None:
     assert "published results" in (made / "quantum-of-quic" / "three.rst").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-@pytest.mark.workflow
 def test_snakemake_reports_on_the_reference_data_of_one_experiment(tmp_path: Path) -> None:
     """In a clone with one archive: figures are made, reported, and not made again."""
     ignore = shutil.ignore_patterns("__pycache__", "target")
