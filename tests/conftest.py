@@ -141,6 +141,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `root` for other users; of several processes one has all of them: there is one testbed."""
     for item in items:
         root = item.get_closest_marker("root") is not None
-        item.add_marker(pytest.mark.xdist_group("testbed" if root else item.path.stem))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("testbed" if root else item.path.stem))
         if root and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root (network namespaces)"))

@@ -1,14 +1,11 @@
-"""The commands of the documents, as written there, on a system where nothing has been installed.
+"""The commands of the documents for root, and what goes wrong with them, on a system where nothing has been installed.
 
-Each runs in a clone of the commit under test inside a minimal Debian, as a visitor who may not become root or as root.
 What measures is cut to a few small downloads through the clone's configuration, not through the commands.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
-import os
 import re
 import shutil
 import socketserver
@@ -19,7 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -27,50 +23,10 @@ import yaml
 import bareroot
 from bareroot import USER, BareRoot
 from clone import ROOT
-from quicbed.figures.sheets import Sheet
+from stranger import LESSENING, MEASURING, PLACE, PROOF, drawn, expect, stopped
 
-pytestmark = [pytest.mark.root, pytest.mark.timeout(3000)]
-
-PAGES = ("README.md", "docs/artifact-evaluation.md")
-# Spaces and letters that are not ASCII, as home directories have them.
-PLACE = f"/home/{USER}/Übung mit QUIC/quicbed"
-
-ACTIVATING = ". .venv/bin/activate"
-LOOKING = (
-    "make figures",
-    ACTIVATING,
-    "quicbed claims",
-    "quicbed claims fig3-aes-equal",
-    "quicbed claims --verdict fails",
-    "quicbed --help",
-)
-DEPOSITING = ("make archive",)
-UNPACKING = ("tar -xzf quicbed-*.tar.gz && cd quicbed-*/", "sha256sum --check --quiet SHA256SUMS && echo complete")
-COMPARING = (
-    "make figures",
-    "diff -r --brief results/reference/tables artifacts/reference/tables && echo same",
-)
-PROOF = "quicbed show raw/local/proofs/*/quinn-noop-*.0"
-MEASURING = (
-    "make figures",
-    "make setup",
-    "quicbed doctor",
-    'make all SCALE=tiny CONFIG="experiments=[aead-goodput] libraries=[aioquic,quinn]"',
-    PROOF,
-    "quicbed dissect raw/reference artifacts/captures.parquet",
-    'make test TESTS="tests/unit/wire tests/unit/store tests/unit/analysis"',
-    'make all CONFIG="experiments=[aead-goodput] libraries=[aioquic,quinn]"',
-    "make all",
-    "make test",
-    "make check",
-    "make docs",
-    "make bench",
-)
-
-
-def words(command: str) -> str:
-    """A command without what a line break in a document adds."""
-    return re.sub(r"\s+", " ", command)
+# namespaces of a bare system are its own
+pytestmark = [pytest.mark.root, pytest.mark.xdist_group("bare system"), pytest.mark.timeout(3000)]
 
 
 @pytest.fixture(scope="module")
@@ -90,29 +46,6 @@ def visited(debian: BareRoot, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield root
 
 
-def expect(root: BareRoot, command: str, cwd: str, user: str = "root", **how: Any) -> str:
-    """Run a command that has to succeed; returns what it printed. *how* is that of `BareRoot.run`."""
-    # a shell of its own for each command: what a visitor's shell has been told is told again
-    active = f"{ACTIVATING} && {command}" if command.startswith("quicbed ") else command
-    done = root.run(active, cwd=cwd, user=user, **how)
-    assert done.code == 0, f"$ {command}\n{done.said[-6000:]}"
-    assert "Traceback" not in done.said, f"$ {command}\n{done.said[-6000:]}"
-    return done.said
-
-
-def stopped(
-    root: BareRoot, says: str, *, command: str = "make figures", cwd: str = PLACE, user: str = USER, **how: Any
-) -> None:
-    """Run a command that set-up has to stop, with one line that has this pattern in it."""
-    done = root.run(command, cwd=cwd, user=user, **how)
-    assert done.code != 0, f"$ {command}\n{done.said[-6000:]}"
-    lines = done.said.splitlines()
-    (error,) = (line for line in lines if line.startswith("set-up: error: "))
-    assert re.search(says, error), error
-    others = [line for line in lines if line is not error and not line.startswith(("set-up: ", "make: "))]
-    assert not others, done.said
-
-
 @contextmanager
 def answering(answer: bytes | None) -> Iterator[str]:
     """Address of a proxy that has one answer to everything, or that nobody listens at."""
@@ -130,17 +63,6 @@ def answering(answer: bytes | None) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_address[1]}"
         if answer is not None:
             server.shutdown()
-
-
-def drawn(results: Path, suffix: str) -> set[str]:
-    """Names of the figures that were drawn in a format."""
-    return {file.stem for file in (results / "figures").glob(f"*.{suffix}")}
-
-
-def test_every_command_of_the_documents_is_run_here_as_it_is_written() -> None:
-    written = {words(command) for page in PAGES for command in bareroot.commands((ROOT / page).read_text("utf-8"))}
-    run = {words(command) for command in (*LOOKING, *DEPOSITING, *UNPACKING, *COMPARING, *MEASURING)}
-    assert written == run
 
 
 # What goes wrong: these come before the test in which everything works, in the same clone.
@@ -250,106 +172,6 @@ def test_an_old_python(visited: BareRoot) -> None:
     if aside.exists():
         shutil.rmtree(venv, ignore_errors=True)
         aside.rename(venv)
-
-
-# What works.
-
-
-BAD_CHROMIUM = "#!/bin/sh\nkill -SEGV $$\n"
-# What is shipped of the handshake that the notebook shows packet by packet.
-PACKETS = "raw/reference/table2-kem.packets.jsonl"
-SHOWN = {"library": "quiche", "group": "kyber768", "signature": "rsa-2048"}
-
-
-# What is drawn a second time is less: of each wing of the notebooks something, with what is compared.
-KEPT = ("aead-goodput", "table2-kem", "web")
-LESSENING = (
-    f"git rm --quiet $(ls raw/reference/* | grep -v -E '/({'|'.join(KEPT)})[.]') && "
-    "git -c user.name=Test -c user.email=test@example.org commit --quiet --message Less"
-)
-
-
-def packets_shipped() -> str:
-    """The notebook's table of the handshake, as the shipped file has it."""
-    head, *handshakes = map(json.loads, (ROOT / PACKETS).read_text(encoding="utf-8").splitlines())
-    (packets,) = (one["packets"] for one in handshakes if SHOWN.items() <= one.items())
-    return Sheet(head["columns"], packets, frozenset({0, 1, 3, 5}))._repr_html_().replace("'", '"')
-
-
-def notebook(results: Path) -> str:
-    """The page of the notebook that shows a handshake."""
-    return (results / "notebooks" / "quantum-of-quic.html").read_text(encoding="utf-8").replace("'", '"')
-
-
-def test_a_visitor_who_may_not_become_root_draws_the_figures_and_makes_the_archive(visited: BareRoot) -> None:
-    root = visited
-    clone = root.directory / PLACE.lstrip("/")
-    refused = root.run("su -c true || test $(id -u) = 0", user=USER)
-    assert refused.code != 0, "the visitor is, or can become, root"
-    # what is made in a changed root may not make any
-    assert root.run("unshare --user true", user=USER).code != 0, "the visitor has user namespaces"
-    for program in ("tshark", "cc", "gcc", "cargo", "go", "chromium", "pip", "pip3", "ip", "tcpdump"):
-        assert root.run(f"command -v {program}", user=USER).code != 0, f"a bare system has {program}"
-
-    said = {command: expect(root, command, PLACE, USER) for command in LOOKING}
-    results = clone / "artifacts" / "reference"
-    figures = drawn(results, "html")
-    assert figures >= {"goodput-by-aead", "header-protection", "ttfb-by-kem", "cpu-shares", "pairwise"}
-    assert not drawn(results, "svg")
-    assert "no Chromium: figures are made as HTML only" in said["make figures"]
-    # the handshake packet by packet comes from data that was dissected where there was tshark
-    assert packets_shipped() in notebook(results)
-    report = results / "report"
-    first = (report / "index.html").read_text(encoding="utf-8")
-    assert "For QUIC, goodput with NOOP is 10 to 20 % higher than with AES." in first
-    assert (report / "runs.html").stat().st_size > 100_000
-    assert "fig3-aes-equal" in said["quicbed claims fig3-aes-equal"]
-
-    expect(root, LESSENING, PLACE, USER)
-    full = f'mount -t tmpfs -o size=100k,uid={bareroot.USER_ID} tmpfs "$root{PLACE}/artifacts"'
-    done = root.run("make figures", cwd=PLACE, user=USER, before=full)
-    assert done.code != 0
-    assert re.search(r"(?m)^quicbed: .*/runs.parquet: .*No space left on device", done.said), done.said
-    assert "Traceback" not in done.said
-
-    # a home directory that cannot be written, a Chromium that crashes
-    chromium = root.directory / "usr" / "bin" / "chromium"
-    chromium.write_text(BAD_CHROMIUM, encoding="utf-8")
-    chromium.chmod(0o755)
-    home = f'h="$root/home/{USER}"; p="$root{PLACE}"; mount --bind "$h" "$h"; mount --bind "$p" "$p"; '
-    home += 'mount -o remount,bind,ro "$h"'
-    for command in DEPOSITING:
-        told = expect(root, command, PLACE, USER, before=home)
-        shown, figures = figures, drawn(results, "html")
-        assert {"goodput-by-aead", "ttfb-by-kem", "web-connection"} <= figures < shown
-        assert "home directory '/home/visitor' cannot be written; caches go to build/home" in told
-        assert re.search(rf"(?m)^{len(figures)} figures are HTML only.*: /usr/bin/chromium fails: ", told), told
-    chromium.unlink()
-
-    (archive,) = (clone / "artifacts" / "archive").glob("quicbed-*.tar.gz")
-    place = f"/home/{USER}/deposited"
-    target = root.directory / place.lstrip("/")
-    target.mkdir()
-    archive.rename(target / archive.name)
-    root.give(target, USER)
-    unpack, check = UNPACKING
-    assert expect(root, f"{unpack} && {check}", place, USER).endswith("complete\n")
-    (inside,) = (path for path in target.iterdir() if path.is_dir())
-    draw, compare = COMPARING
-    # a small machine, and no home directory; packages are in the cache that the first set-up has filled
-    processor = str(min(os.sched_getaffinity(0)))
-    small = ("taskset", "--cpu-list", processor, "prlimit", f"--as={2 << 30}")
-    (inside / PACKETS).unlink()
-    homeless = {"HOME": "/home/nobody", "PIP_CACHE_DIR": f"/home/{USER}/.cache/pip"}
-    expect(root, draw, f"{place}/{inside.name}", USER, prefix=small, environment=homeless)
-    assert expect(root, compare, f"{place}/{inside.name}", USER) == "same\n"
-    results = inside / "artifacts" / "reference"
-    assert drawn(results, "html") == figures
-    assert packets_shipped() not in notebook(results)
-    what = " with ".join([SHOWN["library"], f"{SHOWN['group']} and {SHOWN['signature']}"])
-    assert f"a handshake of {what}: tshark is missing; install with: apt-get install tshark" in notebook(results)
-    # two clones with their environments, of which nothing is asked any more: the disk may be small
-    shutil.rmtree(root.directory / "home" / USER)
 
 
 def cut(clone: Path) -> None:
