@@ -182,7 +182,7 @@ def _tell_missing(sample: _Sample, origin: str, summary: Summary) -> None:
     if sample.experiment == NGINX:
         return  # captures are all there is of these
     transport = sample.transport
-    costs = {
+    costs: dict[str, tuple[object, str]] = {
         "ping.json": (sample.ping, "network conditions are null"),
         f"{transport}-benchmark-server.json": (sample.events.get("server"), "the repetition has no times by events"),
         f"{transport}-benchmark-client.json": (sample.events.get("client"), "whether the client failed is not known"),

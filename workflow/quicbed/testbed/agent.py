@@ -119,6 +119,28 @@ class AgentError(Exception):
     """Something asked for cannot be done, in one line."""
 
 
+def json_rows(command: str, shown: str, key: str) -> list[dict[str, Any]]:
+    """The objects, all with a text *key*, that a command such as ``tc -j`` prints; AgentError if they are none.
+
+    Versions differ: some print words of tc(8) or warnings among the JSON, some of ip(8) empty objects for what was not
+    asked for, which are left out here.
+    """
+    try:
+        found = json.loads(shown.strip() or "[]")
+    except (ValueError, RecursionError):
+        found = None
+    rows = [row for row in found if row != {}] if isinstance(found, list) else None
+    if rows is None or not all(isinstance(row, dict) and isinstance(row.get(key), str) for row in rows):
+        program = command.partition(" ")[0]
+        asked, package = ("--version", "ethtool") if program == "ethtool" else ("-V", "iproute2")
+        begin = " ".join(shown[:200].split())[:80]
+        raise AgentError(
+            f"{command}: prints no JSON of objects with `{key}`, but {begin!r}; install a newer {package} "
+            f"({program} {asked} tells the version)"
+        )
+    return rows
+
+
 def read_text(path: str) -> str | None:
     """A file's content without surrounding white space, or ``None`` if it cannot be read."""
     try:
@@ -988,16 +1010,18 @@ class Settings:
 
     async def _qdisc(self, interface: str) -> str:
         """Kind of the root queueing discipline that somebody has set, or `default`."""
-        shown = await self.programs.tool("tc", "-j", "qdisc", "show", "dev", interface)
-        rows = json.loads(shown or "[]")
+        rows = await self._qdiscs(interface)
         # the kernel's own choice has the handle 0:
         root = next((row for row in rows if row.get("root") and row.get("handle", "0:") != "0:"), None)
         return "default" if root is None else str(root["kind"])
 
+    async def _qdiscs(self, interface: str) -> list[dict[str, Any]]:
+        argv = ("tc", "-j", "qdisc", "show", "dev", interface)
+        return json_rows(" ".join(argv), await self.programs.tool(*argv), "kind")
+
     async def _clsact(self, interface: str) -> str:
         """What is attached to clsact, in the words of `Change`; `other` or `LEGACY` if it is not ours."""
-        rows = json.loads(await self.programs.tool("tc", "-j", "qdisc", "show", "dev", interface) or "[]")
-        kinds = [row["kind"] for row in rows]
+        kinds = [row["kind"] for row in await self._qdiscs(interface)]
         if "clsact" not in kinds:
             return LEGACY if LEGACY in kinds else "default"
         shown = ""
@@ -1592,7 +1616,7 @@ class Agent:
         argv = ["unshare", "--net", sys.executable, "-I", str(Path(__file__)), "probe", str(self.directory)]
         try:
             found: dict[str, str] = json.loads(await self.programs.tool(*argv))
-        except AgentError as error:
+        except (AgentError, ValueError) as error:
             return dict.fromkeys(ABILITIES, f"cannot try it in a network namespace: {error}")
         return found
 
