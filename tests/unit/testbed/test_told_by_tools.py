@@ -54,13 +54,13 @@ def test_what_is_no_json_of_tc_is_one_line_with_the_remedy(read: Callable[[str],
 def test_options_of_another_kind_are_not_what_was_set(options: Any) -> None:
     for kind in ("tbf", "netem"):
         shown = json.dumps([{"kind": kind, "root": True, "options": options}])
-        with pytest.raises(TestbedError, match="birch: eth0 has .* was set"):
+        with pytest.raises(TestbedError, match=r"birch: eth0 has .* was set"):
             shaping.verify_egress("birch", "eth0", LINK, shown, limited=True)
 
 
 @pytest.mark.parametrize("drops", ["5", None, True, [5]])
 def test_drops_that_are_no_number_are_not_counted(drops: Any) -> None:
-    with pytest.raises(TestbedError, match="birch: .*tells no `drops` of fq; install a newer iproute2"):
+    with pytest.raises(TestbedError, match=r"birch: .*tells no `drops` of fq; install a newer iproute2"):
         shaping.dropped_at_server(json.dumps([{"kind": "fq", "root": True, "drops": drops}]), "birch")
 
 
@@ -87,10 +87,12 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def test_a_link_that_ip_tells_nothing_of_is_a_problem_or_an_error(printed: dict[str, str], shown: str) -> None:
     printed["ip"] = shown
     testbed = local.LocalTestbed("told")
+    told = ""
     try:
-        assert "client: link0 is down" in str(testbed.link_problem())
+        told = str(testbed.link_problem())
     except TestbedError as error:
-        assert "install a newer iproute2" in str(error)
+        told = str(error)
+    assert "client: link0 is down" in told or "install a newer iproute2" in told
     with pytest.raises(TestbedError, match="install a newer iproute2"):
         testbed._host_facts(testbed._local["client"])
 
@@ -100,7 +102,7 @@ def test_features_that_ethtool_does_not_print_as_json(printed: dict[str, str]) -
     printed["ethtool"] = '[{"ifname": "link0", "rx-gro": {"active": true}, "driver": "veth"}]'
     assert host.offloads("link0") == {"rx-gro": True}
     printed["ethtool"] = "Features for link0:\nrx-gro: on\n"
-    with pytest.raises(TestbedError, match="client: ethtool --json -k link0: prints no JSON .* newer ethtool"):
+    with pytest.raises(TestbedError, match=r"client: ethtool --json -k link0: prints no JSON .* newer ethtool"):
         host.offloads("link0")
 
 
