@@ -46,6 +46,14 @@ def set_up(repository: Path) -> ModuleType:
     return load_tool(repository, "set_up")
 
 
+def test_files_have_the_same_bytes_whatever_git_makes_of_ends_of_lines(repository: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "--eol"], cwd=repository, capture_output=True, text=True, check=True)
+    for line in listed.stdout.splitlines():
+        told, _, name = line.partition("\t")
+        assert "eol=lf" in told or "attr/-text" in told, name
+        assert not name.endswith((".patch", ".pcap", ".keys", ".xz", ".png")) or "attr/-text" in told, name
+
+
 # Locks
 
 
