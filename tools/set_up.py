@@ -535,21 +535,75 @@ def runs(python: Path) -> bool:
         return False
 
 
+LOCAL_FILE_SYSTEMS = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs", "overlay", "tmpfs"}
+"""File systems that processes of one kernel only can write to."""
+FIRST_NAMESPACE = "pid:[4026531836]"
+"""That of all processes of a kernel (PROC_PID_INIT_INO in its proc_ns.h)."""
+
+
 def release_stale_lock() -> None:
-    """Remove the lock a killed Snakemake left in this directory, unless one is at work here."""
+    """Remove the lock a killed Snakemake left in this directory, unless one is at work here, or may be out of sight."""
     locks = ROOT / ".snakemake" / "locks"
-    if not locks.is_dir() or not any(locks.iterdir()):
+    held = list(locks.iterdir()) if locks.is_dir() else []
+    if not held:
         return
+    remedy = f"if none is, remove its lock: rm -r {locks}"
+    here = ROOT.stat()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            here = (process / "cwd").readlink() == ROOT
-            words = (process / "cmdline").read_bytes()
+            if b"snakemake" not in (process / "cmdline").read_bytes():
+                continue
+            # not by name: in a container it has another one
+            directory = (process / "cwd").stat()
+        except PermissionError:
+            raise SetUpError(
+                f"Snakemake of another user (process {process.name}) may be at work in this clone; {remedy}"
+            ) from None
         except OSError:
             continue
-        if here and b"snakemake" in words:
+        if (directory.st_dev, directory.st_ino) == (here.st_dev, here.st_ino):
             raise SetUpError(f"Snakemake is at work in this clone already (process {process.name}).")
+    space, told = lock_holder(held)
+    if space != process_space() and not sees_every_process():
+        where = "in another container, of another user or on another machine"
+        raise SetUpError(f"Snakemake may be at work in this clone {where}{told}; {remedy}")
     shutil.rmtree(locks)
     say("removed the lock that a killed Snakemake had left")
+
+
+def lock_holder(held: list[Path]) -> tuple[object, str]:
+    """What `process_space` was for the Snakemake that has these locks, and words on it; none where nothing tells."""
+    file = ROOT / ".snakemake" / "quicbed-holder.json"
+    try:
+        if any(lock.stat().st_mtime_ns > file.stat().st_mtime_ns for lock in held):
+            return None, ""  # it tells of an earlier one
+        holder = json.loads(file.read_text(encoding="utf-8"))
+        return holder["space"], f" (started on {holder['host']}, {holder['since']})"
+    except (OSError, ValueError, LookupError, TypeError):
+        return None, ""
+
+
+def process_space() -> list[str]:
+    """What numbers of processes are of: this boot of the kernel, and the namespace of processes."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return [boot, str(Path("/proc/self/ns/pid").readlink())]
+
+
+def sees_every_process() -> bool:
+    """Whether every process that can have a file of the clone open is in /proc here."""
+    mounts: list[tuple[int, str]] = []
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split()[4])
+        if ROOT.is_relative_to(place):
+            mounts.append((len(place), after.split()[0]))
+    # of those at one place the last one is seen
+    kind = max(enumerate(mounts), key=lambda mount: (mount[1][0], mount[0]))[1][1] if mounts else ""
+    try:
+        Path("/proc/1/cmdline").read_bytes()  # proc may be mounted with hidepid
+    except OSError:
+        return False
+    return kind in LOCAL_FILE_SYSTEMS and str(Path("/proc/self/ns/pid").readlink()) == FIRST_NAMESPACE
 
 
 def write_stamp(stamp: dict[str, object]) -> None:

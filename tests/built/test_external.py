@@ -380,6 +380,39 @@ def test_a_missing_interpreter_is_said_in_every_run(
     assert reason in reasons(seen)[0]
 
 
+@pytest.mark.parametrize(
+    ("script", "content", "told"),
+    [
+        ("setup-env.sh", b"#!/bin/bash\r\nexit 0\r\n", r"setup-env\.sh: has Windows line ends \(CRLF\).*sed -i"),
+        ("setup-env.sh", b"\r\n: made up\r\nexit 0\r\n", r"setup-env\.sh: has Windows line ends"),
+        ("run-client.sh", b"#!/usr/bin/env python3\r\nprint()\n", r"run-client\.sh: has Windows line ends"),
+        ("run-server.sh", b"#!/bin/sh\nexit 127\r\n", r"run-server\.sh: has Windows line ends"),
+        ("run-client.sh", b"#!/bin/sh\nexec ./other.sh\n", r"run-client\.sh: other\.sh has Windows line ends"),
+        ("run-client.sh", b"#!/bin/bash\nexit'\r'\n", r"run-client\.sh: what it starts has Windows line ends"),
+        ("setup-env.sh", b"\xef\xbb\xbf#!/bin/bash\nexit 0\n", r"setup-env\.sh: begins with a byte order mark"),
+        ("run-client.sh", "#!/bin/sh\nexit 127\n".encode("utf-16"), r"run-client\.sh: begins with a byte order mark"),
+    ],
+)
+def test_what_an_editor_on_windows_made_of_a_script_is_said(
+    script: str, content: bytes, told: str, make: Make, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(FOLDERS / "misbehaving", folder)
+    (folder / "other.sh").write_bytes(b"#!/bin/sh\r\nexit 127\r\n")
+    (folder / "other.sh").chmod(0o755)
+    (folder / script).write_bytes(content)
+    with pytest.raises(UnusableError, match=told):
+        make(folder)
+
+
+def test_lines_of_a_script_of_another_language_may_end_as_they_like(make: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(FOLDERS / "misbehaving", folder)
+    (folder / "run-client.sh").write_bytes(b"#!/usr/bin/env python3\nimport sys\r\nsys.exit(127)\r\n")
+    (folder / "VERSION").write_bytes(b"\xef\xbb\xbf1.5\r\n")
+    assert json.loads((make(folder) / "build.json").read_text())["version"] == "1.5"
+
+
 def test_a_changed_folder_is_a_new_build(make: Make, tmp_path: Path) -> None:
     shutil.copytree(FOLDERS / "misbehaving", tmp_path / "folder")
     first = make(tmp_path / "folder")

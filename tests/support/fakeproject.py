@@ -101,6 +101,7 @@ def prove(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every capture show what it should."""
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
+    monkeypatch.setattr(proof, "undecided", lambda *_args: None)
 
 
 def behave(project: Project, library: str, flavour: str, **behaviour: list[str]) -> None:

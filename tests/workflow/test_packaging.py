@@ -28,6 +28,7 @@ from packaging.utils import canonicalize_name
 from rattler import MatchSpec
 
 from clone import DATA, ROOT, load_tool
+from quicbed.base import environment
 from quicbed.cli import commands as cli
 
 LOCKS = ("build", "runtime", "test", "lab", "docs")
@@ -43,6 +44,14 @@ def conda(repository: Path) -> ModuleType:
 @pytest.fixture(scope="session")
 def set_up(repository: Path) -> ModuleType:
     return load_tool(repository, "set_up")
+
+
+def test_files_have_the_same_bytes_whatever_git_makes_of_ends_of_lines(repository: Path) -> None:
+    listed = subprocess.run(["git", "ls-files", "--eol"], cwd=repository, capture_output=True, text=True, check=True)
+    for line in listed.stdout.splitlines():
+        told, _, name = line.partition("\t")
+        assert "eol=lf" in told or "attr/-text" in told, name
+        assert not name.endswith((".patch", ".pcap", ".keys", ".xz", ".png")) or "attr/-text" in told, name
 
 
 # Locks
@@ -404,9 +413,59 @@ def test_lock_of_a_killed_snakemake_is_removed(
     locks.mkdir(parents=True)
     (locks / "0.input.lock").touch()
     monkeypatch.setattr(set_up, "ROOT", tmp_path)
+    monkeypatch.setattr(set_up, "sees_every_process", lambda: True)
     set_up.release_stale_lock()
     assert not locks.exists()
     set_up.release_stale_lock()
+
+
+@pytest.mark.root
+def test_lock_of_a_snakemake_out_of_sight_is_kept(
+    repository: Path, set_up: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks = tmp_path / ".snakemake" / "locks"
+    locks.mkdir(parents=True)
+    monkeypatch.setattr(set_up, "ROOT", tmp_path)
+
+    def elsewhere() -> str:
+        """What set-up says in a namespace of processes of its own, as in a container."""
+        (locks / "0.input.lock").touch()
+        code = "import set_up, pathlib; set_up.ROOT = pathlib.Path.cwd(); set_up.release_stale_lock()"
+        argv = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code]
+        path = {**os.environ, "PYTHONPATH": str(repository / "tools")}
+        return subprocess.run(argv, cwd=tmp_path, env=path, capture_output=True, text=True, check=False).stderr
+
+    assert "SetUpError: Snakemake may be at work in this clone in another container" in elsewhere()
+    assert f"rm -r {locks}" in elsewhere()
+    assert (locks / "0.input.lock").exists()
+    monkeypatch.chdir(tmp_path)
+    environment.note_lock_holder()
+    # it was held here, by nobody who runs, whether or not every process can be seen
+    monkeypatch.setattr(set_up, "sees_every_process", lambda: False)
+    set_up.release_stale_lock()
+    assert not locks.exists()
+    locks.mkdir()
+    (locks / "0.input.lock").touch()
+    os.utime(environment.SNAKEMAKE_HOLDER, (0, 0))
+    with pytest.raises(set_up.SetUpError, match="may be at work in this clone"):
+        set_up.release_stale_lock()
+    assert (locks / "0.input.lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "every"),
+    [("ext4", "4026531836", True), ("nfs4", "4026531836", False), ("ext4", "4026532000", False)],
+)
+def test_every_process_is_seen_on_a_disk_of_this_machine_only(
+    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, kind: str, namespace: str, every: bool
+) -> None:
+    mounts = f"1 0 254:0 / / rw - ext4 /dev/a rw\n2 1 0:9 / /a\\040b rw shared:1 - {kind} there rw\n"
+    read = Path.read_text
+    known = {"/proc/self/mountinfo": mounts}
+    monkeypatch.setattr(Path, "read_text", lambda self, **how: known.get(str(self)) or read(self, **how))
+    monkeypatch.setattr(Path, "readlink", lambda _: Path(f"pid:[{namespace}]"))
+    monkeypatch.setattr(set_up, "ROOT", Path("/a b/clone"))
+    assert set_up.sees_every_process() is every
 
 
 def test_lock_of_a_running_snakemake_is_kept(

@@ -221,3 +221,18 @@ def writes(file: Path) -> list[str]:
 def test_files_are_written_durably_but_for_what_is_named_here() -> None:
     found = {file.relative_to(PACKAGE).as_posix() for file in PACKAGE.rglob("*.py") if writes(file)}
     assert found == set(OTHERS)
+
+
+@pytest.mark.parametrize("way", [".", "..", "/", "made/.."])
+def test_what_has_no_name_of_its_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    Path("made").mkdir()
+    for replace in (False, True):
+        with pytest.raises(OSError, match="has no name of its own"), durable.filling(Path(way), replace=replace):
+            pytest.fail("nothing is filled")
+        with pytest.raises(OSError, match="has no name of its own"):
+            durable.move(Path("made"), Path(way), replace=replace)
+    with pytest.raises(FileExistsError), durable.replacing(Path(way)):
+        pytest.fail("nothing is replaced")
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "inner", tmp_path / "inner" / "made"]

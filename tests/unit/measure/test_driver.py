@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from quicbed.contract import events
 from quicbed.measure import campaign, certificates, link
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.driver import Driver
+from quicbed.plan import spec
 from quicbed.plan.built import Build
 from quicbed.plan.host import host_of
 from quicbed.store import runs as quicbed_runs
@@ -504,6 +506,26 @@ def test_a_variant_whose_proof_fails_is_not_measured_and_fails_loudly(
     excluded = runs(project, "test/*/excluded")
     assert {entry["cell"]["label"] for entry in excluded} == {"NOOP"}
     assert all("the payload is visible" in entry["reason"] for entry in excluded)
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_proof_that_is_undecided_is_made_larger_and_is_no_failure(
+    project: Project, monkeypatch: pytest.MonkeyPatch, *, decided: bool
+) -> None:
+    project = Project(project.root, {"libraries": ["quinn"]})
+    captured = itertools.count()
+    monkeypatch.setattr(proof, "check", lambda *_: [] if next(captured) and decided else ["two of three samples"])
+    monkeypatch.setattr(proof, "undecided", lambda *_: 3.5)
+    if not decided:  # by no size
+        with pytest.raises(MeasureError, match="capture: two of three samples"):
+            run(project)
+        sizes = {entry["workload"]["bytes"] for entry in runs(project, "proofs/*")}
+        assert sizes == {spec.PROOF_BYTES_LARGEST}
+        return
+    run(project)
+    proofs = runs(project, "proofs/*")
+    assert {entry["status"] for entry in proofs} == {"ok"}
+    assert {entry["workload"]["bytes"] for entry in proofs} == {spec.PROOF_BYTES, round(3.5 * spec.PROOF_BYTES)}
 
 
 def test_what_an_endpoint_cannot_do_stays_in_the_data_with_its_reason(project: Project) -> None:

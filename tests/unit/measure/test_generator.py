@@ -88,6 +88,16 @@ LINES = """[ ID] Interval           Transfer     Bitrate         Jitter    Lost/
 [  5]   0.40-0.60   sec  1.19 MBytes  50"""
 
 
+def test_packets_that_come_late_are_not_lost(iperf3: Iperf3, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "[  5]   0.00-1.00   sec  1.17 MBytes  9.83 Mbits/sec  0.010 ms  12/1024 (1.2%)  ",
+        "[  5]   1.00-2.00   sec  1.17 MBytes  9.83 Mbits/sec  0.010 ms  -5/1024 (-0.49%)  ",
+        "[  5]   2.00-3.00   sec  1.17 MBytes  9.83 Mbits/sec  0.010 ms  0/0 (nan%)  ",
+    ]
+    monkeypatch.setattr(Iperf3, "output", lambda *_: "\n".join([*lines, ""]))
+    assert iperf3._count("receiver") == (3.0, 2048, 7)
+
+
 def test_only_complete_lines_count(iperf3: Iperf3, monkeypatch: pytest.MonkeyPatch) -> None:
     # iperf3 ends lines with blanks
     monkeypatch.setattr(iperf3, "output", lambda _role: LINES.replace("%)", "%)  "))

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from quicbed.wire.pcap import CaptureError
-from quicbed.wire.proof import Proof, check, examine, judge_headers, resumed
+from quicbed.wire.proof import Proof, check, examine, judge_headers, resumed, undecided
 from quicbed.wire.quicwire import crypto_stream, parse_datagram
 from wirefixtures import (
     CLIENT,
@@ -274,6 +274,22 @@ def test_too_few_packets_prove_nothing(tmp_path: Path, claim: Claim) -> None:
     problems = check(proof, claim)
     assert any("bytes of payload from the server; at least" in p for p in problems)
     assert any("the server's headers must be" in p and "undecided" in p for p in problems)
+
+
+@pytest.mark.parametrize("claim", QUIC_CLAIMS)
+@pytest.mark.parametrize("samples", [0, 1, 9])
+def test_a_larger_transfer_decides_what_too_few_packets_of_a_client_leave_open(
+    tmp_path: Path, claim: Claim, samples: int
+) -> None:
+    seen = quic_proof(tmp_path, transfer(claim).run())
+    assert undecided(seen, claim) is None
+    few = seen.client_to_server.model_copy(update={"samples": samples, "headers": "undecided"})
+    small = seen.model_copy(update={"client_to_server": few})
+    assert len(check(small, claim)) == 1
+    assert undecided(small, claim) == 20 / max(1, samples)
+    # what contradicts the variant does so in a larger one too
+    assert undecided(small.model_copy(update={"mtu": 100}), claim) is None
+    assert undecided(small, claim, 1) is None
 
 
 @pytest.mark.parametrize("claim", QUIC_CLAIMS)

@@ -203,7 +203,7 @@ def measured_ns(file: Path) -> int | None:
     if not file.exists():
         return None
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(file.read_bytes())
         duration = data["end"] - data["start"]
     except (OSError, ValueError, KeyError, TypeError):
         raise FolderError('time.json: is not {"start": ns, "end": ns}') from None

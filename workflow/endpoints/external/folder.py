@@ -7,6 +7,7 @@ leave the group are found as descendants of this program, which adopts orphans (
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import ctypes
 import fcntl
@@ -51,6 +52,10 @@ if test -n "$3"; then
     mount --bind "$3" /tmp/interop-variables.json || exit {_MOUNT_FAILED}
 fi
 {_START}"""
+_LONGEST_LOOK = 65536
+_WINDOWS = "Windows line ends (CRLF)"
+_CARRIAGE_RETURNS = ("\r", "^M", "\\r")
+"""How kernel, shells and env(1) show what stands behind a name that is not found."""
 _IS_CONFINED = "QUICBED_CONFINED" in os.environ
 """Whether this program has a view of its own of the machine's files: the server's name is known, and /tmp its own."""
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -307,11 +312,17 @@ class Folder:
         """Why a script that ended with `code` failed; raises Unsupported if it cannot do the test case."""
         with self.output.open("rb") as output:
             output.seek(self._written_before)
-            said = output.read().decode(errors="replace").strip().splitlines()
-        last = one_line(said[-1])[-200:] if said else ""
+            written = output.read().decode(errors="replace").strip().rpartition("\n")[2]
+        last = one_line(written)[-200:]
         if code == _MOUNT_FAILED:
             return f"cannot make the server's name known in a mount namespace: {last}; run as root"
         missing = any(text in last for text in ("not found", "bad interpreter", "No such file or directory"))
+        # of a file that is there, its interpreter is not found
+        for named in (self.path / one.strip() for one in last.split(":")) if missing else ():
+            if named.is_file() and (told := _not_as_unix(named, _begin(named))) is not None:
+                raise FolderError(f"{script}: {named.name} {told}")
+        if missing and any(mark in written for mark in _CARRIAGE_RETURNS):
+            raise FolderError(f"{script}: what it starts has {_WINDOWS}, take them out with sed -i 's/\\r$//': {last}")
         if code in (126, UNSUPPORTED) and missing:
             raise MissingProgramError(f"{script} needs a program that is missing: {last}")
         if code == UNSUPPORTED and script != SET_UP:
@@ -394,8 +405,10 @@ def _check_script(script: Path) -> None:
         raise FolderError(f"{script}: is missing")
     if not os.access(script, os.X_OK):
         raise FolderError(f"{script}: is not executable")
-    with script.open("rb") as file:
-        first = file.readline(256)
+    begin = _begin(script)
+    if (told := _not_as_unix(script, begin)) is not None:
+        raise FolderError(f"{script.name}: {told}")
+    first = begin.partition(b"\n")[0][:256]
     words = [os.fsdecode(word) for word in first[2:].split()] if first.startswith(b"#!") else []
     if words and not os.access(words[0], os.X_OK):
         raise MissingProgramError(f"{script}: its interpreter {words[0]} is missing")
@@ -404,6 +417,27 @@ def _check_script(script: Path) -> None:
     path = os.pathsep.join([str(script.parent / "venv" / "bin"), os.environ.get("PATH", os.defpath)])
     if named is not None and Path(words[0]).name == "env" and shutil.which(named, path=path) is None:
         raise MissingProgramError(f"{script}: its interpreter {named} is missing")
+
+
+def _begin(script: Path) -> bytes:
+    with script.open("rb") as file:
+        return file.read(_LONGEST_LOOK)
+
+
+def _not_as_unix(script: Path, begin: bytes) -> str | None:
+    """What an editor or a checkout on Windows settings has made of a script that begins so, with how to mend it."""
+    if begin.startswith(codecs.BOM_UTF8):
+        return f"begins with a byte order mark; mend it with: sed -i '1s/^\\xEF\\xBB\\xBF//' {script}"
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "begins with a byte order mark, of UTF-16; write it in UTF-8 without one"
+    first, _, rest = begin.partition(b"\n")
+    interpreter = first[2:].split() if first.startswith(b"#!") else []
+    cut = first.endswith(b"\r") and (interpreter or b"\0" not in begin)
+    # others than shells take both
+    of_a_shell = not interpreter or any(word.endswith(b"sh") for word in interpreter)
+    if cut or (of_a_shell and 2 * rest.count(b"\r\n") > rest.count(b"\n")):
+        return f"has {_WINDOWS}; mend it with: sed -i 's/\\r$//' {script}"
+    return None
 
 
 def _signal_name(number: int) -> str:

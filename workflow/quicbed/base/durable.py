@@ -98,8 +98,8 @@ def move(made: Path, target: Path, *, replace: bool = False) -> None:
 
     OSError where *target* is a directory that is not empty, unless it is to *replace* that.
     """
+    old = _unfinished(target).with_name(f".{target.name}.old.partial")
     sync_tree(made)
-    old = _unfinished(target.with_name(f"{target.name}.old"))
     if replace and target.is_dir():
         # never half a directory under its name
         shutil.rmtree(old, ignore_errors=True)
@@ -122,7 +122,9 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _unfinished(path: Path) -> Path:
-    """What a file or directory is called as long as it is not whole."""
+    """What a file or directory is called as long as it is not whole; OSError for one that nothing can be renamed to."""
+    if path.name in ("", ".."):
+        raise OSError(errno.EINVAL, "has no name of its own: name a file or folder in it", str(path))
     return path.with_name(f".{path.name}.partial")
 
 

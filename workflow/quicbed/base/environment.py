@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import sys
 import threading
 import time
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+
+from quicbed.base import durable
 
 OVERRIDES = "QUICBED_CONFIG"
 # Links to the Rust and Go that set-up installed below the clone, where the machine's own do not serve.
@@ -46,6 +49,19 @@ def is_named(name: str) -> bool:
 def named(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of other people's programs: the variables of this process that they are given, and *more*."""
     return {name: value for name, value in os.environ.items() if is_named(name)} | dict(more or {})
+
+
+SNAKEMAKE_HOLDER = Path(".snakemake", "quicbed-holder.json")
+"""Where the Snakemake that has the lock of this directory says of what its process number is; `make` looks there."""
+
+
+def note_lock_holder() -> None:
+    """Say whose the lock of Snakemake is, once it is held; tools/set_up.py removes one that a killed Snakemake left."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    space = [boot, str(Path("/proc/self/ns/pid").readlink())]
+    since = time.strftime("%Y-%m-%d %H:%M")
+    # a new file: its time is compared with those of the locks
+    durable.write_json(SNAKEMAKE_HOLDER, {"space": space, "host": platform.node(), "since": since})
 
 
 _turn = threading.Lock()

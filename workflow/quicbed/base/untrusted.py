@@ -7,6 +7,7 @@ cannot be read is an `UntrustedError`, never another exception, and nothing wait
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gzip
 import io
@@ -90,6 +91,61 @@ def shown(value: object, most: int = 300) -> str:
         line = f"a {type(value).__name__} that cannot be printed"
     line = _UNPRINTABLE.sub("\ufffd", line[: most + 1])
     return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # it begins as that of UTF-16 does
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"""Byte order marks, and what is encoded so."""
+_OTHER_FORMS = {
+    b"PK\x03\x04": "a ZIP archive: unpack it",
+    b"PK\x05\x06": "an empty ZIP archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it",
+    b"Rar!\x1a\x07": "a RAR archive: unpack it",
+    b"\x1f\x8b": "compressed with gzip: unpack it",
+    b"BZh": "compressed with bzip2: unpack it",
+    b"\xfd7zXZ\x00": "compressed with xz: unpack it",
+    b"\x28\xb5\x2f\xfd": "compressed with Zstandard: unpack it",
+    b"version https://git-lfs.github.com/": "a pointer of Git LFS without the content: run git lfs pull",
+}
+_HTML = re.compile(rb"\s{0,100}<(?:!doctype html|html)\b", re.IGNORECASE)
+_LINE_END = re.compile(r"\r+\n?")
+
+
+def other_form(content: bytes) -> str | None:
+    """What content that should be text is instead, with the remedy; None if nothing is known against it."""
+    for magic, told in _OTHER_FORMS.items():
+        if content.startswith(magic):
+            return told
+    return "a page in HTML, as servers send one in place of a file: fetch it again" if _HTML.match(content) else None
+
+
+def decoded(content: bytes, errors: str = "replace") -> str:
+    """Content as text: in the encoding that its byte order mark tells, which is left out, else in UTF-8.
+
+    UntrustedError where it is known to be something else than text; UnicodeDecodeError with *errors* `strict`.
+    """
+    if (told := other_form(content)) is not None:
+        raise UntrustedError(f"is {told}")
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            return content[len(mark) :].decode(encoding, errors)
+    return content.decode("utf-8", errors)
+
+
+def plain_text(content: bytes) -> str:
+    """`decoded` with lines that end with a newline only, whatever system or checkout wrote them.
+
+    What ended with ``\\r\\n`` before a copy made it ``\\r\\r\\n`` is one end of a line.
+    """
+    found = decoded(content)
+    if "\r" in found:
+        found = _LINE_END.sub(lambda ends: "\n" if ends[0][-1] == "\n" else "\n" * len(ends[0]), found)
+    return found
 
 
 def signal_name(number: int) -> str:
@@ -188,13 +244,18 @@ def scrub(directory: Path, reserved: frozenset[str] = frozenset()) -> list[str]:
 # ---- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def parse(content: bytes) -> Any:
-    """A JSON document of finite numbers of 64 bits, text that is Unicode, and at most `DEEPEST` levels."""
+def parse(content: bytes, *, finite: bool = True) -> Any:
+    """A JSON document of finite numbers of 64 bits, text that is Unicode, and at most `DEEPEST` levels.
+
+    Without *finite* it may have the NaN and Infinity that JSON has not and Python writes: whoever reads on looks.
+    """
     try:
-        text = content.decode("utf-8-sig")
-        document = _DECODER.decode(text)
+        text = decoded(content, "strict")
+        document = (_DECODER if finite else _LENIENT).decode(text)
         if "\\ud" in text or "\\uD" in text:
             json.dumps(document, ensure_ascii=False).encode()
+    except UntrustedError:
+        raise
     except UnicodeEncodeError:
         raise UntrustedError("text that is no Unicode: a lone surrogate") from None
     except RecursionError:
@@ -240,6 +301,7 @@ def _refuse(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_refuse)
+_LENIENT = json.JSONDecoder(parse_int=_integer, parse_float=_float)
 
 
 # ---- archives --------------------------------------------------------------------------------------------------------

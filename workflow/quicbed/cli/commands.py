@@ -219,19 +219,19 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--log", type=Path, help="file that gets a copy of the progress")
     command = add("tables", _tables, "write the tables of runs, connections, primitives and handshakes")
     command.add_argument("raw", type=Path, help="directory of runs")
-    command.add_argument("output", type=Path, help="file to write")
+    command.add_argument("output", type=_file, help="file to write")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="archives at a time")
     command = add(
         "dissect", _dissect, "dissect stored captures again and compare what is stored; exit code 0 either way"
     )
     command.add_argument("raw", type=Path, help="directory of runs")
-    command.add_argument("output", type=Path, help="table to write (Parquet)")
+    command.add_argument("output", type=_file, help="table to write (Parquet)")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="captures at a time")
     command = add("notebook", _notebook, "run a notebook, which writes figures and their tables")
     command.add_argument("notebook", type=Path, help="the notebook")
     command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("artifacts", type=Path, help="directory of results")
-    command.add_argument("output", type=Path, help="file to write")
+    command.add_argument("output", type=_file, help="file to write")
     table(command)
     published(command)
     command = add("draw", _draw, "draw the figures of one experiment, as the notebooks do, and say where they are")
@@ -271,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("export", _export, "write measured runs in the format of others")
     command.add_argument("format", choices=["qir"], help="qir: result.json of the QUIC Interop Runner")
     command.add_argument("experiment", help="its newest campaign is written")
-    command.add_argument("output", type=Path, help="file to write")
+    command.add_argument("output", type=_file, help="file to write")
     command.add_argument("--table", type=Path, help="table of runs (default: artifacts/tables/runs.parquet)")
     command = add("archive", _archive, "write the archive to deposit: commit, results, bill of materials, checksums")
     command.add_argument("--out", type=Path, metavar="DIR", help="where it goes (default: archive/ beside the results)")
@@ -283,7 +283,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--transport", choices=("quic", "tcp"), default="quic", help="default: quic")
     command = add("capture", _capture, "write the packets of a capture as a table; exit code 1 where it is not whole")
     command.add_argument("capture", type=Path, help="pcap or pcapng, also in gzip or zstd")
-    command.add_argument("--output", "-o", type=Path, metavar="FILE.parquet", required=True, help="table to write")
+    command.add_argument("--output", "-o", type=_file, metavar="FILE.parquet", required=True, help="table to write")
     command.add_argument("--server", metavar="IP:PORT", help="address of the server (default: who answers)")
     numbers = command.add_mutually_exclusive_group()
     numbers.add_argument("--key-log", type=Path, help="decrypt packet numbers with tshark; needs --server")
@@ -306,6 +306,13 @@ def _jobs(text: str) -> int:
     if not 0 < number <= 1024:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and 1024")
     return number
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder; name a file")
+    return path
 
 
 def _verdicts(text: str) -> list[str]:

@@ -7,12 +7,14 @@ is there, Zstandard. A damaged archive gives the files before the damage.
 from __future__ import annotations
 
 import bz2
+import codecs
 import contextlib
 import gzip
 import io
 import lzma
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -44,6 +46,7 @@ APPLE_DOUBLE = "AppleDouble file (._*), left by macOS"
 _FOREIGN_DIRECTORIES = frozenset({".git", "__MACOSX", "__pycache__", ".ipynb_checkpoints"})
 FOREIGN = f"folder that is no data ({', '.join(sorted(_FOREIGN_DIRECTORIES))})"
 LINKED_FOLDER = "a link to a folder, which is not followed"
+TWICE = "is in the archive twice; the first one counts"
 NO_FILE = "a link or device, not a file"
 
 
@@ -60,7 +63,9 @@ class Entry:
     size: int
     """Bytes, as stored."""
     read: Callable[[int], bytes]
-    """Its content of at most so many bytes; `content` is what handles the errors of folders and archives."""
+    """Its content of at most so many bytes; `content_of` is what handles the errors of folders and archives."""
+    again: bool = False
+    """Whether the archive had a file of this path before; nobody knows which one is meant."""
 
     @property
     def name(self) -> str:
@@ -78,6 +83,8 @@ def entries(copy: Path, summary: Summary) -> Iterator[Entry]:
         raise CopyError(f"{copy}: is neither a folder nor a file; name a local copy of the data")
     elif _is_archive(copy):
         found = _archive(copy, summary)
+    elif told := untrusted.other_form(_beginning(copy)):
+        raise CopyError(f"{copy}: is {told}")
     else:
         found = iter([Entry(copy.name, copy.stat().st_size, _reading(copy))])
     for entry in found:
@@ -104,48 +111,60 @@ def _reading(file: Path) -> Callable[[int], bytes]:
 
 
 def _folder(copy: Path, summary: Summary) -> Iterator[Entry]:
-    def unreadable(error: OSError) -> None:
-        where = Path(error.filename).relative_to(copy).as_posix()
-        summary.skip(f"folder that cannot be read: {error.strerror}", where)
-
-    for directory, names, files in os.walk(copy, onerror=unreadable):
-        names[:] = [name for name in sorted(names) if _entered(Path(directory) / name, copy, summary)]
-        for name in sorted(files):
-            path = Path(directory) / name
+    # no recursion: folders may be in each other a thousand times
+    waiting = [copy]
+    while waiting:
+        directory = waiting.pop()
+        try:
+            with os.scandir(directory) as listed:
+                inside = sorted(listed, key=lambda found: found.name)
+        except OSError as error:
+            where = directory.relative_to(copy).as_posix()
+            summary.skip(f"folder that cannot be read: {error.strerror}", where)
+            continue
+        folders = []
+        for found in inside:
+            path = directory / found.name
             relative = path.relative_to(copy).as_posix()
             try:
-                size = path.stat().st_size
+                status = found.stat()
             except OSError as error:
                 summary.seen(0)
                 summary.skip(f"cannot be read: {error.strerror}", relative)
                 continue
-            if problem := untrusted.problem_with_name(relative):
+            if stat.S_ISDIR(status.st_mode):
+                if reason := _not_entered(found):
+                    summary.skip(reason, relative)
+                else:
+                    folders.append(path)
+            elif problem := untrusted.problem_with_name(relative):
                 summary.skip(problem, relative)
-            elif path.is_file():
-                yield Entry(relative, size, _reading(path))
+            elif stat.S_ISREG(status.st_mode):
+                yield Entry(relative, status.st_size, _reading(path))
             else:
                 summary.skip(NO_FILE, relative)
+        waiting += reversed(folders)
 
 
-def _entered(folder: Path, copy: Path, summary: Summary) -> bool:
-    """Whether what is in a folder belongs to the copy; *summary* is told if it does not."""
-    reason = FOREIGN if folder.name in _FOREIGN_DIRECTORIES else LINKED_FOLDER if folder.is_symlink() else None
-    if reason:
-        summary.skip(reason, folder.relative_to(copy).as_posix())
-    return reason is None
+def _not_entered(folder: os.DirEntry[str]) -> str | None:
+    """Why what is in a folder does not belong to the copy; None if it does."""
+    return FOREIGN if folder.name in _FOREIGN_DIRECTORIES else LINKED_FOLDER if folder.is_symlink() else None
+
+
+def _beginning(copy: Path) -> bytes:
+    with copy.open("rb") as file:
+        return file.read(_TAR_MAGIC_AT + len(_TAR_MAGIC))
 
 
 def _is_archive(copy: Path) -> bool:
-    with copy.open("rb") as file:
-        start = file.read(_TAR_MAGIC_AT + len(_TAR_MAGIC))
+    start = _beginning(copy)
     if start.startswith((ZSTD_MAGIC, *_OPENERS)):
         return True
     return start[_TAR_MAGIC_AT:] == _TAR_MAGIC
 
 
 def _archive(copy: Path, summary: Summary) -> Iterator[Entry]:
-    with copy.open("rb") as file:
-        start = file.read(8)
+    start = _beginning(copy)
     opener = next((found for magic, found in _OPENERS.items() if start.startswith(magic)), None)
     most = untrusted.MOST_UNPACKED + untrusted.UNPACKED_RATIO * copy.stat().st_size
     with contextlib.ExitStack() as stack:
@@ -162,6 +181,7 @@ def members_of(stream: Stream, name: str, summary: Summary, most: int) -> Iterat
 
     Where it is damaged, *summary* is told and the files before it stay.
     """
+    seen: set[str] = set()
     count = 0
     foreign: set[str] = set()
     try:
@@ -180,7 +200,9 @@ def members_of(stream: Stream, name: str, summary: Summary, most: int) -> Iterat
                 summary.skip(NO_FILE, inside.as_posix())
             else:
                 count += 1
-                yield Entry(inside.as_posix(), member.size, member.read)
+                path = inside.as_posix()
+                yield Entry(path, member.size, member.read, path in seen)
+                seen.add(path)
     except UntrustedError as error:
         summary.skip(f"damaged archive: {error}", f"{name} after {count} files")
 
@@ -215,10 +237,14 @@ class Unpacked:
         return self._counted(self._pipe.read1(size))
 
     def lines(self) -> Iterator[bytes]:
-        """Its lines, without their ends."""
-        rest = b""
+        """Its lines, without their ends and a byte order mark."""
+        rest, begun = b"", False
         while data := self.read1(LONGEST_LINE):
-            *whole, rest = (rest + data).split(b"\n")
+            rest += data
+            if not begun and len(rest) < len(codecs.BOM_UTF8):
+                continue
+            rest, begun = rest if begun else rest.removeprefix(codecs.BOM_UTF8), True
+            *whole, rest = rest.split(b"\n")
             yield from whole
             if len(rest) > LONGEST_LINE:
                 raise OSError("a line that does not end")

@@ -13,6 +13,7 @@ are read in a second pass over the copy: all of them in memory would be too much
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import re
@@ -27,7 +28,7 @@ import polars as pl
 
 from quicbed.base import untrusted
 from quicbed.importers import perf, processed, tables
-from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, CopyError, Entry, content_of, entries
+from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, TWICE, CopyError, Entry, content_of, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.repetitions import Repetition
 from quicbed.importers.summary import Summary
@@ -126,6 +127,9 @@ def _write_processed(
 
 
 def _take(entry: Entry, gathered: _Gathered, pool: ProcessPoolExecutor, summary: Summary) -> None:
+    if entry.again and (entry.name in (RESULT_FILE, processed.FILE) or MAPPING.search(entry.path)):
+        summary.skip(TWICE, entry.path)
+        return
     if entry.name == RESULT_FILE:
         document = _object(entry, summary)
         if document is not None:
@@ -152,8 +156,12 @@ def _take(entry: Entry, gathered: _Gathered, pool: ProcessPoolExecutor, summary:
     repetition = gathered.repetitions.setdefault(key, Repetition(*key[1:]))
     file = place["file"]
     role, _, name = file.partition("/")
-    if name == PERF_FILE:
+    if name == PERF_FILE and not entry.again:
         _fold(entry, key, role, gathered, pool, summary)
+        return
+    if name == PERF_FILE:
+        repetition.doubled = file
+        summary.skip(f"{name}: is there twice", entry.path)
         return
     if not repetition.wants(file):
         summary.skip("log of an endpoint, not used", entry.path)
@@ -243,9 +251,10 @@ def _compare(rows: list[dict[str, Any]], results: Mapping[str, Mapping[str, Any]
             ours = successful.get((logdir, pair))
             if measurement.get("name") != "goodput" or not isinstance(details, list) or not (ours or details):
                 continue
-            if not all(isinstance(value, int | float) for value in details):
-                continue
             where = f"{logdir}/{pair}"
+            if not all(isinstance(value, int | float) and math.isfinite(value) for value in details):
+                summary.differ(f"{RESULT_FILE} has goodputs that are no numbers; those of the raw files count", where)
+                continue
             if len(details) != len(ours or []):
                 summary.differ(f"{RESULT_FILE} has another number of successful repetitions; the logs count", where)
             elif any(abs(a - b) > TOLERANCE * b for a, b in zip(details, ours or [], strict=True)):

@@ -34,15 +34,26 @@ class ParseError(Exception):
     """A file that is not what its name says."""
 
 
+def plain_text(data: bytes) -> str:
+    """Content as text with newlines, as every parser here takes it."""
+    try:
+        return untrusted.plain_text(data)
+    except untrusted.UntrustedError as error:
+        raise ParseError(str(error)) from None
+
+
 # ---- JSON ------------------------------------------------------------------------------------------------------------
 
 
 def parse_json(data: bytes) -> Any:
-    """Any JSON document."""
+    """Any JSON document, also with NaN and Infinity, which programs write: whoever takes a number of it looks."""
     try:
-        return untrusted.parse(data)
+        return untrusted.parse(data, finite=False)
     except untrusted.UntrustedError as error:
-        told = str(error).partition(":")[0]
+        told = str(error)
+        if told.startswith("is "):
+            raise ParseError(told) from None
+        told = told.partition(":")[0]
         raise ParseError(f"{told} JSON" if told.startswith("truncated") else f"JSON with {told}") from None
 
 
@@ -127,7 +138,7 @@ class Output:
 
 def parse_output(data: bytes) -> Output:
     """The log of a repetition; a `ParseError` if it has no verdict: a repetition counts only if the log says so."""
-    text = data.decode("utf-8", errors="replace")
+    text = plain_text(data)
     verdicts = _VERDICT.findall(text)
     if not verdicts:
         raise ParseError("without a verdict (truncated, or of another program)")
@@ -251,23 +262,23 @@ def buffer(taken: dict[str, Any], key: str) -> int:
 
 # ---- counters --------------------------------------------------------------------------------------------------------
 
-_ETHTOOL = re.compile(rb"^ +(\S.*): (-?\d{1,20})$", re.MULTILINE)
+_ETHTOOL = re.compile(r"^ +(\S.*): (-?[0-9]{1,20})$", re.MULTILINE)
 # how drivers number queues: "[3]: rx_packets", "rx_queue_3_packets", "rx-3.packets" or "rx3_packets"; not "rx_64_bytes"
-_BRACKETED_QUEUE = re.compile(rb"^\[\d+\]: ")
-_NAMED_QUEUE = re.compile(rb"^([rt]x)(_queue_|-|)\d+(?=[._])")
+_BRACKETED_QUEUE = re.compile(r"^\[[0-9]+\]: ")
+_NAMED_QUEUE = re.compile(r"^([rt]x)(_queue_|-|)[0-9]+(?=[._])")
 _NETSTAT_SECTION = re.compile(r"^(\w+):$")
-_NETSTAT_COUNT = re.compile(r"^ +(\d{1,20}) (.+)$")
-_NETSTAT_PAIR = re.compile(r"^ +(\w+): (\d{1,20})$")
+_NETSTAT_COUNT = re.compile(r"^ +([0-9]{1,20}) (.+)$")
+_NETSTAT_PAIR = re.compile(r"^ +(\w+): ([0-9]{1,20})$")
 
 MOST_NAMES = 100_000
-_ethtool_names: dict[bytes, str] = {}
+_ethtool_names: dict[str, str] = {}
 """Names without queue numbers: the same few thousand in tens of thousands of files."""
 
 
 def parse_ethtool(data: bytes) -> Counters:
     """Counters of ``ethtool -S``; those of several queues are summed."""
     counters: Counters = {}
-    for raw, value in _ETHTOOL.findall(data):
+    for raw, value in _ETHTOOL.findall(plain_text(data)):
         name = _ethtool_names.get(raw)
         if name is None:
             if len(_ethtool_names) >= MOST_NAMES:
@@ -279,15 +290,15 @@ def parse_ethtool(data: bytes) -> Counters:
     return counters
 
 
-def _queue_name(raw: bytes) -> str:
-    return _NAMED_QUEUE.sub(rb"\1\2*", _BRACKETED_QUEUE.sub(b"*: ", raw)).decode(errors="replace")
+def _queue_name(raw: str) -> str:
+    return _NAMED_QUEUE.sub(r"\1\2*", _BRACKETED_QUEUE.sub("*: ", raw))
 
 
 def parse_netstat(data: bytes) -> Counters:
     """Counters of ``netstat -su`` as ``Udp: receive buffer errors``."""
     counters: Counters = {}
     section = ""
-    for line in data.decode("ascii", errors="replace").splitlines():
+    for line in plain_text(data).split("\n"):
         if found := _NETSTAT_SECTION.match(line):
             section = found[1]
         elif found := _NETSTAT_COUNT.match(line):
@@ -317,16 +328,17 @@ def delta(start: Counters, stop: Counters) -> tuple[Counters, list[str]]:
 
 
 def parse_pidstat(data: bytes) -> float:
-    """Mean of %CPU over the samples without the first two and the last two; rows ``Average:`` are no samples."""
+    """Mean of %CPU over the samples without the first two and the last two.
+
+    In every language a sample begins with its time, and the row of averages with a word.
+    """
     values: list[float] = []
     column: int | None = None
-    for line in data.decode("utf-8", errors="replace").splitlines():
-        if line.startswith("Average:"):
-            continue
+    for line in plain_text(data).split("\n"):
         fields = line.split()
         if "%CPU" in fields:
             column = fields.index("%CPU") - len(fields)  # from the end: the time before it is one word or two
-        elif column is not None and len(fields) >= 7:
+        elif column is not None and len(fields) >= 7 and any(character.isdigit() for character in fields[0]):
             value = _share(fields[column]) if len(fields) >= -column else None
             if value is None:
                 raise ParseError("a row without a number under %CPU")
@@ -339,9 +351,13 @@ def parse_pidstat(data: bytes) -> float:
     return fmean(kept)
 
 
+_DECIMAL_POINT = str.maketrans(",\u066b", "..")
+"""What some languages write in its place."""
+
+
 def _share(text: str) -> float | None:
     try:
-        value = float(text[:40])
+        value = float(text[:40].translate(_DECIMAL_POINT))
     except ValueError:
         return None
     return value if 0 <= value < LARGEST else None
@@ -373,7 +389,7 @@ class Bottleneck:
 
 def parse_tc(data: bytes) -> Bottleneck:
     """The bottleneck at the client."""
-    text = data.decode("ascii", errors="replace")
+    text = plain_text(data)
     dropped = _DROPPED.findall(text)
     if len(dropped) <= BOTTLENECK:
         raise ParseError("fewer than three qdiscs, of which the bottleneck is the third")

@@ -86,6 +86,7 @@ def fold(compressed: bytes, comm: str) -> Profile:
     wanted = comm.encode()
     # samples of others since the last one of the endpoint: they count only if another one follows
     pending = 0
+    seen = False
     frames: list[bytes] | None = None
     period = 1
     cache: dict[bytes, bytes] = {}
@@ -115,8 +116,8 @@ def fold(compressed: bytes, comm: str) -> Profile:
                 if found[1] == wanted:
                     frames = []
                     profile.all_samples += pending + period
-                    pending = 0
-                elif profile.all_samples:
+                    pending, seen = 0, True
+                elif seen:
                     pending += period
     except OSError as error:
         raise PerfTextError(untrusted.shown(error)) from None
@@ -124,6 +125,8 @@ def fold(compressed: bytes, comm: str) -> Profile:
         stacks[tuple(frames)] += period
     if not stacks:
         raise PerfTextError("no sample of the endpoint's process")
+    if not stacks.total():
+        raise PerfTextError("periods of zero, which are no samples of anything")
     if profile.all_samples >= 1 << 63 or stacks.total() >= 1 << 63:
         raise PerfTextError("periods beyond 64 bits")
     for stack, samples in stacks.items():

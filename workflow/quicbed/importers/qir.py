@@ -12,6 +12,7 @@ client and server in every measurement and in ``client_implementations`` and ``s
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from typing import Any
 
 from quicbed.base import untrusted
 from quicbed.importers import names, tables
-from quicbed.importers.files import content_of, entries
+from quicbed.importers.files import TWICE, content_of, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.repetitions import FASTEST_MBPS
 from quicbed.importers.summary import Summary
@@ -48,6 +49,9 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
     for entry in entries(copy, summary):
         if not entry.name.endswith(".json"):
             summary.skip("no JSON file", entry.path)
+            continue
+        if entry.again:
+            summary.skip(TWICE, entry.path)
             continue
         data = content_of(entry, summary)
         if data is None:
@@ -137,9 +141,10 @@ def _row(cell: Mapping[str, Any], document: Mapping[str, Any], path: str, summar
     elif status == runs.UNREADABLE:
         reason = f"result {result!r:.60} is none of {', '.join(STATUSES)}"
     elif status == "ok" and mean is None and str(cell["test"]).partition("-")[0] in BULK:
-        status, reason = runs.UNREADABLE, f"details {cell['details']!r:.60} have no goodput"
+        lacking = "have NaN or Infinity, which is no goodput" if _has_none(cell["details"]) else "have no goodput"
+        status, reason = runs.UNREADABLE, f"details {cell['details']!r:.60} {lacking}"
         where = f"{path}: {cell['server']}_{cell['client']}"
-        summary.skip("succeeded measurement whose details have no goodput", where)
+        summary.skip(f"succeeded measurement whose details {lacking}", where)
     client, client_flavour = names.library(cell["client"])
     server, server_flavour = names.library(cell["server"])
     size = cell.get("filesize")
@@ -181,6 +186,12 @@ def _goodput(details: Any) -> tuple[float | None, float | None, int | None]:
         if _is_goodput(mean):
             return mean, None if found[2] == "nan" else float(found[2]) * unit, None
     return None, None, None
+
+
+def _has_none(details: Any) -> bool:
+    """Whether a number among them is none."""
+    values = details if isinstance(details, list) else [details]
+    return any(type(one) is float and not math.isfinite(one) for one in values)
 
 
 def _is_goodput(value: Any) -> bool:

@@ -38,7 +38,7 @@ from typing import Any
 from quicbed.base import untrusted
 from quicbed.importers import pcapng, tables
 from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, Entry, content_of, entries
-from quicbed.importers.logs import ParseError, parse_object
+from quicbed.importers.logs import ParseError, parse_object, plain_text
 from quicbed.importers.summary import Summary
 from quicbed.store import runs
 from quicbed.wire import layers, tshark
@@ -88,7 +88,7 @@ class _Sample:
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By role."""
     capture: bytes | None = None
-    key_log: bytes | None = None
+    key_log: str | None = None
     damaged: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
 
@@ -161,10 +161,11 @@ def _take(entry: Entry, samples: dict[str, _Sample], summary: Summary) -> None:
     sample.taken.add(file)
     if file.endswith(".pcap"):
         sample.capture = data
-    elif file == "ssl-keys.log":
-        sample.key_log = data
     else:
         try:
+            if file == "ssl-keys.log":
+                sample.key_log = plain_text(data)
+                return
             document = parse_object(data)
         except ParseError as error:
             sample.damaged.append(f"{file}: {error}")
@@ -181,7 +182,7 @@ def _tell_missing(sample: _Sample, origin: str, summary: Summary) -> None:
     if sample.experiment == NGINX:
         return  # captures are all there is of these
     transport = sample.transport
-    costs = {
+    costs: dict[str, tuple[object, str]] = {
         "ping.json": (sample.ping, "network conditions are null"),
         f"{transport}-benchmark-server.json": (sample.events.get("server"), "the repetition has no times by events"),
         f"{transport}-benchmark-client.json": (sample.events.get("client"), "whether the client failed is not known"),
@@ -257,12 +258,19 @@ def _ping(sample: _Sample, origin: str, summary: Summary) -> dict[str, float | N
         return {}
     statistics = ping.get("rtt_statistics")
 
+    def time(found: Any) -> float | None:
+        number = _number(found)
+        if found is not None and (number is None or number < 0):
+            summary.differ("ping.json has a time that is none, as a negative one; it is null", origin)
+            return None
+        return number
+
     def value(name: str) -> float | None:
         found = statistics.get(name) if isinstance(statistics, dict) else None
-        return _number(found.get("value")) if isinstance(found, dict) else None
+        return time(found.get("value")) if isinstance(found, dict) else None
 
     mean = value("avg")
-    threshold, delay = _number(ping.get("benchmark threshold")), _number(ping.get("benchmark delay"))
+    threshold, delay = time(ping.get("benchmark threshold")), time(ping.get("benchmark delay"))
     if delay is not None and sample.delay_ms is not None and delay != sample.delay_ms:
         summary.differ("ping.json has another delay than the folder's name, which counts", origin)
     if mean is not None and threshold is not None and mean > threshold:
@@ -364,7 +372,7 @@ def _from_capture(sample: _Sample, origin: str, summary: Summary) -> tuple[dict[
         keys = None
         if sample.key_log is not None:
             keys = Path(directory) / "keys.log"
-            keys.write_bytes(sample.key_log)
+            keys.write_text(sample.key_log, encoding="utf-8", errors="replace")
         quic = sample.transport == "quic"
         moments = _quic_moments(connection, file, keys) if quic else _tcp_moments(connection)
         return _times(connection, *moments), _by_layer(connection, keys, origin, summary)

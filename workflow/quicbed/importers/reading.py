@@ -35,6 +35,9 @@ def read(name: str, copy: Path, out: Path) -> Summary:
     if not copy.exists():
         raise CopyError(f"{copy}: no such file or folder; name a local copy of the data")
     importer = IMPORTERS[name]
+    out = out.resolve()  # `.` has no name
+    if not out.name:
+        raise CopyError(f"{out}: is no folder for tables; name one in it with --out")
     _refuse_others(out, _tables_in(out))
     # nobody else gives a folder this name
     partial = out.with_name(f".{out.name}.quicbed-import")

@@ -63,6 +63,8 @@ CIPHERS = {
 }
 """Our name of a cipher suite (RFC 8446, B.4)."""
 
+UNKNOWN_CONDITIONS = "its settings are not known and null, and it is in a cell of its own"
+
 FASTEST_MBPS = 1e6
 LOGGED_TO_S, SAME = 0.002, 0.01
 """The log has milliseconds; a part of the duration beyond them is no rounding."""
@@ -158,6 +160,17 @@ class Repetition:
         if self.output is None and self.problem is None:
             self.problem = "output.txt is missing"
             summary.skip("repetition without output.txt, which tells whether it succeeded", where)
+        if self.output is not None and not self.conditions_known:
+            lacking = " and ".join(role for role in ROLES if role not in self.output.hosts)
+            summary.skip(f"output.txt without variables of {lacking}: {UNKNOWN_CONDITIONS}", where)
+        for (role, tool), counted in sorted(self.counted.items()):
+            if tool == "netstat" and not {RECEIVED, SENT} <= counted.keys():
+                summary.skip(f"netstat of a {role} in words that are not English: its packets are null", where)
+
+    @property
+    def conditions_known(self) -> bool:
+        """Whether the log tells what both hosts were told, and so which cell the repetition is of."""
+        return self.output is not None and len(self.output.hosts) == len(ROLES)
 
     # ---- its row -----------------------------------------------------------------------------------------------------
 
@@ -171,6 +184,8 @@ class Repetition:
         output = self.output
         # what the log says of the repetition itself comes before what was said about many
         values = self._identity() | known | self._conditions(output)
+        if not self.conditions_known:
+            values["cell"] = f"{self.server}_{self.client}, unknown settings: {origin}"
         size = output.file_bytes or values.get("workload_bytes")
         values["workload_bytes"] = size
         if output.status != "ok":

@@ -10,6 +10,7 @@ are those of `quicbed.wire.trains`.
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Any
 
 import polars as pl
 
+from quicbed.base import untrusted
 from quicbed.base.untrusted import Stream
 from quicbed.importers import names, tables
 from quicbed.importers.files import (
@@ -47,14 +49,15 @@ _FILE = re.compile(
 _INSIDE = re.compile(r"(?:^|/)(?P<server>[^/_]+)_(?P<client>[^/_]+)/(?P<test>[^/]+)/\d+/(?P<file>.+)$")
 LONGEST_NS = 10**15
 """No repetition took longer: eleven days."""
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)
 _WHITE_SPACE = b" \t\r\n"
 _PACKET_COLUMNS = {"time_ns": pl.Int64, "raw_ns": pl.Int64, "frame_bytes": pl.Int32, "packet_number": pl.Int64}
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
     """Import a copy of the results; see `quicbed.importers.reading.read`."""
-    rows: list[dict[str, Any]] = []
-    counters: list[tuple[str, str, str, str, str, int]] = []
+    rows: dict[str, dict[str, Any]] = {}
+    counters: dict[str, list[tuple[str, str, str, str, str, int]]] = {}
     gaps = _GapWriter(out, summary)
     for entry in entries(copy, summary):
         place = _FILE.search(entry.path)
@@ -67,13 +70,19 @@ def read(copy: Path, out: Path, summary: Summary) -> None:
         else:
             repetition = _detailed(entry, summary)
             row = _row(repetition, config, number, entry.path, summary)
-            rows.append(row)
-            if repetition is not None:
-                counters.extend(sorted(repetition.counters(SOURCE, row["origin"])))
-    gaps.close({(row["experiment"], row["repetition"]): row["status"] for row in rows})
+            origin = row["origin"]
+            if origin in rows:
+                summary.skip("archive of a repetition that is there twice", entry.path)
+                rows[origin] = _row(None, config, number, entry.path, summary, "its archive is there twice")
+                counters[origin] = []
+                continue
+            rows[origin] = row
+            counters[origin] = [] if repetition is None else sorted(repetition.counters(SOURCE, origin))
+    gaps.close({(row["experiment"], row["repetition"]): row["status"] for row in rows.values()})
     # empty where the copy has gap files only
-    tables.write_runs(rows, out, summary)
-    table = pl.DataFrame(counters, schema=tables.COUNTERS, orient="row")
+    tables.write_runs(rows.values(), out, summary)
+    counted = [count for of_one in counters.values() for count in of_one]
+    table = pl.DataFrame(counted, schema=tables.COUNTERS, orient="row")
     tables.write(table.sort(list(tables.COUNTERS)), out, "counters", summary)
 
 
@@ -131,16 +140,27 @@ def _unpacked(data: bytes, name: str) -> Iterator[Stream]:
         yield io.BytesIO(data)
 
 
-def _row(repetition: Repetition | None, config: str, number: int, path: str, summary: Summary) -> dict[str, Any]:
-    """Its row; the configuration is the cell, because scripts that patch a library are part of it."""
+def _row(
+    repetition: Repetition | None,
+    config: str,
+    number: int,
+    path: str,
+    summary: Summary,
+    reason: str = "its archive has no logs that can be read",
+) -> dict[str, Any]:
+    """Its row; the configuration is the cell, because scripts that patch a library are part of it.
+
+    *reason* is why there is no repetition, where there is none.
+    """
     origin = path.removesuffix(".zst").removesuffix(".tar")
     place = {"experiment": config, "campaign": config, "scale": "published", "repetition": number, "block": number}
-    named = {"label": config, "slug": config, "cell": config}
+    named = {"label": config, "slug": config}
     if repetition is None:
-        reason = "its archive has no logs that can be read"
-        return tables.run(SOURCE, origin, runs.UNREADABLE, reason=reason, **place, **named)
+        return tables.run(SOURCE, origin, runs.UNREADABLE, reason=reason, cell=config, **place, **named)
     repetition.number = number
     row = repetition.row(SOURCE, origin, summary, **place) | named
+    if repetition.output is None or repetition.conditions_known:
+        row["cell"] = config
     _check_name(row, config, summary)
     return row
 
@@ -166,7 +186,7 @@ def parse_packets(data: bytes) -> pl.DataFrame:
     Columns time_ns, raw_ns, frame_bytes, packet_number. A `ParseError` if it is anything but a list of four whole
     numbers each.
     """
-    dense = data.translate(None, _WHITE_SPACE)
+    dense = _dense(data)
     if dense == b"[]":
         return pl.DataFrame(schema=_PACKET_COLUMNS)
     if not (dense.startswith(b"[[") and dense.endswith(b"]]")):
@@ -183,7 +203,7 @@ def parse_gaps(data: bytes) -> pl.DataFrame:
 
     Gaps are in ms, of whole nanoseconds.
     """
-    dense = data.translate(None, _WHITE_SPACE)
+    dense = _dense(data)
     if not (dense.startswith(b"[") and dense.endswith(b"]")):
         raise ParseError("truncated JSON, or not a list of gaps")
     gaps = _numbers(dense[1:-1].replace(b",", b"\n"), {"gap_ms": pl.Float64})
@@ -194,6 +214,15 @@ def parse_gaps(data: bytes) -> pl.DataFrame:
     return times.to_frame().with_columns(
         pl.lit(None, kind).alias(name) for name, kind in _PACKET_COLUMNS.items() if name != "time_ns"
     )
+
+
+def _dense(data: bytes) -> bytes:
+    """JSON of numbers without white space and byte order mark."""
+    if (told := untrusted.other_form(data)) is not None:
+        raise ParseError(f"is {told}")
+    if data.startswith(_WIDE_MARKS):
+        data = untrusted.decoded(data).encode()
+    return data.removeprefix(codecs.BOM_UTF8).translate(None, _WHITE_SPACE)
 
 
 def _numbers(lines: bytes, columns: dict[str, Any]) -> pl.DataFrame:

@@ -85,25 +85,39 @@ class Examiner:
     def download(self, directory: Path) -> tuple[dict[str, Any], list[str]]:
         """What the capture of a download shows, and where that contradicts the cell."""
         try:
-            seen = proof.examine(
-                directory / CAPTURE,
-                server_ip=self.server,
-                server_port=PORT,
-                transport=self._transport,
-                mtu=self.spec.link.mtu,
-            )
+            seen = self._seen(directory)
         except (CaptureError, OSError) as error:
             return {}, [str(error)]
+        problems = proof.check(seen, self._claims, self._resumed)
+        return seen.model_dump(mode="json"), problems + self._of_one_connection(seen)
+
+    def undecided(self, directory: Path) -> float | None:
+        """How many times as large the captured download has to be, where it is too small to decide; else None."""
+        try:
+            return proof.undecided(self._seen(directory), self._claims, self._resumed)
+        except (CaptureError, OSError):
+            return None
+
+    def _seen(self, directory: Path) -> proof.Proof:
+        return proof.examine(
+            directory / CAPTURE,
+            server_ip=self.server,
+            server_port=PORT,
+            transport=self._transport,
+            mtu=self.spec.link.mtu,
+        )
+
+    @property
+    def _claims(self) -> _Claims:
         variant = self.spec.cell.variant
         # the suite tells the version too; a ServerHello of TLS 1.2 has no group
         old = variant.tls_version == "TLSv1.2"
-        claims = _Claims(
+        return _Claims(
             variant.aead,
             variant.header_protection,
             (handshake.TLS12_SUITES if old else handshake.CIPHER_SUITES)[variant.cipher],
             None if old else self.project.algorithms.group(variant.group).code_point,
         )
-        return seen.model_dump(mode="json"), proof.check(seen, claims, self._resumed) + self._of_one_connection(seen)
 
     def _of_one_connection(self, seen: proof.Proof) -> list[str]:
         """Where loads that were to go over one connection did not, by how many there are and what the server sent."""

@@ -154,8 +154,9 @@ def inspect(settings: model.Generator, testbed: str) -> dict[str, Feature]:
 
 # ---- iperf3 ----------------------------------------------------------------------------------------------------------
 
-# `[  5]   0.20-0.30   sec  1.19 MBytes  50.0 Mbits/sec  849`, and with jitter and `0/850 (0%)` at the receiver
-_LINE = re.compile(r"^\[ *\d+\] +[\d.]+-([\d.]+) +sec .*?(?:(\d+)/)?(\d+)(?: \([^)]*\))? *$")
+# `[  5]   0.20-0.30   sec  1.19 MBytes  50.0 Mbits/sec  849`, and with jitter and `0/850 (0%)` at the receiver, where
+# fewer than none are lost if some of an interval before have come late
+_LINE = re.compile(r"^\[ *\d+\] +[\d.]+-([\d.]+) +sec .*?(?:(-?\d+)/)?(\d+)(?: \([^)]*\))? *$")
 
 
 class Iperf3(Generator):
@@ -270,7 +271,12 @@ class Iperf3(Generator):
         while not done():
             self._check(role)
             if time.monotonic() > deadline:
-                raise GeneratorError(f"iperf3: the {role} has sent nothing for {_START_S:g} s")
+                told = one_line(self.output(role).strip().rpartition("\n")[2], 100)
+                says = f", it says {told!r}" if told else ""
+                raise GeneratorError(
+                    f"iperf3: the {role} has sent nothing for {_START_S:g} s{says}; try another version than "
+                    f"{self._version}"
+                )
             time.sleep(_POLL_S)
 
     def _check(self, role: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from quicbed.measure.examine import Examiner
 from quicbed.measure.progress import now
 from quicbed.measure.runner import Runner
 from quicbed.measure.storing import Store, read_run, stored
-from quicbed.plan.spec import PROOF_BYTES_LARGE, RunSpec
+from quicbed.plan.spec import PROOF_BYTES_LARGE, PROOF_BYTES_LARGEST, RunSpec
 from quicbed.store.record import Run
 from quicbed.testbed import Capture, HostLostError
 
@@ -101,21 +102,41 @@ class Prover:
         return Verdict(proof, attempt.status, attempt.reason, transferred)
 
     def _stored(self, spec: RunSpec, proof: str, number: int, begin: float) -> tuple[Attempt, bool]:
-        """One stored attempt at a proof, and whether all was transferred."""
+        """One stored attempt at a proof, and whether all was transferred.
+
+        A download that was too small to decide is no attempt: it is made again, as large as it has to be.
+        """
         with stored(self.directory / f"{spec.cell.slug.removesuffix('-aa')}-{proof}.{number}") as directory:
-            captured: Capture | None = None
-            if spec.observed:  # which is captured anyway
-                attempt = self._runner.execute(spec, directory)
-            else:
-                snaplen = captures.whole_frames(spec.link)
-                attempt, captured = self._runner.capturing(spec, directory, snaplen)
-            attempt.contamination = []
-            transferred = attempt.ok
-            if transferred:
-                attempt.evidence["proof"] = proof
-                self._examine(attempt, spec, directory, captured)
+            attempt, transferred = self._captured(spec, directory, proof)
+            while transferred and not attempt.ok and (size := self._decisive(spec, directory)) is not None:
+                for path in directory.iterdir():
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                spec = replace(spec, bytes=size)
+                attempt, transferred = self._captured(spec, directory, proof)
             self._store.keep(self._record(spec, attempt, proof, number), directory, begin)
         return attempt, transferred
+
+    def _captured(self, spec: RunSpec, directory: Path, proof: str) -> tuple[Attempt, bool]:
+        """One captured run, examined, and whether all was transferred."""
+        captured: Capture | None = None
+        if spec.observed:  # which is captured anyway
+            attempt = self._runner.execute(spec, directory)
+        else:
+            snaplen = captures.whole_frames(spec.link)
+            attempt, captured = self._runner.capturing(spec, directory, snaplen)
+        attempt.contamination = []
+        transferred = attempt.ok
+        if transferred:
+            attempt.evidence["proof"] = proof
+            self._examine(attempt, spec, directory, captured)
+        return attempt, transferred
+
+    def _decisive(self, spec: RunSpec, directory: Path) -> int | None:
+        """Bytes of a download that decides what the captured one is too small for; None if no larger one is made."""
+        if spec.handshakes or spec.page or spec.bytes >= PROOF_BYTES_LARGEST:
+            return None
+        times = self._examiner(spec).undecided(directory)
+        return None if times is None else min(round(spec.bytes * times), PROOF_BYTES_LARGEST)
 
     def _examine(self, attempt: Attempt, spec: RunSpec, directory: Path, captured: Capture | None) -> None:
         problems: list[str] = []

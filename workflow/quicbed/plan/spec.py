@@ -26,8 +26,10 @@ from quicbed.plan.cells import (
 PROOF_BYTES = 262144
 PROOF_RATE_MBIT = 100.0
 # A larger one, where the MTU is a factor and the mean size of frames is to be that of a transfer, not of its beginning;
-# and for a second attempt, as some pairs acknowledge the first with too few packets to judge headers by.
+# and for a second attempt.
 PROOF_BYTES_LARGE = 4194304
+# The largest one of a pair that acknowledges smaller ones with too few packets to judge headers by, as on a busy host.
+PROOF_BYTES_LARGEST = 16777216
 HOLD_S = 5.0
 """Seconds that connections are held open once all are; their client then asks whether the server has them still."""
 PROOF_TIMEOUT_S = {"bulk": 30.0, "page": 30.0, "video": 30.0, "handshake": 120.0}

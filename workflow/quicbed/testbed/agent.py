@@ -119,12 +119,134 @@ class AgentError(Exception):
     """Something asked for cannot be done, in one line."""
 
 
+def json_rows(command: str, shown: str, key: str) -> list[dict[str, Any]]:
+    """The objects, all with a text *key*, that a command such as ``tc -j`` prints; AgentError if they are none.
+
+    Versions differ: some print words of tc(8) or warnings among the JSON, some of ip(8) empty objects for what was not
+    asked for, which are left out here.
+    """
+    try:
+        found = json.loads(shown.strip() or "[]")
+    except (ValueError, RecursionError):
+        found = None
+    rows = [row for row in found if row != {}] if isinstance(found, list) else None
+    if rows is None or not all(isinstance(row, dict) and isinstance(row.get(key), str) for row in rows):
+        program = command.partition(" ")[0]
+        asked, package = ("--version", "ethtool") if program == "ethtool" else ("-V", "iproute2")
+        begin = " ".join(shown[:200].split())[:80]
+        raise AgentError(
+            f"{command}: prints no JSON of objects with `{key}`, but {begin!r}; install a newer {package} "
+            f"({program} {asked} tells the version)"
+        )
+    return rows
+
+
 def read_text(path: str) -> str | None:
     """A file's content without surrounding white space, or ``None`` if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None
+
+
+NO_MACHINE_ID = "uninitialized"
+"""What machine-id(5) holds in an image that no machine has been started of."""
+
+
+def host_id(read: Callable[[str], str | None] = read_text) -> str:
+    """A name for the machine that does not tell which it is: from the SHA-256 of machine-id(5).
+
+    Where there is none, from the name of the machine and what its hardware says; files are read with *read*.
+    """
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        identity = (read(path) or "").strip()
+        if identity.strip("0-") and identity != NO_MACHINE_ID:
+            break
+    else:
+        # those of the machine itself; others are made anew
+        cards = sorted(card.name for card in Path("/sys/class/net").glob("*") if (card / "device").exists())
+        hardware = ["/sys/class/dmi/id/product_uuid", *(f"/sys/class/net/{card}/address" for card in cards)]
+        identity = " ".join([platform.node(), *filter(None, map(read, hardware))])
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
+
+
+_ARM_MAKERS = {
+    0x41: "Arm",
+    0x42: "Broadcom",
+    0x43: "Cavium",
+    0x46: "Fujitsu",
+    0x48: "HiSilicon",
+    0x4E: "NVIDIA",
+    0x50: "APM",
+    0x51: "Qualcomm",
+    0x53: "Samsung",
+    0x56: "Marvell",
+    0x61: "Apple",
+    0x6D: "Microsoft",
+    0x70: "Phytium",
+    0xC0: "Ampere",
+}
+_PARTS_OF_ARM = """
+    c07=Cortex-A7 c08=Cortex-A8 c09=Cortex-A9 c0e=Cortex-A17 c0f=Cortex-A15 d03=Cortex-A53 d04=Cortex-A35
+    d05=Cortex-A55 d07=Cortex-A57 d08=Cortex-A72 d09=Cortex-A73 d0a=Cortex-A75 d0b=Cortex-A76 d0c=Neoverse-N1
+    d0d=Cortex-A77 d40=Neoverse-V1 d41=Cortex-A78 d44=Cortex-X1 d46=Cortex-A510 d47=Cortex-A710 d48=Cortex-X2
+    d49=Neoverse-N2 d4a=Neoverse-E1 d4d=Cortex-A715 d4e=Cortex-X3 d4f=Neoverse-V2 d80=Cortex-A520 d81=Cortex-A720
+    d82=Cortex-X4 d84=Neoverse-V3 d85=Cortex-X925 d87=Cortex-A725 d8e=Neoverse-N3
+"""
+_ARM_PARTS = {
+    0x41: {int(number, 16): name for number, _, name in (word.partition("=") for word in _PARTS_OF_ARM.split())},
+    0x43: {0x0A1: "ThunderX", 0x0AF: "ThunderX2"},
+    0x46: {0x001: "A64FX"},
+    0x48: {0xD01: "TaiShan-v110"},
+    0xC0: {0xAC3: "Ampere-1", 0xAC4: "Ampere-1a"},
+}
+"""Makers and processors in the Main ID Register (Arm Architecture Reference Manual), as /proc/cpuinfo tells them."""
+
+_FLAGS = {"aes", "pclmulqdq", "vaes", "vpclmulqdq", "avx2", "bmi1", "avx512f", "sha_ni", "pmull", "sha2"}
+"""Flags of /proc/cpuinfo that cryptography depends on."""
+
+
+def processor(cpuinfo: str) -> dict[str, Any]:
+    """Model, microcode, flags of a machine with this /proc/cpuinfo, and whether it is virtual; null where unknown.
+
+    The fields are those of an architecture: x86 has names and flags, Arm numbers, RISC-V `uarch`, POWER `cpu`.
+    """
+    fields: dict[str, str] = {}
+    models: list[str] = []
+    for block in cpuinfo.split("\n\n"):
+        lines = (line.partition(":") for line in block.splitlines())
+        own = {key.strip(): value.strip() for key, _, value in lines}
+        if (model := _model(own)) is not None and model not in models:
+            models.append(model)
+        # the first processor, and below all of them what POWER tells of the machine
+        fields = own | fields
+    flags = fields.get("flags", fields.get("Features", "")).split()
+    virtual: bool | None = None
+    if "flags" in fields and "vendor_id" in fields:
+        virtual = "hypervisor" in flags
+    elif "platform" in fields:
+        virtual = {"PowerNV": False, "pSeries": True}.get(fields["platform"])
+    return {
+        "cpu_model": " + ".join(models) or platform.machine(),
+        "microcode": fields.get("microcode"),
+        "cpu_flags": sorted(set(flags) & _FLAGS),
+        "virtual_machine": virtual,
+    }
+
+
+def _model(fields: Mapping[str, str]) -> str | None:
+    """Name of a processor by its fields of /proc/cpuinfo; None if they do not tell."""
+    try:
+        maker, part = (int(fields[key], 16) for key in ("CPU implementer", "CPU part"))
+    except (KeyError, ValueError):
+        names = ("model name", "Model Name", "uarch", "cpu", "cpu model")
+        return next((fields[key] for key in names if fields.get(key)), None)
+    made_by = _ARM_MAKERS.get(maker, f"Arm implementer {maker:#x}")
+    name = _ARM_PARTS.get(maker, {}).get(part, f"part {part:#x}")
+    try:
+        return f"{made_by} {name} r{int(fields['CPU variant'], 16)}p{int(fields['CPU revision'])}"
+    except (KeyError, ValueError):
+        return f"{made_by} {name}"
 
 
 async def within(event: asyncio.Event, timeout: float) -> bool:
@@ -988,16 +1110,18 @@ class Settings:
 
     async def _qdisc(self, interface: str) -> str:
         """Kind of the root queueing discipline that somebody has set, or `default`."""
-        shown = await self.programs.tool("tc", "-j", "qdisc", "show", "dev", interface)
-        rows = json.loads(shown or "[]")
+        rows = await self._qdiscs(interface)
         # the kernel's own choice has the handle 0:
         root = next((row for row in rows if row.get("root") and row.get("handle", "0:") != "0:"), None)
         return "default" if root is None else str(root["kind"])
 
+    async def _qdiscs(self, interface: str) -> list[dict[str, Any]]:
+        argv = ("tc", "-j", "qdisc", "show", "dev", interface)
+        return json_rows(" ".join(argv), await self.programs.tool(*argv), "kind")
+
     async def _clsact(self, interface: str) -> str:
         """What is attached to clsact, in the words of `Change`; `other` or `LEGACY` if it is not ours."""
-        rows = json.loads(await self.programs.tool("tc", "-j", "qdisc", "show", "dev", interface) or "[]")
-        kinds = [row["kind"] for row in rows]
+        kinds = [row["kind"] for row in await self._qdiscs(interface)]
         if "clsact" not in kinds:
             return LEGACY if LEGACY in kinds else "default"
         shown = ""
@@ -1415,17 +1539,12 @@ class Agent:
             key: int(value.split()[0])
             for key, _, value in (line.partition(":") for line in (read_text("/proc/meminfo") or "").splitlines())
         }
-        cpuinfo = (read_text("/proc/cpuinfo") or "").split("\n\n", 1)[0]
-        fields = {
-            key.strip(): value.strip() for key, _, value in (line.partition(":") for line in cpuinfo.splitlines())
-        }
-        flags = fields.get("flags", fields.get("Features", "")).split()
-        wanted = {"aes", "pclmulqdq", "vaes", "vpclmulqdq", "avx2", "bmi1", "avx512f", "sha_ni", "pmull", "sha2"}
+        cpuinfo = read_text("/proc/cpuinfo") or ""
+        found = processor(cpuinfo)
         try:
             libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
         except (ValueError, OSError):
             libc = ""
-        identity = read_text("/etc/machine-id") or platform.node()
         online = read_text("/sys/devices/system/cpu/online") or f"0-{(os.cpu_count() or 1) - 1}"
         parameters = (read_text("/proc/cmdline") or "").split()
         return {
@@ -1433,16 +1552,14 @@ class Agent:
             "uid": os.geteuid(),
             "python": platform.python_version(),
             "boot_id": boot_id(),
-            "host_id": hashlib.sha256(identity.encode()).hexdigest()[:12],
+            "host_id": host_id(),
             "kernel": platform.release(),
             "kernel_version": platform.version(),
             "architecture": platform.machine(),
             "libc": libc,
-            "cpu_model": fields.get("model name") or fields.get("CPU part") or platform.machine(),
-            "microcode": fields.get("microcode", ""),
-            "cpu_flags": sorted(set(flags) & wanted),
-            "cpuinfo": cpuinfo,
-            "virtual_machine": "hypervisor" in flags,
+            **found,
+            "microcode": found["microcode"] or "",
+            "cpuinfo": cpuinfo.partition("\n\n")[0],
             "cpus": os.cpu_count() or 1,
             "cpus_online": online,
             "packages": _packages(listed(online)),
@@ -1592,7 +1709,7 @@ class Agent:
         argv = ["unshare", "--net", sys.executable, "-I", str(Path(__file__)), "probe", str(self.directory)]
         try:
             found: dict[str, str] = json.loads(await self.programs.tool(*argv))
-        except AgentError as error:
+        except (AgentError, ValueError) as error:
             return dict.fromkeys(ABILITIES, f"cannot try it in a network namespace: {error}")
         return found
 

@@ -134,11 +134,7 @@ def _netem(port: str, milliseconds: float) -> list[str]:
 
 def _verify(where: str, port: str, shown: str, milliseconds: float) -> None:
     """:class:`TestbedError` unless ``tc -j qdisc show`` tells of this delay."""
-    try:
-        root = root_qdisc(shown)
-    except ValueError:
-        raise TestbedError(f"{where}: {port} has {shown!r} after netem with {milliseconds:g} ms was set") from None
-    verify_delay(where, port, milliseconds, root)
+    verify_delay(where, port, milliseconds, root_qdisc(shown, where))
 
 
 class _Netem(DelayLine):

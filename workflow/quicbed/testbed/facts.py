@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from pathlib import Path
 from typing import Any
+
+from . import agent
 
 # Settings of the whole machine that change what transport protocols can do.
 _MACHINE_SETTINGS = (
@@ -38,39 +39,12 @@ def sysctl_path(name: str) -> str:
 
 
 def host_id() -> str:
-    """A name for the machine that does not tell which it is: from the SHA-256 of machine-id(5)."""
-    identity = read_optional("/etc/machine-id") or read_optional("/var/lib/dbus/machine-id") or platform.node()
-    return hashlib.sha256(identity.encode()).hexdigest()[:12]
+    """A name for the machine that does not tell which it is."""
+    return agent.host_id(read_optional)
 
 
 def _cpu() -> dict[str, Any]:
-    text = Path("/proc/cpuinfo").read_text()
-    fields: dict[str, str] = {}
-    for line in text.split("\n\n", 1)[0].splitlines():
-        key, _, value = line.partition(":")
-        fields[key.strip()] = value.strip()
-    flags = fields.get("flags", fields.get("Features", "")).split()
-    return {
-        "cpu_model": fields.get("model name") or fields.get("CPU part") or platform.machine(),
-        "microcode": fields.get("microcode"),
-        "cpus": len(os.sched_getaffinity(0)),
-        "cpu_flags": sorted(
-            set(flags)
-            & {
-                "aes",
-                "pclmulqdq",
-                "vaes",
-                "vpclmulqdq",
-                "avx2",
-                "bmi1",
-                "avx512f",
-                "sha_ni",
-                "pmull",
-                "sha2",
-            }
-        ),
-        "virtual_machine": "hypervisor" in flags,
-    }
+    return {**agent.processor(Path("/proc/cpuinfo").read_text()), "cpus": len(os.sched_getaffinity(0))}
 
 
 def _memory_bytes() -> int:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import shutil
@@ -51,12 +50,14 @@ from .process import LocalProcess, finish, require_tools, start, start_confined,
 from .shaping import (
     at_server,
     burst_bytes,
+    dropped,
     dropped_at_server,
     qdisc_problem,
     root_qdisc,
     rtt_problem,
     tcp_settings,
     token_bucket,
+    told_rows,
     verify_at_server,
     verify_token_bucket,
 )
@@ -402,17 +403,22 @@ class LocalHost(Host):
 
     def offloads(self, interface: str) -> dict[str, bool]:
         """What ``ethtool -k`` tells about an interface."""
-        rows = json.loads(self.run(["ethtool", "--json", "-k", interface]).stdout)
+        rows = self.rows(["ethtool", "--json", "-k", interface], "ifname")
         return {
             name: bool(feature["active"])
-            for name, feature in rows[0].items()
+            for row in rows
+            for name, feature in row.items()
             if isinstance(feature, dict) and "active" in feature
         }
+
+    def rows(self, argv: Sequence[str], key: str) -> list[dict[str, Any]]:
+        """The objects that a tool prints as JSON, all with a text *key*."""
+        return told_rows(self.name, " ".join(argv), self.run(argv).stdout, key)
 
     def qdisc(self, interface: str) -> dict[str, Any]:
         """The queueing discipline at an interface, with its statistics."""
         shown = self.run(["tc", "-s", "-j", "qdisc", "show", "dev", interface])
-        return root_qdisc(shown.stdout)
+        return root_qdisc(shown.stdout, self.name)
 
     def statistics(self) -> dict[str, int]:
         """What the driver of the measured interface counts (``ethtool -S``)."""
@@ -423,7 +429,7 @@ class LocalHost(Host):
 
     def links(self) -> list[dict[str, Any]]:
         """The interfaces of this host on the measured link, as ``ip`` shows them."""
-        rows = json.loads(self.run(["ip", "-s", "-j", "link", "show"]).stdout)
+        rows = self.rows(["ip", "-s", "-j", "link", "show"], "ifname")
         return [row for row in rows if row["ifname"] != "lo"]
 
 
@@ -549,8 +555,9 @@ class LocalTestbed(LockedTestbed):
     def _is_marked(self, name: str) -> bool:
         if not is_namespace(RUN_NETNS / name):
             return False
-        shown = json.loads(self._tool("ip", "-n", name, "-j", "link", "show", "dev", "lo").stdout)
-        return bool(shown) and shown[0].get("ifalias") == self._mark
+        argv = ("ip", "-n", name, "-j", "link", "show", "dev", "lo")
+        shown = told_rows("this machine", " ".join(argv), self._tool(*argv).stdout, "ifname")
+        return any(row.get("ifalias") == self._mark for row in shown)
 
     def _remove_leftovers(self) -> None:
         """Remove what a driver that crashed has left, if it is provably this testbed's."""
@@ -663,19 +670,22 @@ class LocalTestbed(LockedTestbed):
     def link_problem(self) -> str | None:
         for role, peer in (_ENDS, _ENDS[::-1]):
             host = self._local[role]
-            row = json.loads(host.run(["ip", "-j", "addr", "show", "dev", host.interface]).stdout)[0]
-            if not {"UP", "LOWER_UP"} <= set(row["flags"]):
+            rows = host.rows(["ip", "-j", "addr", "show", "dev", host.interface], "ifname")
+            row = next((row for row in rows if row["ifname"] == host.interface), {})
+            if not {"UP", "LOWER_UP"} <= set(_texts(row, "flags")):
                 return f"{role}: {host.interface} is down; {self._remedy(host, 'link set', host.interface, 'up')}"
-            if host.address not in [info.get("local") for info in row["addr_info"]]:
+            if host.address not in [info.get("local") for info in _objects(row, "addr_info")]:
                 add = self._remedy(host, "addr add", f"{host.address}/24", "dev", host.interface)
                 return f"{role}: {host.interface} does not have the address {host.address}; {add}"
-            if self._link is not None and row["mtu"] != self._link.mtu:
+            if self._link is not None and row.get("mtu") != self._link.mtu:
                 set_ = self._remedy(host, "link set", host.interface, "mtu", str(self._link.mtu))
-                return f"{role}: the MTU of {host.interface} is {row['mtu']}, not {self._link.mtu}; {set_}"
-            done = host.run(["ip", "-j", "route", "get", str(_ADDRESSES[peer])], check=False)
-            if done.returncode != 0 or json.loads(done.stdout)[0].get("dev") != host.interface:
+                return f"{role}: the MTU of {host.interface} is {row.get('mtu')}, not {self._link.mtu}; {set_}"
+            argv = ["ip", "-j", "route", "get", str(_ADDRESSES[peer])]
+            done = host.run(argv, check=False)
+            ways = told_rows(host.name, " ".join(argv), done.stdout, "dev") if done.returncode == 0 else []
+            if [way["dev"] for way in ways[:1]] != [host.interface]:
                 return f"{role}: the way to {_ADDRESSES[peer]} is not through {host.interface}; start again"
-        down = [row["ifname"] for row in self._local["middle"].links() if "LOWER_UP" not in row["flags"]]
+        down = [row["ifname"] for row in self._local["middle"].links() if "LOWER_UP" not in _texts(row, "flags")]
         for name in _INTERFACES["middle"]:
             if name in down:
                 return f"middle: {name} is down; {self._remedy(self._local['middle'], 'link set', name, 'up')}"
@@ -909,7 +919,7 @@ class LocalTestbed(LockedTestbed):
             if not isinstance(self.capture_tool, Command):
                 options[self.capture_tool.name] = "--version"
             self._tools = {
-                tool: (done.stdout or done.stderr).strip().splitlines()[0]
+                tool: (done.stdout or done.stderr).strip().partition("\n")[0]
                 for tool, option in options.items()
                 for done in [self._tool(tool, option)]
             }
@@ -930,6 +940,10 @@ class LocalTestbed(LockedTestbed):
     @staticmethod
     def _host_facts(host: LocalHost) -> dict[str, Any]:
         rows = {row["ifname"]: row for row in host.links()}
+        for name in _INTERFACES[host.name]:
+            if missing := [key for key in ("mtu", "address", "stats64") if key not in rows.get(name, {})]:
+                lacks = f"tells no {missing[0]} of {name}"
+                raise TestbedError(f"{host.name}: ip -s -j link show: {lacks}; install a newer iproute2")
         return {
             "address": host.address,
             "interfaces": {
@@ -954,11 +968,11 @@ class LocalTestbed(LockedTestbed):
                 values |= parse.protocol_counters(role, snmp, extended, host.statistics())
         shaped = self._link is not None and self._link.rate_mbit is not None
         # Without a rate limit the port has no queue and nothing to drop.
-        values["link.dropped"] = self._local["middle"].qdisc(_SHAPED)["drops"] if shaped else 0
+        values["link.dropped"] = dropped(self._local["middle"].qdisc(_SHAPED), "middle") if shaped else 0
         if self._link is not None and self._link.qdisc is not None:
             server = self._local["server"]
             shown = server.run(["tc", "-s", "-j", "qdisc", "show", "dev", server.interface]).stdout
-            values["server.qdisc_dropped"] = dropped_at_server(shown)
+            values["server.qdisc_dropped"] = dropped_at_server(shown, server.name)
         values["link.cpu_s"] = self._delay.cpu_seconds() if self._delay is not None else 0.0
         values |= {"link.lost_to_client": 0, "link.lost_to_server": 0}
         if self.link_loss is not None:
@@ -1007,6 +1021,18 @@ class LocalTestbed(LockedTestbed):
         return super()._frames_sent() - (
             self.link_loss.counters()["link.lost_to_server"] if self.link_loss is not None else 0
         )
+
+
+def _texts(row: Mapping[str, Any], name: str) -> list[str]:
+    """The texts of a list that ip(8) tells of an interface."""
+    value = row.get(name)
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _objects(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """The objects of such a list."""
+    value = row.get(name)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _congestion_control(connection: socket.socket) -> str:

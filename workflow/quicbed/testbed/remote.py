@@ -1087,7 +1087,7 @@ class RemoteHost(RemoteMachine):
 
     def qdisc(self) -> dict[str, Any]:
         """The root queueing discipline of the interface."""
-        return root_qdisc(self.run(["tc", "-s", "-j", "qdisc", "show", "dev", self.interface]).stdout)
+        return root_qdisc(self.run(["tc", "-s", "-j", "qdisc", "show", "dev", self.interface]).stdout, self.where)
 
 
 def _ability(lack: str) -> str:
@@ -1680,7 +1680,7 @@ class SshTestbed(LockedTestbed):
                 # netem counts what the discipline in it has dropped
                 shown = host.run(["tc", "-s", "-j", "qdisc", "show", "dev", interface]).stdout
                 with _understood(host.where):
-                    return int(root_qdisc(shown)["drops"])
+                    return int(root_qdisc(shown, host.where)["drops"])
         return 0
 
     def _dropped_at_server(self) -> dict[str, float]:
@@ -1690,7 +1690,7 @@ class SshTestbed(LockedTestbed):
         server = self._remote["server"]
         shown = server.run(["tc", "-s", "-j", "qdisc", "show", "dev", server.interface]).stdout
         with _understood(server.where):
-            return {"server.qdisc_dropped": dropped_at_server(shown)}
+            return {"server.qdisc_dropped": dropped_at_server(shown, server.where)}
 
     def disturbances(self, delta: Mapping[str, float]) -> list[str]:
         found = []

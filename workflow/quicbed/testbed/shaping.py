@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .agent import AgentError, json_rows
 from .base import LinkSettings, TestbedError
 
 ETF_PRIORITY = 1
@@ -23,6 +23,29 @@ _DELAY_TOLERANCE_MS = 0.01
 _RTT_SHORTER = 0.98
 _RTT_LONGER = 1.1
 _RTT_LONGER_MS = 2.0
+
+
+def told_rows(where: str, command: str, shown: str, key: str) -> list[dict[str, Any]]:
+    """`json_rows` of what a command has printed on a host; :class:`TestbedError` where it is something else."""
+    try:
+        return json_rows(command, shown, key)
+    except AgentError as error:
+        raise TestbedError(f"{where}: {error}") from None
+
+
+def told_number(row: Mapping[str, Any], name: str) -> float | None:
+    """A number that a row tells; None where it tells something else."""
+    value = row.get(name)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _qdiscs(where: str, shown: str) -> list[dict[str, Any]]:
+    return told_rows(where, "tc -j qdisc show", shown, "kind")
+
+
+def _options(shown: Mapping[str, Any]) -> Mapping[str, Any]:
+    options = shown.get("options")
+    return options if isinstance(options, dict) else {}
 
 
 def burst_bytes(link: LinkSettings) -> int:
@@ -50,15 +73,15 @@ def token_bucket(link: LinkSettings) -> list[str]:
 
 def verify_token_bucket(where: str, interface: str, link: LinkSettings, shown: Mapping[str, Any]) -> None:
     """:class:`TestbedError` unless what tc shows of a queueing discipline is the one that was set."""
-    options = shown.get("options", {})
+    options = _options(shown)
     rate, burst = rate_bytes(link), burst_bytes(link)
     if (
         shown.get("kind") != "tbf"
         or options.get("rate") != rate
-        or abs(options.get("burst", 0) - burst) > _BURST_TOLERANCE * burst
+        or abs((told_number(options, "burst") or 0) - burst) > _BURST_TOLERANCE * burst
     ):
         raise TestbedError(
-            f"{where}: {interface} has {shown.get('kind')} {options} after tbf with {rate} B/s and a burst of "
+            f"{where}: {interface} has {shown.get('kind')} {dict(options)} after tbf with {rate} B/s and a burst of "
             f"{burst} B was set"
         )
 
@@ -70,7 +93,8 @@ def constant_delay(milliseconds: float) -> list[str]:
 
 def verify_delay(where: str, interface: str, milliseconds: float, shown: Mapping[str, Any]) -> None:
     """:class:`TestbedError` unless what tc shows of a queueing discipline delays by this time."""
-    found = shown.get("options", {}).get("delay", {}).get("delay")
+    delay = _options(shown).get("delay")
+    found = told_number(delay, "delay") if isinstance(delay, dict) else None
     if shown.get("kind") != "netem" or found is None or abs(found * 1000 - milliseconds) > _DELAY_TOLERANCE_MS:
         raise TestbedError(f"{where}: {interface} has {dict(shown)} after netem with {milliseconds:g} ms was set")
 
@@ -89,12 +113,12 @@ def egress(link: LinkSettings, *, limited: bool) -> list[str]:
 
 def verify_egress(where: str, interface: str, link: LinkSettings, shown: str, *, limited: bool) -> None:
     """:class:`TestbedError` unless what ``tc -j qdisc show dev`` prints is what :func:`egress` asks for."""
-    rows: list[dict[str, Any]] = json.loads(shown or "[]")
+    rows = _qdiscs(where, shown)
     inner = next((row for row in rows if not row.get("root") and row.get("kind") == "tbf"), {})
     if link.rtt_ms:
-        verify_delay(where, interface, link.rtt_ms / 2, root_qdisc(shown))
+        verify_delay(where, interface, link.rtt_ms / 2, root_qdisc(shown, where))
     if limited and link.rate_mbit is not None:
-        verify_token_bucket(where, interface, link, inner if link.rtt_ms else root_qdisc(shown))
+        verify_token_bucket(where, interface, link, inner if link.rtt_ms else root_qdisc(shown, where))
 
 
 def at_server(name: str | None) -> list[str]:
@@ -113,17 +137,27 @@ def verify_at_server(where: str, interface: str, name: str | None, shown: str) -
     """:class:`TestbedError` unless what ``tc -j qdisc show dev`` prints is what :func:`at_server` asks for."""
     words = at_server(name)
     wanted = [words[0], *(words[words.index("child") + 1 :][:1] if "child" in words else [])]
-    rows: list[dict[str, Any]] = json.loads(shown or "[]")
+    rows = _qdiscs(where, shown)
     found = [str(row.get("kind")) for row in rows if row.get("root") or row.get("kind") == "etf"]
     if name is not None and found != wanted:
         raise TestbedError(f"{where}: {interface} has {', '.join(found) or 'nothing'} after {name} was set")
 
 
-def dropped_at_server(shown: str) -> int:
+def dropped_at_server(shown: str, where: str = "server") -> int:
     """Frames that the queueing disciplines of an interface have dropped, of what ``tc -s -j qdisc show dev`` prints."""
-    rows: list[dict[str, Any]] = json.loads(shown or "[]")
+    rows = _qdiscs(where, shown)
     # an outer discipline counts what it drops itself
-    return sum(int(row["drops"]) for row in rows if row.get("root") or row.get("kind") == "etf")
+    return sum(dropped(row, where) for row in rows if row.get("root") or row.get("kind") == "etf")
+
+
+def dropped(shown: Mapping[str, Any], where: str) -> int:
+    """Frames that a queueing discipline of ``tc -s -j`` has dropped."""
+    count = told_number(shown, "drops")
+    if count is None:
+        raise TestbedError(
+            f"{where}: tc -s -j qdisc show: tells no `drops` of {shown.get('kind')}; install a newer iproute2"
+        )
+    return int(count)
 
 
 def qdisc_problem(name: str | None, lacks: str, *, at_client: bool = True) -> str | None:
@@ -155,10 +189,9 @@ def rtt_problem(wanted_ms: float, times_ms: Sequence[float]) -> str | None:
     return f"round-trip time is at least {fastest:.2f} ms after {wanted_ms:g} ms was set"
 
 
-def root_qdisc(shown: str) -> dict[str, Any]:
+def root_qdisc(shown: str, where: str = "host") -> dict[str, Any]:
     """The root queueing discipline in what ``tc -j qdisc show dev`` prints; empty if there is none."""
-    rows: list[dict[str, Any]] = json.loads(shown or "[]")
-    return next((row for row in rows if row.get("root")), {})
+    return next((row for row in _qdiscs(where, shown) if row.get("root")), {})
 
 
 def tcp_settings(link: LinkSettings) -> dict[str, str]:

@@ -369,6 +369,19 @@ def check(proof: Proof, variant: Variant, resumed: int | None = None) -> list[st
     return problems
 
 
+def undecided(proof: Proof, variant: Variant, resumed: int | None = None) -> float | None:
+    """How many times as large a transfer should be, where all that a proof (:func:`check`) lacks is enough packets to
+    judge headers by; None for every other one.
+    """
+    judged = "clear" if variant.header_protection is False else "protected"
+    sides = {"client_to_server": proof.client_to_server, "server_to_client": proof.server_to_client}
+    few = {name: side for name, side in sides.items() if side.samples is not None and side.samples < MINIMUM_SAMPLES}
+    decided = {name: side.model_copy(update={"headers": judged}) for name, side in few.items()}
+    if not few or check(proof.model_copy(update=decided), variant, resumed):
+        return None
+    return 2 * MINIMUM_SAMPLES / max(1, min(side.samples or 0 for side in few.values()))
+
+
 def judge_headers(connections: Iterable[list[QuicPacket]]) -> _Judgement:
     """Judge whether the 1-RTT headers of one direction can be read, from the packets of each
     connection.

@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from quicbed.base import untrusted
 from quicbed.base.hashing import digest
 from quicbed.builds.kit import BuildError, Job, UnusableError
 from quicbed.builds.recipes import python
@@ -148,8 +149,8 @@ def version(project: Project, name: str) -> str:
 
 def _version(file: Path) -> str:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+        lines = untrusted.decoded(file.read_bytes(), "strict").splitlines()
+    except (OSError, ValueError):
         raise UnusableError(f"{file}: cannot be read; its first line has to be the version") from None
     if not lines or not lines[0].strip():
         raise UnusableError(f"{file}: is empty; its first line has to be the version")
