@@ -1147,17 +1147,6 @@ def test_every_cause_of_ours_explains_claims_that_there_are() -> None:
     }
 
 
-@pytest.mark.slow
-def test_every_claim_that_the_reference_data_make_fail_has_a_cause_that_no_test_contradicts(
-    reference_table: Path,
-) -> None:
-    raw = ROOT / "raw" / "reference"
-    found = verdicts.tables(raw, ROOT, *details.everything(raw, made=reference_table))
-    why = causes.find(PROJECT, STATED, verdicts.evaluate(PROJECT, STATED, found), found)
-    assert [result.stated.id for result in why.unknown] == []
-    assert [one.cause.id for one in why.causes if one.status == "contradicted"] == []
-
-
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 

@@ -260,25 +260,6 @@ def test_a_browser_that_cannot_start_is_no_error_but_said(tmp_path: Path, monkey
     assert (tmp_path / "figures" / "goodput-by-aead.html").is_file()
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
-def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path) -> None:
-    contents = []
-    for folder in ("a", "b"):
-        one = drawn(tmp_path / folder, blocks=3)
-        two = drawn(tmp_path / folder, "header-protection", blocks=3)
-        saved = goodput.save([one, two], tmp_path / folder / "figures")
-        assert [s.skipped for s in saved] == [None, None]
-        contents.append({path.name: path.read_bytes() for s in saved for path in s.files})
-    assert contents[0] == contents[1]
-    assert len(contents[0]) == 10
-    assert contents[0]["goodput-by-aead.pdf"].startswith(b"%PDF-")
-    assert contents[0]["goodput-by-aead.png"].startswith(b"\x89PNG")
-    svg = contents[0]["header-protection.svg"].decode()
-    assert "header protection on" in svg
-    assert "unsupported" in svg
-
-
 def test_a_library_that_differs_from_itself_is_marked(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     fakeruns.write_campaign(raw, "aead-goodput", blocks=3)
