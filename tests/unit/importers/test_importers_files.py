@@ -14,11 +14,10 @@ from typing import Any, get_args
 import polars as pl
 import pytest
 
-from benchmarks import bench
 from clone import ROOT
 from quicbed import importers
 from quicbed.cli import commands
-from quicbed.config.model import Project, PublishedFormat
+from quicbed.config.model import PublishedFormat
 from quicbed.importers import files, reading, samples
 from quicbed.importers.files import CopyError, entries
 from quicbed.importers.summary import EXAMPLES, Summary
@@ -223,17 +222,3 @@ def test_folder_and_archive_give_the_same_bytes_in_any_order_of_files(tmp_path: 
         reading.read("highway", copy, tmp_path / out)
     for table in ("runs.parquet", "counters.parquet"):
         assert (tmp_path / "a" / table).read_bytes() == (tmp_path / "b" / table).read_bytes()
-
-
-def test_the_benchmark_tells_time_and_memory_of_every_import(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench, "HIGHWAY_REPETITIONS", 21)
-    monkeypatch.setattr(bench, "PERF_SIZE", (1, 100))
-    monkeypatch.setattr(bench, "STEPS_SIZE", (1, 2, 500))
-    bench.bench(Project(ROOT), ["imports"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 7
-    assert sum("MB with 8 perf recordings" in line for line in lines) == 4
-    assert sum("target at most 60 s" in line for line in lines) == 2
-    assert sum("target at most 1.5 GiB" in line for line in lines) == 1
