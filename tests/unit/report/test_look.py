@@ -170,11 +170,11 @@ def test_packets_of_an_archive_are_written_beside_it(own: Path, tmp_path: Path) 
     assert not file.exists()
 
 
-@pytest.mark.parametrize("argv", [["packets"], ["dissect", "raw/reference", "OUT"]])
+@pytest.mark.parametrize("argv", [["packets"], ["dissect", "RAW", "OUT"]])
 def test_commands_that_need_tshark_say_so_in_a_line(
-    repository: Path, tmp_path: Path, no_tools: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
+    own: Path, tmp_path: Path, no_tools: Path, capsys: pytest.CaptureFixture[str], argv: list[str]
 ) -> None:
-    words = {"raw/reference": str(repository / "raw" / "reference"), "OUT": str(tmp_path / "captures.parquet")}
+    words = {"RAW": str(own), "OUT": str(tmp_path / "captures.parquet")}
     assert main([words.get(word, word) for word in argv]) == 1
     assert capsys.readouterr().err.splitlines() == [f"quicbed: {MISSING}"]
 
