@@ -12,13 +12,11 @@ import pytest
 from openedcaptures import GET, HEAD, SIZE, Quic, Tls, key_log
 from quicbed.analysis import benchmark_runs
 from quicbed.importers import tables
-from quicbed.store import runs, walk
-from quicbed.store.paths import RUN_FILE
+from quicbed.store import runs
 from quicbed.wire.layers import LAYERS
 from wirefixtures import pcap
 
 ROOT = Path(__file__).resolve().parents[3]
-RAW = ROOT / "raw" / "reference"
 PLACE = {"source": "raw/local", "library": "quiche", "label": "handshake", "origin": "raw/local/proofs/1/a"}
 
 
@@ -147,35 +145,6 @@ def test_proofs_with_keys_and_of_the_noop_aead_are_read(tmp_path: Path) -> None:
     assert sorted(found.runs["origin"]) == ["raw/local/proofs/1/a", "raw/local/proofs/1/b"]
     (problem,) = found.problems
     assert problem.startswith("raw/local/proofs/1/f: keys.log: line 1 is not a whole line of a key log")
-
-
-def test_shipped_captures_show_what_tshark_counted() -> None:
-    """Moments and sizes of handshakes as they were stored when tshark dissected the same captures."""
-    (archive,) = RAW.glob("native-handshake.tar.*")
-    place = walk.packed(archive, f"raw/reference/{archive.name}", {RUN_FILE, "handshakes.json"})
-    rows = [runs.values_of(origin, run) for origin, run in runs.read(place)]
-    found = benchmark_runs.own(runs.tabled(rows, []), RAW)
-    assert found.runs["client_library"].n_unique() == len(found.runs) > 2
-    assert found.problems == ()
-    assert found.packets["opaque"].sum() == 0
-    assert found.packets.select(pl.sum_horizontal(LAYERS)).to_series().equals(found.packets["frame_bytes"])
-    compared = 0
-    captured = found.durations.filter(pl.col("basis") == "capture")
-    for origin in found.runs["origin"]:
-        stored = json.loads(place.runs[origin]["handshakes.json"])
-        own = captured.filter(pl.col("origin") == origin).sort("connection")
-        expected = [(one["t_client_finished"] - one["t_client_hello"]) / 1e6 for one in stored]
-        assert own["handshake_ms"].to_list() == pytest.approx(expected)
-        for one in stored:
-            if one["transport"] == "quic":
-                sent = found.packets.filter((pl.col("origin") == origin) & (pl.col("connection") == one["index"]))
-                before = sent.filter(pl.col("time_ms") <= expected[one["index"]])
-                crypto = sum(
-                    side["crypto_bytes"] for role in ("client", "server") for side in one[role]["levels"].values()
-                )
-                compared += 1
-                assert before["tls"].sum() == crypto
-    assert compared > 20
 
 
 def test_without_a_copy_nothing_is_published(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+import wording
 from quicbed.base import environment, untrusted
 
 
@@ -36,20 +38,22 @@ def test_links_fifos_and_directories_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        ("18446744073709551616", "a number beyond 64 bits: 18446744073709551616"),
-        ("-9223372036854775809", "a number beyond 64 bits: -9223372036854775809"),
-        ("9" * 5000, "a number beyond 64 bits: 999999999999999999999..."),
-        ('{"one": [1e300]}', r"a number beyond 64 bits: 1e\+300"),
-        ("1e999", "a number beyond 64 bits: inf"),
-        ("[" * 66 + "]" * 66, "nested more than 64 deep"),
-        ("[" * 100_000, "nested more than 64 deep"),
+        "18446744073709551616",
+        "-9223372036854775809",
+        "9" * 5000,
+        '{"one": [1e300]}',
+        "1e999",
+        "[" * 66 + "]" * 66,
+        "[" * 100_000,
     ],
+    ids=wording.name,
 )
-def test_numbers_and_depth_of_json_are_limited(text: str, says: str) -> None:
-    with pytest.raises(untrusted.UntrustedError, match=says):
+def test_numbers_and_depth_of_json_are_limited(text: str, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(untrusted.UntrustedError) as error:
         untrusted.parse(text.encode())
+    assert wording.one_line(error.value) == snapshot
 
 
 @pytest.mark.parametrize("value", [(1 << 64) - 1, -(1 << 63), -0.5, 1e19, ["[{" * 70], [[]] * 100, {"a": {"b": [1]}}])

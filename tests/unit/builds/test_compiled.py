@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -72,25 +71,6 @@ def test_files_that_cannot_be_linked_are_copied(
     taken, source = (directory / "deps/libring-1.rlib" for directory in (tmp_path / "quinn-noop" / "release", release))
     assert (taken.read_text(), taken.stat().st_mtime_ns) == ("ring", source.stat().st_mtime_ns)
     assert not taken.samefile(source)
-
-
-def test_a_compiler_replaces_what_is_shared(tmp_path: Path) -> None:
-    """A library compiled again, with other code, leaves the file as it was that another directory has of it."""
-    source = tmp_path / "src" / "lib.rs"
-    source.parent.mkdir()
-    (tmp_path / "Cargo.toml").write_text('[package]\nname = "one"\nversion = "1.0.0"\nedition = "2021"\n')
-    shared = {}
-    for code in ("pub fn one() -> u8 { 1 }", "pub fn one() -> u16 { 65535 }"):
-        source.write_text(code)
-        subprocess.run(["cargo", "build", "--offline", "--quiet", "--release"], cwd=tmp_path, check=True)
-        for path in (tmp_path / "target" / "release" / "deps").glob("libone-*.r*"):
-            kept = tmp_path / f"kept{path.suffix}"
-            if kept in shared:
-                assert kept.read_bytes() == shared[kept] != path.read_bytes()
-            else:
-                kept.hardlink_to(path)
-                shared[kept] = path.read_bytes()
-    assert {path.suffix for path in shared} == {".rlib", ".rmeta"}
 
 
 def test_a_disk_that_is_full_is_said_in_one_line(

@@ -147,13 +147,6 @@ def test_a_shell_completes_commands_and_names(line: str, offered: set[str], tmp_
     assert completed(line, tmp_path) == offered
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_both_shells_have_a_script(shell: str) -> None:
-    program = Path(sys.executable).parent / "register-python-argcomplete"
-    done = subprocess.run([program, "--shell", shell, "quicbed"], capture_output=True, text=True, check=True)
-    assert "quicbed" in done.stdout
-
-
 def test_every_name_that_is_completed_is_an_argument() -> None:
     taken = {action.dest for action in commands.actions(commands._parser())}
     assert set(completion._NAMES) <= taken

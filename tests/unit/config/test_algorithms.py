@@ -6,7 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+import wording
 from clone import ROOT
 from quicbed.config import algorithms
 from quicbed.config.algorithms import AlgorithmError
@@ -80,39 +82,42 @@ def test_object_identifiers_are_encoded_as_in_certificates(name: str, der: str) 
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new"),
     [
-        ("kind,name,", "kind,title,", r"line 1: the columns must be kind,name,title"),
-        ("group,x448,", "groups,x448,", r"line 3, column kind: `groups` must be `group` or `signature`"),
-        ("group,x448,", "group,X448,", r"line 3, column name: `X448` must be lower-case words"),
-        ("group,x448,", "group,x25519,", r"line 3, column name: `x25519` is on line 2 already"),
-        (",x448,0x001e", ",x25519,0x001e", r"line 3, column tls_name: `x25519` is on line 2 already"),
-        ("0x001e", "0x001d", r"line 3, column code_point: `0x001d` is on line 2 already"),
-        ("0x001e", "30", r"line 3, column code_point: `30` must be 0x and 4 hex digits"),
-        ("0x001e,3", "0x001e,4", r"line 3, column nist_level: `4` must be one of \(1, 2, 3, 5\)"),
-        ("0x001e,3,no", "0x001e,3,maybe", r"line 3, column quantum_safe: `maybe` must be `yes` or `no`"),
-        ("0x001e,3,no", "0x001e,3,yes", r"line 3, column liboqs: must be given for a quantum-safe algorithm"),
-        (",x448,,,IANA", ",,,,IANA", r"line 3, column classical: must be given for a classical algorithm"),
-        (",x448,,,IANA", ",x448,,1.2.3,IANA", r"line 3, column oid: `1\.2\.3` must be empty for a group"),
-        (",x448,,,IANA", ",x448,AVX2,,IANA", r"line 3, column processor: `AVX2` must be flags of /proc/cpuinfo"),
-        (",x448,,,IANA", ",x448,", r"line 3: has 10 columns instead of 12"),
-        (",x448,,,IANA", ",x448,,,", r"line 3, column source: `` must not be empty"),
-        ("Kyber512,p-256,", "Kyber512,p-255,", r"line 16, column classical: `p-255` is no group of the table"),
-        ("1.3.101.112", "ed25519", r"column oid: `ed25519` must be a dotted object identifier"),
-        ("Dilithium2,,,1.3.", "Dilithium2,ed25519,,1.3.", r"column classical: must be empty for a post-quantum"),
-        ("1.3.9999.3.19", "1.3.9999.3.16", r"column oid: `1\.3\.9999\.3\.16` is on line \d+ already"),
+        ("kind,name,", "kind,title,"),
+        ("group,x448,", "groups,x448,"),
+        ("group,x448,", "group,X448,"),
+        ("group,x448,", "group,x25519,"),
+        (",x448,0x001e", ",x25519,0x001e"),
+        ("0x001e", "0x001d"),
+        ("0x001e", "30"),
+        ("0x001e,3", "0x001e,4"),
+        ("0x001e,3,no", "0x001e,3,maybe"),
+        ("0x001e,3,no", "0x001e,3,yes"),
+        (",x448,,,IANA", ",,,,IANA"),
+        (",x448,,,IANA", ",x448,,1.2.3,IANA"),
+        (",x448,,,IANA", ",x448,AVX2,,IANA"),
+        (",x448,,,IANA", ",x448,"),
+        (",x448,,,IANA", ",x448,,,"),
+        ("Kyber512,p-256,", "Kyber512,p-255,"),
+        ("1.3.101.112", "ed25519"),
+        ("Dilithium2,,,1.3.", "Dilithium2,ed25519,,1.3."),
+        ("1.3.9999.3.19", "1.3.9999.3.16"),
     ],
+    ids=wording.name,
 )
-def test_a_mistake_is_named_with_line_and_column(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_a_mistake_is_named_with_line_and_column(
+    tmp_path: Path, old: str, new: str, snapshot: SnapshotAssertion
+) -> None:
     text = (ROOT / algorithms.FILE).read_text(encoding="utf-8")
     assert old in text
     file = tmp_path / algorithms.FILE
     file.parent.mkdir(parents=True)
     file.write_text(text.replace(old, new, 1), encoding="utf-8")
-    with pytest.raises(AlgorithmError, match=message) as error:
+    with pytest.raises(AlgorithmError) as error:
         algorithms.read(tmp_path)
-    assert str(error.value).startswith(str(file))
-    assert len(str(error.value).splitlines()) == 1
+    assert str(error.value).startswith(f"{file}, line ")
+    assert wording.one_line(error.value, tmp_path) == snapshot
 
 
 def test_a_missing_table_is_named(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
+from syrupy.assertion import SnapshotAssertion
 
+import wording
 from clone import ROOT
 from quicbed.config import pages
 from quicbed.config.model import Experiment
@@ -37,18 +39,20 @@ def test_the_pages_that_come_with_the_repository_name_their_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    "lines",
     [
-        (["a,html,0,2,here,2025-07"], r"pages\.csv: line 2: objects: `0` is not a whole number above 0"),
-        (["a,html,1,two,here,2025-07"], r"line 2: kib: `two` is not"),
-        (["a,image,1,2,here,2025-07"], "page `a` needs one line for each type, that of html first"),
-        (["a,html,1,2,here,2025-07", "a,html,1,2,here,2025-07"], "page `a` needs one line for each type"),
-        ([",html,1,2,here,2025-07"], "page and type must not be empty"),
+        ["a,html,0,2,here,2025-07"],
+        ["a,html,1,two,here,2025-07"],
+        ["a,image,1,2,here,2025-07"],
+        ["a,html,1,2,here,2025-07", "a,html,1,2,here,2025-07"],
+        [",html,1,2,here,2025-07"],
     ],
+    ids=wording.name,
 )
-def test_a_table_that_cannot_be_used_says_where(tmp_path: Path, lines: list[str], told: str) -> None:
-    with pytest.raises(pages.PageError, match=told):
+def test_a_table_that_cannot_be_used_says_where(tmp_path: Path, lines: list[str], snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(pages.PageError) as error:
         pages.read(table(tmp_path, *lines))
+    assert wording.one_line(error.value, tmp_path, names="pages.csv: ") == snapshot
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+import wording
 from quicbed.config.videos import Video, VideoError
 from quicbed.contract import videofiles
 
@@ -71,13 +73,14 @@ def test_the_manifest_names_every_representation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("video", "told"),
+    "video",
     [
-        (Video("a", 2, (50,)), r"videos\.csv: a: 50 kbit/s are too few for a frame"),
-        (Video("a", 0.05, (350,)), "segments of 0.05 s have no whole number of frames"),
-        (Video("a", 60, (350,)), "segments have at most 30 s"),
+        Video("a", 2, (50,)),
+        Video("a", 0.05, (350,)),
+        Video("a", 60, (350,)),
     ],
 )
-def test_a_video_that_cannot_be_made_says_why(video: Video, told: str) -> None:
-    with pytest.raises(VideoError, match=told):
+def test_a_video_that_cannot_be_made_says_why(video: Video, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(VideoError) as error:
         videofiles.check(video)
+    assert wording.one_line(error.value) == snapshot

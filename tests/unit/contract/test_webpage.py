@@ -7,7 +7,9 @@ import struct
 import zlib
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
+import wording
 from clone import ROOT
 from quicbed.config import pages
 from quicbed.config.pages import Page, PageError, Part
@@ -62,14 +64,15 @@ def page(*parts: tuple[str, int, int]) -> Page:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    "made",
     [
-        (page(("html", 1, 4), ("video", 1, 9)), r"p: a browser is given no `video`, only html, css"),
-        (page(("html", 1, 1), ("image", 40, 40)), r"p: index\.html of 1024 bytes cannot be made, it takes \d+"),
-        (page(("html", 1, 9), ("image", 40, 1)), r"p: \d+\.png of 2[56] bytes cannot be made"),
-        (page(("html", 1, 9), ("css", 100, 1)), r"p: \d+\.css of 1[01] bytes cannot be made"),
+        page(("html", 1, 4), ("video", 1, 9)),
+        page(("html", 1, 1), ("image", 40, 40)),
+        page(("html", 1, 9), ("image", 40, 1)),
+        page(("html", 1, 9), ("css", 100, 1)),
     ],
 )
-def test_a_page_that_cannot_be_made_says_what_is_too_small(made: Page, told: str) -> None:
-    with pytest.raises(PageError, match=told):
+def test_a_page_that_cannot_be_made_says_what_is_too_small(made: Page, snapshot: SnapshotAssertion) -> None:
+    with pytest.raises(PageError) as error:
         webpage.files(made)
+    assert wording.one_line(error.value) == snapshot

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,8 +14,6 @@ from choreographer.browsers import Chromium
 
 from quicbed.figures import browser, goodput
 from quicbed.report import notebooks
-
-HAS_CHROMIUM = Chromium.find_browser(skip_local=False) is not None
 
 
 def drawn(name: str) -> goodput.Drawn:
@@ -108,75 +104,3 @@ def test_a_path_without_a_browser_is_none_found(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nothing"))
     (saved,) = goodput.save(drawn("first"), tmp_path / "figures")
     assert saved.skipped == browser.NOT_FOUND
-
-
-@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
-def test_one_browser_draws_all_figures_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Chromium.find_browser(skip_local=False)
-    counting = tmp_path / "chromium"
-    counting.write_text(f'#!/bin/sh\necho $$ >> {tmp_path}/starts\nexec "{real}" "$@"\n', encoding="utf-8")
-    counting.chmod(0o755)
-    monkeypatch.setenv("BROWSER_PATH", str(counting))
-    for name in ("first", "second"):
-        (saved,) = goodput.save(drawn(name), tmp_path / "figures")
-        assert saved.skipped is None
-    (started,) = (tmp_path / "starts").read_text().split()
-    os.kill(int(started), 0)  # it waits for more
-    browser.close()
-    assert ends(started)
-    assert notebooks.without_images(tmp_path / "figures") is None
-
-
-@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
-def test_images_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
-    figures = [drawn("first"), drawn("second")]
-    figures[0].figure.update_layout(showlegend=True)
-    figures[1].figure.add_scatter(y=[3, 1]).update_layout(width=700, legend={"orientation": "h"})
-    for one in figures:
-        for number, trace in enumerate(one.figure.data):
-            trace.uid = str(number)  # else it is a random one
-    goodput.save(figures, tmp_path / "ahead")
-    goodput.save(figures[::-1], tmp_path / "back")
-    for file in (tmp_path / "ahead").iterdir():
-        assert file.read_bytes() == (tmp_path / "back" / file.name).read_bytes(), file.name
-
-
-DRAWN_AT_EXIT = """
-import plotly.graph_objects as go
-from quicbed.figures import browser
-figure = {"fig": go.Figure(go.Scatter(y=[1, 2])), "path": "figure.svg", "opts": {"format": "svg"}}
-assert browser.render([figure]) is None
-"""
-
-
-@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
-def test_a_browser_ends_before_its_directory_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    telling = tmp_path / "chromium"
-    telling.write_text(
-        f"""#!/bin/sh
-"{Chromium.find_browser(skip_local=False)}" "$@"
-for option; do
-    case $option in --user-data-dir=*) test -d "${{option#*=}}" && echo there > {tmp_path}/profile ;; esac
-done
-""",
-        encoding="utf-8",
-    )
-    telling.chmod(0o755)
-    monkeypatch.setenv("BROWSER_PATH", str(telling))
-    done = subprocess.run(
-        [sys.executable, "-c", DRAWN_AT_EXIT], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
-    assert (tmp_path / "profile").read_text() == "there\n"
-
-
-@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
-def test_a_figure_that_cannot_be_drawn_does_not_stop_the_next(tmp_path: Path) -> None:
-    wrong = drawn("wrong")
-    wrong.figure.update_layout(width=10**7)
-    (saved,) = goodput.save(wrong, tmp_path / "figures")
-    assert saved.skipped is not None
-    assert saved.skipped.startswith("Chromium could not render: ")
-    assert {path.suffix for path in saved.files} == {".html", ".json"}
-    (good,) = goodput.save(drawn("good"), tmp_path / "figures")
-    assert good.skipped is None

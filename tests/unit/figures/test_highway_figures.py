@@ -686,10 +686,7 @@ def place(directory: Path) -> Place:
     )
 
 
-def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
+def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(tmp_path: Path) -> None:
     here = place(tmp_path)
     reading.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published["highway"])
     found = highway_runs.published(here.published["highway"])
@@ -724,10 +721,7 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(
     assert [file for file in here.artifacts.rglob("*") if file.is_file() and file.name != "plotly.min.js"] == []
 
 
-def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("choreographer.browsers.chromium.Chromium.find_browser", lambda **_: None)
+def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(tmp_path: Path) -> None:
     for testbed, goodput in (("local", 1000.0), ("lab", 2000.0), ("reference", 3000.0)):
         where = fakeruns.make_run()["testbed"] | {"name": testbed}
         own(tmp_path / "raw", "hardware", {"default": goodput}, testbed=where, campaign=f"campaign-{testbed}")

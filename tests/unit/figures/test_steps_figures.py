@@ -12,10 +12,8 @@ from typing import Any
 
 import polars as pl
 import pytest
-from choreographer.browsers import Chromium
 
 import fakeruns
-import legible
 from clone import ROOT
 from quicbed.analysis import steps_runs
 from quicbed.analysis.place import Place
@@ -26,7 +24,6 @@ from quicbed.figures import goodput, steps_figures
 from quicbed.figures.goodput import NotMeasured
 from quicbed.figures.steps_figures import Side
 from quicbed.importers import reading, samples
-from quicbed.report import pictures
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store import details, runs
 from quicbed.store.paths import RAW_VARIABLE
@@ -312,30 +309,6 @@ def test_a_table_has_both_sides_of_every_cell(tmp_path: Path) -> None:
     assert tcp[5] == "100.00"
     assert pl.read_parquet(here.tables / "steps-table1.parquet").height == 4
     assert steps_figures.table("steps-table2", "pacing-gso", [], NAMES, here) is None
-
-
-@pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
-def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg",))
-    theirs = copied(tmp_path, {name: [times([1, 2])] for name, _, _ in steps_runs.CONFIGURATIONS})
-    libraries = list(Project(ROOT).libraries)
-    raw = tmp_path / "raw"
-    for experiment, labels in (
-        ("pacing-congestion-control", ("CUBIC", "Reno", "BBR")),
-        ("pacing-gso", ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced GSO")),
-        ("pacing-etf", ("no discipline", "FQ", "ETF")),
-        ("pacing-cipher", ("AES-128-GCM", "ChaCha20-Poly1305", "NOOP")),
-    ):
-        own(raw, experiment, {(library, label): times([2, 1]) for library in libraries for label in labels}, blocks=1)
-    table, paced = own(
-        raw, "pacing-baseline", {(library, "baseline"): times([2, 1]) for library in libraries}, blocks=1
-    )
-    here = place(tmp_path)
-    beside = steps_figures.beside(theirs, table, paced, here, goodput.library_titles(ROOT))
-    assert {figure["figure"] for figure in pictures.found(here.artifacts, table)} == set(beside.saved)
-    svgs = sorted(here.figures.glob("*.svg"))
-    assert len(svgs) == len(steps_figures.FIGURES)
-    assert legible.problems(svgs, tmp_path) == []
 
 
 def test_a_table_has_the_pacing_precision_where_a_library_tells_it(tmp_path: Path) -> None:

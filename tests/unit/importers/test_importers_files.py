@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import subprocess
 import sys
 import tarfile
@@ -14,13 +13,11 @@ from typing import Any, get_args
 
 import polars as pl
 import pytest
-import yaml
 
-from benchmarks import bench
 from clone import ROOT
 from quicbed import importers
 from quicbed.cli import commands
-from quicbed.config.model import Project, PublishedFormat
+from quicbed.config.model import PublishedFormat
 from quicbed.importers import files, reading, samples
 from quicbed.importers.files import CopyError, entries
 from quicbed.importers.summary import EXAMPLES, Summary
@@ -225,36 +222,3 @@ def test_folder_and_archive_give_the_same_bytes_in_any_order_of_files(tmp_path: 
         reading.read("highway", copy, tmp_path / out)
     for table in ("runs.parquet", "counters.parquet"):
         assert (tmp_path / "a" / table).read_bytes() == (tmp_path / "b" / table).read_bytes()
-
-
-def test_the_benchmark_tells_time_and_memory_of_every_import(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench, "HIGHWAY_REPETITIONS", 21)
-    monkeypatch.setattr(bench, "PERF_SIZE", (1, 100))
-    monkeypatch.setattr(bench, "STEPS_SIZE", (1, 2, 500))
-    bench.bench(Project(ROOT), ["imports"])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 7
-    assert sum("MB with 8 perf recordings" in line for line in lines) == 4
-    assert sum("target at most 60 s" in line for line in lines) == 2
-    assert sum("target at most 1.5 GiB" in line for line in lines) == 1
-
-
-@pytest.mark.workflow
-def test_the_workflow_imports_the_copies_of_the_configuration(tmp_path: Path) -> None:
-    copy = samples.write(highway_copy(), tmp_path / "a copy")
-    config = tmp_path / "config.yaml"
-    paths = {"artifacts": str(tmp_path / "artifacts"), "raw": str(tmp_path / "raw")}
-    config.write_text(yaml.safe_dump({"paths": paths, "published": {"highway": str(copy)}}), encoding="utf-8")
-    snakemake = str(Path(sys.executable).parent / "snakemake")
-    argv = [snakemake, "--cores", "1", "--configfile", str(config), "--nolock"]
-    pages = [f"{tmp_path}/artifacts/reference/notebooks/{name}.html" for name in ("quic-on-the-highway", OTHER)]
-    planned = subprocess.run([*argv, "-np", *pages], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert planned.returncode == 0, planned.stderr[-3000:]
-    assert "import_published" in planned.stdout  # the notebook shows them
-    told = dict(re.findall(r"quicbed notebook \S+/(\S+)\.ipynb .* --published (.*)> ", planned.stdout))
-    assert told == {"quic-on-the-highway": f"{tmp_path}/artifacts/published/highway ", OTHER: " "}
-    done = subprocess.run([*argv, "published"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert pl.read_parquet(tmp_path / "artifacts/published/highway/runs.parquet").height == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
+import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 import fakeproject
+import wording
 from clone import ROOT
 from faketestbed import FakeTestbed
 from quicbed.config.model import Generator, Link, Load, Project
@@ -123,23 +126,23 @@ def test_any_server_of_the_same_major_version_will_do(version: tuple[int, int]) 
 
 
 @pytest.mark.parametrize(
-    ("options", "missing", "message"),
+    ("options", "missing"),
     [
-        ({"version": (4, 6)}, set(), "server: '4.6', client: '5.0'"),
-        ({"version": (6, 0)}, set(), "server: '6.0', client: '5.0'"),
-        ({"name": "ASTF"}, set(), "server RPC configuration: 'ASTF'"),
-        ({}, {"api_sync_v2"}, "it has no api_sync_v2"),
+        ({"version": (4, 6)}, set()),
+        ({"version": (6, 0)}, set()),
+        ({"name": "ASTF"}, set()),
+        ({}, {"api_sync_v2"}),
     ],
+    ids=wording.name,
 )
 def test_a_server_that_speaks_something_else_is_refused_in_one_line(
-    options: dict[str, Any], missing: set[str], message: str
+    options: dict[str, Any], missing: set[str], snapshot: SnapshotAssertion
 ) -> None:
     with TrexServer(**options) as server:
         server.without = missing
-        with pytest.raises(trex.TrexError, match=message) as error:
+        with pytest.raises(trex.TrexError) as error:
             port_of(server).start(STREAMS, "pps", 1)
-        assert "a server in stateless mode with API STL 5.x is needed" in str(error.value)
-        assert "\n" not in str(error.value)
+        assert re.sub(r":\d+", ":<port>", wording.one_line(error.value)) == snapshot
         assert set(server.methods) == {"api_sync_v2"}
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 import fakeruns
+import wording
 from quicbed.analysis import comparison
 from quicbed.plan.host import FACTS, host_of
 from quicbed.store import details, record, runs
@@ -149,29 +151,31 @@ def _damage(name: str, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    "name",
     [
-        ("truncated", "truncated or corrupt"),
-        ("binary", "truncated or corrupt"),
-        ("empty", "truncated or corrupt"),
-        ("foreign", "no key 'format'"),
-        ("list", "not an object"),
-        ("future", "format 3, this version reads format 2"),
-        ("no cell", "'cell.id' is missing"),
-        ("type", "'link.mtu': expected int, found '1500'"),
-        ("bool", "'link.mtu': expected int, found True"),
-        ("nested", "'link' is no object"),
-        ("status", "'fine' is none of"),
-        ("no goodput", "'metrics.goodput_mbps'"),
-        ("zero goodput", "'metrics.goodput_mbps'"),
-        ("no block", "'block' is missing"),
-        ("no counters", "'host.delta' is no object"),
-        ("half a count", "'host.delta': 'client.udp.InDatagrams' is 1.5"),
-        ("time", "'started_at': 'yesterday'"),
-        ("naive time", "no time zone"),
+        "truncated",
+        "binary",
+        "empty",
+        "foreign",
+        "list",
+        "future",
+        "no cell",
+        "type",
+        "bool",
+        "nested",
+        "status",
+        "no goodput",
+        "zero goodput",
+        "no block",
+        "no counters",
+        "half a count",
+        "time",
+        "naive time",
     ],
 )
-def test_a_bad_file_is_a_row_that_says_why_and_the_others_go_on(raw: Path, name: str, reason: str) -> None:
+def test_a_bad_file_is_a_row_that_says_why_and_the_others_go_on(
+    raw: Path, name: str, snapshot: SnapshotAssertion
+) -> None:
     fakeruns.write_run(raw, fakeruns.make_run(block=0))
     bad = fakeruns.write_run(raw, fakeruns.make_run(block=1)) / "run.json"
     fakeruns.write_run(raw, fakeruns.make_run(block=2))
@@ -180,8 +184,7 @@ def test_a_bad_file_is_a_row_that_says_why_and_the_others_go_on(raw: Path, name:
     assert table["status"].to_list().count("ok") == 2
     (problem,) = runs.problems(table)
     assert problem.startswith(bad.parent.relative_to(raw.parent).as_posix())
-    assert reason in problem
-    assert "\n" not in problem
+    assert wording.one_line(problem) == snapshot
 
 
 def test_runs_that_are_still_being_stored_are_not_read(raw: Path) -> None:

@@ -16,8 +16,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 import fakeruns
+import wording
 from clone import ROOT, copy_config
 from quicbed import importers
 from quicbed.base import untrusted
@@ -408,30 +410,32 @@ def test_a_time_that_no_clock_showed_is_no_packet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    "argv",
     [
-        (["build", "quiche", "nowhere"], "has no flavour `nowhere`; it has stock"),
-        (["build", "quiche", "stock@x"], "is no instruction set"),
-        (["runner-folder", "quiche", "nowhere", "--out", "x"], "has no flavour `nowhere`"),
-        (["--config", "[" * 100_000, "plan"], "--config: not valid JSON"),
-        (["--config", '{"scale": NaN}', "plan"], "scale"),
-        (["tables", "{tmp}", "/proc/nowhere/runs.parquet"], "/proc/nowhere"),
-        (["tables", "{tmp}", "{tmp}/file/runs.parquet"], "file"),
-        (["import", "qir", "{tmp}/qir.json", "--out", "/proc/nowhere"], "nowhere"),
-        (["export", "qir", "aead-goodput", "{tmp}/out", "--table", "{tmp}/file"], "not a table of runs"),
-        (["symbols", "{tmp}"], "not the directory of a run"),
-        (["handshake", "{tmp}/file", "{tmp}/file", "--server", "10.0.0.1:1"], "file"),
-        (["predict", "--library", "x", "--group", "x25519", "--signature", "ed25519"], "library `x` is unknown"),
-        (["predict", "--library", "quinn", "--group", "x", "--signature", "ed25519"], "has no group `x`"),
-        (["predict", "--library", "quinn", "--group", "x25519", "--signature", "x"], "has no signature `x`"),
-        (
-            ["predict", "--library", "quinn", "--group", "x25519", "--signature", "ed25519", "--raw", "{tmp}"],
-            "no handshakes of quinn with timed primitives",
-        ),
+        ["build", "quiche", "nowhere"],
+        ["build", "quiche", "stock@x"],
+        ["runner-folder", "quiche", "nowhere", "--out", "x"],
+        ["--config", "[" * 100_000, "plan"],
+        ["--config", '{"scale": NaN}', "plan"],
+        ["tables", "{tmp}", "/proc/nowhere/runs.parquet"],
+        ["tables", "{tmp}", "{tmp}/file/runs.parquet"],
+        ["import", "qir", "{tmp}/qir.json", "--out", "/proc/nowhere"],
+        ["export", "qir", "aead-goodput", "{tmp}/out", "--table", "{tmp}/file"],
+        ["symbols", "{tmp}"],
+        ["handshake", "{tmp}/file", "{tmp}/file", "--server", "10.0.0.1:1"],
+        ["predict", "--library", "x", "--group", "x25519", "--signature", "ed25519"],
+        ["predict", "--library", "quinn", "--group", "x", "--signature", "ed25519"],
+        ["predict", "--library", "quinn", "--group", "x25519", "--signature", "x"],
+        ["predict", "--library", "quinn", "--group", "x25519", "--signature", "ed25519", "--raw", "{tmp}"],
     ],
+    ids=wording.name,
 )
 def test_wrong_input_is_one_line(
-    argv: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    argv: list[str],
+    snapshot: SnapshotAssertion,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("x")
@@ -444,9 +448,8 @@ def test_wrong_input_is_one_line(
     (tmp_path / "qir.json").write_text(json.dumps(found))
     assert commands.main([part.replace("{tmp}", str(tmp_path)) for part in argv]) == 1
     error = capsys.readouterr().err
-    assert told in error
     assert error.startswith("quicbed: ")
-    assert error.count("\n") == 1
+    assert wording.one_line(error.removesuffix("\n"), tmp_path) == snapshot
 
 
 def test_full_memory_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

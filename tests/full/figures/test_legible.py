@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,7 @@ from choreographer.browsers import Chromium
 
 import legible
 from quicbed.figures import font, goodput
-from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
-from quicbed.store.paths import RAW_VARIABLE, TABLE_VARIABLE
 
-ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
 
 NAMES = {"showarrow": False, "xref": "paper", "yref": "paper"}
@@ -64,27 +59,3 @@ def test_what_a_legend_hides_is_cut_off(tmp_path: Path) -> None:
     (tmp_path / "figure.svg").write_text(narrow, encoding="utf-8")
     (line,) = legible.problems([tmp_path / "figure.svg"], tmp_path)
     assert "'trace 0' is cut off" in line
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_all_text_of_the_reference_figures_can_be_read(
-    reference_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    environment = {RAW_VARIABLE: str(ROOT / "raw" / "reference"), ARTIFACTS_VARIABLE: str(tmp_path)}
-    environment |= {TABLE_VARIABLE: str(reference_table)}
-    monkeypatch.setattr(os, "environ", {**os.environ, **environment, PUBLISHED_VARIABLE: ""})
-    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg", "pdf"))
-    monkeypatch.chdir(ROOT / "notebooks")
-    for path in sorted(Path().glob("*.ipynb")):
-        namespace: dict[str, Any] = {}
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            if cell["cell_type"] == "code":
-                exec(compile("".join(cell["source"]), str(path), "exec"), namespace)  # noqa: S102 (our own notebook)
-    svgs = sorted(tmp_path.glob("figures/**/*.svg"))
-    assert {"goodput-by-aead.svg", "cpu-shares.svg", "pairwise.svg", "own-ratios.svg"} <= {file.name for file in svgs}
-    assert legible.problems(svgs, tmp_path) == []
-    for file in svgs:
-        fonts = set(re.findall(rb"/BaseFont /(?:[A-Z]+\+)?([\w-]+)", file.with_suffix(".pdf").read_bytes()))
-        assert fonts <= {b"Arimo-Regular", b"Arimo-Bold"}, file.name
-        assert fonts, file.name
