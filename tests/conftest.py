@@ -20,7 +20,7 @@ import pytest
 
 from clone import ROOT
 from loopback import Loopback
-from quicbed.builds import components, kit, making
+from quicbed.builds import components, kit, making, sources
 from quicbed.config.model import Project
 from quicbed.measure import certificates
 from quicbed.store import details
@@ -119,7 +119,7 @@ class Builder:
 
         for pause in (60, 60, 60, 0):  # without them nothing can be built beside the tests
             with self._noting("sources"):
-                making.fetch_sources(project, logs / "sources.log")
+                sources.fetch(project, logs / "sources.log")
                 break
             time.sleep(pause)
         self._fetched.set()
@@ -263,7 +263,8 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def vendor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the third-party sources; fetched unless they are there."""
-    return making.fetch_sources(Project(ROOT), tmp_path_factory.mktemp("sources") / "fetch.log").parent / "vendor"
+    sources.fetch(Project(ROOT), tmp_path_factory.mktemp("sources") / "fetch.log")
+    return kit.vendor_directory(Project(ROOT))
 
 
 @pytest.fixture(scope="session")

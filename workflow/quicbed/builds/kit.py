@@ -252,9 +252,28 @@ def crates_of(root: Path, library: Library) -> list[dict[str, str]]:
     return [both[key] for key in sorted(both)]
 
 
+def wanted_sources(project: Project) -> dict[str, list[dict[str, str]]]:
+    """Name, version and SHA-256 of every package of the Cargo.lock files."""
+    locked = {
+        (p["name"], p["version"]): p["checksum"]
+        for workspace in WORKSPACES
+        for versions in lock_packages(project.root, workspace).values()
+        for p in versions
+        if "checksum" in p
+    }
+    return {
+        "packages": [{"name": n, "version": v, "checksum": checksum} for (n, v), checksum in sorted(locked.items())]
+    }
+
+
+def sources_name(project: Project) -> str:
+    """What the packages of the Cargo.lock files are called in the store: a digest of their checksums."""
+    return digest(wanted_sources(project), 12)
+
+
 def vendor_directory(project: Project) -> Path:
     """Where the third-party sources are."""
-    return project.build / "sources" / "vendor"
+    return project.store / "sources" / sources_name(project) / "vendor"
 
 
 def verify_source(vendor: Path, package: dict[str, str]) -> None:
@@ -294,8 +313,8 @@ def locked(file: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
             raise BuildError(
-                f"{file}: cannot be locked ({error.strerror}); let paths.build be on a file system with locks, such as "
-                "NFS 4 or Lustre mounted with `flock`"
+                f"{file}: cannot be locked ({error.strerror}); let paths.build and paths.store be on a file system "
+                "with locks, such as NFS 4 or Lustre mounted with `flock`"
             ) from None
         yield
 

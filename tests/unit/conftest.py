@@ -1,0 +1,16 @@
+"""What tests of the code share that need no build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty store of builds, so that no test writes to the user's."""
+    directory = tmp_path_factory.mktemp("store")
+    directory.chmod(0o700)
+    monkeypatch.setenv("QUICBED_STORE", str(directory))
+    return directory
