@@ -197,12 +197,13 @@ def listed(directory: Path) -> dict[str, list[str]]:
 
 
 def seal(directory: Path) -> None:
-    """Finish a directory: nobody but its user may write to it, and it has a manifest."""
+    """Finish a directory: whatever the umask, endpoints may read it and only its user may write to it; a manifest."""
     for top, _, files in os.walk(directory):
         for path in (Path(top), *(Path(top, name) for name in files)):
             mode = path.lstat().st_mode
-            if not stat.S_ISLNK(mode) and mode & 0o022:
-                path.chmod(stat.S_IMODE(mode) & ~0o022)
+            if not stat.S_ISLNK(mode):
+                readable = 0o055 if mode & 0o100 else 0o044
+                path.chmod((stat.S_IMODE(mode) | readable) & ~0o022)
     kit.write_json(directory / MANIFEST, listed(directory))
 
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quicbed.base import durable
 from quicbed.builds import build_store, kit, sources
 from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
@@ -541,10 +540,7 @@ def provide(project: Project, name: str, *, jobs: int, log: Path) -> Path:
         shutil.rmtree(work)
 
     final = build_store.provide(_entry(project, name), project, fill)
-    copy, content = listing(project, name), (final / "component.json").read_bytes()
-    if not copy.is_file() or copy.read_bytes() != content:
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        durable.write_bytes(copy, content)
+    kit.have_content(listing(project, name), (final / "component.json").read_bytes())
     return final
 
 

@@ -297,6 +297,17 @@ def write_json(file: Path, data: Any) -> None:
     durable.write_json(file, data, sort_keys=True)
 
 
+def have_content(file: Path, content: bytes) -> None:
+    """Write a file unless it has this content: what is made from an older one is made again.
+
+    Several processes of a clone may write it at once.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with locked(file.with_suffix(".lock")):
+        if not (file.is_file() and file.read_bytes() == content):
+            durable.write_bytes(file, content)
+
+
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file; it ends with the process whatever happens.

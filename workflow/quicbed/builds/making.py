@@ -283,9 +283,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
                 for place in {copy, listing(project, name, flavour)}:
                     Build.made({"build": place.stem, **known, "problem": str(error)}).write(place)
                 raise
-        made_of = read_build(project, name, flavour)
-        if not copy.is_file() or copy.read_bytes() != made_of.content():
-            made_of.write(copy)
+        kit.have_content(copy, read_build(project, name, flavour).content())
     return copy
 
 

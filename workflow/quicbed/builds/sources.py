@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from quicbed.base import durable
 from quicbed.builds import build_store, kit
 from quicbed.builds.kit import WORKSPACES, vendor_directory, wanted_sources
 from quicbed.config.model import Project
@@ -28,13 +28,7 @@ def fetch(project: Project, log: Path) -> Path:
         kit.fetch([*argv, *(f"--sync={other}" for other in others), str(made / "vendor")], log=log, cwd=project.root)
 
     build_store.provide(build_store.sources_of(project), project, fill)
-    wanted = wanted_sources(project)
-    try:
-        listed = json.loads(listing.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        listed = None
-    if listed != wanted:  # what is made from an older one is made again
-        kit.write_json(listing, wanted)
+    kit.have_content(listing, durable.to_json(wanted_sources(project), sort_keys=True))
     return listing
 
 

@@ -423,7 +423,7 @@ def _sources(arguments: argparse.Namespace) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> None:
-    from quicbed.builds import kit, making, sources
+    from quicbed.builds import kit, making
 
     project = project_of(arguments)
     if arguments.library not in project.libraries:
@@ -435,12 +435,10 @@ def _build(arguments: argparse.Namespace) -> None:
             f"{wanted}: a build with the id {arguments.id} was asked for, and here it is another one: `native` is for "
             "the processor that the workflow was started on; build there, or give `march` a level"
         )
-    if STARTED in os.environ:
+    if STARTED in os.environ and not making.is_made(project, arguments.library, arguments.flavour):
         from quicbed.measure import outlook
 
         print(f"quicbed: {outlook.building(project, arguments.library, arguments.flavour)}", file=sys.stderr)
-    elif not sources.fetched(project):  # within the workflow a rule has fetched them, on a host they were sent
-        sources.fetch(project, log)
     try:
         made = making.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log)
     except kit.UnusableError as error:
