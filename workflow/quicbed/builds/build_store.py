@@ -95,9 +95,13 @@ def of_project(project: Project, kind: str, name: str, interpreter: Path | None 
     return Entry(project.store, f"{of_system(interpreter)}/{kind}", name)
 
 
-def entry_of(directory: Path) -> Entry:
-    """The entry that has this directory, of a build or component."""
-    kind, system, store = list(directory.parents)[:3]
+def entry_of(directory: Path) -> Entry | None:
+    """The build or component of a store that has this directory; None for other directories."""
+    if directory.parent.name not in KINDS or len(directory.parents) < 3:
+        return None
+    kind, system, store = directory.parents[:3]
+    if not (store / NOTES).is_dir():
+        return None
     return Entry(store, f"{system.name}/{kind.name}", directory.name)
 
 
@@ -235,9 +239,9 @@ def provide(entry: Entry, project: Project, fill: Callable[[Path], None]) -> Pat
     """
     check(entry.store, project.root)
     use(entry, project)
-    if _is_whole(entry):
-        return entry.directory
     try:
+        if _is_whole(entry):
+            return entry.directory
         for directory in (entry.notes, entry.directory.parent):
             _make_below(entry.store, directory)
         with kit.locked(entry.lock):

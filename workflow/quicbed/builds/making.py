@@ -195,9 +195,9 @@ def forget(project: Project, wanted: Iterable[tuple[str, str]]) -> None:
 def keep(project: Project, name: str, named: str, identified: str) -> None:
     """Keep a build in the store as long as this process lasts; BuildError for one that is not as it was made."""
     directory = project.build / identified
-    if not directory.is_symlink():
+    entry = build_store.entry_of(directory.resolve())
+    if entry is None:
         return
-    entry = build_store.entry_of(directory.readlink())
     build_store.check(entry.store, project.root)
     build_store.use(entry, project)
     if (problem := build_store.changed(entry.directory)) is not None:
