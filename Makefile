@@ -111,5 +111,5 @@ locks: ## compile requirements/*.in to hash-locked *.txt again
 	@$(set-up) check
 	@tools/compile_locks
 
-clean: ## remove builds and artifacts, never the runs in raw/
+clean: ## remove build/ and artifacts/, never the runs in raw/ (finished builds: quicbed store prune)
 	rm -rf build artifacts

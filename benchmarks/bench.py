@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from benchmarks import captures, chromium, designs, examples
 from quicbed.base.statistics import paired_ratio
-from quicbed.builds import components, making
+from quicbed.builds import components, making, sources
 from quicbed.builds.kit import BuildError
 from quicbed.builds.recipes import cargo
 from quicbed.config.algorithms import AlgorithmError
@@ -589,7 +589,7 @@ def imports(project: Project) -> None:
 def captures_read(project: Project) -> None:
     """Packets per second and peak memory of the reader of captures, next to tshark and dpkt on the same capture."""
     log = project.root / "logs" / "bench-captures.log"
-    making.fetch_sources(project, log)
+    sources.fetch(project, log)
     program = components.provide(project, "capture-reader", jobs=os.cpu_count() or 1, log=log) / "bin/capture-reader"
     with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
         small, large, out = (Path(temporary, name) for name in ("small.pcap", "large.pcap", "packets.parquet"))

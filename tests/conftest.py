@@ -14,7 +14,7 @@ import pytest
 import sample
 from clone import ROOT
 from loopback import Loopback
-from quicbed.builds import components, making
+from quicbed.builds import components, kit, making, sources
 from quicbed.config.model import Project
 from quicbed.measure import certificates
 from quicbed.store import details
@@ -55,7 +55,8 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def vendor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the third-party sources; fetched unless they are there."""
-    return making.fetch_sources(Project(ROOT), tmp_path_factory.mktemp("sources") / "fetch.log").parent / "vendor"
+    sources.fetch(Project(ROOT), tmp_path_factory.mktemp("sources") / "fetch.log")
+    return kit.vendor_directory(Project(ROOT))
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build"
-VENDOR = BUILD / "sources" / "vendor"
 WORKSPACE = "workflow/sources/Cargo.toml"
 ENDPOINTS = "workflow/endpoints"
 PYTHON_FILES = ("workflow", "benchmarks", "tests", "tools")
@@ -39,11 +37,19 @@ def tool(name: str) -> str:
     return str(Path(sys.executable).parent / name)
 
 
+def fetched() -> Path:
+    """Directory of the sources that the workflow fetches."""
+    from quicbed.builds import kit
+    from quicbed.config.model import Project
+
+    return kit.vendor_directory(Project(ROOT))
+
+
 def vendored() -> tuple[str, ...]:
     """Let cargo use the sources the workflow has fetched, once it has."""
-    if not VENDOR.is_dir():
+    if not fetched().is_dir():
         return ()
-    source = f'source.vendored.directory="{VENDOR}"'
+    source = f'source.vendored.directory="{fetched()}"'
     return ("--offline", "--config", 'source.crates-io.replace-with="vendored"', "--config", source)
 
 
@@ -63,7 +69,7 @@ def without_native() -> tuple[str, ...]:
     triple = compiler.partition("\nhost: ")[2].partition("\n")[0]
     words: list[str] = []
     for name, told in NATIVE.items():
-        for manifest in VENDOR.glob(f"{name}-[0-9]*/Cargo.toml"):
+        for manifest in fetched().glob(f"{name}-[0-9]*/Cargo.toml"):
             links = tomllib.loads(manifest.read_text(encoding="utf-8"))["package"]["links"]
             for key, value in {"rustc-link-lib": [links], "include": "", **told}.items():
                 words += ["--config", f"target.{triple}.{links}.{key}={json.dumps(value)}"]
@@ -140,7 +146,7 @@ def native() -> dict[str, str]:
     for component in ("liboqs", "boringssl", "quictls", "msquic"):
         if components.is_built(project, component):
             environment |= components.environment(project, [component])
-    for source in VENDOR.glob("ngtcp2-sys-*/deps/ngtcp2"):
+    for source in fetched().glob("ngtcp2-sys-*/deps/ngtcp2"):
         environment["QUICBED_NGTCP2_SOURCE"] = str(source)
     return environment
 
@@ -161,7 +167,7 @@ def libclang() -> dict[str, str]:
 
 def run(check: Check) -> subprocess.CompletedProcess[str]:
     """Run one check in the repository's root; standard error is part of what it prints."""
-    environment = {**os.environ, "CARGO_TARGET_DIR": str(BUILD / "clippy"), **libclang(), **native()}
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(ROOT / "build" / "clippy"), **libclang(), **native()}
     return subprocess.run(
         check.command,
         cwd=ROOT,

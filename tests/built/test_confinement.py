@@ -15,7 +15,7 @@ import pytest
 import fakeproject
 from clone import EXTERNAL, ROOT
 from fakeproject import EXPERIMENT, HEAD, Proven, described
-from quicbed.builds import making
+from quicbed.builds import build_store, making
 from quicbed.config.model import Limits, Project
 from quicbed.measure import program
 from quicbed.plan.cells import Endpoint
@@ -160,6 +160,22 @@ def test_what_an_endpoint_may_not_costs_its_run_and_no_other(
         "server.err",
     }
     assert {(path.stat().st_uid, path.stat().st_mode & 0o777) for path in left[1:]} == {(os.geteuid(), 0o644)}
+
+
+def test_a_build_of_the_store_is_used_and_not_changed(project: Project, testbed: LocalTestbed, tmp_path: Path) -> None:
+    become(project, "trial(lambda: open(sys.argv[0], 'a'))")
+    place = project.build / "quiche-stock"
+    # which others may not enter
+    with tempfile.TemporaryDirectory(dir=Path.home()) as store:
+        entry = build_store.Entry(Path(store), "system/builds", place.name)
+        entry.directory.parent.mkdir(parents=True)
+        place.rename(entry.directory)
+        build_store.link(entry, place)
+        attempt = fakeproject.once(project, tmp_path / "hostile", testbed)
+        assert any(reason in (attempt.reason or "") for reason in REFUSED), attempt.reason
+        fakeproject.behave(project, "quiche", "stock")
+        attempt = fakeproject.once(project, tmp_path / "good", testbed)
+        assert (attempt.status, attempt.reason) == ("ok", None)
 
 
 def test_a_program_has_no_rights_and_a_place_of_its_own(testbed: LocalTestbed, tmp_path: Path) -> None:

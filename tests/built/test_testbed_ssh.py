@@ -29,7 +29,7 @@ import killed
 from clone import ROOT
 from fakehardware import BEFORE, CPUS, INTERRUPTS, LARGEST
 from faketestbed import FakeHost
-from quicbed.builds import making
+from quicbed.builds import kit, making
 from quicbed.config.model import LINK_SYSCTLS, ConfigError, Link, Load, Project, SshHost, parse_model
 from quicbed.config.model import Testbed as Settings
 from quicbed.contract.events import CONTRACT
@@ -1607,10 +1607,6 @@ def _quick_project(root: Path, hosts: SshHosts, **build: str) -> None:
     endpoint = root / "workflow" / "endpoints" / "quick" / "endpoint.c"
     endpoint.parent.mkdir(parents=True)
     endpoint.write_text(ENDPOINT, encoding="utf-8")
-    (root / "build" / "sources").mkdir(parents=True)
-    (root / "build" / "sources" / "sources.json").write_text(
-        json.dumps(making.wanted_sources(Project(ROOT))), encoding="utf-8"
-    )
     config = root / "config"
     library = yaml.safe_load((config / "libraries" / "openssl.yaml").read_text(encoding="utf-8"))
     estimate = {"minutes": 0.1, "disk_mb": 1}
@@ -1626,7 +1622,11 @@ def _quick_project(root: Path, hosts: SshHosts, **build: str) -> None:
     (config / "experiments" / "test.yaml").write_text(text, encoding="utf-8")
     data = hosts.data() | {"build": {"where": "hosts", **build}, "commands": {"release": [["true", SECRET]]}}
     (config / "testbeds" / "pair.yaml").write_text(json.dumps(data), encoding="utf-8")
-    (config / "config.yaml").write_text("testbed: pair\nscale: tiny\nexperiments: [test]\n", encoding="utf-8")
+    settings = {"testbed": "pair", "scale": "tiny", "experiments": ["test"], "paths": {"store": "build/store"}}
+    (config / "config.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    vendor = kit.vendor_directory(Project(root))
+    vendor.mkdir(parents=True)
+    (vendor / "package").touch()
 
 
 def _host_builds(root: Path) -> subprocess.CompletedProcess[str]:
@@ -1668,7 +1668,7 @@ def test_hosts_build_what_runs_there(hosts: SshHosts, tmp_path: Path) -> None:
     again = _host_builds(root)  # although the hosts are not asked
     assert (again.returncode, again.stdout, (root / "log").read_text()) == (0, done.stdout, "")
     # what goes wrong there is told here, and the sources of the build before stay
-    (root / "build" / "sources" / "more").touch()
+    (next((root / "build" / "store" / "sources").iterdir()) / "more").touch()
     endpoint = root / "workflow" / "endpoints" / "quick" / "endpoint.c"
     endpoint.write_text("int main(void) { return missing; }\n", encoding="utf-8")
     failed = _host_builds(root)

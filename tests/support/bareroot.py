@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -58,13 +59,18 @@ class BareRoot:
         environment: Mapping[str, str] | None = None,
         prefix: tuple[str, ...] = (),
         before: str = "",
+        store: Path | None = None,
     ) -> Done:
         """Run a shell command; another user than root may not become root by any program.
 
         *prefix* stands before the whole, as ``("taskset", "-c", "0")``; *before* is run by root's shell after the
-        mounts, with the directory of the system in ``$root``. Raises subprocess.TimeoutExpired.
+        mounts, with the directory of the system in ``$root``; *store* is mounted as the user's store of builds. Raises
+        subprocess.TimeoutExpired.
         """
         home = "/root" if user == "root" else f"/home/{user}"
+        if store is not None:
+            place = f'"$root"{shlex.quote(home)}/.cache/quicbed'
+            before = f"mkdir -p {place} && mount --bind {shlex.quote(str(store))} {place}\n{before}"
         variables = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": home, "USER": user, "TERM": "dumb"}
         variables |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         variables |= environment or {}

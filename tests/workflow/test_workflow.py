@@ -19,7 +19,7 @@ import yaml
 
 from clone import ROOT
 from quicbed.analysis import dissect
-from quicbed.builds import kit, making
+from quicbed.builds import build_store, kit, making
 from quicbed.config.model import Project
 from quicbed.measure import certificates, session
 from quicbed.store import details, runs
@@ -65,14 +65,14 @@ def endpoints() -> list[str]:
 
     Other tests may run endpoints in this namespace at the same time.
     """
-    build = Project(ROOT).build.resolve()
+    store = Project(ROOT).store / build_store.of_system()
     here = Path("/proc/self/ns/net").readlink()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is none of ours
             program = (process / "exe").readlink()
             elsewhere = (process / "ns" / "net").readlink() != here
-            if program.is_relative_to(build if elsewhere else build / "work"):
+            if program.is_relative_to(store if elsewhere else store / "components"):
                 found.append(str(program))
     return found
 

@@ -20,7 +20,7 @@ rule build:
         sources=str(SOURCES),
         base=stock_build,
     output:
-        # beside the build, which Snakemake therefore never deletes
+        # beside the link to the build, which Snakemake therefore never deletes
         info=str(project.build / "{library}-{flavour}-{hash}.json"),
     log:
         "logs/build-{library}-{flavour}-{hash}.log",

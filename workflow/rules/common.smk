@@ -39,14 +39,14 @@ def certificate_tools(wildcards):
     """Certificates of post-quantum algorithms need OpenSSL and the provider."""
     if not TABLE.signature(certificates.signature_of(wildcards.signature)).quantum_safe:
         return []
-    return [str(components.directory(project, "openssl-provider") / "component.json")]
+    return [str(components.listing(project, "openssl-provider"))]
 
 
 def reader_of(wildcards):
     """What reads the traces of an experiment that has some."""
     if not project.experiments[wildcards.experiment].trace:
         return []
-    return [str(components.directory(project, "capture-reader") / "component.json")]
+    return [str(components.listing(project, "capture-reader"))]
 
 
 def certificates_of(wildcards):

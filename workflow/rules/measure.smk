@@ -2,7 +2,8 @@ rule component:
     input:
         sources=str(SOURCES),
     output:
-        info=str(project.build / "work" / "{component}-{hash}" / "component.json"),
+        # the component itself is in the store
+        info=str(project.build / "components" / "{component}-{hash}.json"),
     log:
         "logs/component-{component}-{hash}.log",
     priority: 2

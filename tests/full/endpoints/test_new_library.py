@@ -48,9 +48,7 @@ def copied(target: Path) -> None:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, target / name)
     (target / "build" / "work").mkdir(parents=True)
-    components = (ROOT / "build" / "work").glob("*/component.json")
-    entries = [entry for entry in (ROOT / "build").iterdir() if entry.name != "work"]
-    for entry in [*entries, *(path.parent for path in components)]:
+    for entry in (entry for entry in (ROOT / "build").iterdir() if entry.name != "work"):
         subprocess.run(["cp", "-al", str(entry), str(target / entry.relative_to(ROOT))], check=True)
 
 

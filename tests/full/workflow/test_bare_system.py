@@ -23,6 +23,8 @@ import yaml
 import bareroot
 from bareroot import USER, BareRoot
 from clone import ROOT
+from quicbed.builds import build_store
+from quicbed.config.model import Project
 from stranger import LESSENING, MEASURING, PLACE, PROOF, drawn, expect, stopped
 
 # namespaces of a bare system are its own
@@ -216,6 +218,9 @@ def test_root_draws_builds_measures_and_tests(debian: BareRoot, tmp_path: Path) 
         "BENCH": "goodput",
         "PYTEST_ADDOPTS": "-k 'citation_file or shipped_archives or unpacked_with_its_links'",
     }
+    # what this machine has built is taken; other systems than its own find nothing there
+    shared = Project(ROOT)
+    build_store.check(shared.store, shared.root)
     with bareroot.copy(debian, tmp_path / "root") as root:
         clone = root.clone(ROOT, place)
         cut(clone)
@@ -223,7 +228,7 @@ def test_root_draws_builds_measures_and_tests(debian: BareRoot, tmp_path: Path) 
         expect(root, LESSENING, place)
         said: dict[str, str] = {}
         for command in MEASURING:
-            said[command] = expect(root, command, place, environment=less)
+            said[command] = expect(root, command, place, environment=less, store=shared.store)
             if command == "make figures":
                 results = clone / "artifacts" / "reference"
                 assert drawn(results, "html") == drawn(results, "svg") == drawn(results, "pdf")
@@ -234,6 +239,8 @@ def test_root_draws_builds_measures_and_tests(debian: BareRoot, tmp_path: Path) 
                 assert "installing Go into .toolchains/" in recipe
             elif command == "make setup":
                 assert "installing" not in said[command]
+                # so that a step of the set-up shows that is missing
+                expect(root, "quicbed build quinn stock", place, environment={"QUICBED_STORE": "/root/own"})
             elif "libraries=[aioquic,quinn]" in command:
                 of_proofs = {"benchmark-flow-transfer", "benchmark-overhead-transfer"}
                 assert drawn(clone / "artifacts", "svg") == of_proofs | {"goodput-by-aead", "goodput-by-aead-cost"}

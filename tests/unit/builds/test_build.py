@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from clone import ROOT
-from quicbed.builds import kit, making
+from quicbed.builds import build_store, kit, making, sources
 from quicbed.builds.kit import BuildError
 from quicbed.cli.commands import _parser
 from quicbed.cli.generate import generate
@@ -382,19 +382,22 @@ def test_a_drifted_document_is_shown_as_a_diff(copy: Path, capsys: pytest.Captur
     assert generate(copy, _parser(), check=True) == 0
 
 
-def test_the_list_of_sources_stays_as_old_as_they_are(tmp_path: Path) -> None:
+def test_the_list_of_sources_stays_as_old_as_they_are(tmp_path: Path, store: Path) -> None:
     """What is older than it is made again."""
     project = Project(ROOT, {"paths": {"build": str(tmp_path)}})
     listing = tmp_path / "sources" / "sources.json"
-    (tmp_path / "sources" / "vendor").mkdir(parents=True)
-    wanted = json.dumps(making.wanted_sources(project), sort_keys=True)
-    (tmp_path / "sources" / "kept.json").write_text(wanted, encoding="utf-8")
+    assert not sources.fetched(project)
+    vendor = kit.vendor_directory(project)
+    vendor.mkdir(parents=True)
+    (vendor / "source").touch()
+    build_store.seal(vendor.parent)
     for text in (None, "{}", "cut"):
         if text is not None:
             listing.write_text(text, encoding="utf-8")
-        assert not making.has_sources(project)
-        assert making.fetch_sources(project, tmp_path / "log") == listing
-        assert making.has_sources(project)
+        assert sources.fetch(project, tmp_path / "log") == listing
+        assert json.loads(listing.read_text(encoding="utf-8")) == kit.wanted_sources(project)
+    assert sources.fetched(project)
     os.utime(listing, (1, 1))
-    making.fetch_sources(project, tmp_path / "log")
+    sources.fetch(project, tmp_path / "log")
     assert listing.stat().st_mtime == 1
+    assert vendor.is_relative_to(store)

@@ -179,13 +179,13 @@ def test_an_unknown_component_is_refused(copy: Path) -> None:
 @pytest.fixture
 def thing(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Place], None]], Project]:
     """A repository with a component `thing` of a fetched package, built by a given function."""
-    package = copy / "build" / "sources" / "vendor" / "thing-1.0.0"
+    entry = f'\n[[package]]\nname = "thing"\nversion = "1.0.0"\nchecksum = "{"a" * 64}"\n'
+    append(copy / "workflow/sources/Cargo.lock", entry)
+    package = kit.vendor_directory(Project(copy)) / "thing-1.0.0"
     package.mkdir(parents=True)
     (package / "source.txt").write_text("source\n", encoding="utf-8")
     files = {"source.txt": hashlib.sha256(b"source\n").hexdigest()}
     (package / ".cargo-checksum.json").write_text(json.dumps({"files": files, "package": "a" * 64}), encoding="utf-8")
-    entry = f'\n[[package]]\nname = "thing"\nversion = "1.0.0"\nchecksum = "{"a" * 64}"\n'
-    append(copy / "workflow/sources/Cargo.lock", entry)
 
     def made_by(build: Callable[[Place], None]) -> Project:
         monkeypatch.setitem(COMPONENTS, "thing", Component("thing", build))
@@ -211,7 +211,16 @@ def test_a_component_is_built_once_and_leaves_nothing_else(
     marked = (made / "component.json").stat().st_mtime_ns
     assert components.provide(project, "thing", jobs=1, log=log) == made
     assert (made / "component.json").stat().st_mtime_ns == marked
-    assert sorted(path.name for path in made.parent.iterdir()) == [made.name, f"{made.name}.lock"]
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+    assert list((project.build / "work").iterdir()) == []
+    listing = components.listing(project, "thing")
+    assert listing.read_bytes() == (made / "component.json").read_bytes()
+    # the workflow makes it again where it is not in the store any more
+    components.forget(project)
+    assert listing.is_file()
+    shutil.rmtree(made)
+    components.forget(project)
+    assert not listing.exists()
 
 
 def test_a_build_that_fails_leaves_no_component(

@@ -255,7 +255,9 @@ def test_the_line_of_a_build_says_which_and_how_many_are_left(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outlook.making, "build_id", lambda _, name, build: f"{name}-{build}-0")
-    monkeypatch.setattr(outlook.making, "build_directory", lambda made, name, build: made.build / f"{name}-{build}-0")
+    monkeypatch.setattr(
+        outlook.making, "is_made", lambda made, name, build: (made.build / f"{name}-{build}-0" / "build.json").exists()
+    )
     monkeypatch.setattr(outlook.making, "listing", lambda made, name, build: made.build / f"{name}-{build}-0.json")
     needed = [("quiche", "noop"), ("quiche", "stock"), ("quinn", "noop"), ("quinn", "stock")]
     line = outlook.building(project, *needed[0])

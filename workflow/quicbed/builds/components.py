@@ -1,9 +1,8 @@
 """Components: libraries that several builds share, and the reader of captures, each compiled once.
 
-A component is a directory `<component>-<hash>` beside the work directories of builds, with `include/`, `lib/` and
-sometimes `bin/`. The hash covers the checksum of its package (out of Cargo.lock), patches, own files, options and
-compiler flags, the recipe, and the components it needs. `component.json`, written last, marks a complete one; a lock
-beside the directory keeps two processes from building the same component at once.
+A component is a directory `<component>-<hash>` of the store (`quicbed.builds.build_store`), with `include/`, `lib/`
+and sometimes `bin/`. The hash covers the checksum of its package (out of Cargo.lock), patches, own files, options and
+compiler flags, the recipe, and the components it needs. `component.json` records that.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quicbed.base import durable
-from quicbed.builds import kit
+from quicbed.builds import build_store, kit, sources
 from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
 from quicbed.plan import march
@@ -488,12 +486,28 @@ def component_id(project: Project, name: str) -> str:
 
 def directory(project: Project, name: str) -> Path:
     """Where a component is or will be."""
-    return (project.build / "work" / component_id(project, name)).absolute()
+    return _entry(project, name).directory
+
+
+def _entry(project: Project, name: str) -> build_store.Entry:
+    return build_store.of_project(project, "components", component_id(project, name))
+
+
+def listing(project: Project, name: str) -> Path:
+    """A copy of component.json in the clone."""
+    return project.build / "components" / f"{component_id(project, name)}.json"
 
 
 def is_built(project: Project, name: str) -> bool:
     """Whether a component is there and complete."""
     return (directory(project, name) / "component.json").is_file()
+
+
+def forget(project: Project) -> None:
+    """Remove listings of components that are not in the store any more: they are made again where they are needed."""
+    for copy in (project.build / "components").glob("*.json"):
+        if not (build_store.of_project(project, "components", copy.stem).directory / "component.json").is_file():
+            copy.unlink(missing_ok=True)
 
 
 def environment(project: Project, names: Sequence[str]) -> dict[str, str]:
@@ -503,31 +517,30 @@ def environment(project: Project, names: Sequence[str]) -> dict[str, str]:
 
 def provide(project: Project, name: str, *, jobs: int, log: Path) -> Path:
     """Build a component unless it is there already; returns its directory."""
-    final = directory(project, name)
-    if is_built(project, name):
-        return final
     component = _component(name)
-    needs = {needed: provide(project, needed, jobs=jobs, log=log) for needed in component.needs}
-    with kit.locked(final.with_name(final.name + ".lock")):
-        if is_built(project, name):  # by the one who had the lock
-            return final
+
+    def fill(out: Path) -> None:
+        needs = {needed: provide(project, needed, jobs=jobs, log=log) for needed in component.needs}
+        sources.need(project, log)
         vendor = kit.vendor_directory(project)
         package = _package(project, name)
         for one in [package, *identity(project, name).get("crates", ())]:
             kit.verify_source(vendor, one)
-        work = final.with_name(f"{final.name}.work")
+        work = (project.build / "work" / component_id(project, name)).absolute()
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         source = (vendor / f"{package['name']}-{package['version']}").absolute()
         began = time.monotonic()
-        with durable.filling(final, replace=True) as out:
-            with kit.unflagged(), march.compilers(project):
-                component.build(Place(project, name, source, work, out, needs, jobs, log))
-            seconds = round(time.monotonic() - began, 1)
-            programs = ("rustc", "gcc") if component.compiles else ("gcc", "g++")
-            told = {"compiler": {program: _version(program) for program in programs}, "seconds": seconds}
-            kit.write_json(out / "component.json", {**identity(project, name), **told})
+        with kit.unflagged(), march.compilers(project):
+            component.build(Place(project, name, source, work, out, needs, jobs, log))
+        seconds = round(time.monotonic() - began, 1)
+        programs = ("rustc", "gcc") if component.compiles else ("gcc", "g++")
+        told = {"compiler": {program: _version(program) for program in programs}, "seconds": seconds}
+        kit.write_json(out / "component.json", {**identity(project, name), **told})
         shutil.rmtree(work)
+
+    final = build_store.provide(_entry(project, name), project, fill)
+    kit.have_content(listing(project, name), (final / "component.json").read_bytes())
     return final
 
 

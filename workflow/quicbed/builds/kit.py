@@ -252,9 +252,28 @@ def crates_of(root: Path, library: Library) -> list[dict[str, str]]:
     return [both[key] for key in sorted(both)]
 
 
+def wanted_sources(project: Project) -> dict[str, list[dict[str, str]]]:
+    """Name, version and SHA-256 of every package of the Cargo.lock files."""
+    locked = {
+        (p["name"], p["version"]): p["checksum"]
+        for workspace in WORKSPACES
+        for versions in lock_packages(project.root, workspace).values()
+        for p in versions
+        if "checksum" in p
+    }
+    return {
+        "packages": [{"name": n, "version": v, "checksum": checksum} for (n, v), checksum in sorted(locked.items())]
+    }
+
+
+def sources_name(project: Project) -> str:
+    """What the packages of the Cargo.lock files are called in the store: a digest of their checksums."""
+    return digest(wanted_sources(project), 12)
+
+
 def vendor_directory(project: Project) -> Path:
     """Where the third-party sources are."""
-    return project.build / "sources" / "vendor"
+    return project.store / "sources" / sources_name(project) / "vendor"
 
 
 def verify_source(vendor: Path, package: dict[str, str]) -> None:
@@ -278,6 +297,17 @@ def write_json(file: Path, data: Any) -> None:
     durable.write_json(file, data, sort_keys=True)
 
 
+def have_content(file: Path, content: bytes) -> None:
+    """Write a file unless it has this content: what is made from an older one is made again.
+
+    Several processes of a clone may write it at once.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with locked(file.with_suffix(".lock")):
+        if not (file.is_file() and file.read_bytes() == content):
+            durable.write_bytes(file, content)
+
+
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file; it ends with the process whatever happens.
@@ -294,8 +324,8 @@ def locked(file: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
             raise BuildError(
-                f"{file}: cannot be locked ({error.strerror}); let paths.build be on a file system with locks, such as "
-                "NFS 4 or Lustre mounted with `flock`"
+                f"{file}: cannot be locked ({error.strerror}); let paths.build and paths.store be on a file system "
+                "with locks, such as NFS 4 or Lustre mounted with `flock`"
             ) from None
         yield
 

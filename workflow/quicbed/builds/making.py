@@ -1,16 +1,18 @@
 """Sources and builds: every flavour of a library, as a function of sources, patches and flags only.
 
-A build lives in `<build>/<library>-<flavour>-<hash>/`. The hash covers the checksums of all third-party packages it is
-made from (out of Cargo.lock), its patches, the endpoint's own files, the components it shares with other builds, the
-compiler flags and the recipe, so a build whose directory exists is never made again and one that would differ never
-takes its place. `build.json` inside records all that.
+A build lives in the store (`quicbed.builds.build_store`), and `<build>/<library>-<flavour>-<hash>` leads to it. The
+hash covers the checksums of all third-party packages it is made from (out of Cargo.lock), its patches, the endpoint's
+own files, the components it shares with other builds, the compiler flags and the recipe, so a build that is there is
+never made again unless its files were changed, and one that would differ never takes its place. `build.json` inside
+records all that.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -18,12 +20,11 @@ from typing import Any
 
 from quicbed.base import durable, environment
 from quicbed.base.models import RecordError
-from quicbed.builds import compiled, components, kit
+from quicbed.builds import build_store, compiled, components, kit, sources
 from quicbed.builds.kit import (
     ENDPOINTS,
     PATCHES,
     SOURCES,
-    WORKSPACES,
     BuildError,
     Job,
     UnusableError,
@@ -159,8 +160,51 @@ def version_of(project: Project, name: str) -> str:
 
 
 def build_directory(project: Project, name: str, flavour: str) -> Path:
-    """Where a build is or will be."""
+    """Where a build is or will be, as the clone sees it: a link into the store, or a directory (`in_store`)."""
     return project.build / build_id(project, name, flavour)
+
+
+def in_store(project: Project, name: str, directory: Path) -> build_store.Entry | None:
+    """Where a build is or will be in the store, to which its place in the clone leads; None for one that is there.
+
+    That is one of an external endpoint, whose folder is asked by each clone whether it keeps the contract, and one of a
+    host, which is identified by an address that may be another host's in another clone.
+    """
+    recipe = recipe_of(project.libraries[name])
+    if "+" in directory.name or recipe is external:
+        return None
+    interpreter = Path(sys.executable).resolve() if recipe is python else None
+    return build_store.of_project(project, "builds", directory.name, interpreter)
+
+
+def is_made(project: Project, name: str, flavour: str) -> bool:
+    """Whether a build is there, in this clone or in the store, from where it is taken in a moment."""
+    directory = build_directory(project, name, flavour)
+    entry = in_store(project, name, directory)
+    return any((place / BUILD_FILE).is_file() for place in (directory, *([entry.directory] if entry else [])))
+
+
+def forget(project: Project, wanted: Iterable[tuple[str, str]]) -> None:
+    """Remove listings of builds that are not there any more, as after the store was pruned: they are made again."""
+    for key in wanted:
+        copy = listing(project, *key)
+        if copy.is_file() and not (build_directory(project, *key) / BUILD_FILE).is_file() and problem_of(copy) is None:
+            copy.unlink(missing_ok=True)
+
+
+def keep(project: Project, name: str, named: str, identified: str) -> None:
+    """Keep a build in the store as long as this process lasts; BuildError for one that is not as it was made."""
+    directory = project.build / identified
+    entry = build_store.entry_of(directory.resolve())
+    if entry is None:
+        return
+    build_store.check(entry.store, project.root)
+    build_store.use(entry, project)
+    if (problem := build_store.changed(entry.directory)) is not None:
+        (project.build / f"{identified}.json").unlink(missing_ok=True)  # so that the workflow makes it again
+        raise BuildError(
+            f"{directory}: is not as it was made ({problem}); start again, or run `quicbed build {name} {named}`"
+        )
 
 
 def listing(project: Project, name: str, flavour: str) -> Path:
@@ -201,53 +245,6 @@ def _unusable(copy: Path) -> Build | None:
     return None
 
 
-def wanted_sources(project: Project) -> dict[str, list[dict[str, str]]]:
-    """Name, version and SHA-256 of every package of the Cargo.lock files."""
-    locked = {
-        (p["name"], p["version"]): p["checksum"]
-        for workspace in WORKSPACES
-        for versions in lock_packages(project.root, workspace).values()
-        for p in versions
-        if "checksum" in p
-    }
-    return {
-        "packages": [{"name": n, "version": v, "checksum": checksum} for (n, v), checksum in sorted(locked.items())]
-    }
-
-
-def has_sources(project: Project) -> bool:
-    """Whether the packages of the Cargo.lock files have been fetched."""
-    try:
-        listed = json.loads((vendor_directory(project).parent / "sources.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return False
-    return bool(listed == wanted_sources(project))
-
-
-def fetch_sources(project: Project, log: Path) -> Path:
-    """Fetch every package of the Cargo.lock files through cargo, which checks the checksums; returns sources.json.
-
-    sources.json lists name, version and SHA-256 of every package.
-    """
-    target = vendor_directory(project)
-    listing = target.parent / "sources.json"
-    # a workflow engine deletes the listing before it calls for it again
-    kept = target.parent / "kept.json"
-    wanted = wanted_sources(project)
-    text = json.dumps(wanted, sort_keys=True)
-    with kit.locked(target.parent.with_suffix(".lock")):  # of who fetches at the same time, the first does
-        if not (target.is_dir() and kept.is_file() and kept.read_text(encoding="utf-8") == text):
-            kept.unlink(missing_ok=True)
-            manifest, *others = (str(project.root / workspace / "Cargo.toml") for workspace in WORKSPACES)
-            with durable.filling(target, replace=True) as made:
-                argv = ["cargo", "vendor", "--locked", "--versioned-dirs", "--manifest-path", manifest]
-                kit.fetch([*argv, *(f"--sync={other}" for other in others), str(made)], log=log, cwd=project.root)
-            durable.write_text(kept, text)
-        if not has_sources(project):  # what is made from an older one is made again
-            kit.write_json(listing, wanted)
-    return listing
-
-
 def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) -> Path:
     """Build a flavour unless its directory is there already; returns the copy of its build.json beside it.
 
@@ -262,37 +259,47 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
         raise BuildError(f"config/libraries/{name}.yaml: has no flavour `{flavour}`")
     directory = build_directory(project, name, flavour)
     copy = listing(project, name, flavour)
-    if not (directory / BUILD_FILE).is_file():
-        with kit.locked(project.build / "work" / f"{name}-{flavour}.lock"):
-            # another process may have built it meanwhile
-            if not (directory / BUILD_FILE).is_file():
-                if project.march and (problem := march.builder_problem(project.march)) is not None:
-                    raise BuildError(f"{directory.name} cannot be built here: march: {problem}")
-                try:
-                    with environment.only_named(), unflagged(), march.compilers(project):
-                        _build(project, name, flavour, directory, jobs=jobs, log=log)
-                except UnusableError as error:
-                    known = {"library": name, "flavour": flavour, "version": version_of(project, name)}
-                    # a folder that has changed meanwhile has another id already, by which it is looked for
-                    for place in {copy, listing(project, name, flavour)}:
-                        Build.made({"build": place.stem, **known, "problem": str(error)}).write(place)
-                    raise
-    made = read_build(project, name, flavour)
-    with kit.locked(project.build / "work" / f"{name}-{flavour}.lock"):
-        if not copy.is_file() or copy.read_bytes() != made.content():
-            made.write(copy)
+    entry = in_store(project, name, directory)
+
+    def fill(made: Path) -> None:
+        if project.march and (problem := march.builder_problem(project.march)) is not None:
+            raise BuildError(f"{directory.name} cannot be built here: march: {problem}")
+        with environment.only_named(), unflagged(), march.compilers(project):
+            _build(project, name, flavour, made, directory.name, jobs=jobs, log=log)
+
+    with kit.locked(project.build / "work" / f"{name}-{flavour}.lock"):  # of those who build in this clone
+        # one of a clone from before there was a store stays in use
+        own = (directory / BUILD_FILE).is_file() and not directory.is_symlink()
+        if entry is not None and not own:
+            build_store.provide(entry, project, fill)
+            build_store.link(entry, directory)
+        elif not own:
+            try:
+                with durable.filling(directory, replace=True) as made:
+                    fill(made)
+            except UnusableError as error:
+                known = {"library": name, "flavour": flavour, "version": version_of(project, name)}
+                # a folder that has changed meanwhile has another id already, by which it is looked for
+                for place in {copy, listing(project, name, flavour)}:
+                    Build.made({"build": place.stem, **known, "problem": str(error)}).write(place)
+                raise
+        kit.have_content(copy, read_build(project, name, flavour).content())
     return copy
 
 
-def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: int, log: Path) -> None:
+def _build(project: Project, name: str, flavour: str, made: Path, identified: str, *, jobs: int, log: Path) -> None:
+    """Build a flavour into an empty directory, with its record."""
     project = project.of_flavour(name, flavour)
     library = project.libraries[name]
     vendor = vendor_directory(project)
     known = identity(project, name, flavour)
-    for package in crates_of(project.root, library):
-        verify_source(vendor, package)
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text("", encoding="utf-8")
+    packages = crates_of(project.root, library)
+    if packages:
+        sources.need(project, log)
+    for package in packages:
+        verify_source(vendor, package)
     shared = {
         component: components.provide(project, component, jobs=jobs, log=log)
         for component in library.flavours[flavour].components
@@ -304,38 +311,37 @@ def _build(project: Project, name: str, flavour: str, directory: Path, *, jobs: 
     stock = None
     if getattr(recipe, "FROM_STOCK", False) and flavour != "stock":
         build(project, name, "stock", jobs=jobs, log=log)
-        stock = build_directory(project, name, "stock")
+        stock = build_directory(project, name, "stock").resolve()
     version = version_of(project, name)
-    with durable.filling(directory, replace=True) as made:
-        job = Job(project, name, flavour, vendor, shared, made.absolute(), jobs, log, version, stock)
-        details = recipe.build(job)
-        described = {role: describe(made / "bin" / role) for role in ("client", "server")}
-        patched = {patch.crate for patch in library.flavours[flavour].patches}
-        values = {
-            "build": directory.name,
-            "library": name,
-            "flavour": flavour,
-            "version": version,
-            "features": known["features"],
-            "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
-            "patches": [
-                {
-                    "crate": p.crate,
-                    "file": p.file,
-                    "sha256": known["files"][(PATCHES / p.file).as_posix()],
-                }
-                for p in library.flavours[flavour].patches
-            ],
-            "components": {component: components.read(project, component) for component in shared},
-            "files": known["files"],
-            "describe": described,
-            **march.recorded(project, name),
-            **details,
-        }
-        try:
-            Build.made(json.loads(durable.to_json(values))).write(made / BUILD_FILE)
-        except RecordError as error:
-            raise BuildError(f"{name}: recipe {library.recipe}: build.json: {error}") from None
+    job = Job(project, name, flavour, vendor, shared, made.absolute(), jobs, log, version, stock)
+    details = recipe.build(job)
+    described = {role: describe(made / "bin" / role) for role in ("client", "server")}
+    patched = {patch.crate for patch in library.flavours[flavour].patches}
+    values = {
+        "build": identified,
+        "library": name,
+        "flavour": flavour,
+        "version": version,
+        "features": known["features"],
+        "crates": [{**p, "patched": p["name"] in patched} for p in known["crates"]],
+        "patches": [
+            {
+                "crate": p.crate,
+                "file": p.file,
+                "sha256": known["files"][(PATCHES / p.file).as_posix()],
+            }
+            for p in library.flavours[flavour].patches
+        ],
+        "components": {component: components.read(project, component) for component in shared},
+        "files": known["files"],
+        "describe": described,
+        **march.recorded(project, name),
+        **details,
+    }
+    try:
+        Build.made(json.loads(durable.to_json(values))).write(made / BUILD_FILE)
+    except RecordError as error:
+        raise BuildError(f"{name}: recipe {library.recipe}: build.json: {error}") from None
 
 
 def describe(program: Path) -> dict[str, Any]:

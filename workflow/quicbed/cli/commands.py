@@ -195,6 +195,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("name", help="a component, as flavours in config/libraries/ name them")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="jobs at a time")
     command.add_argument("--log", type=Path, help=_LOG_TEXT)
+    text = "list builds, components and sources in the store, or remove those that no clone has used for a while"
+    command = add("store", _store, text)
+    command.add_argument("action", choices=("list", "prune"), help="prune: what somebody uses at the moment stays")
+    text = "prune: remove what was not used for so many days (default: 30)"
+    command.add_argument("--days", type=_days, default=30.0, help=text)
+    command.add_argument("--dry-run", action="store_true", help="prune: only say what would be removed")
     command = add("runner-folder", _runner_folder, "write a folder with which the QUIC Interop Runner runs a build")
     command.add_argument("library", help="a library, as `quicbed list libraries` names it")
     command.add_argument("flavour", nargs="?", default="stock", help="its flavour (default: stock)")
@@ -315,6 +321,13 @@ def _file(text: str) -> Path:
     return path
 
 
+def _days(text: str) -> float:
+    number = float(text)
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of days")
+    return number
+
+
 def _verdicts(text: str) -> list[str]:
     """Verdicts, separated by commas; a hyphen stands for a space."""
     return [one.strip().replace("-", " ") for one in text.split(",")]
@@ -411,9 +424,9 @@ def _guests(arguments: argparse.Namespace) -> None:
 
 
 def _sources(arguments: argparse.Namespace) -> None:
-    from quicbed.builds import making
+    from quicbed.builds import sources
 
-    print(making.fetch_sources(project_of(arguments), _log(arguments, "sources")))
+    print(sources.fetch(project_of(arguments), _log(arguments, "sources")))
 
 
 def _build(arguments: argparse.Namespace) -> None:
@@ -429,12 +442,10 @@ def _build(arguments: argparse.Namespace) -> None:
             f"{wanted}: a build with the id {arguments.id} was asked for, and here it is another one: `native` is for "
             "the processor that the workflow was started on; build there, or give `march` a level"
         )
-    if STARTED in os.environ:
+    if STARTED in os.environ and not making.is_made(project, arguments.library, arguments.flavour):
         from quicbed.measure import outlook
 
         print(f"quicbed: {outlook.building(project, arguments.library, arguments.flavour)}", file=sys.stderr)
-    elif not making.has_sources(project):  # within the workflow a rule has fetched them, on a host they were sent
-        making.fetch_sources(project, log)
     try:
         made = making.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log)
     except kit.UnusableError as error:
@@ -443,6 +454,22 @@ def _build(arguments: argparse.Namespace) -> None:
         print(f"quicbed: {arguments.library} is left out: {error}", file=sys.stderr)
         made = making.listing(project, arguments.library, arguments.flavour)
     print(made)
+
+
+def _store(arguments: argparse.Namespace) -> None:
+    from quicbed.builds import build_store
+    from quicbed.cli import terminal
+
+    project = project_of(arguments)
+    if arguments.action == "list":
+        heads = ("kind", "name", "for", "MB", "last used", "clones")
+        terminal.show_table(heads, map(build_store.row, build_store.entries(project)))
+        return
+    freed = 0
+    for entry, size, told in build_store.prune(project, arguments.days, dry_run=arguments.dry_run):
+        print(f"{told:16} {entry.part}/{entry.name}  {size / 1e6:.1f} MB")
+        freed += size if told != build_store.IN_USE else 0
+    print(f"{project.store}: {freed / 1e6:.1f} MB {'would be ' if arguments.dry_run else ''}freed")
 
 
 def _host_builds(arguments: argparse.Namespace) -> None:
@@ -705,14 +732,13 @@ def _handshake(arguments: argparse.Namespace) -> None:
 
 
 def _capture(arguments: argparse.Namespace) -> int:
-    from quicbed.builds import components, making
+    from quicbed.builds import components
     from quicbed.wire import handshake, packets
 
     project = project_of(arguments)
     log = _log(arguments, "component-capture-reader")
     if not components.is_built(project, "capture-reader"):
         print("quicbed: building the reader of captures", file=sys.stderr)
-        making.fetch_sources(project, log)
     program = components.provide(project, "capture-reader", jobs=os.cpu_count() or 1, log=log) / "bin/capture-reader"
 
     def tell(read: int, size: int, frames: int) -> None:

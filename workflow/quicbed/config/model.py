@@ -10,6 +10,7 @@ import contextlib
 import copy
 import difflib
 import itertools
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -83,7 +84,13 @@ class Paths(Model):
     """Where files go, relative to the repository's root."""
 
     raw: str = Field("raw", description="Runs: append-only, nothing there is ever overwritten or deleted.")
-    build: str = Field("build", description="Sources and builds; can be deleted and made again.")
+    build: str = Field("build", description="Links to builds, and what is compiled; can be deleted and made again.")
+    store: str | None = Field(
+        None,
+        description="Store of finished builds, components and third-party sources, which clones share; `~` is the home "
+        "directory. Null: the variable QUICBED_STORE, else `quicbed` below XDG_CACHE_HOME or `~/.cache`, else `store` "
+        "below the directory of builds, where there is no home directory of this user's own.",
+    )
     artifacts: str = Field("artifacts", description="Tables, figures and report; can be deleted and made again.")
 
 
@@ -1814,6 +1821,9 @@ class Project:
         written = any((directory / "studies").glob("*.yaml"))
         self.studies = _read_directory(directory / "studies", Study) if written else {}
         self.config = self._of_study(read_config(directory / "config.yaml", overrides), overrides or {})
+        # now: while builds are made, the environment lacks what names it (`quicbed.base.environment.only_named`)
+        self.store = self._store()
+        """Directory of finished builds, components and third-party sources (`quicbed.builds.build_store`)."""
         self.testbeds = _read_directory(directory / "testbeds", Testbed)
         self.algorithms = _algorithms(root)
         self.pages = _pages(root)
@@ -1902,8 +1912,29 @@ class Project:
 
     @property
     def build(self) -> Path:
-        """Directory of sources and builds."""
+        """Directory of links to builds, and of what is compiled."""
         return self.root / self.config.paths.build
+
+    def _store(self) -> Path:
+        named = self.config.paths.store or os.environ.get("QUICBED_STORE")
+        if named:
+            try:
+                return (self.root / Path(named).expanduser()).resolve()
+            except (RuntimeError, OSError, ValueError) as error:
+                raise ConfigError(
+                    f"{named}: {error}; name a directory in paths.store, or in the variable QUICBED_STORE"
+                ) from None
+        home, cache = Path(os.environ.get("HOME") or "/nonexistent"), os.environ.get("XDG_CACHE_HOME")
+        try:
+            # make gives who has none a home below the directory of builds
+            usable = home.stat().st_uid == os.geteuid() and not home.is_relative_to(self.build.resolve())
+        except OSError:
+            usable = False
+        if cache and Path(cache).is_absolute():  # XDG Base Directory Specification: others are ignored
+            return (Path(cache) / "quicbed").resolve()
+        return (
+            (home / ".cache" / "quicbed") if usable and os.access(home, os.W_OK) else self.build / "store"
+        ).resolve()
 
     @property
     def artifacts(self) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quicbed.builds import kit, making
+from quicbed.builds import making, sources
 from quicbed.config.model import Project
 from quicbed.plan.cells import builds_needed
 from quicbed.plan.estimate import ANALYSIS_MINUTES, SOURCES_MB, SOURCES_MINUTES, build_estimate, duration, of_measuring
@@ -40,11 +40,7 @@ def describe(project: Project) -> str:
 
 def missing_builds(project: Project, experiments: Sequence[str]) -> list[tuple[str, str]]:
     """Library and name of every build that experiments need and that has to be made."""
-    return [
-        key
-        for key in builds_needed(project, list(experiments))
-        if not (making.build_directory(project, *key) / "build.json").exists()
-    ]
+    return [key for key in builds_needed(project, list(experiments)) if not making.is_made(project, *key)]
 
 
 def disk_mb(project: Project, experiments: Sequence[str]) -> float:
@@ -55,4 +51,4 @@ def disk_mb(project: Project, experiments: Sequence[str]) -> float:
 
 
 def _fetched(project: Project) -> bool:
-    return (kit.vendor_directory(project).parent / "sources.json").exists()
+    return sources.fetched(project)

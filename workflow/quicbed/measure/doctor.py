@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from quicbed.builds import build_store
+from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
 from quicbed.measure import agenda, browser, generator, player
 from quicbed.plan.cells import Cell, cells_of, load_of
@@ -134,6 +136,17 @@ def _reason(
     return None
 
 
+def _store(project: Project) -> str:
+    """The store of builds, and what it has room for."""
+    try:
+        build_store.check(project.store, project.root)
+    except BuildError as error:
+        return f"{_CANNOT}{error}"
+    return (
+        f"{shutil.disk_usage(project.store).free / 1e9:.1f} GB free at {project.store}, where finished builds are kept"
+    )
+
+
 def _machine(project: Project) -> Iterator[tuple[str, str]]:
     """What builds and runs need of the machine this runs on."""
     yield "processors", str(os.cpu_count())
@@ -141,6 +154,7 @@ def _machine(project: Project) -> Iterator[tuple[str, str]]:
     total, available = (int(memory[key].split()[0]) / 1e6 for key in ("MemTotal", "MemAvailable"))
     yield "memory", f"{total:.1f} GB, {available:.1f} GB available"
     yield "disk", f"{shutil.disk_usage(project.root).free / 1e9:.1f} GB free at {project.root}"
+    yield "store", _store(project)
     remedy = "`make setup` installs it"
     absent = [name for name in BUILD_TOOLS if shutil.which(name) is None]
     yield "build tools", f"{_CANNOT}no {', '.join(absent)}; {remedy}" if absent else f"yes: {', '.join(BUILD_TOOLS)}"

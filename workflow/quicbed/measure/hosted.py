@@ -139,7 +139,7 @@ class Builder:
         with tempfile.TemporaryDirectory(dir=work) as temporary:
             staged = Path(temporary)
             packages = self._unpacked(_packed(staged / "python", _python_packages(self.project, libraries)))
-            sources = self._unpacked(_packed(staged / "sources", _below(self.project.build / "sources")))
+            sources = self._unpacked(_packed(staged / "sources", _below(kit.vendor_directory(self.project).parent)))
             modules = _go_modules(self.project, libraries)
             proxy = self._unpacked(_packed(staged / "go", modules)) if modules else None
             own = self.host.provide(_packed(staged / "repository", self._repository(staged)))
@@ -147,10 +147,14 @@ class Builder:
         self.host.run(["mkdir", "-p", str(self.root / "build")])
         # with times of now: cargo compiles its own packages again where a file is newer than what was made of it
         self.host.run(["tar", "-xmf", str(own / _PACKED), "-C", str(self.root)], timeout=LIMIT_S)
-        self.host.run(["ln", "-sfnT", str(sources), str(self.root / "build" / "sources")])
+        store = self.root / "build" / "store"
+        self.host.run(["mkdir", "-p", "-m", "700", str(store)])
+        self.host.run(["mkdir", "-p", str(store / "sources")])
+        self.host.run(["ln", "-sfnT", str(sources), str(store / "sources" / kit.sources_name(self.project))])
         self.environment = {
             "PATH": os.pathsep.join((path, f"{home}/.cargo/bin", *PATH)),
             "PYTHONPATH": f"{self.root / 'workflow'}:{packages}",
+            "QUICBED_STORE": str(store),
             **({"GOPROXY": f"file://{proxy}"} if proxy else {}),
         }
 
@@ -228,7 +232,8 @@ class Builder:
         """Copy a build of the host into a directory; what arrives has to be what left."""
         place = self.host.workspace(directory)
         packed = place / "build.tar"
-        self.host.run(["tar", "-cf", str(packed), "-C", str(self.root / "build"), made], timeout=LIMIT_S)
+        real = self.host.run(["realpath", str(self.root / "build" / made)]).stdout.rstrip("\n")
+        self.host.run(["tar", "-cf", str(packed), "-C", str(Path(real).parent), made], timeout=LIMIT_S)
         told = self.host.run(["sha256sum", str(packed)], timeout=LIMIT_S).stdout.partition(" ")[0]
         self.host.collect(directory)
         archive = directory / packed.name

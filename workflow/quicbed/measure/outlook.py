@@ -593,8 +593,7 @@ def building(project: Project, library: str, build: str) -> str:
     needed = builds_needed(project, project.config.experiments)
 
     def open_(key: tuple[str, str]) -> bool:
-        made = making.build_directory(project, *key) / "build.json"
-        return not (made.exists() or making.listing(project, *key).exists())
+        return not (making.is_made(project, *key) or making.listing(project, *key).exists())
 
     minutes = {key: estimate.build_estimate(project, *key).minutes for key in needed}
     left = [key for key in needed if open_(key) or key == (library, build)]

@@ -216,7 +216,7 @@ def confined(project: Project, testbed: Testbed, side: Endpoint, role: str, priv
     """
     limits = project.config.limits
     # the interpreter that builds in Python were made with
-    readable = (project.build, project.build / side.build, Path(sys.prefix), Path(sys.base_prefix))
+    readable = (project.build, (project.build / side.build).resolve(), Path(sys.prefix), Path(sys.base_prefix))
     described = project.libraries[side.library].external
     if described is None:
         return Confined(limits, readable=readable, private=tuple(private))

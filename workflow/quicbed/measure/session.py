@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
-from quicbed.builds import components, kit
+from quicbed.builds import components, kit, making
 from quicbed.config.model import Project
 from quicbed.measure import captures, certificates, display
 from quicbed.measure.attempt import MeasureError
@@ -91,6 +91,8 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
         with _terminating(), opener(project) as testbed, display.showing_progress():
             driver = Driver(project, testbed, testbed.facts())
             campaign = Campaign(driver, name)
+            for (library, build), info in campaign.builds.items():
+                making.keep(project, library, build, info.build)
             with driver.link.unloaded():
                 campaign.size_up()
             campaign.open()
