@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -247,13 +248,19 @@ def test_a_store_that_cannot_be_written_gives_what_it_has(
         build_store.provide(missing, clone, fill)
 
 
-def test_a_full_disk_is_told_with_what_to_do(entry: Entry, clone: Any) -> None:
+def test_a_full_disk_is_told_with_what_to_do(entry: Entry, clone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(made: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(made / "client"))
 
     with pytest.raises(BuildError, match=r"client: No space left on device; make room, as with `quicbed store prune`"):
         build_store.provide(entry, clone, full)
     assert not list(entry.directory.parent.iterdir())
+    # as a compiler says it
+    with pytest.raises(BuildError, match="the compiler is unhappy"):
+        build_store.provide(entry, clone, unhappy)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=4096))
+    with pytest.raises(BuildError, match="No space left on device; make room"):
+        build_store.provide(entry, clone, unhappy)
 
 
 def test_without_locks_what_is_there_is_taken_and_nothing_is_made(

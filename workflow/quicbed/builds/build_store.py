@@ -45,6 +45,8 @@ KINDS = ("builds", "components")
 IN_USE = "in use"
 _REMEDY = "name another directory in paths.store or in the variable QUICBED_STORE"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_ROOM = 1 << 20
+"""Bytes below which a disk counts as full."""
 _DENIED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -251,7 +253,12 @@ def provide(entry: Entry, project: Project, fill: Callable[[Path], None]) -> Pat
                 problem = changed(entry.directory)
                 print(f"quicbed: {entry.directory}: is not as it was made ({problem}); made again", file=sys.stderr)
             with durable.filling(entry.directory, replace=True) as made:
-                fill(made)
+                try:
+                    fill(made)
+                except BuildError:  # of a program that may have found no room
+                    if shutil.disk_usage(made).free > _ROOM:
+                        raise
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(made)) from None
                 seal(made)
     except OSError as error:
         raise _problem(entry.store, error, f"has no whole {entry.name} and ") from None

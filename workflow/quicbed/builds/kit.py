@@ -303,7 +303,7 @@ def have_content(file: Path, content: bytes) -> None:
     Several processes of a clone may write it at once.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    with locked(file.with_suffix(".lock")):
+    with locked(file.parent / ".written.lock"):
         if not (file.is_file() and file.read_bytes() == content):
             durable.write_bytes(file, content)
 

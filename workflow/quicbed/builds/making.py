@@ -10,6 +10,7 @@ records all that.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -181,14 +182,16 @@ def is_made(project: Project, name: str, flavour: str) -> bool:
     """Whether a build is there, in this clone or in the store, from where it is taken in a moment."""
     directory = build_directory(project, name, flavour)
     entry = in_store(project, name, directory)
-    return any((place / BUILD_FILE).is_file() for place in (directory, *([entry.directory] if entry else [])))
+    places = (directory, *([entry.directory] if entry else []))
+    return any(os.access(place / BUILD_FILE, os.R_OK) for place in places)
 
 
 def forget(project: Project, wanted: Iterable[tuple[str, str]]) -> None:
     """Remove listings of builds that are not there any more, as after the store was pruned: they are made again."""
     for key in wanted:
         copy = listing(project, *key)
-        if copy.is_file() and not (build_directory(project, *key) / BUILD_FILE).is_file() and problem_of(copy) is None:
+        made = os.access(build_directory(project, *key) / BUILD_FILE, os.R_OK)
+        if copy.is_file() and not made and problem_of(copy) is None:
             copy.unlink(missing_ok=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from quicbed.base import durable
@@ -12,7 +13,7 @@ from quicbed.config.model import Project
 
 def fetched(project: Project) -> bool:
     """Whether the packages of the Cargo.lock files have been fetched."""
-    return vendor_directory(project).is_dir()
+    return os.access(vendor_directory(project), os.R_OK)
 
 
 def fetch(project: Project, log: Path) -> Path:

@@ -222,6 +222,8 @@ def confined(project: Project, testbed: Testbed, side: Endpoint, role: str, priv
         return Confined(limits, readable=readable, private=tuple(private))
     folder = external.folder_of_build(project.build / side.build, role)
     named = [Path(value) for value in described.folder.parameters.values() if Path(value).is_absolute()]
+    # links to builds are seen with all that is below it, and lead to the store
+    named = [path.resolve() if path.is_relative_to(project.build) else path for path in named]
     return Confined(
         limits,
         readable=(*readable, *external.led_to(folder), *filter(Path.exists, named)),
