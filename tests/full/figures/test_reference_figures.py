@@ -59,7 +59,7 @@ class Lines(SingleFileSnapshotExtension):
     file_extension = "txt"
 
 
-def test_every_figure_is_the_one_that_was_looked_at(
+def test_every_figure(
     gallery: dict[str, goodput.Drawn], snapshot: SnapshotAssertion, subtests: pytest.Subtests
 ) -> None:
     """Where one is meant to change, `--snapshot-update` writes the new ones, and the difference is looked at."""

@@ -213,8 +213,8 @@ def test_an_unsupported_cell_has_its_reason_and_the_rest_its_shares(campaign: Ca
     [
         (None, r"client\.folded\.gz is missing or cannot be read"),
         (b"", "client: folded stacks without a sample"),
-        (gzip.compress(b""), "client: folded stacks without a sample"),
-        (gzip.compress(b"program;bin`main many\n"), "client: damaged folded stacks"),
+        (gzip.compress(b"", mtime=0), "client: folded stacks without a sample"),
+        (gzip.compress(b"program;bin`main many\n", mtime=0), "client: damaged folded stacks"),
         (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03" + b"\xff" * 20, "client: damaged folded stacks"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import json
 import multiprocessing
@@ -43,9 +44,19 @@ def ids(root: Path) -> dict[tuple[str, str], str]:
     }
 
 
-def changed(root: Path, before: dict[tuple[str, str], str]) -> set[tuple[str, str]]:
+@functools.cache
+def own_ids() -> dict[tuple[str, str], str]:
+    """Those of this repository, and of a copy as long as nothing is changed in it."""
+    return ids(ROOT)
+
+
+def changed(root: Path, before: dict[tuple[str, str], str] | None = None) -> set[tuple[str, str]]:
+    """Builds that are other ones now than before, or than in this repository; *before* says then what they are now."""
     after = ids(root)
-    return {key for key in before if before[key] != after[key]}
+    found = {key for key in after if (before or own_ids())[key] != after[key]}
+    if before is not None:
+        before |= after
+    return found
 
 
 def append(file: Path, text: str) -> None:
@@ -53,11 +64,10 @@ def append(file: Path, text: str) -> None:
 
 
 def test_build_ids_do_not_depend_on_where_the_repository_is(copy: Path) -> None:
-    assert ids(copy) == ids(ROOT)
+    assert ids(copy) == own_ids()
 
 
 def test_a_file_that_moves_within_the_repository_changes_no_build(copy: Path) -> None:
-    before = ids(copy)
     moved = {
         # a patch, an endpoint with its own sources, and code of this package beside which recipes stand
         "workflow/crypto/patches/quiche/noop.patch": ("config/libraries/quiche.yaml", "quiche/noop.patch"),
@@ -75,33 +85,30 @@ def test_a_file_that_moves_within_the_repository_changes_no_build(copy: Path) ->
     recipe = copy / making.DIRECTORY / "go.py"
     text = recipe.read_text(encoding="utf-8")
     recipe.write_text(text.replace("from quicbed.builds.kit import", "from quicbed.elsewhere import"), encoding="utf-8")
-    assert ids(copy) == before
+    assert changed(copy) == set()
 
 
 def test_what_a_recipe_does_decides_and_its_docstrings_and_imports_do_not(copy: Path) -> None:
-    before = ids(copy)
     recipe = copy / making.DIRECTORY / "go.py"
     text = recipe.read_text(encoding="utf-8")
     recipe.write_text(f'"""Another one."""\n{text}', encoding="utf-8")
-    assert changed(copy, before) == set()
+    assert changed(copy) == set()
     append(recipe, "TRIMPATH = False\n")
-    assert changed(copy, before) == {key for key in before if key[0] == "quic-go"}
+    assert changed(copy) == {key for key in own_ids() if key[0] == "quic-go"}
 
 
 def test_a_patch_for_another_package_is_another_build(copy: Path) -> None:
-    before = ids(copy)
     description = copy / "config" / "libraries" / "quiche.yaml"
     text = description.read_text(encoding="utf-8")
     description.write_text(text.replace("crate: quiche\n", "crate: boring\n"), encoding="utf-8")
     flavours = Project(copy).libraries["quiche"].flavours
     patched = {("quiche", name) for name, flavour in flavours.items() if flavour.patches}
-    assert changed(copy, before) == patched != set()
+    assert changed(copy) == patched != set()
 
 
 def test_a_change_to_an_endpoint_rebuilds_that_endpoint_only(copy: Path) -> None:
-    before = ids(copy)
     append(next((copy / "workflow/endpoints/quiche/src").glob("*.rs")), "// changed\n")
-    assert changed(copy, before) == {key for key in before if key[0] == "quiche"}
+    assert changed(copy) == {key for key in own_ids() if key[0] == "quiche"}
 
 
 SHARED = {
@@ -125,8 +132,8 @@ def test_a_change_to_what_endpoints_share_rebuilds_those_that_use_it(copy: Path)
     kinds = {"contract", "engine", "tls"}
     directories = {path.relative_to(copy / kit.ENDPOINTS).as_posix() for path in shared if path.parent.name in kinds}
     assert directories == {"/".join(file.split("/")[:2]) for file in SHARED}
+    before = dict(own_ids())
     for file, libraries in SHARED.items():
-        before = ids(copy)
         append(copy / kit.ENDPOINTS / file, "\n")
         assert changed(copy, before) == {key for key in before if key[0] in libraries}, file
 
@@ -145,30 +152,26 @@ def test_no_build_is_a_function_of_the_endpoint_of_another_library() -> None:
 
 
 def test_a_change_to_a_patch_rebuilds_the_patched_flavour_only(copy: Path) -> None:
-    before = ids(copy)
     append(copy / "workflow/crypto/patches/quiche/noop.patch", "\n")
-    assert changed(copy, before) == {("quiche", "noop")}
+    assert changed(copy) == {("quiche", "noop")}
 
 
 def test_a_flavour_with_an_endpoint_of_its_own_is_a_function_of_it_and_what_it_uses(copy: Path) -> None:
-    before = ids(copy)
+    before = dict(own_ids())
     append(copy / "workflow/endpoints/msquic-pq/src/lib.rs", "// changed\n")
     assert changed(copy, before) == {("msquic", "pq")}
-    before = ids(copy)
     append(copy / "workflow/endpoints/msquic/src/lib.rs", "// changed\n")
     assert changed(copy, before) == {("msquic", flavour) for flavour in ("stock", "noop", "jumbo", "pq")}
-    before = ids(copy)
     append(copy / "workflow/crypto/pq/openssl-provider/kem.c", "/* changed */\n")
     assert changed(copy, before) == {(name, "pq") for name in ("msquic", "nginx-h3", "openssl", "tcp-tls")}
 
 
 def test_another_checksum_of_a_source_rebuilds_what_is_made_from_it(copy: Path) -> None:
-    before = ids(copy)
     lock = copy / "workflow/sources/Cargo.lock"
     rustls = kit.closure(copy, ["rustls"])
     checksum = next(p["checksum"] for p in rustls if p["name"] == "rustls")
     lock.write_text(lock.read_text(encoding="utf-8").replace(checksum, "0" * 64), encoding="utf-8")
-    affected = changed(copy, before)
+    affected = changed(copy)
     assert {("quinn", "stock"), ("quinn", "noop")} <= affected
     assert ("quiche", "stock") not in affected
     assert ("tcp-tls", "stock") not in affected
