@@ -305,7 +305,7 @@ def test_packets_without_a_packet_number() -> None:
         (b"", "an empty datagram"),
         (b"\x40" + bytes(40), "the length of its connection ID is not known"),
         (b"\xc0\x00\x00", "the version needs 4 bytes at byte 1, 2 are left"),
-        (b"\xc0\x6b\x33\x43\xcf\x00\x00" + bytes(40), "QUIC version 0x6b3343cf"),
+        (b"\xc0\x0a\x0a\x0a\x0a\x00\x00" + bytes(40), "QUIC version 0x0a0a0a0a"),
         (b"\xc0\x00\x00\x00\x01\x15" + bytes(60), "more than 20 bytes"),
         (b"\xc0\x00\x00\x00\x01\x00\x00\x00\x44\x00" + bytes(10), "payload needs 1024 bytes"),
         (b"\xc0\x00\x00\x00\x01\x09abc", "the destination connection ID needs 9 bytes"),

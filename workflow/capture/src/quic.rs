@@ -104,11 +104,10 @@ pub fn parse(payload: &[u8]) -> Header {
     };
     let version = u32::from_be_bytes([version[0], version[1], version[2], version[3]]);
     let kind = if version == 0 {
-        Kind::VersionNegotiation
-    } else if let Some((_, kinds)) = VERSIONS.iter().find(|(one, _)| *one == version) {
-        kinds[usize::from((first >> 4) & 3)]
+        Some(Kind::VersionNegotiation)
     } else {
-        return Header::Unknown(version);
+        let known = VERSIONS.iter().find(|(one, _)| *one == version);
+        known.map(|(_, kinds)| kinds[usize::from((first >> 4) & 3)])
     };
     let mut rest = &payload[5..];
     let mut cids = [Cid::default(); 2];
@@ -117,20 +116,25 @@ pub fn parse(payload: &[u8]) -> Header {
             return Header::Cut;
         };
         let size = usize::from(size);
-        if size > LONGEST_CID {
-            return Header::Malformed;
-        }
         let Some(text) = rest.get(1..1 + size) else {
             return Header::Cut;
         };
-        *cid = Cid::new(text);
+        // of other versions, and those that are negotiated, they may be longer (RFC 8999, 5.3)
+        if size <= LONGEST_CID {
+            *cid = Cid::new(text);
+        } else if kind.is_some_and(|kind| kind != Kind::VersionNegotiation) {
+            return Header::Malformed;
+        }
         rest = &rest[1 + size..];
     }
-    Header::Long(Long {
-        kind,
-        destination: cids[0],
-        source: cids[1],
-    })
+    match kind {
+        None => Header::Unknown(version),
+        Some(kind) => Header::Long(Long {
+            kind,
+            destination: cids[0],
+            source: cids[1],
+        }),
+    }
 }
 
 /// The packet number of a short header without header protection, whole (RFC 9000, appendix A.3).

@@ -24,7 +24,7 @@ const BUFFER: usize = 1 << 20;
 const LONGEST_FRAME: u32 = 262_144;
 const MOST_INTERFACES: usize = 1 << 16;
 /// Interfaces of cooked captures that are told apart, beside the one that each names first.
-const MOST_TAPS: i32 = 1 << 12;
+const MOST_TAPS: usize = 1 << 12;
 /// Versions that are named.
 const MOST_VERSIONS: usize = 5;
 const PACKET_BLOCK: u32 = 2;
@@ -413,14 +413,13 @@ impl Reading<'_> {
         let Some(tap) = tap else {
             return index as i32;
         };
-        let next = (self.taps.len() as i32).min(MOST_TAPS - 1);
-        if next == MOST_TAPS - 1 {
-            return MOST_INTERFACES as i32 + next;
+        let next = MOST_INTERFACES as i32 + self.taps.len() as i32;
+        match self.taps.get(&(index, tap)) {
+            Some(number) => *number,
+            // more than any machine has are one
+            None if self.taps.len() == MOST_TAPS => next,
+            None => *self.taps.entry((index, tap)).or_insert(next),
         }
-        *self
-            .taps
-            .entry((index, tap))
-            .or_insert(MOST_INTERFACES as i32 + next)
     }
 
     fn frame(

@@ -167,7 +167,7 @@ def _public_key_bytes(certificate: bytes) -> int | None:
 
 def _content(data: bytes, tag: int) -> bytes:
     """Content of the first element of DER."""
-    kind, content = next(_elements(data))
+    kind, content = next(_elements(data), (None, b""))
     if kind != tag:
         raise ValueError(f"tag {kind}, not {tag}")
     return content

@@ -223,12 +223,12 @@ def _parse_long(data: bytes) -> QuicPacket:
     cursor = _Cursor(data)
     first = cursor.take(1, "the first byte")[0]
     version = int.from_bytes(cursor.take(4, "the version"), "big")
-    if version and version not in VERSIONS:
-        raise UnknownVersionError(version)
     destination_cid = cursor.cid("the destination connection ID")
     source_cid = cursor.cid("the source connection ID")
     if version == 0:
         return QuicPacket(PacketType.VERSION_NEGOTIATION, data, destination_cid, source_cid, version, None)
+    if version not in VERSIONS:
+        raise UnknownVersionError(version)
     if max(len(destination_cid), len(source_cid)) > MAXIMUM_CID_BYTES:
         raise WireError(f"a connection ID of more than {MAXIMUM_CID_BYTES} bytes")
     packet_type = VERSIONS[version].types[first >> 4 & 0x03]
