@@ -349,7 +349,7 @@ impl Reading<'_> {
                 )?;
             }
             // obsolete, and still found
-            Block::Unknown(one) if one.block_type == PACKET_BLOCK => {
+            Block::Unknown(one) if is_packet_block(one.block_type, *big_endian) => {
                 let header = one.data.get(..PACKET_BLOCK_HEADER);
                 let header = header.ok_or_else(|| damaged(at))?;
                 let word = |place: usize| four(&header[place..place + 4], *big_endian);
@@ -534,6 +534,15 @@ fn resolution(value: u8) -> Option<u64> {
         10u64.checked_pow(value.into())
     } else {
         1u64.checked_shl((value & 0x7f).into())
+    }
+}
+
+/// Types of unknown blocks are as in the file, whatever its byte order.
+fn is_packet_block(kind: u32, big_endian: bool) -> bool {
+    kind == if big_endian {
+        PACKET_BLOCK.swap_bytes()
+    } else {
+        PACKET_BLOCK
     }
 }
 

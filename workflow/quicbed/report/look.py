@@ -271,7 +271,11 @@ def _levels(capture: Path) -> dict[int, list[str]]:
         unit.frame + 1: [piece.packet.type.value for piece in unit.pieces]
         for server in servers
         for connection in handshakes.quic_connections(
-            [one for one in packets if server in ((one.source, one.source_port), (one.destination, one.destination_port))],
+            [
+                one
+                for one in packets
+                if server in ((one.source, one.source_port), (one.destination, one.destination_port))
+            ],
             server,
         )
         for unit in connection.units

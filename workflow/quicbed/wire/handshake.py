@@ -510,7 +510,9 @@ def quic_connections(
         if role == "client" and first.type is PacketType.INITIAL:
             current = earlier.receiving(first)
             if current is None:
-                current = Connection(client[1], client_cid=first.source_cid or b"", initial_cids=[first.destination_cid])
+                current = Connection(
+                    client[1], client_cid=first.source_cid or b"", initial_cids=[first.destination_cid]
+                )
                 found.append(current)
                 earlier.connections.append(current)
                 earlier.by_client_cid[current.client_cid] = current
@@ -896,9 +898,7 @@ class _Flights:
             messages += unit.tls.messages
             acknowledged += [flight for end, flight in self._of_byte if end <= unit.tls.acknowledged]
         # A second ClientHello answers a Retry or a HelloRetryRequest, acknowledged or not.
-        if any(message.type == tls.CLIENT_HELLO for message in messages) or any(
-            piece.token for piece in unit.pieces
-        ):
+        if any(message.type == tls.CLIENT_HELLO for message in messages) or any(piece.token for piece in unit.pieces):
             acknowledged.append(self.server)
         self.client = max(acknowledged)
 

@@ -105,7 +105,9 @@ class Packets(BaseModel):
                 f"{self.unknown_connection} packets are of more connections than are told apart; capture fewer of them"
             )
         if self.packets == 0 and not found:
-            found.append(f"none of its {self.frames} frames has a UDP datagram or TCP segment; capture another interface")
+            found.append(
+                f"none of its {self.frames} frames has a UDP datagram or TCP segment; capture another interface"
+            )
         return [f"{capture}: {problem}" for problem in found]
 
 

@@ -97,7 +97,9 @@ class UnknownVersionError(WireError):
     """A packet of a version that is not read."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"QUIC version 0x{version:08x}, which is not read; known are versions 1 and 2, drafts 23 to 34")
+        super().__init__(
+            f"QUIC version 0x{version:08x}, which is not read; known are versions 1 and 2, drafts 23 to 34"
+        )
         self.version = version
 
 

@@ -112,9 +112,7 @@ def _plain_key_log(path: Path) -> Iterator[Path]:
     known = read_key_log(path)
     with tempfile.TemporaryDirectory() as directory:
         plain = Path(directory) / "keys.log"
-        lines = (
-            f"{label} {random} {secret.hex()}\n" for random, own in known.items() for label, secret in own.items()
-        )
+        lines = (f"{label} {random} {secret.hex()}\n" for random, own in known.items() for label, secret in own.items())
         plain.write_text("".join(lines), encoding="ascii")
         yield plain
 
