@@ -174,8 +174,8 @@ def connections(
     """The connections with a server, by address and port, among packets of UDP or of TCP.
 
     *secrets* are those of a key log by client random and label. *clear* says that the build has the NOOP AEAD and, of
-    QUIC, no header protection. Datagrams of no connection are counted in *unread*. Raises CaptureError where a frame was
-    not captured whole.
+    QUIC, no header protection. Datagrams of no connection are counted in *unread*. Raises CaptureError where a frame
+    was not captured whole.
     """
     own = []
     for packet in packets:

@@ -1,5 +1,5 @@
-"""QUIC packets opened with the secrets of a key log: Initial packets without any, the others with those that stand under
-the random of the ClientHello that counts, in every key phase (RFC 9001, 5 and 6).
+"""QUIC packets opened with the secrets of a key log: Initial packets without any, the others with those that stand
+under the random of the ClientHello that counts, in every key phase (RFC 9001, 5 and 6).
 
 A client may begin again after a Retry or a Version Negotiation packet, with another ClientHello: CRYPTO data of each
 attempt are a stream of their own. A HelloRetryRequest goes on in the same stream. The keys of packets with long headers
@@ -8,6 +8,7 @@ are of the version in them (RFC 9369, 3.3), those of 1-RTT packets of the versio
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -171,10 +172,8 @@ class Opener:
             secret = self._own.get(f"{role.upper()}_{_LABELS.get(packet.type)}")
             self._keys[place] = None
             if secret is not None and self._suite is not None:
-                try:
+                with contextlib.suppress(WireError):
                     self._keys[place] = traffic_keys(secret, self._suite, version=version)
-                except WireError:
-                    pass
         return self._keys[place]
 
     def _open(self, packet: QuicPacket, role: Role) -> Opened:
@@ -224,7 +223,7 @@ def _opened(packet: QuicPacket, place: Place, number: int, plain: bytes) -> Open
     whole = True
     try:
         for frame in quicwire.frames(plain):
-            frames.append(frame)  # noqa: PERF402 (those before an unknown one are kept)
+            frames.append(frame)
     except WireError:
         whole = False
     return Opened(packet, place, number, frames, whole, len(packet.data) - TAG_BYTES - len(plain))

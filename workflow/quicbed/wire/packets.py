@@ -73,8 +73,8 @@ class Packets(BaseModel):
             )
         if self.fragment_frames:
             found.append(
-                f"{self.fragment_frames} frames, the first is frame {self.first_fragment}, hold fragments of IP packets, "
-                "which are not put together; capture with a larger MTU"
+                f"{self.fragment_frames} frames, the first is frame {self.first_fragment}, hold fragments of IP "
+                "packets, which are not put together; capture with a larger MTU"
             )
         if self.unread_datagrams:
             versions = ", ".join(f"0x{version:08x}" for version in self.unread_versions)
@@ -85,8 +85,8 @@ class Packets(BaseModel):
         if self.encrypted:
             which = "none" if self.encrypted == self.one_rtt else f"only {self.one_rtt - self.encrypted}"
             found.append(
-                f"{which} of the {self.one_rtt} 1-RTT packets could be decrypted by tshark with {self.key_log}; name the "
-                "key log of this capture, of whole connections, and know that tshark reads the first ClientHello alone"
+                f"{which} of the {self.one_rtt} 1-RTT packets could be decrypted by tshark with {self.key_log}; "
+                "name the key log of this capture, of whole connections (tshark reads the first ClientHello of each)"
             )
         if self.backward_frames:
             found.append(

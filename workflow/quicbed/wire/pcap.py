@@ -77,7 +77,7 @@ _IPV6_EXTENSIONS = frozenset({0, 43, 60})
 TCP_SYN = 0x02
 
 Reason = Literal["other", "malformed", "fragment", "cut"]
-"""Why a frame is no packet: neither UDP nor TCP, lengths that cannot be, a fragment of UDP or TCP, captured too short."""
+"""Why a frame is no packet: neither UDP nor TCP, lengths that cannot be, a fragment of either, captured too short."""
 
 
 class CaptureError(Exception):

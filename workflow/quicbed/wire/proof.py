@@ -121,8 +121,8 @@ class Direction(BaseModel):
     payload_bytes: int
     """UDP or TCP payload on the link, retransmissions included."""
     mean_frame_bytes: float | None
-    """Mean size of the frames as they are on an Ethernet without tags and trailers, whatever link was captured: of the IP
-    packets, and 14 bytes; ``None`` without any.
+    """Mean size of the frames as they are on an Ethernet without tags and trailers: of the IP packets, whatever link
+    was captured, and 14 bytes; ``None`` without any.
     """
     initial_packets: int | None
     """QUIC Initial packets; ``None`` for TCP."""
