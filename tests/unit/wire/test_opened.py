@@ -19,6 +19,7 @@ from quicbed.cli.commands import main
 from quicbed.report.look import _rows
 from quicbed.wire import layers, proof, quicwire, tshark
 from quicbed.wire.handshake import HandshakeError, details_of, examine, openings, quic_connections
+from quicbed.wire.messages import CLIENT_HELLO
 from quicbed.wire.pcap import Capture, CaptureError
 from quicbed.wire.quicwire import PacketType
 from quicbed.wire.tshark import TsharkError, read_key_log
@@ -82,7 +83,8 @@ def test_tshark_opens_packets_alike(capture: Path) -> None:
                 if not other.decrypted:
                     continue  # it reads the first ClientHello alone, and no packet before the one with its keys
                 number = ours.packet_number if other.packet_number is None else other.packet_number
-                known = ours.messages if capture.stem == "second-client-hello" else other.messages
+                # nor does it find the one after a Retry
+                known = other.messages or tuple(one for one in ours.messages if one.type == CLIENT_HELLO)
                 assert ours == replace(other, packet_number=number, messages=known)
                 compared += 1
     assert compared > 2
