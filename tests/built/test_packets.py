@@ -6,6 +6,7 @@ import gzip
 import itertools
 import os
 import random
+import shutil
 import socket
 import struct
 import subprocess
@@ -22,10 +23,11 @@ from clone import ROOT
 from hostile import damaged, property_of
 from quicbed.base import untrusted
 from quicbed.cli import commands
-from quicbed.wire import packets
+from quicbed.wire import pacing, packets, quicwire
+from quicbed.wire.pacing import PacingError
 from quicbed.wire.packets import Packets
 from quicbed.wire.pcap import Capture, CaptureError, parse_frame
-from wirefixtures import CLIENT, SERVER, QuicTransfer, ethernet, ip_packet, pcap, tcp, tls_transfer, udp
+from wirefixtures import CLIENT, SERVER, QuicTransfer, ethernet, ip_packet, pcap, tcp, tls_transfer, udp, varint
 
 SYN, ACK = 0x02, 0x10
 HANDSHAKES = ROOT / "tests" / "data" / "handshakes"
@@ -225,6 +227,56 @@ def repacked(path: Path, how: str) -> Path:
     return out
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_obsolete_packet_blocks_are_read(read: Reader, tmp_path: Path, order: str) -> None:
+    frames = QuicTransfer(size=3000).run()
+    path = tmp_path / "c.pcapng"
+    blocks = [
+        struct.pack(f"{order}HHIIII", 0, 0xFFFF, 0, at, len(frame), len(frame)) + frame
+        for at, frame in enumerate(frames)
+    ]
+    path.write_bytes(section(order) + interface(order, 9) + b"".join(block(2, body, order) for body in blocks))
+    found, table = read(path)
+    assert (found.frames, found.problems(path)) == (len(frames), [])
+    assert table["time_ns"].to_list() == list(range(len(frames)))
+    _, same = read(pcap(tmp_path / "c.pcap", frames))
+    assert table.drop("time_ns").equals(same.drop("time_ns"))
+    path.write_bytes(section(order) + interface(order, 9) + block(2, blocks[0][:30], order))
+    assert "damaged" in read.refuses(path)
+
+
+@pytest.mark.parametrize("sections", [1, 2])
+def test_a_packet_that_two_interfaces_have_captured_counts_once(read: Reader, tmp_path: Path, sections: int) -> None:
+    frames = QuicTransfer(size=20_000).run()
+    first, second = ([enhanced("<", at * 1000 + late, one, late) for at, one in enumerate(frames)] for late in (0, 1))
+    path = tmp_path / "c.pcapng"
+    if sections == 1:
+        blocks = b"".join(a + b for a, b in zip(first, second, strict=True))
+        path.write_bytes(section("<") + interface("<", 9) * 2 + blocks)
+    else:
+        again = [enhanced("<", at * 1000 + 1, one) for at, one in enumerate(frames)]
+        head = section("<") + interface("<", 9)
+        path.write_bytes(head + b"".join(first) + head + b"".join(again))
+    read(path, server=SERVER)
+    with pytest.raises(PacingError, match="from interfaces 0, 1, where each may be captured again; choose one"):
+        pacing.server_packets(read.output)
+    chosen = [pacing.server_packets(read.output, interface=one) for one in (0, 1)]
+    assert chosen[0]["gap_ns"].equals(chosen[1]["gap_ns"])
+
+
+def test_interfaces_of_a_cooked_capture_are_told_apart(read: Reader, tmp_path: Path) -> None:
+    """As `tcpdump -i any` captures on a router."""
+    frames = [
+        frame[12:14] + bytes(2) + struct.pack("!I", number) + bytes(12) + frame[14:]
+        for frame in QuicTransfer(size=3000).run()
+        for number in (2, 7)
+    ]
+    found, table = read(pcap(tmp_path / "c.pcap", frames, link=276), server=SERVER)
+    assert (found.interfaces, table["interface"].to_list()) == (2, [0, 65_536] * (len(frames) // 2))
+    with pytest.raises(PacingError, match="interfaces 0, 65536"):
+        pacing.server_packets(read.output)
+
+
 @pytest.mark.parametrize("how", ["gzip", "zstd", "pcapng", "nsecpcap"])
 def test_the_table_is_the_same_in_every_format(read: Reader, tmp_path: Path, how: str) -> None:
     path = pcap(tmp_path / "c.pcap", QuicTransfer(size=40_000).run())
@@ -408,14 +460,81 @@ def apart(capture_reader: Path, tmp_path_factory: pytest.TempPathFactory) -> Rea
 def test_it_agrees_with_the_reader_of_proofs(apart: Reader, rng: random.Random) -> None:
     snapshot = rng.choice([14, 30, 42, 60, 100, 5000])
     path = pcap(apart.output.with_name("c.pcap"), frames_like(rng), snapshot=snapshot)
-    _, table = apart(path)
+    found, table = apart(path)
     capture = Capture(path)
+    read_there = list(capture.packets())
+    left_out = {reason: one.frames for reason, one in capture.left_out.items()}
+    assert len(read_there) + sum(left_out.values()) == found.frames == table.height
+    assert (found.packets, found.fragment_frames) == (len(read_there), left_out.get("fragment", 0))
+    assert found.other_frames == left_out.get("other", 0) + left_out.get("malformed", 0)
     for row, frame in zip(table.iter_rows(named=True), capture, strict=True):
         packet = parse_frame(frame, capture.link_type)
         assert (row["time_ns"], row["frame_bytes"]) == (frame.time_ns, frame.wire_bytes)
         assert row["captured_bytes"] == len(frame.data)
         expected = (packet.protocol, packet.payload_bytes) if packet else (None, None)
         assert (row["protocol"], row["payload_bytes"]) == expected
+
+
+# ---- what is left out ----------------------------------------------------------------------------------------------
+
+
+def test_both_readers_know_the_same_versions(read: Reader, tmp_path: Path) -> None:
+    kinds = list(itertools.product(quicwire.VERSIONS, range(4)))
+    cids = b"\x08" + bytes(8) + b"\x08" + bytes(8)
+    rest = cids + b"\x00" + varint(1000) + bytes(1000)
+    frames = [
+        udp((CLIENT[0], 1000 + port), SERVER, bytes([0xC0 | code << 4]) + version.to_bytes(4, "big") + rest)
+        for port, (version, code) in enumerate(kinds)
+    ]
+    _, table = read(pcap(tmp_path / "c.pcap", frames), server=SERVER)
+    expected = [quicwire.VERSIONS[version].types[code].value.lower() for version, code in kinds]
+    assert table["packet_type"].to_list() == [kind.replace("0-rtt", "0rtt") for kind in expected]
+
+
+@pytest.mark.parametrize("server", [SERVER, None])
+def test_a_version_that_is_not_read_is_named(read: Reader, tmp_path: Path, server: tuple[str, int] | None) -> None:
+    other = udp(CLIENT, SERVER, b"\xc3\x0a\x0a\x0a\x0a\x08" + bytes(8) + b"\x00" + bytes(1200))
+    path = pcap(tmp_path / "c.pcap", [other] * 2)
+    found, table = read(path, server=server)
+    assert table["packet_type"].null_count() == 2
+    (told,) = found.problems(path)
+    assert told.startswith(f"{path}: 2 datagrams, the first in frame 1, are of QUIC version 0x0a0a0a0a")
+
+
+@pytest.mark.parametrize("source", ["10.0.0.1", "fd00::1"])
+def test_fragments_are_told(read: Reader, tmp_path: Path, source: str) -> None:
+    destination = "fd00::2" if ":" in source else "10.0.0.2"
+    whole = udp((source, 1), (destination, 2), b"hello")
+    if ":" in source:
+        part = ethernet(ip_packet(source, destination, 44, bytes([17, 0, 0, 1]) + bytes(4) + whole[54:]))
+    else:
+        part = whole[:20] + b"\x20\x00" + whole[22:]
+    path = pcap(tmp_path / "c.pcap", [whole, part, part])
+    found, table = read(path)
+    (told,) = found.problems(path)
+    assert told.startswith(f"{path}: 2 frames, the first is frame 2, hold fragments of IP packets")
+    assert table["protocol"].null_count() == 2
+    with pytest.raises(PacingError, match="hold fragments"):
+        pacing.counted(path, found)
+
+
+def test_a_capture_without_a_packet_is_never_without_a_problem(read: Reader, tmp_path: Path) -> None:
+    for frames in ([], [RESERVED] * 2):
+        path = pcap(tmp_path / "c.pcap", frames)
+        (told,) = read(path)[0].problems(path)
+        assert told.startswith(f"{path}: none of its {len(frames)} frames has a UDP datagram")
+
+
+@pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
+def test_a_key_log_of_another_capture_is_told(read: Reader) -> None:
+    captures = ROOT / "tests" / "data" / "captures"
+    path, server = captures / "padding-outside.pcap", ("10.0.0.2", 4433)
+    found, table = read(path, server=server, key_log=captures / "padding-outside.keys")
+    assert (found.problems(path), table["packet_number"].null_count()) == ([], 0)
+    other = captures / "draft-34.keys"
+    found, table = read(path, server=server, key_log=other)
+    (told,) = found.problems(path)
+    assert told.startswith(f"{path}: none of the 6 1-RTT packets could be decrypted by tshark with {other}")
 
 
 # ---- bad captures ----------------------------------------------------------------------------------------------------

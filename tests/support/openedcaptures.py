@@ -39,22 +39,26 @@ class Quic:
     suite: int = 0x1301
     version: int = VERSION_1
     noop: bool = False
+    first_version: int | None = None
+    """Of the client's first packet, if another one is negotiated (RFC 9368, 2.3)."""
 
     def frames(self) -> list[bytes]:
         client_cid, server_cid, original = b"\xc1" * 8, b"\x51" * 8, b"\x83" * 8
-        initial = initial_keys(original, self.version)
 
         def packet(kind: int, role: str, number: int, payload: bytes) -> bytes:
+            first = kind == 0 and role == "CLIENT" and number == 0
+            version = self.first_version or self.version if first else self.version
+            initial = initial_keys(original, version)
             to, source = (server_cid, client_cid) if role == "CLIENT" else (client_cid, server_cid)
             if kind == 0:
                 keys = initial.client if role == "CLIENT" else initial.server
                 to = original if number == 0 and role == "CLIENT" else to
-                return long_header_packet(0, Protection(keys), to, source, number, payload, self.version)
+                return long_header_packet(0, Protection(keys), to, source, number, payload, version)
             label = f"{role}_{'HANDSHAKE_TRAFFIC_SECRET' if kind == 2 else 'TRAFFIC_SECRET_0'}"
-            keys = traffic_keys(secret(label, self.suite), self.suite)
+            keys = traffic_keys(secret(label, self.suite), self.suite, version=version)
             protection = Protection(keys, noop=self.noop, header_protection=not self.noop)
             if kind == 2:
-                return long_header_packet(2, protection, to, source, number, payload, self.version)
+                return long_header_packet(2, protection, to, source, number, payload, version)
             return protection.seal(b"\x41" + to, number, 2, payload)
 
         def stream(offset: int, data: bytes) -> bytes:

@@ -16,7 +16,16 @@ from typing import Literal
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from quicbed.contract.content import content
-from quicbed.wire.quicwire import VERSION_1, PacketKeys, aes_mask, chacha20_mask, initial_keys, nonce
+from quicbed.wire.quicwire import (
+    VERSION_1,
+    VERSIONS,
+    PacketKeys,
+    PacketType,
+    aes_mask,
+    chacha20_mask,
+    initial_keys,
+    nonce,
+)
 
 CLIENT = ("10.0.0.2", 50_000)
 SERVER = ("10.0.0.1", 4433)
@@ -123,7 +132,9 @@ def long_header_packet(
     version: int = VERSION_1,
 ) -> bytes:
     """Return an Initial (0) or Handshake (2) packet with a 2-byte packet number."""
-    header = bytes([0xC1 | kind << 4]) + version.to_bytes(4, "big")
+    wanted = PacketType.INITIAL if kind == 0 else PacketType.HANDSHAKE
+    (code,) = (code for code, one in VERSIONS[version].types.items() if one is wanted)
+    header = bytes([0xC1 | code << 4]) + version.to_bytes(4, "big")
     header += bytes([len(destination)]) + destination + bytes([len(source)]) + source
     header += (b"\x00" if kind == 0 else b"") + varint(2 + len(payload) + 16)
     return protection.seal(header, number, 2, payload)

@@ -59,6 +59,30 @@ def test_frames_of_every_byte_order_and_resolution(tmp_path: Path, order: str, n
     assert len(list(capture)) == 2  # it can be read again
 
 
+def frames_of_links() -> list[tuple[int, bytes]]:
+    """A datagram below the headers of simulators and of other systems."""
+    packet = DATAGRAM[14:]
+    return [
+        *((0, struct.pack(order + "I", 2) + packet) for order in "<>"),
+        (108, struct.pack(">I", 2) + packet),
+        *((link, head + packet) for link in (9, 50) for head in (b"\x00\x21", b"\xff\x03\x00\x21", b"\x21")),
+    ]
+
+
+def six_of_links() -> list[tuple[int, bytes]]:
+    packet = udp(("fd00::1", 1), ("fd00::2", 2), b"hello")[14:]
+    families = [(0, struct.pack("<I", family) + packet) for family in (24, 28, 30)]
+    return [*families, (108, struct.pack(">I", 24) + packet), (9, b"\x00\x57" + packet)]
+
+
+@pytest.mark.parametrize(("link", "frame"), [*frames_of_links(), *six_of_links()])
+def test_links_of_simulators_and_other_systems(tmp_path: Path, link: int, frame: bytes) -> None:
+    capture = Capture(pcap(tmp_path / "c.pcap", [frame, frame[:3], b"\x00\x99" * 9], link=link))
+    (packet,) = capture.packets()
+    assert packet.payload == b"hello"
+    assert sum(one.frames for one in capture.left_out.values()) == 2
+
+
 def sll(packet: bytes) -> bytes:
     return struct.pack("!HHH8sH", 0, 1, 6, bytes(8), 0x0800) + packet
 
@@ -106,8 +130,36 @@ def test_what_is_not_udp_or_tcp_is_passed_over(tmp_path: Path) -> None:
     arp = bytes(12) + b"\x08\x06" + bytes(28)
     icmp = ethernet(ip_packet("10.0.0.1", "10.0.0.2", 1, bytes(16)))
     frames = [b"", arp, icmp, bytes(fragment), bytes(wrong_length), DATAGRAM]
-    packets = list(Capture(pcap(tmp_path / "c.pcap", frames)).packets())
+    capture = Capture(pcap(tmp_path / "c.pcap", frames))
+    packets = list(capture.packets())
     assert [packet.frame.index for packet in packets] == [5]
+    told = {reason: (one.frames, one.first) for reason, one in capture.left_out.items()}
+    assert told == {"malformed": (2, 0), "other": (2, 1), "fragment": (1, 3)}
+    fragments, lengths = capture.problems(packets)
+    assert fragments.startswith("1 frames, the first is frame 3, hold fragments")
+    assert lengths.startswith("2 frames, the first is frame 0, have lengths that cannot be")
+
+
+@pytest.mark.parametrize("source", ["10.0.0.1", "fd00::1"])
+def test_a_length_that_is_left_to_the_network_card_is_that_of_the_frame(tmp_path: Path, source: str) -> None:
+    destination = "fd00::2" if ":" in source else "10.0.0.2"
+    frame = bytearray(udp((source, 1), (destination, 2), b"x" * 3000))
+    at = 14 + (4 if ":" in source else 2)
+    frame[at : at + 2] = bytes(2)
+    (packet,) = Capture(pcap(tmp_path / "c.pcap", [bytes(frame)])).packets()
+    assert (packet.payload, packet.ip_bytes) == (b"x" * 3000, len(frame) - 14)
+
+
+def test_a_packet_that_two_interfaces_of_a_machine_have_seen_is_told(tmp_path: Path) -> None:
+    """As `tcpdump -i any` captures it on a router."""
+    first = sll2(DATAGRAM[14:])
+    second = first[:4] + struct.pack("!I", 7) + first[8:]
+    back = sll2(udp(SERVER, CLIENT, b"hello")[14:])
+    capture = Capture(pcap(tmp_path / "c.pcap", [first, back, second], link=276))
+    (told,) = capture.problems(list(capture.packets()))
+    assert told.startswith("frame 2 is of interface 7 and those before it, from and to the same ports, of interface 2")
+    capture = Capture(pcap(tmp_path / "d.pcap", [first, back, first], link=276))
+    assert capture.problems(list(capture.packets())) == []
 
 
 def test_a_snapshot_length_cuts_payloads(tmp_path: Path) -> None:
@@ -309,7 +361,7 @@ def test_packets_without_a_packet_number() -> None:
         b"",
         b"\x40" + bytes(40),
         b"\xc0\x00\x00",
-        b"\xc0\x6b\x33\x43\xcf\x00\x00" + bytes(40),
+        b"\xc0\x0a\x0a\x0a\x0a\x00\x00" + bytes(40),
         b"\xc0\x00\x00\x00\x01\x15" + bytes(60),
         b"\xc0\x00\x00\x00\x01\x00\x00\x00\x44\x00" + bytes(10),
         b"\xc0\x00\x00\x00\x01\x09abc",

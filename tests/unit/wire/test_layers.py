@@ -52,7 +52,7 @@ STREAM = 6
 
 
 @pytest.mark.parametrize("suite", SUITES)
-@pytest.mark.parametrize("version", [quicwire.VERSION_1, DRAFT_27])
+@pytest.mark.parametrize("version", [quicwire.VERSION_1, quicwire.VERSION_2, DRAFT_27])
 def test_every_byte_of_a_quic_connection_is_in_its_layer(tmp_path: Path, suite: int, version: int) -> None:
     (found,) = read(tmp_path, Quic(suite, version).frames(), key_log(suite))
     flight = len(EXTENSIONS + CERTIFICATE + FINISHED)
@@ -67,6 +67,15 @@ def test_every_byte_of_a_quic_connection_is_in_its_layer(tmp_path: Path, suite: 
         UDP | {"quic_short": SHORT, "tag": 16, "frames": 3, "padding": 9},
     ]
     assert found.opaque == 0
+
+
+def test_another_version_may_be_negotiated(tmp_path: Path) -> None:
+    """RFC 9369, 4.1: the client's first packet is of version 1."""
+    made = Quic(0x1301, quicwire.VERSION_2, first_version=quicwire.VERSION_1)
+    (found,) = read(tmp_path, made.frames(), key_log(0x1301))
+    (plain,) = read(tmp_path, Quic(0x1301).frames(), key_log(0x1301))
+    assert found.opaque == 0
+    assert [unit.layers for unit in found.units] == [unit.layers for unit in plain.units]
 
 
 def test_packets_are_named_by_messages_and_frames(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def table(path: Path, times: list[int], **columns: list[object]) -> Path:
     rows = len(times)
     values: dict[str, list[object]] = {
         "frame": list(range(1, rows + 1)),
+        "interface": [0] * rows,
         "time_ns": list(times),
         "frame_bytes": [1294] * rows,
         "payload_bytes": [1252] * rows,

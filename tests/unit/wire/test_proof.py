@@ -18,6 +18,7 @@ from wirefixtures import (
     Protection,
     QuicTransfer,
     crypto_frame,
+    ethernet,
     pcap,
     server_hello,
     some_keys,
@@ -629,3 +630,36 @@ def test_server_hellos_of_real_captures(
     assert (len(proof.cipher_suites), proof.unread_hellos) == (1, 0)
     assert proof.groups == (group,)
     assert proof.hello_retry_requests == requests
+
+
+@pytest.mark.parametrize("how", ["vlan", "qinq", "cooked", "trailer"])
+@pytest.mark.parametrize(("mtu", "fits"), [(1500, True), (1499, False)])
+def test_the_mtu_limits_ip_packets_whatever_the_link_has_around_them(
+    tmp_path: Path, how: str, mtu: int, fits: bool
+) -> None:
+    """The longest packets of the transfer have 1500 bytes."""
+    claim = Claim("noop", header_protection=False)
+    plain = transfer(claim).run()
+    wrap = {
+        "vlan": lambda frame: ethernet(frame[14:], vlans=1),
+        "qinq": lambda frame: ethernet(frame[14:], vlans=2),
+        "cooked": lambda frame: frame[12:14] + bytes(18) + frame[14:],
+        "trailer": lambda frame: frame + bytes(6),
+    }[how]
+    path = pcap(tmp_path / "c.pcap", [wrap(frame) for frame in plain], link=276 if how == "cooked" else 1)
+    ends = {"server_ip": SERVER[0], "server_port": SERVER[1], "transport": "quic"}
+    proof = examine(path, mtu=mtu, **ends)  # type: ignore[arg-type]
+    assert [one for one in check(proof, claim) if "MTU" in one] == ([] if fits else check(proof, claim))
+    assert bool(check(proof, claim)) != fits
+    same = examine(pcap(tmp_path / "plain.pcap", plain), mtu=mtu, **ends)  # type: ignore[arg-type]
+    assert proof.server_to_client == same.server_to_client
+
+
+def test_fragments_prove_nothing(tmp_path: Path) -> None:
+    claim = Claim("standard", header_protection=True)
+    frames = [bytearray(frame) for frame in transfer(claim).run()]
+    for frame in frames:
+        frame[20:22] = b"\x20\x00"
+    first, second = check(quic_proof(tmp_path, [bytes(frame) for frame in frames]), claim)
+    assert first.startswith("The capture proves nothing")
+    assert second.startswith(f"{len(frames)} frames, the first is frame 0, hold fragments")

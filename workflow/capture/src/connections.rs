@@ -13,6 +13,11 @@ use crate::quic::{self, Cid, Header, Kind, Long};
 /// Connections that are told apart; memory is bounded by it.
 const MOST: usize = 1 << 18;
 
+/// Shortest datagram with a client's first packet (RFC 9000, 14.1): what has such a length, and the two highest bits of a
+/// long header, is taken for QUIC whatever its version is.
+const LEAST_OPENING: usize = 1200;
+const LONG_AND_FIXED: u8 = 0xc0;
+
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
@@ -25,6 +30,8 @@ pub struct Known {
     pub number: Option<i64>,
     /// Whether the captured bytes end within the QUIC header.
     pub cut: bool,
+    /// The version of QUIC that is not read.
+    pub unread: Option<u32>,
 }
 
 /// One of the two ends of a flow: 0 sent its first packet.
@@ -85,7 +92,7 @@ impl Connections {
                 udp(
                     flow,
                     side,
-                    packet.payload,
+                    packet,
                     self.visible_numbers,
                     &mut self.count,
                     &mut known,
@@ -184,11 +191,12 @@ fn tcp(flow: &mut Flow, side: Side, packet: &Packet, count: &mut i32) {
 fn udp(
     flow: &mut Flow,
     side: Side,
-    payload: &[u8],
+    packet: &Packet,
     visible: bool,
     count: &mut i32,
     known: &mut Known,
 ) {
+    let payload = packet.payload;
     match quic::parse(payload) {
         Header::Long(header) => {
             flow.is_quic = true;
@@ -211,7 +219,12 @@ fn udp(
             }
         }
         Header::Cut => known.cut = true,
-        Header::Short | Header::Unknown => {}
+        Header::Unknown(version) => {
+            let opening = payload[0] & LONG_AND_FIXED == LONG_AND_FIXED
+                && packet.payload_bytes >= LEAST_OPENING;
+            known.unread = (flow.is_quic || opening).then_some(version);
+        }
+        Header::Short | Header::Malformed => {}
     }
 }
 

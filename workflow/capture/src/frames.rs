@@ -1,11 +1,17 @@
 //! Frames down to UDP or TCP. Fragments of IP packets are passed over, as whatever is neither.
 
+const NULL: i32 = 0;
 const ETHERNET: i32 = 1;
+const PPP: i32 = 9;
+const PPP_HDLC: i32 = 50;
+const LOOP: i32 = 108;
 const RAW: i32 = 101;
 const SLL: i32 = 113;
 const IPV4: i32 = 228;
 const IPV6: i32 = 229;
 const SLL2: i32 = 276;
+
+const SLL_OUTGOING: u16 = 4;
 
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
@@ -33,60 +39,121 @@ pub struct Packet<'a> {
     pub flags: u8,
 }
 
+/// Where in a cooked capture a frame was seen: the index of the interface, or in version 1 whether it was sent.
+pub fn tap(data: &[u8], link: i32) -> Option<u32> {
+    match link {
+        SLL => Some(u32::from(be16(data.get(..2)?, 0) == SLL_OUTGOING)),
+        SLL2 => Some(u32::from_be_bytes(data.get(4..8)?.try_into().ok()?)),
+        _ => None,
+    }
+}
+
 pub enum Parsed<'a> {
     Packet(Packet<'a>),
     /// Neither UDP nor TCP, or not well-formed.
     Other,
+    /// A fragment of either.
+    Fragment,
     /// The captured bytes end before the payload begins.
     Short,
 }
 
 /// Whether frames of a link type can be parsed.
 pub fn known(link: i32) -> bool {
-    matches!(link, ETHERNET | RAW | SLL | IPV4 | IPV6 | SLL2)
+    matches!(
+        link,
+        NULL | ETHERNET | PPP | PPP_HDLC | RAW | LOOP | SLL | IPV4 | IPV6 | SLL2
+    )
 }
 
 fn be16(data: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([data[at], data[at + 1]])
 }
 
-/// Parses the captured bytes of a frame, from the link-layer header on.
-pub fn parse(data: &[u8], link: i32) -> Parsed<'_> {
+/// Parses the captured bytes of a frame, from the link-layer header on; `wire` is its length on the link.
+pub fn parse(data: &[u8], link: i32, wire: usize) -> Parsed<'_> {
     let (mut kind_at, mut start) = match link {
         ETHERNET => (12, 14),
         SLL => (14, 16),
         SLL2 => (0, 20),
-        _ => return network(data),
+        NULL | LOOP => return loopback(data, wire),
+        PPP | PPP_HDLC => return ppp(data, wire),
+        _ => return network(data, 0, wire),
     };
     loop {
         if data.len() < start {
             return Parsed::Short;
         }
         match be16(data, kind_at) {
-            0x8100 | 0x88a8 => (kind_at, start) = (start + 2, start + 4),
-            0x0800 | 0x86dd => return network(&data[start..]),
+            0x8100 | 0x88a8 | 0x9100 => (kind_at, start) = (start + 2, start + 4),
+            0x0800 | 0x86dd => return network(data, start, wire),
             _ => return Parsed::Other,
         }
     }
 }
 
-fn network(data: &[u8]) -> Parsed<'_> {
-    match data.first().map(|first| first >> 4) {
+/// A BSD loopback: an address family in the order of the machine that captured, which need not be that of the file.
+fn loopback(data: &[u8], wire: usize) -> Parsed<'_> {
+    let Some(family) = data.get(..4) else {
+        return Parsed::Short;
+    };
+    match family {
+        [0, 0, 0, number] | [number, 0, 0, 0] if matches!(number, 2 | 10 | 24 | 28 | 30) => {
+            network(data, 4, wire)
+        }
+        _ => Parsed::Other,
+    }
+}
+
+/// PPP (RFC 1661), with address and control bytes (RFC 1662) or without them.
+fn ppp(data: &[u8], wire: usize) -> Parsed<'_> {
+    let start = if data.starts_with(&[0xff, 0x03]) {
+        2
+    } else {
+        0
+    };
+    match data.get(start..start + 2) {
         None => Parsed::Short,
-        Some(4) => ipv4(data),
-        Some(6) => ipv6(data),
+        // a first byte of 0 may be left out (RFC 1661, 6.5)
+        Some([0x21 | 0x57, _]) => network(data, start + 1, wire),
+        Some([0x00, 0x21 | 0x57]) => network(data, start + 2, wire),
         Some(_) => Parsed::Other,
     }
 }
 
-fn ipv4(data: &[u8]) -> Parsed<'_> {
+fn network(data: &[u8], start: usize, wire: usize) -> Parsed<'_> {
+    let data = &data[start.min(data.len())..];
+    let left = wire.saturating_sub(start);
+    match data.first().map(|first| first >> 4) {
+        None => Parsed::Short,
+        Some(4) => ipv4(data, left),
+        Some(6) => ipv6(data, left),
+        Some(_) => Parsed::Other,
+    }
+}
+
+fn fragment<'a>(protocol: Option<&u8>) -> Parsed<'a> {
+    match protocol {
+        Some(&(PROTOCOL_UDP | PROTOCOL_TCP)) => Parsed::Fragment,
+        _ => Parsed::Other,
+    }
+}
+
+/// A length of 0 in a header stands for what is left of the frame: the network card was to cut the packet.
+fn ipv4(data: &[u8], left: usize) -> Parsed<'_> {
     if data.len() < 20 {
         return Parsed::Short;
     }
     let header = usize::from(data[0] & 0x0f) * 4;
-    let total = usize::from(be16(data, 2));
-    if header < 20 || total < header || be16(data, 6) & 0x3fff != 0 {
+    let total = match usize::from(be16(data, 2)) {
+        0 => left,
+        total => total,
+    };
+    if header < 20 || total < header {
         return Parsed::Other;
+    }
+    if be16(data, 6) & 0x3fff != 0 {
+        return fragment(data.get(9));
     }
     let mut key: Key = [0; 40];
     key[11..13].copy_from_slice(&[0xff, 0xff]);
@@ -97,11 +164,14 @@ fn ipv4(data: &[u8]) -> Parsed<'_> {
     transport(key, data[9], body, total - header)
 }
 
-fn ipv6(data: &[u8]) -> Parsed<'_> {
+fn ipv6(data: &[u8], left: usize) -> Parsed<'_> {
     if data.len() < 40 {
         return Parsed::Short;
     }
-    let mut length = usize::from(be16(data, 4));
+    let mut length = match usize::from(be16(data, 4)) {
+        0 => left.saturating_sub(40),
+        length => length,
+    };
     let mut protocol = data[6];
     let mut key: Key = [0; 40];
     key[1..17].copy_from_slice(&data[8..24]);
@@ -124,7 +194,7 @@ fn ipv6(data: &[u8]) -> Parsed<'_> {
         length -= size;
     }
     if protocol == IPV6_FRAGMENT {
-        return Parsed::Other;
+        return fragment(body.first());
     }
     transport(key, protocol, body, length)
 }
@@ -145,7 +215,10 @@ fn transport(mut key: Key, protocol: u8, body: &[u8], length: usize) -> Parsed<'
     key[17..19].copy_from_slice(&body[0..2]);
     key[35..37].copy_from_slice(&body[2..4]);
     if protocol == PROTOCOL_UDP {
-        let size = usize::from(be16(body, 4));
+        let size = match usize::from(be16(body, 4)) {
+            0 => length,
+            size => size,
+        };
         if !(8..=length).contains(&size) {
             return Parsed::Other;
         }

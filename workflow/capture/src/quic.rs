@@ -1,8 +1,32 @@
 //! Headers of QUIC packets (RFC 9000, section 17; RFC 9369 for version 2), as far as an observer can read them.
 
-const VERSION_1: u32 = 0x0000_0001;
-const VERSION_2: u32 = 0x6b33_43cf;
+use std::sync::LazyLock;
+
 const LONGEST_CID: usize = 20;
+
+/// Versions that are read, each with what its four long header types are: the table of quicbed.wire.quicwire.
+static VERSIONS: LazyLock<Vec<(u32, [Kind; 4])>> =
+    LazyLock::new(|| versions(include_str!("../../quicbed/wire/versions.csv")));
+
+fn versions(table: &str) -> Vec<(u32, [Kind; 4])> {
+    const COLUMNS: [(usize, Kind); 4] = [
+        (4, Kind::Initial),
+        (5, Kind::ZeroRtt),
+        (6, Kind::Handshake),
+        (7, Kind::Retry),
+    ];
+    let row = |line: &str| {
+        let fields: Vec<&str> = line.split(',').collect();
+        let mut kinds = [Kind::Initial; 4];
+        for (column, kind) in COLUMNS {
+            let value: usize = fields[column].parse().expect("a type of a long header");
+            kinds[value] = kind;
+        }
+        let version = u32::from_str_radix(fields[0], 16).expect("a version");
+        (version, kinds)
+    };
+    table.lines().skip(1).map(row).collect()
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -59,8 +83,10 @@ pub struct Long {
 pub enum Header {
     Long(Long),
     Short,
-    /// Not of a version that is known.
-    Unknown,
+    /// Of a version that is not known.
+    Unknown(u32),
+    /// Not well-formed.
+    Malformed,
     /// The captured bytes end within the header.
     Cut,
 }
@@ -77,13 +103,11 @@ pub fn parse(payload: &[u8]) -> Header {
         return Header::Cut;
     };
     let version = u32::from_be_bytes([version[0], version[1], version[2], version[3]]);
-    let kind = match (version, (first >> 4) & 3) {
-        (0, _) => Kind::VersionNegotiation,
-        (VERSION_1, 0) | (VERSION_2, 1) => Kind::Initial,
-        (VERSION_1, 1) | (VERSION_2, 2) => Kind::ZeroRtt,
-        (VERSION_1, 2) | (VERSION_2, 3) => Kind::Handshake,
-        (VERSION_1, 3) | (VERSION_2, 0) => Kind::Retry,
-        _ => return Header::Unknown,
+    let kind = if version == 0 {
+        Some(Kind::VersionNegotiation)
+    } else {
+        let known = VERSIONS.iter().find(|(one, _)| *one == version);
+        known.map(|(_, kinds)| kinds[usize::from((first >> 4) & 3)])
     };
     let mut rest = &payload[5..];
     let mut cids = [Cid::default(); 2];
@@ -92,20 +116,25 @@ pub fn parse(payload: &[u8]) -> Header {
             return Header::Cut;
         };
         let size = usize::from(size);
-        if size > LONGEST_CID {
-            return Header::Unknown;
-        }
         let Some(text) = rest.get(1..1 + size) else {
             return Header::Cut;
         };
-        *cid = Cid::new(text);
+        // of other versions, and those that are negotiated, they may be longer (RFC 8999, 5.3)
+        if size <= LONGEST_CID {
+            *cid = Cid::new(text);
+        } else if kind.is_some_and(|kind| kind != Kind::VersionNegotiation) {
+            return Header::Malformed;
+        }
         rest = &rest[1 + size..];
     }
-    Header::Long(Long {
-        kind,
-        destination: cids[0],
-        source: cids[1],
-    })
+    match kind {
+        None => Header::Unknown(version),
+        Some(kind) => Header::Long(Long {
+            kind,
+            destination: cids[0],
+            source: cids[1],
+        }),
+    }
 }
 
 /// The packet number of a short header without header protection, whole (RFC 9000, appendix A.3).

@@ -1,5 +1,6 @@
 //! From the blocks of a capture to rows, and what is wrong with it.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -22,6 +23,12 @@ const BUFFER: usize = 1 << 20;
 /// Largest captured length believed: tcpdump's own limit (MAXIMUM_SNAPLEN).
 const LONGEST_FRAME: u32 = 262_144;
 const MOST_INTERFACES: usize = 1 << 16;
+/// Interfaces of cooked captures that are told apart, beside the one that each names first.
+const MOST_TAPS: usize = 1 << 12;
+/// Versions that are named.
+const MOST_VERSIONS: usize = 5;
+const PACKET_BLOCK: u32 = 2;
+const PACKET_BLOCK_HEADER: usize = 20;
 const PROGRESS: Duration = Duration::from_secs(1);
 const FRAMES_BETWEEN_CLOCKS: i64 = 1 << 14;
 const NS_PER_S: u64 = 1_000_000_000;
@@ -36,8 +43,17 @@ pub struct Summary {
     interfaces: usize,
     frames: i64,
     connections: i32,
-    /// Frames of packets that are neither UDP nor TCP, fragments among them.
+    /// Frames with a UDP datagram or a TCP segment.
+    packets: i64,
+    /// Frames with neither.
     other_frames: i64,
+    /// Frames with a fragment of either.
+    fragment_frames: i64,
+    first_fragment: Option<i64>,
+    /// Datagrams of versions of QUIC that are not read, and those versions, the first few.
+    unread_datagrams: i64,
+    first_unread: Option<i64>,
+    unread_versions: Vec<u32>,
     /// Frames captured so short that a header the table needs is not whole.
     short_frames: i64,
     first_short: Option<i64>,
@@ -62,6 +78,8 @@ struct Interface {
     snap: u32,
     last_ns: i64,
     dropped: Option<u64>,
+    /// What a cooked capture calls the interface that it was first seen on.
+    tap: Option<u32>,
 }
 
 /// Packet numbers that another program has decrypted, frame by frame.
@@ -102,6 +120,8 @@ struct Reading<'a> {
     /// Interfaces of the section; those of earlier ones are only counted.
     interfaces: Vec<Interface>,
     earlier_interfaces: usize,
+    /// Further interfaces of cooked captures, by the one that they are of.
+    taps: HashMap<(usize, u32), i32>,
     earlier_dropped: Option<u64>,
     said: Instant,
 }
@@ -131,6 +151,7 @@ pub fn read(options: &Options) -> Result<Summary, String> {
         },
         interfaces: Vec::new(),
         earlier_interfaces: 0,
+        taps: HashMap::new(),
         earlier_dropped: None,
         said: Instant::now(),
     };
@@ -142,7 +163,7 @@ pub fn read(options: &Options) -> Result<Summary, String> {
         interfaces,
         ..
     } = reading;
-    summary.interfaces = reading.earlier_interfaces + interfaces.len();
+    summary.interfaces = reading.earlier_interfaces + interfaces.len() + reading.taps.len();
     summary.connections = connections.count;
     summary.unknown_connection = connections.unknown;
     summary.dropped_frames = sum(reading.earlier_dropped, &interfaces);
@@ -287,6 +308,7 @@ impl Reading<'_> {
             snap,
             last_ns,
             dropped: None,
+            tap: None,
         });
         Ok(())
     }
@@ -325,6 +347,24 @@ impl Reading<'_> {
                     one.caplen,
                     one.packet_data(),
                 )?;
+            }
+            // obsolete, and still found
+            Block::Unknown(one) if is_packet_block(one.block_type, *big_endian) => {
+                let header = one.data.get(..PACKET_BLOCK_HEADER);
+                let header = header.ok_or_else(|| damaged(at))?;
+                let word = |place: usize| four(&header[place..place + 4], *big_endian);
+                let index = usize::from(two(&header[..2], *big_endian));
+                let Some(interface) = self.interfaces.get(index) else {
+                    return Err(undescribed(at));
+                };
+                let ns = nanoseconds(u64::from(word(4)) << 32 | u64::from(word(8)), interface);
+                let ns = ns.ok_or_else(|| {
+                    format!("at byte {at}: a frame of a time that no clock showed")
+                })?;
+                let (captured, wire) = (word(12), word(16));
+                let rest = &one.data[PACKET_BLOCK_HEADER..];
+                let data = rest.get(..captured as usize).ok_or_else(|| damaged(at))?;
+                self.frame(at, index, Some(ns), wire, captured, data)?;
             }
             Block::SimplePacket(one) => {
                 let Some(interface) = self.interfaces.first() else {
@@ -365,6 +405,23 @@ impl Reading<'_> {
         Ok(())
     }
 
+    /// The number of the interface of a frame: a cooked capture may have several, which its frames name.
+    fn tap(&mut self, interface: usize, data: &[u8]) -> i32 {
+        let one = &mut self.interfaces[interface];
+        let index = self.earlier_interfaces + interface;
+        let tap = frames::tap(data, one.link).filter(|tap| *one.tap.get_or_insert(*tap) != *tap);
+        let Some(tap) = tap else {
+            return index as i32;
+        };
+        let next = MOST_INTERFACES as i32 + self.taps.len() as i32;
+        match self.taps.get(&(index, tap)) {
+            Some(number) => *number,
+            // more than any machine has are one
+            None if self.taps.len() == MOST_TAPS => next,
+            None => *self.taps.entry((index, tap)).or_insert(next),
+        }
+    }
+
     fn frame(
         &mut self,
         at: usize,
@@ -382,10 +439,11 @@ impl Reading<'_> {
             ));
         }
         self.summary.frames = number;
+        let number_of_tap = self.tap(interface, data);
         let one = &mut self.interfaces[interface];
         if !frames::known(one.link) {
             return Err(format!(
-                "frame {number} is of link type {}; known are Ethernet, Linux cooked and raw IP: \
+                "frame {number} is of link type {}; known are Ethernet, Linux cooked, PPP, BSD loopback and raw IP: \
                  capture on one of these",
                 one.link
             ));
@@ -401,16 +459,26 @@ impl Reading<'_> {
         }
         let mut row = Row {
             frame: number,
-            interface: (self.earlier_interfaces + interface) as i32,
+            interface: number_of_tap,
             time_ns,
             frame_bytes: wire as i32,
             captured_bytes: captured as i32,
             ..Row::default()
         };
         let mut short = false;
-        match frames::parse(data, one.link) {
+        match frames::parse(data, one.link, wire as usize) {
             Parsed::Packet(packet) => {
                 let known = self.connections.packet(&packet);
+                self.summary.packets += 1;
+                if let Some(version) = known.unread {
+                    let summary = &mut self.summary;
+                    summary.unread_datagrams += 1;
+                    summary.first_unread.get_or_insert(number);
+                    let named = &mut summary.unread_versions;
+                    if named.len() < MOST_VERSIONS && !named.contains(&version) {
+                        named.push(version);
+                    }
+                }
                 row.protocol = Some(if packet.protocol == Protocol::Udp {
                     "udp"
                 } else {
@@ -426,6 +494,10 @@ impl Reading<'_> {
                 let decrypted = self.numbers.as_mut().and_then(|numbers| numbers.of(number));
                 row.packet_number = known.number.or(decrypted);
                 short = known.cut && captured < wire;
+            }
+            Parsed::Fragment => {
+                self.summary.fragment_frames += 1;
+                self.summary.first_fragment.get_or_insert(number);
             }
             Parsed::Short if captured < wire => short = true,
             Parsed::Short | Parsed::Other => self.summary.other_frames += 1,
@@ -453,12 +525,7 @@ fn block_bytes(data: &[u8], big_endian: bool) -> usize {
     let Some(field) = data.get(4..8) else {
         return usize::MAX;
     };
-    let field = [field[0], field[1], field[2], field[3]];
-    (if big_endian {
-        u32::from_be_bytes(field)
-    } else {
-        u32::from_le_bytes(field)
-    }) as usize
+    four(field, big_endian) as usize
 }
 
 /// Units of time in a second (draft-ietf-opsawg-pcapng, if_tsresol): a power of ten, or of two with the highest bit.
@@ -467,6 +534,33 @@ fn resolution(value: u8) -> Option<u64> {
         10u64.checked_pow(value.into())
     } else {
         1u64.checked_shl((value & 0x7f).into())
+    }
+}
+
+/// Types of unknown blocks are as in the file, whatever its byte order.
+fn is_packet_block(kind: u32, big_endian: bool) -> bool {
+    kind == if big_endian {
+        PACKET_BLOCK.swap_bytes()
+    } else {
+        PACKET_BLOCK
+    }
+}
+
+fn two(bytes: &[u8], big_endian: bool) -> u16 {
+    let bytes = <[u8; 2]>::try_from(bytes).expect("two bytes");
+    if big_endian {
+        u16::from_be_bytes(bytes)
+    } else {
+        u16::from_le_bytes(bytes)
+    }
+}
+
+fn four(bytes: &[u8], big_endian: bool) -> u32 {
+    let bytes = <[u8; 4]>::try_from(bytes).expect("four bytes");
+    if big_endian {
+        u32::from_be_bytes(bytes)
+    } else {
+        u32::from_le_bytes(bytes)
     }
 }
 

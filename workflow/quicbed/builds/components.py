@@ -438,7 +438,10 @@ COMPONENTS = {
         variables=("QUICBED_MSQUIC",),
     ),
     "capture-reader": Component(
-        "pcap-parser", _build_capture_reader, files=(Path("workflow/capture"),), compiles=CAPTURE_PACKAGE
+        "pcap-parser",
+        _build_capture_reader,
+        files=(Path("workflow/capture"), Path("workflow/quicbed/wire/versions.csv")),
+        compiles=CAPTURE_PACKAGE,
     ),
 }
 

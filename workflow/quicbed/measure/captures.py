@@ -140,9 +140,9 @@ def measure_frames(attempt: Attempt, directory: Path, server: str) -> None:
     try:
         for packet in CaptureFile(directory / CAPTURE).packets():
             if (packet.source, packet.source_port) == (server, PORT):
-                sizes["server"].append(packet.frame.wire_bytes)
+                sizes["server"].append(packet.ethernet_bytes)
             elif (packet.destination, packet.destination_port) == (server, PORT):
-                sizes["client"].append(packet.frame.wire_bytes)
+                sizes["client"].append(packet.ethernet_bytes)
     except CaptureError as error:
         attempt.fail(f"capture: {error}".replace(f"{directory}/", ""))
         return

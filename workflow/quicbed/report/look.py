@@ -20,7 +20,9 @@ from quicbed.figures.sheets import Sheet
 from quicbed.store import walk
 from quicbed.store.paths import CAPTURE, KEYS, PORT, RUN_FILE, archives_below, directories, without_suffix
 from quicbed.store.record import Run, RunsError
+from quicbed.wire import handshake as handshakes
 from quicbed.wire import tshark
+from quicbed.wire.pcap import Capture, CaptureError
 from quicbed.wire.tshark import TsharkError
 
 PACKETS = 40
@@ -44,7 +46,6 @@ _FRAMES = {
     "29": "CONNECTION_CLOSE",
     "30": "HANDSHAKE_DONE",
 }
-_LEVELS = {"0": "Initial", "1": "0-RTT", "2": "Handshake", "3": "Retry"}
 _MESSAGES = {
     "1": "ClientHello",
     "2": "ServerHello",
@@ -227,16 +228,19 @@ def _rows(capture: Path, keys: Path, packets: int) -> Iterator[list[Any]]:
     begin: float | None = None
     count = 0
     # frames that have no row, as TCP's acknowledgements, are among them
-    for frame in _frames(capture, keys, 3 * packets):
+    frames = list(_frames(capture, keys, 3 * packets))
+    levels = _levels(capture)
+    for frame in frames:
         time = float(frame.sniff_timestamp)
         begin = time if begin is None else begin
         if "UDP" not in frame and "TCP" not in frame:
             continue  # ARP, for one
         transport = frame.udp if "UDP" in frame else frame.tcp
         sender = "server" if int(transport.srcport) == PORT else "client"
-        for layer in frame.layers:
-            if layer.layer_name not in ("quic", "tls"):
-                continue
+        layers = [layer for layer in frame.layers if layer.layer_name in ("quic", "tls")]
+        # tshark takes padding behind the last packet of a datagram for one
+        of_frame = levels.get(int(frame.number), []) if "UDP" in frame else ["TLS"] * len(layers)
+        for layer, level in zip(layers, of_frame, strict=False):
             if count == packets:
                 return
             count += 1
@@ -245,11 +249,37 @@ def _rows(capture: Path, keys: Path, packets: int) -> Iterator[list[Any]]:
                 f"{1e3 * (time - begin):.3f}",
                 sender,
                 int(transport.length) - 8 if "UDP" in frame else int(transport.len),
-                _level(layer),
+                level,
                 str(getattr(layer, "packet_number", "")) or None,
                 _names(layer, "frame_type", _FRAMES),
                 _names(layer, "tls_handshake_type" if layer.layer_name == "quic" else "handshake_type", _MESSAGES),
             ]
+
+
+def _levels(capture: Path) -> dict[int, list[str]]:
+    """Levels of the QUIC packets in every frame of a capture, by its number as tshark counts."""
+    try:
+        packets = [packet for packet in Capture(capture, allow_truncated=True).packets() if packet.protocol == "udp"]
+    except CaptureError as error:
+        raise TsharkError(str(error)) from None
+    servers: dict[tuple[str, int], None] = {}
+    for packet in packets:
+        for end in ((packet.source, packet.source_port), (packet.destination, packet.destination_port)):
+            if end[1] == PORT:
+                servers[end] = None
+    return {
+        unit.frame + 1: [piece.packet.type.value for piece in unit.pieces]
+        for server in servers
+        for connection in handshakes.quic_connections(
+            [
+                one
+                for one in packets
+                if server in ((one.source, one.source_port), (one.destination, one.destination_port))
+            ],
+            server,
+        )
+        for unit in connection.units
+    }
 
 
 def _frames(capture: Path, keys: Path, frames: int) -> Iterator[Any]:
@@ -273,13 +303,6 @@ def _frames(capture: Path, keys: Path, frames: int) -> Iterator[Any]:
             yield packet_from_xml_packet(frame)
     except (SyntaxError, ValueError, LookupError, AttributeError):
         raise TsharkError(f"{capture}: tshark did not write PDML; version 4.0 of it is known to work") from None
-
-
-def _level(layer: Any) -> str:
-    if layer.layer_name == "tls":
-        return "TLS"
-    kind = getattr(layer, "long_packet_type", None)
-    return "1-RTT" if kind is None else _LEVELS.get(str(kind), str(kind))
 
 
 def _names(layer: Any, field: str, names: dict[str, str]) -> str:

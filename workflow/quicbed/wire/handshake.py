@@ -2,7 +2,8 @@
 
 The sources are independent of the libraries under test. Datagrams are split into packets by their headers
 (:mod:`quicbed.wire.quicwire`), which needs no keys, so that the counts by level are right also where nothing can be
-decrypted; what the packets hold comes from one call of tshark with the key log (:mod:`quicbed.wire.tshark`).
+decrypted; what the packets hold is opened with the key log (:mod:`quicbed.wire.opened`). What TLS over TCP holds comes
+from one call of tshark (:mod:`quicbed.wire.tshark`).
 
 What counts as *during the handshake*
 -------------------------------------
@@ -31,7 +32,7 @@ coalesced packets.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -43,12 +44,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from quicbed.config.algorithms import Table
 from quicbed.contract.events import ClientConnection, ServerConnection
+from quicbed.wire import messages as tls
 from quicbed.wire import tshark
+from quicbed.wire.messages import Message
+from quicbed.wire.opened import Opened, Opener, Role, Secrets
 from quicbed.wire.pcap import TCP_SYN, Capture, CaptureError, Packet
-from quicbed.wire.quicwire import PacketType, QuicPacket, WireError, open_initial, parse_datagram
+from quicbed.wire.quicwire import (
+    CRYPTO,
+    PacketType,
+    QuicPacket,
+    UnknownVersionError,
+    WireError,
+    open_initial,
+    parse_datagram,
+    passed_over,
+)
 from quicbed.wire.tshark import QuicDetails, TsharkError
 
-Role = Literal["client", "server"]
 Level = Literal["initial", "0rtt", "handshake", "1rtt", "retry", "version-negotiation"]
 
 _LEVELS: dict[PacketType, Level] = {
@@ -231,7 +243,7 @@ class Opening(_Model):
 
 @dataclass(slots=True)
 class Piece:
-    """One QUIC packet with what tshark knows about it."""
+    """One QUIC packet with what is in it."""
 
     packet: QuicPacket
     details: QuicDetails | None
@@ -285,20 +297,68 @@ class Connection:
     client_port: int
     units: list[Unit] = field(default_factory=list)
     client_cid: bytes = b""
-    server_cids: set[bytes] = field(default_factory=set)
-    """Destination connection IDs a long-header packet of the client may have."""
     server_cid_bytes: int | None = None
     """Length of the connection ID the server chose."""
+    initial_cids: list[bytes] = field(default_factory=list)
+    """Those that Initial keys are made from: the client's first choice, and a Retry's."""
+    unread: Counter[int] = field(default_factory=Counter)
+    """Datagrams of versions that are not read."""
 
-    def receives(self, initial: QuicPacket) -> bool:
-        """Whether a client's Initial packet belongs to this connection.
+    def open(self, secrets: Secrets, *, clear: bool = False) -> Opener:
+        """Open its packets; see `Opener`."""
+        sent = [(unit.role, [piece.packet for piece in unit.pieces]) for unit in self.units]
+        return Opener(sent, self.initial_cids, secrets, clear=clear)
+
+
+@dataclass(slots=True)
+class Unread:
+    """Datagrams of QUIC that are of no connection."""
+
+    versions: Counter[int] = field(default_factory=Counter)
+    """Of those that are not read."""
+    others: int = 0
+    """Not well-formed, or of a connection whose first packet was not captured."""
+
+    def sentences(self) -> list[str]:
+        """What they are, a sentence each."""
+        found = [passed_over(self.versions)] if self.versions else []
+        if self.others:
+            found.append(
+                f"passes over {self.others} datagrams that are of no connection whose first packet was captured"
+            )
+        return found
+
+
+_MOST_INITIAL_CIDS = 4
+_MOST_EARLIER = 4
+"""Connections of a client's port that a packet to an unknown connection ID may be of, the last ones."""
+
+
+class _Port:
+    """The connections of a client's address and port."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.by_server_cid: dict[bytes, Connection] = {}
+        """By the destination connection IDs that a long-header packet of the client may have."""
+        self.by_client_cid: dict[bytes, Connection] = {}
+
+    @property
+    def current(self) -> Connection | None:
+        return self.connections[-1] if self.connections else None
+
+    def receiving(self, initial: QuicPacket) -> Connection | None:
+        """The connection that a client's Initial packet belongs to.
 
         Its destination may be new and yet not open a connection: an ID that the server issued in a 1-RTT packet before
-        the handshake was complete. Then it is protected with the keys of this connection.
+        the handshake was complete. Then it is protected with the keys of that connection.
         """
-        if initial.destination_cid in self.server_cids:
-            return True
-        return open_initial(initial, self.server_cids, from_server=False) is not None
+        if (known := self.by_server_cid.get(initial.destination_cid)) is not None:
+            return known
+        for one in reversed(self.connections[-_MOST_EARLIER:]):
+            if open_initial(initial, one.initial_cids, from_server=False) is not None:
+                return one
+        return None
 
 
 def examine(
@@ -314,6 +374,14 @@ def examine(
     A file that cannot be used as a whole is a :class:`HandshakeError`; what is wrong with one connection, such as
     secrets that the key log does not have, is its :attr:`Handshake.problem`.
     """
+    return _examined(capture, key_log, server_ip, server_port, transport)[0]
+
+
+def _examined(
+    capture: Path, key_log: Path, server_ip: str, server_port: int, transport: Literal["quic", "tcp"]
+) -> tuple[list[Handshake], list[str]]:
+    """Handshakes, and what was passed over, a sentence each."""
+    server, unread = (server_ip, server_port), Unread()
     try:
         packets = _read(capture, server_ip, server_port, transport)
         known = tshark.read_key_log(key_log)
@@ -322,14 +390,42 @@ def examine(
                 f"{capture}: no {'UDP datagram' if transport == 'quic' else 'TCP segment'} from or to "
                 f"{server_ip} port {server_port}"
             )
-        frames = tshark.dissect(capture, key_log, port=server_port, transport=transport)
+        if transport == "quic":
+            found = quic_connections(packets, server, unread)
+            for one in found:
+                _add_details(one, one.open(known))
+        else:
+            found = _tcp(packets, tshark.dissect(capture, key_log, port=server_port, transport=transport), server)
     except (CaptureError, TsharkError) as error:
         raise HandshakeError(str(error)) from None
-    server = (server_ip, server_port)
-    found = quic_connections(packets, frames, server) if transport == "quic" else _tcp(packets, frames, server)
-    return [
+    said = unread.sentences()
+    if not found:
+        raise HandshakeError(f"{capture}: no connection is there to read{''.join(f'; {one}' for one in said)}")
+    handshakes = [
         _Examiner(connection, index, transport, known, key_log).handshake() for index, connection in enumerate(found)
     ]
+    return handshakes, [f"{capture}: {one}" for one in said]
+
+
+def _add_details(connection: Connection, opener: Opener) -> None:
+    for unit, opened in zip(connection.units, opener.packets, strict=True):
+        for piece, one in zip(unit.pieces, opened, strict=True):
+            piece.details = details_of(one)
+
+
+def details_of(opened: Opened) -> QuicDetails:
+    """What is in a packet, as tshark tells it."""
+    frames = opened.frames or []
+    acknowledged = [frame.acknowledged for frame in frames if frame.acknowledged is not None]
+    return QuicDetails(
+        bytes=len(opened.packet.data),
+        decrypted=opened.frames is not None,
+        packet_number=opened.number,
+        frame_types=tuple(frame.type for frame in frames),
+        crypto=tuple((frame.offset, len(frame.data)) for frame in frames if frame.type == CRYPTO),
+        largest_acknowledged=max(acknowledged, default=None),
+        messages=opened.messages,
+    )
 
 
 def openings(capture: Path, *, server_ip: str, server_port: int) -> list[Opening]:
@@ -337,10 +433,14 @@ def openings(capture: Path, *, server_ip: str, server_port: int) -> list[Opening
 
     Raises :class:`HandshakeError` for a capture that cannot be used.
     """
+    unread = Unread()
     try:
         packets = _read(capture, server_ip, server_port, "quic")
     except CaptureError as error:
         raise HandshakeError(str(error)) from None
+    connections = quic_connections(packets, (server_ip, server_port), unread)
+    if not connections and unread.versions:
+        raise HandshakeError(f"{capture}: no connection is there to read; {passed_over(unread.versions)}")
     return [
         Opening(
             index=index,
@@ -355,7 +455,7 @@ def openings(capture: Path, *, server_ip: str, server_port: int) -> list[Opening
                 None,
             ),
         )
-        for index, connection in enumerate(quic_connections(packets, {}, (server_ip, server_port)))
+        for index, connection in enumerate(connections)
     ]
 
 
@@ -363,7 +463,8 @@ def _read(capture: Path, server_ip: str, server_port: int, transport: str) -> li
     """The datagrams or segments from and to the server; all of them whole."""
     protocol = "udp" if transport == "quic" else "tcp"
     found = []
-    for packet in Capture(capture).packets():
+    file = Capture(capture)
+    for packet in file.packets():
         ends = ((packet.source, packet.source_port), (packet.destination, packet.destination_port))
         if packet.protocol != protocol or (server_ip, server_port) not in ends:
             continue
@@ -373,52 +474,64 @@ def _read(capture: Path, server_ip: str, server_port: int, transport: str) -> li
                 "bytes; capture whole frames (snaplen 65535)"
             )
         found.append(packet)
+    if problems := file.problems(found):
+        raise HandshakeError(f"{capture}: {problems[0]}")
     return found
 
 
 def quic_connections(
-    packets: Iterable[Packet], frames: dict[int, tshark.FrameDetails], server: tuple[str, int]
+    packets: Iterable[Packet], server: tuple[str, int], unread: Unread | None = None
 ) -> list[Connection]:
-    """QUIC connections in the order of their first Initial packet; a port may be used again."""
+    """QUIC connections in the order of their first Initial packet; a port may be used again.
+
+    What is of none is counted in *unread*.
+    """
+    unread = unread if unread is not None else Unread()
     found: list[Connection] = []
-    by_port: dict[tuple[str, int], list[Connection]] = defaultdict(list)
+    by_port: dict[tuple[str, int], _Port] = defaultdict(_Port)
     for packet in packets:
         role: Role = "server" if (packet.source, packet.source_port) == server else "client"
         client = (
             (packet.source, packet.source_port) if role == "client" else (packet.destination, packet.destination_port)
         )
         earlier = by_port[client]
-        current = earlier[-1] if earlier else None
+        current = earlier.current
         try:
             parsed = parse_datagram(packet.payload, _receiver_cid_bytes(current, role)).packets
+        except UnknownVersionError as error:
+            unread.versions[error.version] += 1
+            if current is not None:
+                current.unread[error.version] += 1
+            continue
         except WireError:
-            continue  # nothing of QUIC version 1, or of a connection whose beginning is not captured
+            unread.others += 1
+            continue
         first = parsed[0]
         if role == "client" and first.type is PacketType.INITIAL:
-            known = next((one for one in reversed(earlier) if one.receives(first)), None)
-            if known is None:
-                known = Connection(client[1], client_cid=first.source_cid or b"")
-                found.append(known)
-                earlier.append(known)
-            known.server_cids.add(first.destination_cid)
-            current = known
+            current = earlier.receiving(first)
+            if current is None:
+                current = Connection(
+                    client[1], client_cid=first.source_cid or b"", initial_cids=[first.destination_cid]
+                )
+                found.append(current)
+                earlier.connections.append(current)
+                earlier.by_client_cid[current.client_cid] = current
+            earlier.by_server_cid[first.destination_cid] = current
         elif role == "server" and first.type is not PacketType.ONE_RTT:
             # A late packet of a connection that had this port before.
-            current = next((one for one in reversed(earlier) if one.client_cid == first.destination_cid), current)
+            current = earlier.by_client_cid.get(first.destination_cid, current)
         if current is None:
+            unread.others += first.type is not PacketType.VERSION_NEGOTIATION
             continue
         for one in parsed:
             if role == "server" and one.source_cid is not None:
-                current.server_cids.add(one.source_cid)
-                current.server_cid_bytes = len(one.source_cid)
-        details = frames.get(packet.frame.index)
-        seen = details.quic if details is not None else ()
+                earlier.by_server_cid[one.source_cid] = current
+                if one.type is not PacketType.VERSION_NEGOTIATION:
+                    current.server_cid_bytes = len(one.source_cid)
+                if one.type is PacketType.RETRY and len(current.initial_cids) < _MOST_INITIAL_CIDS:
+                    current.initial_cids.append(one.source_cid)
         unit = Unit(role, packet.frame.time_ns, packet.payload_bytes, frame=packet.frame.index)
-        for position, one in enumerate(parsed):
-            known_details = seen[position] if position < len(seen) else None
-            if known_details is not None and known_details.bytes != len(one.data):
-                known_details = None  # tshark splits the datagram in another way: nothing of it can be trusted
-            unit.pieces.append(Piece(one, known_details))
+        unit.pieces = [Piece(one, None) for one in parsed]
         current.units.append(unit)
     return found
 
@@ -473,7 +586,7 @@ class _Examiner:
         self.key_log = key_log
         self.messages = list(self._all_messages())
 
-    def _all_messages(self) -> Iterator[tuple[Unit, tshark.Message]]:
+    def _all_messages(self) -> Iterator[tuple[Unit, Message]]:
         for unit in self.connection.units:
             if unit.tls is not None:
                 for message in unit.tls.messages:
@@ -482,7 +595,7 @@ class _Examiner:
                 for message in piece.details.messages if piece.details else ():
                     yield unit, message
 
-    def _first(self, role: Role, kind: int) -> tuple[Unit, tshark.Message] | None:
+    def _first(self, role: Role, kind: int) -> tuple[Unit, Message] | None:
         """First message of a kind; of ServerHellos the first that is no HelloRetryRequest."""
         return next(
             (
@@ -494,16 +607,16 @@ class _Examiner:
         )
 
     def handshake(self) -> Handshake:
-        finished = self._first("client", tshark.FINISHED)
-        decrypted = self._first("server", tshark.ENCRYPTED_EXTENSIONS) is not None or any(
+        finished = self._first("client", tls.FINISHED)
+        decrypted = self._first("server", tls.ENCRYPTED_EXTENSIONS) is not None or any(
             piece.level == "handshake" and piece.details is not None and piece.details.decrypted
             for unit in self.connection.units
             for piece in unit.pieces
         )
         before, last = self._span(finished[0] if finished else None)
-        hellos = [(unit, message) for unit, message in self.messages if message.type == tshark.CLIENT_HELLO]
-        server_hello = self._first("server", tshark.SERVER_HELLO)
-        certificate, verify = (self._first("server", kind) for kind in (tshark.CERTIFICATE, tshark.CERTIFICATE_VERIFY))
+        hellos = [(unit, message) for unit, message in self.messages if message.type == tls.CLIENT_HELLO]
+        server_hello = self._first("server", tls.SERVER_HELLO)
+        certificate, verify = (self._first("server", kind) for kind in (tls.CERTIFICATE, tls.CERTIFICATE_VERIFY))
         first = hellos[0][0] if hellos and self.transport == "tcp" else self.connection.units[0]
         done = self._done()
         shares = server_hello[1].key_shares if server_hello else ()
@@ -523,9 +636,9 @@ class _Examiner:
             server=self._sent("server", before, last),
             retry=any(piece.level == "retry" for unit in before for piece in unit.pieces),
             hello_retry_request=any(message.hello_retry_request for _, message in self.messages),
-            resumed=self._both(tshark.PRE_SHARED_KEY, hellos, server_hello)
+            resumed=self._both(tls.PRE_SHARED_KEY, hellos, server_hello)
             or (finished is not None and certificate is None and self._is_old(server_hello)),
-            early_data=self._both(tshark.EARLY_DATA, hellos, self._first("server", tshark.ENCRYPTED_EXTENSIONS)),
+            early_data=self._both(tls.EARLY_DATA, hellos, self._first("server", tls.ENCRYPTED_EXTENSIONS)),
             early_bytes=self._early_bytes(hellos[0][1].bytes if hellos else 0),
             cipher=server_hello[1].cipher if server_hello else None,
             group=group,
@@ -533,7 +646,7 @@ class _Examiner:
             messages=Messages(
                 client_hello=hellos[-1][1].bytes if hellos else None,
                 server_hello=server_hello[1].bytes if server_hello else None,
-                encrypted_extensions=self._bytes(tshark.ENCRYPTED_EXTENSIONS),
+                encrypted_extensions=self._bytes(tls.ENCRYPTED_EXTENSIONS),
                 certificate=certificate[1].bytes if certificate else None,
                 certificate_verify=verify[1].bytes if verify else None,
                 signature=verify[1].signature_bytes if verify else None,
@@ -546,15 +659,15 @@ class _Examiner:
         )
 
     @staticmethod
-    def _is_old(server_hello: tuple[Unit, tshark.Message] | None) -> bool:
+    def _is_old(server_hello: tuple[Unit, Message] | None) -> bool:
         """Whether a ServerHello is of TLS 1.2 or before."""
-        return server_hello is not None and tshark.SUPPORTED_VERSIONS not in server_hello[1].extensions
+        return server_hello is not None and tls.SUPPORTED_VERSIONS not in server_hello[1].extensions
 
     @staticmethod
     def _both(
         extension: int,
-        hellos: Sequence[tuple[Unit, tshark.Message]],
-        answer: tuple[Unit, tshark.Message] | None,
+        hellos: Sequence[tuple[Unit, Message]],
+        answer: tuple[Unit, Message] | None,
     ) -> bool:
         """Whether the last ClientHello has an extension, and what answers it has it too."""
         return (
@@ -568,7 +681,7 @@ class _Examiner:
         if self.transport == "quic":
             return sum(len(piece.packet.data) for unit in units for piece in unit.pieces if piece.level == "0rtt")
         # The server's answer may be captured before data that the client sent without it: the tap is near the server.
-        if (end := self._first("client", tshark.END_OF_EARLY_DATA)) is None:
+        if (end := self._first("client", tls.END_OF_EARLY_DATA)) is None:
             return 0
         before = itertools.takewhile(lambda unit: unit is not end[0], units)
         sent = sum(unit.size for unit in before if unit.role == "client")
@@ -587,7 +700,7 @@ class _Examiner:
                     (
                         place
                         for place, piece in enumerate(unit.pieces)
-                        if piece.details and any(message.type == tshark.FINISHED for message in piece.details.messages)
+                        if piece.details and any(message.type == tls.FINISHED for message in piece.details.messages)
                     ),
                     len(unit.pieces),
                 )
@@ -671,18 +784,22 @@ class _Examiner:
             if unit is done:
                 return
 
-    def _problem(self, finished: bool, decrypted: bool, hellos: Sequence[tshark.Message]) -> str | None:
+    def _problem(self, finished: bool, decrypted: bool, hellos: Sequence[Message]) -> str | None:
         if finished:
             return None
         where = f"client port {self.connection.client_port}"
         if not hellos or hellos[0].random is None:
             return f"{where}: the capture holds no whole ClientHello; begin it before the client"
-        labels = self.known.get(hellos[0].random, {})
+        randoms = [one.random for one in hellos if one.random is not None]
+        # after a Retry or Version Negotiation packet it may be another one
+        labels = next((self.known[one] for one in reversed(randoms) if one in self.known), {})
         missing = {"CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_HANDSHAKE_TRAFFIC_SECRET"} - labels.keys()
         answered = any(unit.role == "server" and unit.size for unit in self.connection.units)
+        if self.connection.unread:
+            return f"{where}: the capture {passed_over(self.connection.unread)}"
         if not answered:
             return f"{where}: no answer of the server is captured"
-        if not self._first("server", tshark.SERVER_HELLO):
+        if not self._first("server", tls.SERVER_HELLO):
             return f"{where}: no ServerHello is captured, the handshake failed"
         if missing:
             return f"{where}: {self.key_log} has no {' and no '.join(sorted(missing))} of this connection"
@@ -781,9 +898,7 @@ class _Flights:
             messages += unit.tls.messages
             acknowledged += [flight for end, flight in self._of_byte if end <= unit.tls.acknowledged]
         # A second ClientHello answers a Retry or a HelloRetryRequest, acknowledged or not.
-        if any(message.type == tshark.CLIENT_HELLO for message in messages) or any(
-            piece.token for piece in unit.pieces
-        ):
+        if any(message.type == tls.CLIENT_HELLO for message in messages) or any(piece.token for piece in unit.pieces):
             acknowledged.append(self.server)
         self.client = max(acknowledged)
 
@@ -948,7 +1063,7 @@ def address_of(server: str) -> tuple[str, int]:
 def main_table(capture: Path, key_log: Path, *, server: str, transport: Literal["quic", "tcp"]) -> str:
     """The handshakes of a capture as a table for reading; `server` is IP:PORT."""
     address, port = address_of(server)
-    handshakes = examine(capture, key_log, server_ip=address, server_port=port, transport=transport)
+    handshakes, said = _examined(capture, key_log, address, port, transport)
     rows: list[tuple[str, ...]] = [
         ("", "port", "ms", "packets", "datagrams", "bytes", "ack only", "CH", "Cert", "Verify", "flights", "blocked")
     ]
@@ -976,6 +1091,7 @@ def main_table(capture: Path, key_log: Path, *, server: str, transport: Literal[
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines += [one.problem for one in handshakes if one.problem]
+    lines += said
     if handshakes:
         client, server_packets = (median(one.packets[side] for one in handshakes) for side in (0, 1))
         lines.append(f"median packets client/server: {client:g}/{server_packets:g}")

@@ -5,7 +5,7 @@ up to the size of the frame. Retransmitted bytes count as often as they are sent
 
 Packets are opened with the secrets of a key log (RFC 9001, 5.1; RFC 8446, 7.3). Initial packets need none, and neither
 does a build with the NOOP AEAD and without header protection, whose packets are laid out as any others. What cannot be
-opened is `opaque`: TLS 1.2, packets after a key update, and secrets that the key log does not have.
+opened is `opaque`: TLS 1.2, records after a key update of TLS, and what the key log has no secrets of.
 
 HTTP is told by its bytes: HTTP/1 and HTTP/0.9 by a request, HTTP/2 by its preface (RFC 9113, 3.4), HTTP/3 by a HEADERS
 frame at the beginning of a request stream (RFC 9114, 4.1). Other protocols have no bytes but content.
@@ -23,9 +23,9 @@ import polars as pl
 from cryptography.exceptions import InvalidTag
 
 from quicbed.wire import handshake, quicwire, serverhello, tshark
-from quicbed.wire.handshake import Role
+from quicbed.wire.opened import Opened, Place, Role
 from quicbed.wire.pcap import TCP_SYN, Capture, CaptureError, Packet
-from quicbed.wire.quicwire import TAG_BYTES, PacketKeys, PacketType, QuicPacket, WireError
+from quicbed.wire.quicwire import TAG_BYTES, PacketKeys, PacketType, WireError
 
 Layer = Literal[
     "link",  # header and padding of the frame
@@ -67,7 +67,6 @@ _MESSAGES = {
     24: "KeyUpdate",
     25: "CompressedCertificate",
 }
-_HANDSHAKE_LEVELS = (PacketType.INITIAL, PacketType.HANDSHAKE)
 
 # RFC 8446, 5.1
 _RECORD_HEADER_BYTES = 5
@@ -146,18 +145,22 @@ def read(capture: Path, key_log: Path | None, *, port: int, clear: bool = False)
 
     Raises CaptureError for a capture that cannot be used, and TsharkError for a key log that is none.
     """
-    packets = [
-        packet
-        for packet in Capture(capture, allow_truncated=True).packets()
-        if port in (packet.source_port, packet.destination_port)
-    ]
+    file = Capture(capture, allow_truncated=True)
+    packets = [packet for packet in file.packets() if port in (packet.source_port, packet.destination_port)]
+    if problems := file.problems(packets):
+        raise CaptureError(f"{capture}: {problems[0]}")
     if not packets:
         raise CaptureError(f"{capture}: no packet from or to port {port}")
     first = packets[0]
     to_server = first.destination_port == port
     server = (first.destination, port) if to_server else (first.source, port)
     secrets = {} if key_log is None else tshark.read_key_log(key_log)
-    return connections([one for one in packets if one.protocol == first.protocol], server, secrets, clear=clear)
+    unread = handshake.Unread()
+    own = [one for one in packets if one.protocol == first.protocol]
+    found = connections(own, server, secrets, clear=clear, unread=unread)
+    if not found and (said := unread.sentences()):
+        raise CaptureError(f"{capture}: no connection is there to read; {'; '.join(said)}")
+    return found
 
 
 def connections(
@@ -166,11 +169,13 @@ def connections(
     secrets: Mapping[str, Mapping[str, bytes]],
     *,
     clear: bool = False,
+    unread: handshake.Unread | None = None,
 ) -> list[Connection]:
     """The connections with a server, by address and port, among packets of UDP or of TCP.
 
     *secrets* are those of a key log by client random and label. *clear* says that the build has the NOOP AEAD and, of
-    QUIC, no header protection. Raises CaptureError where a frame was not captured whole.
+    QUIC, no header protection. Datagrams of no connection are counted in *unread*. Raises CaptureError where a frame
+    was not captured whole.
     """
     own = []
     for packet in packets:
@@ -184,7 +189,7 @@ def connections(
             for index, one in enumerate(_tcp_connections(own, server))
         ]
     by_frame = {packet.frame.index: packet for packet in own}
-    known = handshake.quic_connections(own, {}, server)
+    known = handshake.quic_connections(own, server, unread)
     return [Connection(index, "quic", _Quic(one, by_frame, secrets, clear).units()) for index, one in enumerate(known)]
 
 
@@ -283,21 +288,11 @@ def _http3(data: bytes) -> list[_Span]:
 # ---- QUIC ------------------------------------------------------------------------------------------------------------
 
 Sides = dict[Role, PacketKeys]
-Crypto = tuple[Role, PacketType]
 Stream = tuple[Role, int]
 
 
-@dataclass(slots=True)
-class _Opened:
-    """A QUIC packet, and its frames where it could be opened."""
-
-    packet: QuicPacket
-    frames: list[quicwire.Frame] | None
-    header_bytes: int
-
-
 class _Quic:
-    """Opens the packets of a connection and sorts their bytes."""
+    """Sorts the bytes of the packets of a connection."""
 
     def __init__(
         self,
@@ -308,59 +303,18 @@ class _Quic:
     ):
         self.connection = connection
         self.by_frame = by_frame
-        self.clear = clear
-        self._largest: dict[Crypto, int] = {}
-        initials: dict[Role, list[bytes]] = {"client": [], "server": []}
-        for unit in connection.units:
-            for piece in unit.pieces:
-                if piece.packet.type is PacketType.INITIAL and (plain := self._initial(piece.packet, unit.role)):
-                    initials[unit.role].append(plain)
-        hello, answers = quicwire.crypto_stream(initials["client"]), quicwire.crypto_stream(initials["server"])
-        own = secrets.get(hello[6:38].hex(), {})
-        chosen = next((one.cipher_suite for one in serverhello.read(answers) if not one.retry_request), None)
-        self.keys: dict[PacketType, Sides] = {
-            PacketType.HANDSHAKE: _keys(own, "HANDSHAKE_TRAFFIC_SECRET", chosen, quic=True),
-            PacketType.ONE_RTT: _keys(own, "TRAFFIC_SECRET_0", chosen, quic=True),
-        }
-        self.opened = [[self._open(piece.packet, unit.role) for piece in unit.pieces] for unit in connection.units]
+        self.opened = connection.open(secrets, clear=clear).packets
         self._spans()
-
-    def _initial(self, packet: QuicPacket, role: Role) -> bytes | None:
-        return quicwire.open_initial(packet, self.connection.server_cids, from_server=role == "server")
-
-    def _open(self, packet: QuicPacket, role: Role) -> _Opened:
-        start = packet.packet_number_offset
-        if start is None:
-            return _Opened(packet, None, len(packet.data))
-        plain: bytes | None = None
-        space = role, packet.type
-        keys = self.keys.get(packet.type, {}).get(role)
-        if packet.type is PacketType.INITIAL:
-            plain = self._initial(packet, role)
-        elif keys is not None:
-            try:
-                number, plain = quicwire.unprotect(packet, keys, self._largest.get(space, -1))
-                self._largest[space] = max(number, self._largest.get(space, -1))
-            except WireError:
-                plain = None
-        elif self.clear:
-            plain = packet.data[start + (packet.data[0] & 0x03) + 1 : -TAG_BYTES]
-        if plain is not None:
-            try:
-                return _Opened(packet, list(quicwire.frames(plain)), len(packet.data) - TAG_BYTES - len(plain))
-            except WireError:
-                pass
-        return _Opened(packet, None, 0)
 
     def _spans(self) -> None:
         """What the bytes of CRYPTO and other streams are."""
-        crypto: dict[Crypto, list[tuple[int, bytes]]] = defaultdict(list)
+        crypto: dict[Place, list[tuple[int, bytes]]] = defaultdict(list)
         streams: dict[Stream, list[tuple[int, bytes]]] = defaultdict(list)
         for unit, opened in zip(self.connection.units, self.opened, strict=True):
             for one in opened:
                 for frame in one.frames or ():
                     if frame.type == quicwire.CRYPTO:
-                        crypto[unit.role, one.packet.type].append((frame.offset, frame.data))
+                        crypto[one.place].append((frame.offset, frame.data))
                     elif frame.stream is not None:
                         streams[unit.role, frame.stream].append((frame.offset, frame.data))
         self.messages = {place: _messages(quicwire.joined(pieces)) for place, pieces in crypto.items()}
@@ -379,7 +333,7 @@ class _Quic:
         """Every datagram."""
         return [self._unit(unit, opened) for unit, opened in zip(self.connection.units, self.opened, strict=True)]
 
-    def _unit(self, unit: handshake.Unit, opened: Sequence[_Opened]) -> Unit:
+    def _unit(self, unit: handshake.Unit, opened: Sequence[Opened]) -> Unit:
         packet = self.by_frame[unit.frame]
         layers: dict[Layer, int] = defaultdict(int, _outside(packet))
         layers["padding"] = unit.size - sum(len(one.packet.data) for one in opened)
@@ -391,12 +345,13 @@ class _Quic:
         label = " + ".join(words)
         return Unit(unit.time_ns, unit.role, packet.frame.wire_bytes, _nonzero(layers), label, frozenset(complete))
 
-    def _count(self, one: _Opened, role: Role, layers: dict[Layer, int], complete: set[str]) -> list[str]:
+    def _count(self, one: Opened, role: Role, layers: dict[Layer, int], complete: set[str]) -> list[str]:
         """Add the bytes of a packet to *layers*, and the messages it completes; returns what is in it, in order."""
         header: Layer = "quic_short" if one.packet.type is PacketType.ONE_RTT else "quic_long"
-        if one.frames is None:
-            layers[header] += one.header_bytes
-            layers["opaque"] += len(one.packet.data) - one.header_bytes
+        if one.frames is None or not one.whole:
+            known = one.header_bytes if one.frames is None else 0
+            layers[header] += known
+            layers["opaque"] += len(one.packet.data) - known
             return []
         layers[header] += one.header_bytes
         layers["tag"] += TAG_BYTES
@@ -409,7 +364,7 @@ class _Quic:
             layers["frames"] += frame.size - len(frame.data)
             if frame.type == quicwire.CRYPTO:
                 layers["tls"] += len(frame.data)
-                spans = self.messages[role, one.packet.type]
+                spans = self.messages[one.place]
                 names |= dict.fromkeys(kind for kind, _ in _within(spans, frame.offset, end))
                 complete |= {span.kind for span in spans if frame.offset < span.end <= end}
                 continue
@@ -421,15 +376,15 @@ class _Quic:
         return list(names)
 
 
-def _keys(own: Mapping[str, bytes], label: str, cipher_suite: int | None, *, quic: bool) -> Sides:
-    """Keys of both ends from secrets whose labels end alike; without those that cannot be told."""
+def _keys(own: Mapping[str, bytes], label: str, cipher_suite: int | None) -> Sides:
+    """Keys of TLS of both ends from secrets whose labels end alike; without those that cannot be told."""
     found: Sides = {}
     roles: tuple[Role, ...] = ("client", "server")
     for role in roles:
         secret = own.get(f"{role.upper()}_{label}")
         if secret is not None and cipher_suite is not None:
             try:
-                found[role] = quicwire.traffic_keys(secret, cipher_suite, quic=quic)
+                found[role] = quicwire.traffic_keys(secret, cipher_suite, quic=False)
             except WireError:
                 continue
     return found
@@ -494,7 +449,7 @@ class _Tcp:
         hello, answers = (self._plain(role) for role in pieces)
         own = secrets.get(hello[6:38].hex(), {})
         chosen = next((one.cipher_suite for one in serverhello.read(answers) if not one.retry_request), None)
-        stages = [_keys(own, f"{name}TRAFFIC_SECRET{end}", chosen, quic=False) for name, end in _STAGES]
+        stages = [_keys(own, f"{name}TRAFFIC_SECRET{end}", chosen) for name, end in _STAGES]
         for role in pieces:
             self._open(role, streams[role], [keys[role] for keys in stages if role in keys])
         self._spans()

@@ -21,6 +21,7 @@ SHORT = 5
 """Packets of a train that the paper calls short."""
 
 TO_CLIENT = "to_client"
+_MOST_NAMED = 10
 _COMPARED = ("direction", "payload_bytes", "packet_type", "packet_number")
 
 
@@ -28,26 +29,34 @@ class PacingError(Exception):
     """A capture whose times do not count: one line naming the file and the remedy."""
 
 
-def server_packets(table: Path, connection: int | None = None) -> pl.DataFrame:
+def server_packets(table: Path, connection: int | None = None, interface: int | None = None) -> pl.DataFrame:
     """The packets of the server of a connection in a table of packets, with ``gap_ns`` and ``train_packets``.
 
-    Without *connection* it is the only one; a `PacingError` where there are several, or none, or no packet of it was
-    sent to the client, or where the times of these packets run backwards.
+    Without *connection* or *interface* it is the only one; a `PacingError` where there are several, or none, or no
+    packet of it was sent to the client, or where the times of these packets run backwards.
     """
     packets = pl.scan_parquet(table, glob=False).filter(pl.col("direction") == TO_CLIENT)
     if connection is not None:
         packets = packets.filter(pl.col("connection") == connection)
-    found = packets.select("connection", "time_ns", "frame_bytes", "packet_number").collect()
+    if interface is not None:
+        packets = packets.filter(pl.col("interface") == interface)
+    found = packets.select("connection", "interface", "time_ns", "frame_bytes", "packet_number").collect()
     several = found["connection"].n_unique()
     if several > 1:
         raise PacingError(f"{table}: has packets of {several} connections; choose one")
+    interfaces = found["interface"].unique().sort().to_list()
+    if len(interfaces) > 1:
+        named = ", ".join(map(str, interfaces[:_MOST_NAMED])) + (" and more" if len(interfaces) > _MOST_NAMED else "")
+        raise PacingError(
+            f"{table}: has packets of the server from interfaces {named}, where each may be captured again; choose one"
+        )
     if found.is_empty():
         raise PacingError(f"{table}: has no packet to a client; name the server's address when the capture is read")
     if not found["time_ns"].is_sorted():
         raise PacingError(
             f"{table}: packets of the server are stamped before the one before: a clock was set; capture again"
         )
-    return with_trains(found.lazy().drop("connection")).collect()
+    return with_trains(found.lazy().drop("connection", "interface")).collect()
 
 
 def counted(capture: Path, read: Packets) -> None:

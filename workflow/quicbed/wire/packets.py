@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from quicbed.base import durable, untrusted
@@ -38,7 +39,13 @@ class Packets(BaseModel):
     interfaces: int
     frames: int = Field(description="Rows of the table.")
     connections: int
-    other_frames: int = Field(description="Frames with neither UDP nor TCP, or with a fragment.")
+    packets: int | None = Field(None, description="Frames with a UDP datagram or a TCP segment.")
+    other_frames: int = Field(description="Frames with neither UDP nor TCP, or without a whole header of them.")
+    fragment_frames: int = Field(0, description="Frames with a fragment of a UDP datagram or TCP segment.")
+    first_fragment: int | None = None
+    unread_datagrams: int = Field(0, description="Datagrams of versions of QUIC that are not read.")
+    first_unread: int | None = None
+    unread_versions: tuple[int, ...] = Field((), description="Such versions, the first few.")
     short_frames: int = Field(description="Frames captured so short that a header the table needs is not whole.")
     first_short: int | None
     backward_frames: int = Field(description="Frames stamped before the one before of their interface.")
@@ -47,6 +54,9 @@ class Packets(BaseModel):
     unknown_connection: int = Field(description="Packets of connections beyond the most that are told apart.")
     dropped_frames: int | None = Field(description="Frames lost, by the capturing program; null: it does not tell.")
     truncated: str | None = Field(description="Where and how the file ends too early.")
+    encrypted: int = Field(0, description="1-RTT packets without a number although there is a key log.")
+    one_rtt: int = Field(0, description="1-RTT packets, where there is a key log.")
+    key_log: str | None = Field(None, description="The key log.")
 
     def problems(self, capture: Path) -> list[str]:
         """Why times and sizes of this capture are not to be relied on: a line each, with the remedy; empty if they are.
@@ -60,6 +70,23 @@ class Packets(BaseModel):
             found.append(
                 f"{self.short_frames} frames, the first is frame {self.first_short}, were captured too short for their "
                 f"headers; capture with a snap length of at least {SNAP_BYTES} bytes"
+            )
+        if self.fragment_frames:
+            found.append(
+                f"{self.fragment_frames} frames, the first is frame {self.first_fragment}, hold fragments of IP "
+                "packets, which are not put together; capture with a larger MTU"
+            )
+        if self.unread_datagrams:
+            versions = ", ".join(f"0x{version:08x}" for version in self.unread_versions)
+            found.append(
+                f"{self.unread_datagrams} datagrams, the first in frame {self.first_unread}, are of QUIC version "
+                f"{versions}, which is not read; read are versions 1 and 2, drafts 23 to 34"
+            )
+        if self.encrypted:
+            which = "none" if self.encrypted == self.one_rtt else f"only {self.one_rtt - self.encrypted}"
+            found.append(
+                f"{which} of the {self.one_rtt} 1-RTT packets could be decrypted by tshark with {self.key_log}; "
+                "name the key log of this capture, of whole connections (tshark reads the first ClientHello of each)"
             )
         if self.backward_frames:
             found.append(
@@ -76,6 +103,10 @@ class Packets(BaseModel):
         if self.unknown_connection:
             found.append(
                 f"{self.unknown_connection} packets are of more connections than are told apart; capture fewer of them"
+            )
+        if self.packets == 0 and not found:
+            found.append(
+                f"none of its {self.frames} frames has a UDP datagram or TCP segment; capture another interface"
             )
         return [f"{capture}: {problem}" for problem in found]
 
@@ -114,7 +145,17 @@ def read(
             numbers = Path(directory) / "numbers"
             numbers.write_bytes(tshark.packet_numbers(capture, key_log, port=server[1]))
             argv.append(f"--numbers={numbers}")
-        return _run(argv, capture, progress)
+        found = _run(argv, capture, progress)
+        return found if key_log is None else _decrypted(found, partial, key_log)
+
+
+def _decrypted(found: Packets, table: Path, key_log: Path) -> Packets:
+    """With how many 1-RTT packets have no number for all that."""
+    one_rtt = pl.col("packet_type") == "1rtt"
+    counts = pl.scan_parquet(table, glob=False).select(
+        one_rtt.sum().alias("one_rtt"), (one_rtt & pl.col("packet_number").is_null()).sum().alias("encrypted")
+    )
+    return found.model_copy(update={**counts.collect().row(0, named=True), "key_log": str(key_log)})
 
 
 def _run(argv: Sequence[str], capture: Path, progress: Progress | None) -> Packets:

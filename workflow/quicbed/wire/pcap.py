@@ -3,13 +3,15 @@
 Meant for the short captures that prove a variant (see :mod:`quicbed.wire.proof`): plain Python, tens of
 thousands of frames a second. Times are nanoseconds since the Unix epoch. Format:
 draft-ietf-opsawg-pcap.
+
+Every frame is a packet or is left out for a reason that is counted, so that both together are the frames of the file.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -20,16 +22,24 @@ RECORD_HEADER_BYTES = 16
 MAXIMUM_FRAME_BYTES = 262_144
 """Largest captured length believed; tcpdump's own limit (MAXIMUM_SNAPLEN)."""
 
+LINK_NULL = 0
 LINK_ETHERNET = 1
+LINK_PPP = 9
+LINK_PPP_HDLC = 50
 LINK_RAW = 101
+LINK_LOOP = 108
 LINK_SLL = 113
 LINK_IPV4 = 228
 LINK_IPV6 = 229
 LINK_SLL2 = 276
 
 _LINK_NAMES = {
+    LINK_NULL: "BSD loopback",
     LINK_ETHERNET: "Ethernet",
+    LINK_PPP: "PPP",
+    LINK_PPP_HDLC: "PPP in HDLC-like framing",
     LINK_RAW: "raw IP",
+    LINK_LOOP: "OpenBSD loopback",
     LINK_SLL: "Linux cooked",
     LINK_IPV4: "raw IPv4",
     LINK_IPV6: "raw IPv6",
@@ -47,7 +57,15 @@ _MAGICS: dict[bytes, tuple[Literal["<", ">"], int]] = {
 
 _ETHERTYPE_IPV4 = 0x0800
 _ETHERTYPE_IPV6 = 0x86DD
-_ETHERTYPE_VLAN = frozenset({0x8100, 0x88A8})
+_ETHERTYPE_VLAN = frozenset({0x8100, 0x88A8, 0x9100})
+# Address families of systems with a BSD loopback; IPv6 has another number on each.
+_FAMILIES = frozenset({2, 10, 24, 28, 30})
+_PPP_ADDRESS_AND_CONTROL = b"\xff\x03"
+_PPP_PROTOCOLS = frozenset({0x21, 0x57})
+"""IPv4 and IPv6 (RFC 1332, RFC 5072); the first byte may be left out where it is 0 (RFC 1661, 6.5)."""
+_SLL_OUTGOING = 4
+
+ETHERNET_HEADER_BYTES = 14
 
 _PROTOCOL_TCP = 6
 _PROTOCOL_UDP = 17
@@ -57,6 +75,9 @@ _IPV6_FRAGMENT = 44
 _IPV6_EXTENSIONS = frozenset({0, 43, 60})
 
 TCP_SYN = 0x02
+
+Reason = Literal["other", "malformed", "fragment", "cut"]
+"""Why a frame is no packet: neither UDP nor TCP, lengths that cannot be, a fragment of either, captured too short."""
 
 
 class CaptureError(Exception):
@@ -101,11 +122,29 @@ class Packet:
     """Length of the IP header, with the extensions of IPv6."""
     transport_header_bytes: int = 0
     """Length of the UDP or TCP header, with the options of TCP."""
+    ip_bytes: int = 0
+    """Length of the IP packet, which is what an MTU limits."""
+    interface: int = 0
+    """Where it was captured: index of the interface in Linux cooked v2; in Linux cooked 1 where it was sent, else 0."""
 
     @property
     def cut(self) -> bool:
         """Whether the capture holds only the beginning of the payload."""
         return len(self.payload) < self.payload_bytes
+
+    @property
+    def ethernet_bytes(self) -> int:
+        """Length of the frame that it is on an Ethernet without tags and trailers, whatever link was captured."""
+        return ETHERNET_HEADER_BYTES + self.ip_bytes
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Frames that are left out for one reason."""
+
+    frames: int
+    first: int
+    """Index of the first one: 0, 1, ... in the file."""
 
 
 class Capture:
@@ -120,6 +159,8 @@ class Capture:
         self.path = path
         self.allow_truncated = allow_truncated
         self.truncation: str | None = None
+        self.left_out: dict[Reason, LeftOut] = {}
+        """Frames that the last iteration of `packets` has passed over so far."""
         with self._open() as file:
             header = self._read(file, FILE_HEADER_BYTES)
         if header[:4] == _PCAPNG_MAGIC:
@@ -176,11 +217,43 @@ class Capture:
                 index += 1
 
     def packets(self) -> Iterator[Packet]:
-        """Yield the UDP datagrams and TCP segments; other frames and fragments are passed over."""
+        """Yield the UDP datagrams and TCP segments; what is passed over is counted in ``left_out``."""
+        self.left_out = {}
         for frame in self:
-            packet = parse_frame(frame, self.link_type)
-            if packet is not None:
-                yield packet
+            found = _parse(frame, self.link_type)
+            if isinstance(found, Packet):
+                yield found
+            elif found in self.left_out:
+                self.left_out[found].frames += 1
+            else:
+                self.left_out[found] = LeftOut(1, frame.index)
+
+    def problems(self, packets: Iterable[Packet]) -> list[str]:
+        """Why the packets that were read are not all of those that were sent, or are more; a sentence each.
+
+        *packets* are those of them that count.
+        """
+        found = []
+        told: tuple[tuple[Reason, str], ...] = (
+            ("fragment", "hold fragments of IP packets, which are not put together; capture with a larger MTU"),
+            ("cut", "were captured too short for their headers; capture whole frames (snaplen 65535)"),
+            ("malformed", "have lengths that cannot be in their headers of IP, UDP or TCP; capture again"),
+        )
+        for reason, what in told:
+            if (one := self.left_out.get(reason)) is not None:
+                found.append(f"{one.frames} frames, the first is frame {one.first}, {what}")
+        if self.link_type in (LINK_SLL, LINK_SLL2):
+            where: dict[tuple[str, int, str, int], int] = {}
+            for packet in packets:
+                ends = packet.source, packet.source_port, packet.destination, packet.destination_port
+                if (other := where.setdefault(ends, packet.interface)) != packet.interface:
+                    found.append(
+                        f"frame {packet.frame.index} is of interface {packet.interface} and those before it, from and "
+                        f"to the same ports, of interface {other}, so that packets may be there twice; "
+                        "capture on one interface"
+                    )
+                    break
+        return found
 
     def _open(self) -> BinaryIO:
         try:
@@ -204,47 +277,76 @@ class Capture:
 
 
 def parse_frame(frame: Frame, link_type: int) -> Packet | None:
-    """Parse a frame down to UDP or TCP.
+    """Parse a frame down to UDP or TCP; ``None`` for what has another `Reason`."""
+    found = _parse(frame, link_type)
+    return found if isinstance(found, Packet) else None
 
-    ``None`` for every other protocol, for IP fragments, and where the captured bytes end before the
-    transport payload begins.
-    """
+
+def _parse(frame: Frame, link_type: int) -> Packet | Reason:
+    found = _parse_link(frame, link_type)
+    return "malformed" if found == "cut" and len(frame.data) >= frame.wire_bytes else found
+
+
+def _parse_link(frame: Frame, link_type: int) -> Packet | Reason:
     start = _network_offset(frame.data, link_type)
-    if start is None or len(frame.data) <= start:
-        return None
+    if not isinstance(start, int):
+        return start
+    if len(frame.data) <= start:
+        return "cut"
     data = frame.data[start:]
     version = data[0] >> 4
     if version == 4:
-        return _parse_ipv4(frame, data)
+        return _parse_ipv4(frame, data, link_type)
     if version == 6:
-        return _parse_ipv6(frame, data)
-    return None
+        return _parse_ipv6(frame, data, link_type)
+    return "other"
 
 
-def _network_offset(data: bytes, link_type: int) -> int | None:
-    """Return where the IP header begins, ``None`` where the frame carries no IP."""
-    if link_type in (LINK_RAW, LINK_IPV4, LINK_IPV6):
-        return 0
+def _network_offset(data: bytes, link_type: int) -> int | Reason:
+    """Return where the IP header begins, or why there is none."""
+    match link_type:
+        case _ if link_type in (LINK_RAW, LINK_IPV4, LINK_IPV6):
+            return 0
+        case _ if link_type in (LINK_NULL, LINK_LOOP):
+            if len(data) < 4:
+                return "cut"
+            # in the order of the machine that captured, which need not be that of the file
+            return 4 if {int.from_bytes(data[:4], "big"), int.from_bytes(data[:4], "little")} & _FAMILIES else "other"
+        case _ if link_type in (LINK_PPP, LINK_PPP_HDLC):
+            start = 2 if data.startswith(_PPP_ADDRESS_AND_CONTROL) else 0
+            if len(data) < start + 2:
+                return "cut"
+            size = 1 if data[start] & 1 else 2
+            protocol = int.from_bytes(data[start : start + size], "big")
+            return start + size if protocol in _PPP_PROTOCOLS else "other"
     # Offset of the EtherType, and of what follows the link-layer header.
     ethertype_at, start = {LINK_ETHERNET: (12, 14), LINK_SLL: (14, 16), LINK_SLL2: (0, 20)}[link_type]
     while True:
         if len(data) < start:
-            return None
+            return "cut"
         ethertype = int.from_bytes(data[ethertype_at : ethertype_at + 2], "big")
         if ethertype not in _ETHERTYPE_VLAN:
             break
         ethertype_at, start = start + 2, start + 4
-    return start if ethertype in (_ETHERTYPE_IPV4, _ETHERTYPE_IPV6) else None
+    return start if ethertype in (_ETHERTYPE_IPV4, _ETHERTYPE_IPV6) else "other"
 
 
-def _parse_ipv4(frame: Frame, data: bytes) -> Packet | None:
+def _interface(frame: Frame, link_type: int) -> int:
+    if link_type == LINK_SLL2:
+        return int.from_bytes(frame.data[4:8], "big")
+    return int(link_type == LINK_SLL and int.from_bytes(frame.data[:2], "big") == _SLL_OUTGOING)
+
+
+def _parse_ipv4(frame: Frame, data: bytes, link_type: int) -> Packet | Reason:
     if len(data) < 20:
-        return None
+        return "cut"
     header = (data[0] & 0x0F) * 4
-    total = int.from_bytes(data[2:4], "big")
-    fragment = int.from_bytes(data[6:8], "big") & 0x3FFF
-    if header < 20 or total < header or fragment:
-        return None
+    # Where the network card is to cut the packet, the length may be left 0: it is the frame's.
+    total = int.from_bytes(data[2:4], "big") or _left(frame, data)
+    if header < 20 or total < header:
+        return "malformed"
+    if int.from_bytes(data[6:8], "big") & 0x3FFF:
+        return "fragment" if data[9] in (_PROTOCOL_UDP, _PROTOCOL_TCP) else "other"
     return _parse_transport(
         frame,
         data[9],
@@ -253,38 +355,54 @@ def _parse_ipv4(frame: Frame, data: bytes) -> Packet | None:
         data[header:total],
         total - header,
         header,
+        _interface(frame, link_type),
     )
 
 
-def _parse_ipv6(frame: Frame, data: bytes) -> Packet | None:
+def _left(frame: Frame, data: bytes) -> int:
+    """Bytes of a frame from the IP header on."""
+    return len(data) + frame.wire_bytes - len(frame.data)
+
+
+def _parse_ipv6(frame: Frame, data: bytes, link_type: int) -> Packet | Reason:
     if len(data) < 40:
-        return None
-    length = int.from_bytes(data[4:6], "big")
+        return "cut"
+    length = whole = int.from_bytes(data[4:6], "big") or _left(frame, data) - 40
     protocol = data[6]
     source = str(ipaddress.IPv6Address(data[8:24]))
     destination = str(ipaddress.IPv6Address(data[24:40]))
     body = data[40 : 40 + length]
     while protocol in _IPV6_EXTENSIONS:
+        if length < 8:
+            return "malformed"
         if len(body) < 8:
-            return None
+            return "cut"
         size = (body[1] + 1) * 8
+        if size > length:
+            return "malformed"
         protocol, body, length = body[0], body[size:], length - size
-    if protocol == _IPV6_FRAGMENT or length < 0:
-        return None
-    extensions = int.from_bytes(data[4:6], "big") - length
-    return _parse_transport(frame, protocol, source, destination, body, length, 40 + extensions)
+    if protocol == _IPV6_FRAGMENT:
+        return "fragment" if body[:1] in (bytes([_PROTOCOL_UDP]), bytes([_PROTOCOL_TCP])) else "other"
+    header = 40 + whole - length
+    return _parse_transport(frame, protocol, source, destination, body, length, header, _interface(frame, link_type))
 
 
 def _parse_transport(
-    frame: Frame, protocol: int, source: str, destination: str, body: bytes, length: int, ip_header: int
-) -> Packet | None:
-    """Parse the transport header at the start of ``body``, of which the link carried ``length``
-    bytes.
-    """
-    if protocol == _PROTOCOL_UDP and len(body) >= 8:
+    frame: Frame, protocol: int, source: str, destination: str, body: bytes, length: int, ip_header: int, interface: int
+) -> Packet | Reason:
+    """Parse the transport header at the start of ``body``, of which the link carried ``length`` bytes."""
+    needed = {_PROTOCOL_UDP: 8, _PROTOCOL_TCP: 20}.get(protocol)
+    if needed is None:
+        return "other"
+    if length < needed:
+        return "malformed"
+    if len(body) < needed:
+        return "cut"
+    if protocol == _PROTOCOL_UDP:
         source_port, destination_port, udp_length = struct.unpack("!HHH", body[:6])
+        udp_length = udp_length or length  # as that of IP
         if not 8 <= udp_length <= length:
-            return None
+            return "malformed"
         return Packet(
             frame,
             "udp",
@@ -296,24 +414,26 @@ def _parse_transport(
             udp_length - 8,
             ip_header_bytes=ip_header,
             transport_header_bytes=8,
+            ip_bytes=ip_header + length,
+            interface=interface,
         )
-    if protocol == _PROTOCOL_TCP and len(body) >= 20:
-        source_port, destination_port, sequence = struct.unpack("!HHI", body[:8])
-        header = (body[12] >> 4) * 4
-        if not 20 <= header <= length:
-            return None
-        return Packet(
-            frame,
-            "tcp",
-            source,
-            source_port,
-            destination,
-            destination_port,
-            body[header:],
-            length - header,
-            sequence,
-            body[13],
-            ip_header,
-            header,
-        )
-    return None
+    source_port, destination_port, sequence = struct.unpack("!HHI", body[:8])
+    header = (body[12] >> 4) * 4
+    if not 20 <= header <= length:
+        return "malformed"
+    return Packet(
+        frame,
+        "tcp",
+        source,
+        source_port,
+        destination,
+        destination_port,
+        body[header:],
+        length - header,
+        sequence,
+        body[13],
+        ip_header,
+        header,
+        ip_header + length,
+        interface,
+    )

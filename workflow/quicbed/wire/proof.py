@@ -30,24 +30,24 @@ from pydantic import BaseModel, ConfigDict
 
 from quicbed.contract.content import visible_bytes
 from quicbed.wire import serverhello
-from quicbed.wire.pcap import TCP_SYN, Capture, Packet
+from quicbed.wire.pcap import ETHERNET_HEADER_BYTES, TCP_SYN, Capture, Packet
 from quicbed.wire.quicwire import (
     SAMPLE_BYTES,
     TAG_BYTES,
     PacketType,
     QuicPacket,
+    UnknownVersionError,
     WireError,
     crypto_stream,
     decode_packet_number,
     open_initial,
     parse_datagram,
+    passed_over,
 )
 
 Transport = Literal["quic", "tcp"]
 Headers = Literal["clear", "protected", "mixed", "undecided"]
 Tags = Literal["constant", "varying", "mixed", "undecided"]
-
-ETHERNET_HEADER_BYTES = 14
 
 MINIMUM_PAYLOAD_BYTES = 16_384
 """Less payload from the server than this says nothing about whether content is visible in it."""
@@ -121,7 +121,9 @@ class Direction(BaseModel):
     payload_bytes: int
     """UDP or TCP payload on the link, retransmissions included."""
     mean_frame_bytes: float | None
-    """Mean size of the frames, link-layer header included; ``None`` without any."""
+    """Mean size of the frames as they are on an Ethernet without tags and trailers: of the IP packets, whatever link
+    was captured, and 14 bytes; ``None`` without any.
+    """
     initial_packets: int | None
     """QUIC Initial packets; ``None`` for TCP."""
     initial_decrypted: int | None
@@ -178,7 +180,7 @@ class Proof(BaseModel):
     unread_hellos: int
     """Connections without a ServerHello that can be read."""
     max_frame_bytes: int | None
-    """Longest frame on the link, link-layer header included."""
+    """Longest frame, as in `Direction.mean_frame_bytes`."""
     cut_packets: int
     """Packets of which the capture holds only the beginning."""
     unattributed_packets: int
@@ -187,6 +189,10 @@ class Proof(BaseModel):
     """Frames the capturing program lost, as far as it told."""
     truncation: str | None
     """Where the capture file ends within a frame."""
+    left_out: tuple[str, ...] = ()
+    """What is not in all of this, or in it twice, a sentence each without its full stop."""
+    passed_over: str = ""
+    """Datagrams of QUIC versions that are not read, in such a sentence; empty for none."""
 
 
 @dataclass
@@ -251,6 +257,8 @@ class _Seen:
     client: _Sent
     server: _Sent
     unattributed: int = 0
+    unread: Counter[int] = field(default_factory=Counter)
+    """Datagrams of QUIC versions that are not read."""
 
 
 def examine(
@@ -297,11 +305,13 @@ def examine(
         hello_retry_requests=sum(any(h.retry_request for h in hellos) for hellos in seen.server.hellos),
         resumed=_resumed(seen),
         unread_hellos=sum(all(h.retry_request for h in hellos) for hellos in seen.server.hellos),
-        max_frame_bytes=max((p.packet.frame.wire_bytes for p in packets), default=None),
+        max_frame_bytes=max((p.packet.ethernet_bytes for p in packets), default=None),
         cut_packets=sum(p.packet.cut for p in packets),
         unattributed_packets=seen.unattributed,
         drops=drops,
         truncation=file.truncation,
+        left_out=tuple(file.problems(sighting.packet for sighting in packets)),
+        passed_over=f"the capture {passed_over(seen.unread)}" if seen.unread else "",
     )
 
 
@@ -346,9 +356,12 @@ def check(proof: Proof, variant: Variant, resumed: int | None = None) -> list[st
     if not client.packets or not server.packets:
         return [
             f"The capture proves nothing: it holds {client.packets} packets to and "
-            f"{server.packets} packets from {proof.server}."
+            f"{server.packets} packets from {proof.server}.",
+            *_left_out(proof),
         ]
     problems = _check_capture(proof)
+    if not proof.connections and (proof.left_out or proof.passed_over):
+        return problems
     problems += _check_hello(proof, variant)
     if resumed is not None and proof.resumed != resumed:
         problems.append(
@@ -468,7 +481,7 @@ def _direction(sent: _Sent, packets: list[Packet]) -> Direction:
     return Direction(
         packets=len(packets),
         payload_bytes=sum(packet.payload_bytes for packet in packets),
-        mean_frame_bytes=round(fmean(packet.frame.wire_bytes for packet in packets), 1) if packets else None,
+        mean_frame_bytes=round(fmean(packet.ethernet_bytes for packet in packets), 1) if packets else None,
         initial_packets=sent.initials[0] if sent.initials else None,
         initial_decrypted=sent.initials[1] if sent.initials else None,
         one_rtt_packets=sent.headers.packets if sent.headers else None,
@@ -508,12 +521,14 @@ def _request_verdict(payload: list[bytes]) -> bool | None:
 
 
 def _examine_quic(packets: list[_Sighting]) -> _Seen:
-    connections, unattributed = _quic_connections(packets)
+    unread: Counter[int] = Counter()
+    connections, unattributed = _quic_connections(packets, unread)
     return _Seen(
         connections=len(connections),
         client=_sent_quic(connections, from_server=False),
         server=_sent_quic(connections, from_server=True),
         unattributed=unattributed,
+        unread=unread,
     )
 
 
@@ -531,8 +546,11 @@ def _sent_quic(connections: list[_QuicConnection], *, from_server: bool) -> _Sen
     )
 
 
-def _quic_connections(packets: list[_Sighting]) -> tuple[list[_QuicConnection], int]:
-    """Attribute packets to connections; the second value counts datagrams that belong to none."""
+def _quic_connections(packets: list[_Sighting], unread: Counter[int]) -> tuple[list[_QuicConnection], int]:
+    """Attribute packets to connections; the second value counts datagrams that belong to none.
+
+    Versions that are not read are counted in *unread*.
+    """
     connections: list[_QuicConnection] = []
     # By the client's address: the connection that uses it now.
     current: dict[tuple[str, int], _QuicConnection] = {}
@@ -546,7 +564,9 @@ def _quic_connections(packets: list[_Sighting]) -> tuple[list[_QuicConnection], 
             cid = (connection.client if sighting.from_server else connection.server).cid
         try:
             datagram = parse_datagram(sighting.packet.payload, None if cid is None else len(cid))
-        except WireError:
+        except WireError as error:
+            if isinstance(error, UnknownVersionError):
+                unread[error.version] += 1
             unattributed += 1
             continue
         first = datagram.packets[0]
@@ -702,6 +722,12 @@ def _tls_handshake(stream: bytes) -> bytes:
     return b"".join(content for kind, content in _tls_records(stream) if kind == _TLS_HANDSHAKE)
 
 
+def _left_out(proof: Proof) -> list[str]:
+    # beside connections that are read, others prove nothing and contradict nothing
+    told = [*proof.left_out, *([proof.passed_over] if proof.passed_over and not proof.connections else [])]
+    return [f"{one[0].upper()}{one[1:]}." for one in told]
+
+
 def _check_capture(proof: Proof) -> list[str]:
     """Contradictions between the capture and what a capture has to be."""
     problems = []
@@ -711,6 +737,7 @@ def _check_capture(proof: Proof) -> list[str]:
         problems.append(
             f"The capture holds only the beginning of {proof.cut_packets} packets; capture whole frames (tcpdump -s)."
         )
+    problems += _left_out(proof)
     limit = proof.mtu + ETHERNET_HEADER_BYTES
     if proof.max_frame_bytes is not None and proof.max_frame_bytes > limit:
         problems.append(

@@ -1,17 +1,21 @@
-"""QUIC version 1 on the wire: packet headers and frames (RFC 9000) and packet protection (RFC 9001, 5).
+"""QUIC on the wire: packet headers and frames (RFC 9000) and packet protection (RFC 9001, 5).
 
-Late drafts, which published captures have, differ from it in the salt of Initial keys only. The fixed bit is not looked
-at, because endpoints that both support it may send it as 0 (RFC 9287).
+What versions differ in is in versions.csv, of which the reader in workflow/capture is made too: version 1, version 2
+(RFC 9369) and late drafts, which published captures have. The fixed bit is not looked at, because endpoints that both
+support it may send it as 0 (RFC 9287).
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
+from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -19,7 +23,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+READS = ("workflow/quicbed/wire/versions.csv",)
+
 VERSION_1 = 0x00000001
+VERSION_2 = 0x6B3343CF
 MAXIMUM_CID_BYTES = 20
 """Longest connection ID of QUIC version 1 (RFC 9000, 17.2)."""
 
@@ -28,16 +35,6 @@ SAMPLE_BYTES = 16
 
 TAG_BYTES = 16
 """Length of the authentication tag of every QUIC AEAD (RFC 9001, 5.3)."""
-
-_SALTS = {VERSION_1: bytes.fromhex("38762cf7f55934b34d179ae6a4c80cadccbb7f0a")} | {
-    # 5.2 of draft-ietf-quic-tls-23 to -28, and of -29 to -32
-    0xFF000000 + draft: bytes.fromhex(salt)
-    for first, last, salt in (
-        (23, 28, "c3eef712c72ebb5a11a7d2432bb46365bef9f502"),
-        (29, 32, "afbfec289993d24c9e9786f19c6111e04390a899"),
-    )
-    for draft in range(first, last + 1)
-}
 
 # Key length of cipher suites (RFC 8446, B.4); that of the last one is no AES.
 _KEY_BYTES = {0x1301: 16, 0x1302: 32, 0x1303: 32}
@@ -59,12 +56,64 @@ class PacketType(Enum):
     ONE_RTT = "1-RTT"
 
 
-_LONG_TYPES = (
-    PacketType.INITIAL,
-    PacketType.ZERO_RTT,
-    PacketType.HANDSHAKE,
-    PacketType.RETRY,
-)
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a version of QUIC has of its own."""
+
+    name: str
+    """``1``, ``2`` or ``draft 29``."""
+    salt: bytes
+    """Of Initial keys (RFC 9001, 5.2; RFC 9369, 3.3.1)."""
+    labels: str
+    """With which the labels of its keys begin: ``quic`` or ``quicv2`` (RFC 9369, 3.3.2)."""
+    types: Mapping[int, PacketType]
+    """Packets by the type in a long header (RFC 9000, 17.2; RFC 9369, 3.2)."""
+
+
+def _versions() -> dict[int, Version]:
+    columns = {
+        "initial": PacketType.INITIAL,
+        "0rtt": PacketType.ZERO_RTT,
+        "handshake": PacketType.HANDSHAKE,
+        "retry": PacketType.RETRY,
+    }
+    with Path(__file__).with_name("versions.csv").open(encoding="ascii", newline="") as file:
+        return {
+            int(row["version"], 16): Version(
+                row["name"],
+                bytes.fromhex(row["salt"]),
+                row["labels"],
+                {int(row[column]): kind for column, kind in columns.items()},
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+VERSIONS = _versions()
+"""The versions that are read."""
+
+
+class UnknownVersionError(WireError):
+    """A packet of a version that is not read."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"QUIC version 0x{version:08x}, which is not read; known are versions 1 and 2, drafts 23 to 34"
+        )
+        self.version = version
+
+
+def passed_over(versions: Mapping[int, int]) -> str:
+    """A sentence about datagrams of versions that are not read, by how many there are; empty for none."""
+    if not versions:
+        return ""
+    most = Counter(versions).most_common(_MOST_NAMED)
+    named = ", ".join(f"{count} of QUIC version 0x{version:08x}" for version, count in most)
+    more = f" and {len(versions) - len(most)} more versions" if len(versions) > len(most) else ""
+    return f"passes over {sum(versions.values())} datagrams, {named}{more}; read are versions 1 and 2, drafts 23 to 34"
+
+
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +229,11 @@ def _parse_long(data: bytes) -> QuicPacket:
     source_cid = cursor.cid("the source connection ID")
     if version == 0:
         return QuicPacket(PacketType.VERSION_NEGOTIATION, data, destination_cid, source_cid, version, None)
-    if version not in _SALTS:
-        raise WireError(f"QUIC version 0x{version:08x}, only version 1 and drafts 23 to 32 are known")
+    if version not in VERSIONS:
+        raise UnknownVersionError(version)
     if max(len(destination_cid), len(source_cid)) > MAXIMUM_CID_BYTES:
         raise WireError(f"a connection ID of more than {MAXIMUM_CID_BYTES} bytes")
-    packet_type = _LONG_TYPES[first >> 4 & 0x03]
+    packet_type = VERSIONS[version].types[first >> 4 & 0x03]
     if packet_type is PacketType.RETRY:
         return QuicPacket(packet_type, data, destination_cid, source_cid, version, None)
     if packet_type is PacketType.INITIAL:
@@ -225,6 +274,10 @@ class PacketKeys:
     header_protection: bytes
     chacha20: bool = False
     """Whether they are of ChaCha20-Poly1305, else of AES-GCM."""
+    secret: bytes = field(default=b"", compare=False, repr=False)
+    """What they are made from, and those of the next key phase are."""
+    version: int = field(default=VERSION_1, compare=False)
+    """Of the labels that they are made with."""
 
     @property
     def aead(self) -> AESGCM | ChaCha20Poly1305:
@@ -252,12 +305,13 @@ def initial_keys(destination_cid: bytes, version: int = VERSION_1) -> InitialKey
     """Derive the Initial keys from the connection ID of the client's first Initial, or of a Retry
     (RFC 9001, 5.2).
     """
-    secret = hmac.new(_SALTS[version], destination_cid, hashlib.sha256).digest()
-    client, server = (traffic_keys(_expand_label(secret, label, 32), 0x1301) for label in ("client in", "server in"))
+    secret = hmac.new(VERSIONS[version].salt, destination_cid, hashlib.sha256).digest()
+    sides = (_expand_label(secret, label, 32) for label in ("client in", "server in"))
+    client, server = (traffic_keys(side, 0x1301, version=version) for side in sides)
     return InitialKeys(client, server)
 
 
-def traffic_keys(secret: bytes, cipher_suite: int, *, quic: bool = True) -> PacketKeys:
+def traffic_keys(secret: bytes, cipher_suite: int, *, quic: bool = True, version: int = VERSION_1) -> PacketKeys:
     """Derive keys from a traffic secret of TLS: of QUIC packets (RFC 9001, 5.1) or TLS records (RFC 8446, 7.3), which
     have no header protection.
 
@@ -265,12 +319,26 @@ def traffic_keys(secret: bytes, cipher_suite: int, *, quic: bool = True) -> Pack
     """
     if cipher_suite not in _KEY_BYTES:
         raise WireError(f"cipher suite 0x{cipher_suite:04x} is not known")
-    size, prefix = _KEY_BYTES[cipher_suite], "quic " if quic else ""
+    size, prefix = _KEY_BYTES[cipher_suite], f"{VERSIONS[version].labels} " if quic else ""
     return PacketKeys(
         _expand_label(secret, f"{prefix}key", size),
         _expand_label(secret, f"{prefix}iv", 12),
-        _expand_label(secret, "quic hp", size) if quic else b"",
+        _expand_label(secret, f"{prefix}hp", size) if quic else b"",
         chacha20=cipher_suite == _CHACHA20,
+        secret=secret,
+        version=version,
+    )
+
+
+def updated(keys: PacketKeys) -> PacketKeys:
+    """Keys of the next key phase, with the same header protection (RFC 9001, 6.1)."""
+    labels = VERSIONS[keys.version].labels
+    secret = _expand_label(keys.secret, f"{labels} ku", len(keys.secret))
+    return replace(
+        keys,
+        secret=secret,
+        key=_expand_label(secret, f"{labels} key", len(keys.key)),
+        iv=_expand_label(secret, f"{labels} iv", 12),
     )
 
 
@@ -293,11 +361,35 @@ def nonce(iv: bytes, packet_number: int) -> bytes:
     return (int.from_bytes(iv, "big") ^ packet_number).to_bytes(len(iv), "big")
 
 
-def unprotect(packet: QuicPacket, keys: PacketKeys, largest: int = -1) -> tuple[int, bytes]:
-    """Remove header protection and AEAD from a packet; return its packet number and plaintext.
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """A packet without header protection."""
+
+    type: PacketType
+    header: bytes
+    """Up to and with the packet number."""
+    number: int
+    body: bytes
+    """Payload and tag, still encrypted."""
+
+    @property
+    def phase(self) -> bool:
+        """The key phase of a 1-RTT packet (RFC 9001, 6)."""
+        return bool(self.header[0] & 0x04)
+
+    def decrypt(self, keys: PacketKeys) -> bytes:
+        """Return the plaintext; raises :class:`WireError` if the tag is not right for these keys."""
+        try:
+            return keys.aead.decrypt(nonce(keys.iv, self.number), self.body, self.header)
+        except InvalidTag:
+            raise WireError(f"the tag of the {self.type.value} packet is not right for these keys") from None
+
+
+def expose(packet: QuicPacket, keys: PacketKeys, largest: int = -1) -> Exposed:
+    """Remove header protection from a packet.
 
     ``largest`` is the largest packet number before it, which the encoded one is to be completed from (RFC 9000, A.3).
-    Raises :class:`WireError` if the tag is not right for these keys.
+    Raises :class:`WireError` if the packet is too short for it.
     """
     start = packet.packet_number_offset
     sample = packet.sample
@@ -312,11 +404,16 @@ def unprotect(packet: QuicPacket, keys: PacketKeys, largest: int = -1) -> tuple[
         header[start + i] ^= protection[1 + i]
     header = header[: start + size]
     number = decode_packet_number(largest, int.from_bytes(header[start:], "big"), size)
-    try:
-        plaintext = keys.aead.decrypt(nonce(keys.iv, number), packet.data[start + size :], bytes(header))
-    except InvalidTag:
-        raise WireError(f"the tag of the {packet.type.value} packet is not right for these keys") from None
-    return number, plaintext
+    return Exposed(packet.type, bytes(header), number, packet.data[start + size :])
+
+
+def unprotect(packet: QuicPacket, keys: PacketKeys, largest: int = -1) -> tuple[int, bytes]:
+    """Remove header protection and AEAD from a packet; return its packet number and plaintext.
+
+    See `expose`. Raises :class:`WireError` if the tag is not right for these keys.
+    """
+    exposed = expose(packet, keys, largest)
+    return exposed.number, exposed.decrypt(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +428,8 @@ class Frame:
     offset: int = 0
     """Of the data in the stream, of STREAM and CRYPTO frames."""
     data: bytes = b""
+    acknowledged: int | None = None
+    """The largest packet number in an ACK frame."""
 
     @property
     def name(self) -> str:
@@ -380,12 +479,13 @@ def frames(payload: bytes) -> Iterator[Frame]:
         start = cursor.offset
         kind = cursor.varint("a frame type")
         stream, offset, data = None, 0, b""
+        acknowledged: int | None = None
         match kind:
             case 0x00:
                 rest = payload[cursor.offset :]
                 cursor.offset += len(rest) - len(rest.lstrip(b"\x00"))
             case 0x02 | 0x03:
-                cursor.varint("the largest acknowledged")
+                acknowledged = cursor.varint("the largest acknowledged")
                 cursor.varint("the ACK delay")
                 ranges = cursor.varint("the number of ACK ranges")
                 for _ in range(1 + 2 * ranges + (3 if kind == 0x03 else 0)):
@@ -417,7 +517,7 @@ def frames(payload: bytes) -> Iterator[Frame]:
                     cursor.varint("a field")
             case _:
                 raise WireError(f"a frame of type 0x{kind:x}, which is not read here")
-        yield Frame(kind, cursor.offset - start, stream, offset, data)
+        yield Frame(kind, cursor.offset - start, stream, offset, data, acknowledged)
 
 
 def crypto_stream(payloads: Iterable[bytes]) -> bytes:
@@ -441,7 +541,7 @@ def crypto_stream(payloads: Iterable[bytes]) -> bytes:
 def joined(pieces: Iterable[tuple[int, bytes]]) -> bytes:
     """Pieces of a stream, each with its offset, from the first byte to the first that is missing."""
     stream = bytearray()
-    for offset, data in sorted(pieces):
+    for offset, data in sorted(pieces, key=lambda piece: piece[0]):
         if offset > len(stream):
             break
         stream += data[len(stream) - offset :]

@@ -1,4 +1,4 @@
-"""What tshark knows about the packets of a capture, given the secrets of its connections.
+"""Key logs, and what tshark knows about the packets of a capture, given the secrets of its connections.
 
 One call a capture. tshark writes the tree of every frame as JSON, because its flat fields do not tell which of the
 packets coalesced in a datagram a value belongs to. CRYPTO data are reassembled by tshark, so that a message that spans
@@ -7,6 +7,7 @@ packets is found in the packet that completes it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,59 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from quicbed.wire.messages import (
+    CERTIFICATE,
+    CERTIFICATE_VERIFY,
+    CLIENT_HELLO,
+    ENCRYPTED_EXTENSIONS,
+    SERVER_HELLO,
+    Message,
+)
+
 TIMEOUT_S = 300.0
 PACKAGE = "tshark"
 
-# HandshakeType (RFC 8446, 4)
-CLIENT_HELLO = 1
-SERVER_HELLO = 2
-END_OF_EARLY_DATA = 5
-ENCRYPTED_EXTENSIONS = 8
-CERTIFICATE = 11
-CERTIFICATE_VERIFY = 15
-FINISHED = 20
-
-# ExtensionType (RFC 8446, 4.2)
-PRE_SHARED_KEY = 41
-EARLY_DATA = 42
-SUPPORTED_VERSIONS = 43
-
-# Random of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3).
-_RETRY_RANDOM = "cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c"
-
 # NSS key log format: label, client random, secret (SHA-256 or SHA-384).
-_KEY_LOG_LINE = re.compile(r"([A-Z0-9_]+) ([0-9a-fA-F]{64}) ([0-9a-fA-F]{64}|[0-9a-fA-F]{96})")
+_KEY_LOG_LINE = re.compile(r"([A-Z0-9_]+)[ \t]+([0-9a-fA-F]{64})[ \t]+([0-9a-fA-F]{64}|[0-9a-fA-F]{96})")
 
 
 class TsharkError(Exception):
     """tshark or one of its inputs cannot be used: one line naming the file and the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A TLS handshake message (RFC 8446, 4)."""
-
-    type: int
-    bytes: int
-    """Length with the header of 4 bytes."""
-    random: str | None = None
-    """Random of a ClientHello or ServerHello, hexadecimal."""
-    cipher: int | None = None
-    """Cipher suite of a ServerHello."""
-    extensions: tuple[int, ...] = ()
-    """Types of the extensions of a ClientHello, ServerHello or EncryptedExtensions (RFC 8446, 4.2)."""
-    key_shares: tuple[tuple[int, int], ...] = ()
-    """Group and length of every key share of a ClientHello or ServerHello."""
-    signature: int | None = None
-    """Signature scheme of a CertificateVerify."""
-    signature_bytes: int | None = None
-    public_key_bytes: int | None = None
-    """Public key in the first certificate of a Certificate: contents of its BIT STRING, of RSA the modulus."""
-
-    @property
-    def hello_retry_request(self) -> bool:
-        """Whether this ServerHello is a HelloRetryRequest."""
-        return self.random == _RETRY_RANDOM
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +78,43 @@ class FrameDetails:
 def read_key_log(path: Path) -> dict[str, dict[str, bytes]]:
     """Secrets by label of each client random (hexadecimal, lower case) in a key log.
 
-    :class:`TsharkError` for a file that is not one, or whose last line is not whole.
+    Lines of no use here are passed over: comments, other keys (RFC 9850 and older forms), and one that is cut off.
+    :class:`TsharkError` for a file that is not one: without a single secret, and not empty.
     """
     try:
-        text = path.read_text(encoding="ascii")
-    except UnicodeDecodeError:
-        raise TsharkError(f"{path}: not a key log in NSS format") from None
+        content = path.read_bytes()
     except OSError as error:
         raise TsharkError(f"{path}: the key log cannot be read: {error.strerror}; record it with --key-log") from None
     known: dict[str, dict[str, bytes]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line or line.startswith("#"):
+    other: tuple[int, str] | None = None
+    for number, line in enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
             continue
-        found = _KEY_LOG_LINE.fullmatch(line)
-        if found is None:
-            raise TsharkError(f"{path}: line {number} is not a whole line of a key log: {line[:40]!r}; record it again")
-        known.setdefault(found[2].lower(), {})[found[1]] = bytes.fromhex(found[3])
+        if (found := _KEY_LOG_LINE.fullmatch(text)) is not None:
+            known.setdefault(found[2].lower(), {})[found[1]] = bytes.fromhex(found[3])
+        elif other is None:
+            other = number, text
+    if not known and other is not None:
+        number, text = other
+        if not text.isprintable() or "\N{REPLACEMENT CHARACTER}" in text:
+            raise TsharkError(f"{path}: not a key log in NSS format")
+        raise TsharkError(
+            f"{path}: line {number} is not a whole line of a key log, and neither is another: {text[:40]!r}; "
+            "record it again"
+        )
     return known
+
+
+@contextlib.contextmanager
+def _plain_key_log(path: Path) -> Iterator[Path]:
+    """A key log of whole lines alone: tshark loses a line to a byte order mark, or to what follows a secret."""
+    known = read_key_log(path)
+    with tempfile.TemporaryDirectory() as directory:
+        plain = Path(directory) / "keys.log"
+        lines = (f"{label} {random} {secret.hex()}\n" for random, own in known.items() for label, secret in own.items())
+        plain.write_text("".join(lines), encoding="ascii")
+        yield plain
 
 
 def problem() -> str | None:
@@ -171,10 +157,11 @@ def dissect(capture: Path, key_log: Path, *, port: int, transport: Literal["quic
     if (missing := problem()) is not None:
         raise TsharkError(missing)
     decode = f"udp.port=={port},quic" if transport == "quic" else f"tcp.port=={port},tls"
-    argv = ["tshark", "-n", "-r", str(capture), "-o", f"tls.keylog_file:{key_log}", "-d", decode]
     layers = "frame quic" if transport == "quic" else "frame tcp tls"
-    argv += ["-T", "json", "--no-duplicate-keys", "-J", layers]
-    said = run(argv, capture, TIMEOUT_S, "capture fewer connections")
+    with _plain_key_log(key_log) as plain:
+        argv = ["tshark", "-n", "-r", str(capture), "-o", f"tls.keylog_file:{plain}", "-d", decode]
+        argv += ["-T", "json", "--no-duplicate-keys", "-J", layers]
+        said = run(argv, capture, TIMEOUT_S, "capture fewer connections")
     try:
         rows = json.loads(said)
     except ValueError:
@@ -194,11 +181,11 @@ def packet_numbers(capture: Path, key_log: Path, *, port: int) -> bytes:
     """Lines of frame, counted from 1, tab and the number of the first QUIC packet in it that could be decrypted."""
     if (missing := problem()) is not None:
         raise TsharkError(missing)
-    read_key_log(key_log)
-    argv = ["tshark", "-n", "-r", str(capture), "-o", f"tls.keylog_file:{key_log}", "-d", f"udp.port=={port},quic"]
-    argv += ["-Y", "quic.packet_number", "-T", "fields", "-E", "occurrence=f"]
-    argv += ["-e", "frame.number", "-e", "quic.packet_number"]
-    return run(argv, capture, TIMEOUT_S, "capture fewer packets")
+    with _plain_key_log(key_log) as plain:
+        argv = ["tshark", "-n", "-r", str(capture), "-o", f"tls.keylog_file:{plain}", "-d", f"udp.port=={port},quic"]
+        argv += ["-Y", "quic.packet_number", "-T", "fields", "-E", "occurrence=f"]
+        argv += ["-e", "frame.number", "-e", "quic.packet_number"]
+        return run(argv, capture, TIMEOUT_S, "capture fewer packets")
 
 
 def _list(value: Any) -> list[dict[str, Any]]:
