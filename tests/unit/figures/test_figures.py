@@ -13,6 +13,7 @@ from choreographer.browsers.chromium import Chromium
 
 import fakeruns
 from clone import ROOT
+from quicbed.config.model import PICTURES, PICTURES_VARIABLE
 from quicbed.figures import goodput, layout, sheets
 from quicbed.plan.host import FACTS
 from quicbed.store import runs
@@ -262,7 +263,8 @@ def test_a_browser_that_cannot_start_is_no_error_but_said(tmp_path: Path, monkey
 
 @pytest.mark.slow
 @pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
-def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path) -> None:
+def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PICTURES_VARIABLE, ",".join(PICTURES))
     contents = []
     for folder in ("a", "b"):
         one = drawn(tmp_path / folder, blocks=3)

@@ -14,6 +14,7 @@ import pytest
 from choreographer.browsers import Chromium
 
 import legible
+from quicbed.config.model import PICTURES_VARIABLE
 from quicbed.figures import font, goodput
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store.paths import RAW_VARIABLE, TABLE_VARIABLE
@@ -72,9 +73,8 @@ def test_all_text_of_the_reference_figures_can_be_read(
     reference_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = {RAW_VARIABLE: str(ROOT / "raw" / "reference"), ARTIFACTS_VARIABLE: str(tmp_path)}
-    environment |= {TABLE_VARIABLE: str(reference_table)}
+    environment |= {TABLE_VARIABLE: str(reference_table), PICTURES_VARIABLE: "svg,pdf"}
     monkeypatch.setattr(os, "environ", {**os.environ, **environment, PUBLISHED_VARIABLE: ""})
-    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg", "pdf"))
     monkeypatch.chdir(ROOT / "notebooks")
     for path in sorted(Path().glob("*.ipynb")):
         namespace: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from choreographer.browsers import Chromium
 import fakeruns
 import legible
 from quicbed.analysis.floors import Floor, Series
+from quicbed.config.model import PICTURES_VARIABLE
 from quicbed.figures import goodput, precision_figures
 from quicbed.store import runs
 
@@ -78,7 +79,7 @@ def test_numbers_of_every_rate(tmp_path: Path) -> None:
 def test_the_figure_says_what_failed_and_all_its_text_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg",))
+    monkeypatch.setenv(PICTURES_VARIABLE, "svg")
     campaign = measured(tmp_path / "raw", failing=(1000.0, False))
     table = precision_figures.by_rate(campaign)
     drawn = precision_figures.precision(campaign, table, FLOOR)

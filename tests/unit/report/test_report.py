@@ -446,7 +446,7 @@ def test_notebooks_are_kept_without_outputs(path: Path) -> None:
 def run_notebook(raw: Path, artifacts: Path) -> str:
     page = artifacts / "notebooks" / "quantum-of-quic.html"
     environment = {"QUICBED_RAW": str(raw), "QUICBED_ARTIFACTS": str(artifacts)}
-    notebooks.run(ROOT / "notebooks" / "quantum-of-quic.ipynb", environment, page)
+    notebooks.run([ROOT / "notebooks" / "quantum-of-quic.ipynb"], environment, page.parent)
     return page.read_text(encoding="utf-8")
 
 
@@ -488,7 +488,7 @@ def test_a_notebook_that_fails_is_one_error_that_names_it(tmp_path: Path) -> Non
     path = tmp_path / "broken.ipynb"
     nbformat.write(notebook, path)
     with pytest.raises(notebooks.NotebookError, match=r"broken\.ipynb: ZeroDivisionError"):
-        notebooks.run(path, {}, tmp_path / "broken.html")
+        notebooks.run([path], {}, tmp_path)
     assert not (tmp_path / "broken.html").exists()
 
 
@@ -500,7 +500,7 @@ def test_what_the_machine_lacks_is_one_line(tmp_path: Path) -> None:
     nbformat.write(notebook, path)
     says = r".*full\.ipynb: OSError: .*No space left on device: 'x\.csv': free some of the disk, then run the same .*"
     with pytest.raises(notebooks.NotebookError, match=f"^{says}$"):
-        notebooks.run(path, {}, tmp_path / "full.html")
+        notebooks.run([path], {}, tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", "no JSON"])
@@ -508,9 +508,9 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path: Path, content: str) -> No
     path = tmp_path / "odd.ipynb"
     path.write_text(content)
     with pytest.raises(notebooks.NotebookError, match=r"odd\.ipynb"):
-        notebooks.run(path, {}, tmp_path / "odd.html")
+        notebooks.run([path], {}, tmp_path)
     with pytest.raises(notebooks.NotebookError, match="no such notebook"):
-        notebooks.run(tmp_path / "absent.ipynb", {}, tmp_path / "odd.html")
+        notebooks.run([tmp_path / "absent.ipynb"], {}, tmp_path)
 
 
 def clone(tmp_path: Path) -> Path:
@@ -579,10 +579,10 @@ def test_an_import_that_lies_about_changes_no_results(tmp_path: Path, monkeypatc
     fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
     config = ["--config", json.dumps({"paths": {"artifacts": str(artifacts)}})]
     told: list[str] = []
-    monkeypatch.setattr(notebooks, "run", lambda _, environment, __: told.append(environment["QUICBED_PUBLISHED"]))
+    monkeypatch.setattr(notebooks, "run", lambda _, environment, *__: told.append(environment["QUICBED_PUBLISHED"]))
 
     def write(*published: str) -> dict[str, bytes]:
-        notebook = ["notebook", str(NOTEBOOKS[0]), str(raw), str(artifacts), str(tmp_path / "page.html")]
+        notebook = ["notebooks", str(raw), str(artifacts), str(NOTEBOOKS[0])]
         assert commands.main([*config, *notebook, *published]) == 0
         assert commands.main([*config, "report", str(raw), str(artifacts), *published]) == 0
         found = {}
