@@ -149,7 +149,7 @@ def page(path: Path, out_html: Path) -> None:
 
 
 def without_images(figures: Path) -> str | None:
-    """How many figures in a directory have none of the pictures asked for, and why the first has not; None if all have."""
+    """How many figures in a directory have no pictures, and why the first has none; None if all have what was asked for."""
     reasons = []
     for manifest in sorted(figures.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):

@@ -49,7 +49,7 @@ def own(results: Sequence[Result]) -> list[Result]:
 
 
 def of_paper(name: str, table: pl.DataFrame, raw: Path, project: Project) -> Sheet:
-    """The same of one paper by the runs in *table*, which lie below *raw*, as the workflow has judged them if it has."""
+    """The same of one paper by the runs in *table*, which lie below *raw*, as the workflow judged them if it did."""
     if (known := judged.made(raw, project)) is not None:
         return sheet(known.of_papers([name]), table, project)
     stated = [one for one in papers.stated(project) if one.name == name]
