@@ -50,6 +50,10 @@ class _Shown(DisplayHook):
         found = self.shell.display_formatter.format(result, exclude={INTERACTIVE})
         return found
 
+    def quiet(self) -> bool:
+        """Whether a semicolon ends the cell; IPython looks for it in a history."""
+        return bool(self.semicolon_at_end_of_expression(self.shell.source))
+
     def write_output_prompt(self) -> None:
         pass
 
@@ -77,10 +81,11 @@ class _Shell(InteractiveShell):
 
     displayhook_class = Type(_Shown)
     display_pub_class = Type(_Displayed)
+    source = AnyTrait("")
     told = AnyTrait()
     trace = AnyTrait("")
 
-    def _showtraceback(self, etype: Any, evalue: Any, stb: list[str]) -> None:
+    def _showtraceback(self, _type: Any, _value: Any, stb: list[str]) -> None:
         self.trace = self.InteractiveTB.stb2text(stb)
 
     def enable_gui(self, gui: Any = None) -> None:
@@ -106,7 +111,7 @@ def run(notebook: Any, timeout_s: int) -> None:
 
 
 def _outputs(shell: _Shell, source: str, timeout_s: int) -> list[Any]:
-    shell.told = []
+    shell.source, shell.told = source, []
     streams = {"stdout": io.StringIO(), "stderr": io.StringIO()}
     with (
         _within(timeout_s),

@@ -149,7 +149,7 @@ def page(path: Path, out_html: Path) -> None:
 
 
 def without_images(figures: Path) -> str | None:
-    """How many figures in a directory have no pictures, and why the first has none; None if all have what was asked for."""
+    """How many figures in a directory lack the pictures asked for, and why the first does; None if none does."""
     reasons = []
     for manifest in sorted(figures.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
