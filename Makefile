@@ -64,7 +64,7 @@ archive: ## write the archive to deposit: sources, reference data, report, check
 	@$(set-up) figures
 	@.venv/bin/quicbed archive --check
 	@rm -rf artifacts/reference
-	@$(snakemake) figures --config "published={}"
+	@$(snakemake) figures --config "published={}" "pictures=[svg,pdf,png]"
 	@.venv/bin/quicbed archive
 
 test: ## run the tests (needs root)

@@ -120,7 +120,7 @@ RULE_GROUPS: dict[str, tuple[str, ...]] = {
     # sends what builds need to hosts over SSH
     "host-builds": (*MEASURING, "libclang", "go", "rust"),
     "analysis": (*DRAWING, "django-js-lib-tabulator", "jinja2", "zstd"),
-    "notebooks": (*DRAWING, "ipykernel", "jinja2", "nbclient", "nbconvert", "nbformat", "pyshark"),
+    "notebooks": (*DRAWING, "ipython", "jinja2", "nbconvert", "nbformat", "pyshark"),
 }
 
 

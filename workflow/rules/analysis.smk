@@ -93,39 +93,69 @@ for KIND in RESULTS:
 
     rule:
         name:
-            f"notebook_{KIND}"
+            f"verdicts_{KIND}"
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
-            notebook=str(ROOT / "notebooks" / "{notebook}.ipynb"),
-            published=published_behind,
+            code=code_of("verdicts"),
+        output:
+            verdicts=str(RESULTS[KIND] / "tables" / judged.FILE),
+        log:
+            f"logs/verdicts-{KIND}.log",
+        benchmark:
+            f"logs/verdicts-{KIND}.tsv"
+        conda:
+            "../envs/analysis.yaml"
+        resources:
+            mem_mb=4000,
+            runtime=60,
+        params:
+            raw=lambda wildcards, output: raw_of(output.verdicts),
+        message:
+            "Judging all claims"
+        shell:
+            "python -m quicbed verdicts {params.raw:q} {output.verdicts:q} --table {input.table:q} > {log:q} 2>&1"
+
+    rule:
+        name:
+            f"notebooks_{KIND}"
+        input:
+            table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
+            verdicts=str(RESULTS[KIND] / "tables" / judged.FILE),
+            notebooks=[str(ROOT / "notebooks" / f"{name}.ipynb") for name in NOTEBOOKS],
+            published=published_of("highway", "steps", "quic-benchmark"),
             others=markers_of_others(KIND),
             # which write the same files
             drawn=figures_drawn(KIND),
-            code=code_of_notebook,
+            code=code_of_notebooks(),
         output:
-            page=report(
-                str(RESULTS[KIND] / "notebooks" / "{notebook}.html"),
-                caption="../report/notebook.rst",
-                category=category_of_notebook,
-                labels=labels_of_notebook,
+            *(
+                report(
+                    str(RESULTS[KIND] / "notebooks" / f"{name}.html"),
+                    caption="../report/notebook.rst",
+                    category=category_of_notebook(name),
+                    labels=labels_of_notebook(name),
+                )
+                for name in NOTEBOOKS
             ),
         log:
-            f"logs/notebook-{KIND}-{{notebook}}.log",
+            f"logs/notebooks-{KIND}.log",
         benchmark:
-            f"logs/notebook-{KIND}-{{notebook}}.tsv"
+            f"logs/notebooks-{KIND}.tsv"
         conda:
             "../envs/notebooks.yaml"
+        threads: CORES
         resources:
-            mem_mb=4000,
+            mem_mb=8000,
             runtime=60,
         params:
             raw=lambda wildcards, output: raw_of(output[0]),
             results=lambda wildcards, input: results_of(input.table),
             published=lambda wildcards, input: directories_of(input.published),
+            pictures=project.config.pictures,
         message:
-            "Running notebook {wildcards.notebook}, which draws its figures"
+            "Running the notebooks, which draw all figures"
         shell:
-            "python -m quicbed notebook {input.notebook:q} {params.raw:q} {params.results:q} {output.page:q} "
+            "python -m quicbed notebooks {params.raw:q} {params.results:q} {input.notebooks:q} --jobs {threads} "
             "--table {input.table:q} --published {params.published:q} > {log:q} 2>&1"
 
     rule:
@@ -133,6 +163,7 @@ for KIND in RESULTS:
             f"report_{KIND}"
         input:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
+            verdicts=str(RESULTS[KIND] / "tables" / judged.FILE),
             captures=captures_behind(KIND),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
             published=published_of("highway", "steps", "quic-benchmark"),

@@ -10,10 +10,10 @@ def code_of(command):
     return inputs.of_command(ROOT, command)
 
 
-def code_of_notebook(wildcards):
-    """What a notebook draws its figures with."""
-    cells = inputs.of_notebook(ROOT, ROOT / "notebooks" / f"{wildcards.notebook}.ipynb")
-    return sorted({*cells, *code_of("notebook")})
+def code_of_notebooks():
+    """What the notebooks draw their figures with."""
+    cells = (inputs.of_notebook(ROOT, ROOT / "notebooks" / f"{name}.ipynb") for name in NOTEBOOKS)
+    return sorted({*code_of("notebooks")}.union(*cells))
 
 
 def code_of_importer(wildcards):
@@ -73,26 +73,12 @@ def published_of(*formats):
     return [table for table in published_tables() if Path(table).parent.name in formats]
 
 
-def published_behind(wildcards):
-    """Tables of published results that a notebook shows beside our own."""
-    by_notebook = {
-        "quic-on-the-highway": "highway",
-        "quic-steps": "steps",
-        "quic-benchmark": "quic-benchmark",
-    }
-    return published_of(by_notebook.get(wildcards.notebook))
-
-
 def markers_of_others(kind):
-    """Input function of notebooks: what says that other testbeds were measured, where one compares them."""
-
-    def markers(wildcards):
-        if kind == "reference" or wildcards.notebook != "quic-on-the-highway":
-            return []
-        found = (RESULTS["own"] / "measured").glob("*/hardware.json")
-        return sorted(str(marker) for marker in found if marker.parent.name != TESTBED)
-
-    return markers
+    """What says that other testbeds were measured, with which a notebook compares."""
+    if kind == "reference":
+        return []
+    found = (RESULTS["own"] / "measured").glob("*/hardware.json")
+    return sorted(str(marker) for marker in found if marker.parent.name != TESTBED)
 
 
 def published_copy(wildcards):
@@ -143,16 +129,14 @@ def results_of(table):
     return Path(table).parents[1]
 
 
-def category_of_notebook(wildcards):
+def category_of_notebook(name):
     """Where Snakemake's report shows the page of a notebook."""
-    return workflow_report.PAPERS.get(wildcards.notebook, "Notebooks")
+    return workflow_report.PAPERS.get(name, "Notebooks")
 
 
-def labels_of_notebook(wildcards):
+def labels_of_notebook(name):
     """What the lists of Snakemake's report say of the page of a notebook."""
-    return workflow_report.columns(
-        "the notebook, with all its figures", category_of_notebook(wildcards)
-    )
+    return workflow_report.columns("the notebook, with all its figures", category_of_notebook(name))
 
 
 def category_of_result(wildcards):

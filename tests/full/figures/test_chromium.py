@@ -54,6 +54,37 @@ def test_one_browser_draws_all_figures_of_a_process(tmp_path: Path, monkeypatch:
     assert notebooks.without_images(tmp_path / "figures") is None
 
 
+DRAWN_BY_ANOTHER = """
+import multiprocessing
+import plotly.graph_objects as go
+from quicbed.figures import browser
+figure = {"fig": go.Figure(go.Scatter(y=[1, 2])), "opts": {"format": "svg"}}
+def draw(name):
+    return browser.render([figure | {"path": name}])
+if __name__ == "__main__":
+    with browser.shared():
+        for name in ("first.svg", "second.svg"):
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.apply(draw, [name]))
+"""
+
+
+@pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
+def test_one_browser_draws_for_all_processes_and_ends(tmp_path: Path) -> None:
+    counting = tmp_path / "chromium"
+    real = Chromium.find_browser(skip_local=False)
+    counting.write_text(f'#!/bin/sh\necho $$ >> {tmp_path}/starts\nexec "{real}" "$@"\n', encoding="utf-8")
+    counting.chmod(0o755)
+    (tmp_path / "draws.py").write_text(DRAWN_BY_ANOTHER, encoding="utf-8")
+    environment = {**os.environ, "BROWSER_PATH": str(counting)}
+    argv = [sys.executable, "draws.py"]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "None\nNone\n"), done.stderr
+    assert all((tmp_path / f"{name}.svg").stat().st_size > 500 for name in ("first", "second"))
+    (started,) = (tmp_path / "starts").read_text().split()
+    assert ends(started)
+
+
 @pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
 def test_images_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
     figures = [drawn("first"), drawn("second")]

@@ -18,6 +18,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 import compact
 import legible
 from clone import ROOT
+from quicbed.config.model import PICTURES_VARIABLE
 from quicbed.figures import goodput
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store.paths import RAW_VARIABLE, TABLE_VARIABLE
@@ -74,7 +75,7 @@ def test_all_text_of_the_reference_figures_can_be_read(
     gallery: dict[str, goodput.Drawn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {"goodput-by-aead", "cpu-shares", "pairwise", "own/own-ratios"} <= gallery.keys()
-    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg", "pdf"))
+    monkeypatch.setenv(PICTURES_VARIABLE, "svg,pdf")
     drawn = [replace(one, name=name.replace("/", "-")) for name, one in gallery.items()]
     saved = goodput.save(drawn, tmp_path)
     assert {one.skipped for one in saved} == {None}

@@ -9,6 +9,7 @@ import pytest
 from choreographer.browsers.chromium import Chromium
 
 import fakeruns
+from quicbed.config.model import PICTURES, PICTURES_VARIABLE
 from quicbed.figures import goodput
 from quicbed.store import runs
 
@@ -28,7 +29,8 @@ def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> g
 
 
 @pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
-def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path) -> None:
+def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PICTURES_VARIABLE, ",".join(PICTURES))
     contents = []
     for folder in ("a", "b"):
         one = drawn(tmp_path / folder, blocks=3)

@@ -12,6 +12,7 @@ from choreographer.browsers import Chromium
 import fakeruns
 import legible
 from quicbed.analysis.floors import Floor, Series
+from quicbed.config.model import PICTURES_VARIABLE
 from quicbed.figures import goodput, precision_figures
 from quicbed.store import runs
 
@@ -53,7 +54,7 @@ def measured(raw: Path, *, failing: tuple[float, bool] | None = None) -> pl.Data
 
 @pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
 def test_all_text_can_be_read_where_a_rate_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg",))
+    monkeypatch.setenv(PICTURES_VARIABLE, "svg")
     campaign = measured(tmp_path / "raw", failing=(1000.0, False))
     drawn = precision_figures.precision(campaign, precision_figures.by_rate(campaign), FLOOR)
     goodput.save(drawn, tmp_path / "figures")

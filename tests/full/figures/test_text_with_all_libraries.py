@@ -17,7 +17,7 @@ from clone import ROOT
 from quicbed.analysis import steps_runs
 from quicbed.analysis.place import Place
 from quicbed.analysis.steps_runs import Published
-from quicbed.config.model import Project
+from quicbed.config.model import PICTURES_VARIABLE, Project
 from quicbed.figures import goodput, steps_figures
 from quicbed.importers import reading, samples
 from quicbed.report import pictures
@@ -78,7 +78,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
 def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(goodput, "STATIC_FORMATS", ("svg",))
+    monkeypatch.setenv(PICTURES_VARIABLE, "svg")
     theirs = copied(tmp_path, {name: [times([1, 2])] for name, _, _ in steps_runs.CONFIGURATIONS})
     libraries = list(Project(ROOT).libraries)
     raw = tmp_path / "raw"

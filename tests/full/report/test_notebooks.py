@@ -21,7 +21,7 @@ HANDSHAKE_EXPERIMENTS = ("table2-kem", "table3-signature", "hybrid-cost", "nativ
 def run_notebook(raw: Path, artifacts: Path) -> str:
     page = artifacts / "notebooks" / "quantum-of-quic.html"
     environment = {"QUICBED_RAW": str(raw), "QUICBED_ARTIFACTS": str(artifacts)}
-    notebooks.run(ROOT / "notebooks" / "quantum-of-quic.ipynb", environment, page)
+    notebooks.run([ROOT / "notebooks" / "quantum-of-quic.ipynb"], environment, page.parent)
     return page.read_text(encoding="utf-8")
 
 
@@ -60,7 +60,7 @@ def test_a_notebook_that_fails_is_one_error_that_names_it(tmp_path: Path) -> Non
     path = tmp_path / "broken.ipynb"
     nbformat.write(notebook, path)
     with pytest.raises(notebooks.NotebookError, match=r"broken\.ipynb: ZeroDivisionError"):
-        notebooks.run(path, {}, tmp_path / "broken.html")
+        notebooks.run([path], {}, tmp_path)
     assert not (tmp_path / "broken.html").exists()
 
 
@@ -71,4 +71,4 @@ def test_what_the_machine_lacks_is_one_line(tmp_path: Path) -> None:
     nbformat.write(notebook, path)
     says = r".*full\.ipynb: OSError: .*No space left on device: 'x\.csv': free some of the disk, then run the same .*"
     with pytest.raises(notebooks.NotebookError, match=f"^{says}$"):
-        notebooks.run(path, {}, tmp_path / "full.html")
+        notebooks.run([path], {}, tmp_path)

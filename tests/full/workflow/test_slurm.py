@@ -239,7 +239,8 @@ def test_builds_dissection_tables_and_notebooks_are_jobs_and_measuring_is_not(
         f"rule_build_wildcards_{wildcards}",
         "rule_runs_reference",
         "rule_dissect_reference",
-        "rule_notebook_reference_wildcards_rows",
+        "rule_verdicts_reference",
+        "rule_notebooks_reference",
     }
     # nothing else was a job, certificates and measuring not either
     assert jobs(cluster) == dict.fromkeys(rules, "COMPLETED")

@@ -19,7 +19,7 @@ import fakeruns
 import wording
 from clone import ROOT
 from quicbed.analysis import cpu_shares, published
-from quicbed.claims import causes, claims_report, papers, verdicts
+from quicbed.claims import causes, claims_report, judged, papers, verdicts
 from quicbed.claims.papers import Claim, Paper, Stated
 from quicbed.claims.verdict import Verdicts, record_of
 from quicbed.claims.verdicts import Result, Tables
@@ -1057,7 +1057,8 @@ def found_causes(project: Project, noop: float, *given: dict[str, Any]) -> cause
     (project.root / causes.FILE).write_text(yaml.safe_dump({"causes": list(given)}), encoding="utf-8")
     table = tables(make_rows(goodputs(1.0)), make_rows(goodputs(noop, library="quinn")))
     known = papers.stated(project)
-    return causes.find(project, known, verdicts.evaluate(project, known, table), table)
+    results = verdicts.evaluate(project, known, table)
+    return causes.find(project, known, results, causes.tested(project, known, table))
 
 
 def cause(**changes: Any) -> dict[str, Any]:
@@ -1158,6 +1159,67 @@ def test_every_cause_of_ours_explains_claims_that_there_are() -> None:
         "s2n-quic-chacha20",
         "offloads-on-veth",
     }
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs whose verdicts are kept."""
+    raw, artifacts = tmp_path / "raw" / "local", tmp_path / "artifacts"
+    fakeruns.write_campaign(tmp_path / "raw", "aead-goodput", blocks=3, libraries=("quinn",))
+    monkeypatch.setenv("QUICBED_RAW", str(raw))
+    monkeypatch.setenv("QUICBED_ARTIFACTS", str(artifacts))
+    monkeypatch.delenv("QUICBED_TABLE", raising=False)
+    assert cli.main(["verdicts", str(raw), str(artifacts / "tables" / judged.FILE)]) == 0
+    return raw
+
+
+def judging(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Has an element for each time that claims are judged from now on."""
+    calls: list[None] = []
+    evaluate = verdicts.evaluate
+    monkeypatch.setattr(verdicts, "evaluate", lambda *args: (calls.append(None), evaluate(*args))[1])
+    return calls
+
+
+@pytest.mark.parametrize("options", [[], ["fig3-aes-equal"], ["--all"], ["--verdict", "not-measured"]])
+def test_kept_verdicts_are_printed_as_those_that_are_worked_out(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    calls = judging(monkeypatch)
+    assert cli.main(["claims", *options]) == 0
+    told = capsys.readouterr().out
+    assert not calls
+    assert "fig3-aes-equal" in told
+    (kept.parents[1] / "artifacts" / "tables" / judged.FILE).unlink()
+    assert cli.main(["claims", *options]) == 0
+    assert capsys.readouterr().out == told
+    assert calls
+
+
+def test_verdicts_on_other_runs_or_of_other_code_do_not_count(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = kept.parents[1] / "artifacts" / "tables" / judged.FILE
+    content = file.read_text(encoding="utf-8")
+    calls = judging(monkeypatch)
+
+    def are_taken(*options: str) -> bool:
+        calls.clear()
+        assert cli.main(["claims", "fig3-aes-equal", *options]) == 0
+        return not calls
+
+    assert are_taken()
+    other = tmp_path / "other" / "local"
+    fakeruns.write_campaign(other.parent, "aead-goodput", blocks=2, libraries=("quinn",))
+    assert not are_taken("--raw", str(other))
+    for spoilt in ("", "{}", content.replace('"of": "', '"of": "0')):
+        file.write_text(spoilt, encoding="utf-8")
+        assert not are_taken()
+    file.write_text(content, encoding="utf-8")
+    assert are_taken()
+    run = next(kept.rglob("run.json"))
+    run.write_text(run.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    assert not are_taken()
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

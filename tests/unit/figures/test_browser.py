@@ -68,7 +68,7 @@ def test_a_browser_that_fails_is_started_once_and_costs_the_images_only(
     (started,) = (tmp_path / "starts").read_text().split()
     assert ends(started)
     told = notebooks.without_images(out)
-    assert told == f"3 figures are HTML only, without SVG, PDF and PNG: {first.skipped}"
+    assert told == f"3 figures are HTML only, without pictures: {first.skipped}"
     assert json.loads((out / "first.json").read_text(encoding="utf-8"))["skipped"].endswith(first.skipped)
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -404,20 +402,6 @@ def test_the_notebook_shows_every_figure_or_how_to_get_it(tmp_path: Path, monkey
     assert "published: {steps: PATH}" in "".join(one._repr_html_() for one in shown if isinstance(one, Published))
     text = "\n".join(cells_of("quic-steps"))
     assert all(f'paper.cdf("{name}")' in text for name in steps_figures.FIGURES)
-
-
-def test_a_notebook_is_made_of_the_data_of_its_paper(tmp_path: Path) -> None:
-    project = SimpleNamespace(
-        published={"highway": "a", "steps": "b", "quic-benchmark": "c"}, published_tables=tmp_path
-    )
-    known = {"project": project, "SUMMARY_FILE": "import.json"}
-    rules = runpy.run_path(str(ROOT / "workflow" / "rules" / "common.smk"), known | {"Path": Path})
-    found = {
-        notebook: [Path(table).parent.name for table in rules["published_behind"](SimpleNamespace(notebook=notebook))]
-        for notebook in ("quic-on-the-highway", "quic-steps", "quic-benchmark", "quantum-of-quic")
-    }
-    own = {"quic-on-the-highway": ["highway"], "quic-steps": ["steps"], "quic-benchmark": ["quic-benchmark"]}
-    assert found == own | {"quantum-of-quic": []}
 
 
 def test_claims_are_judged_by_the_numbers_of_the_figures(tmp_path: Path) -> None:

@@ -306,14 +306,14 @@ def test_the_last_analysis_tells_how_long_the_next_takes(project: Project) -> No
         "runs-own": 10,
         "dissect-own": 20,
         "report-own": 30,
-        "notebook-own-a": 50,
+        "verdicts-own": 5,
+        "notebooks-own": 45,
         "draw-test": 9,
     }.items():
         (logs / f"{name}.tsv").write_text(f"s\th:m:s\n{seconds}\t-\n", encoding="utf-8")
-    (logs / "notebook-own-b.tsv").write_text("s\th:m:s\n40\t-\n", encoding="utf-8")  # beside the other
     for name, height in (("runs", 1000), ("captures", 50)):
         pl.DataFrame({"origin": ["run"] * height}).write_parquet(tables / f"{name}.parquet")
     expected = outlook.ANALYSIS_S + 1000 * outlook.ANALYSIS_RUN_S + 50 * outlook.DISSECT_S
-    assert outlook._analysed(project) == outlook._Analysed((110 + 4 * outlook.JOB_S) / expected, 9)
+    assert outlook._analysed(project) == outlook._Analysed((110 + 5 * outlook.JOB_S) / expected, 9)
     (logs / "report-own.tsv").write_text("s\n", encoding="utf-8")
     assert outlook._analysed(project).ratio is None

@@ -436,9 +436,9 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path: Path, content: str) -> No
     path = tmp_path / "odd.ipynb"
     path.write_text(content)
     with pytest.raises(notebooks.NotebookError, match=r"odd\.ipynb"):
-        notebooks.run(path, {}, tmp_path / "odd.html")
+        notebooks.run([path], {}, tmp_path)
     with pytest.raises(notebooks.NotebookError, match="no such notebook"):
-        notebooks.run(tmp_path / "absent.ipynb", {}, tmp_path / "odd.html")
+        notebooks.run([tmp_path / "absent.ipynb"], {}, tmp_path)
 
 
 def clone(tmp_path: Path) -> Path:
@@ -507,10 +507,10 @@ def test_an_import_that_lies_about_changes_no_results(tmp_path: Path, monkeypatc
     fakeruns.write_campaign(raw, "aead-goodput", blocks=2)
     config = ["--config", json.dumps({"paths": {"artifacts": str(artifacts)}})]
     told: list[str] = []
-    monkeypatch.setattr(notebooks, "run", lambda _, environment, __: told.append(environment["QUICBED_PUBLISHED"]))
+    monkeypatch.setattr(notebooks, "run", lambda _, environment, *__: told.append(environment["QUICBED_PUBLISHED"]))
 
     def write(*published: str) -> dict[str, bytes]:
-        notebook = ["notebook", str(NOTEBOOKS[0]), str(raw), str(artifacts), str(tmp_path / "page.html")]
+        notebook = ["notebooks", str(raw), str(artifacts), str(NOTEBOOKS[0])]
         assert commands.main([*config, *notebook, *published]) == 0
         assert commands.main([*config, "report", str(raw), str(artifacts), *published]) == 0
         found = {}

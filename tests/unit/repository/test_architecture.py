@@ -211,16 +211,15 @@ def made_again(root: Path, edited: str) -> set[str]:
 @pytest.mark.parametrize(
     ("edited", "expected"),
     [
-        ("config/symbols/quiche.yaml", {"notebook", "report"}),
-        ("workflow/crypto/algorithms.csv", {"notebook", "report"}),
-        ("workflow/quicbed/figures/pair_figures.py", {"notebook", "report"}),
-        # the notebook on workloads has a table of verdicts
-        ("workflow/quicbed/claims/verdicts.py", {"notebook", "report"}),
-        ("workflow/quicbed/store/runs.py", {"runs", "notebook", "report"}),
+        ("config/symbols/quiche.yaml", {"verdicts", "notebooks", "report"}),
+        ("workflow/crypto/algorithms.csv", {"verdicts", "notebooks", "report"}),
+        ("workflow/quicbed/figures/pair_figures.py", {"notebooks", "report"}),
+        ("workflow/quicbed/claims/verdicts.py", {"verdicts", "notebooks", "report"}),
+        ("workflow/quicbed/store/runs.py", {"runs", "verdicts", "notebooks", "report"}),
         ("workflow/quicbed/measure/driver.py", set()),
         ("workflow/quicbed/testbed/agent.py", set()),
         ("workflow/crypto/patches/quiche/noop.patch", set()),
-        ("config/experiments/aead-goodput.yaml", {"notebook", "report"}),
+        ("config/experiments/aead-goodput.yaml", {"verdicts", "notebooks", "report"}),
     ],
 )
 def test_what_depends_on_a_file_is_made_again_and_nothing_else(made: Path, edited: str, expected: set[str]) -> None:
@@ -243,4 +242,4 @@ def test_what_is_made_again_hides_nothing_that_is_missing(made: Path) -> None:
     done = subprocess.run(argv, cwd=made, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     run = set(re.findall(r"^(\w+) +\d+$", done.stdout + done.stderr, re.MULTILINE))
-    assert {"sources", "measure", "draw", "runs_own", "notebook_own", "report_own", "all"} <= run
+    assert {"sources", "measure", "draw", "runs_own", "verdicts_own", "notebooks_own", "report_own", "all"} <= run

@@ -109,6 +109,13 @@ def expanded_tail(n: int) -> float:
 
 def mean_interval(values: Values) -> tuple[float, float]:
     """Expanded percentile bootstrap interval of the mean of at least two values."""
+    return _mean_interval(np.asarray(values, dtype=np.float64).tobytes())
+
+
+@functools.lru_cache(maxsize=16_384)
+def _mean_interval(content: bytes) -> tuple[float, float]:
+    """The same ratios are shown in several figures and compared by several claims."""
+    values = np.frombuffer(content)
     tail = expanded_tail(len(values))
     low, high = np.quantile(_resampled_means(values), [tail, 1 - tail])
     return float(low), float(high)

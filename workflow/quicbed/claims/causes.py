@@ -132,24 +132,33 @@ def read(project: Project, known: Sequence[Stated]) -> list[Cause]:
     return found
 
 
-def find(project: Project, known: Sequence[Stated], results: Sequence[Result], found: Tables) -> Found:
-    """Causes of *results*, verdicts on some of all *known* claims by the runs in *found*."""
-    causes = [
-        Tested(cause, _tests(project, cause, found), _explained(cause, results)) for cause in read(project, known)
-    ]
+Tests = Mapping[str, Sequence[Result]]
+"""Results of the tests of causes that are made on the runs at hand, by the id of the cause."""
+
+
+def stated_tests(project: Project, known: Sequence[Stated]) -> dict[str, list[Stated]]:
+    """Tests of causes of *known* claims that are made on the runs at hand, by the id of the cause."""
+    return {cause.id: [one for _, one in _claims(project, cause) if one is not None] for cause in read(project, known)}
+
+
+def tested(project: Project, known: Sequence[Stated], found: Tables) -> Tests:
+    """Results of these tests by the runs in *found*; those of a cause are a family of multiple testing."""
+    return {cause: verdicts.evaluate(project, tests, found) for cause, tests in stated_tests(project, known).items()}
+
+
+def find(project: Project, known: Sequence[Stated], results: Sequence[Result], tests: Tests) -> Found:
+    """Causes of *results*, verdicts on some of all *known* claims, with what their *tests* show (`tested`)."""
+    causes = []
+    for cause in read(project, known):
+        made = iter(tests[cause.id])
+        of_cause = [(test, None if one is None else next(made)) for test, one in _claims(project, cause)]
+        causes.append(Tested(cause, of_cause, _explained(cause, results)))
     of: dict[str, list[Tested]] = {}
     for tested in causes:
         for result, _ in tested.explained:
             of.setdefault(result.stated.id, []).append(tested)
     unknown = [result for result in results if result.verdict == "fails" and result.stated.id not in of]
     return Found(causes, unknown, of)
-
-
-def _tests(project: Project, cause: Cause, found: Tables) -> list[tuple[Test, Result | None]]:
-    """Tests with results; those of a cause are a family of multiple testing."""
-    claims = _claims(project, cause)
-    results = iter(verdicts.evaluate(project, [one for _, one in claims if one is not None], found))
-    return [(test, None if one is None else next(results)) for test, one in claims]
 
 
 def _claims(project: Project, cause: Cause) -> list[tuple[Test, Stated | None]]:

@@ -24,7 +24,13 @@ from quicbed.base import untrusted
 from quicbed.config.model import ConfigError, Model, Name, Project, parse_model, read_yaml
 from quicbed.store import details, runs, symbols
 
-READS = ("config/claims/*.yaml", "config/experiments/*.yaml", "config/libraries/*.yaml", "config/testbeds/*.yaml")
+READS = (
+    "config/claims/*.yaml",
+    "config/experiments/*.yaml",
+    "config/libraries/*.yaml",
+    "config/studies/*.yaml",
+    "config/testbeds/*.yaml",
+)
 
 DIRECTORY = Path("config") / "claims"
 

@@ -233,11 +233,15 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("output", type=_file, help="table to write (Parquet)")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="captures at a time")
-    command = add("notebook", _notebook, "run a notebook, which writes figures and their tables")
-    command.add_argument("notebook", type=Path, help="the notebook")
+    command = add("verdicts", _verdicts, "judge all claims, and keep the verdicts for notebooks, report and `claims`")
+    command.add_argument("raw", type=Path, help="directory of runs")
+    command.add_argument("output", type=_file, help="file to write")
+    table(command)
+    command = add("notebooks", _notebooks, "run notebooks, which write figures and their tables; each becomes a page")
     command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("artifacts", type=Path, help="directory of results")
-    command.add_argument("output", type=_file, help="file to write")
+    command.add_argument("notebook", type=Path, nargs="+", help="a notebook")
+    command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="notebooks at a time")
     table(command)
     published(command)
     command = add("draw", _draw, "draw the figures of one experiment, as the notebooks do, and say where they are")
@@ -256,7 +260,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("claim", nargs="*", help="id of a claim, of a table of numbers or of a paper (default: all)")
     command.add_argument("--all", action="store_true", help="a line for every number of a table too")
     text = "claims with this verdict only, as `fails` or `holds,inconclusive`; can be given more than once"
-    command.add_argument("--verdict", action="extend", type=_verdicts, default=[], help=text)
+    command.add_argument("--verdict", action="extend", type=_verdict_names, default=[], help=text)
     command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
     command = add("predict", _predict, "predict the handshake of a library with two algorithms from measured ones")
     command.add_argument("--library", required=True, help="a library, as `quicbed list libraries` names it")
@@ -328,7 +332,7 @@ def _days(text: str) -> float:
     return number
 
 
-def _verdicts(text: str) -> list[str]:
+def _verdict_names(text: str) -> list[str]:
     """Verdicts, separated by commas; a hyphen stands for a space."""
     return [one.strip().replace("-", " ") for one in text.split(",")]
 
@@ -557,27 +561,66 @@ def _dissect(arguments: argparse.Namespace) -> None:
         print(f"{one['origin']}:{connection} {one['outcome']}: {one['words']}")
 
 
-def _places(arguments: argparse.Namespace, published: Sequence[Path], table: Path | None) -> dict[str, str]:
-    """Environment of a notebook or report: where it reads and writes."""
+def _places(
+    arguments: argparse.Namespace, artifacts: Path, published: Sequence[Path] = (), table: Path | None = None
+) -> dict[str, str]:
+    """Environment of notebooks or the report: where they read and write."""
+    from quicbed.config.model import PICTURES_VARIABLE
     from quicbed.report import notebooks
     from quicbed.store import paths
 
+    project = project_of(arguments)
     return {
         paths.RAW_VARIABLE: str(arguments.raw.resolve()),
         paths.TABLE_VARIABLE: str(table.resolve()) if table else "",
-        notebooks.ARTIFACTS_VARIABLE: str(arguments.artifacts.resolve()),
+        paths.VERDICTS_VARIABLE: _judged_of(project, arguments.raw) if table else "",
+        notebooks.ARTIFACTS_VARIABLE: str(artifacts.resolve()),
         notebooks.PUBLISHED_VARIABLE: os.pathsep.join(str(path.resolve()) for path in published),
+        PICTURES_VARIABLE: ",".join(project.config.pictures),
     }
 
 
-def _notebook(arguments: argparse.Namespace) -> None:
+def _judged_of(project: Project, raw: Path) -> str:
+    """What verdicts on the runs below *raw* are of: these runs, and all that verdicts are worked out with.
+
+    Empty where there are no runs.
+    """
+    from quicbed.cli import inputs
+    from quicbed.store import details
+
+    if (read := details.read_of(raw)) is None:
+        return ""
+    told = hashlib.sha256(read.encode())
+    for file in map(Path, inputs.of_command(ROOT, "verdicts")):
+        told.update(f"{file.relative_to(ROOT)} ".encode() + file.read_bytes())
+    # folders of others, wherever they are
+    told.update(repr({name: one.external for name, one in project.libraries.items() if one.external}).encode())
+    return told.hexdigest()
+
+
+def _verdicts(arguments: argparse.Namespace) -> None:
+    from quicbed.claims import judged, verdicts
+    from quicbed.store import details, paths, runs
+
+    project, raw = project_of(arguments), arguments.raw
+    of = _judged_of(project, raw)
+    if arguments.table:
+        os.environ.update(
+            {paths.RAW_VARIABLE: str(raw.resolve()), paths.TABLE_VARIABLE: str(arguments.table.resolve())}
+        )
+    table, beside = details.everything(raw, os.cpu_count() or 1)
+    found = verdicts.tables(raw, ROOT, runs.without(table, project.left_out), beside)
+    judged.write(judged.judge(project, found), arguments.output, of)
+
+
+def _notebooks(arguments: argparse.Namespace) -> None:
     from quicbed.analysis import place
     from quicbed.report import notebooks
 
-    environment = _places(arguments, arguments.published, arguments.table)
-    report = arguments.artifacts / "report" / place.RUNS_PAGE
-    environment[place.RUNS_PAGE_VARIABLE] = os.path.relpath(report, arguments.output.parent)
-    notebooks.run(arguments.notebook, environment, arguments.output)
+    environment = _places(arguments, arguments.artifacts, arguments.published, arguments.table)
+    pages, report = arguments.artifacts / "notebooks", arguments.artifacts / "report" / place.RUNS_PAGE
+    environment[place.RUNS_PAGE_VARIABLE] = os.path.relpath(report, pages)
+    notebooks.run(arguments.notebook, environment, pages, arguments.jobs)
     if (told := notebooks.without_images(arguments.artifacts / "figures")) is not None:
         print(told)
 
@@ -587,7 +630,7 @@ def _draw(arguments: argparse.Namespace) -> None:
     from quicbed.report import notebooks
 
     log = _log(arguments, f"draw-{arguments.experiment}")
-    os.environ.update(_places(arguments, [], None))
+    os.environ.update(_places(arguments, arguments.artifacts))
     try:
         saved, problem = notebooks.draw(ROOT / "notebooks", arguments.experiment), ""
     except Exception:  # noqa: BLE001 (measuring goes on, and the notebooks fail in the same way at the end)
@@ -606,12 +649,12 @@ def _report(arguments: argparse.Namespace) -> None:
     from quicbed.report import page
 
     published = {path.name: path for path in arguments.published}
-    os.environ.update(_places(arguments, arguments.published, arguments.table))
+    os.environ.update(_places(arguments, arguments.artifacts, arguments.published, arguments.table))
     page.write(arguments.artifacts, arguments.raw, project=project_of(arguments), published=published)
 
 
 def _claims(arguments: argparse.Namespace) -> None:
-    from quicbed.claims import causes, claims_report, published_claims, verdicts
+    from quicbed.claims import causes, claims_report, judged, published_claims, verdicts
     from quicbed.claims import papers as claims
     from quicbed.cli import terminal
     from quicbed.report import notebooks
@@ -628,10 +671,15 @@ def _claims(arguments: argparse.Namespace) -> None:
     # all of a paper are judged together, whatever is shown of them
     papers = {one.name for one in shown}
     known = [one for one in every if one.name in papers]
-    table, beside = details.everything(raw, os.cpu_count() or 1, here.artifacts / "tables" / "runs.parquet")
-    tables = verdicts.tables(raw, ROOT, runs.without(table, project.left_out), beside)
-    results = verdicts.evaluate(project, known, tables)
-    why = causes.find(project, every, results, tables)
+    made = here.artifacts / "tables" / "runs.parquet"
+    if (kept := judged.read(made.with_name(judged.FILE), project, _judged_of(project, raw))) is not None:
+        results = kept.of_papers(papers)
+        why = kept.found(project, results)
+    else:
+        table, beside = details.everything(raw, os.cpu_count() or 1, made)
+        tables = verdicts.tables(raw, ROOT, runs.without(table, project.left_out), beside)
+        results = verdicts.evaluate(project, known, tables)
+        why = causes.find(project, every, results, causes.tested(project, every, tables))
     tested = {name: sum(r.p is not None for r in results if r.stated.name == name) for name in papers}
     ids = {one.id for one in shown}
     wanted = [result for result in results if result.stated.id in ids]

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
@@ -186,6 +186,12 @@ class Limits(Model):
     )
 
 
+Picture = Literal["svg", "pdf", "png"]
+PICTURES: tuple[Picture, ...] = get_args(Picture)
+PICTURES_VARIABLE = "QUICBED_PICTURES"
+"""Names `pictures` of the configuration to what draws, separated by commas."""
+
+
 class Config(Model):
     """config/config.yaml: which experiments are measured, where, and at what scale."""
 
@@ -218,6 +224,11 @@ class Config(Model):
         default_factory=dict,
         description="Local copies of published results, imported beside our own (docs/importing.md): folder, tar "
         "archive or file by format, `highway`, `steps`, `quic-benchmark` or `qir`.",
+    )
+    pictures: list[Picture] = Field(
+        default_factory=lambda: [PICTURES[0]],
+        description="Formats that figures are drawn in beside their interactive pages, where there is a Chromium: "
+        "`svg`, which notebooks and report show, `pdf` and `png`.",
     )
 
     @field_validator("experiments")

@@ -1,5 +1,7 @@
 """Images of figures, drawn by a Chromium that stays open until this process ends.
 
+Processes that are started while it is `shared` have their images drawn by the same one.
+
 A Chromium that is missing, does not start, crashes or hangs costs the images only, and is not tried again in this
 process: starting it once more would take as long and end alike.
 """
@@ -12,10 +14,13 @@ import contextlib
 import logging
 import os
 import signal
+import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from multiprocessing import current_process
+from multiprocessing.connection import Client, Connection, Listener
 from subprocess import TimeoutExpired
 from typing import Any
 
@@ -29,12 +34,60 @@ CLOSE_TIMEOUT_S = 10.0
 
 NOT_FOUND = "no Chromium found (Debian: apt-get install chromium, or set BROWSER_PATH)"
 
+SHARED_VARIABLE = "QUICBED_BROWSER"
+"""Names the socket of the process that draws for this one."""
+
 _open: _Chromium | None = None
 _problem: str | None = None
+_asked: Connection | None = None
+_one_at_a_time = threading.Lock()
+
+
+@contextlib.contextmanager
+def shared() -> Iterator[None]:
+    """Draw for the processes that `multiprocessing` starts meanwhile, whose `render` asks this one; then end."""
+    with tempfile.TemporaryDirectory(prefix="quicbed-") as directory:
+        address = os.path.join(directory, "browser")  # noqa: PTH118 (as multiprocessing wants it)
+        with Listener(address, "AF_UNIX", authkey=current_process().authkey) as listener:
+            threading.Thread(target=_accept, args=(listener,), name="accept", daemon=True).start()
+            os.environ[SHARED_VARIABLE] = address
+            try:
+                yield
+            finally:
+                del os.environ[SHARED_VARIABLE]
+                with _one_at_a_time:
+                    close()
+
+
+def _accept(listener: Listener) -> None:
+    with contextlib.suppress(OSError):  # it was closed
+        while True:
+            asking = listener.accept()
+            threading.Thread(target=_answer, args=(asking,), name="answer", daemon=True).start()
+
+
+def _answer(asking: Connection) -> None:
+    with asking, contextlib.suppress(EOFError, OSError):  # the process that asks has ended
+        while True:
+            specifications = asking.recv()
+            with _one_at_a_time:
+                problem = _render(specifications)
+            asking.send(problem)
 
 
 def render(specifications: Sequence[dict[str, Any]]) -> str | None:
     """Draw images, each of which is a figure, a path and options as kaleido has them; returns why not, if not."""
+    global _asked
+    if (address := os.environ.get(SHARED_VARIABLE)) is None:
+        return _render(specifications)
+    if _asked is None:
+        _asked = Client(address, "AF_UNIX", authkey=current_process().authkey)
+    _asked.send(specifications)
+    problem: str | None = _asked.recv()
+    return problem
+
+
+def _render(specifications: Sequence[dict[str, Any]]) -> str | None:
     global _open, _problem
     from choreographer.errors import DevtoolsProtocolError
     from kaleido.errors import ChromeNotFoundError, JavascriptError, KaleidoError

@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from plotly.subplots import make_subplots
 from quicbed.analysis import comparison
 from quicbed.base import durable
 from quicbed.base.revision import revision
-from quicbed.config.model import Project
+from quicbed.config.model import PICTURES, PICTURES_VARIABLE, Project
 from quicbed.figures import browser, font, layout
 from quicbed.figures.layout import INK
 from quicbed.store import runs
@@ -35,7 +36,6 @@ READS = ("config/libraries/*.yaml",)
 
 HEIGHT_PX = 460
 FLOOR = "#d9d9d9"
-STATIC_FORMATS = ("svg", "pdf", "png")
 
 AEADS: dict[str, tuple[str, str, str]] = {
     # key: name, short name, colour (Okabe and Ito: told apart with any colour vision)
@@ -83,6 +83,10 @@ class Group:
     floor: tuple[float, float, float] | None  # ratio, low and high of the A/A arm
 
 
+INTERACTIVE = "application/vnd.plotly.v1+json"
+"""Type of figures that JupyterLab draws itself."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A figure with the table behind it and the runs behind the table."""
@@ -99,7 +103,7 @@ class Drawn:
         self.__dict__["name"] = file_name(self.name)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return {"application/vnd.plotly.v1+json": self.figure.to_plotly_json()}
+        return {INTERACTIVE: self.figure.to_plotly_json()}
 
 
 def file_name(name: str) -> str:
@@ -115,9 +119,11 @@ class Saved:
     files: list[Path]
     skipped: str | None = field(default=None)
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, *, exclude: Collection[str] | None = None, **_: Any) -> dict[str, Any]:
         """Interactive where JupyterLab can, else the SVG, else the page with plotly.js in it."""
-        bundle: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(self.drawn.figure.to_json())}
+        bundle: dict[str, Any] = {"text/plain": self.drawn.name}
+        if INTERACTIVE not in (exclude or ()):
+            bundle[INTERACTIVE] = json.loads(self.drawn.figure.to_json())
         svg = next((path for path in self.files if path.suffix == ".svg"), None)
         if svg:
             bundle["image/svg+xml"] = svg.read_text(encoding="utf-8")
@@ -695,10 +701,15 @@ def _difference_range(groups: list[Group], paired: bool) -> list[float]:
     return [low - margin, high + margin]
 
 
-def save(drawn: Drawn | Sequence[Drawn], directory: Path, *, root: Path | None = None) -> list[Saved]:
-    """Write figures to *directory*: HTML always, SVG, PDF and PNG where a Chromium is found.
+def pictures() -> list[str]:
+    """Formats of static pictures that are asked for: SVG, if nothing is said."""
+    return [kind for kind in os.environ.get(PICTURES_VARIABLE, PICTURES[0]).split(",") if kind in PICTURES]
 
-    ``plotly.min.js`` is written once beside the pages. All static images of a process are made in
+
+def save(drawn: Drawn | Sequence[Drawn], directory: Path, *, root: Path | None = None) -> list[Saved]:
+    """Write figures to *directory*: HTML always, and the `pictures` that are asked for where a Chromium is found.
+
+    ``plotly.min.js`` is written once beside the pages. All pictures of a process are made in
     one browser session. A manifest ``<name>.json`` names the runs behind the figure and the state of the
     repository at *root*. The same runs give the same bytes.
     """
@@ -719,7 +730,7 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
     page.write_text(page.read_text(encoding="utf-8").replace("<head>", f"<head>{font.script()}", 1), encoding="utf-8")
     files = [page]
     if skipped is None:
-        files += [directory / f"{drawn.name}.{kind}" for kind in STATIC_FORMATS]
+        files += [directory / f"{drawn.name}.{kind}" for kind in pictures()]
     first = drawn.table.row(0, named=True)
     manifest = {
         "figure": drawn.name,
@@ -732,7 +743,7 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
         "table": f"tables/{drawn.table_name or first['experiment']}.parquet",
         "code": revision(root) if root else None,
         "files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
-        "skipped": f"SVG, PDF and PNG: {skipped}" if skipped else None,
+        "skipped": f"no pictures: {skipped}" if skipped else None,
         "runs": drawn.origins,
     }
     path = directory / f"{drawn.name}.json"
@@ -750,7 +761,7 @@ def _of_all(table: pl.DataFrame, column: str) -> str:
 
 
 def _write_static(drawn: list[Drawn], directory: Path) -> str | None:
-    """Render SVG, PDF and PNG; returns why not, if not."""
+    """Render `pictures`; returns why not, if not."""
     specifications = [
         {
             "fig": one.figure.to_dict(),
@@ -763,13 +774,13 @@ def _write_static(drawn: list[Drawn], directory: Path) -> str | None:
             },
         }
         for one in drawn
-        for kind in STATIC_FORMATS
+        for kind in pictures()
     ]
     for one in drawn:  # never leave images of another figure behind
-        for kind in STATIC_FORMATS:
+        for kind in PICTURES:
             (directory / f"{one.name}.{kind}").unlink(missing_ok=True)
 
-    skipped = browser.render(specifications)
+    skipped = browser.render(specifications) if specifications else None
     if skipped is not None:
         for specification in specifications:  # those that were drawn before one failed
             Path(str(specification["path"])).unlink(missing_ok=True)

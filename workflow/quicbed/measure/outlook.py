@@ -58,7 +58,7 @@ ANALYSIS_RUN_S = 0.01
 DISSECT_S = 0.1
 JOB_S = 1.0
 """Between two jobs."""
-ANALYSIS_RULES = ("runs", "dissect", "notebook", "report")
+ANALYSIS_RULES = ("runs", "dissect", "verdicts", "notebooks", "report")
 RECORD = "forecast.json"
 """The first prediction of a run of the workflow, among the logs."""
 

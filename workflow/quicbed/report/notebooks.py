@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
+import multiprocessing
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +19,7 @@ from quicbed.analysis.place import Place
 from quicbed.base import durable
 from quicbed.store.paths import RAW_VARIABLE
 
-if TYPE_CHECKING:  # loaded by each notebook's own process
+if TYPE_CHECKING:  # loaded by the processes that run notebooks
     from quicbed.config.model import Config
     from quicbed.figures.goodput import Saved
 
@@ -71,58 +75,90 @@ def _repository(start: Path) -> Path:
     raise NotebookError(f"{start}: not inside a clone of the repository; start from its notebooks/")
 
 
-def run(path: Path, environment: Mapping[str, str], out_html: Path) -> None:
-    """Run the notebook at *path* and write it with its outputs to *out_html*.
+def run(paths: Sequence[Path], environment: Mapping[str, str], directory: Path, jobs: int = 1) -> None:
+    """Run notebooks and write each with its outputs to ``<name>.html`` in *directory*.
 
-    The notebook file itself is not changed. *environment* is added to that of the kernel.
+    The notebook files themselves are not changed. *environment* is added to that of the *jobs* processes they run in,
+    one after the other; one browser draws the pictures of all. The first error is raised when all others have been run.
     """
+    from quicbed.figures import browser
+
+    for path in paths:
+        _read(path)
+    package = str(Path(__file__).resolve().parents[2])
+    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    # glibc would set 64 MiB of addresses aside for each thread of a process, which counts where they are limited
+    added = {"MALLOC_ARENA_MAX": "2", **os.environ, **environment, "PYTHONPATH": search}
+    # those with most to run first
+    ordered = sorted(paths, key=lambda path: (-path.stat().st_size, path))
+    problems = []
+    with _set(added), browser.shared():
+        # not forked: polars has threads
+        spawning = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(jobs, len(ordered)), mp_context=spawning) as pool:
+            pages = {path: pool.submit(page, path, directory / f"{path.stem}.html") for path in ordered}
+        for path, made in pages.items():
+            try:
+                made.result()
+            except NotebookError as error:
+                problems.append(str(error))
+            except BrokenProcessPool:
+                problems.append(f"{path}: the process that ran it was ended; where memory is full, end other programs")
+    if problems:
+        raise NotebookError("\n".join(problems))
+
+
+@contextlib.contextmanager
+def _set(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _read(path: Path) -> Any:
     import nbformat
-    from nbclient import NotebookClient
-    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     try:
-        notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+        return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         raise NotebookError(f"{path}: no such notebook") from None
     except (ValueError, AttributeError, nbformat.ValidationError) as error:
         raise NotebookError(f"{path}: not a notebook: {error}") from None
-    package = str(Path(__file__).resolve().parents[2])
-    search = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_S,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(path.resolve().parent)}},
-        record_timing=False,
-    )
-    # glibc would set 64 MiB of addresses aside for each thread of the kernel, which counts where they are limited
-    frugal = {"MALLOC_ARENA_MAX": "2"}
+
+
+def page(path: Path, out_html: Path) -> None:
+    """Run the notebook at *path* in this process, in its directory, and write it with its outputs to *out_html*."""
+    from quicbed.report import cells
+
+    notebook = _read(path)
     try:
-        client.execute(env={**frugal, **os.environ, **environment, "PYTHONPATH": search})
-    except CellExecutionError as error:
-        told = f"{path}: {error.ename}: {error.evalue}"
+        with contextlib.chdir(path.resolve().parent):
+            cells.run(notebook, CELL_TIMEOUT_S)
+    except cells.CellError as error:
+        told = f"{path}: {error}"
         for pattern, remedy in _MACHINE.items():
             if re.search(pattern, told):
                 raise NotebookError(f"{told}: {remedy}, then run the same command again") from None
-        trace = re.sub(r"\x1b\[[0-9;]*m", "", error.traceback)  # without the terminal's colours
-        raise NotebookError(f"{told}\n{trace}") from None
-    except (CellTimeoutError, DeadKernelError) as error:
-        raise NotebookError(f"{path}: {error}") from None
+        raise NotebookError(f"{told}\n{error.trace}") from None
     out_html.parent.mkdir(parents=True, exist_ok=True)
     durable.write_text(out_html, _page(notebook, path))
 
 
 def without_images(figures: Path) -> str | None:
-    """How many figures in a directory have no SVG, PDF and PNG, and why the first has none; None if all have."""
+    """How many figures in a directory lack the pictures asked for, and why the first does; None if none does."""
     reasons = []
     for manifest in sorted(figures.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             if reason := json.loads(manifest.read_text(encoding="utf-8"))["skipped"]:
-                reasons.append(str(reason).removeprefix("SVG, PDF and PNG: "))
+                reasons.append(str(reason).removeprefix("no pictures: "))
     if not reasons:
         return None
     figures_are = "1 figure is" if len(reasons) == 1 else f"{len(reasons)} figures are"
-    return f"{figures_are} HTML only, without SVG, PDF and PNG: {reasons[0]}"
+    return f"{figures_are} HTML only, without pictures: {reasons[0]}"
 
 
 def draw(directory: Path, experiment: str) -> list[Saved]:
@@ -149,11 +185,12 @@ def draw(directory: Path, experiment: str) -> list[Saved]:
     return list(drawn.values())
 
 
-def _page(notebook: Any, path: Path) -> str:
+@functools.cache
+def _exporter() -> Any:
     from nbconvert import HTMLExporter
 
     # without the scripts that nbconvert would have a reader fetch from the network
-    exporter = HTMLExporter(  # type: ignore[no-untyped-call]
+    return HTMLExporter(  # type: ignore[no-untyped-call]
         template_name="lab",
         mathjax_url="",
         require_js_url="",
@@ -163,5 +200,8 @@ def _page(notebook: Any, path: Path) -> str:
         exclude_input_prompt=True,
         exclude_output_prompt=True,
     )
-    body, _ = exporter.from_notebook_node(notebook, resources={"metadata": {"name": path.stem}})
+
+
+def _page(notebook: Any, path: Path) -> str:
+    body, _ = _exporter().from_notebook_node(notebook, resources={"metadata": {"name": path.stem}})
     return str(body)

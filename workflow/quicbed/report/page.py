@@ -32,7 +32,8 @@ import polars as pl
 
 from quicbed.analysis import comparison, dissect
 from quicbed.base import durable
-from quicbed.claims import causes, claims_report, papers, published_claims, verdicts
+from quicbed.claims import claims_report, published_claims, verdicts
+from quicbed.claims import judged as judging
 from quicbed.config.model import Project
 from quicbed.figures import cost_figures, cpu_figures, findings, handshake_tables, sheets
 from quicbed.figures.handshake_tables import Printed
@@ -74,9 +75,12 @@ def write(
     campaigns = comparison.Campaigns(counting)
     judged = None
     if project:
-        found = verdicts.tables(raw, project.root, counting, beside)
-        campaigns = found.campaigns
-        judged = _claims(project, artifacts, found, published or {})
+        known = judging.made(raw, project)
+        if known is None:
+            found = verdicts.tables(raw, project.root, counting, beside)
+            campaigns = found.campaigns
+            known = judging.judge(project, found)
+        judged = _claims(project, artifacts, known, counting, published or {})
     figures = pictures.found(artifacts, table)
     left_out = made_with.left_out(project, table)
     site = _Site(project, artifacts, table, campaigns, figures, judged)
@@ -392,14 +396,15 @@ def _as_drawn(experiment: str, campaign: pl.DataFrame, cells: pl.DataFrame) -> p
     return twin.prepare(campaign, cells) if twin is not None else cells
 
 
-def _claims(project: Project, artifacts: Path, found: verdicts.Tables, published: Mapping[str, Path]) -> dict[str, Any]:
+def _claims(
+    project: Project, artifacts: Path, known: judging.Judged, table: pl.DataFrame, published: Mapping[str, Path]
+) -> dict[str, Any]:
     """Verdicts on all claims, for the pages; also writes them as a table."""
-    known = papers.stated(project)
-    judged = verdicts.evaluate(project, known, found)
-    why = causes.find(project, known, judged, found)
+    judged = known.results
+    why = known.found(project, judged)
     (artifacts / "tables").mkdir(parents=True, exist_ok=True)
     claims_report.write_table(judged, artifacts / "tables", found=why)
-    theirs = published_claims.evaluate(project, known, published)
+    theirs = published_claims.evaluate(project, [one.stated for one in judged], published)
     for file in (artifacts / "tables").glob("claims-published.*"):
         file.unlink()  # of a copy that may not be told any more
     if theirs:
@@ -407,7 +412,7 @@ def _claims(project: Project, artifacts: Path, found: verdicts.Tables, published
     shown = claims_report.page(judged, project, artifacts, artifacts / "report", claims_report.by_claim(theirs), why)
     for paper in shown["papers"]:
         own = [result for result in judged if result.stated.name == paper["id"]]
-        paper["results"] = results.sheet(own, found.runs, project)
+        paper["results"] = results.sheet(own, table, project)
     return shown
 
 

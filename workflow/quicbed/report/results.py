@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from quicbed.claims import claims_report, papers, verdicts
+from quicbed.claims import claims_report, judged, papers, verdicts
 from quicbed.claims.verdicts import Result
 from quicbed.config.model import Project
 from quicbed.figures.sheets import Sheet, leading
@@ -49,7 +49,9 @@ def own(results: Sequence[Result]) -> list[Result]:
 
 
 def of_paper(name: str, table: pl.DataFrame, raw: Path, project: Project) -> Sheet:
-    """The same of one paper by the runs in *table*, which lie below *raw*."""
+    """The same of one paper by the runs in *table*, which lie below *raw*, as the workflow judged them if it did."""
+    if (known := judged.made(raw, project)) is not None:
+        return sheet(known.of_papers([name]), table, project)
     stated = [one for one in papers.stated(project) if one.name == name]
     if {one.claim.reads.table for one in stated} <= {"runs"}:
         found = verdicts.of_runs(table)  # reading captured handshakes and samples takes many times as long

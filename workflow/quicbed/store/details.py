@@ -30,7 +30,7 @@ from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS, PRIMITIVES
 from quicbed.store import provenance, runs, walk
 from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE, Campaign, Floor
-from quicbed.store.paths import PACING, RUN_FILE, archives_below
+from quicbed.store.paths import PACING, RUN_FILE, archives_below, directories
 from quicbed.store.provenance import Records
 from quicbed.store.record import Pacing, Run, RunsError
 from quicbed.store.runs import collected, read_parquet, write_parquet
@@ -278,16 +278,26 @@ READ = "read.json"
 
 
 def read_of(raw: Path) -> str | None:
-    """Checksums of the archives below *raw* and of what reads them, as text; None where there is more than archives."""
+    """What the runs below *raw* and what reads them are told apart by, as text; None where nothing lies there.
+
+    Of archives the checksums; of files in directories, which nobody changes, names, sizes and times.
+    """
     archives = archives_below(raw)
-    if not archives or any(path.is_dir() for path in raw.iterdir()):
+    files = []
+    for directory, names in directories(raw):
+        for file in sorted({directory / name for name in names}.difference(archives)) if directory != raw else ():
+            status = file.lstat()
+            files.append(f"{file.relative_to(raw)} {status.st_size} {status.st_mtime_ns}\n")
+    if not archives and not files:
         return None
     # the columns of a table are code too, as is every check
     code = hashlib.sha256()
     for file in sorted(Path(quicbed.__file__).parent.rglob("*.py")):
         code.update(file.read_bytes())
     told = {path.relative_to(raw).as_posix(): _sha256(path) for path in archives}
-    return json.dumps({"archives": told, "code": code.hexdigest()}, indent=1, sort_keys=True) + "\n"
+    listed = "".join(files).encode(errors="surrogateescape")
+    others = {"files": hashlib.sha256(listed).hexdigest()} if files else {}
+    return json.dumps({"archives": told, "code": code.hexdigest(), **others}, indent=1, sort_keys=True) + "\n"
 
 
 def _sha256(file: Path) -> str:

@@ -20,6 +20,8 @@ RELEASES = "releases.bin"
 """When the server's packets were to leave by its pacer (workflow/endpoints/ENDPOINT.md)."""
 RAW_VARIABLE, TABLE_VARIABLE = "QUICBED_RAW", "QUICBED_TABLE"
 """Name to notebooks the directory of runs and the table that the workflow has made of them."""
+VERDICTS_VARIABLE = "QUICBED_VERDICTS"
+"""What the verdicts beside that table have to be of to count."""
 PORT = 4433
 """UDP and TCP port of every server."""
 

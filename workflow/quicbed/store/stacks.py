@@ -22,6 +22,8 @@ UNKNOWN = "[unknown]"
 
 _GZIP = b"\x1f\x8b"  # RFC 1952, 2.3.1
 
+_COUNT = re.compile(r"0*[1-9][0-9]{0,11}")
+
 Stacks = Counter[tuple[str, ...]]
 """Samples by stack: frames from the innermost to the outermost, as ``object`symbol``, without the comm."""
 
@@ -43,17 +45,17 @@ def write_folded(file: Path, folded: Mapping[str, int]) -> None:
 
 def read_folded(content: bytes) -> Stacks:
     """Stacks of a folded file's content, gzipped or not; PerfError if it is damaged or empty."""
-    stacks: Stacks = Counter()
+    stacks: dict[tuple[str, ...], int] = {}
     try:
         text = (untrusted.gunzip(content) if content.startswith(_GZIP) else content).decode()
         for line in text.removesuffix("\n").split("\n") if text else []:
             stack, _, count = line.rpartition(" ")
-            _, *frames = stack.split(";")
-            if not frames or not re.fullmatch(r"0*[1-9][0-9]{0,11}", count):
+            frames = tuple(stack.split(";")[:0:-1])
+            if not frames or not _COUNT.fullmatch(count):
                 raise ValueError(f"not a stack and its samples: {untrusted.shown(line, 60)!r}")
-            stacks[tuple(reversed(frames))] += int(count)
+            stacks[frames] = stacks.get(frames, 0) + int(count)
     except ValueError as error:
         raise PerfError(f"damaged folded stacks: {error}") from None
     if not stacks:
         raise PerfError("folded stacks without a sample")
-    return stacks
+    return Counter(stacks)

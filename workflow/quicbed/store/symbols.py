@@ -149,9 +149,10 @@ class SymbolMap:
 
     def sort(self, stack: tuple[str, ...]) -> Category:
         """Category of a stack, innermost frame first; ConfigError if two claim the symbol that decides."""
-        if stack not in self._known:
-            self._known[stack] = self._sort(stack)
-        return self._known[stack]
+        known = self._known.get(stack)
+        if known is None:
+            known = self._known[stack] = self._sort(stack)
+        return known
 
     def _sort(self, stack: tuple[str, ...]) -> Category:
         frames = [
@@ -167,10 +168,11 @@ class SymbolMap:
 
     def count(self, stacks: Stacks) -> Counter[Category]:
         """Samples by category."""
-        counts: Counter[Category] = Counter()
+        counts: dict[Category, int] = {}
         for stack, samples in stacks.items():
-            counts[self.sort(stack)] += samples
-        return counts
+            category = self.sort(stack)
+            counts[category] = counts.get(category, 0) + samples
+        return Counter(counts)
 
 
 def directory(root: Path) -> Path:
