@@ -64,6 +64,22 @@ HOSTILE = {
         "os.mkdir(log[:-6] + '.logs'); open(log[:-6] + '.logs/../openings.json', 'w').write('[]'); sys.exit(1)",
         "left what is no file of its own in the run's directory: openings.json",
     ),
+    "directory in the place of a partial file": (
+        "os.makedirs(os.path.join(os.path.dirname(log), '.run.json.partial', 'x')); sys.exit(1)",
+        "left what is no file of its own in the run's directory: .run.json.partial",
+    ),
+    "directory in the place of a trace": (
+        "os.mkdir(os.path.join(os.path.dirname(log), 'trace.pcap.gz')); sys.exit(1)",
+        "left what is no file of its own in the run's directory: trace.pcap.gz",
+    ),
+    "planted gaps": (
+        "open(os.path.join(os.path.dirname(log), 'pacing.json'), 'w').write('{}'); sys.exit(1)",
+        "left what is no file of its own in the run's directory: pacing.json",
+    ),
+    "directories within each other": (
+        "os.chdir(os.path.dirname(log))\nfor _ in range(1100): os.mkdir('d' * 20); os.chdir('d' * 20)\nsys.exit(1)",
+        "more than 64 directories deep",
+    ),
     "infinite option": (
         START.replace('"options": {}', '"options": {"x": 1e999}')
         .replace("1e999", "7")

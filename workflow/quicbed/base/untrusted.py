@@ -14,15 +14,16 @@ import json
 import lzma
 import os
 import re
-import shutil
 import signal
 import stat
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
+
+from quicbed.base import trees
 
 MOST_TEXT = 2000
 """Characters that are kept of what a program says."""
@@ -42,6 +43,8 @@ MOST_HEADER_BYTES = 1 << 20
 """What a header of a tar archive may ask to be read at once."""
 DEEPEST = 64
 """Objects and lists within each other in a JSON document."""
+DEEPEST_DIRECTORIES = 64
+"""Directories within each other that a program may leave."""
 NAME_BYTES, PATH_BYTES = 200, 4000
 """Longest name and path that are taken from an archive: a file system takes 255 and 4095."""
 
@@ -163,25 +166,41 @@ def _beginning(stream: Stream, size: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def scrub(directory: Path, reserved: frozenset[str] = frozenset()) -> list[str]:
-    """Remove from a directory what is neither file nor directory, and what has a *reserved* name; returns the names.
+def scrub(directory: Path, reserved: Container[str] = (), there: Container[str] = ()) -> list[str]:
+    """Remove from a directory what is not for programs to leave; returns the names, with the reason where it has to be.
 
-    Nothing is followed.
+    That is what is neither file nor directory, what is deeper than `DEEPEST_DIRECTORIES` or cannot be read, and, in the
+    directory itself, what begins with a dot, as the names of files do that are being written, or has a *reserved* name.
+    What was *there* before is no program's. Nothing is followed.
     """
     removed: list[str] = []
-    for top, directories, files in os.walk(directory):
-        for name in (*directories, *files):  # a copy: directories that are removed are not entered
-            path = Path(top, name)
+    unreadable: list[OSError] = []
+
+    def remove(path: Path, why: str = "") -> None:
+        removed.append(one_line(path.relative_to(directory), 200) + (f" ({why})" if why else ""))
+        trees.remove(path)
+
+    for top, names, others in trees.walk(directory, unreadable.append):
+        depth = len(top.parts) - len(directory.parts)
+        for name in [*names, *others]:
+            path = top / name
             mode = path.lstat().st_mode
-            planted = Path(top) == directory and name in reserved
-            if not planted and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                continue
-            removed.append(one_line(path.relative_to(directory), 200))
-            if stat.S_ISDIR(mode):
-                shutil.rmtree(path)
-                directories.remove(name)
+            if depth == 0 and name in there:
+                keep = True
+            elif depth == 0 and (name.startswith(".") or name in reserved):
+                keep = False
             else:
-                path.unlink()
+                keep = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+            if not keep:
+                remove(path)
+            elif stat.S_ISDIR(mode) and depth >= DEEPEST_DIRECTORIES:
+                remove(path, f"more than {DEEPEST_DIRECTORIES} directories deep")
+            else:
+                continue
+            if name in names:
+                names.remove(name)
+    for error in unreadable:
+        remove(Path(error.filename), f"cannot be read: {error.strerror}")
     return sorted(removed)
 
 

@@ -11,7 +11,6 @@ import contextlib
 import gzip
 import io
 import lzma
-import os
 import shutil
 import subprocess
 import tempfile
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal, cast
 
-from quicbed.base import untrusted
+from quicbed.base import trees, untrusted
 from quicbed.base.untrusted import Stream, UntrustedError
 from quicbed.importers.summary import Summary
 
@@ -108,7 +107,7 @@ def _folder(copy: Path, summary: Summary) -> Iterator[Entry]:
         where = Path(error.filename).relative_to(copy).as_posix()
         summary.skip(f"folder that cannot be read: {error.strerror}", where)
 
-    for directory, names, files in os.walk(copy, onerror=unreadable):
+    for directory, names, files in trees.walk(copy, unreadable):
         names[:] = [name for name in sorted(names) if _entered(Path(directory) / name, copy, summary)]
         for name in sorted(files):
             path = Path(directory) / name

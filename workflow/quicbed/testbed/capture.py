@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import re
-import shutil
 import signal
 import struct
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quicbed.base import trees
 from quicbed.config.model import CaptureCommand
 from quicbed.config.model import Testbed as Settings
 from quicbed.wire import pcap
@@ -328,7 +328,7 @@ def capturing(
         host.forget(parts)
         raise
     finally:
-        shutil.rmtree(parts, ignore_errors=True)
+        trees.remove(parts, ignore_errors=True)
 
 
 def _check_disk(host: Host, place: Path) -> None:
