@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 from quicbed.base.untrusted import scrub
 from quicbed.config.model import Project, Side
@@ -192,6 +193,10 @@ class Pair:
         if logs is None or not attempt.ok:
             return
         judge.judge(attempt, self._project, self._spec, logs)
+        ends: dict[Side, events.EndpointLog[Any]] = {"client": logs.client, "server": logs.server}
+        for role, log in ends.items():
+            if (exit_ := self._exits[role]) is not None:
+                judge.held_against_kernel(attempt, role, log.connections, processor_s(exit_))
         if self._sent is not None:
             link, fastest_mbit = link_settings(self._spec), limits.goodput_gbps * 1000
             problem = self._sent.contradiction(self._spec, logs.client.connections, usage.delta, link, fastest_mbit)

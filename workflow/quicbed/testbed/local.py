@@ -968,7 +968,7 @@ class LocalTestbed(LockedTestbed):
             values[f"machine.load_{minutes}m"] = load
         return values
 
-    sample_s = 0.05
+    sample_s = 0.02
 
     def sent_by_server(self) -> int | None:
         server = self._local["server"]
