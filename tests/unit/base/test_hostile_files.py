@@ -19,6 +19,12 @@ def test_text_is_one_line_of_limited_length() -> None:
     untrusted.one_line("\ud800 lone").encode()
 
 
+def test_no_text_commands_a_terminal() -> None:
+    assert untrusted.visible("a\x1b[2J\tb\r\nc\u202e\udcff") == "a\ufffd[2J b\ufffd\nc\ufffd\udcff"
+    assert untrusted.shown("a\u202eb\u2066") == "a\ufffdb\ufffd"
+    assert untrusted.problem_with_name("a\u202eb") == "name with control characters"
+
+
 def test_every_signal_has_a_name() -> None:
     assert untrusted.signal_name(signal.SIGSEGV) == "SIGSEGV"
     assert untrusted.signal_name(40) == "signal 40"

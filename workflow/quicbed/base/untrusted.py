@@ -38,7 +38,8 @@ MOST_KEPT = 2 << 30
 """Bytes that are read of an archive of runs: a table of them is made in memory."""
 MOST_MEMORY = 256 << 20
 """Bytes that decompressing may take."""
-MOST_MEMBERS = 1_000_000
+MOST_MEMBERS, MOST_OF_RUNS = 1_000_000, 200_000
+"""Members of an archive, and of one of runs."""
 MOST_HEADER_BYTES = 1 << 20
 """What a header of a tar archive may ask to be read at once."""
 DEEPEST = 64
@@ -53,7 +54,9 @@ _CONTAINERS = (dict, list)
 _LEAST, _MOST = -(1 << 63), 1 << 64
 _SHORT, _LONGEST = 18, 20
 """Characters of an integer: so many are within these limits, and more are not."""
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# the last are marks that change the direction in which text is read
+_COMMANDS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_COMMAND, _UNPRINTABLE = re.compile(f"[{_COMMANDS}]"), re.compile(f"[{_COMMANDS}\ud800-\udfff]")
 
 
 _ANYTHING = (
@@ -93,6 +96,11 @@ def shown(value: object, most: int = 300) -> str:
         line = f"a {type(value).__name__} that cannot be printed"
     line = _UNPRINTABLE.sub("\ufffd", line[: most + 1])
     return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def visible(text: object) -> str:
+    """Text that commands no terminal: control characters are made visible, lines stay."""
+    return "\n".join(_COMMAND.sub("\ufffd", line.replace("\t", " ")) for line in str(text).split("\n"))
 
 
 def signal_name(number: int) -> str:
@@ -299,6 +307,7 @@ class Member:
 
     def __init__(self, info: tarfile.TarInfo, stream: _Forward) -> None:
         self.path = PurePosixPath(info.name)
+        self.name_bytes = len(info.name)
         self.is_directory = info.isdir()
         self.is_file = info.isfile() and not info.issparse()
         self.size = info.size
@@ -324,14 +333,16 @@ def _damage(error: Exception) -> UntrustedError:
     return UntrustedError(shown(told) or type(error).__name__)
 
 
-def members(stream: Stream, most: int) -> Iterator[Member]:
-    """The members of a tar stream of at most *most* bytes, of every kind; UntrustedError where it is damaged."""
+def members(stream: Stream, most: int, count: int = MOST_MEMBERS) -> Iterator[Member]:
+    """The members of a tar stream of at most *most* bytes, of every kind; UntrustedError where it is damaged, and after
+    *count* of them.
+    """
     forward = _Forward(stream, most)
     try:
         archive = tarfile.TarFile(fileobj=forward, mode="r")  # type: ignore[arg-type]  # all that tarfile uses
     except _ANYTHING as error:
         raise _damage(error) from None
-    for _ in range(MOST_MEMBERS):
+    for _ in range(count):
         before = archive.offset
         try:
             info = archive.next()
@@ -343,7 +354,7 @@ def members(stream: Stream, most: int) -> Iterator[Member]:
         if archive.offset < before or info.size < 0:
             raise UntrustedError("a header that leads back")
         yield Member(info, forward)
-    raise UntrustedError(f"more than {MOST_MEMBERS} members")
+    raise UntrustedError(f"more than {count} members")
 
 
 class _Xz:
@@ -380,7 +391,9 @@ def packed(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[t
         most = MOST_UNPACKED + UNPACKED_RATIO * os.fstat(raw.fileno()).st_size
         seen: set[str] = set()
         kept = 0
-        for member in members(stream, most):
+        for member in members(stream, most, MOST_OF_RUNS):
+            if member.name_bytes > PATH_BYTES:
+                raise UntrustedError(f"a name of more than {PATH_BYTES} bytes")
             if not wanted(member.path) or member.is_directory:
                 continue
             name = as_text(member.path)

@@ -134,7 +134,8 @@ class SentBytes:
         elif (speed := self._testbed.speed_mbit) is not None and (
             mbit > speed * _RATE_MARGIN * (seconds + skew / 1e9) + _UNANSWERED_BYTES * 8 / 1e6
         ):
-            return f"the client reports {size} bytes in {seconds:.9f} s, more than an interface of {speed:g} Mbit/s carries"
+            told = f"{size} bytes in {seconds:.9f} s"
+            return f"the client reports {told}, more than an interface of {speed:g} Mbit/s carries"
         if anywhere:
             sent = self._most_in(end - request)
             told = f"at most {sent} in as long a part of the run"
