@@ -1650,6 +1650,17 @@ class SshTestbed(LockedTestbed):
     # -- observation
 
     def facts(self) -> dict[str, Any]:
+        found = self._facts()
+        try:
+            # what is kept of it has to be read again
+            untrusted.parse(durable.to_json(found))
+        except ValueError as error:
+            raise TestbedError(
+                f"testbed {self.name}: a host tells of itself what no file can keep: {one_line(error, 200)}"
+            ) from None
+        return found
+
+    def _facts(self) -> dict[str, Any]:
         hosts: dict[str, dict[str, Any]] = {machine.name: machine.facts() for machine in self._machines}
         both = [hosts[role] for role in ENDS]
         speeds = [_speed_mbit(host["interface"]["link"].get("Speed", "")) for host in both]
