@@ -210,6 +210,31 @@ def test_a_private_directory_is_for_the_program_that_needs_it(testbed: LocalTest
         said(testbed, tmp_path, "cat", str(key), readable=(private,))
 
 
+def test_a_program_reaches_what_it_needs_whatever_the_umask(tmp_path: Path) -> None:
+    needed = tmp_path.parent / "umask" / "deep"
+    needed.mkdir(parents=True)
+    (needed / "file").write_text("there", encoding="ascii")
+    usual = os.umask(0o077)
+    try:
+        with LocalTestbed(f"umask-{os.getpid()}") as testbed:
+            assert said(testbed, tmp_path, "cat", str(needed / "file"), readable=(needed,)) == "there"
+    finally:
+        os.umask(usual)
+
+
+def test_a_second_name_of_somebody_else_s_file_is_not_taken(testbed: LocalTestbed, tmp_path: Path) -> None:
+    """The kernel lets an endpoint make none (protected_hardlinks, proc(5)) unless it is told otherwise."""
+    secret = tmp_path / "secret"
+    secret.write_text("secret", encoding="ascii")
+    secret.chmod(0o600)
+    os.chown(secret, 12345, 12345)
+    os.link(secret, testbed.client.place(tmp_path) / "mine")
+    with pytest.raises(TestbedError, match="left what is not its own in the run's directory: mine"):
+        said(testbed, tmp_path, "true")
+    status = secret.stat()
+    assert (status.st_uid, status.st_mode & 0o777, status.st_nlink) == (12345, 0o600, 1)
+
+
 def test_a_directory_that_changes_is_a_copy(testbed: LocalTestbed, tmp_path: Path) -> None:
     folder = tmp_path.parent / "folder"
     folder.mkdir()

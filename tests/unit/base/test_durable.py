@@ -106,7 +106,10 @@ def test_a_fifo_is_neither_waited_for_nor_replaced(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_left_is_removed_file_or_directory(tmp_path: Path) -> None:
-    """A file's partial content may stand inside the partial directory of a run, or beside a finished run."""
+    """A file's partial content may stand inside the partial directory of a run, or beside a finished run.
+
+    What a finished run has, it keeps, whatever it is called.
+    """
     finished = tmp_path / "b0000" / "run"
     half = tmp_path / "b0000" / ".other.partial"
     for directory in (finished, half):
@@ -117,8 +120,22 @@ def test_what_a_killed_process_left_is_removed_file_or_directory(tmp_path: Path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "b0000" / ".link.partial").symlink_to(elsewhere)
-    durable.remove_leftovers(tmp_path / "b0000")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["b0000", "elsewhere", "run", "run.json"]
+    durable.remove_leftovers(tmp_path / "b0000", "run.json")
+    left = sorted(path.name for path in tmp_path.rglob("*"))
+    assert left == [".run.json.partial", "b0000", "elsewhere", "run", "run.json"]
+
+
+def test_whatever_has_the_name_of_a_partial_file_gives_way(tmp_path: Path) -> None:
+    file, partial = tmp_path / "run.json", tmp_path / ".run.json.partial"
+    (partial / "deep").mkdir(parents=True)
+    (partial / "deep" / "file").write_text("x")
+    durable.write_text(file, "new")
+    partial.symlink_to(tmp_path)
+    durable.write_text(file, "newer")
+    os.mkfifo(partial)
+    durable.write_text(file, "newest")
+    assert [left.name for left in tmp_path.iterdir()] == ["run.json"]
+    assert file.read_text() == "newest"
 
 
 def test_a_directory_has_its_name_with_all_its_files_or_not_at_all(tmp_path: Path) -> None:

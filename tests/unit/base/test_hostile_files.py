@@ -11,6 +11,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 import wording
+from nesting import nested
 from quicbed.base import environment, untrusted
 
 
@@ -18,6 +19,12 @@ def test_text_is_one_line_of_limited_length() -> None:
     assert untrusted.one_line("a\x1b[31mb\n\ud800c\x00 \u2028d") == "a [31mb c d"
     assert untrusted.one_line("x" * 10**6, 10) == "x" * 10
     untrusted.one_line("\ud800 lone").encode()
+
+
+def test_no_text_commands_a_terminal() -> None:
+    assert untrusted.visible("a\x1b[2J\tb\r\nc\u202e\udcff") == "a\ufffd[2J b\ufffd\nc\ufffd\udcff"
+    assert untrusted.shown("a\u202eb\u2066") == "a\ufffdb\ufffd"
+    assert untrusted.problem_with_name("a\u202eb") == "name with control characters"
 
 
 def test_every_signal_has_a_name() -> None:
@@ -77,6 +84,21 @@ def test_what_is_no_file_or_not_for_endpoints_to_write_is_removed(tmp_path: Path
     assert removed == ["client.logs/fifo", "client.logs/there", "openings.json", "server.jsonl"]
     assert sorted(path.name for path in run.rglob("*")) == ["client.jsonl", "client.logs", "run.json"]
     assert (outside / "kept").is_file()
+
+
+def test_what_is_too_deep_or_begins_with_a_dot_is_removed_but_for_what_was_there(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    nested(run, 100)
+    for name in (".run.json.partial", ".client", "kept/.hidden"):
+        (run / name).mkdir(parents=True)
+    (run / "capture.pcap").write_bytes(b"")
+    removed = untrusted.scrub(run, {"capture.pcap"}, there={".client", "capture.pcap"})
+    assert removed == [
+        ".run.json.partial",
+        f"{'/'.join(['d'] * (untrusted.DEEPEST_DIRECTORIES + 1))} (more than 64 directories deep)",
+    ]
+    names = sorted(path.relative_to(run).as_posix() for path in run.rglob("*") if path.name != "d")
+    assert names == [".client", "capture.pcap", "kept", "kept/.hidden"]
 
 
 def test_programs_are_given_named_variables_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from fakeproject import EXPERIMENT, HEAD, INTERPRETER, behave, once, run, runs
 from faketestbed import FakeTestbed
 from quicbed.config.model import Project
 from quicbed.contract import events
-from quicbed.measure import said
+from quicbed.measure import judge, said
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.testbed import Exit, TestbedError
 
@@ -63,6 +63,22 @@ HOSTILE = {
     "planted openings": (
         "os.mkdir(log[:-6] + '.logs'); open(log[:-6] + '.logs/../openings.json', 'w').write('[]'); sys.exit(1)",
         "left what is no file of its own in the run's directory: openings.json",
+    ),
+    "directory in the place of a partial file": (
+        "os.makedirs(os.path.join(os.path.dirname(log), '.run.json.partial', 'x')); sys.exit(1)",
+        "left what is no file of its own in the run's directory: .run.json.partial",
+    ),
+    "directory in the place of a trace": (
+        "os.mkdir(os.path.join(os.path.dirname(log), 'trace.pcap.gz')); sys.exit(1)",
+        "left what is no file of its own in the run's directory: trace.pcap.gz",
+    ),
+    "planted gaps": (
+        "open(os.path.join(os.path.dirname(log), 'pacing.json'), 'w').write('{}'); sys.exit(1)",
+        "left what is no file of its own in the run's directory: pacing.json",
+    ),
+    "directories within each other": (
+        "os.chdir(os.path.dirname(log))\nfor _ in range(1100): os.mkdir('d' * 20); os.chdir('d' * 20)\nsys.exit(1)",
+        "more than 64 directories deep",
     ),
     "infinite option": (
         START.replace('"options": {}', '"options": {"x": 1e999}')
@@ -155,6 +171,41 @@ def test_a_forged_goodput_is_a_failed_run(project: Project, tmp_path: Path, monk
     assert attempt.reason is not None
     assert "1000 bytes" in attempt.reason
     assert "the server's interface sent 0" in attempt.reason
+
+
+def connection_with(**times: int) -> events.ClientConnection:
+    """A connection with times in ms."""
+    told = honest()[1] | {name: value * 10**6 for name, value in times.items()} | {"t": 10**9, "t_close": 10**9}
+    return events.ClientConnection.model_validate({key: value for key, value in told.items() if key != "event"})
+
+
+def test_no_time_is_shorter_than_the_way_to_the_server_and_back() -> None:
+    told = {
+        "t_intended": 0,
+        "t_begun": 0,
+        "t_connect": 0,
+        "t_client_hello": 0,
+        "t_handshake_complete": 50,
+        "t_handshake_confirmed": 50,
+        "t_request_sent": 50,
+        "t_first_byte": 100,
+        "t_last_byte": 100,
+    }
+    assert judge._too_quick(connection_with(**told), 50) is None
+    assert judge._too_quick(connection_with(**told), 0) is None
+    early = told | {"t_handshake_complete": 1, "t_handshake_confirmed": 1, "t_request_sent": 1}
+    said = judge._too_quick(connection_with(**early), 50)
+    assert said is not None
+    assert "the end of its handshake 1.000 ms after its first packet" in said
+    assert "round-trip time of 50 ms" in said
+
+
+def test_no_connection_takes_more_of_the_processor_than_its_program() -> None:
+    connection = connection_with().model_copy(update={"cpu_user_ns": 10**9, "cpu_system_ns": 0})
+    for spent_s, status in ((1.0, "ok"), (0.97, "ok"), (0.9, "failed")):
+        attempt = Attempt()
+        judge.held_against_kernel(attempt, "client", [connection], spent_s)
+        assert attempt.status == status
 
 
 def test_bytes_that_no_interface_has_sent_are_not_believed(

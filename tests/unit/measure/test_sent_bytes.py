@@ -70,6 +70,26 @@ def test_a_download_that_was_not_sent_in_its_time_is_told(sent: SentBytes) -> No
     assert problem(sent, 105 * MS, 205 * MS, 50_000_000, ahead=5) is not None
 
 
+def test_the_last_sample_counts_where_none_is_later(sent: SentBytes) -> None:
+    """A client on another clock that ends with its last byte: no sample is as late as the error of the clocks."""
+    ahead = 7 * 10**15
+    assert problem(sent, 5 * MS, 1000 * MS, 99_000_000, ahead=ahead) is None
+    said = problem(sent, 998 * MS, 1000 * MS, 99_000_000, ahead=ahead)
+    assert said is not None
+    assert "99000000 bytes in 0.002000 s, and the server's interface sent 3065536 about that time" in said
+    said = problem(sent, 0, 2 * MS, 99_000_000, ahead=ahead)
+    assert said is not None
+    assert "the server's interface sent 3000000 about that time" in said
+
+
+def test_nothing_is_faster_than_the_interface(sent: SentBytes) -> None:
+    sent._testbed.speed_mbit = 10_000
+    assert problem(sent, 100 * MS, 110 * MS, 2_000_000) is None
+    said = problem(sent, 100 * MS, 101 * MS, 2_000_000)
+    assert said is not None
+    assert "more than an interface of 10000 Mbit/s carries" in said
+
+
 def test_a_client_may_read_its_clock_after_its_first_packets_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is sent any more when it says that it has requested."""
     testbed = Counting()

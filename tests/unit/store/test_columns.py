@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quicbed.base import untrusted
 from quicbed.base.untrusted import MOST_BYTES, UntrustedError
 from quicbed.store import columns, walk
 
@@ -165,3 +166,42 @@ def test_a_bomb_costs_its_own_file(tmp_path: Path) -> None:
     (_, refused), (_, good) = walk.unpacked(made, lambda path: path.name == "client.jsonl")
     assert isinstance(refused, UntrustedError)
     assert good == b"good"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # a line that is short but for its numbers
+        {"text": "%d", "count": 900_000, "columns": [{"numbers": 10**18}]},
+        {"text": "%d" * 100, "count": 80_000, "columns": [{"numbers": 1}] * 100},
+        {"text": "%d", "count": 3, "columns": [{"less": "above", "numbers": 9 * 10**19}]},
+    ],
+)
+def test_a_file_is_no_larger_than_allowed_whatever_its_numbers_take(lines: dict[str, Any]) -> None:
+    file = {"format": 1, "order": [[0, lines["count"]]], "kinds": [lines]}
+    with pytest.raises(UntrustedError):
+        columns.unpacked(json.dumps(file).encode(), 4 << 20)
+
+
+def test_only_directories_that_are_in_no_other_are_runs() -> None:
+    found = {"a", "a/b", "a-b", "a/b/c", "b/c", "b/cd", "/", "/x", "d" + "/e" * 100_000}
+    assert walk.own(found) == sorted({"a", "a-b", "b/c", "b/cd", "/", "d" + "/e" * 100_000})
+    assert walk.own({".", "a", "a/b"}) == ["."]
+
+
+def test_an_archive_with_a_long_name_or_too_many_members_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def archive(*names: str) -> Path:
+        file = tmp_path / "x.tar.gz"
+        with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT) as tar:
+            for name in names:
+                tar.addfile(tarfile.TarInfo(name))
+        return file
+
+    place = walk.packed(archive("a/run.json", "a/" * 3000 + "run.json"), "x", ())
+    assert place.damage == "a name of more than 4000 bytes"
+    assert list(place.runs) == ["x!a"]
+    monkeypatch.setattr(untrusted, "MOST_OF_RUNS", 3)
+    assert walk.packed(archive(*"abcd"), "x", ()).damage == "more than 3 members"
+    assert walk.packed(archive(*"ab"), "x", ()).damage is None

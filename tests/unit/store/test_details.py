@@ -475,9 +475,14 @@ def test_the_report_names_what_could_not_be_read_once(tmp_path: Path, damaged: s
 def test_gaps_and_trains_of_a_damaged_file_cost_their_run_alone(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     kept = {"format": 1, "gap_ns": [10, 20], "gaps": [3, 1], "train_packets": [5], "packets": [5]}
+    traced = fakeruns.make_run()
+    traced["metrics"]["traced_packets"] = 5
     for block, content in enumerate((kept, kept | {"gaps": [3]}, kept | {"packets": [-1]}, {}), start=1):
-        directory = fakeruns.write_run(raw, fakeruns.make_run(block=block))
+        directory = fakeruns.write_run(raw, traced | {"block": block})
         (directory / "pacing.json").write_text(json.dumps(content), encoding="utf-8")
+    # a run without a trace has none, whoever left this
+    planted = fakeruns.write_run(raw, fakeruns.make_run(block=0))
+    (planted / "pacing.json").write_text(json.dumps(kept), encoding="utf-8")
     found = details.read(raw)
     assert found.pacing.schema == pl.Schema(details.PACED)
     rows = [("gap_ns", 10, 3), ("gap_ns", 20, 1), ("train_packets", 5, 5)]

@@ -34,6 +34,7 @@ from quicbed.importers.files import CopyError
 from quicbed.report import look
 from quicbed.report import page as report
 from quicbed.store import details, runs, symbols
+from quicbed.store.record import RunsError
 
 DEEP = b"[" * 300 + b"]" * 300
 
@@ -500,3 +501,10 @@ def test_plan_checks_mappings_and_claims(
 def test_a_look_at_a_hostile_tree_finds_nothing(raw: Path) -> None:
     sheet = look.handshake(raw, library="quinn", group="x25519", signature="rsa-2048")
     assert sheet.headers == ["not here"]
+
+
+def test_a_table_that_is_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
+    table = tmp_path / "runs.parquet"
+    os.mkfifo(table)
+    with pytest.raises(RunsError, match=r"runs\.parquet: cannot be read: is not a regular file; run `quicbed tables`"):
+        runs.read_parquet(table, runs.SCHEMA)

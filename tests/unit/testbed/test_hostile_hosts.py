@@ -8,6 +8,7 @@ import json
 import random
 import stat
 import tarfile
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +25,7 @@ from quicbed.store import tarball
 from quicbed.testbed import TestbedError
 from quicbed.testbed.agent import LENGTHS, MAX_BLOB, MAX_HEADER
 from quicbed.testbed.base import HostLostError
+from quicbed.testbed.lifecycle import Attempts
 from quicbed.testbed.remote import RemoteHost, RemoteProcess, _hello
 from quicbed.testbed.ssh import Connection, Loop, UnreachableError, _finite, _of_64_bits, _refuse, connect
 
@@ -454,6 +456,80 @@ def test_an_error_that_a_host_tells_is_one_line() -> None:
     said = asyncio.run(listen())
     assert said.isprintable()
     assert len(said) < 3000
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 100000, b'{"error": "a\\nb\\u001b[2J\\u202e' + b"x" * 10**5 + b'"}', b'{"ready": 1e999}']
+)
+def test_whatever_is_said_at_the_start_is_an_error_of_the_host(line: bytes) -> None:
+    async def start() -> str:
+        connection = Connection("server (a)")
+        written = SimpleNamespace(write=lambda _: None)
+        lines = iter([line + b"\n"])
+
+        async def readline() -> bytes:
+            return next(lines, b"")
+
+        async def wait_closed() -> None:
+            connection._said.append("the end")
+
+        async def silent() -> bytes:
+            return b""
+
+        process = SimpleNamespace(
+            stdin=written,
+            stdout=SimpleNamespace(readline=readline),
+            stderr=SimpleNamespace(readline=silent),
+            wait_closed=wait_closed,
+            exit_status=1,
+        )
+
+        async def create_process(*_: Any, **__: Any) -> Any:
+            return process
+
+        connection._connections = [cast(Any, SimpleNamespace(create_process=create_process))]
+        host = SimpleNamespace(sudo=False, directory="/var/lib/quicbed")
+        with pytest.raises(TestbedError) as told:
+            await connection._start(cast(Any, host))
+        return str(told.value)
+
+    said = asyncio.run(start())
+    assert said.startswith("server (a): the agent cannot start: ")
+    assert said.isprintable()
+    assert len(said) < 3000
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a/\udfff", "\udcff\ud800"])
+def test_a_name_that_is_no_text_is_an_error_of_the_host(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TestbedError, match=r"^server \(one\.example\): names .*which no file can have"):
+        collect(tmp_path, [[name, 1]])
+
+
+def test_what_nobody_has_thought_of_is_an_error_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = host_with(None)
+    for error in (RecursionError("deep"), StopIteration(), KeyError("clock"), ValueError("a\nb"), UnicodeError("x")):
+
+        def broken(*_: Any, error: Exception = error, **__: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(host, "_rows", broken)
+        with pytest.raises(TestbedError, match=r"^server \(one\.example\): tells something") as told:
+            host.find_interface()
+        assert str(told.value).isprintable()
+
+
+def test_putting_back_goes_on_whatever_a_host_answers() -> None:
+    attempt = Attempts()
+    done: list[str] = []
+
+    def broken(error: Exception) -> None:
+        raise error
+
+    for error in (RecursionError(), KeyError("x"), OSError("y"), TestbedError("z")):
+        attempt(partial(broken, error))
+    attempt(lambda: done.append("released"))
+    assert done == ["released"]
+    assert len(attempt.errors) == 4
 
 
 # ---- any answer ------------------------------------------------------------------------------------------------------

@@ -35,8 +35,17 @@ from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import CAPTURED
 from quicbed.store import walk
-from quicbed.store.details import OPENINGS
-from quicbed.store.paths import ARCHIVE_SUFFIXES, CAPTURE, KEYS, PORT, RUN_FILE, directories, origin_of
+from quicbed.store.paths import (
+    ARCHIVE_SUFFIXES,
+    CAPTURE,
+    DISSECTED,
+    KEYS,
+    OPENINGS,
+    PORT,
+    RUN_FILE,
+    directories,
+    origin_of,
+)
 from quicbed.store.record import Run, RunsError
 from quicbed.store.reference import LEFT_OUT
 from quicbed.store.runs import write_parquet
@@ -46,7 +55,6 @@ from quicbed.wire.pcap import Capture, CaptureError
 FILE = "captures.parquet"
 """Name of the table among those of the results."""
 
-HANDSHAKES = "handshakes.json"
 
 AGREES, DIFFERS, NOT_HERE, NOT_COMPARED = "agrees", "differs", "left out", "not compared"
 
@@ -67,7 +75,7 @@ COLUMNS: dict[str, pl.DataType] = {
 }
 """Columns of the table: one row for every connection of a captured series of handshakes and for every download."""
 
-_FILES = (RUN_FILE, HANDSHAKES, OPENINGS, CAPTURE, KEYS)
+_FILES = (RUN_FILE, DISSECTED, OPENINGS, CAPTURE, KEYS)
 
 # Whatever else is wrong with a file is the reason of a row: another one may be fine.
 _UNUSABLE = (handshake.HandshakeError, CaptureError, OSError, ValueError, LookupError, TypeError, AttributeError)
@@ -109,7 +117,7 @@ def read(root: Path, jobs: int = 1) -> pl.DataFrame:
         found = []
         for one in _scan(root.absolute(), Path(temporary)):
             # before all the others are unpacked
-            if missing and all((one.directory / name).is_file() for name in (CAPTURE, KEYS, HANDSHAKES)):
+            if missing and all((one.directory / name).is_file() for name in (CAPTURE, KEYS, DISSECTED)):
                 raise tshark.TsharkError(missing)
             found.append(one)
         workers = min(jobs, len(found))
@@ -158,7 +166,7 @@ def problems(table: pl.DataFrame) -> list[dict[str, Any]]:
 def _scan(root: Path, temporary: Path) -> Iterator[_Stored]:
     """Every directory with a capture or with what was read from one; those in archives are unpacked."""
     for path, files in directories(root):
-        if {CAPTURE, HANDSHAKES} & set(files) or (RUN_FILE in files and _is_download(walk.content(path / RUN_FILE))):
+        if {CAPTURE, DISSECTED} & set(files) or (RUN_FILE in files and _is_download(walk.content(path / RUN_FILE))):
             yield _Stored(origin_of(path, root), path)
         if RUN_FILE in files:
             continue
@@ -183,7 +191,7 @@ def _unpacked(archive: Path, origin: str, target: Path) -> Iterator[_Stored]:
     except (ValueError, LookupError, TypeError) as error:
         yield _Stored(origin, target, problem=f"damaged archive: {error}")
     for number, (name, files) in enumerate(sorted(found.items())):
-        if {CAPTURE, HANDSHAKES} & files.keys() or _is_download(files.get(RUN_FILE, b"")):
+        if {CAPTURE, DISSECTED} & files.keys() or _is_download(files.get(RUN_FILE, b"")):
             directory_of = target / str(number)
             directory_of.mkdir()
             for file_name, content in files.items():
@@ -269,12 +277,12 @@ def _server(capture: Path) -> tuple[str, proof.Transport]:
 
 def _handshakes(directory: Path, run: Run) -> list[tuple[int | None, Any, Any]]:
     """Of a series of handshakes every connection: its index, what is stored and what is dissected, None for nothing."""
-    if not any((directory / name).is_file() for name in (HANDSHAKES, OPENINGS)):
+    if not any((directory / name).is_file() for name in (DISSECTED, OPENINGS)):
         raise ValueError(_nothing(run))
     address, transport = _server(directory / CAPTURE)
     stored: list[list[dict[str, Any]]] = []
     seen: list[list[dict[str, Any]]] = []
-    if (file := directory / HANDSHAKES).is_file():
+    if (file := directory / DISSECTED).is_file():
         stored.append([_portable(one) for one in _objects(file)])
         seen.append([_portable(one.model_dump(mode="json")) for one in _examined(directory, address, transport)])
     if (file := directory / OPENINGS).is_file():

@@ -19,14 +19,15 @@ import ctypes
 import errno
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from quicbed.base import trees
+
 MANY = 100
-"""Files for which a file system writes everything at once, instead of one after the other."""
+"""Files and directories for which a file system writes everything at once, instead of one after the other."""
 
 
 @contextmanager
@@ -38,8 +39,8 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         raise FileExistsError(errno.EEXIST, "is not a regular file", str(path))
     partial = _unfinished(path)
-    # never through a link that somebody left here
-    partial.unlink(missing_ok=True)
+    # whatever somebody left here, and never through a link
+    trees.remove(partial)
     try:
         with _naming(path):
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode))
@@ -47,7 +48,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
             sync(partial)
             partial.replace(path)
     except BaseException:
-        partial.unlink(missing_ok=True)
+        trees.remove(partial, ignore_errors=True)
         raise
     sync(path.parent)
 
@@ -82,14 +83,14 @@ def filling(target: Path, *, replace: bool = False) -> Iterator[Path]:
     Directories above it are made. Only with *replace* is there something at *target* before, which then goes.
     """
     partial = _unfinished(target)
-    shutil.rmtree(partial, ignore_errors=True)
+    trees.remove(partial, ignore_errors=True)
     try:
         with _naming(target):
             partial.mkdir(parents=True)
             yield partial
             move(partial, target, replace=replace)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        trees.remove(partial, ignore_errors=True)
         raise
 
 
@@ -102,12 +103,12 @@ def move(made: Path, target: Path, *, replace: bool = False) -> None:
     sync_tree(made)
     if replace and target.is_dir():
         # never half a directory under its name
-        shutil.rmtree(old, ignore_errors=True)
+        trees.remove(old, ignore_errors=True)
         target.rename(old)
     made.rename(target)
     for parent in {made.parent, target.parent}:
         sync(parent)
-    shutil.rmtree(old, ignore_errors=True)
+    trees.remove(old, ignore_errors=True)
 
 
 @contextmanager
@@ -133,27 +134,33 @@ def is_unfinished(path: Path) -> bool:
     return any(part.startswith(".") and part.endswith(".partial") for part in path.parts)
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Remove what killed processes left below a directory: files and directories that had not got their names yet."""
-    for leftover in list(directory.glob("**/.*.partial")):
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover)
-        else:
-            # gone with the directory it was in
-            leftover.unlink(missing_ok=True)
+def remove_leftovers(directory: Path, finished: str) -> None:
+    """Remove what killed processes left below a directory: files and directories that had not got their names yet.
+
+    A directory that has something of the name *finished* is whole, and nothing in it is ours to remove.
+    """
+    for top, names, files in trees.walk(directory):
+        if finished in names or finished in files:
+            names.clear()
+            continue
+        for name in (*names, *files):
+            if is_unfinished(Path(name)):
+                trees.remove(top / name)
+        names[:] = [name for name in names if not is_unfinished(Path(name))]
 
 
 def sync_tree(directory: Path) -> None:
     """Have a file, or a directory with all files below it, on disk; links are not followed, devices are left out."""
-    if sum(len(files) for _, _, files in os.walk(directory)) > MANY:
+    found = list(trees.walk(directory)) if directory.is_dir() else []
+    if sum(1 + len(files) for _, _, files in found) > MANY:
         _sync_file_system(directory)
         return
-    for top, _, files in os.walk(directory, topdown=False):
+    for top, _, files in reversed(found):
         for name in files:
-            file = Path(top, name)
+            file = top / name
             if file.is_file() and not file.is_symlink():
                 sync(file)
-        sync(Path(top))
+        sync(top)
     if not directory.is_dir():
         sync(directory)
 

@@ -15,15 +15,16 @@ import json
 import lzma
 import os
 import re
-import shutil
 import signal
 import stat
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
+
+from quicbed.base import trees
 
 MOST_TEXT = 2000
 """Characters that are kept of what a program says."""
@@ -38,11 +39,14 @@ MOST_KEPT = 2 << 30
 """Bytes that are read of an archive of runs: a table of them is made in memory."""
 MOST_MEMORY = 256 << 20
 """Bytes that decompressing may take."""
-MOST_MEMBERS = 1_000_000
+MOST_MEMBERS, MOST_OF_RUNS = 1_000_000, 200_000
+"""Members of an archive, and of one of runs."""
 MOST_HEADER_BYTES = 1 << 20
 """What a header of a tar archive may ask to be read at once."""
 DEEPEST = 64
 """Objects and lists within each other in a JSON document."""
+DEEPEST_DIRECTORIES = 64
+"""Directories within each other that a program may leave."""
 NAME_BYTES, PATH_BYTES = 200, 4000
 """Longest name and path that are taken from an archive: a file system takes 255 and 4095."""
 
@@ -51,7 +55,9 @@ _CONTAINERS = (dict, list)
 _LEAST, _MOST = -(1 << 63), 1 << 64
 _SHORT, _LONGEST = 18, 20
 """Characters of an integer: so many are within these limits, and more are not."""
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# the last are marks that change the direction in which text is read
+_COMMANDS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_COMMAND, _UNPRINTABLE = re.compile(f"[{_COMMANDS}]"), re.compile(f"[{_COMMANDS}\ud800-\udfff]")
 
 
 _ANYTHING = (
@@ -148,6 +154,11 @@ def plain_text(content: bytes) -> str:
     return found
 
 
+def visible(text: object) -> str:
+    """Text that commands no terminal: control characters are made visible, lines stay."""
+    return "\n".join(_COMMAND.sub("\ufffd", line.replace("\t", " ")) for line in str(text).split("\n"))
+
+
 def signal_name(number: int) -> str:
     """Name of a signal that has ended a program; those for real-time programs have a number only."""
     try:
@@ -219,25 +230,41 @@ def _beginning(stream: Stream, size: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def scrub(directory: Path, reserved: frozenset[str] = frozenset()) -> list[str]:
-    """Remove from a directory what is neither file nor directory, and what has a *reserved* name; returns the names.
+def scrub(directory: Path, reserved: Container[str] = (), there: Container[str] = ()) -> list[str]:
+    """Remove from a directory what is not for programs to leave; returns the names, with the reason where it has to be.
 
-    Nothing is followed.
+    That is what is neither file nor directory, what is deeper than `DEEPEST_DIRECTORIES` or cannot be read, and, in the
+    directory itself, what begins with a dot, as the names of files do that are being written, or has a *reserved* name.
+    What was *there* before is no program's. Nothing is followed.
     """
     removed: list[str] = []
-    for top, directories, files in os.walk(directory):
-        for name in (*directories, *files):  # a copy: directories that are removed are not entered
-            path = Path(top, name)
+    unreadable: list[OSError] = []
+
+    def remove(path: Path, why: str = "") -> None:
+        removed.append(one_line(path.relative_to(directory), 200) + (f" ({why})" if why else ""))
+        trees.remove(path)
+
+    for top, names, others in trees.walk(directory, unreadable.append):
+        depth = len(top.parts) - len(directory.parts)
+        for name in [*names, *others]:
+            path = top / name
             mode = path.lstat().st_mode
-            planted = Path(top) == directory and name in reserved
-            if not planted and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                continue
-            removed.append(one_line(path.relative_to(directory), 200))
-            if stat.S_ISDIR(mode):
-                shutil.rmtree(path)
-                directories.remove(name)
+            if depth == 0 and name in there:
+                keep = True
+            elif depth == 0 and (name.startswith(".") or name in reserved):
+                keep = False
             else:
-                path.unlink()
+                keep = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+            if not keep:
+                remove(path)
+            elif stat.S_ISDIR(mode) and depth >= DEEPEST_DIRECTORIES:
+                remove(path, f"more than {DEEPEST_DIRECTORIES} directories deep")
+            else:
+                continue
+            if name in names:
+                names.remove(name)
+    for error in unreadable:
+        remove(Path(error.filename), f"cannot be read: {error.strerror}")
     return sorted(removed)
 
 
@@ -342,6 +369,7 @@ class Member:
 
     def __init__(self, info: tarfile.TarInfo, stream: _Forward) -> None:
         self.path = PurePosixPath(info.name)
+        self.name_bytes = len(info.name)
         self.is_directory = info.isdir()
         self.is_file = info.isfile() and not info.issparse()
         self.size = info.size
@@ -367,14 +395,16 @@ def _damage(error: Exception) -> UntrustedError:
     return UntrustedError(shown(told) or type(error).__name__)
 
 
-def members(stream: Stream, most: int) -> Iterator[Member]:
-    """The members of a tar stream of at most *most* bytes, of every kind; UntrustedError where it is damaged."""
+def members(stream: Stream, most: int, count: int = MOST_MEMBERS) -> Iterator[Member]:
+    """The members of a tar stream of at most *most* bytes, of every kind; UntrustedError where it is damaged, and after
+    *count* of them.
+    """
     forward = _Forward(stream, most)
     try:
         archive = tarfile.TarFile(fileobj=forward, mode="r")  # type: ignore[arg-type]  # all that tarfile uses
     except _ANYTHING as error:
         raise _damage(error) from None
-    for _ in range(MOST_MEMBERS):
+    for _ in range(count):
         before = archive.offset
         try:
             info = archive.next()
@@ -386,7 +416,7 @@ def members(stream: Stream, most: int) -> Iterator[Member]:
         if archive.offset < before or info.size < 0:
             raise UntrustedError("a header that leads back")
         yield Member(info, forward)
-    raise UntrustedError(f"more than {MOST_MEMBERS} members")
+    raise UntrustedError(f"more than {count} members")
 
 
 class _Xz:
@@ -423,7 +453,9 @@ def packed(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[t
         most = MOST_UNPACKED + UNPACKED_RATIO * os.fstat(raw.fileno()).st_size
         seen: set[str] = set()
         kept = 0
-        for member in members(stream, most):
+        for member in members(stream, most, MOST_OF_RUNS):
+            if member.name_bytes > PATH_BYTES:
+                raise UntrustedError(f"a name of more than {PATH_BYTES} bytes")
             if not wanted(member.path) or member.is_directory:
                 continue
             name = as_text(member.path)

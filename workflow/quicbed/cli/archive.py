@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quicbed import __version__
+from quicbed.base import trees
 from quicbed.builds import bom
 from quicbed.config.model import Project
 from quicbed.store import tarball
@@ -127,5 +128,6 @@ def _results(directory: Path) -> dict[str, Member]:
     page = directory / "report" / "index.html"
     if not page.is_file():
         raise ArchiveError(f"{page}: is missing; run `make figures`, or `make archive`, which does")
-    files = (file for file in directory.rglob("*") if file.is_file() and not file.name.startswith("."))
+    found = (file for file in trees.files(directory) if not file.name.startswith("."))
+    files = (file for file in found if file.is_file() and not file.is_symlink())
     return {f"{RESULTS}/{file.relative_to(directory).as_posix()}": Member(file.read_bytes()) for file in files}

@@ -21,6 +21,7 @@ from typing import Any, get_args
 
 from quicbed import __version__
 from quicbed.base.environment import OVERRIDES, STARTED, find_toolchains
+from quicbed.base.untrusted import visible
 from quicbed.config.model import ConfigError, Project
 from quicbed.importers import FORMATS, imported
 from quicbed.store.record import STATUSES
@@ -49,6 +50,8 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> i
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files that are not UTF-8
+    # endpoints have users of their own, who need builds, and nobody else is to change what was measured
+    os.umask(0o022)
     words = sys.argv[1:] if argv is None else argv
     taking = {option for action in actions(parser) if action.nargs != 0 for option in action.option_strings}
     settings = [at for at, word in enumerate(words) if _SETTING.match(word) and not {*words[at - 1 : at]} & taking]
@@ -68,14 +71,14 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> i
             raise
         return 1
     except _expected_errors() as error:
-        print(f"quicbed: {error}", file=sys.stderr)
+        print(visible(f"quicbed: {error}"), file=sys.stderr)
         return 1
     except MemoryError:
         print("quicbed: memory is full: end other programs, then run the same command again", file=sys.stderr)
         return 1
     except OSError as error:  # no place, no permission, a name that is too long
         where = f"{error.filename}: " if error.filename else ""
-        print(f"quicbed: {where}{error.strerror or error}", file=sys.stderr)
+        print(visible(f"quicbed: {where}{error.strerror or error}"), file=sys.stderr)
         return 1
 
 
@@ -555,10 +558,10 @@ def _dissect(arguments: argparse.Namespace) -> None:
     from quicbed.analysis import dissect
 
     table = dissect.write(arguments.raw, arguments.output, arguments.jobs)
-    print(dissect.text(table))
+    print(visible(dissect.text(table)))
     for one in dissect.problems(table):
         connection = "" if one["index"] is None else f" connection {one['index']}:"
-        print(f"{one['origin']}:{connection} {one['outcome']}: {one['words']}")
+        print(visible(f"{one['origin']}:{connection} {one['outcome']}: {one['words']}"))
 
 
 def _places(
@@ -749,7 +752,7 @@ def _import(arguments: argparse.Namespace) -> None:
     out: Path | None = arguments.out
     if out is None:
         out = project_of(arguments).published_tables / arguments.format
-    print(reading.read(arguments.format, arguments.path, out).text())
+    print(visible(reading.read(arguments.format, arguments.path, out).text()))
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -776,7 +779,11 @@ def _archive(arguments: argparse.Namespace) -> None:
 def _handshake(arguments: argparse.Namespace) -> None:
     from quicbed.wire.handshake import main_table
 
-    print(main_table(arguments.capture, arguments.key_log, server=arguments.server, transport=arguments.transport))
+    print(
+        visible(
+            main_table(arguments.capture, arguments.key_log, server=arguments.server, transport=arguments.transport)
+        )
+    )
 
 
 def _capture(arguments: argparse.Namespace) -> int:
@@ -804,14 +811,14 @@ def _capture(arguments: argparse.Namespace) -> int:
     print(f"{arguments.output}: {found.frames} packets of {found.connections} connections")
     problems = found.problems(arguments.capture)
     for problem in problems:
-        print(f"quicbed: {problem}", file=sys.stderr)
+        print(visible(f"quicbed: {problem}"), file=sys.stderr)
     return 1 if problems else 0
 
 
 def _symbols(arguments: argparse.Namespace) -> None:
     from quicbed.store import symbols
 
-    print(symbols.describe(ROOT, arguments.run_directory, arguments.top))
+    print(visible(symbols.describe(ROOT, arguments.run_directory, arguments.top)))
 
 
 def _generate(arguments: argparse.Namespace) -> int:

@@ -14,6 +14,8 @@ from rich.text import Text
 from rich.theme import Theme
 from tabulate import tabulate
 
+from quicbed.base.untrusted import visible
+
 GOOD, BAD, UNSURE = "green", "bold red", "yellow"
 STYLES = {
     **{f"state.{name}": GOOD for name in ("good", "ok")},
@@ -42,19 +44,20 @@ def console() -> Console:
 
 def show(text: str) -> None:
     """Print text; on a terminal, words of state have colours."""
-    console().print(text, markup=False)
+    console().print(visible(text), markup=False)
 
 
 def show_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table, which fits its columns to a terminal and has a line each row elsewhere."""
+    rows = [[visible(re.sub(r"\s+", " ", cell)) for cell in row] for row in rows]
     out = console()
     if not out.is_terminal:
-        print(tabulate(list(rows), headers=list(heads), tablefmt="plain", disable_numparse=True))
+        print(tabulate(rows, headers=list(heads), tablefmt="plain", disable_numparse=True))
         return
     table = Table(box=SIMPLE_HEAD, header_style="bold", pad_edge=False)
     for head in heads:
         table.add_column(Text(head), overflow="fold")
     mark = States()
     for row in rows:
-        table.add_row(*(mark(Text(re.sub(r"\s+", " ", cell))) for cell in row))
+        table.add_row(*(mark(Text(cell)) for cell in row))
     out.print(table, soft_wrap=False)

@@ -12,7 +12,6 @@ import contextlib
 import gzip
 import io
 import lzma
-import os
 import shutil
 import stat
 import subprocess

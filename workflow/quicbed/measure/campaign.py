@@ -117,7 +117,7 @@ class Campaign:
         kept = self.directory / CAMPAIGN_FILE
         if not kept.exists():
             records.Campaign.made({"id": self.id, **self.identity}).write(kept)
-        durable.remove_leftovers(self.directory)
+        durable.remove_leftovers(self.directory, RUN_FILE)
         session = f"{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
         values = {
             "started_at": now(),

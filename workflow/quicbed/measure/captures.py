@@ -16,8 +16,7 @@ from quicbed.config.model import Link
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.judge import ttfb_metrics
 from quicbed.plan.spec import RunSpec
-from quicbed.store.details import OPENINGS
-from quicbed.store.paths import CAPTURE, PACING, PORT, RELEASES, TRACE
+from quicbed.store.paths import CAPTURE, OPENINGS, PACING, PORT, RELEASES, TRACE
 from quicbed.store.record import Pacing
 from quicbed.testbed import Capture
 from quicbed.wire import handshake, pacing, packets, proof, releases

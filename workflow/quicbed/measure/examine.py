@@ -14,7 +14,7 @@ from quicbed.measure import captures, certificates
 from quicbed.measure.attempt import Attempt
 from quicbed.plan.cells import UDP_OVERHEAD
 from quicbed.plan.spec import RunSpec
-from quicbed.store.paths import CAPTURE, KEYS, PORT
+from quicbed.store.paths import CAPTURE, DISSECTED, KEYS, PORT
 from quicbed.testbed import Capture
 from quicbed.wire import handshake, proof, tshark
 from quicbed.wire.pcap import CaptureError
@@ -208,7 +208,7 @@ class Examiner:
             seen = self._dissected(directory)
         except (handshake.HandshakeError, OSError) as error:
             return {}, [str(error).replace(f"{directory}/", "")]
-        kit.write_json(directory / "handshakes.json", [one.model_dump(mode="json") for one in seen])
+        kit.write_json(directory / DISSECTED, [one.model_dump(mode="json") for one in seen])
         problems = handshake.contradictions(
             seen,
             self.project.algorithms,

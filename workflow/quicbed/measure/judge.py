@@ -45,6 +45,10 @@ _NEGOTIATED = (
     "resumed",
     "early_data",
 )
+RTT_SHORTER = 0.98
+"""A round trip takes no less than this part of the link's round-trip time."""
+CPU_MARGIN, CPU_MARGIN_S = 1.02, 0.02
+"""By how much two of the kernel's clocks may differ that count processor time, as a part and in seconds."""
 LATE_MS = 1.0
 """A connection with which the client begins later than so many ms after it was to begin is late."""
 _NOT_OF_A_LOAD = dict.fromkeys(
@@ -72,6 +76,37 @@ def judge(attempt: Attempt, project: Project, spec: RunSpec, logs: Logs) -> None
         judged = _handshakes(attempt, spec, logs) if spec.handshakes else _download(attempt, spec, logs)
     if judged:
         _both_ends(attempt, project, spec, logs)
+        for connection in logs.client.connections:
+            if (problem := _too_quick(connection, spec.cell.variant.rtt_ms or 0)) is not None:
+                attempt.fail(problem)
+
+
+def _too_quick(connection: events.ClientConnection, rtt_ms: float) -> str | None:
+    """Which time of a connection is shorter than the way to the server and back; None if none is."""
+    begin = connection.t_request_sent if connection.kept else connection.t_client_hello
+    ends = {
+        "the end of its handshake": connection.t_handshake_complete,
+        "its first byte": connection.t_first_byte,
+        "its last byte": connection.t_last_byte,
+    }
+    for what, end in ends.items():
+        # as exact as the delay of the link is (`quicbed.testbed.shaping.rtt_problem`)
+        if begin is not None and end is not None and (end - begin) / 1e6 < RTT_SHORTER * rtt_ms:
+            return (
+                f"the client reports {what} {(end - begin) / 1e6:.3f} ms after its first packet, on a link with a "
+                f"round-trip time of {rtt_ms:g} ms"
+            )
+    return None
+
+
+def held_against_kernel(attempt: Attempt, role: Side, connections: Sequence[events.Connection], spent_s: float) -> None:
+    """Fail where a program tells more processor time of a connection than the kernel counted for it in all."""
+    told = max((value for value in map(_cpu_s, connections) if value is not None), default=0.0)
+    if told > CPU_MARGIN * spent_s + CPU_MARGIN_S:
+        attempt.fail(
+            f"the {role} reports {told:.3f} s of processor time for a connection, and the kernel counted "
+            f"{spent_s:.3f} s for the whole program"
+        )
 
 
 # ---- downloads -------------------------------------------------------------------------------------------------------

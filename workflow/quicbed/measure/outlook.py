@@ -37,7 +37,7 @@ from quicbed.plan.forecast import AGAIN, AGAIN_BUSY, EVERYTHING, Left, Pace, Rep
 from quicbed.plan.host import Host
 from quicbed.plan.spec import RunSpec
 from quicbed.plan.variant import Variant
-from quicbed.store.paths import RUN_FILE
+from quicbed.store.paths import RUN_FILE, directories
 from quicbed.store.record import Run
 
 LOOK_S, LOOKS = 1.0, 20
@@ -166,7 +166,11 @@ def _variant(text: str) -> Variant:
 
 def _past(directory: Path, host: Host) -> Iterator[Run]:
     """The newest runs of a host below *directory*, in the order in which they were measured."""
-    files = ((file.stat().st_mtime, file) for file in directory.glob(f"*/*/**/{RUN_FILE}"))
+    files = []
+    for path, names in directories(directory):
+        if RUN_FILE in names:
+            with contextlib.suppress(OSError):
+                files.append(((path / RUN_FILE).stat().st_mtime, path / RUN_FILE))
     found = []
     for _, file in sorted(files)[-PAST_RUNS:]:
         with contextlib.suppress(MeasureError):  # who reads it for its results says so

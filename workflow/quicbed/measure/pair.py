@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 from quicbed.base.untrusted import scrub
 from quicbed.config.model import Project, Side
@@ -20,16 +21,17 @@ from quicbed.measure.sent_bytes import SentBytes
 from quicbed.measure.usage import Usage, gate, processor_s
 from quicbed.plan.spec import RunSpec
 from quicbed.store import stacks
-from quicbed.store.details import OPENINGS
-from quicbed.store.paths import RUN_FILE
+from quicbed.store.paths import CAPTURE, DISSECTED, OPENINGS, PACING, RUN_FILE, TRACE
 from quicbed.testbed import Exit, Host, HostLostError, Process, Testbed, TestbedError
 
 READY_TIMEOUT = 20.0
 STOP_TIMEOUT = 5.0
 # A client gives up by itself and says why; one that has not is stopped this many seconds later.
 HANG_MARGIN = 10.0
-_OWN_FILES = frozenset({RUN_FILE, "handshakes.json", OPENINGS})
-"""Files of a run's directory that only the driver writes, after its programs have ended."""
+_FOLDED = (stacks.folded_name("client"), stacks.folded_name("server"))
+_OWN_FILES = frozenset({RUN_FILE, DISSECTED, OPENINGS, CAPTURE, TRACE, PACING, *_FOLDED})
+"""Files of a run's directory that readers believe, and only the driver writes; it begins after its programs have ended,
+but for captures."""
 
 
 class Pair:
@@ -50,6 +52,7 @@ class Pair:
 
     def run(self) -> Attempt:
         """What the run gave, judged; raises HostLostError."""
+        there = frozenset(path.name for path in self._directory.iterdir())
         for program in self._programs.values():
             program.provide()
         attempt = Attempt(started_at=now())
@@ -61,7 +64,7 @@ class Pair:
             self._link.give_up_load()
         if self._profile is not None:
             self._resolve(attempt, self._profile)
-        collect(attempt, self._directory, self._testbed.client, self._testbed.server)
+        collect(attempt, self._directory, there, self._testbed.client, self._testbed.server)
         with attempt.judging():
             self._judge(attempt, usage)
         if self._profile is not None:
@@ -178,7 +181,9 @@ class Pair:
         if attempt.ok:
             try:
                 profile.resolve()
-            except stacks.PerfError as error:
+            except HostLostError:
+                raise
+            except (stacks.PerfError, TestbedError, ValueError) as error:  # a program may reach perf's files
                 attempt.fail(str(error))
         profile.clear()
 
@@ -188,6 +193,10 @@ class Pair:
         if logs is None or not attempt.ok:
             return
         judge.judge(attempt, self._project, self._spec, logs)
+        ends: dict[Side, events.EndpointLog[Any]] = {"client": logs.client, "server": logs.server}
+        for role, log in ends.items():
+            if (exit_ := self._exits[role]) is not None:
+                judge.held_against_kernel(attempt, role, log.connections, processor_s(exit_))
         if self._sent is not None:
             link, fastest_mbit = link_settings(self._spec), limits.goodput_gbps * 1000
             problem = self._sent.contradiction(self._spec, logs.client.connections, usage.delta, link, fastest_mbit)
@@ -208,10 +217,10 @@ class Pair:
             attempt.metrics["overhead_s"] = usage.wall_s - attempt.metrics["wall_s"]
 
 
-def collect(attempt: Attempt, directory: Path, *hosts: Host) -> None:
+def collect(attempt: Attempt, directory: Path, there: frozenset[str], *hosts: Host) -> None:
     """Bring what the endpoints have written to the run's directory, and remove what is not theirs to write.
 
-    Those are files that only the driver writes, and what is neither file nor directory.
+    Those are files that only the driver writes, unless they were *there* before, and what `scrub` takes for none.
     """
     for host in hosts:
         try:
@@ -220,7 +229,7 @@ def collect(attempt: Attempt, directory: Path, *hosts: Host) -> None:
             raise
         except TestbedError as error:
             attempt.fail(str(error))
-    if removed := scrub(directory, _OWN_FILES):
+    if removed := scrub(directory, _OWN_FILES, there):
         attempt.host["removed"] = removed
         attempt.fail(f"an endpoint left what is no file of its own in the run's directory: {', '.join(removed)}")
 

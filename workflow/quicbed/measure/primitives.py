@@ -25,10 +25,11 @@ _LOG = "primitives.jsonl"
 def time_primitives(project: Project, testbed: Testbed, spec: RunSpec, directory: Path) -> Attempt:
     """Time the primitives of a cell's build; raises HostLostError."""
     attempt = Attempt(started_at=now())
+    there = frozenset(path.name for path in directory.iterdir())
     usage = Usage(testbed)
     ended = _run(attempt, project, testbed, spec, directory)
     usage.end()
-    collect(attempt, directory, testbed.client)
+    collect(attempt, directory, there, testbed.client)
     with attempt.judging():
         if ended is not None and (ended.returncode != 0 or ended.exceeded is not None):
             attempt.fail(exit_text("primitives", ended, directory))

@@ -34,6 +34,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quicbed.base import trees, untrusted
+from quicbed.base.untrusted import UntrustedError
 from quicbed.config.model import Perf
 from quicbed.store import symbols
 from quicbed.store.stacks import KERNEL_OBJECT, PerfError, folded_name, write_folded
@@ -194,7 +196,7 @@ class Profile:
     def clear(self) -> None:
         """Remove the recordings, which are of no use elsewhere, and the pipes from the hosts."""
         for recorder in self._recorders.values():
-            recorder.host.run(["rm", "-f", *recorder.pipes, str(recorder.file("data"))])
+            recorder.host.run(["rm", "-rf", "--", *recorder.pipes, str(recorder.file("data"))], check=False)
 
     def fold(self, begin: int, end: int) -> dict[str, Any]:
         """Write ``<role>.folded.gz`` of the samples between two times of the client's clock; returns what was recorded.
@@ -205,7 +207,11 @@ class Profile:
         facts: dict[str, Any] = {"event": EVENT, **self.settings.model_dump(), "begin_ns": begin, "end_ns": end}
         for role, recorder in self._recorders.items():
             ahead = recorder.ahead_ns - self._recorders["client"].ahead_ns
-            script = (self.directory / f"{role}.perf.script").read_text(encoding="utf-8", errors="replace")
+            try:
+                with untrusted.opened(self.directory / f"{role}.perf.script", None) as file:
+                    script = file.read().decode(errors="replace")
+            except UntrustedError as error:
+                raise PerfError(f"perf script of the {role}: {error}") from None
             stacks, lost = fold(script, begin + ahead, end + ahead)
             if not stacks:
                 raise PerfError(f"perf recorded no sample of the {role} during the transfer")
@@ -224,7 +230,7 @@ class Profile:
         """Remove what perf printed from the run's directory."""
         for role in self._recorders:
             for kind in ("out", "err", "script"):
-                (self.directory / f"{role}.perf.{kind}").unlink(missing_ok=True)
+                trees.remove(self.directory / f"{role}.perf.{kind}")
 
 
 # ---- folding ---------------------------------------------------------------------------------------------------------

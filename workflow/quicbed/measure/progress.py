@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quicbed.base.untrusted import visible
+
 logger = logging.getLogger("quicbed")
 logger.setLevel(logging.INFO)
 logger.addHandler(logging.StreamHandler())
@@ -31,7 +33,7 @@ class At:
 
 def say(text: str, at: At | None = None) -> None:
     """A line for the person watching; *at* moves the bar that a terminal has (`quicbed.measure.display`)."""
-    logger.info("%s", text, extra={"at": at})
+    logger.info("%s", visible(text), extra={"at": at})
 
 
 def copy_progress(log: Path) -> None:

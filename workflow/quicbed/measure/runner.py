@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from quicbed.base import trees
 from quicbed.builds import components
 from quicbed.config.model import Project
 from quicbed.measure import captures
@@ -58,9 +59,18 @@ class Runner:
 
     def capturing(self, spec: RunSpec, directory: Path, snaplen: int) -> tuple[Attempt, Capture]:
         """As `run`, with so many bytes of every frame captured."""
-        with self.testbed.capture(directory / CAPTURE, snaplen=snaplen) as seen:
-            # a lost host ends the capture before it is connected to again
-            attempt = self.run(spec, directory)
+        attempt = None
+        try:
+            with self.testbed.capture(directory / CAPTURE, snaplen=snaplen) as seen:
+                # a lost host ends the capture before it is connected to again
+                attempt = self.run(spec, directory)
+        except HostLostError:
+            raise
+        except TestbedError as error:
+            # before the run it is the testbed's fault, afterwards a program may have reached the capture's files
+            if attempt is None:
+                raise
+            attempt.fail(f"capture: {error}")
         attempt.host["capture"] = seen.facts()
         return attempt, seen
 
@@ -73,7 +83,7 @@ class Runner:
             with attempt.judging():
                 captures.observe(attempt, spec, directory, str(self.testbed.server.address))
         if attempt.ok and not spec.secrets and not spec.captured:
-            (directory / CAPTURE).unlink()
+            trees.remove(directory / CAPTURE)
         return attempt
 
     def _traced(self, spec: RunSpec, directory: Path) -> Attempt:
@@ -85,13 +95,14 @@ class Runner:
         if seen.packets_lost:
             attempt.contamination.append(captures.lost_packets(seen))
         if attempt.ok:
-            captures.keep_trace(directory)
+            with attempt.judging():
+                captures.keep_trace(directory)
         if attempt.ok and not seen.packets_lost:
             program = components.directory(self.project, captures.READER) / "bin" / captures.READER
             with attempt.judging():
                 captures.measure_pacing(attempt, directory, program, str(self.testbed.server.address))
                 captures.measure_precision(attempt, spec, directory, str(self.testbed.server.address))
-        (directory / CAPTURE).unlink()
+        trees.remove(directory / CAPTURE)
         return attempt
 
     def _captured(self, spec: RunSpec, directory: Path) -> Attempt:

@@ -131,6 +131,11 @@ class SentBytes:
                 f"the client reports {size} bytes in {seconds:.9f} s, which is more than {fastest_mbit / 1000:g} "
                 "Gbit/s (limits.goodput_gbps)"
             )
+        elif (speed := self._testbed.speed_mbit) is not None and (
+            mbit > speed * _RATE_MARGIN * (seconds + skew / 1e9) + _UNANSWERED_BYTES * 8 / 1e6
+        ):
+            told = f"{size} bytes in {seconds:.9f} s"
+            return f"the client reports {told}, more than an interface of {speed:g} Mbit/s carries"
         if anywhere:
             sent = self._most_in(end - request)
             told = f"at most {sent} in as long a part of the run"
@@ -145,9 +150,13 @@ class SentBytes:
         return None
 
     def _most_between(self, begin: int, end: int) -> int | None:
-        """Bytes of which no more were sent between two times of this machine's CLOCK_MONOTONIC; None if unknown."""
-        earlier = [sample.sent for sample in self._samples if sample.after <= begin]
-        later = [sample.sent for sample in self._samples if sample.before >= end]
+        """Bytes of which no more were sent between two times of this machine's CLOCK_MONOTONIC; None if unknown.
+
+        Times before the client's start and after its end are those: what is sent then is not sent to it.
+        """
+        ended = self._end if self._end is not None else end
+        earlier = [sample.sent for sample in self._samples if sample.after <= max(begin, self.begin)]
+        later = [sample.sent for sample in self._samples if sample.before >= min(end, ended)]
         return later[0] - earlier[-1] if earlier and later else None
 
     def _most_in(self, length: int) -> int | None:

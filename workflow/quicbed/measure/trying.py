@@ -6,13 +6,13 @@ Nothing of it is data: runs go to a directory of their own, which the next try o
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from quicbed.base import trees
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError
 from quicbed.config.model import (
@@ -86,7 +86,7 @@ def try_folder(
     name, library = _described(project, folder.resolve(), parameters)
     tried = _alone(project, name, library, stated)
     if tried.raw.exists():
-        shutil.rmtree(tried.raw)
+        trees.remove(tried.raw)
     made: dict[tuple[str, str], Build] = {}
     for flavour in stated.flavours:
         built = _built(tried, name, flavour)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import accumulate, islice, repeat
 from operator import sub
 from typing import Annotated, Literal
@@ -26,6 +27,8 @@ _NUMBER = re.compile(r"(?<=[:,\[ ])(?:0|-?[1-9]\d{0,18})(?=[,}\]])")
 _LARGEST = 10**20
 _PLACEHOLDER = re.compile(r"%[%d]")
 _MOST_LINES = 1_000_000
+# Of a file as large as may be: every number is in memory by itself.
+_LEAST_PER_NUMBER = 8
 
 
 class _Model(BaseModel):
@@ -116,14 +119,24 @@ def unpacked(content: bytes, most: int = MOST_BYTES) -> bytes:
         raise UntrustedError(f"is larger than {most / 2**20:g} MiB or has more than {_MOST_LINES} lines")
     if sum(count for _, count in file.order) != total or any(kind >= len(file.kinds) for kind, _ in file.order):
         raise UntrustedError("is no event file by columns: not the lines that it says")
-    kinds = [iter(_lines(one)) for one in file.kinds]
-    lines = [line for kind, count in file.order for line in islice(kinds[kind], count)]
+    if sum(one.count * len(one.columns) for one in file.kinds) > most // _LEAST_PER_NUMBER:
+        raise UntrustedError(f"has more than {most // _LEAST_PER_NUMBER} numbers")
+    kinds = [_lines(one) for one in file.kinds]
+    lines: list[str] = []
+    size = 0
+    for kind, count in file.order:
+        for line in islice(kinds[kind], count):
+            size += len(line) + 1
+            if size > most:
+                raise UntrustedError(f"is larger than {most / 2**20:g} MiB")
+            lines.append(line)
     if len(lines) != total:
         raise UntrustedError("is no event file by columns: not the lines that it says")
     return "\n".join(lines).encode()
 
 
-def _lines(lines: _Lines) -> list[str]:
+def _lines(lines: _Lines) -> Iterator[str]:
+    """Lines of one kind, one after the other; raises UntrustedError before the first."""
     placeholders = _PLACEHOLDER.findall(lines.text)
     # any other, as a width of a number, could make a line of any size
     if lines.text.count("%") != sum(map(len, placeholders)) - placeholders.count("%d"):
@@ -140,8 +153,10 @@ def _lines(lines: _Lines) -> list[str]:
             if before >= len(by_place):
                 raise UntrustedError("is no event file by columns: a column less one that does not stand before it")
             numbers = [number + other for number, other in zip(numbers, by_place[before], strict=True)]
+        if numbers and not (min(numbers) > -_LARGEST and max(numbers) < _LARGEST):
+            raise UntrustedError("is no event file by columns: a number that is too large")
         by_place.append(numbers)
     if len(by_place) != placeholders.count("%d"):
         raise UntrustedError("is no event file by columns: more or fewer columns than numbers")
     rows = zip(*by_place, strict=True) if by_place else repeat((), lines.count)
-    return [lines.text % row for row in rows]
+    return (lines.text % row for row in rows)

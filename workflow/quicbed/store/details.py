@@ -30,15 +30,14 @@ from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS, PRIMITIVES
 from quicbed.store import provenance, runs, walk
 from quicbed.store.campaign import CAMPAIGN_FILE, FLOOR_FILE, Campaign, Floor
-from quicbed.store.paths import PACING, RUN_FILE, archives_below, directories
+from quicbed.store.paths import DISSECTED, OPENINGS, PACING, RUN_FILE, archives_below, directories
 from quicbed.store.provenance import Records
 from quicbed.store.record import Pacing, Run, RunsError
 from quicbed.store.runs import collected, read_parquet, write_parquet
 from quicbed.store.walk import Files
 from quicbed.wire.pacing import DISTRIBUTIONS, GAPS, TRAINS
 
-FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", "handshakes.json")
-OPENINGS = "openings.json"
+FILES = ("client.jsonl", "server.jsonl", "primitives.jsonl", DISSECTED)
 """Beside these where a run's times are taken from its capture."""
 WANTED = frozenset({RUN_FILE, *FILES, OPENINGS, PACING})
 
@@ -231,7 +230,8 @@ def _beside(origin: str, run: Run, files: Files) -> tuple[str | None, list[dict[
         return None, []  # archives leave them out
     if kind == "handshake" and run.block is not None:
         return "connections", _connections(origin, run, files)
-    if PACING in files and run.cell.arm in ARMS and run.block is not None:
+    # where there was no trace, or none that counts, the file is not the driver's
+    if PACING in files and run.metrics.traced_packets is not None and run.cell.arm in ARMS and run.block is not None:
         return "pacing", _pacing(origin, run, files)
     return None, []
 
@@ -486,7 +486,7 @@ def _primitives(origin: str, run: Run, files: Files) -> list[dict[str, Any]]:
 
 def _handshakes(origin: str, run: Run, files: Files) -> list[dict[str, Any]]:
     rows = []
-    for one in _json(files, "handshakes.json"):
+    for one in _json(files, DISSECTED):
         row: dict[str, Any] = {
             "testbed": run.testbed.name,
             "library": run.client.library,

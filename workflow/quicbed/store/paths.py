@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from quicbed.base import untrusted
+from quicbed.base import trees, untrusted
 
 RUN_FILE = "run.json"
 ARCHIVE_SUFFIXES = (".tar.xz", ".tar.gz")
@@ -22,13 +21,16 @@ RAW_VARIABLE, TABLE_VARIABLE = "QUICBED_RAW", "QUICBED_TABLE"
 """Name to notebooks the directory of runs and the table that the workflow has made of them."""
 VERDICTS_VARIABLE = "QUICBED_VERDICTS"
 """What the verdicts beside that table have to be of to count."""
+DISSECTED, OPENINGS = "handshakes.json", "openings.json"
+"""What captures show of handshakes: of a proof dissected, of a run with the times of its connections."""
 PORT = 4433
 """UDP and TCP port of every server."""
 
 
 def archives_below(directory: Path) -> list[Path]:
     """Archives of runs, sorted."""
-    return sorted(file for suffix in ARCHIVE_SUFFIXES for file in directory.rglob(f"*{suffix}"))
+    found = ((path, names) for path, names in directories(directory) if RUN_FILE not in names)
+    return sorted(path / name for path, names in found for name in names if name.endswith(ARCHIVE_SUFFIXES))
 
 
 def without_suffix(archive: str) -> str:
@@ -62,8 +64,8 @@ def directories(top: Path, refused: list[OSError] | None = None) -> Iterator[tup
     `RUN_FILE` is among the names whatever it is. What lies deeper in a run's own directory is what programs left there,
     which is no run, record or archive of ours. Directories that cannot be read are told to *refused*.
     """
-    for directory, names, files in os.walk(top, onerror=refused.append if refused is not None else None):
+    for directory, names, files in trees.walk(top, refused.append if refused is not None else None):
         if RUN_FILE in names:
             files.append(RUN_FILE)
         names[:] = [] if RUN_FILE in files else sorted(name for name in names if not name.startswith("."))
-        yield Path(directory), sorted(files)
+        yield directory, sorted(files)

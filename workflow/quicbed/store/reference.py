@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from quicbed.base import durable, untrusted
+from quicbed.base import durable, trees, untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.config.model import ConfigError, Project, Study
 from quicbed.plan.variant import Variant
@@ -63,8 +63,8 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         files = [
             file
             for directory in (campaign, *_proofs(campaign))
-            for file in directory.rglob("*")
-            if file.is_file() and not durable.is_unfinished(file.relative_to(directory))
+            for file in trees.files(directory)
+            if file.is_file() and not file.is_symlink() and not durable.is_unfinished(file.relative_to(directory))
         ]
         kept = _packed_captures(name, (file for file in files if file.name == CAPTURE))
         left_out = []

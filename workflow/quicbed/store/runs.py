@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 import polars as pl
 
-from quicbed.base import durable
+from quicbed.base import durable, untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS
 from quicbed.plan.host import FACTS, Host
@@ -425,9 +425,10 @@ def collected(root: Path) -> Path | None:
 def read_parquet(file: Path, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """The table with this *schema* in a file that `write_parquet` of this version wrote."""
     try:
-        found = pl.read_parquet(file)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        reason = str(error).partition("\n")[0]
+        with untrusted.opened(file, None, links=True):  # not what is waited for
+            found = pl.read_parquet(file)
+    except (OSError, UntrustedError, pl.exceptions.PolarsError) as error:
+        reason = str(error).partition("\n")[0].removeprefix("cannot be read: ")
         raise RunsError(f"{file}: cannot be read: {reason}; run `quicbed tables` again") from None
     if dict(found.schema) != dict(schema):
         raise RunsError(f"{file}: was written by another version; run `quicbed tables` again")

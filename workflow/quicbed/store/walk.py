@@ -192,4 +192,12 @@ class Beside:
 
 def own(found: Set[str]) -> list[str]:
     """Those directories of runs in an archive that are not within another one, sorted."""
-    return sorted(one for one in found if not any(str(parent) in found for parent in PurePosixPath(one).parents))
+    own: list[str] = []
+    last = None
+    # what is within a directory follows it directly
+    for below, one in sorted((one if one.endswith("/") else f"{one}/", one) for one in found - {"."}):
+        if last is None or not below.startswith(last):
+            own.append(one)
+            last = below
+    within = [one for one in own if one.startswith("/")]
+    return sorted([".", *within] if "." in found else own)

@@ -325,12 +325,22 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def remove(path: Path) -> None:
+    """Remove what has a path, if anything has; directories within each other may be more than Python recurses."""
+    if os.path.lexists(path):
+        subprocess.run(["rm", "-rf", "--", str(path)], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+
+
 def tree(directory: Path, leave: Container[str] = ()) -> list[tuple[str, Path]]:
     """Relative names and paths of what is in a directory tree, sorted by name; without directories of names *leave*."""
-    found = []
-    for top, directories, files in os.walk(directory):
-        directories[:] = [name for name in directories if name not in leave]
-        found += [Path(top) / name for name in (*directories, *files)]
+    found, waiting = [], [directory]
+    while waiting:  # programs may leave more directories within each other than Python recurses
+        try:
+            entries = [entry for entry in os.scandir(waiting.pop()) if entry.name not in leave or not entry.is_dir()]
+        except OSError as error:
+            raise AgentError(f"{directory}: cannot be read: {error.strerror}") from None
+        found += [Path(entry.path) for entry in entries]
+        waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
     return sorted((path.relative_to(directory).as_posix(), path) for path in found)
 
 
@@ -1526,7 +1536,7 @@ class Agent:
         self.echoes.clear()
         ended = self.programs.end()
         for leftover in (self.directory / "runs", self.directory / "partial"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            remove(leftover)
         restored, foreign = await self.settings.restore()
         return {"ended": ended, "restored": restored, "foreign": foreign}
 
@@ -1717,7 +1727,7 @@ class Agent:
         """End every program, and forget their files; settings stay."""
         self._locked()
         ended = self.programs.end()
-        shutil.rmtree(self.directory / "runs", ignore_errors=True)
+        remove(self.directory / "runs")
         return ended
 
     async def op_clean_up(self) -> dict[str, Any]:
@@ -1905,10 +1915,9 @@ class Agent:
     async def op_remove(self, path: str) -> None:
         """Remove a file or directory, below this agent's own."""
         target = self._inside(path)
-        if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+        remove(target)
+        if os.path.lexists(target):
+            raise AgentError(f"{target}: cannot be removed")
 
     def _inside(self, path: str) -> Path:
         target = Path(os.path.normpath(path))
@@ -1937,14 +1946,14 @@ class Agent:
             return False
         if await self._digest(target) == digest:
             return True
-        shutil.rmtree(target)
+        remove(target)
         return False
 
     async def op_store_begin(self, digest: str, size: int) -> None:
         """Begin to receive a tree of this digest and size in bytes."""
         self._locked()
         part = self._inside(str(self.directory / "partial" / digest))
-        shutil.rmtree(part, ignore_errors=True)
+        remove(part)
         part.mkdir(parents=True)
         free = shutil.disk_usage(part).free
         if free < size * 2:
@@ -1971,7 +1980,7 @@ class Agent:
         part, target = self.directory / "partial" / digest, self._store(digest)
         found = await self._digest(part)
         if found != digest:
-            shutil.rmtree(part)
+            remove(part)
             raise AgentError(f"what arrived has the digest {found[:12]}, not {digest[:12]}; try again")
         target.parent.mkdir(exist_ok=True)
         await self.programs.run(["sync"], timeout=COPY_TIMEOUT_S)
@@ -1984,7 +1993,7 @@ class Agent:
         target = self._inside(str(self.directory / "copies" / digest))
         if not target.is_dir():
             part = self._inside(str(self.directory / "partial" / f"{digest}.copy"))
-            shutil.rmtree(part, ignore_errors=True)
+            remove(part)
             copy = ["cp", "-a", str(self._store(digest)), str(part)]
             status, _, stderr = await self.programs.run(copy, timeout=COPY_TIMEOUT_S)
             if status != 0:

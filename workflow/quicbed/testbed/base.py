@@ -7,9 +7,10 @@ beside the local one.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,10 +44,26 @@ PACKAGES = {
 }
 
 
+_logger = logging.getLogger("quicbed")
+
+
 class TestbedError(Exception):
     """A testbed that cannot be used or did not do what was asked, in one line with the remedy."""
 
     __test__ = False  # not a test class, in spite of its name
+
+
+@contextlib.contextmanager
+def understood(where: str, what: str = "tells something that cannot be used") -> Iterator[None]:
+    """Whatever an answer of a host leads to, where nobody has thought of it, is a TestbedError of that host."""
+    try:
+        yield
+    except (TestbedError, OSError):
+        raise
+    except Exception as error:
+        _logger.debug("%s", where, exc_info=True)
+        said = f"{type(error).__name__}: {untrusted.one_line(error, 200)}"
+        raise TestbedError(f"{where}: {what}: {said}") from error
 
 
 class HostLostError(TestbedError):
@@ -486,8 +503,11 @@ class Testbed(ABC):
         What netstat and ``ethtool -S`` show of a host is below ``<role>.netstat.`` and ``<role>.ethtool.``.
         """
 
-    sample_s = 1.0
+    sample_s = 0.05
     """Seconds between two samples of :meth:`sent_by_server` that do not disturb what is measured."""
+
+    speed_mbit: float | None = None
+    """What the slower interface of the link sends at, in Mbit/s, where its hardware says so."""
 
     def sent_by_server(self) -> int | None:
         """Bytes of frames that the server's interface has sent so far, as the kernel counts them; ``None`` where

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import re
-import shutil
 import signal
 import struct
 import time
@@ -20,11 +19,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quicbed.base import trees
 from quicbed.config.model import CaptureCommand
 from quicbed.config.model import Testbed as Settings
 from quicbed.wire import pcap
 
-from .base import Capture, Host, TestbedError
+from .base import Capture, Host, TestbedError, understood
 
 START_TIMEOUT_S = 20.0
 _DRAIN_TIMEOUT_S = 20.0
@@ -300,7 +300,8 @@ def capturing(
     programs: list[_Program] = []
     try:
         place = host.workspace(parts)
-        _check_disk(host, place)
+        with understood(host.where):
+            _check_disk(host, place)
         for number, interface in enumerate(interfaces):
             file = place / file_name(number)
             argv = tool.arguments(interface, file, snaplen=snaplen, count=count, expression=expression)
@@ -310,9 +311,10 @@ def capturing(
         before = None if sent is None else sent()
         capture = Capture(path, tool=tool.name, where=host.name)
         yield capture
-        expected = _await_frames(programs, sent, before)
-        for program in programs:
-            program.end()
+        with understood(host.where):
+            expected = _await_frames(programs, sent, before)
+            for program in programs:
+                program.end()
         counts = [program.counts for program in programs]
         host.collect(parts)
         files = [parts / file_name(number) for number in range(len(interfaces))]
@@ -328,7 +330,7 @@ def capturing(
         host.forget(parts)
         raise
     finally:
-        shutil.rmtree(parts, ignore_errors=True)
+        trees.remove(parts, ignore_errors=True)
 
 
 def _check_disk(host: Host, place: Path) -> None:

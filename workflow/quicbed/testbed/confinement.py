@@ -157,7 +157,12 @@ def seen(view: View) -> Iterator[None]:
         stack.callback(os.close, own)
         _check(_libc.unshare(_CLONE_NEWNS), "a mount namespace")
         try:
-            _arrange(view)
+            # of this thread alone since it has a namespace of its own: programs have to enter what is made for them
+            usual = os.umask(0o022)
+            try:
+                _arrange(view)
+            finally:
+                os.umask(usual)
             yield
         finally:
             _check(_libc.setns(own, _CLONE_NEWNS), "the mount namespace")

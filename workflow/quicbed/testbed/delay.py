@@ -16,7 +16,6 @@ import contextlib
 import os
 import select
 import shlex
-import shutil
 import socket
 import subprocess
 import threading
@@ -25,6 +24,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+from quicbed.base import trees
 
 from . import uml
 from .base import Completed, TestbedError
@@ -224,7 +225,7 @@ class _UserModeLinux(DelayLine):
         self.description = f"user-mode-linux {release}"
 
     def _prepare(self) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
+        trees.remove(self._directory, ignore_errors=True)
         modules = self._directory / "lib" / "modules"
         modules.mkdir(parents=True)
         for release in UML_MODULES.iterdir():
@@ -296,4 +297,4 @@ class _UserModeLinux(DelayLine):
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        trees.remove(self._directory, ignore_errors=True)

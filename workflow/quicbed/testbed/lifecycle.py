@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from quicbed.base.untrusted import one_line
 
 from .base import LinkSettings, Testbed, TestbedError
 from .lock import Lock
@@ -25,10 +28,10 @@ class Attempts:
         self.errors: list[Exception] = []
 
     def __call__(self, step: Callable[[], object]) -> None:
-        """Make a step and keep its error."""
+        """Make a step and keep its error, whatever that is: what comes next is put back all the same."""
         try:
             step()
-        except (TestbedError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 (told when all is put back)
             self.errors.append(error)
 
 
@@ -76,12 +79,13 @@ class LockedTestbed(Testbed):
     def _leave(self, lock: Lock) -> None:
         attempt = Attempts()
         self._link = None
-        self._put_back(attempt)
+        attempt(partial(self._put_back, attempt))
         lock.release()
         self._lock = None
         if attempt.errors:
             first = attempt.errors[0]
-            raise TestbedError(f"testbed {self.name} is not put back completely: {first}") from first
+            told = str(first) if isinstance(first, TestbedError | OSError) else f"{type(first).__name__}: {first}"
+            raise TestbedError(f"testbed {self.name} is not put back completely: {one_line(told)}") from first
 
     def apply(self, link: LinkSettings) -> None:
         self.recover()

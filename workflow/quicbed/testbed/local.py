@@ -12,11 +12,9 @@ direction of downloads. The addresses exist inside the namespaces only. For a ro
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
-import shutil
 import socket
 import stat
 import statistics
@@ -29,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quicbed.base import environment
+from quicbed.base import environment, trees
 from quicbed.base.untrusted import one_line
 
 from . import counters as parse
@@ -118,13 +116,10 @@ CONFINED = "QUICBED_CONFINED"
 
 def _remove(directory: Path) -> None:
     """Remove a directory that other people's programs have written to, as deep as it may be."""
-    with contextlib.suppress(OSError):
-        directory.rmdir()
-        return
-    argv = ["rm", "-rf", str(directory)]
-    done = finish("this machine", argv, start("this machine", argv), timeout=_COPY_TIMEOUT_S, check=False, text=None)
-    if done.returncode != 0:
-        raise TestbedError(f"{directory}: cannot be removed: {one_line(done.stderr, 300)}")
+    try:
+        trees.remove(directory)
+    except OSError as error:
+        raise TestbedError(f"{directory}: cannot be removed: {one_line(error, 300)}") from None
 
 
 def namespace_name(testbed: str, role: Role) -> str:
@@ -575,7 +570,7 @@ class LocalTestbed(LockedTestbed):
                 )
         for name in present:
             self._delete_namespace(name)
-        shutil.rmtree(self._delay_directory, ignore_errors=True)
+        trees.remove(self._delay_directory, ignore_errors=True)
         for setting in state.host_settings if state is not None else []:
             setting.restore()
         self._state_path.unlink(missing_ok=True)
@@ -987,7 +982,7 @@ class LocalTestbed(LockedTestbed):
             values[f"machine.load_{minutes}m"] = load
         return values
 
-    sample_s = 0.05
+    sample_s = 0.02
 
     def sent_by_server(self) -> int | None:
         server = self._local["server"]

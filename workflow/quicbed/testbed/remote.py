@@ -19,17 +19,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import inspect
 import itertools
 import json
 import os
 import platform
+import re
 import signal
 import statistics
 import subprocess
 import time
 import uuid
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial, wraps
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
@@ -55,6 +57,7 @@ from .base import (
     Process,
     Role,
     TestbedError,
+    understood,
 )
 from .capture import Command, Tool, capturing, tool_of
 from .deploy import libc_problem, march_problem
@@ -265,13 +268,33 @@ def _answer(op: str, value: Any, where: str, asked: Mapping[str, Any]) -> Any:
     return value
 
 
-@contextlib.contextmanager
-def _understood(where: str) -> Iterator[None]:
-    """TestbedError where texts that a host has sent cannot be read."""
-    try:
-        yield
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise TestbedError(f"{where}: tells counters that cannot be read: {one_line(error, 100)}") from None
+_understood = partial(understood, what="tells counters that cannot be read")
+
+
+def _answering(kind: type[V]) -> type[V]:
+    """A class of which every method that fails at an answer of its host, which is `where`, raises a TestbedError."""
+    for name, member in list(vars(kind).items()):
+        if not name.startswith("__") and inspect.isfunction(member):
+            setattr(kind, name, _guarded(member))
+    return kind
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def awaited(self: Any, *args: Any, **options: Any) -> Any:
+            with understood(self.where):
+                return await method(self, *args, **options)
+
+        return awaited
+
+    @wraps(method)
+    def called(self: Any, *args: Any, **options: Any) -> Any:
+        with understood(self.where):
+            return method(self, *args, **options)
+
+    return called
 
 
 def _is(adapter: TypeAdapter[Any], value: Any, where: str, what: str) -> None:
@@ -345,6 +368,7 @@ def _hello(told: Any, where: str) -> dict[str, Any]:
     return found
 
 
+@_answering
 class RemoteProcess(Process):
     """A program started by the agent of a host."""
 
@@ -353,6 +377,11 @@ class RemoteProcess(Process):
         self._connection = host.connection
         self.pid = pid
         self._exit: Exit | None = None
+
+    @property
+    def where(self) -> str:
+        """Its host in messages."""
+        return self._host.where
 
     def _ask(self, timeout: float) -> Exit | None:
         if self._exit is None and self._connection is not self._host.connection:
@@ -399,6 +428,7 @@ class RemoteProcess(Process):
         return None if found is None else int(found)
 
 
+@_answering
 class RemoteMachine(Host):
     """A machine reached over SSH, with an agent of ours at work."""
 
@@ -515,7 +545,7 @@ class RemoteMachine(Host):
         done = Completed(tuple(argv), code, *(_of(str, text, self.where) for text in said))
         if check and done.returncode != 0:
             lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-            reason = lines[-1] if lines else "no message"
+            reason = one_line(lines[-1] if lines else "no message")
             raise TestbedError(f"{self.where}: {' '.join(argv)}: exit status {done.returncode}: {reason}")
         return done
 
@@ -648,7 +678,11 @@ class RemoteMachine(Host):
             target = directory / path
             if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
                 raise TestbedError(f"{self.where}: names {shown}, which is not in the directory of the run")
-            if len(name.encode(errors="surrogateescape")) > limits.path_bytes:
+            try:
+                length = len(name.encode(errors="surrogateescape"))
+            except UnicodeEncodeError:
+                raise TestbedError(f"{self.where}: names {shown}, which no file can have") from None
+            if length > limits.path_bytes:
                 raise TestbedError(f"{self.where}: a name of more than {limits.path_bytes} bytes (limits.path_bytes)")
             total += max(0, size)
             if size < 0 or total > limits.total_mib << 20:
@@ -804,14 +838,14 @@ class RemoteMachine(Host):
             "kernel": Feature(True, f"{hello['kernel']}, {hello['libc'] or 'no GNU C library'}"),
             "free disk": Feature(True, f"{hello['disk_free_bytes'] >> 20} MiB in {self.settings.directory}"),
             "endpoint-user": Feature(True, f"{hello['uid']}, as the agent: endpoints have no user of their own here"),
-            "clock": Feature(True, f"{hello['clock_source']}, {self.clock_offset_s:+.3f} s from the controller's"),
+            "clock": Feature(True, f"{hello.get('clock_source')}, {self.clock_offset_s:+.3f} s from the controller's"),
         }
 
     def _interface_row(self, name: str) -> str:
         """An interface in one line: speed, MTU, driver."""
         link = _fields(self.run(["ethtool", name], check=False).stdout, ("Speed",))
         driver = _fields(self.run(["ethtool", "-i", name], check=False).stdout, ("driver",))
-        mtu = next(row["mtu"] for row in self._rows() if row["ifname"] == name)
+        mtu = next((row["mtu"] for row in self._rows() if row["ifname"] == name), "unknown")
         speed = link.get("Speed", "speed unknown")
         return f"{name}, {speed}, MTU {mtu}, driver {driver.get('driver', 'unknown')}"
 
@@ -833,6 +867,7 @@ class RemoteMachine(Host):
         return changes
 
 
+@_answering
 class RemoteHost(RemoteMachine):
     """An end of the measured link."""
 
@@ -1095,6 +1130,7 @@ def _ability(lack: str) -> str:
     return f"unsupported: {lack}" if lack else "yes"
 
 
+@_answering
 class RemoteTap(RemoteMachine):
     """A host that what passes on the link is copied to."""
 
@@ -1177,12 +1213,19 @@ def _label(interface: Interface) -> str:
     return str(interface.name or interface.pci or interface.mac)
 
 
+def _speed_mbit(told: str) -> float | None:
+    """What ethtool says that an interface sends at; None where it does not know."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})Mb/s", told)
+    return float(found[1]) if found else None
+
+
 def _fields(text: str, names: Sequence[str]) -> dict[str, str]:
     """Fields of what ethtool prints."""
     rows = (line.strip().partition(":") for line in text.splitlines())
     return {name: value.strip() for name, _, value in rows if name in names}
 
 
+@_answering
 class SshTestbed(LockedTestbed):
     """Client and server, and perhaps a tap, as hosts reached over SSH."""
 
@@ -1202,6 +1245,11 @@ class SshTestbed(LockedTestbed):
         self._record: Record | None = None
         self._owned = False
         """Whether there is something to release: what was not reserved or taken may be somebody else's."""
+
+    @property
+    def where(self) -> str:
+        """Its name in messages."""
+        return f"testbed {self.name}"
 
     @property
     def tap(self) -> Host:
@@ -1602,8 +1650,21 @@ class SshTestbed(LockedTestbed):
     # -- observation
 
     def facts(self) -> dict[str, Any]:
+        found = self._facts()
+        try:
+            # what is kept of it has to be read again
+            untrusted.parse(durable.to_json(found))
+        except ValueError as error:
+            raise TestbedError(
+                f"testbed {self.name}: a host tells of itself what no file can keep: {one_line(error, 200)}"
+            ) from None
+        return found
+
+    def _facts(self) -> dict[str, Any]:
         hosts: dict[str, dict[str, Any]] = {machine.name: machine.facts() for machine in self._machines}
         both = [hosts[role] for role in ENDS]
+        speeds = [_speed_mbit(host["interface"]["link"].get("Speed", "")) for host in both]
+        self.speed_mbit = min((speed for speed in speeds if speed is not None), default=None)
         return {
             "name": self.name,
             "kind": self.kind,
@@ -1621,13 +1682,8 @@ class SshTestbed(LockedTestbed):
         }
 
     def counters(self) -> dict[str, float]:
-        try:
+        with understood(self.where, "a host tells no counters of a kernel"):
             return self._counters()
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise TestbedError(
-                f"testbed {self.name}: a host tells no counters of a kernel: {type(error).__name__}: "
-                f"{one_line(error, 200)}"
-            ) from None
 
     def _counters(self) -> dict[str, float]:
         files = ("net/dev", "net/snmp", "net/netstat", "net/softnet_stat", "stat", "loadavg")

@@ -25,11 +25,12 @@ from typing import Any, TypeVar
 
 import asyncssh
 
+from quicbed.base import untrusted
 from quicbed.base.untrusted import one_line
 from quicbed.config.model import SshAddress, SshMachine
 
 from .agent import LENGTHS, MAX_BLOB, MAX_HEADER
-from .base import HostLostError, TestbedError
+from .base import HostLostError, TestbedError, understood
 
 T = TypeVar("T")
 
@@ -331,13 +332,14 @@ class Connection:
                 self._connections.append(tunnel)
             self._connections.append(await connect(where, host, config, tunnel))
             async with asyncio.timeout(START_TIMEOUT_S):
-                await self._start(host)
+                with understood(where):
+                    await self._start(host)
         except TimeoutError:
             await self.close()
             raise TestbedError(f"{where}: the agent does not start within {START_TIMEOUT_S:g} s") from None
         except (asyncssh.Error, OSError) as error:
             await self.close()
-            raise TestbedError(f"{where}: the connection was lost: {error}") from None
+            raise TestbedError(f"{where}: the connection was lost: {one_line(error)}") from None
         except BaseException:
             await self.close()
             raise
@@ -355,7 +357,8 @@ class Connection:
             self._process.stdin.write(agent)
             said = await self._said_at_start()
         if "ready" not in said:
-            raise TestbedError(f"{self.where}: the agent cannot start: {said.get('error')}{self._remedy(host, said)}")
+            remedy = self._remedy(host, said)
+            raise TestbedError(f"{self.where}: the agent cannot start: {one_line(said.get('error'))}{remedy}")
         self._tasks.append(asyncio.ensure_future(self._listen()))
         self._tasks.append(asyncio.ensure_future(self._ping()))
 
@@ -373,7 +376,7 @@ class Connection:
         assert self._process is not None  # noqa: S101 (started before)
         while line := await self._process.stdout.readline():
             with contextlib.suppress(ValueError):
-                said = json.loads(line)
+                said = untrusted.parse(line)
                 if isinstance(said, dict):
                     return said
         await self._process.wait_closed()
