@@ -12,6 +12,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import os
 import shutil
 import stat
 import subprocess
