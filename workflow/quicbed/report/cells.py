@@ -46,13 +46,13 @@ class _Shown(DisplayHook):
 
     def compute_format_data(self, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         # a page is static
-        found: tuple[dict[str, Any], dict[str, Any]]
-        found = self.shell.display_formatter.format(result, exclude={INTERACTIVE})
+        formatter: Any = self.shell.display_formatter
+        found: tuple[dict[str, Any], dict[str, Any]] = formatter.format(result, exclude={INTERACTIVE})
         return found
 
     def quiet(self) -> bool:
         """Whether a semicolon ends the cell; IPython looks for it in a history."""
-        return bool(self.semicolon_at_end_of_expression(self.shell.source))
+        return bool(self.semicolon_at_end_of_expression(self.shell.source))  # type: ignore[no-untyped-call]
 
     def write_output_prompt(self) -> None:
         pass
