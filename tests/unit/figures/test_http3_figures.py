@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 import fakeruns
-import legible
 from quicbed.analysis import http3
 from quicbed.figures import goodput, http3_figures
 from quicbed.store import runs
@@ -116,14 +115,6 @@ def test_one_block_has_no_interval(tmp_path: Path) -> None:
     table = http3.by_metric(campaign)
     assert set(http3.costs(table)["low"]) == {None}
     assert http3_figures.costs(campaign, table, http3.costs(table), {}).figure.data
-
-
-def test_the_text_of_the_figure_can_be_read(
-    found: tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame], tmp_path: Path
-) -> None:
-    saved = goodput.save([http3_figures.costs(*found, TITLES)], tmp_path / "figures")
-    svgs = [file for one in saved for file in one.files if file.suffix == ".svg"]
-    assert legible.problems(svgs, tmp_path) == []
 
 
 def test_a_library_that_differs_from_itself_is_marked(found: tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]) -> None:

@@ -11,12 +11,11 @@ import polars as pl
 import pytest
 
 import fakeruns
-import legible
 from clone import ROOT
 from quicbed.analysis import http3, sizes, video, web
 from quicbed.claims import papers
 from quicbed.config.model import Project
-from quicbed.figures import goodput, size_figures
+from quicbed.figures import size_figures
 from quicbed.figures.goodput import NotMeasured
 from quicbed.plan.arms import LEFT_OUT
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
@@ -160,15 +159,6 @@ def test_a_sentence_counts_libraries_and_names_sizes(
     )
     assert "Quinn & co at 1 MB (1 MB)" in told.sentences[0]
     assert size_figures.found(found[2].clear(), "throughput_mbps", TITLES) is None
-
-
-def test_the_text_of_the_figures_can_be_read(
-    found: tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame], tmp_path: Path
-) -> None:
-    drawn = [size_figures.by_size(*found, metric, TITLES) for metric in sizes.METRICS]
-    saved = goodput.save(drawn, tmp_path / "figures")
-    svgs = [file for one in saved for file in one.files if file.suffix == ".svg"]
-    assert legible.problems(svgs, tmp_path) == []
 
 
 # ---- notebook --------------------------------------------------------------------------------------------------------
