@@ -138,6 +138,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("with CI=true the tests must run as root (network namespaces)")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `root` for other users; of several processes one has all of them: there is one testbed."""
     for item in items:
