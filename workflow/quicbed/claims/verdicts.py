@@ -241,8 +241,17 @@ class Result:
             plural = "s" if self.contaminated != 1 else ""
             parts.append(f"{self.contaminated or 'no'} contaminated run{plural}")
         if self.floor is not None:
-            parts.append("A/A {:.3f} to {:.3f}".format(*self.floor))
+            parts.append(self.noise)
         return ", ".join(parts)
+
+    @property
+    def noise(self) -> str:
+        """The widest interval of the A/A arms, and whether equal cells differ there; empty without one."""
+        if self.floor is None:
+            return ""
+        low, high = self.floor
+        unlike = "" if low <= 1 <= high else ", which excludes 1: equal cells differ here"
+        return f"A/A {low:.3f} to {high:.3f}{unlike}"
 
     @property
     def judged(self) -> str:
