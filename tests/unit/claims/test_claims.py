@@ -996,15 +996,20 @@ def as_published() -> Tables:
     )
 
 
+BEYOND_ITS_WORDS = {"quantum-of-quic/table2-p256-hybrid-free", "quantum-of-quic/table3-dilithium-close"}
+"""Claims that the paper's own numbers do not make hold, as we read its words; their notes say so."""
+
+
 def test_the_papers_own_numbers_make_its_claims_hold() -> None:
     own = [one for one in STATED if one.name == "quantum-of-quic"]
     results = verdicts.evaluate(PROJECT, own, as_published())
     told = [result for result in results if result.experiment in own[0].paper.published and result.p is not None]
     assert len(told) > 60
-    assert [(result.stated.id, result.reason) for result in told if result.verdict != "holds"] == []
+    assert {result.stated.id for result in told if result.verdict != "holds"} == BEYOND_ITS_WORDS
     printed = [one for result in results for one in result.outcomes if one.published is not None]
     assert len(printed) > 250
-    assert [one for one in printed if not one.agrees] == []
+    beyond = {result.stated.id for result in results for one in result.outcomes if one.agrees is False}
+    assert beyond == BEYOND_ITS_WORDS
     packets = [result for result in results if result.stated.group in ("table2-packets", "table3-packets")]
     assert {result.verdict for result in packets if result.stated.claim.libraries == ["quiche"]} == {"holds"}
     # times of the row that all others are divided by say nothing on another machine
