@@ -176,7 +176,7 @@ def _series(own: pl.DataFrame, lowest: object) -> dict[str, Any]:
     busy = own.filter((pl.col("load") >= BUSY) & pl.col("server_cpu_ms").is_not_null())
     blocks = busy.group_by("block").agg(pl.col("server_cpu_ms").mean()).sort("block")["server_cpu_ms"].to_numpy()
     cost = float(blocks.mean()) if len(blocks) else None
-    cost_low, cost_high = statistics.mean_interval(np.sort(blocks)) if len(blocks) > 1 else (None, None)
+    cost_low, cost_high = statistics.mean_interval(np.sort(blocks), 0) if len(blocks) > 1 else (None, None)
     memory = own["server_max_rss_bytes"].max()
     return {
         **{name: first[name] for name in (*PLACE, *KEYS)},

@@ -522,7 +522,7 @@ def published_pairs(found: pl.DataFrame, directory: str) -> pl.DataFrame:
         if group.is_empty():
             group, deviation = pair, _deviation(pair, wanted)
         values = np.asarray(group["goodput_mbps"].drop_nulls().sort().to_numpy(), dtype=np.float64)
-        low, high = statistics.mean_interval(values) if len(values) > 1 else (None, None)
+        low, high = statistics.mean_interval(values, 0) if len(values) > 1 else (None, None)
         rows.append(
             {
                 "source": SOURCE,
@@ -608,7 +608,7 @@ def published_shares(found: Published) -> pl.DataFrame:
         for (library, role), group in groups:
             per_run = group.group_by("origin").agg(share=100 * pl.col("samples").sum() / pl.col("all_samples").first())
             values = np.asarray(per_run["share"].sort().to_numpy(), dtype=np.float64)
-            low, high = statistics.mean_interval(values) if len(values) > 1 else (None, None)
+            low, high = statistics.mean_interval(values, 0) if len(values) > 1 else (None, None)
             rows.append(
                 {
                     "source": SOURCE,
@@ -642,7 +642,7 @@ def own_shares(shares: pl.DataFrame, blocks: pl.DataFrame, label: str) -> pl.Dat
             values = 100 * np.asarray(part["share"].sort().to_numpy(), dtype=np.float64)
             if not len(values):
                 continue
-            low, high = statistics.mean_interval(values) if len(values) > 1 else (None, None)
+            low, high = statistics.mean_interval(values, 0) if len(values) > 1 else (None, None)
             rows.append(
                 {key: cell.get(key) for key in SHARE}
                 | {"source": "own", "library": cell["library"], "category": name, "n": len(values)}

@@ -233,7 +233,7 @@ def numbers(used: pl.DataFrame) -> pl.DataFrame:
             if len(values):
                 row[metric] = float(values.mean())
             if len(values) > 1:
-                row[f"{metric}_low"], row[f"{metric}_high"] = statistics.mean_interval(values)
+                row[f"{metric}_low"], row[f"{metric}_high"] = statistics.mean_interval(values, 0)
         rows.append(row)
     complete = [{name: row.get(name) for name in NUMBERS} for row in rows]
     return pl.DataFrame(complete, schema=NUMBERS, orient="row").sort(place, nulls_last=True)

@@ -106,10 +106,10 @@ def _by_block(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
     return values
 
 
-def mean_interval(values: Values) -> tuple[float, float]:
-    """95 % interval of the mean of at least two values, of which each block has one."""
+def mean_interval(values: Values, least: float = -math.inf) -> tuple[float, float]:
+    """95 % interval of the mean of at least two values, of which each block has one; none can be below *least*."""
     low, high = _ends(values)
-    return float(low), float(high)
+    return max(float(least), float(low)), float(high)
 
 
 def _ends(values: Values) -> tuple[Values, Values]:

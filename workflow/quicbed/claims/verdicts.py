@@ -819,10 +819,10 @@ def _sample(
     return _logarithmic(np.exp(logs), low, high)
 
 
-def _linear(values: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float) -> dict[str, Any]:
-    """Of values: their mean."""
+def _linear(values: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float, least: float = 0) -> dict[str, Any]:
+    """Of values: their mean; none can be below *least*."""
     p, margin = side(values, low, high)
-    ends = statistics.mean_interval(np.sort(values)) if len(values) > 1 else (math.nan, math.nan)
+    ends = statistics.mean_interval(np.sort(values), least) if len(values) > 1 else (math.nan, math.nan)
     mean = float(values.mean())
     return {"value": mean, "low": ends[0], "high": ends[1], "n": len(values), "p": p, "margin": margin}
 
@@ -844,8 +844,8 @@ def _of_sums(
 
 def _logarithmic(ratios: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float) -> dict[str, Any]:
     """Of ratios: their geometric mean, as `quicbed.base.statistics.paired_ratio` has it."""
-    bounds = [math.log(bound) if bound > 0 else -math.inf for bound in (low, high)]
-    found = _linear(np.log(ratios), *bounds)
+    lower, upper = (math.log(bound) if bound > 0 else -math.inf for bound in (low, high))
+    found = _linear(np.log(ratios), lower, upper, least=-math.inf)
     return found | {name: statistics.antilog(found[name]) for name in ("value", "low", "high")}
 
 
