@@ -76,9 +76,10 @@ def test_the_size_of_a_change_is_found_with_an_interval_around_it(tmp_path: Path
     change = found(storage_runs(tmp_path))["throughput_mbps", "TLSv1.2"]
     # the noise of blocks cancels in their mean
     assert change["bytes"] == pytest.approx(TURNS)
-    # 0.05 of the logarithm of a ratio that changes by 0.1 with that of the size
-    assert TURNS * math.exp(-0.6) < change["low"] < TURNS * math.exp(-0.2)
-    assert TURNS * math.exp(0.2) < change["high"] < TURNS * math.exp(0.6)
+    # 3.182 is Student's t; four logarithms of ± 0.05, of a ratio that changes by 0.1 with that of the size
+    half = 3.182 * 0.05 * math.sqrt(4 / 3) / math.sqrt(4) / 0.1
+    ends = TURNS * math.exp(-half), TURNS * math.exp(half)
+    assert (change["low"], change["high"]) == pytest.approx(ends, rel=1e-3)
     assert (change["library"], change["against"], change["changes"]) == ("quinn", "tcp-tls", 1)
     assert (change["small_ratio"], change["large_ratio"]) == pytest.approx((ratio(SIZES[0]), ratio(SIZES[-1])))
     assert (change["smallest"], change["largest"], change["sizes"], change["blocks"]) == (SIZES[0], SIZES[-1], 4, 4)

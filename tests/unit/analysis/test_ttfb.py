@@ -30,14 +30,13 @@ def test_the_median_is_that_of_all_connections() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(4, 4, 4), (1, 2, 7, 3), (1, 1), (5, 30, 2, 11, 8)])
-def test_the_interval_is_that_of_resampled_blocks(lengths: tuple[int, ...]) -> None:
-    # few values, so that many are equal
-    blocks = [GENERATOR.integers(0, 9, length).astype(float) for length in lengths]
-    n = len(blocks)
-    picks = np.random.default_rng(ttfb.SEED).integers(0, n, size=(ttfb.RESAMPLES, n))
-    resampled = [np.median(np.concatenate([blocks[one] for one in drawn])) for drawn in picks]
-    tail = statistics.expanded_tail(n)
-    assert ttfb.median_interval(blocks)[1:] == tuple(np.quantile(resampled, [tail, 1 - tail]))
+def test_the_interval_is_as_wide_as_that_of_the_medians_of_blocks(lengths: tuple[int, ...]) -> None:
+    blocks = [GENERATOR.uniform(1, 9, length) for length in lengths]
+    medians = [(number, float(np.median(values))) for number, values in enumerate(blocks)]
+    expected = statistics.paired_ratio(medians, [(number, 1.0) for number, _ in medians])
+    median, low, high = ttfb.median_interval(blocks)
+    factors = expected.low / expected.ratio, expected.high / expected.ratio
+    assert (low / median, high / median) == pytest.approx(factors)
 
 
 def test_one_block_has_no_interval() -> None:

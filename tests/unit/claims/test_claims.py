@@ -765,10 +765,10 @@ def test_one_block_decides_nothing() -> None:
 
 
 def test_two_blocks_are_not_taken_for_many() -> None:
-    """The bootstrap interval of two blocks is too narrow; Student's t knows how little two blocks tell."""
+    """Student's t knows how little two blocks tell."""
     values = {("quiche", "AES-128-GCM"): [2000.0, 2000.0], ("quiche", "NOOP"): [2300.0, 2500.0]}
     result = evaluate_one(tables(make_rows(values)))
-    assert result.outcomes[0].clear
+    assert not result.outcomes[0].clear
     assert result.verdict == "inconclusive"
 
 
@@ -1007,15 +1007,20 @@ def as_published() -> Tables:
     )
 
 
+BEYOND_ITS_WORDS = {"quantum-of-quic/table2-p256-hybrid-free", "quantum-of-quic/table3-dilithium-close"}
+"""Claims that the paper's own numbers do not make hold, as we read its words; their notes say so."""
+
+
 def test_the_papers_own_numbers_make_its_claims_hold() -> None:
     own = [one for one in STATED if one.name == "quantum-of-quic"]
     results = verdicts.evaluate(PROJECT, own, as_published())
     told = [result for result in results if result.experiment in own[0].paper.published and result.p is not None]
     assert len(told) > 60
-    assert [(result.stated.id, result.reason) for result in told if result.verdict != "holds"] == []
+    assert {result.stated.id for result in told if result.verdict != "holds"} == BEYOND_ITS_WORDS
     printed = [one for result in results for one in result.outcomes if one.published is not None]
     assert len(printed) > 250
-    assert [one for one in printed if not one.agrees] == []
+    beyond = {result.stated.id for result in results for one in result.outcomes if one.agrees is False}
+    assert beyond == BEYOND_ITS_WORDS
     packets = [result for result in results if result.stated.group in ("table2-packets", "table3-packets")]
     assert {result.verdict for result in packets if result.stated.claim.libraries == ["quiche"]} == {"holds"}
     # times of the row that all others are divided by say nothing on another machine

@@ -237,6 +237,24 @@ def test_what_was_not_captured_needs_no_list(project: Project) -> None:
     assert "left-out.json" not in unpack(archive)
 
 
+def test_what_changed_files_measured_is_not_packed(project: Project) -> None:
+    fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1)
+    (session,) = project.raw.glob("local/aead-goodput/*/sessions/*.json")
+    kept = json.loads(session.read_text(encoding="utf-8"))
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    session.write_text(json.dumps(kept | {"revision": f"{commit}-dirty"}), encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        reference.pack(project, ["aead-goodput"])
+    campaign = session.parents[1]
+    assert str(caught.value) == (
+        f"{session}: measured by changed files that are in no commit (revision {commit}-dirty); commit them, move "
+        f"{campaign} away and run `quicbed measure aead-goodput`"
+    )
+    assert not (project.root / "raw" / "reference").exists()
+    session.write_text(json.dumps(kept | {"revision": commit}), encoding="utf-8")
+    assert reference.pack(project, ["aead-goodput"])
+
+
 def test_an_archive_is_the_same_whenever_and_by_whomever_it_is_packed(project: Project) -> None:
     measure(project, DOWNLOADS)
     (archive,) = reference.pack(project, ["mtu"])

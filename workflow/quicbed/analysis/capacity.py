@@ -7,9 +7,10 @@ Connections begin at a rate, at the times of a Poisson process, whatever becomes
 doubling rate is where it is twice what it is at the lowest rate, interpolated by its logarithm between two rates. As
 more connections never shorten a queue, the function is made one that does not fall, by isotonic regression of the
 logarithm (Barlow et al.: Statistical Inference under Order Restrictions, 1972), which takes out what is noise. The 95 %
-interval resamples blocks (`quicbed.base.statistics.expanded_tail`); an end beyond the highest rate is null. A run whose
-client fell behind has failed (`events.MOST_LATE`). A rate with such a run is no data point, as chance has chosen the
-runs of its other blocks; without one at the lowest rate there is no doubling rate.
+interval is that of where the mean of the logarithm crosses twice that of the lowest rate of the same block
+(`quicbed.base.statistics.rise`); an end beyond the highest rate is null. A run whose client fell behind has failed
+(`events.MOST_LATE`). A rate with such a run is no data point, as chance has chosen the runs of its other blocks;
+without one at the lowest rate there is no doubling rate.
 
 **Cost.** Processor time of the server's process while the client runs, by connection, of loads from `BUSY` on: a
 server that is idle now and then pays for going to sleep and waking up. 10 000 connections a second take ten times its
@@ -40,14 +41,12 @@ import polars as pl
 
 from quicbed.analysis import comparison, ttfb
 from quicbed.base import statistics
-from quicbed.base.statistics import SEED
 from quicbed.config.model import held_open
 from quicbed.contract import events
 from quicbed.store import details, runs
 
 EXPERIMENT = "capacity"
 CORES = "capacity-cores"
-RESAMPLES = 2_000
 BUSY = 0.5
 CONNECTIONS_PER_S = 10_000
 """Whose cores are told."""
@@ -63,7 +62,7 @@ _BEHIND = (pl.col("status") == "failed") & (pl.col("late_ms_p99") > events.MOST_
 """Runs whose client fell behind."""
 
 Curve = Sequence[tuple[float, Sequence[float]]]
-"""By rising rate the values of the blocks."""
+"""By rising rate the values of the blocks, as many at every rate: NaN of a block that has none there."""
 
 
 def doubling_rate(rates: Sequence[float], values: Sequence[float]) -> float:
@@ -85,23 +84,17 @@ def doubling_rate(rates: Sequence[float], values: Sequence[float]) -> float:
 def doubling(curve: Curve) -> tuple[float, float, float]:
     """Doubling rate of the medians over blocks, with its 95 % interval; NaN for the interval of fewer than two blocks.
 
-    Infinite where it is beyond the highest rate.
+    Infinite where it is beyond the highest rate. Blocks that lack a rate are in the medians and not in the interval.
     """
     rates = [rate for rate, _ in curve]
-    found = doubling_rate(rates, [float(np.median(values)) for _, values in curve])
-    blocks = min(len(values) for _, values in curve)
-    if blocks < 2:
+    values = np.array([values for _, values in curve]).T
+    found = doubling_rate(rates, list(np.nanmedian(values, axis=0)))
+    whole = np.log(values[~np.isnan(values).any(axis=1)])
+    if len(whole) < 2 or len(rates) < 2:
         return found, math.nan, math.nan
-    generator = np.random.default_rng(SEED)
-    medians = [
-        np.median(np.asarray(values)[generator.integers(0, len(values), size=(RESAMPLES, len(values)))], axis=1)
-        for _, values in curve
-    ]
-    drawn = np.sort([doubling_rate(rates, list(one)) for one in np.column_stack(medians)])
-    tail = statistics.expanded_tail(blocks)
-    # no interpolation, which infinities do not allow
-    low, high = np.quantile(drawn, [tail, 1 - tail], method="nearest")
-    return found, float(low), float(high)
+    low, high = statistics.rise(rates, whole - whole[:, :1] - math.log(2))
+    # of runs that differ much, the medians may say something else than the means
+    return found, min(found, low), max(found, high)
 
 
 def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
@@ -171,18 +164,19 @@ def _series(own: pl.DataFrame, lowest: object) -> dict[str, Any]:
     rates are compared with.
     """
     points = own.filter(~pl.col("behind"))
-    curve = [
-        (float(rate), part["ttfb_ms_p99"].to_list())
-        for (rate,), part in points.group_by("rate_per_s", maintain_order=True)
-        if isinstance(rate, float)
-    ]
+    blocks_of = points["block"].unique().to_list()
+    curve = []
+    for (rate,), part in points.group_by("rate_per_s", maintain_order=True):
+        by_block = dict(part.select("block", "ttfb_ms_p99").rows())
+        if isinstance(rate, float):
+            curve.append((rate, [by_block.get(block, math.nan) for block in blocks_of]))
     first = own.row(0, named=True)
     known = lowest in points["load"]
     rate, low, high = doubling(sorted(curve)) if known else (math.nan,) * 3
     busy = own.filter((pl.col("load") >= BUSY) & pl.col("server_cpu_ms").is_not_null())
     blocks = busy.group_by("block").agg(pl.col("server_cpu_ms").mean()).sort("block")["server_cpu_ms"].to_numpy()
     cost = float(blocks.mean()) if len(blocks) else None
-    cost_low, cost_high = statistics.mean_interval(np.sort(blocks)) if len(blocks) > 1 else (None, None)
+    cost_low, cost_high = statistics.mean_interval(np.sort(blocks), 0) if len(blocks) > 1 else (None, None)
     memory = own["server_max_rss_bytes"].max()
     return {
         **{name: first[name] for name in (*PLACE, *KEYS)},
@@ -190,7 +184,7 @@ def _series(own: pl.DataFrame, lowest: object) -> dict[str, Any]:
         "cells": ",".join(own["cell"].unique(maintain_order=True)),
         "n": own["block"].n_unique(),
         "copies": first["copies"] or 1,
-        "lowest_p99_ms": float(np.median(min(curve)[1])) if known else None,
+        "lowest_p99_ms": float(np.nanmedian(min(curve)[1])) if known else None,
         "highest_rate": max(curve)[0] if curve else None,
         "doubling_per_s": _finite(rate),
         "doubling_low": _finite(low),

@@ -6,12 +6,7 @@ counts and is reported in the column ``contaminated``.
 
 **Ratios.** The ratio of a cell to its baseline is the geometric mean of the ratios of the two
 runs in the same block: machine-wide changes between blocks cancel, and the ratio of A to B is the
-inverse of that of B to A. Its 95 % interval is an *expanded percentile* bootstrap interval of the
-mean log ratio (T. Hesterberg, "What Teachers Should Know About the Bootstrap", The American
-Statistician 69(4), 2015, sec. 4.4): a plain percentile interval is too narrow by the factor
-``sqrt((n - 1) / n) * z / t`` in small samples, at 10 blocks it covers about 90 % instead of 95 %.
-BCa corrects skewness but not this. No resampling reaches beyond the data: with fewer than five blocks
-the interval is too narrow all the same. Seed and number of resamples are fixed.
+inverse of that of B to A. Its 95 % interval is that of the mean log ratio (`quicbed.base.statistics.mean_interval`).
 
 **Processor time.** Beside goodput stands what both ends downloaded per second of their processor time, paired in the
 same way: other programs of a machine take time from a run, and change the time that it needs far less.

@@ -109,7 +109,7 @@ def _share(counts: list[Counter[symbols.Category]], category: symbols.Category, 
     if problem is not None or not counts:
         return {"blocks": 0}
     values = np.array([count[category] / count.total() for count in counts])
-    low, high = statistics.mean_interval(values) if len(values) > 1 else (None, None)
+    low, high = statistics.mean_interval(values, 0) if len(values) > 1 else (None, None)
     samples = sum(count.total() for count in counts)
     return {"share": float(values.mean()), "low": low, "high": high, "blocks": len(values), "samples": samples}
 

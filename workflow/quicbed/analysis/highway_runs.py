@@ -6,7 +6,7 @@ where that is not what the figure says, the run is marked. Only repetitions that
 
 A published goodput is that of a client process on a link of 10 Gbit/s, ours that of a download on another machine
 (docs/importing.md): what can be compared is how it changes within a data set. Changes of published values are ratios of
-means with a 95 % interval by bootstrap, since its repetitions were not measured in blocks; ours are paired within
+means with a 95 % interval after Fieller, since its repetitions were not measured in blocks; ours are paired within
 blocks (`quicbed.analysis.comparison`).
 """
 
@@ -414,14 +414,7 @@ def ratio(values: Values, baseline: Values) -> tuple[float, float | None, float 
     middle = float(values.mean() / baseline.mean())
     if min(len(values), len(baseline)) < 2:
         return middle, None, None
-    generator = np.random.default_rng(statistics.SEED)
-    means = [
-        sample[generator.integers(0, len(sample), size=(statistics.RESAMPLES, len(sample)))].mean(axis=1)
-        for sample in (values, baseline)
-    ]
-    tail = statistics.expanded_tail(min(len(values), len(baseline)))
-    low, high = np.quantile(means[0] / means[1], [tail, 1 - tail])
-    return middle, float(low), float(high)
+    return middle, *statistics.ratio_of_means(values, baseline, paired=False)
 
 
 def own_campaigns(figure: Figure, table: pl.DataFrame) -> list[pl.DataFrame]:
@@ -529,7 +522,7 @@ def published_pairs(found: pl.DataFrame, directory: str) -> pl.DataFrame:
         if group.is_empty():
             group, deviation = pair, _deviation(pair, wanted)
         values = np.asarray(group["goodput_mbps"].drop_nulls().sort().to_numpy(), dtype=np.float64)
-        low, high = statistics.mean_interval(values) if len(values) > 1 else (None, None)
+        low, high = statistics.mean_interval(values, 0) if len(values) > 1 else (None, None)
         rows.append(
             {
                 "source": SOURCE,
@@ -615,7 +608,7 @@ def published_shares(found: Published) -> pl.DataFrame:
         for (library, role), group in groups:
             per_run = group.group_by("origin").agg(share=100 * pl.col("samples").sum() / pl.col("all_samples").first())
             values = np.asarray(per_run["share"].sort().to_numpy(), dtype=np.float64)
-            low, high = statistics.mean_interval(values) if len(values) > 1 else (None, None)
+            low, high = statistics.mean_interval(values, 0) if len(values) > 1 else (None, None)
             rows.append(
                 {
                     "source": SOURCE,
@@ -649,7 +642,7 @@ def own_shares(shares: pl.DataFrame, blocks: pl.DataFrame, label: str) -> pl.Dat
             values = 100 * np.asarray(part["share"].sort().to_numpy(), dtype=np.float64)
             if not len(values):
                 continue
-            low, high = statistics.mean_interval(values) if len(values) > 1 else (None, None)
+            low, high = statistics.mean_interval(values, 0) if len(values) > 1 else (None, None)
             rows.append(
                 {key: cell.get(key) for key in SHARE}
                 | {"source": "own", "library": cell["library"], "category": name, "n": len(values)}

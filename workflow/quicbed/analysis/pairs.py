@@ -22,7 +22,7 @@ def pair_table(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for cell in table["cell"]:
         values = used.filter(pl.col("cell") == cell)["goodput_mbps"].drop_nulls().sort().to_numpy()
-        low, high = statistics.mean_interval(np.asarray(values)) if len(values) > 1 else (None, None)
+        low, high = statistics.mean_interval(np.asarray(values), 0) if len(values) > 1 else (None, None)
         runs = len(in_blocks.filter(pl.col("cell") == cell))
         rows.append({"cell": cell, "mean_low": low, "mean_high": high, "runs": runs})
     schema = {"cell": pl.String(), "mean_low": pl.Float64(), "mean_high": pl.Float64(), "runs": pl.Int64()}

@@ -3,7 +3,7 @@
 **Where it changes.** For a QUIC library and a version of TLS the logarithm of the ratio of their values is taken within
 each block at every size that both have, and its mean over blocks is joined by straight lines over the logarithm of the
 size. The size of a change is the last one at which that line crosses zero: from there on, what is better at the largest
-size is better. Its 95 % interval comes from resampled blocks, all sizes of a block together
+size is better. Its 95 % interval has the sizes at which neither is clearly better
 (`quicbed.base.statistics.last_change`). It has no end where that is beyond the sizes that were measured.
 """
 

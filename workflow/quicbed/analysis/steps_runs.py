@@ -217,7 +217,7 @@ NUMBERS: Mapping[str, pl.DataType] = (
     | {f"{metric}_n": pl.Int64() for metric in METRICS}
     | {f"{metric}{end}": pl.Float64() for metric in METRICS for end in ("", "_low", "_high")}
 )
-"""Columns of the table behind Tables 1 and 2: means over runs with a 95 % interval by bootstrap, null of one run."""
+"""Columns of the table behind Tables 1 and 2: means over runs with their 95 % interval, null of one run."""
 
 
 def numbers(used: pl.DataFrame) -> pl.DataFrame:
@@ -233,7 +233,7 @@ def numbers(used: pl.DataFrame) -> pl.DataFrame:
             if len(values):
                 row[metric] = float(values.mean())
             if len(values) > 1:
-                row[f"{metric}_low"], row[f"{metric}_high"] = statistics.mean_interval(values)
+                row[f"{metric}_low"], row[f"{metric}_high"] = statistics.mean_interval(values, 0)
         rows.append(row)
     complete = [{name: row.get(name) for name in NUMBERS} for row in rows]
     return pl.DataFrame(complete, schema=NUMBERS, orient="row").sort(place, nulls_last=True)

@@ -4,9 +4,9 @@
 QUIC, Sec. IV): completion of the TLS handshake on the client.
 
 **Median.** A cell is measured in blocks of one run, a run is a series of fresh connections. The median is that of all
-connections of all runs that count. Connections of one run share the state of the machine, so the 95 % interval
-resamples blocks, not connections: an expanded percentile bootstrap as in `quicbed.analysis.comparison`, with the same
-caution about few blocks.
+connections of all runs that count. Connections of one run share the state of the machine, so the 95 % interval is one
+over blocks, not connections: as wide to both sides, in logarithms, as that of the mean of the blocks' medians
+(`quicbed.base.statistics.mean_interval`).
 
 **Crypto.** The primitives are timed on the same host in the same blocks, through the same code of the same TLS library.
 Between ClientHello and completion lie the server's encapsulation and signature and the client's decapsulation and two
@@ -24,19 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from quicbed.analysis import comparison, published
 from quicbed.base import statistics
-from quicbed.base.statistics import SEED
 from quicbed.config import algorithms
 from quicbed.plan.arms import PRIMITIVES
 from quicbed.store import details, runs
-
-RESAMPLES = 2_000
 
 FACTORS = ("group", "signature", "retry", "initial_size", "rtt_ms")
 """What handshake experiments vary."""
@@ -44,44 +40,18 @@ FACTORS = ("group", "signature", "retry", "initial_size", "rtt_ms")
 CAPTURED = tuple(name for name, kind in details.HANDSHAKES.items() if kind == pl.Int64() and name != "index")
 """What is taken from the captured connections of a cell."""
 
-_Counts = np.ndarray[Any, np.dtype[np.int64]]
-
 SERVER_OPERATIONS = (("group", "encapsulate"), ("signature", "sign"))
 CLIENT_OPERATIONS = (("group", "decapsulate"), ("signature", "verify"), ("signature", "verify-chain"))
 
 
 def median_interval(blocks: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]]) -> tuple[float, float, float]:
-    """Median of all values and its 95 % interval by resampling blocks; no interval (NaN) for fewer than two blocks."""
-    pooled = np.concatenate(blocks)
-    median = float(np.median(pooled))
-    n = len(blocks)
-    if n < 2:
+    """Median of all values and its 95 % interval over blocks; no interval (NaN) for fewer than two blocks."""
+    median = float(np.median(np.concatenate(blocks)))
+    if len(blocks) < 2:
         return median, float("nan"), float("nan")
-    order = np.argsort(pooled, kind="stable")
-    block_of = np.repeat(np.arange(n), [len(values) for values in blocks])[order]
-    # by value, from the least on, and block: how many values of the block have come with it
-    come = np.cumsum(block_of[:, None] == np.arange(n), axis=0)
-    picks = np.random.default_rng(SEED).integers(0, n, size=(RESAMPLES, n))
-    times = (picks[:, :, None] == np.arange(n)).sum(axis=1)
-    total = times @ come[-1]
-    lower, upper = (pooled[order[_reached(come, times, (total + more) // 2)]] for more in (1, 2))
-    medians = (lower + upper) / 2
-    tail = statistics.expanded_tail(n)
-    low, high = np.quantile(medians, [tail, 1 - tail])
-    return median, float(low), float(high)
-
-
-def _reached(come: _Counts, times: _Counts, wanted: _Counts) -> _Counts:
-    """For each resample, which has every block so many *times*, the first row of *come* with as many as *wanted*.
-
-    By bisection: to sort every resample would take ten times as long.
-    """
-    low, high = np.zeros_like(wanted), np.full_like(wanted, len(come) - 1)
-    while (low < high).any():
-        half = (low + high) // 2
-        enough = (come[half] * times).sum(axis=1) >= wanted
-        low, high = np.where(enough, low, half + 1), np.where(enough, half, high)
-    return low
+    logs = np.log([np.median(values) for values in blocks])
+    low, high = (median * statistics.antilog(end - logs.mean()) for end in statistics.mean_interval(logs))
+    return median, low, high
 
 
 def medians(campaign: pl.DataFrame, connections: pl.DataFrame) -> pl.DataFrame:
@@ -372,7 +342,7 @@ def hybrids(measured: Handshakes, known: algorithms.Table) -> pl.DataFrame:
     primitives count as known exactly: their median differs little between blocks.
 
     Columns: client_library, algorithm, classical, kem (titles), cell, ttfb_ms, excess_ms (mean over blocks), excess_low
-    and excess_high (95 % bootstrap interval), n (blocks). Hybrids whose parts were not all measured are left out.
+    and excess_high (95 % interval), n (blocks). Hybrids whose parts were not all measured are left out.
     """
     groups = {group.name: group for group in known.groups}
     alone = {group.liboqs: group for group in known.groups if group.liboqs and not group.classical}

@@ -6,16 +6,18 @@ import subprocess
 from pathlib import Path
 
 TIMEOUT_S = 20
+DIRTY = "-dirty"
+"""Behind a commit whose files are others than those that were there."""
 
 
 def revision(root: Path) -> str | None:
-    """The commit of the clone at *root* in full, with ``-dirty`` behind it if its files are others; None outside one.
+    """The commit of the clone at *root* in full, with `DIRTY` behind it if its files are others; None outside one.
 
     Equal in every clone: neither tags nor a number of digits that depends on how many objects there are.
     """
     if _git(root, "rev-parse", "--show-prefix") != "":
         return None  # inside another repository, which says nothing of this code, or in none
-    return _git(root, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return _git(root, "describe", "--always", f"--dirty={DIRTY}", "--abbrev=40", "--exclude=*")
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -1,30 +1,29 @@
-"""Intervals for ratios and means of few values."""
+"""Intervals for ratios and means of few values.
+
+Every 95 % interval over blocks that a figure, a table or a verdict has is made here, and all are Student's: of a mean
+by `mean_interval`, of a ratio of its logarithm (`paired_ratio`), of a ratio of what may be zero by `ratio_of_means`,
+of the position at which a mean changes its sign by `rise`. Resampling is no better where there are many blocks, and
+too narrow where there are few, because it does not reach beyond the data: simulated, an expanded percentile bootstrap
+covers 75 % at three blocks, 92 % at five and, with a slow tail, 91 to 94 % at eight.
+"""
 
 from __future__ import annotations
 
 import bisect
-import functools
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
 CONFIDENCE = 0.95
 
 
-RESAMPLES = 10_000
-
 MOST_BLOCKS = 1_000_000
 """More than so many are not asked for."""
-
-
-SEED = 20240603
 
 
 def _quantile_of_t(degrees: int, probability: float) -> float:
@@ -70,8 +69,14 @@ def paired_ratio(values: Iterable[tuple[Hashable, float]], baseline: Iterable[tu
     ratio = math.exp(logs.mean())
     if n == 1:
         return Interval(ratio, math.nan, math.nan, 1)
-    low, high = np.exp(mean_interval(logs))
-    return Interval(ratio, float(low), float(high), n, float(logs.std(ddof=1)))
+    low, high = map(antilog, mean_interval(logs))
+    return Interval(ratio, low, high, n, float(logs.std(ddof=1)))
+
+
+def antilog(logarithm: float) -> float:
+    """The number with this natural logarithm; infinite where it is too large for one."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(logarithm))
 
 
 def blocks_for(deviation: float, half_width: float) -> int | None:
@@ -101,36 +106,38 @@ def _by_block(pairs: Iterable[tuple[Hashable, float]]) -> dict[Hashable, float]:
     return values
 
 
-def expanded_tail(n: int) -> float:
-    """Quantile at which an expanded percentile interval of *n* values begins; it ends at one minus that."""
-    t = _quantile_of_t(n - 1, (1 - CONFIDENCE) / 2)  # negative
-    return NormalDist().cdf(math.sqrt(n / (n - 1)) * t)
+def mean_interval(values: Values, least: float = -math.inf) -> tuple[float, float]:
+    """95 % interval of the mean of at least two values, of which each block has one; none can be below *least*."""
+    low, high = _ends(values)
+    return max(float(least), float(low)), float(high)
 
 
-def mean_interval(values: Values) -> tuple[float, float]:
-    """Expanded percentile bootstrap interval of the mean of at least two values."""
-    return _mean_interval(np.asarray(values, dtype=np.float64).tobytes())
+def _ends(values: Values) -> tuple[Values, Values]:
+    """Ends of Student's interval of the mean over the first axis, which has at least two values."""
+    n = len(values)
+    half = -_quantile_of_t(n - 1, (1 - CONFIDENCE) / 2) / math.sqrt(n) * values.std(axis=0, ddof=1)
+    middle = values.mean(axis=0)
+    return middle - half, middle + half
 
 
-@functools.lru_cache(maxsize=16_384)
-def _mean_interval(content: bytes) -> tuple[float, float]:
-    """The same ratios are shown in several figures and compared by several claims."""
-    values = np.frombuffer(content)
-    tail = expanded_tail(len(values))
-    low, high = np.quantile(_resampled_means(values), [tail, 1 - tail])
-    return float(low), float(high)
+def ratio_of_means(values: Values, over: Values, *, paired: bool) -> tuple[float, float]:
+    """95 % interval of the mean of *values* over that of *over*, after Fieller; two or more of each, none below zero.
 
+    *paired*: the values at a place of both are of the same block, and as many; else they are independent. The interval
+    has all ratios *r* of which the mean of ``values - r * over`` is not clear of zero, by Student's t. Its end is
+    infinite where the mean of *over* is not.
 
-def _resampled_means(values: Values) -> Values:
-    """Means over the first axis of values drawn from it with replacement, a row for every resample."""
-    means: Values = values[_picks(len(values))].mean(axis=1)
-    return means
-
-
-@functools.lru_cache(maxsize=4)
-def _picks(n: int) -> npt.NDArray[np.int64]:
-    """Which of *n* values each resample has. To draw them is half of the work, and many intervals are of as many."""
-    return np.random.default_rng(SEED).integers(0, n, size=(RESAMPLES, n))
+    E. C. Fieller: Some Problems in Interval Estimation. Journal of the Royal Statistical Society B 16(2), 1954.
+    """
+    top, divisor = float(values.mean()), float(over.mean())
+    t = _quantile_of_t(min(len(values), len(over)) - 1, (1 - CONFIDENCE) / 2)
+    own, other = (float(t**2 * one.var(ddof=1) / len(one)) for one in (values, over))
+    both = float(t**2 * np.cov(values, over)[0, 1] / len(values)) if paired else 0.0
+    # a r^2 - 2 b r + c <= 0
+    a, b, c = divisor**2 - other, top * divisor - both, top**2 - own
+    root = math.sqrt(max(0.0, b**2 - a * c))
+    low = 0.0 if c <= 0 else c / (b + root) if b + root > 0 else math.inf
+    return low, (b + root) / a if a > 0 else math.inf
 
 
 @dataclass(frozen=True)
@@ -148,11 +155,15 @@ class Change:
     """How often the sign changes from one position to the next, but for those where it is zero."""
 
 
+STEPS = 64
+"""Between two positions, at which the interval of the mean is looked at."""
+
+
 def last_change(positions: Sequence[float], values: Values) -> Change:
     """Where the mean over blocks changes its sign for the last time, by straight lines between rising *positions*.
 
-    *values* have a row for every block and a column for every position. The interval is the expanded percentile one
-    over resampled blocks, of each of which all columns are taken together.
+    *values* have a row for every block and a column for every position. The interval is that of `rise`, towards the
+    sign at the last position.
     """
     at = np.asarray(positions, dtype=np.float64)
     means = values.mean(axis=0)
@@ -161,11 +172,23 @@ def last_change(positions: Sequence[float], values: Values) -> Change:
     (found,) = _changes(at, last * means[np.newaxis, :])
     low = high = math.nan
     if len(values) > 1:
-        tail = expanded_tail(len(values))
-        drawn = np.sort(_changes(at, last * _resampled_means(values)))
-        low, high = drawn[math.floor(tail * (RESAMPLES - 1))], drawn[math.ceil((1 - tail) * (RESAMPLES - 1))]
+        low, high = rise(positions, last * values)
     known = signs[signs != 0]
     return Change(float(found), float(low), float(high), int(np.sum(known[1:] != known[:-1])))
+
+
+def rise(positions: Sequence[float], values: Values) -> tuple[float, float]:
+    """95 % interval of the position from which on the mean over blocks, by straight lines, is above zero.
+
+    *values* are those of `last_change`, of two blocks or more. It begins after the last position at which the mean is
+    clear of zero below it, minus infinity where there is none, and ends where the mean is clear of zero above it at
+    all that follow, infinity where it is not at the last one; each by Student's interval of the mean there.
+    """
+    at = np.asarray(positions, dtype=np.float64)
+    fine = np.interp(np.arange((len(at) - 1) * STEPS + 1) / STEPS, np.arange(len(at)), at)
+    lows, highs = _ends(np.array([np.interp(fine, at, row) for row in values]))
+    low, high = _changes(fine, np.array([highs, lows]))
+    return float(low), float(high)
 
 
 def _changes(at: Values, means: Values) -> Values:

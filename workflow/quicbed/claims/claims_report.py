@@ -374,12 +374,8 @@ def _twin_lines(result: Result) -> list[str]:
     twin = result.twin
     if twin is None or not result.measured:
         return []
-    found = [", ".join(filter(None, [_values(twin), _noise(twin)])), result.differs] if twin.measured else [twin.reason]
+    found = [", ".join(filter(None, [_values(twin), twin.noise])), result.differs] if twin.measured else [twin.reason]
     return [f"{TWIN_TITLE}: {twin.verdict}: {'; '.join(filter(None, found))}"]
-
-
-def _noise(result: Result) -> str:
-    return "A/A {:.3f} to {:.3f}".format(*result.floor) if result.floor is not None else ""
 
 
 def _cause_lines(causes: Sequence[Tested]) -> list[str]:
@@ -720,7 +716,7 @@ def _twin(result: Result, names: Mapping[str, str]) -> dict[str, Any] | None:
         "verdict": twin.verdict,
         "differs": result.differs,
         "reason": twin.reason,
-        "conditions": _noise(twin),
+        "conditions": twin.noise,
         "outcomes": [_row(one, names, 1.0, "") | {"behind": _behind(result, one)} for one in twin.measured],
     }
 

@@ -24,10 +24,9 @@ way, and goodput also depends on what else a machine does.
 
 **Decision.** An outcome is clear when its 95 % interval lies within or outside the bounds and straddles neither. The
 p-value asks how surely the mean lies on that side of the nearest bound: Student's t of the blocks' values (of their
-logarithms for ratios), doubled, so that p = 0.05 is where a 95 % interval touches the bound. Few blocks make it large,
-which a bootstrap interval of few blocks is not. A claim holds if all its outcomes are inside, which needs no
-correction (an intersection-union test: the largest p); it fails if one is outside (the smallest p times their number,
-Bonferroni).
+logarithms for ratios), doubled, so that p = 0.05 is where Student's 95 % interval touches the bound. A claim holds if
+all its outcomes are inside, which needs no correction (an intersection-union test: the largest p); it fails if one is
+outside (the smallest p times their number, Bonferroni).
 
 **Multiple testing.** The claims of one paper are one family. Their p-values are adjusted by the procedure of Benjamini
 and Hochberg, and a verdict is given where the adjusted value is at most 5 %: of the verdicts `holds` and `fails` on a
@@ -241,8 +240,17 @@ class Result:
             plural = "s" if self.contaminated != 1 else ""
             parts.append(f"{self.contaminated or 'no'} contaminated run{plural}")
         if self.floor is not None:
-            parts.append("A/A {:.3f} to {:.3f}".format(*self.floor))
+            parts.append(self.noise)
         return ", ".join(parts)
+
+    @property
+    def noise(self) -> str:
+        """The widest interval of the A/A arms, and whether equal cells differ there; empty without one."""
+        if self.floor is None:
+            return ""
+        low, high = self.floor
+        unlike = "" if low <= 1 <= high else ", which excludes 1: equal cells differ here"
+        return f"A/A {low:.3f} to {high:.3f}{unlike}"
 
     @property
     def judged(self) -> str:
@@ -816,10 +824,10 @@ def _sample(
     return _logarithmic(np.exp(logs), low, high)
 
 
-def _linear(values: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float) -> dict[str, Any]:
-    """Of values: their mean."""
+def _linear(values: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float, least: float = 0) -> dict[str, Any]:
+    """Of values: their mean; none can be below *least*."""
     p, margin = side(values, low, high)
-    ends = statistics.mean_interval(np.sort(values)) if len(values) > 1 else (math.nan, math.nan)
+    ends = statistics.mean_interval(np.sort(values), least) if len(values) > 1 else (math.nan, math.nan)
     mean = float(values.mean())
     return {"value": mean, "low": ends[0], "high": ends[1], "n": len(values), "p": p, "margin": margin}
 
@@ -827,7 +835,7 @@ def _linear(values: np.ndarray[Any, np.dtype[np.float64]], low: float, high: flo
 def _of_sums(
     values: np.ndarray[Any, np.dtype[np.float64]], over: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float
 ) -> dict[str, Any]:
-    """Of what may be zero: the ratio of the sums over all blocks; its interval resamples blocks."""
+    """Of what may be zero: the ratio of the sums over all blocks."""
     if not over.any() and not values.all():
         raise _MissingError("not measured", "the values that are divided by are all zero, so that there is no ratio")
     value, n = float(values.sum() / over.sum()) if over.any() else math.inf, len(values)
@@ -835,23 +843,15 @@ def _of_sums(
     above = value - low > high - value if inside else value > high  # which bound matters
     bound = high if above else low
     p, margin = side(values - bound * over, -math.inf, 0.0) if math.isfinite(bound) else (0.0, math.inf)
-    ends = (math.nan, math.nan)
-    if n > 1:
-        picks = np.random.default_rng(statistics.SEED).integers(0, n, size=(statistics.RESAMPLES, n))
-        tops, sums = values[picks].sum(axis=1), over[picks].sum(axis=1)
-        ratios = np.divide(tops, sums, out=np.full(len(sums), np.inf), where=sums > 0)
-        tail = statistics.expanded_tail(n)
-        told = ratios[(sums > 0) | (tops > 0)]  # 0/0 tells nothing
-        low_end, high_end = np.quantile(told, [tail, 1 - tail], method="nearest")  # between infinities is no mean
-        ends = (float(low_end), float(high_end))
+    ends = statistics.ratio_of_means(values, over, paired=True) if n > 1 else (math.nan, math.nan)
     return {"value": value, "low": ends[0], "high": ends[1], "n": n, "p": p, "margin": margin}
 
 
 def _logarithmic(ratios: np.ndarray[Any, np.dtype[np.float64]], low: float, high: float) -> dict[str, Any]:
     """Of ratios: their geometric mean, as `quicbed.base.statistics.paired_ratio` has it."""
-    bounds = [math.log(bound) if bound > 0 else -math.inf for bound in (low, high)]
-    found = _linear(np.log(ratios), *bounds)
-    return found | {name: math.exp(found[name]) for name in ("value", "low", "high")}
+    lower, upper = (math.log(bound) if bound > 0 else -math.inf for bound in (low, high))
+    found = _linear(np.log(ratios), lower, upper, least=-math.inf)
+    return found | {name: statistics.antilog(found[name]) for name in ("value", "low", "high")}
 
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------

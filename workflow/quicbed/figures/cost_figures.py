@@ -147,7 +147,7 @@ def both_ways(
     _legend(drawing)
     marked = any(map(_unlike_itself, floors.values()))
     caption = (
-        "Ratios paired within blocks, as differences, with their 95 % bootstrap intervals. Grey: the interval of the "
+        "Ratios paired within blocks, as differences, with their 95 % intervals. Grey: the interval of the "
         "A/A arm<br>of the same quantity, the baseline against itself. Horizontal axes differ."
     )
     layout.finish(

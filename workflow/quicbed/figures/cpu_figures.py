@@ -1,9 +1,8 @@
 """Table I of A Quantum of QUIC and Fig. 4 of QUIC on the Highway: processor time by category, and flame graphs.
 
 A share is that of a category in the samples of one endpoint during the transfer (`quicbed.measure.profile`), the mean
-over blocks with a 95 % bootstrap interval that resamples blocks. Runs count as in every figure
-(`quicbed.analysis.comparison`). Other programs take processor time from an endpoint, and change what it spends its own
-on only through caches and batch sizes.
+over blocks with its 95 % interval. Runs count as in every figure (`quicbed.analysis.comparison`). Other programs take
+processor time from an endpoint, and change what it spends its own on only through caches and batch sizes.
 """
 
 from __future__ import annotations

@@ -605,7 +605,7 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
         f"{blocks} block{'s' if blocks != 1 else ''}; {failed} failed, {repeated} contaminated and"
         f" repeated, {contaminated} contaminated and shown. Line: median; diamond: mean; box:"
         " quartiles;<br>whiskers: smallest and largest run. Below: geometric mean of ratios paired"
-        " within blocks, 95 % bootstrap interval."
+        " within blocks, 95 % interval."
         + (
             f"<br>{UNPROVEN} cannot tell whether it uses AES instructions"
             if table["unproven"].is_not_null().any()

@@ -100,7 +100,7 @@ def ttfb_by_algorithm(
         f"Time to first byte by {what}",
         campaign,
         height=170 + ROW_PX * len(rows),
-        caption="Median over all connections and its 95 % interval, resampling blocks. Hollow: A Quantum of QUIC, "
+        caption="Median over all connections and its 95 % interval over blocks. Hollow: A Quantum of QUIC, "
         + ("Table II" if factor == "group" else "Table III")
         + ",<br>two hosts with AMD EPYC 7543 and a 10 Gbit/s link: compare order and ratios, not milliseconds."
         + unlike,
@@ -233,7 +233,7 @@ def native(
         "Time to first byte with what libraries have of themselves",
         campaign,
         height=194 + len(rows) * (8 + LINE_PX * len(variants)),
-        caption="Median over all connections and its 95 % interval, resampling blocks; unpatched builds."
+        caption="Median over all connections and its 95 % interval over blocks; unpatched builds."
         "<br>Unsupported: the library's own TLS has no such algorithm, see docs/libraries.md." + unlike,
         left=110,
         top=94,  # names of two lines
@@ -681,8 +681,7 @@ def hybrid_cost(
         "Hybrids and the sum of their parts",
         campaign,
         height=170 + ROW_PX * 1.4 * len(rows),
-        caption="TTFB of the hybrid minus (classical part + KEM - base), paired within blocks, mean and 95 % bootstrap"
-        " interval."
+        caption="TTFB of the hybrid minus (classical part + KEM - base), paired within blocks, mean and 95 % interval."
         "<br>Base: TTFB with X25519 less X25519's own primitives and key shares. Zero: the parts add up.",
         left=150,
     )

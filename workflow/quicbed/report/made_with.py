@@ -12,6 +12,7 @@ from urllib.parse import quote
 import polars as pl
 
 from quicbed.base.models import RecordError
+from quicbed.base.revision import DIRTY
 from quicbed.config.model import Project
 from quicbed.figures.sheets import Sheet
 from quicbed.plan.built import BUILD_FILE, Build
@@ -76,6 +77,7 @@ def sessions(records: Sequence[provenance.Records]) -> list[dict[str, Any]]:
             "name": name,
             "started_at": session.started_at,
             "revision": session.revision,
+            "changed": (session.revision or "").endswith(DIRTY),
             "config": json.dumps(session.config, indent=1, sort_keys=True),
             "experiment": json.dumps(session.experiment, indent=1, sort_keys=True),
         }

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from quicbed.base import durable, trees, untrusted
+from quicbed.base.revision import DIRTY
 from quicbed.base.untrusted import UntrustedError
 from quicbed.config.model import ConfigError, Project, Study
 from quicbed.plan.variant import Variant
@@ -49,7 +50,8 @@ DOWNLOADS_BYTES = 2**20
 def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     """Pack a campaign of each experiment with its proofs on the configured testbed; returns the archives.
 
-    It is the newest one, or the only one of the configured study that is not left out there.
+    It is the newest one, or the only one of the configured study that is not left out there. ConfigError for one that
+    was measured by code that is in no commit: nobody else has it.
 
     The archives are byte-stable: members are sorted, and neither owners nor times are kept (runs record their own).
     Files of one name follow each other, because they resemble each other: archives of handshakes are a fifth smaller.
@@ -58,8 +60,10 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     Most captures are left out, see `_packed_captures`, and so are the event files of some runs, see `_summed_up`.
     """
     archives = []
-    for name in experiments:
-        campaign = _chosen(project, name)
+    chosen = [(name, _chosen(project, name)) for name in experiments]
+    for name, campaign in chosen:
+        _committed(name, campaign)
+    for name, campaign in chosen:
         files = [
             file
             for directory in (campaign, *_proofs(campaign))
@@ -145,6 +149,16 @@ def _packed_captures(name: str, captures: Iterable[Path]) -> set[Path]:
 def _is_shown(variant: Variant, name: str) -> bool:
     plain = not variant.retry and not variant.rtt_ms and variant.initial_size in (None, 1200)
     return plain and SHOWN.get((variant.group or "", variant.signature or "")) == name
+
+
+def _committed(name: str, campaign: Path) -> None:
+    """ConfigError where a session of a campaign was measured by code that is in no commit."""
+    for file in sorted(campaign.glob("sessions/*.json")):
+        if (revision := Session.read(file).revision) is not None and revision.endswith(DIRTY):
+            raise ConfigError(
+                f"{file}: measured by changed files that are in no commit (revision {revision}); commit them, move "
+                f"{campaign} away and run `quicbed measure {name}`"
+            )
 
 
 def _proofs(campaign: Path) -> list[Path]:
