@@ -404,6 +404,33 @@ class HostFacts(Part):
     """What an endpoint was not allowed to leave in the run's directory; it was removed."""
 
 
+class Together(Part):
+    """What a run was measured beside: another one, at the same time and on the same processors (docs/method.md).
+
+    Values are of the time in which both transferred: from when both servers had a ClientHello to the end of the first
+    client.
+    """
+
+    pair: str
+    """Name that both runs share."""
+    beside: str
+    """Arm of the other run, in the directory of this name beside that of this run."""
+    first: bool
+    """Whether this one was started first, and had the lower port."""
+    warm_up: bool = False
+    """Whether it only told how much each arm is to transfer."""
+    port: Integer
+    processors: dict[str, Integer]
+    """The processor of each end, which both runs share."""
+    window_s: Positive | None = None
+    """How long both transferred. This and what follows is missing where a run has failed."""
+    bytes: Positive | None = None
+    """Bytes of content that this run transferred in that time."""
+    client_cpu_s: Positive | None = None
+    """Processor time that its client used in that time, by the kernel's accounting."""
+    server_cpu_s: Positive | None = None
+
+
 class StudyFacts(Part):
     """The study of a run (config/studies/)."""
 
@@ -455,6 +482,8 @@ class Run(Record):
     metrics: Annotated[Metrics, BeforeValidator(unless_null)] = Metrics()
     evidence: Annotated[Evidence, BeforeValidator(unless_null)] = Evidence()
     host: Annotated[HostFacts, BeforeValidator(unless_null)] = HostFacts()
+    together: Together | None = None
+    """Left out of a run that was measured alone."""
     started_at: Moment | None = None
 
     @model_validator(mode="after")
