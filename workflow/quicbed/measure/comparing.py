@@ -45,6 +45,8 @@ NAME = "compare"
 BYTES = 256 * 2**20
 FEWEST_BYTES = 65536
 TIMEOUT_S = 120.0
+LEAST_OVERLAP = 0.8
+"""Of pairs that count. The next pair has other sizes."""
 FAILURES = 3
 """So many pairs that fail one after the other end a comparison."""
 _PAIR = "p[0-9][0-9][0-9][0-9]"
@@ -91,6 +93,8 @@ class Compared:
     pairs: int
     """That count."""
     failed: int
+    uneven: int
+    """Of which one arm transferred alone for too long."""
     earlier: int
     """Of those that count, how many an earlier command has measured."""
     disturbances: Sequence[str]
@@ -125,6 +129,7 @@ class Compared:
             "decided": self.decided,
             "pairs": self.pairs,
             "failed": self.failed,
+            "uneven": self.uneven,
             "earlier": self.earlier,
             "disturbances": list(self.disturbances),
             "needed": self.needed,
@@ -133,7 +138,9 @@ class Compared:
     def text(self) -> str:
         """For people."""
         lines = [f"{arm.upper()}  {told}" for arm, told in self.told.items()]
-        lines += ["", f"Processor time per byte, B over A ({self.pairs} pairs, {self.failed} failed)"]
+        left_out = {"failed": self.failed, "uneven": self.uneven}
+        more = "".join(f", {count} {name}" for name, count in left_out.items() if count)
+        lines += ["", f"Processor time per byte, B over A ({self.pairs} pairs{more})"]
         for name, one in self.intervals.items():
             width = f"{100 * (one.ratio - 1):+.2f} % ± {100 * one.half_width:.2f} %" if one.n > 1 else ""
             lines.append(f"  {name:9}  {one.ratio:.4f}  [{one.low:.4f}, {one.high:.4f}]  {width}".rstrip())
@@ -273,7 +280,7 @@ class Comparison:
     def _sizes(self) -> dict[Arm, int]:
         """What each arm is to download, so that both are about equally long: by the pair before.
 
-        As nothing tells how fast they are before the first pair, that one counts for nothing else.
+        Nothing tells how fast they are before the first one.
         """
         most = {
             arm: min([self._asked.bytes, *(one.max_bytes for one in spec.libraries.values() if one.max_bytes)])
@@ -282,7 +289,7 @@ class Comparison:
         known = [pair for pair in self._pairs.values() if _ok(pair)]
         if not known:
             return most
-        speeds = {arm: _together(run, "bytes") for arm, run in known[-1].items()}
+        speeds = {arm: (run.workload.bytes or 0) / _together(run, "seconds") for arm, run in known[-1].items()}
         scale = min(most[arm] / speed for arm, speed in speeds.items())
         return {arm: max(FEWEST_BYTES, round(scale * speed)) for arm, speed in speeds.items()}
 
@@ -297,7 +304,6 @@ class Comparison:
         # either one is first in one of two pairs, which one by the seed
         coin = random.Random(f"{driver.project.config.seed}/{self.id}/{number // 2}").random() < 0.5
         first: Arm = ARMS[int(coin) ^ number % 2]
-        warm_up = not any(_ok(pair) for pair in self._pairs.values())
         with stored(self.directory / f"p{number:04d}") as partial:
             directories = {arm: partial / arm for arm in ARMS}
             for directory in directories.values():
@@ -307,7 +313,7 @@ class Comparison:
             for arm, attempt in together.run().items():
                 drop_empty(directories[arm])
                 attempt.evidence["proof"] = self._proofs[arm]
-                told = {"pair": f"{self.id}/p{number:04d}", "warm_up": warm_up, **together.told[arm]}
+                told = {"pair": f"{self.id}/p{number:04d}", **together.told[arm]}
                 run = driver.store.record(
                     specs[arm],
                     attempt,
@@ -328,7 +334,7 @@ class Comparison:
         return {
             number: pair
             for number, pair in self._pairs.items()
-            if _ok(pair) and not any(run.together is None or run.together.warm_up for run in pair.values())
+            if _ok(pair) and all(_together(run, "overlap") >= LEAST_OVERLAP for run in pair.values())
         }
 
     def _compared(self, earlier: int) -> Compared:
@@ -351,7 +357,8 @@ class Comparison:
             half_width=self._asked.half_width,
             intervals=intervals,
             pairs=n,
-            failed=sum(not _ok(pair) for pair in self._pairs.values()),
+            failed=(failed := sum(not _ok(pair) for pair in self._pairs.values())),
+            uneven=len(self._pairs) - n - failed,
             earlier=earlier,
             disturbances=["; ".join(one) for one in found if one],
             decided=n >= self._asked.min_pairs and intervals["both ends"].half_width <= self._asked.half_width,
@@ -491,13 +498,13 @@ def _together(run: Run, name: str) -> float:
 
 def _per_byte(run: Run, parts: Sequence[str]) -> float:
     """Processor time of these ends by byte, in seconds."""
-    return sum(_together(run, part) for part in parts) / _together(run, "bytes")
+    return sum(_together(run, part) for part in parts) / (run.workload.bytes or 1)
 
 
 def _progress(compared: Compared) -> str:
     one = compared.intervals["both ends"]
     if not compared.pairs:
-        return "it tells how much each arm is to transfer"
+        return "uneven; the next one has other sizes"
     return f"{one.ratio:.4f} ± {100 * one.half_width:.2f} %" if one.n > 1 else f"{one.ratio:.4f}"
 
 

@@ -1,12 +1,12 @@
 """Two arms at the same time: what slows the machine down while they run slows both down alike.
 
 Both servers are kept to one processor and both clients to another. The servers are held from when they are ready until
-both have a ClientHello to read, so that both arms begin to transfer at one moment. What is measured ends with the
-client that ends first: until then both have transferred, and both have had the same machine. At both moments the
-kernel tells what each program has used, and what the server's interface has sent.
+both have a ClientHello to read, so that both arms begin to transfer at one moment. From then on to the end of its
+client, the kernel tells what each arm has used for its bytes.
 
-The arm that ends first has transferred all of its bytes by then. What the interface still sends afterwards is the rest
-of the other one, with the same headers, as both have the same link.
+A transfer is taken whole, as its bytes are known exactly then, and neither by an estimate nor by what an endpoint says:
+what a socket still holds for a client is not seen from outside. So both have to be about equally long, which whoever
+chooses their sizes sees to; `overlap` tells how well that went.
 """
 
 from __future__ import annotations
@@ -279,28 +279,26 @@ class Together:
             one.attempt.metrics.pop(name, None)
         one.attempt.evidence["unknown"] = one.attempt.evidence.get("unknown", {}) | _UNKNOWN
 
-    def _value(self, begin: _Sample, cut: _Sample, end: _Sample) -> None:
-        """Keep what each arm has used and transferred while both did."""
-        if begin.sent is None or cut.sent is None or end.sent is None:
-            self._fail("nothing counts what the server's interface sends")
-            return
+    def _value(self, begin: _Sample, *ends: _Sample) -> None:
+        """Keep what each arm has used from the moment when both began to the end of its client."""
         size = sum(one.spec.bytes for one in self._arms.values())
-        sent = end.sent - begin.sent
-        if sent < size:
-            self._fail(f"the clients report {size} bytes, and the server's interface sent {sent} since both began")
+        sent = None if begin.sent is None or ends[-1].sent is None else ends[-1].sent - begin.sent
+        if sent is None or sent < size:
+            told = "is not counted" if sent is None else f"is {sent} bytes since both began"
+            self._fail(f"the clients report {size} bytes, and what the server's interface sends {told}")
             return
-        rest = (end.sent - cut.sent) * size / sent
-        for arm, one in self._arms.items():
+        for arm in ARMS:
+            end = next(one for one in ends if arm in one.ended)
             values = self.told[arm]
-            values["window_s"] = cut.at - begin.at
-            values["bytes"] = one.spec.bytes - (0 if arm in cut.ended else rest)
+            values["seconds"] = end.at - begin.at
+            values["overlap"] = (ends[0].at - begin.at) / (ends[-1].at - begin.at)
             for role in _ROLES:
-                before, after = begin.used[arm, role], cut.used[arm, role]
-                values[f"{role}_cpu_s"] = None if before is None or after is None else after - before
-            wanted = ("bytes", "client_cpu_s", "server_cpu_s")
-            if lacking := [name for name in wanted if values[name] is None or values[name] <= 0]:
-                self._fail(f"arm {arm}: {lacking[0]} is {values[lacking[0]]} of the time in which both transferred")
-                return
+                before, after = begin.used[arm, role], end.used[arm, role]
+                used = None if before is None or after is None else after - before
+                if used is None or used <= 0:
+                    self._fail(f"arm {arm}: the processor time of its {role} is not told by the kernel (it is {used})")
+                    return
+                values[f"{role}_cpu_s"] = used
 
     def _fail(self, reason: str) -> None:
         for one in self._arms.values():

@@ -405,29 +405,26 @@ class HostFacts(Part):
 
 
 class Together(Part):
-    """What a run was measured beside: another one, at the same time and on the same processors (docs/method.md).
-
-    Values are of the time in which both transferred: from when both servers had a ClientHello to the end of the first
-    client.
-    """
+    """What a run was measured beside: another one, at the same time and on the same processors (docs/method.md)."""
 
     pair: str
     """Name that both runs share."""
     beside: str
-    """Arm of the other run, in the directory of this name beside that of this run."""
+    """Arm of the other run, which is in the directory of this name beside that of this run."""
     first: bool
     """Whether this one was started first, and had the lower port."""
-    warm_up: bool = False
-    """Whether it only told how much each arm is to transfer."""
     port: Integer
     processors: dict[str, Integer]
     """The processor of each end, which both runs share."""
-    window_s: Positive | None = None
-    """How long both transferred. This and what follows is missing where a run has failed."""
-    bytes: Positive | None = None
-    """Bytes of content that this run transferred in that time."""
+    seconds: Positive | None = None
+    """From when both servers had a ClientHello to the end of this run's client.
+
+    This and what follows is missing where a run has failed.
+    """
+    overlap: Positive | None = None
+    """Share of the longer one of both transfers in which both transferred."""
     client_cpu_s: Positive | None = None
-    """Processor time that its client used in that time, by the kernel's accounting."""
+    """Processor time that its client used in these seconds, by the kernel's accounting."""
     server_cpu_s: Positive | None = None
 
 
