@@ -227,8 +227,8 @@ def _parser() -> argparse.ArgumentParser:
     command = add(
         "compare", _compare, text + "precise as asked, 1: failed, 2: bad input, 3: not precise, 127: unsupported"
     )
-    text = "LIBRARY, LIBRARY/FLAVOUR, or EXPERIMENT/CELL as `quicbed list variants` names it"
-    command.add_argument("a", metavar="A", help=f"{text}; what the other is compared with")
+    text = "LIBRARY, LIBRARY/FLAVOUR, or a cell as EXPERIMENT/LIBRARY-VARIANT: quinn, quinn/noop, aead-goodput/quinn-noop"
+    command.add_argument("a", metavar="A", help=f"what the other is compared with: {text}")
     command.add_argument("b", metavar="B", help="likewise")
     for key in _COMPARED:
         word = key.replace("_", "-")
@@ -243,7 +243,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--bytes", type=_bytes, default=1 << 28, help="size of the faster one's downloads (default: 268435456)"
     )
-    text = "percent to either side of the ratio that its 95 %% interval may have (default: 1)"
+    text = "half the width of the 95 percent interval of the ratio, in percent of it, at which it ends (default: 1)"
     command.add_argument("--half-width", type=_percent, default=0.01, metavar="PERCENT", help=text)
     command.add_argument("--min-pairs", type=_pairs, default=8, metavar="N", help="pairs at least (default: 8)")
     command.add_argument("--max-pairs", type=_pairs, default=100, metavar="N", help="pairs at most (default: 100)")

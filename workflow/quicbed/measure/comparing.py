@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import datetime
+import difflib
 import math
 import os
 import random
@@ -408,7 +409,8 @@ def _arm(project: Project, asked: Asked, arm: Arm) -> Experiment:
             variant["flavour"] = of
     else:
         raise ConfigError(f"{where}: no library or experiment is named `{name}`; see `quicbed list libraries`")
-    variant |= {**asked.variants[arm], "label": asked.arms[arm]}
+    given = {**variant, **asked.variants[arm], "label": asked.arms[arm]}
+    variant = parse_model(Variant, given, where).model_dump(exclude_unset=True)
     made = {
         **data,
         "title": NAME,
@@ -433,7 +435,8 @@ def _of_cell(
         slug_of(pair, variant.label): (pair, variant) for pair in experiment.pairs() for variant in experiment.variants
     }
     if slug not in found:
-        raise ConfigError(f"{where}: its experiment has no cell `{slug}`; it has {', '.join(found)}")
+        close = difflib.get_close_matches(slug, found, n=5, cutoff=0) or list(found)[:5]
+        raise ConfigError(f"{where}: its experiment has no cell `{slug}`; among its cells are {', '.join(close)}")
     pair, variant = found[slug]
     own = variant.model_dump(exclude_defaults=True, exclude={"label", "baseline", "arm", "bytes"})
     same = {"workload": experiment.workload.model_dump(), "link": experiment.link.model_dump()}
@@ -511,7 +514,8 @@ def _progress(compared: Compared) -> str:
 def _described(cell: Cell) -> str:
     """A cell for people: builds and variant."""
     sides = dict.fromkeys(f"{side.library}/{side.flavour} {side.version}" for side in (cell.client, cell.server))
-    variant = {name: value for name, value in cell.variant.as_dict().items() if value is not None and value != 0}
+    # what is nothing is left out, as no round-trip time
+    variant = {name: value for name, value in cell.variant.as_dict().items() if value or value is False}
     settings = ", ".join(f"{name} {_shown(value)}" for name, value in variant.items())
     return f"{' to '.join(sides)}: {settings}"
 
