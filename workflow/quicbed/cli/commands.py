@@ -227,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add(
         "compare", _compare, text + "precise as asked, 1: failed, 2: bad input, 3: not precise, 127: unsupported"
     )
-    text = "LIBRARY, LIBRARY/FLAVOUR, or a cell as EXPERIMENT/LIBRARY-VARIANT: quinn, quinn/noop, aead-goodput/quinn-noop"
+    text = "LIBRARY, LIBRARY/FLAVOUR, or a cell: quinn, quinn/noop, aead-goodput/quinn-noop"
     command.add_argument("a", metavar="A", help=f"what the other is compared with: {text}")
     command.add_argument("b", metavar="B", help="likewise")
     for key in _COMPARED:

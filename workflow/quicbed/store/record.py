@@ -447,7 +447,7 @@ class Run(Record):
     """Version of this model."""
     testbed: TestbedFacts
     experiment: str
-    """Name of the experiment; `proofs` for a run that was captured to prove a variant, `compare` for `quicbed compare`."""
+    """Name of the experiment; `proofs` for a run that was captured to prove a variant, `compare` for one of a pair."""
     campaign: str
     """Id shared by all runs that were measured the same way and may be compared."""
     scale: str
