@@ -692,8 +692,8 @@ def dilution_of_pairs(project: Project) -> None:
     shares = [measured / real for measured, real in costs]
     low, high = mean_interval(np.array(shares))
     print(
-        f"  {len(shares)} pairs of {dilution.BYTES >> 20} MiB; each call of one server that sends takes "
-        f"{dilution.SPIN_NS / 1000:g} us more, {statistics.median(real for _, real in costs):.3g} ns a byte"
+        f"  {len(shares)} pairs of {dilution.BYTES >> 20} MiB; one server spends "
+        f"{statistics.median(real for _, real in costs):.3g} ns a byte more than the other"
     )
     print(f"  share of it that is found: {statistics.mean(shares):.3f} [{low:.3f}, {high:.3f}] (95 %)")
     _verdict("share of a known cost that is found", statistics.mean(shares), 0.95, at_least=True)

@@ -142,9 +142,7 @@ def test_a_comparison_ends_where_pairs_only_fail(
     monkeypatch.setattr(comparing, "TIMEOUT_S", 0.5 if "hang" in str(behaviour) else 60.0)
     monkeypatch.setattr(pair_module, "READY_TIMEOUT", 1.0 if "never" in str(behaviour) else 20.0)
     behave(project, "quinn", "noop", **behaviour)
-    with pytest.raises(
-        MeasureError, match=f"failed one after the other, the last because of arm b: .*{reason}"
-    ):
+    with pytest.raises(MeasureError, match=f"failed one after the other, the last because of arm b: .*{reason}"):
         made(project, asked())
     assert [{run.status for run in pair.values()} for pair in stored(project)] == [{"failed"}]
 
