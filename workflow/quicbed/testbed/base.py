@@ -401,7 +401,12 @@ class Host(ABC):
 
     def has_unread(self, port: int) -> bool:
         """Whether something has arrived at a UDP or TCP port of this host that no program has read yet."""
-        return any(unread(self.read(f"/proc/net/{name}"), port) for name in ("udp", "tcp"))
+        for name in ("udp", "tcp", "udp6", "tcp6"):
+            # sockets of IPv6 take packets of IPv4 too; without IPv6 there is no such file
+            with contextlib.suppress(TestbedError):
+                if unread(self.read(f"/proc/net/{name}"), port):
+                    return True
+        return False
 
     def monotonic_ahead_ns(self) -> int:
         """How far CLOCK_MONOTONIC of this host is ahead of the driver's machine's, in ns."""
