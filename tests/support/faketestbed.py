@@ -55,7 +55,8 @@ class FakeProcess(Process):
 
     def signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, which the nursery has not told yet
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.signal(signal.SIGTERM)

@@ -469,9 +469,7 @@ def _build(project: Project, log: Path) -> None:
         try:
             known = making.read_known(project, library, build)
         except BuildError:
-            say(f"{NAME}: {library}/{build} is not built yet; building it, with its output in {log}")
-            if not making.has_sources(project):
-                making.fetch_sources(project, log)
+            say(f"{NAME}: {library}/{build} is not there yet; making it, with its output in {log}")
             making.build(project, library, build, jobs=jobs, log=log)
             known = making.read_known(project, library, build)
         if known.problem is not None:
