@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from clone import ROOT
 from fakeproject import behave
 from faketestbed import FakeHost, FakeProcess, FakeTestbed
 from quicbed.base.statistics import Interval
-from quicbed.cli import commands
+from quicbed.cli import commands, show
 from quicbed.config.model import ConfigError, Project
 from quicbed.measure import comparing, prove
 from quicbed.measure import pair as pair_module
@@ -103,6 +104,8 @@ def test_pairs_are_measured_stored_and_compared(project: Project, monkeypatch: p
     assert sorted(first) == [False, True], "each arm is first in one of two pairs"
     table = runs.table(project.raw)
     assert len(table.filter(experiment="compare")) == 4
+    shown = show.text(*show.find(str(found.directory / "p0001" / "b"), []))
+    assert re.search(r"^Together\npair .*/p0001\nbeside +a\n", shown, re.MULTILINE)
 
 
 def test_what_is_stored_counts_and_is_not_measured_again(project: Project) -> None:
@@ -273,8 +276,8 @@ def test_the_command_says_what_it_found(
         return compared(decided=decided)
 
     monkeypatch.setattr(comparing, "compare", pretended)
-    argv = ["compare", "quinn/stock", "quinn/noop", "--cipher", "aes-256-gcm", "--b-header-protection", "off"]
-    argv += ["--a-cipher", "aes-128-gcm", "--half-width", "2", "--json", str(tmp_path / "found.json")]
+    argv = ["compare", "quinn/stock", "quinn/noop", "--a-cipher", "aes-128-gcm", "--b-header-protection", "off"]
+    argv += ["--cipher", "aes-256-gcm", "--half-width", "2", "--json", str(tmp_path / "found.json")]
     assert commands.main([*argv, "--out", str(tmp_path / "runs")]) == code
     (what,) = seen
     assert what.arms == {"a": "quinn/stock", "b": "quinn/noop"}

@@ -593,7 +593,10 @@ def _compare(arguments: argparse.Namespace) -> int:
             overrides["paths"] = {**paths, "raw": str(arguments.out.resolve())}
         asked = comparing.Asked(
             arms=arms,
-            variants={arm: {key: value for key, of, value in arguments.variants if of in (None, arm)} for arm in arms},
+            variants={
+                arm: {key: value for whose in (None, arm) for key, of, value in arguments.variants if of == whose}
+                for arm in arms
+            },
             bytes=arguments.bytes,
             half_width=arguments.half_width,
             min_pairs=arguments.min_pairs,

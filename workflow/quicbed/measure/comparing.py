@@ -139,8 +139,8 @@ class Compared:
     def text(self) -> str:
         """For people."""
         lines = [f"{arm.upper()}  {told}" for arm, told in self.told.items()]
-        left_out = {"failed": self.failed, "uneven": self.uneven}
-        more = "".join(f", {count} {name}" for name, count in left_out.items() if count)
+        beside = {"of them measured before": self.earlier, "failed": self.failed, "uneven": self.uneven}
+        more = "".join(f", {count} {name}" for name, count in beside.items() if count)
         lines += ["", f"Processor time per byte, B over A ({self.pairs} pairs{more})"]
         for name, one in self.intervals.items():
             width = f"{100 * (one.ratio - 1):+.2f} % ± {100 * one.half_width:.2f} %" if one.n > 1 else ""
