@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
-from benchmarks import captures, chromium, designs, examples
-from quicbed.base.statistics import paired_ratio
+import numpy as np
+
+from benchmarks import captures, chromium, designs, dilution, examples
+from quicbed.base.statistics import mean_interval, paired_ratio
 from quicbed.builds import components, making, sources
 from quicbed.builds.kit import BuildError
 from quicbed.builds.recipes import cargo
@@ -103,6 +105,7 @@ def bench(project: Project, only: Sequence[str]) -> int:
         "report": report,
         "interval": interval,
         "designs": designs_compared,
+        "dilution": dilution_of_pairs,
         "imports": imports,
         "captures": captures_read,
         "ssh": ssh,
@@ -678,6 +681,22 @@ def designs_compared(project: Project) -> None:
 _EMPTY_SERVER = ["sh", "-c", "echo ready; exec sleep 1000"]
 _EMPTY_CLIENT = ["true"]
 _BLOCK_RUNS = 20
+
+
+def dilution_of_pairs(project: Project) -> None:
+    """Whether pairs at the same time show a known cost of one arm in full."""
+    with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
+        costs = list(dilution.found(project, Path(temporary)))
+    if len(costs) < 2:
+        raise BenchError(f"{len(costs)} pairs told what the cost was: does the server send with sendmsg?")
+    shares = [measured / real for measured, real in costs]
+    low, high = mean_interval(np.array(shares))
+    print(
+        f"  {len(shares)} pairs of {dilution.BYTES >> 20} MiB; one server spends "
+        f"{statistics.median(real for _, real in costs):.3g} ns a byte more than the other"
+    )
+    print(f"  share of it that is found: {statistics.mean(shares):.3f} [{low:.3f}, {high:.3f}] (95 %)")
+    _verdict("share of a known cost that is found", statistics.mean(shares), 0.95, at_least=True)
 
 
 def ssh(project: Project) -> None:

@@ -7,7 +7,8 @@
 server forgets one), `lacking` (an algorithm without primitives), `older` (the same on an older processor), `by-file`
 (the server tells of a connection for every size it was told to expect), `by-file-short` (it sent a byte less), `loader`
 (ends as where a library is missing), `behind` (the client begins late where it is asked for a rate),
-`early` (the client closes what it is to hold open).
+`early` (the client closes what it is to hold open), `lasting` and `trailing` (the client takes half a second, and three
+times as long).
 Of several connections the second is the one that is wrong.
 """
 
@@ -196,7 +197,7 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
         time.sleep(BEHIND_NS / 1e9)
     for index, one in enumerate(behaviours(behaviour, count)):
         begin = time.monotonic_ns()
-        time.sleep(0.02 / count)
+        time.sleep({"lasting": 0.5, "trailing": 1.5}.get(behaviour, 0.02) / count)
         now = time.monotonic_ns()
         if one == "garbage":
             out.write("goodput: 100 furlongs\n")

@@ -18,6 +18,7 @@ from typing import Any
 import fake_endpoint
 import nursery
 from quicbed.testbed import Capture, Completed, Confined, Exit, Host, LinkSettings, Process, Role, Testbed, TestbedError
+from quicbed.testbed.process import pin, pinned, send_to_all
 
 FAKE_ENDPOINT = Path(fake_endpoint.__file__).read_text(encoding="utf-8")
 """What the programs of a build have in them after their first line."""
@@ -54,7 +55,8 @@ class FakeProcess(Process):
 
     def signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, which the nursery has not told yet
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.signal(signal.SIGTERM)
@@ -66,6 +68,21 @@ class FakeProcess(Process):
 
     def sample_run_delay(self) -> float | None:
         return None
+
+    def hold(self) -> None:
+        if self.poll() is None:
+            send_to_all(self.pid, signal.SIGSTOP)
+
+    def release(self) -> None:
+        if self.poll() is None:
+            send_to_all(self.pid, signal.SIGCONT)
+
+    def pin(self, cpu: int) -> None:
+        if self.poll() is None:
+            pin(self.pid, cpu)
+
+    def pinned(self, cpu: int) -> bool:
+        return self.poll() is not None or pinned(self.pid, cpu)
 
     memory: Sequence[int] = (10 << 20, 11 << 20)
     """What is found one after the other, in bytes; None after that."""
@@ -151,6 +168,14 @@ class FakeHost(Host):
 
     def read(self, path: str) -> str:
         return Path(path).read_text(encoding="utf-8")
+
+    def on_processor(self, cpu: int, argv: Sequence[str]) -> list[str]:
+        del cpu  # they are kept to it afterwards
+        return list(argv)
+
+    def has_unread(self, port: int) -> bool:
+        del port  # nothing is sent
+        return True
 
     def spawn(
         self,

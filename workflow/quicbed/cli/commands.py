@@ -17,7 +17,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from quicbed import __version__
 from quicbed.base.environment import OVERRIDES, STARTED, find_toolchains
@@ -28,6 +28,12 @@ from quicbed.store.record import STATUSES
 
 ROOT = Path(__file__).resolve().parents[3]
 KINDS = ("libraries", "variants", "experiments", "claims", "runs")
+N = TypeVar("N", int, float)
+_COMPARED = (
+    *("cipher", "aead", "header_protection", "group", "signature", "tls_version", "alpn"),
+    *("mtu", "offloads", "gso", "pacing", "congestion_control", "receive_buffer", "aes_hardware", "march"),
+)
+"""Keys of variants that `compare` takes."""
 _LOG_TEXT = "file that gets what is said"
 _SETTING = re.compile(r"[A-Za-z_][\w-]*=")
 
@@ -226,6 +232,37 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("experiment", help="an experiment, as `quicbed list experiments` names it")
     command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
     command.add_argument("--log", type=Path, help="file that gets a copy of the progress")
+    text = "compare the processor time of two cells or builds by pairs of downloads at the same time; exit code 0: as "
+    command = add(
+        "compare", _compare, text + "precise as asked, 1: failed, 2: bad input, 3: not precise, 127: unsupported"
+    )
+    text = "LIBRARY, LIBRARY/FLAVOUR, or a cell: quinn, quinn/noop, aead-goodput/quinn-noop"
+    command.add_argument("a", metavar="A", help=f"what the other is compared with: {text}")
+    command.add_argument("b", metavar="B", help="likewise")
+    for key in _COMPARED:
+        word = key.replace("_", "-")
+        command.add_argument(
+            *(f"--{word}", f"--a-{word}", f"--b-{word}"),
+            dest="variants",
+            action=_OfArms,
+            default=(),
+            metavar="VALUE",
+            help=f"`{key}` of the variant (config/README.md), of both or of one",
+        )
+    command.add_argument(
+        "--bytes", type=_bytes, default=1 << 28, help="size of the faster one's downloads (default: 268435456)"
+    )
+    text = "half the width of the 95 percent interval of the ratio, in percent of it, at which it ends (default: 1)"
+    command.add_argument("--half-width", type=_percent, default=0.01, metavar="PERCENT", help=text)
+    command.add_argument("--min-pairs", type=_pairs, default=8, metavar="N", help="pairs at least (default: 8)")
+    command.add_argument("--max-pairs", type=_pairs, default=100, metavar="N", help="pairs at most (default: 100)")
+    text = "no pair is begun after this time (default: 30)"
+    command.add_argument("--minutes", type=_minutes, default=30.0, metavar="M", help=text)
+    command.add_argument(
+        "--out", type=Path, metavar="DIR", help="directory for runs (default: that of the configuration)"
+    )
+    command.add_argument("--json", type=Path, metavar="FILE", help="file that gets the result as JSON")
+    command.add_argument("--log", type=Path, help="file that gets what builds say")
     command = add("tables", _tables, "write the tables of runs, connections, primitives and handshakes")
     command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("output", type=_file, help="file to write")
@@ -312,6 +349,40 @@ def _parser() -> argparse.ArgumentParser:
         help="only compare; exit code 1 and a diff where they differ",
     )
     return parser
+
+
+class _OfArms(argparse.Action):
+    """Collects options that are of both arms of a comparison, or of the one that their name begins with."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        del parser
+        words = (option or "").removeprefix("--").split("-")
+        arm = words.pop(0) if words[0] in ("a", "b") else None
+        setattr(namespace, self.dest, (*getattr(namespace, self.dest), ("_".join(words), arm, values)))
+
+
+def _bytes(text: str) -> int:
+    return _between(int(text), 1 << 20, 1 << 40)
+
+
+def _pairs(text: str) -> int:
+    return _between(int(text), 2, 9999)
+
+
+def _minutes(text: str) -> float:
+    return _between(float(text), 0, 100_000)
+
+
+def _percent(text: str) -> float:
+    return _between(float(text), 0.01, 99) / 100
+
+
+def _between(value: N, low: float, high: float) -> N:
+    if not low <= value <= high:
+        raise argparse.ArgumentTypeError(f"{value} is not between {low} and {high}")
+    return value
 
 
 def _jobs(text: str) -> int:
@@ -546,6 +617,44 @@ def _measure(arguments: argparse.Namespace) -> None:
     if arguments.log:
         copy_progress(arguments.log)
     measure(project, arguments.experiment, marker)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from quicbed.builds import kit
+    from quicbed.cli import terminal
+    from quicbed.measure import comparing
+
+    arms: dict[Literal["a", "b"], str] = {"a": arguments.a, "b": arguments.b}
+    try:
+        if arguments.min_pairs > arguments.max_pairs:
+            raise ConfigError(f"--min-pairs {arguments.min_pairs} is more than --max-pairs {arguments.max_pairs}")
+        overrides = _overrides(arguments)
+        if arguments.out is not None:
+            paths = overrides.get("paths") or {}
+            overrides["paths"] = {**paths, "raw": str(arguments.out.resolve())}
+        asked = comparing.Asked(
+            arms=arms,
+            variants={
+                arm: {key: value for whose in (None, arm) for key, of, value in arguments.variants if of == whose}
+                for arm in arms
+            },
+            bytes=arguments.bytes,
+            half_width=arguments.half_width,
+            min_pairs=arguments.min_pairs,
+            max_pairs=arguments.max_pairs,
+            minutes=arguments.minutes,
+        )
+        compared = comparing.compare(Project(ROOT, overrides), asked, _log(arguments, "compare"))
+    except ConfigError as error:
+        print(f"quicbed: {error}", file=sys.stderr)
+        return 2
+    except comparing.UnsupportedError as error:
+        print(f"quicbed: unsupported: {error}", file=sys.stderr)
+        return 127
+    if arguments.json is not None:
+        kit.write_json(arguments.json, compared.as_dict())
+    terminal.show(compared.text())
+    return 0 if compared.decided else 3
 
 
 def _tables(arguments: argparse.Namespace) -> None:

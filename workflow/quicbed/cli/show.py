@@ -76,6 +76,8 @@ def text(origin: str, files: Files, *, every: bool = False) -> str:
     except RunsError as error:
         raise RunsError(f"{origin}: {error}") from None
     parts = [_of_cell(origin, run), _part("Metrics", _flat(run.metrics.model_dump(exclude_none=True)))]
+    if run.together is not None:
+        parts.append(_part("Together", _flat(run.together.model_dump(exclude_none=True))))
     parts.append(_part("Evidence", _flat(run.evidence.model_dump(exclude_none=True))))
     disturbed = {"load_1m": run.host.load_1m, "foreign_cpu_share": run.host.foreign_cpu_share}
     disturbed |= {f"run_delay_s.{role}": getattr(run.host.run_delay_s, role) for role in ROLES}

@@ -95,7 +95,7 @@ class Pair:
             attempt.fail(str(error))
         finally:
             if server is not None:
-                self._exits["server"] = _stop(server, attempt, STOP_TIMEOUT * self._spec.copies)
+                self._exits["server"] = stop(server, attempt, STOP_TIMEOUT * self._spec.copies)
             if self._profile is not None:
                 perf_cpu = self._profile.stop()
         return perf_cpu
@@ -158,7 +158,7 @@ class Pair:
             attempt.fail(f"the client hung: not finished {limit:g} s after its start" + (f": {said}" if said else ""))
         finally:
             if self._exits["client"] is None:
-                _end(client)
+                end(client)
             if rates is not None:
                 rates.end()
 
@@ -245,7 +245,8 @@ def _fold(attempt: Attempt, profile: perf.Profile, connection: events.ClientConn
         attempt.fail(str(error))
 
 
-def _stop(server: Process, attempt: Attempt, limit_s: float) -> Exit | None:
+def stop(server: Process, attempt: Attempt, limit_s: float) -> Exit | None:
+    """End a server with SIGTERM, or kill it, of which the attempt fails; how it ended, unless it was killed."""
     exit_ = server.poll()
     if exit_ is not None:
         return exit_
@@ -258,7 +259,7 @@ def _stop(server: Process, attempt: Attempt, limit_s: float) -> Exit | None:
         return None
 
 
-def _end(process: Process) -> None:
+def end(process: Process) -> None:
     """End a process, which ends what it has started elsewhere than in its process group, or is killed."""
     process.terminate()
     try:

@@ -31,6 +31,8 @@ class Program:
     spec: RunSpec
     directory: Path
     role: Side
+    port: int = PORT
+    """Of the server."""
 
     @property
     def side(self) -> Endpoint:
@@ -111,7 +113,7 @@ class Program:
 
     @property
     def _address(self) -> str:
-        return f"{self.testbed.server.address}:{PORT}"
+        return f"{self.testbed.server.address}:{self.port}"
 
     def _asked(self) -> list[str]:
         """How much is transferred, and where TLS secrets go."""

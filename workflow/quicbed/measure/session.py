@@ -26,7 +26,7 @@ NAMED_FINDINGS = 8
 
 
 @contextlib.contextmanager
-def _terminating() -> Iterator[None]:
+def terminating() -> Iterator[None]:
     """SIGTERM and SIGHUP end the driver the way Ctrl-C does: with clean-up."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
@@ -88,7 +88,7 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
     project.raw.mkdir(parents=True, exist_ok=True)
     need_room(project.raw)
     try:
-        with _terminating(), opener(project) as testbed, display.showing_progress():
+        with terminating(), opener(project) as testbed, display.showing_progress():
             driver = Driver(project, testbed, testbed.facts())
             campaign = Campaign(driver, name)
             for (library, build), info in campaign.builds.items():

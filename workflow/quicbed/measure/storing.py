@@ -44,11 +44,16 @@ def stored(directory: Path) -> Iterator[Path]:
     """A directory to fill that takes its place under `directory` only when complete."""
     with durable.filling(directory) as partial:
         yield partial
-        for file in partial.iterdir():
-            if file.suffix in (".out", ".err") and file.is_file() and file.stat().st_size == 0:
-                file.unlink()
+        drop_empty(partial)
         if directory.exists():
             raise MeasureError(f"{directory}: exists already; nothing measured is ever overwritten")
+
+
+def drop_empty(directory: Path) -> None:
+    """Remove what programs of a run have not written to."""
+    for file in directory.iterdir():
+        if file.suffix in (".out", ".err") and file.is_file() and file.stat().st_size == 0:
+            file.unlink()
 
 
 class Store:

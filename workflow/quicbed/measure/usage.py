@@ -94,6 +94,11 @@ def gate(attempt: Attempt, libraries: Mapping[Any, Library], limits: Gate, copie
                     f"{role} waited for a processor {delay / copies / wall:.2f} of the wall time, more than "
                     f"{limits.max_run_delay:g}"
                 )
+    gate_foreign(attempt, limits)
+
+
+def gate_foreign(attempt: Attempt, limits: Gate) -> None:
+    """Note where too much of the processors went elsewhere."""
     share = attempt.host.get("foreign_cpu_share")
     if share is not None and share > limits.max_foreign_cpu:
         attempt.contamination.append(

@@ -636,8 +636,7 @@ def _cell(
     settings = cell_variant(variant, transport)
     if variant.rate_trace is not None:
         settings = settings.model_copy(update={"rate_mbit": project.rate_traces[variant.rate_trace].highest_mbit})
-    name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
-    slug = _slug(f"{name}-{variant.label}-{'' if arm == 'main' else arm}")
+    slug = slug_of(pair, variant.label, "" if arm == "main" else arm)
     identity: dict[str, Any] = {
         "campaign": campaign,
         "client": sides[0].build,
@@ -709,6 +708,12 @@ def _endpoint(project: Project, library: str, named: str, build: Build | None) -
 
 def _sides(pair: Pair) -> tuple[tuple[Side, str], tuple[Side, str]]:
     return ("client", pair.client), ("server", pair.server)
+
+
+def slug_of(pair: Pair, label: str, arm: str = "") -> str:
+    """Name of a cell in file names and messages; *arm* is empty for the main one."""
+    name = pair.client if pair.client == pair.server else f"{pair.client}-to-{pair.server}"
+    return _slug(f"{name}-{label}-{arm}")
 
 
 def _slug(text: str) -> str:

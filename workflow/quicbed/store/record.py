@@ -404,6 +404,30 @@ class HostFacts(Part):
     """What an endpoint was not allowed to leave in the run's directory; it was removed."""
 
 
+class Together(Part):
+    """What a run was measured beside: another one, at the same time and on the same processors (docs/method.md)."""
+
+    pair: str
+    """Name that both runs share."""
+    beside: str
+    """Arm of the other run, which is in the directory of this name beside that of this run."""
+    first: bool
+    """Whether this one was started first, and had the lower port."""
+    port: Integer
+    processors: dict[str, Integer]
+    """The processor of each end, which both runs share."""
+    seconds: Positive | None = None
+    """From when both servers had a ClientHello to the end of this run's client.
+
+    This and what follows is missing where a run has failed.
+    """
+    overlap: Positive | None = None
+    """Share of the longer one of both transfers in which both transferred."""
+    client_cpu_s: Positive | None = None
+    """Processor time that its client used in these seconds, by the kernel's accounting."""
+    server_cpu_s: Positive | None = None
+
+
 class StudyFacts(Part):
     """The study of a run (config/studies/)."""
 
@@ -423,7 +447,7 @@ class Run(Record):
     """Version of this model."""
     testbed: TestbedFacts
     experiment: str
-    """Name of the experiment; `proofs` for a run that was captured to prove a variant."""
+    """Name of the experiment; `proofs` for a run that was captured to prove a variant, `compare` for one of a pair."""
     campaign: str
     """Id shared by all runs that were measured the same way and may be compared."""
     scale: str
@@ -455,6 +479,8 @@ class Run(Record):
     metrics: Annotated[Metrics, BeforeValidator(unless_null)] = Metrics()
     evidence: Annotated[Evidence, BeforeValidator(unless_null)] = Evidence()
     host: Annotated[HostFacts, BeforeValidator(unless_null)] = HostFacts()
+    together: Together | None = None
+    """Left out of a run that was measured alone."""
     started_at: Moment | None = None
 
     @model_validator(mode="after")

@@ -38,6 +38,7 @@ PACKAGES = {
     "dumpcap": "wireshark-common",
     "editcap": "wireshark-common",
     "setpriv": "util-linux",
+    "taskset": "util-linux",
     "perf": "linux-perf",
     "ping": "iputils-ping",
     "iperf3": "iperf3",
@@ -301,6 +302,24 @@ class Process(ABC):
         """
         return None
 
+    # on testbeds whose `Testbed.pins` names processors
+
+    def hold(self) -> None:
+        """Stop it and all that descends from it until :meth:`release`; nothing happens if it has ended."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Let it go on, if it was held."""
+        raise NotImplementedError
+
+    def pin(self, cpu: int) -> None:
+        """Keep all threads, and those of what descends from it, to a processor from now on; OSError if refused."""
+        raise NotImplementedError
+
+    def pinned(self, cpu: int) -> bool:
+        """Whether none of these threads may use another processor; true once it has ended."""
+        raise NotImplementedError
+
 
 class Host(ABC):
     """One host of a testbed."""
@@ -393,6 +412,19 @@ class Host(ABC):
         del confined
         return {}
 
+    def on_processor(self, cpu: int, argv: Sequence[str]) -> list[str]:
+        """A command line that starts a program on one processor, which is then the only one that it knows of."""
+        return ["taskset", "--cpu-list", str(cpu), *argv]
+
+    def has_unread(self, port: int) -> bool:
+        """Whether something has arrived at a UDP or TCP port of this host that no program has read yet."""
+        for name in ("udp", "tcp", "udp6", "tcp6"):
+            # sockets of IPv6 take packets of IPv4 too; without IPv6 there is no such file
+            with contextlib.suppress(TestbedError):
+                if unread(self.read(f"/proc/net/{name}"), port):
+                    return True
+        return False
+
     def monotonic_ahead_ns(self) -> int:
         """How far CLOCK_MONOTONIC of this host is ahead of the driver's machine's, in ns."""
         return 0
@@ -417,6 +449,19 @@ class Host(ABC):
                 return False
             time.sleep(_POLL_S)
         raise TimeoutError(f"no {text} in {path} after {timeout:g} s")
+
+
+def unread(table: str, port: int) -> bool:
+    """Whether a socket of this local port has something to read, by /proc/net/udp or /proc/net/tcp (proc_pid_net(5)).
+
+    Sockets that listen are left out: theirs are connections that wait to be accepted.
+    """
+    found = False
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 4 and fields[3] != "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+            found = found or int(fields[4].rpartition(":")[2], 16) > 0
+    return found
 
 
 class Testbed(ABC):
@@ -461,6 +506,10 @@ class Testbed(ABC):
     def unsupported(self, link: LinkSettings) -> str | None:  # noqa: ARG002 (for testbeds that lack something)
         """Why this testbed cannot have such a link; ``None`` if nothing is known against it."""
         return None
+
+    def pins(self) -> Mapping[Role, int] | str:
+        """A processor for the programs of each end, of different cores; or why programs cannot be kept to any."""
+        return f"testbed {self.name} of kind {self.kind} does not keep programs to processors; the local testbed does"
 
     def disturbances(self, delta: Mapping[str, float]) -> list[str]:
         """What happened to the hosts during a run in which :meth:`counters` grew by *delta*, and ought not to."""

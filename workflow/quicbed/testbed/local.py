@@ -36,6 +36,7 @@ from .agent import LOOK_S, overrun
 from .base import ROLES, Capture, Completed, Confined, Host, LinkSettings, Role, TestbedError
 from .capture import Command, Tcpdump, Tool, capturing
 from .confinement import View, take, unused_users, used
+from .cores import cores
 from .delay import CLIENT_END, SERVER_END, DelayLine, open_line
 from .ethtool import Statistics
 from .facts import sysctl_path
@@ -606,6 +607,20 @@ class LocalTestbed(LockedTestbed):
                 f"neigh replace {_ADDRESSES[peer]} lladdr {_MAC_ADDRESSES[peer]} dev link0 nud permanent",
             ]
             host.run(["ip", "-batch", "-"], input="\n".join(commands) + "\n")
+
+    def pins(self) -> Mapping[Role, int] | str:
+        allowed = os.sched_getaffinity(0)
+        found = cores(allowed)
+        if len(found) < 2:
+            many = f"{len(allowed)} of {os.cpu_count()} processors"
+            return f"each end needs a core of its own, and this process may use {many}, all of one core"
+        pins: dict[Role, int] = {"server": found[0], "client": found[1]}
+        for cpu in pins.values():
+            try:
+                self._tool(*self._local["server"].on_processor(cpu, ["true"]))
+            except TestbedError as error:
+                return f"programs cannot be kept to processor {cpu}: {error}"
+        return pins
 
     # -- the link
 

@@ -743,11 +743,15 @@ static void take_stock(void)
     server.max_rss = max_rss_bytes(server.nginx);
 }
 
+/* The same signal comes where nginx was stopped or goes on, which changes nothing. */
 static void on_nginx_end(void)
 {
     struct rusage usage;
+    siginfo_t ended = {0};
     int status;
 
+    if (waitid(P_PID, (id_t)server.nginx, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == 0)
+        return;
     if (!server.stopping)
         take_stock(); /* a process that has ended but was not waited for still has its scheduler statistics */
     if (wait4(server.nginx, &status, 0, &usage) != server.nginx)
