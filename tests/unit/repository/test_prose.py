@@ -5,20 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from clone import load_tool
+from clone import ROOT, load_tool
 
 LONG = "The " + "very " * 40 + "long sentence ends here."
 
 
 @pytest.fixture(scope="module")
 def prose() -> ModuleType:
-    return load_tool(Path(__file__).resolve().parents[2], "prose")
+    return load_tool(ROOT, "prose")
 
 
 @pytest.fixture(scope="module")
