@@ -197,20 +197,22 @@ def client(behaviour: str, options: dict[str, str], emit, out) -> int:
         time.sleep(BEHIND_NS / 1e9)
     for index, one in enumerate(behaviours(behaviour, count)):
         begin = time.monotonic_ns()
-        time.sleep({"lasting": 0.5, "trailing": 1.5}.get(behaviour, 0.02) / count)
+        # a round trip for the handshake, one for the request
+        rtt = round(float(os.environ.get("QUICBED_FAKE_RTT_MS", "0")) * 1e6)
+        time.sleep({"lasting": 0.5, "trailing": 1.5}.get(behaviour, 0.02) / count + 2 * rtt / 1e9)
         now = time.monotonic_ns()
         if one == "garbage":
             out.write("goodput: 100 furlongs\n")
-        step = (now - begin) // 10
+        step = (now - begin - 2 * rtt) // 10
         told = dict(
             **connection(one, options, index),
             **intended(behaviour, options, begin),
             t_client_hello=begin,
-            t_handshake_complete=begin + (index + 1) * step // count,
-            t_handshake_confirmed=begin + 4 * step,
-            t_request_sent=begin + 2 * step,
-            t_first_byte=begin + 5 * step,
-            t_last_byte=begin + 9 * step,
+            t_handshake_complete=begin + rtt + (index + 1) * step // count,
+            t_handshake_confirmed=begin + rtt + 4 * step,
+            t_request_sent=begin + rtt + 2 * step,
+            t_first_byte=begin + 2 * rtt + 5 * step,
+            t_last_byte=begin + 2 * rtt + 9 * step,
             t_close=now,
             bytes_requested=wanted,
             bytes_received=wanted - 1 if one == "short" else wanted,

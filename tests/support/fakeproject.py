@@ -12,6 +12,7 @@ import pytest
 
 from clone import EXTERNAL, ROOT, copy_config
 from faketestbed import FAKE_ENDPOINT, FakeTestbed
+from quicbed.builds import sources
 from quicbed.config import algorithms
 from quicbed.config.model import External, ExternalFile, ExternalLibrary, Library, Project, external_library
 from quicbed.measure import campaign as campaign_module
@@ -84,6 +85,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
         return Build(build=directory.name, library=library, flavour=flavour, version="1")
 
     monkeypatch.setattr(campaign_module.making, "read_build", read_build)
+    monkeypatch.setattr(sources, "fetched", lambda _: False)
     monkeypatch.setattr(outlook, "LOOK_S", 0.0)
     monkeypatch.setattr(pair, "READY_TIMEOUT", 1.0)
     monkeypatch.setattr(pair, "STOP_TIMEOUT", 0.5)

@@ -154,6 +154,8 @@ class FakeHost(Host):
         self.spawned: list[list[str]] = []
         self.address = "127.0.0.1"
         self.interface = "lo"
+        self.rtt_ms = 0.0
+        """What endpoints behave as if the link had."""
 
     def run(
         self,
@@ -190,7 +192,7 @@ class FakeHost(Host):
         del confined
         self.spawned.append(list(argv))
         with stdout.open("wb") as out, stderr.open("wb") as err:
-            whole = {**os.environ, **(env or {})}
+            whole = {**os.environ, "QUICBED_FAKE_RTT_MS": str(self.rtt_ms), **(env or {})}
             if _is_fake_endpoint(argv[0]):
                 return _nursery_of_this_process().start(argv, out.fileno(), err.fileno(), whole, cwd)
             # it must not outlive a driver that a test kills, nor one that was killed before this could be asked for
@@ -230,6 +232,8 @@ class FakeTestbed(Testbed):
             self.refusals -= 1
             raise TestbedError("testbed local: no TCP connection from client to server")
         self.applied.append(link)
+        for host in self.hosts.values():
+            host.rtt_ms = link.rtt_ms
 
     def unsupported(self, link: LinkSettings) -> str | None:
         return (self.no_delay if link.rtt_ms else None) or (self.no_loss if link.loss_percent else None)

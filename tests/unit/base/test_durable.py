@@ -179,13 +179,14 @@ OTHERS = {
     **dict.fromkeys(
         [
             *("analysis/benchmark_runs.py", "analysis/dissect.py", "importers/quic_benchmark.py"),
-            *("report/look.py", "wire/packets.py"),
+            *("report/look.py", "wire/packets.py", "wire/tshark.py"),
         ],
         TEMPORARY,
     ),
     **dict.fromkeys(["figures/goodput.py", "report/workflow_report.py"], DRAWN),
     **dict.fromkeys(["builds/kit.py", "cli/commands.py"], LOG),
     "builds/making.py": LOG,
+    "builds/build_store.py": "who has used what, which is only asked before something is removed, and links",
     **{
         f"builds/{name}.py": UNFINISHED
         for name in (

@@ -290,7 +290,7 @@ def test_a_lock_that_is_missing_is_named(clone: Path) -> None:
 def test_results_of_an_archive_are_drawn_without_published_data(tmp_path: Path) -> None:
     done = subprocess.run(["make", "-n", "archive"], cwd=ROOT, capture_output=True, text=True, check=True)
     (snakemake,) = (line for line in done.stdout.splitlines() if "snakemake" in line)
-    assert snakemake.endswith('figures --config "published={}"')
+    assert snakemake.endswith('figures --config "published={}" "pictures=[svg,pdf,png]"')
     file = tmp_path / "config.yaml"
     text = (ROOT / "config" / "config.yaml").read_text(encoding="utf-8")
     file.write_text(f"{text}\npublished: {{highway: somewhere}}\n", encoding="utf-8")

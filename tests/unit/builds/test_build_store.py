@@ -240,7 +240,7 @@ def test_a_store_that_cannot_be_written_gives_what_it_has(
     def read_only(*_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(entry.store))
 
-    monkeypatch.setattr(build_store, "_make_below", read_only)
+    monkeypatch.setattr(build_store, "make_below", read_only)
     assert build_store.provide(entry, clone, refuse) == entry.directory
     missing = Entry(entry.store, entry.part, "quinn-noop-0123456789ab")
     says = rf"{entry.store}: Read-only file system: the store of builds has no whole {missing.name} and cannot be"
@@ -331,7 +331,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(identified)
         Build(build=identified, library=name, flavour=flavour, version="1").write(made / BUILD_FILE)
 
-    monkeypatch.setattr(making, "_build", build)
+    monkeypatch.setattr(making, "build_into", build)
     return found
 
 
@@ -434,7 +434,7 @@ def test_only_what_nobody_used_for_a_while_is_removed(
     assert old.directory.is_dir()
     assert half.is_dir()
     assert run("prune") == 0
-    assert [one.name for one in build_store.entries(clone)] == [entry.name]
+    assert [one.name for one in build_store.stored_entries(clone)] == [entry.name]
     assert not half.exists()
     assert run("prune", "--days", "0.5") == 0
     assert entry.directory.is_dir()

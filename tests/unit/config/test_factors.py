@@ -597,7 +597,9 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *said: dict[str, obj
     directory.mkdir(parents=True)
     columns = {"time_ns": [0, 50_000, 60_000, 1_050_000], "frame_bytes": [1294] * 4, "packet_number": [None] * 4}
     sides = ["to_client", "to_client", "to_server", "to_client"]
-    pl.DataFrame({"connection": [0] * 4, "direction": sides, **columns}).write_parquet(directory / "table")
+    pl.DataFrame({"connection": [0] * 4, "interface": [0] * 4, "direction": sides, **columns}).write_parquet(
+        directory / "table"
+    )
     (directory / "said").write_text(json.dumps([SUMMARY | one for one in said or ({},)]), encoding="utf-8")
     program = (
         "import json, pathlib, shutil, sys\n"

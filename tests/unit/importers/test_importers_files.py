@@ -87,7 +87,9 @@ def test_what_a_folder_leads_to_elsewhere_or_hides_is_told(tmp_path: Path, monke
     os.mkfifo(copy / "pipe")
     scandir = os.scandir
 
-    def refusing(path: str) -> Any:
+    def refusing(path: str | int) -> Any:
+        if isinstance(path, int):  # what removes directories
+            return scandir(path)
         if Path(path).name == "locked":  # the tests' user may read everything
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return scandir(path)

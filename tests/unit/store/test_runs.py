@@ -230,7 +230,7 @@ def test_the_same_runs_give_the_same_bytes(raw: Path, tmp_path: Path) -> None:
     details.write_tables(raw, second)
     assert first.read_bytes() == second.read_bytes()
     assert pl.read_parquet(first).equals(runs.table(raw))
-    assert {path.stem for path in first.parent.iterdir()} == {"runs", *details.SCHEMAS}  # nothing half written
+    assert {path.stem for path in first.parent.iterdir()} == {"runs", "read", *details.SCHEMAS}  # nothing half written
 
 
 def test_the_newest_campaign_is_chosen_and_never_mixed(raw: Path) -> None:

@@ -512,7 +512,7 @@ def test_what_nobody_has_thought_of_is_an_error_of_the_host(monkeypatch: pytest.
         def broken(*_: Any, error: Exception = error, **__: Any) -> Any:
             raise error
 
-        monkeypatch.setattr(host, "_rows", broken)
+        monkeypatch.setattr(host, "interface_rows", broken)
         with pytest.raises(TestbedError, match=r"^server \(one\.example\): tells something") as told:
             host.find_interface()
         assert str(told.value).isprintable()
@@ -572,7 +572,7 @@ def use(host: RemoteHost, op: str, asked: dict[str, Any]) -> None:
         case "run":
             host.run(["true"])
         case "rows":
-            host._look_up(Interface(name="link0"), host._rows())
+            host._look_up(Interface(name="link0"), host.interface_rows())
         case "wait":
             RemoteProcess(host, 1).poll()
         case "run_delay":

@@ -245,7 +245,7 @@ def provide(entry: Entry, project: Project, fill: Callable[[Path], None]) -> Pat
         if _is_whole(entry):
             return entry.directory
         for directory in (entry.notes, entry.directory.parent):
-            _make_below(entry.store, directory)
+            make_below(entry.store, directory)
         with kit.locked(entry.lock):
             if _is_whole(entry):  # by the one who had the lock
                 return entry.directory
@@ -269,9 +269,9 @@ def _is_whole(entry: Entry) -> bool:
     return entry.directory.is_dir() and changed(entry.directory) is None
 
 
-def _make_below(store: Path, directory: Path) -> None:
+def make_below(store: Path, directory: Path) -> None:
     if directory != store:
-        _make_below(store, directory.parent)
+        make_below(store, directory.parent)
         directory.mkdir(mode=0o755, exist_ok=True)
 
 
@@ -286,7 +286,7 @@ def use(entry: Entry, project: Project) -> None:
     """
     with suppress(OSError):
         if entry not in _used:
-            _make_below(entry.store, entry.notes)
+            make_below(entry.store, entry.notes)
             descriptor = os.open(entry.users, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -330,7 +330,7 @@ class Use:
     """When, in s since 1970."""
 
 
-def entries(project: Project) -> list[Entry]:
+def stored_entries(project: Project) -> list[Entry]:
     """Everything in a store, sorted; nothing where there is none."""
     store = project.store
     if not os.path.lexists(store):
@@ -381,7 +381,7 @@ def prune(project: Project, days: float, *, dry_run: bool) -> Iterator[tuple[Ent
     Tells of each such entry its bytes and what becomes of it.
     """
     store = project.store
-    for entry in entries(project):
+    for entry in stored_entries(project):
         if time.time() - last_use(entry) < days * 86400:
             continue
         size = size_of(entry.directory)
@@ -399,7 +399,7 @@ def _alone(entry: Entry) -> Iterator[bool]:
     """Whether nobody makes or uses an entry, nor will as long as this lasts."""
     descriptors: list[int] = []
     try:
-        _make_below(entry.store, entry.notes)
+        make_below(entry.store, entry.notes)
         for lock in (entry.lock, entry.users):
             descriptors.append(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             fcntl.flock(descriptors[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -268,7 +268,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
         if project.march and (problem := march.builder_problem(project.march)) is not None:
             raise BuildError(f"{directory.name} cannot be built here: march: {problem}")
         with environment.only_named(), unflagged(), march.compilers(project):
-            _build(project, name, flavour, made, directory.name, jobs=jobs, log=log)
+            build_into(project, name, flavour, made, directory.name, jobs=jobs, log=log)
 
     with kit.locked(project.build / "work" / f"{name}-{flavour}.lock"):  # of those who build in this clone
         # one of a clone from before there was a store stays in use
@@ -290,7 +290,7 @@ def build(project: Project, name: str, flavour: str, *, jobs: int, log: Path) ->
     return copy
 
 
-def _build(project: Project, name: str, flavour: str, made: Path, identified: str, *, jobs: int, log: Path) -> None:
+def build_into(project: Project, name: str, flavour: str, made: Path, identified: str, *, jobs: int, log: Path) -> None:
     """Build a flavour into an empty directory, with its record."""
     project = project.of_flavour(name, flavour)
     library = project.libraries[name]

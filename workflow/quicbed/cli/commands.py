@@ -541,7 +541,7 @@ def _store(arguments: argparse.Namespace) -> None:
     project = project_of(arguments)
     if arguments.action == "list":
         heads = ("kind", "name", "for", "MB", "last used", "clones")
-        terminal.show_table(heads, map(build_store.row, build_store.entries(project)))
+        terminal.show_table(heads, map(build_store.row, build_store.stored_entries(project)))
         return
     freed = 0
     for entry, size, told in build_store.prune(project, arguments.days, dry_run=arguments.dry_run):

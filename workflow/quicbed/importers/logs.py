@@ -34,7 +34,7 @@ class ParseError(Exception):
     """A file that is not what its name says."""
 
 
-def plain_text(data: bytes) -> str:
+def text_of(data: bytes) -> str:
     """Content as text with newlines, as every parser here takes it."""
     try:
         return untrusted.plain_text(data)
@@ -138,7 +138,7 @@ class Output:
 
 def parse_output(data: bytes) -> Output:
     """The log of a repetition; a `ParseError` if it has no verdict: a repetition counts only if the log says so."""
-    text = plain_text(data)
+    text = text_of(data)
     verdicts = _VERDICT.findall(text)
     if not verdicts:
         raise ParseError("without a verdict (truncated, or of another program)")
@@ -278,7 +278,7 @@ _ethtool_names: dict[str, str] = {}
 def parse_ethtool(data: bytes) -> Counters:
     """Counters of ``ethtool -S``; those of several queues are summed."""
     counters: Counters = {}
-    for raw, value in _ETHTOOL.findall(plain_text(data)):
+    for raw, value in _ETHTOOL.findall(text_of(data)):
         name = _ethtool_names.get(raw)
         if name is None:
             if len(_ethtool_names) >= MOST_NAMES:
@@ -298,7 +298,7 @@ def parse_netstat(data: bytes) -> Counters:
     """Counters of ``netstat -su`` as ``Udp: receive buffer errors``."""
     counters: Counters = {}
     section = ""
-    for line in plain_text(data).split("\n"):
+    for line in text_of(data).split("\n"):
         if found := _NETSTAT_SECTION.match(line):
             section = found[1]
         elif found := _NETSTAT_COUNT.match(line):
@@ -334,7 +334,7 @@ def parse_pidstat(data: bytes) -> float:
     """
     values: list[float] = []
     column: int | None = None
-    for line in plain_text(data).split("\n"):
+    for line in text_of(data).split("\n"):
         fields = line.split()
         if "%CPU" in fields:
             column = fields.index("%CPU") - len(fields)  # from the end: the time before it is one word or two
@@ -389,7 +389,7 @@ class Bottleneck:
 
 def parse_tc(data: bytes) -> Bottleneck:
     """The bottleneck at the client."""
-    text = plain_text(data)
+    text = text_of(data)
     dropped = _DROPPED.findall(text)
     if len(dropped) <= BOTTLENECK:
         raise ParseError("fewer than three qdiscs, of which the bottleneck is the third")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from quicbed.importers.logs import LITERAL_ERRORS, LONGEST_DICTIONARY, ROLES, ParseError, plain_text
+from quicbed.importers.logs import LITERAL_ERRORS, LONGEST_DICTIONARY, ROLES, ParseError, text_of
 
 FILE = "processed.csv"
 DEEPEST = 32
@@ -55,7 +55,7 @@ class Processed:
 def parse(path: str, data: bytes) -> Processed:
     """Read a file; `ParseError` if it has not the columns that name a repetition."""
     try:
-        rows = list(csv.DictReader(io.StringIO(plain_text(data), newline="")))
+        rows = list(csv.DictReader(io.StringIO(text_of(data), newline="")))
     except csv.Error as error:
         raise ParseError(f"damaged table: {error}") from None
     if rows and not set(NEEDED) <= rows[0].keys():

@@ -38,7 +38,7 @@ from typing import Any
 from quicbed.base import untrusted
 from quicbed.importers import pcapng, tables
 from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, Entry, content_of, entries
-from quicbed.importers.logs import ParseError, parse_object, plain_text
+from quicbed.importers.logs import ParseError, parse_object, text_of
 from quicbed.importers.summary import Summary
 from quicbed.store import runs
 from quicbed.wire import layers, tshark
@@ -164,7 +164,7 @@ def _take(entry: Entry, samples: dict[str, _Sample], summary: Summary) -> None:
     else:
         try:
             if file == "ssl-keys.log":
-                sample.key_log = plain_text(data)
+                sample.key_log = text_of(data)
                 return
             document = parse_object(data)
         except ParseError as error:

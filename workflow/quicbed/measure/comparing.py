@@ -25,7 +25,7 @@ from quicbed.base.hashing import digest
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, blocks_for, paired_ratio
 from quicbed.builds import making
-from quicbed.builds.kit import UnusableError
+from quicbed.builds.kit import BuildError, UnusableError
 from quicbed.config.model import ConfigError, Experiment, Pair, Project, Variant, parse_model
 from quicbed.measure import certificates
 from quicbed.measure.attempt import MeasureError
@@ -469,11 +469,14 @@ def _build(project: Project, log: Path) -> None:
     names = [_experiment(arm) for arm in ARMS]
     jobs = os.cpu_count() or 1
     for library, build in builds_needed(project, names):
-        if not making.is_made(project, library, build):
-            say(f"{NAME}: {library}/{build} is not there yet; making it, with its output in {log}")
-        with suppress(UnusableError):  # whose reason is kept
-            making.build(project, library, build, jobs=jobs, log=log)
-        known = making.read_known(project, library, build)
+        try:
+            known = making.read_known(project, library, build)
+        except BuildError:
+            if not making.is_made(project, library, build):
+                say(f"{NAME}: {library}/{build} is not there yet; making it, with its output in {log}")
+            with suppress(UnusableError):  # whose reason is kept
+                making.build(project, library, build, jobs=jobs, log=log)
+            known = making.read_known(project, library, build)
         if known.problem is not None:
             raise UnsupportedError(f"{library}/{build}: {known.problem}")
     certificates.make_all(project, certificates.needed(project, names), jobs=jobs, log=log)

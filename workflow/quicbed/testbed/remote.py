@@ -762,7 +762,7 @@ class RemoteMachine(Host):
                 f"{_FREE_BYTES >> 20} MiB are needed; make room"
             )
 
-    def _rows(self) -> list[dict[str, Any]]:
+    def interface_rows(self) -> list[dict[str, Any]]:
         """The interfaces as `ip -j addr` shows them."""
         rows: list[dict[str, Any]] = self._json(["ip", "-j", "-d", "addr", "show"], _ROWS)
         return rows
@@ -845,7 +845,7 @@ class RemoteMachine(Host):
         """An interface in one line: speed, MTU, driver."""
         link = _fields(self.run(["ethtool", name], check=False).stdout, ("Speed",))
         driver = _fields(self.run(["ethtool", "-i", name], check=False).stdout, ("driver",))
-        mtu = next((row["mtu"] for row in self._rows() if row["ifname"] == name), "unknown")
+        mtu = next((row["mtu"] for row in self.interface_rows() if row["ifname"] == name), "unknown")
         speed = link.get("Speed", "speed unknown")
         return f"{name}, {speed}, MTU {mtu}, driver {driver.get('driver', 'unknown')}"
 
@@ -892,7 +892,7 @@ class RemoteHost(RemoteMachine):
 
     def find_interface(self) -> dict[str, Any]:
         """The measured interface as `ip -j addr` shows it; raises TestbedError unless it can carry the link."""
-        row = self._find(self.settings.interface, self._rows())
+        row = self._find(self.settings.interface, self.interface_rows())
         name = str(row["ifname"])
         if self.settings.ip not in [info.get("local") for info in row["addr_info"]]:
             raise TestbedError(
@@ -1153,7 +1153,7 @@ class RemoteTap(RemoteMachine):
         A program of one's own may have drivers of its own (DPDK), whose interfaces the kernel does not know: it is
         given what the configuration names.
         """
-        rows = self._rows()
+        rows = self.interface_rows()
         found, known = [], []
         for wanted in self.settings.interfaces:
             if self._own_driver and self._look_up(wanted, rows) is None:
@@ -1180,7 +1180,7 @@ class RemoteTap(RemoteMachine):
 
     def check_promiscuous(self) -> None:
         """Raise TestbedError unless an interface that is captured takes frames for others."""
-        for row in self._rows():
+        for row in self.interface_rows():
             if row["ifname"] in self._of_kernel and not row.get("promiscuity"):
                 raise TestbedError(
                     f"{self.where}: interface {row['ifname']} takes no frames for others while it is captured; check "
@@ -1203,7 +1203,7 @@ class RemoteTap(RemoteMachine):
 
     def facts(self) -> dict[str, Any]:
         """What the host and its interfaces are."""
-        rows = {row["ifname"]: row for row in self._rows()}
+        rows = {row["ifname"]: row for row in self.interface_rows()}
         interfaces = {name: {"mtu": rows[name]["mtu"], "mac": rows[name].get("address")} for name in self._of_kernel}
         return {**self._machine_facts(), "interfaces": interfaces}
 
