@@ -43,7 +43,7 @@ thorough = QUICBED_LAYER=full QUICBED_KILLS=$${QUICBED_KILLS:-40} QUICBED_INPUTS
 	QUICBED_MUTATIONS=$${QUICBED_MUTATIONS:-all}
 layer = $(if $(filter full,$(LAYER)),$(thorough))
 pytest = $(layer) .venv/bin/python -m pytest
-in-parallel = -n $(CORES) --dist loadgroup --durations-min=2
+in-parallel = -n $(CORES) --durations-min=2
 
 .PHONY: help all figures archive test test-builds test-units check bench docs lab setup locks clean
 
@@ -73,7 +73,8 @@ ifneq ($(strip $(TESTS)),)
 	@$(pytest) $(TESTS)
 else
 	@failed=; $(MAKE) --no-print-directory --jobs=2 test-units test-builds || failed=1; \
-	$(pytest) $(in-parallel) --durations=20 tests/built tests/workflow $(if $(layer),tests/full) || failed=1; test -z "$$failed"
+	$(pytest) $(in-parallel) --dist loadgroup --no-loadscope-reorder --durations=20 \
+		$(if $(layer),tests/full) tests/workflow tests/built || failed=1; test -z "$$failed"
 endif
 
 # Those that need nothing of what is built, beside the builds that the others need; one that fails does so in its tests.

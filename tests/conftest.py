@@ -13,6 +13,7 @@ import pytest
 
 import sample
 from clone import ROOT
+from groups import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from loopback import Loopback
 from quicbed.builds import components, kit, making, sources
 from quicbed.config.model import Project
@@ -138,12 +139,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("with CI=true the tests must run as root (network namespaces)")
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked `root` for other users; of several processes one has all of them: there is one testbed."""
+    """Skip tests marked `root` for other users."""
     for item in items:
-        root = item.get_closest_marker("root") is not None
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group("testbed" if root else item.path.stem))
-        if root and os.geteuid() != 0:
+        if item.get_closest_marker("root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root (network namespaces)"))

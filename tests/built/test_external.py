@@ -226,7 +226,7 @@ def test_a_script_that_works_on_after_its_transfer_is_believed_what_was_sent(
 ) -> None:
     arrived = tmp_path / "client.logs" / "arrived"
     testbed: Any = SimpleNamespace(
-        sent_by_server=lambda: SIZE * (arrived.stat().st_size if arrived.exists() else 0) // 10
+        sent_by_server=lambda: SIZE * (arrived.stat().st_size if arrived.exists() else 0) // 10, speed_mbit=None
     )
     build = make("misbehaving", parameters={"MISBEHAVE": how})
     sent = SentBytes(testbed)

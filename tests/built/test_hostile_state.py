@@ -137,7 +137,7 @@ def test_a_controller_is_gone_only_where_its_processes_can_be_seen(space: Any, g
     own = _space()
     space = own if space == "same" else [own[0], "pid:[1]"] if space == "namespace" else space
     holder = {"session": "x", "controller": host_id(), "pid": 1, "pid_ticks": -1, "space": space}
-    testbed = cast(SshTestbed, SimpleNamespace(session="mine"))
+    testbed = cast(SshTestbed, SimpleNamespace(session="mine", where="testbed pair"))
     assert SshTestbed._is_gone(testbed, holder) is gone
     assert SshTestbed._is_gone(testbed, {"session": "mine"})
 

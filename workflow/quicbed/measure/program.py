@@ -218,14 +218,15 @@ def confined(project: Project, testbed: Testbed, side: Endpoint, role: str, priv
     """
     limits = project.config.limits
     # the interpreter that builds in Python were made with
-    readable = (project.build, (project.build / side.build).resolve(), Path(sys.prefix), Path(sys.base_prefix))
+    own = (project.build / side.build).resolve()
+    # scripts may name other builds, whose names below the directory of builds lead to the store
+    stored = sorted(project.store.glob("*/builds"))
+    readable = (project.build, own, *stored, Path(sys.prefix), Path(sys.base_prefix))
     described = project.libraries[side.library].external
     if described is None:
         return Confined(limits, readable=readable, private=tuple(private))
     folder = external.folder_of_build(project.build / side.build, role)
     named = [Path(value) for value in described.folder.parameters.values() if Path(value).is_absolute()]
-    # links to builds are seen with all that is below it, and lead to the store
-    named = [path.resolve() if path.is_relative_to(project.build) else path for path in named]
     return Confined(
         limits,
         readable=(*readable, *external.led_to(folder), *filter(Path.exists, named)),

@@ -237,6 +237,8 @@ def _empty(target: Path, size: int, *, mode: int = 0o755) -> None:
 def _bind(target: Path, source: int, *, writable: bool) -> None:
     wanted = os.fstat(source)
     if not target.exists():
+        if any(parent.is_symlink() for parent in target.parents):
+            return  # it leads to where the same is mounted by its own name
         if stat.S_ISDIR(wanted.st_mode):
             target.mkdir(parents=True)
         else:
