@@ -75,7 +75,7 @@ def build_of(
     def make(library: str, flavour: str) -> Path:
         assert full or (library, flavour) in sample.builds(), f"{library} {flavour} is not in the sample"
         making.build(project, library, flavour, jobs=os.cpu_count() or 1, log=log)
-        return making.build_directory(project, library, flavour)
+        return making.build_directory(project, library, flavour).resolve()  # in the store
 
     return make
 

@@ -240,7 +240,7 @@ def test_root_draws_builds_measures_and_tests(debian: BareRoot, tmp_path: Path) 
             elif command == "make setup":
                 assert "installing" not in said[command]
                 # so that a step of the set-up shows that is missing
-                expect(root, "quicbed build quinn stock", place, environment={"QUICBED_STORE": "/root/own"})
+                expect(root, "quicbed build quinn stock", place, environment={"QUICBED_STORE": "/srv/own"})
             elif "libraries=[aioquic,quinn]" in command:
                 of_proofs = {"benchmark-flow-transfer", "benchmark-overhead-transfer"}
                 assert drawn(clone / "artifacts", "svg") == of_proofs | {"goodput-by-aead", "goodput-by-aead-cost"}
