@@ -35,6 +35,12 @@ CONDA: ModuleType = load_tool(ROOT, "conda_environments")
 SET_UP: ModuleType = load_tool(ROOT, "set_up")
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command imports shows only where it has something to build."""
+    monkeypatch.setenv("QUICBED_STORE", str(tmp_path / "store"))
+
+
 # Rules
 
 LIST_RULES = """
@@ -290,7 +296,7 @@ WORK: dict[str, Work] = {
     "sources": Work(["--log", "{here}/log"], prepare=stub_cargo),
     # up to where they miss the sources
     "build": Work(["quiche", "stock", "--log", "{here}/log"], "is not a fetched source", prepare=stub_cargo),
-    "component": Work(["liboqs", "--log", "{here}/log"], "is not a fetched source"),
+    "component": Work(["liboqs", "--log", "{here}/log"], "is not a fetched source", prepare=stub_cargo),
     # to the end; those of post-quantum algorithms need OpenSSL, which `component` builds
     "certificates": Work(["ecdsa-p-256", "--log", "{here}/log"]),
     # up to where they miss hosts that builds are to be made on, and certificates
@@ -399,6 +405,7 @@ UBIQUITOUS = {
         "mkfifo",
         "mv",
         "python3",
+        "realpath",
         "rm",
         "sh",
     ),
