@@ -98,6 +98,7 @@ bench: ## run the benchmarks (needs root)
 
 docs: ## make the documentation as a site, artifacts/docs/index.html
 	@$(set-up) docs
+	@.venv/bin/quicbed generate
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
 	@echo "Documentation: open artifacts/docs/index.html"
 

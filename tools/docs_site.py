@@ -20,7 +20,6 @@ ELSEWHERE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
-    "config/README.md": "configuration.md",
     "workflow/endpoints/ENDPOINT.md": "endpoint-contract.md",
 }
 SOURCE = {uri: path for path, uri in ELSEWHERE.items()}

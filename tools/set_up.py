@@ -504,6 +504,8 @@ def provide_environment(target: str, log: TextIO) -> None:
         if not pip(["install", *options, "--editable", "."], log):
             raise SetUpError(f"the package quicbed could not be installed. {LOG} ends:\n{log_tail()}")
         stamp = {**stamp, "package": package}
+        # pages that are not in git, so that links of the others lead somewhere; without them everything else works
+        run_logged([str(VENV / "bin" / "quicbed"), "generate"], log)
     if stamp != recorded():
         write_stamp(stamp)
 

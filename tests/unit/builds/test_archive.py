@@ -27,6 +27,7 @@ from quicbed.cli import archive
 from quicbed.cli.commands import main
 from quicbed.config.model import Project, read_config
 
+PAGE = "# Commands\n"
 RESULTS = {
     "report/index.html": b"<p>report</p>",
     "figures/one.svg": b"<svg/>",
@@ -181,7 +182,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def made(root: Path, out: Path) -> Path:
-    return archive.make(Project(root), out)
+    return archive.make(Project(root), out, {root / "docs" / "commands.md": PAGE})
 
 
 def test_an_archive_has_the_commit_the_results_the_bill_and_checksums_of_all(clone: Path, tmp_path: Path) -> None:
@@ -198,13 +199,14 @@ def test_an_archive_has_the_commit_the_results_the_bill_and_checksums_of_all(clo
     top = tmp_path / "unpacked" / "quicbed-0.1.0"
     found = {path.relative_to(top).as_posix() for path in top.rglob("*") if not path.is_dir() or path.is_symlink()}
     committed = set(git(clone, "ls-files").splitlines())
-    added = {f"results/reference/{name}" for name in RESULTS} | {"sbom.cdx.json", "SHA256SUMS"}
+    added = {f"results/reference/{name}" for name in RESULTS} | {"sbom.cdx.json", "SHA256SUMS", "docs/commands.md"}
     assert found == committed | added
     for name in committed:
         if not (clone / name).is_symlink():
             assert (top / name).read_bytes() == (clone / name).read_bytes()
             assert os.access(top / name, os.X_OK) == os.access(clone / name, os.X_OK), name
     assert (top / "link").readlink() == Path("run")
+    assert (top / "docs" / "commands.md").read_text(encoding="utf-8") == PAGE
     for name, content in RESULTS.items():
         assert (top / "results" / "reference" / name).read_bytes() == content
     # the report of the archive links to the same files as the one that `make figures` writes

@@ -14,7 +14,7 @@ import yaml
 from clone import ROOT, copy_config
 from quicbed.builds.recipes import external
 from quicbed.cli.commands import _parser
-from quicbed.cli.generate import outputs
+from quicbed.cli.generate import pages
 from quicbed.config.model import ConfigError, Project, Statement
 from quicbed.plan.cells import cells_of
 
@@ -91,9 +91,9 @@ def test_documents_are_the_same_with_an_added_folder(tmp_path: Path) -> None:
     """So that `make check` passes for who adds one."""
     for name in ("config", "workflow", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
-    before = outputs(tmp_path, _parser())
+    before = pages(tmp_path, _parser())
     (tmp_path / "config" / "libraries" / "picoquic.yaml").write_text(dict(FILES)["config/libraries/picoquic.yaml"])
-    assert outputs(tmp_path, _parser()) == before
+    assert pages(tmp_path, _parser()) == before
 
 
 def test_a_key_of_the_old_form_is_told_from_one_that_is_unknown(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 Layout of ``quicbed-<version>-<commit>.tar.gz``::
 
     quicbed-<version>/            every file of the commit, the reference data in raw/reference/ among them
+        docs/, workflow/schemas/  what `quicbed generate` made of the commit
         results/reference/        what `make figures` made of the reference data: report/, figures/, tables/, notebooks/
         sbom.cdx.json             every third-party source that is fetched (`quicbed.builds.bom`)
         SHA256SUMS                of all these files; `sha256sum --check SHA256SUMS`
@@ -20,6 +21,7 @@ import io
 import shlex
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +49,8 @@ class Member:
     target: str | None = None
 
 
-def make(project: Project, directory: Path) -> Path:
-    """Write the archive of the clone's commit into *directory*; returns it.
+def make(project: Project, directory: Path, pages: Mapping[Path, str]) -> Path:
+    """Write the archive of the clone's commit and of *pages* that were generated into *directory*; returns it.
 
     Raises ArchiveError outside a clone, with changes that are not committed, and where results are missing.
     """
@@ -56,6 +58,7 @@ def make(project: Project, directory: Path) -> Path:
     commit, time = _commit(root)
     members = _committed(root, commit)
     added = _results(project.artifacts / "reference")
+    added |= {file.relative_to(root).as_posix(): Member(text.encode()) for file, text in pages.items()}
     added[BILL] = Member(bom.text(project, commit).encode())
     for name in (*added, SUMS):
         if name in members:

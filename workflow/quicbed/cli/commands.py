@@ -247,7 +247,7 @@ def _parser() -> argparse.ArgumentParser:
             action=_OfArms,
             default=(),
             metavar="VALUE",
-            help=f"`{key}` of the variant (config/README.md), of both or of one",
+            help=f"`{key}` of the variant (docs/configuration.md), of both or of one",
         )
     command.add_argument(
         "--bytes", type=_bytes, default=1 << 28, help="size of the faster one's downloads (default: 268435456)"
@@ -342,7 +342,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("symbols", _symbols, "print what the samples of a run were sorted into, and what no mapping claims")
     command.add_argument("run_directory", type=Path, metavar="run", help="directory of a run of cpu-shares")
     command.add_argument("--top", type=int, default=15, help="number of symbols shown")
-    command = add("generate", _generate, "write JSON schemas and generated documentation")
+    command = add("generate", _generate, "write JSON schemas and the pages of reference")
     command.add_argument(
         "--check",
         action="store_true",
@@ -875,13 +875,14 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _archive(arguments: argparse.Namespace) -> None:
-    from quicbed.cli import archive
+    from quicbed.cli import archive, generate
 
     project = project_of(arguments)
     if arguments.check:
         archive.check(project)
         return
-    file = archive.make(project, arguments.out or project.artifacts / "archive")
+    pages = generate.pages(project.root, _parser())
+    file = archive.make(project, arguments.out or project.artifacts / "archive", pages)
     print(f"{file}: {file.stat().st_size / 1e6:.1f} MB, SHA-256 {hashlib.sha256(file.read_bytes()).hexdigest()}")
 
 

@@ -1,6 +1,7 @@
-"""JSON schemas, documentation and tables of algorithms that are generated from configuration and data files.
+"""JSON schemas, pages of reference and tables of algorithms, generated from models, configuration and data files.
 
-`quicbed generate` writes them, `quicbed generate --check` shows a diff where they have drifted; a test runs the latter.
+`quicbed generate` writes them. Schemas and pages are not in git: set-up, `make docs` and the archive have them made. Code
+is, since builds are identified by it; `quicbed generate --check` shows a diff where it has drifted, and a test runs that.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ class _Untitled(GenerateJsonSchema):
 
 
 def generate(root: Path, parser: argparse.ArgumentParser, *, check: bool) -> int:
-    """Write (or compare) every generated file; returns 1 if `check` found a difference.
+    """Write every generated file, or compare those in git; returns 1 if `check` found a difference.
 
     *parser* is that of the command line, for docs/commands.md.
     """
     differences = 0
-    for file, text in outputs(root, parser).items():
+    for file, text in (code(root) if check else code(root) | pages(root, parser)).items():
         current = file.read_text(encoding="utf-8") if file.exists() else ""
         if current == text:
             continue
@@ -95,8 +96,17 @@ def generate(root: Path, parser: argparse.ArgumentParser, *, check: bool) -> int
     return 1 if differences else 0
 
 
-def outputs(root: Path, parser: argparse.ArgumentParser) -> dict[Path, str]:
-    """Every generated file and its text."""
+def code(root: Path) -> dict[Path, str]:
+    """The generated files that are in git, and their texts."""
+    table = algorithms.read(root)
+    return {
+        root / "workflow" / "crypto" / "pq" / "algorithms.h": algorithms.c_header(table),
+        root / "workflow" / "endpoints" / "contract" / "rust" / "src" / "algorithms.rs": algorithms.rust_module(table),
+    }
+
+
+def pages(root: Path, parser: argparse.ArgumentParser) -> dict[Path, str]:
+    """The generated files that are not in git, and their texts."""
     project = Project(root).without_folders()
     files: dict[Path, str] = {}
     for name, (model, _) in KINDS.items():
@@ -107,27 +117,22 @@ def outputs(root: Path, parser: argparse.ArgumentParser) -> dict[Path, str]:
     for name, recorded in RECORDS.items():
         definitions = models_json_schema([(model, "validation") for model in recorded], schema_generator=_Untitled)[1]
         files[root / "workflow" / "schemas" / f"{name}.schema.json"] = json.dumps(definitions, indent=2) + "\n"
-    files[root / "config" / "README.md"] = configuration_page()
+    files[root / "docs" / "configuration.md"] = configuration_page()
     files[root / "docs" / "data.md"] = data_page()
     files[root / "docs" / "libraries.md"] = libraries_page(project)
     for name in project.libraries:
         files[root / "docs" / "libraries" / f"{name}.md"] = library_page(project, name)
     files[root / "docs" / "commands.md"] = commands_page(parser)
     files[root / "docs" / "claims.md"] = claims_report.documentation(project)
-    table = algorithms.read(root)
-    files[root / "workflow" / "crypto" / "pq" / "algorithms.h"] = algorithms.c_header(table)
-    files[root / "workflow" / "endpoints" / "contract" / "rust" / "src" / "algorithms.rs"] = algorithms.rust_module(
-        table
-    )
     return files
 
 
 def configuration_page() -> str:
-    """config/README.md: every key of every file."""
+    """docs/configuration.md: every key of every file."""
     parts = [
         "# Configuration",
         "",
-        "Every key of every file below this directory. This page is generated from the models in",
+        "Every key of every file below `config/`. This page is generated from the models in",
         "`workflow/quicbed/config/model.py` and `workflow/quicbed/claims/` by `quicbed generate`. A key that is not",
         "listed is an error, and so is one given twice.",
         "",

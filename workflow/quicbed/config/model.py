@@ -1,7 +1,7 @@
 """Configuration: models of every file under config/, read strictly.
 
 Every key is declared here with a description. From these models come the validation, the JSON schemas in
-workflow/schemas/ and the key tables in config/README.md, so the three cannot disagree. Unknown keys are errors.
+workflow/schemas/ and the key tables in docs/configuration.md, so the three cannot disagree. Unknown keys are errors.
 """
 
 from __future__ import annotations
