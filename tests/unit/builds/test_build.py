@@ -375,9 +375,7 @@ def test_generated_code_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> Non
     assert generate(ROOT, _parser(), check=True) == 0, capsys.readouterr().err
 
 
-def test_drifted_code_is_shown_as_a_diff_and_pages_are_written(
-    copy: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_drifted_code_is_shown_as_a_diff_and_pages_are_written(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = copy / "workflow" / "crypto" / "algorithms.csv"
     file.write_text(file.read_text(encoding="utf-8").replace("x448,X448,x448", "x448,X448,x447"), encoding="utf-8")
     assert generate(copy, _parser(), check=True) == 1

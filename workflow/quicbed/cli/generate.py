@@ -1,7 +1,8 @@
 """JSON schemas, pages of reference and tables of algorithms, generated from models, configuration and data files.
 
-`quicbed generate` writes them. Schemas and pages are not in git: set-up, `make docs` and the archive have them made. Code
-is, since builds are identified by it; `quicbed generate --check` shows a diff where it has drifted, and a test runs that.
+`quicbed generate` writes them. Schemas and pages are not in git: set-up, `make docs` and the archive have them made.
+Code is, since builds are identified by it; `quicbed generate --check` shows a diff where it has drifted, and a test
+runs that.
 """
 
 from __future__ import annotations
