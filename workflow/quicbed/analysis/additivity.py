@@ -30,6 +30,7 @@ import numpy as np
 import polars as pl
 
 from quicbed.analysis import comparison, ttfb
+from quicbed.base.errors import QuicbedError
 from quicbed.base.statistics import CONFIDENCE
 from quicbed.config import algorithms
 from quicbed.plan.arms import PRIMITIVES
@@ -60,7 +61,7 @@ _KEY = ("group", "signature", "rtt_ms")
 _OF = ("experiment", "campaign", "testbed", "host", "scale")
 
 
-class PredictionError(Exception):
+class PredictionError(QuicbedError):
     """A pair that cannot be predicted from these runs; one line that says what is missing and where it comes from."""
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypeAliasType
 
 from quicbed.base import durable, untrusted
+from quicbed.base.errors import QuicbedError
 from quicbed.base.untrusted import UntrustedError
 
 OBJECT = ConfigDict(strict=True, frozen=True, extra="ignore", use_attribute_docstrings=True)
@@ -86,7 +87,7 @@ def problem(error: ValidationError) -> str:
     return untrusted.shown(f"key '{key}': {text}" if key else text)
 
 
-class RecordError(ValueError):
+class RecordError(QuicbedError, ValueError):
     """A record that cannot be read or made, in one line."""
 
 

@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
 
 from quicbed.base import trees
+from quicbed.base.errors import QuicbedError
 
 MOST_TEXT = 2000
 """Characters that are kept of what a program says."""
@@ -75,7 +76,7 @@ class Stream(Protocol):
         ...
 
 
-class UntrustedError(ValueError):
+class UntrustedError(QuicbedError, ValueError):
     """Why a file is not used: what is wrong with it, without its name."""
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.base import durable
+from quicbed.base.errors import QuicbedError
 from quicbed.base.hashing import digest
 from quicbed.config.model import Flavour, Library, Project
 
@@ -43,7 +44,7 @@ PAUSES_S = (5.0, 25.0)
 """Before each new attempt to fetch packages: a network or a registry may be away for a moment."""
 
 
-class BuildError(Exception):
+class BuildError(QuicbedError):
     """A source that cannot be fetched or a build that failed: one line with the log that tells more."""
 
 

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from quicbed import __version__
 from quicbed.base import trees
+from quicbed.base.errors import QuicbedError
 from quicbed.builds import bom
 from quicbed.config.model import Project
 from quicbed.store import tarball
@@ -36,7 +37,7 @@ BILL = "sbom.cdx.json"
 SUMS = "SHA256SUMS"
 
 
-class ArchiveError(ValueError):
+class ArchiveError(QuicbedError, ValueError):
     """An archive that cannot be made, in one line with the remedy."""
 
 

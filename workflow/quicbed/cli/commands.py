@@ -21,6 +21,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from quicbed import __version__
 from quicbed.base.environment import OVERRIDES, STARTED, find_toolchains
+from quicbed.base.errors import QuicbedError
 from quicbed.base.untrusted import visible
 from quicbed.config.model import ConfigError, Project
 from quicbed.importers import FORMATS, imported
@@ -76,7 +77,7 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> i
         if not _nobody_reads():
             raise
         return 1
-    except _expected_errors() as error:
+    except QuicbedError as error:
         print(visible(f"quicbed: {error}"), file=sys.stderr)
         return 1
     except MemoryError:
@@ -105,33 +106,6 @@ def _nobody_reads() -> bool:
         return False  # it was another pipe
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
-
-
-def _expected_errors() -> tuple[type[Exception], ...]:
-    """Errors that are the user's to mend; anything else is a bug and shows its traceback."""
-    from quicbed.builds.kit import BuildError
-
-    errors: list[type[Exception]] = [ConfigError, BuildError]
-    # only modules that the command has loaded can have raised theirs
-    for module, name in (
-        ("quicbed.measure.attempt", "MeasureError"),
-        ("quicbed.config.algorithms", "AlgorithmError"),
-        ("quicbed.measure.certificates", "CertificateError"),
-        ("quicbed.testbed.base", "TestbedError"),
-        ("quicbed.base.models", "RecordError"),
-        ("quicbed.analysis.additivity", "PredictionError"),
-        ("quicbed.report.notebooks", "NotebookError"),
-        ("quicbed.wire.handshake", "HandshakeError"),
-        ("quicbed.wire.tshark", "TsharkError"),
-        ("quicbed.store.stacks", "PerfError"),
-        ("quicbed.importers.files", "CopyError"),
-        ("quicbed.cli.archive", "ArchiveError"),
-        ("quicbed.wire.pcap", "CaptureError"),
-        ("quicbed.base.untrusted", "UntrustedError"),
-    ):
-        if module in sys.modules:
-            errors.append(getattr(sys.modules[module], name))
-    return tuple(errors)
 
 
 def configured(prog: str, description: str | None) -> argparse.ArgumentParser:

@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from quicbed.base.errors import QuicbedError
+
 READS = ("workflow/crypto/algorithms.csv",)
 
 FILE = Path("workflow/crypto/algorithms.csv")
@@ -27,7 +29,7 @@ NIST_LEVELS = (1, 2, 3, 5)
 """Security categories of NIST's call for proposals (4.A.5) that an algorithm of the table claims."""
 
 
-class AlgorithmError(Exception):
+class AlgorithmError(QuicbedError):
     """A table that cannot be used, or a name that is not in it: one line naming file, line and column."""
 
 

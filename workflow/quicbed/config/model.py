@@ -30,6 +30,7 @@ from pydantic import (
 )
 
 from quicbed.base import untrusted
+from quicbed.base.errors import QuicbedError
 from quicbed.base.hashing import digest
 from quicbed.config import algorithms, pages, videos
 
@@ -67,7 +68,7 @@ STATEMENT = "quicbed.yaml"
 """File in the folder of an external endpoint, with what it can do (`Statement`)."""
 
 
-class ConfigError(Exception):
+class ConfigError(QuicbedError):
     """A configuration that cannot be used: names the file, the key and the remedy in one line."""
 
 

@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Literal, cast
 
 from quicbed.base import untrusted
+from quicbed.base.errors import QuicbedError
 from quicbed.base.untrusted import Stream, UntrustedError
 from quicbed.importers.summary import Summary
 
@@ -50,7 +51,7 @@ TWICE = "is in the archive twice; the first one counts"
 NO_FILE = "a link or device, not a file"
 
 
-class CopyError(Exception):
+class CopyError(QuicbedError):
     """A copy of published data that cannot be read at all: one line naming it and the remedy."""
 
 

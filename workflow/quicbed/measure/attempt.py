@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from quicbed.base.errors import QuicbedError
 from quicbed.base.untrusted import one_line
 from quicbed.testbed import TestbedError
 
 _logger = logging.getLogger("quicbed")
 
 
-class MeasureError(Exception):
+class MeasureError(QuicbedError):
     """Measuring cannot start or go on: one line naming what and the remedy."""
 
 

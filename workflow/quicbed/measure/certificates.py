@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from quicbed.base import durable
+from quicbed.base.errors import QuicbedError
 from quicbed.builds import components
 from quicbed.config import algorithms
 from quicbed.config.algorithms import Signature
@@ -95,7 +96,7 @@ authorityKeyIdentifier = none
 _Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
 
-class CertificateError(Exception):
+class CertificateError(QuicbedError):
     """Certificates that are missing, expired or unreadable, or cannot be made, with the remedy."""
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from quicbed import importers
 from quicbed.analysis.place import Place
 from quicbed.base import durable
+from quicbed.base.errors import QuicbedError
 from quicbed.store.paths import RAW_VARIABLE
 
 if TYPE_CHECKING:  # loaded by the processes that run notebooks
@@ -36,7 +37,7 @@ _MACHINE = {
 """What a cell raises where the machine lacks something, and what to do; a trace would say nothing of it."""
 
 
-class NotebookError(Exception):
+class NotebookError(QuicbedError):
     """A notebook that cannot be read or run; one line that names it."""
 
 

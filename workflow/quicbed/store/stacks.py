@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from quicbed.base import durable, untrusted
+from quicbed.base.errors import QuicbedError
 
 FOLDED_SUFFIX = ".folded.gz"
 PLAIN_SUFFIX = ".plain"
@@ -28,7 +29,7 @@ Stacks = Counter[tuple[str, ...]]
 """Samples by stack: frames from the innermost to the outermost, as ``object`symbol``, without the comm."""
 
 
-class PerfError(Exception):
+class PerfError(QuicbedError):
     """perf cannot record or its output cannot be read; one line."""
 
 

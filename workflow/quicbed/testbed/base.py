@@ -20,6 +20,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quicbed.base import untrusted
+from quicbed.base.errors import QuicbedError
 from quicbed.config.model import Limits
 
 Role = Literal["client", "middle", "server", "tap"]
@@ -48,7 +49,7 @@ PACKAGES = {
 _logger = logging.getLogger("quicbed")
 
 
-class TestbedError(Exception):
+class TestbedError(QuicbedError):
     """A testbed that cannot be used or did not do what was asked, in one line with the remedy."""
 
     __test__ = False  # not a test class, in spite of its name

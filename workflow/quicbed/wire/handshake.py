@@ -42,6 +42,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from quicbed.base.errors import QuicbedError
 from quicbed.config.algorithms import Table
 from quicbed.contract.events import ClientConnection, ServerConnection
 from quicbed.wire import messages as tls
@@ -90,7 +91,7 @@ _CHANGE_CIPHER_SPEC_BYTES = 6
 """Of its record, which a client that sends early data puts behind its ClientHello (RFC 8446, D.4)."""
 
 
-class HandshakeError(Exception):
+class HandshakeError(QuicbedError):
     """A capture or key log that cannot be used: one line naming the file and the remedy."""
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from quicbed.base.errors import QuicbedError
+
 FILE_HEADER_BYTES = 24
 RECORD_HEADER_BYTES = 16
 
@@ -80,7 +82,7 @@ Reason = Literal["other", "malformed", "fragment", "cut"]
 """Why a frame is no packet: neither UDP nor TCP, lengths that cannot be, a fragment of either, captured too short."""
 
 
-class CaptureError(Exception):
+class CaptureError(QuicbedError):
     """A capture file cannot be read; the message names file, offset in bytes and problem."""
 
 

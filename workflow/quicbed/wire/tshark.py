@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from quicbed.base.errors import QuicbedError
 from quicbed.wire.messages import (
     CERTIFICATE,
     CERTIFICATE_VERIFY,
@@ -35,7 +36,7 @@ PACKAGE = "tshark"
 _KEY_LOG_LINE = re.compile(r"([A-Z0-9_]+)[ \t]+([0-9a-fA-F]{64})[ \t]+([0-9a-fA-F]{64}|[0-9a-fA-F]{96})")
 
 
-class TsharkError(Exception):
+class TsharkError(QuicbedError):
     """tshark or one of its inputs cannot be used: one line naming the file and the remedy."""
 
 
