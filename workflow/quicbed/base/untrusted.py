@@ -119,6 +119,7 @@ _OTHER_FORMS = {
     b"\x28\xb5\x2f\xfd": "compressed with Zstandard: unpack it",
     b"version https://git-lfs.github.com/": "a pointer of Git LFS without the content: run git lfs pull",
 }
+_JSON = (b"{", b"[")
 _HTML = re.compile(rb"\s{0,100}<(?:!doctype html|html)\b", re.IGNORECASE)
 _LINE_END = re.compile(r"\r+\n?")
 
@@ -136,6 +137,8 @@ def decoded(content: bytes, errors: str = "replace") -> str:
 
     UntrustedError where it is known to be something else than text; UnicodeDecodeError with *errors* `strict`.
     """
+    if content.startswith(_JSON):  # as nothing else begins; most of what is read are short lines of JSON
+        return content.decode("utf-8", errors)
     if (told := other_form(content)) is not None:
         raise UntrustedError(f"is {told}")
     for mark, encoding in _MARKS:
@@ -279,7 +282,7 @@ def parse(content: bytes, *, finite: bool = True) -> Any:
     """
     try:
         text = decoded(content, "strict")
-        document = (_DECODER if finite else _LENIENT).decode(text)
+        document = _DECODERS[finite, _has_many_digits(content)].decode(text)
         if "\\ud" in text or "\\uD" in text:
             json.dumps(document, ensure_ascii=False).encode()
     except UntrustedError:
@@ -328,8 +331,25 @@ def _refuse(name: str) -> None:
     raise UntrustedError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse_constant=_refuse)
-_LENIENT = json.JSONDecoder(parse_int=_integer, parse_float=_float)
+_MANY_DIGITS = b"0" * (_SHORT + 1)
+_DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else 0 for byte in range(256))
+
+
+def _has_many_digits(content: bytes) -> bool:
+    """Whether a JSON document may have an integer beyond 64 bits."""
+    return not content.startswith(_JSON) or _MANY_DIGITS in content.translate(_DIGITS)
+
+
+_DECODERS = {
+    (finite, many_digits): json.JSONDecoder(
+        # looking at every number takes as long as reading all else
+        parse_int=_integer if many_digits else None,
+        parse_float=_float,
+        parse_constant=_refuse if finite else None,
+    )
+    for finite in (True, False)
+    for many_digits in (True, False)
+}
 
 
 # ---- archives --------------------------------------------------------------------------------------------------------
