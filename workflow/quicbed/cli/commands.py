@@ -23,6 +23,7 @@ from quicbed import __version__
 from quicbed.base.environment import OVERRIDES, STARTED, find_toolchains
 from quicbed.base.errors import QuicbedError
 from quicbed.base.untrusted import visible
+from quicbed.cli.parser import Parser
 from quicbed.config.model import ConfigError, Project
 from quicbed.importers import FORMATS, imported
 from quicbed.store.record import STATUSES
@@ -108,11 +109,9 @@ def _nobody_reads() -> bool:
     return True
 
 
-def configured(prog: str, description: str | None) -> argparse.ArgumentParser:
+def configured(prog: str, description: str | None) -> Parser:
     """A parser with the option that overrides the configuration (`project_of`)."""
-    parser = argparse.ArgumentParser(
-        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--config",
         metavar="JSON",
@@ -125,7 +124,9 @@ def configured(prog: str, description: str | None) -> argparse.ArgumentParser:
 def _parser() -> argparse.ArgumentParser:
     parser = configured("quicbed", __doc__)
     parser.add_argument("--version", action="version", version=f"quicbed {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", parser_class=argparse.ArgumentParser
+    )
 
     def add(name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)

@@ -27,6 +27,7 @@ from quicbed.builds.recipes import cargo
 from quicbed.claims import claims_report, verdict
 from quicbed.claims.causes import Causes
 from quicbed.claims.papers import Paper
+from quicbed.cli.parser import GROUPS
 from quicbed.config import algorithms
 from quicbed.config.model import Cipher, Config, Experiment, ExternalFile, Library, Project, Statement, Study, Testbed
 from quicbed.contract import events
@@ -299,19 +300,15 @@ def commands_page(parser: argparse.ArgumentParser) -> str:
         "",
     ]
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    for name, command in commands.choices.items():
-        parts += [
-            f"## {name}",
-            "",
-            f"{_sentence(command.description or '')}",
-            "",
-            "| argument | meaning |",
-            "| --- | --- |",
-        ]
-        parts += [f"| {_argument(action)} | {_sentence(action.help or '')} |" for action in command._actions[1:]]
-        if not command._actions[1:]:
-            parts = parts[:-3]
-        parts.append("")
+    for title, names in GROUPS.items():
+        parts += [f"## {_sentence(title)}", ""]
+        for name in names:
+            command = commands.choices[name]
+            parts += [f"### {name}", "", _sentence(command.description or ""), ""]
+            if own := command._actions[1:]:
+                parts += ["| argument | meaning |", "| --- | --- |"]
+                parts += [f"| {_argument(action)} | {_sentence(action.help or '')} |" for action in own]
+                parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
 
