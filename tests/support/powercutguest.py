@@ -51,7 +51,7 @@ def main() -> None:
         durable._sync_file_system = lambda _: None
     runs.mkdir(exist_ok=True)
     durable.sync(top)
-    durable.remove_leftovers(top)
+    durable.remove_leftovers(top, "run.json")
     begin = max((int(path.name) for path in runs.iterdir()), default=-1) + 1
     print("begin", begin, flush=True)
     for number in itertools.count(begin):

@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from choreographer.browsers import Chromium
 
+from quicbed.config.model import PICTURES, PICTURES_VARIABLE
 from quicbed.figures import browser, goodput
 from quicbed.report import notebooks
 
@@ -129,7 +130,8 @@ done
 
 
 @pytest.mark.skipif(not HAS_CHROMIUM, reason="no Chromium is installed")
-def test_a_figure_that_cannot_be_drawn_does_not_stop_the_next(tmp_path: Path) -> None:
+def test_a_figure_that_cannot_be_drawn_does_not_stop_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PICTURES_VARIABLE, ",".join(PICTURES))
     wrong = drawn("wrong")
     wrong.figure.update_layout(width=10**7)
     (saved,) = goodput.save(wrong, tmp_path / "figures")

@@ -39,10 +39,9 @@ def gallery(reference_table: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         return save(drawn, directory, **more)
 
     environment = {RAW_VARIABLE: str(ROOT / "raw" / "reference"), ARTIFACTS_VARIABLE: str(artifacts)}
-    environment |= {TABLE_VARIABLE: str(reference_table), PUBLISHED_VARIABLE: ""}
+    environment |= {TABLE_VARIABLE: str(reference_table), PUBLISHED_VARIABLE: "", PICTURES_VARIABLE: ""}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", {**os.environ, **environment})
-        patch.setattr(goodput, "STATIC_FORMATS", ())
         patch.setattr(goodput, "save", noted)
         patch.chdir(ROOT / "notebooks")
         for path in sorted(Path().glob("*.ipynb")):

@@ -18,7 +18,7 @@ from quicbed.base import durable
 
 OVERRIDES = "QUICBED_CONFIG"
 # Links to the Rust and Go that set-up installed below the clone, where the machine's own do not serve.
-TOOLCHAINS = Path(__file__).resolve().parents[2] / ".toolchains" / "bin"
+TOOLCHAINS = Path(__file__).resolve().parents[3] / ".toolchains" / "bin"
 STARTED = "QUICBED_STARTED"
 """Set while the workflow runs, differently each time: more is to come than one experiment."""
 

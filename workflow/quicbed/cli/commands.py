@@ -14,6 +14,7 @@ import os
 import re
 import select
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -276,6 +277,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--all", action="store_true", help="a line for every number of a table too")
     text = "claims with this verdict only, as `fails` or `holds,inconclusive`; can be given more than once"
     command.add_argument("--verdict", action="extend", type=_verdict_names, default=[], help=text)
+    command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
+    command = add("summary", _summary, "say in five sentences what cryptography costs QUIC by the runs there are")
     command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
     command = add("predict", _predict, "predict the handshake of a library with two algorithms from measured ones")
     command.add_argument("--library", required=True, help="a library, as `quicbed list libraries` names it")
@@ -778,6 +781,27 @@ def _claims(arguments: argparse.Namespace) -> None:
     cells = arguments.all or bool(arguments.claim) or bool(arguments.verdict)
     told = claims_report.text(wanted, cells=cells, tested=tested, published=theirs, found=why)
     terminal.show(told or f"No claim has the verdict {' or '.join(arguments.verdict)}.")
+
+
+def _summary(arguments: argparse.Namespace) -> None:
+    from quicbed.claims import judged, verdicts
+    from quicbed.report import made_with, notebooks, summary
+    from quicbed.store import details, runs
+
+    project = project_of(arguments)
+    here = notebooks.place(ROOT, project.config)
+    raw = arguments.raw or here.raw
+    made = here.artifacts / "tables" / "runs.parquet"
+    table, beside = details.everything(raw, os.cpu_count() or 1, made)
+    counting = runs.without(table, project.left_out)
+    kept = judged.read(made.with_name(judged.FILE), project, _judged_of(project, raw))
+    if kept is None:
+        kept = judged.judge(project, verdicts.tables(raw, ROOT, counting, beside))
+    print(f"{len(table)} runs of {raw}, on {made_with.machine(table, beside.campaigns) or 'no known host'}\n")
+    told = summary.of_project(project, counting, beside, kept)
+    for one in told:
+        print(visible(textwrap.fill(f"{one.topic}. {one.text}", 100)) + "\n")
+    print(summary.READING if told else "Nothing measured yet.")
 
 
 def _predict(arguments: argparse.Namespace) -> None:

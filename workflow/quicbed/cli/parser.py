@@ -11,7 +11,7 @@ from quicbed.base.untrusted import visible
 
 GROUPS = {
     "look at what is there": (
-        *("list", "plan", "show", "claims", "draw", "predict", "handshake", "capture", "symbols", "doctor"),
+        *("summary", "list", "plan", "show", "claims", "draw", "predict", "handshake", "capture", "symbols", "doctor"),
     ),
     "measure": ("compare", "measure", "build", "store", "guests"),
     "bring your own": ("try", "runner-folder", "import", "export", "dissect", "reference", "archive"),

@@ -110,6 +110,12 @@ TWINS: Mapping[str, Twin] = {
 """By experiment."""
 
 
+def as_drawn(experiment: str, campaign: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
+    """The table of an experiment with the ratios that its figure shows."""
+    twin = TWINS.get(experiment)
+    return twin.prepare(campaign, cells) if twin is not None else cells
+
+
 def both_ways(
     campaign: pl.DataFrame, table: pl.DataFrame, twin: Twin, titles: Mapping[str, str] | None = None
 ) -> Drawn | None:

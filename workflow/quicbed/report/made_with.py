@@ -34,6 +34,28 @@ def hosts(table: pl.DataFrame) -> Sheet:
     return Sheet(headers, rows, frozenset({7}), behind=behind)
 
 
+def machine(table: pl.DataFrame, records: Sequence[provenance.Records]) -> str | None:
+    """The host that measured most runs, in a line."""
+    counts = table.drop_nulls("host")["host"].value_counts().sort("count", "host", descending=[True, False])
+    if counts.is_empty():
+        return None
+    host = counts["host"][0]
+    known = {session.host.id: session.facts for record in records for session in record.sessions.values()}
+    first = table.filter(pl.col("host") == host).row(0, named=True)
+    told = known.get(host, {})
+    virtual = told.get("virtual_machine")
+    kind = "a virtual machine" if virtual is True else "a physical machine" if virtual is False else "a machine"
+    processors = told.get("cpus")
+    parts = [
+        f"{processors} processors" if isinstance(processors, int) else None,
+        *(first[name] for name in ("cpu_model", "memory")),
+        f"Linux {first['kernel']}" if first["kernel"] else None,
+        f"testbed `{first['testbed']}`",
+    ]
+    others = f", {len(counts) - 1} more hosts measured the rest" if len(counts) > 1 else ""
+    return f"{kind} ({', '.join(filter(None, parts))}){others}"
+
+
 def left_out(project: Project | None, table: pl.DataFrame) -> Sheet:
     """Campaigns that studies leave out, with the reason, and how many runs of them are here."""
     headers = ["study", "experiment", "campaign", "reason", "runs here"]

@@ -40,6 +40,7 @@ from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.sheets import Sheet, latency_summary, summary
 from quicbed.plan.arms import ARMS, CAPTURED
 from quicbed.report import grid, made_with, pictures, results, workflow_report
+from quicbed.report import summary as answering
 from quicbed.store import details, runs
 
 READS = ("workflow/quicbed/report/templates/*.j2", "workflow/quicbed/report/assets/*")
@@ -73,7 +74,7 @@ def write(
     directory.mkdir(parents=True, exist_ok=True)
     counting = runs.without(table, project.left_out) if project else table
     campaigns = comparison.Campaigns(counting)
-    judged = None
+    judged, known = None, None
     if project:
         known = judging.made(raw, project)
         if known is None:
@@ -84,12 +85,23 @@ def write(
     figures = pictures.found(artifacts, table)
     left_out = made_with.left_out(project, table)
     site = _Site(project, artifacts, table, campaigns, figures, judged)
+    answers = []
+    if project and known is not None:
+        why = known.found(project, known.results)
+        answers = answering.answers(project, counting, beside, known.results, why, site.undecided)
     (artifacts / "tables").mkdir(parents=True, exist_ok=True)
     comparison.write_figure_table(site.undecided, "undecided", artifacts / "tables")
     pages = {
         "index.html": (
             "index.html.j2",
-            site.first() | {"problems": _problems(beside, table), "left_out": left_out},
+            site.first()
+            | {
+                "machine": made_with.machine(table, beside.campaigns),
+                "answers": answers,
+                "reading": answering.READING,
+                "problems": _problems(beside, table),
+                "left_out": left_out,
+            },
         ),
         "runs.html": ("runs.html.j2", {"data": grid.data(table, figures), "total": len(table)}),
         "provenance.html": (
@@ -318,7 +330,7 @@ class _Site:
         cells = self.campaigns.figure(name, "ttfb_ms" if is_latency else "goodput_mbps")
         sheet = latency_summary(cells, titles) if is_latency else summary(cells, titles)
         first = campaign.row(0, named=True)
-        wide = comparison.undecided(_as_drawn(name, campaign, cells), config.contrast if config else None)
+        wide = comparison.undecided(cost_figures.as_drawn(name, campaign, cells), config.contrast if config else None)
         self.undecided = pl.concat([self.undecided, wide])
         return found | {
             "sheet": sheet,
@@ -388,12 +400,6 @@ _PRINTED: dict[str, Callable[[pl.DataFrame, Mapping[str, str]], Printed]] = {
 def _file(experiment: str) -> str:
     """Name of the page of an experiment, whatever a run says of itself."""
     return f"experiment-{re.sub('[^a-z0-9]+', '-', experiment.lower())[:80]}.html"
-
-
-def _as_drawn(experiment: str, campaign: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
-    """The table of an experiment with the ratios that its figure shows."""
-    twin = cost_figures.TWINS.get(experiment)
-    return twin.prepare(campaign, cells) if twin is not None else cells
 
 
 def _claims(
