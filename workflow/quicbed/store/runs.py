@@ -68,12 +68,16 @@ COLUMNS: list[Column] = [
     Column("testbed", pl.String(), "testbed.name"),
     Column("testbed_kind", pl.String(), "testbed.kind"),
     Column("host_id", pl.String(), "testbed.host_id"),
+    # where they are recorded, with generation and vector extensions (`tabled`)
     Column("cpu_model", pl.String(), "testbed.cpu_model"),
     Column("cpus", pl.Int64(), "testbed.cpus"),
     # of runs that do not say it, what their session said (`_identified`)
     Column("microcode", pl.String(), "testbed.microcode"),
     Column("kernel", pl.String(), "testbed.kernel"),
     Column("memory", pl.String(), "testbed.memory"),
+    # null of runs from before it was recorded
+    Column("processor", pl.String(), "testbed.processor"),
+    Column("extensions", pl.String(), "testbed.extensions"),
     Column("experiment", pl.String(), "experiment"),
     Column("campaign", pl.String(), "campaign"),
     Column("scale", pl.String(), "scale"),
@@ -412,6 +416,8 @@ def tabled(rows: Sequence[dict[str, Any]], campaigns: Sequence[provenance.Record
         plan = plans.get(PurePosixPath(values["origin"]).parent.parent.as_posix())
         if plan and values["status"] != UNREADABLE:
             values.update(_planned(plan, values["cell"]))
+        if values["status"] != UNREADABLE:
+            values["cpu_model"] = Host(**{name: values[name] for name in FACTS}).described
     complete = [{name: values.get(name) for name in SCHEMA} for values in rows]
     return pl.DataFrame(complete, schema=SCHEMA, orient="row").sort(SORT, nulls_last=True)
 

@@ -42,6 +42,7 @@ from quicbed.base import durable, environment, untrusted
 from quicbed.base.untrusted import UntrustedError, one_line
 from quicbed.config.model import CpuList, Interface, SshHost, SshMachine, TapHost, cpu_ranges, cpus_of
 from quicbed.config.model import Testbed as Settings
+from quicbed.plan.host import host_of
 
 from . import counters as parse
 from .agent import LOOK_S, AgentError, boot_id, ifb_name, process_namespace, shown, start_ticks, tree, tree_digest
@@ -343,6 +344,7 @@ _TOLD: dict[type, tuple[str, ...]] = {
         "architecture",
         "libc",
         "cpu_model",
+        "processor",
         "microcode",
         "cpuinfo",
         "cpus_online",
@@ -960,7 +962,7 @@ class RemoteHost(RemoteMachine):
         rows = {
             "ready": Feature(not problem, problem),
             **self._described(),
-            "processors": Feature(True, f"{hello['cpus']} x {hello['cpu_model']}"),
+            "processors": Feature(True, f"{hello['cpus']} x {host_of(hello).described}"),
             PROCESSOR: Feature(True, " ".join(hello["cpu_flags"]) or "none"),
             "governor": Feature(True, self._governor() or "none"),
             "congestion": Feature(True, ", ".join(hello["congestion_controls"]) or "none"),
@@ -1670,6 +1672,7 @@ class SshTestbed(LockedTestbed):
             "kind": self.kind,
             "host_id": hashlib.sha256(" ".join(host["host_id"] for host in both).encode()).hexdigest()[:12],
             "cpu_model": _joined(host["cpu_model"] for host in both),
+            "processor": _joined(host["processor"] for host in both),
             "cpus": min(host["cpus"] for host in both),
             "kernel": _joined(host["kernel"] for host in both),
             "microcode": _joined(told) if any(told := [host["microcode"] for host in both]) else None,
