@@ -394,13 +394,18 @@ def values_of(origin: str, run: Run | RunsError) -> dict[str, Any]:
             raise run
         return row(origin, run)
     except RunsError as error:
-        return {
-            "status": UNREADABLE,
-            "reason": str(error),
-            "contaminated": False,
-            "source": origin.partition("!")[0],
-            "origin": origin,
-        }
+        return unread(origin, str(error))
+
+
+def unread(origin: str, reason: str) -> dict[str, Any]:
+    """The row of a run that does not count."""
+    return {
+        "status": UNREADABLE,
+        "reason": reason,
+        "contaminated": False,
+        "source": origin.partition("!")[0],
+        "origin": origin,
+    }
 
 
 def tabled(rows: Sequence[dict[str, Any]], campaigns: Sequence[provenance.Records]) -> pl.DataFrame:
@@ -409,7 +414,16 @@ def tabled(rows: Sequence[dict[str, Any]], campaigns: Sequence[provenance.Record
     sessions: dict[str, list[Session]] = {}
     for one in campaigns:
         sessions.setdefault(_source(one.origin), []).extend(one.sessions.values())
+    first: dict[tuple[object, ...], str] = {}
     for values in rows:
+        if values["status"] != UNREADABLE and values["arm"] != "proof":
+            # as where a campaign was packed and its directory is there too; proofs are packed with all that need them
+            own = PurePosixPath(values["origin"].replace("!", "/")).parts[-3:]
+            known = (*(values[name] for name in ("experiment", "campaign", "cell", "started_at")), *own)
+            before = first.setdefault(known, values["origin"])
+            if before != values["origin"]:
+                reason = f"is the same run as {before}, which counts; move one of both away"
+                values.update(dict.fromkeys(values) | unread(values["origin"], reason))
         if values["status"] != UNREADABLE and values["memory"] is None:
             values.update(_identified(values, sessions.get(values["source"], [])))
         # <campaign>/<block, excluded or warm-up>/<run>

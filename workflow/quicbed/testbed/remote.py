@@ -47,6 +47,7 @@ from quicbed.plan.host import host_of
 from . import counters as parse
 from .agent import LOOK_S, AgentError, boot_id, ifb_name, process_namespace, shown, start_ticks, tree, tree_digest
 from .base import (
+    CLOCK_STEP_S,
     PACKAGES,
     Capture,
     Completed,
@@ -106,8 +107,6 @@ _UNRECORDED = ("pid", "missing", "cpuinfo", "packages")
 # Intel's count of a package since boot; other processors have no such file.
 THROTTLED = "/sys/devices/system/cpu/cpu{}/thermal_throttle/package_throttle_count"
 _CLOCK_READINGS = 3
-_CLOCK_STEP_S = 0.1
-"""More than slewing, at most 500 ppm (adjtimex(2)), changes a clock by during a run of minutes."""
 
 # Features of ethtool that make frames longer than the MTU: those that offloads `default` switch on, further ones that
 # others switch off, and those in software. Checksums stay as they are; UDP GSO needs them.
@@ -1759,7 +1758,7 @@ class SshTestbed(LockedTestbed):
             if delta.get(f"{host.name}.machine.throttled"):
                 found.append(f"{host.where}: the processor was too hot and ran slower")
             step = delta.get(f"{host.name}.machine.clock_s", 0.0)
-            if abs(step) > _CLOCK_STEP_S:
+            if abs(step) > CLOCK_STEP_S:
                 found.append(f"{host.where}: the clock was set, by {step:+.3f} s")
         return found
 
