@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import json
+import lzma
 import os
+import random
 import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,3 +130,25 @@ def test_programs_are_given_named_variables_only(monkeypatch: pytest.MonkeyPatch
         assert not set(secret) & set(os.environ)
         assert os.environ["RUSTUP_TOOLCHAIN"] == "kept"
     assert os.environ["SSH_AUTH_SOCK"] == "secret"
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"])
+def test_what_was_compressed_in_parts_is_read_whole(compress: Callable[[bytes], bytes]) -> None:
+    one, two = random.Random(1).randbytes(3 << 20), b"two" * 1000
+    for size in (1, 1 << 20):
+        for padding in (b"", b"\0" * 4):
+            stream = untrusted.Unpacking(io.BytesIO(compress(one) + compress(b"") + compress(two) + padding))
+            found = b""
+            while piece := stream.read1(size if len(found) > len(one) else 1 << 22):
+                found += piece
+            assert found == one + two
+    for cut in (1, 20, 1000):
+        stream = untrusted.Unpacking(io.BytesIO(compress(one)[:-cut]))
+        with pytest.raises(EOFError):
+            list(iter(partial(stream.read1, 1 << 22), b""))
+
+
+def test_a_name_of_any_length_in_a_gzip_header_is_passed_over() -> None:
+    packed = gzip.compress(b"content")
+    header = packed[:3] + b"\x08" + packed[4:10]
+    assert untrusted.gunzip(header + b"n" * (64 << 20) + b"\0" + packed[10:]) == b"content"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from quicbed.base.revision import revision
 
 
@@ -39,3 +41,13 @@ def test_only_a_clone_has_one(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "--quiet", "--message", "One")
     assert revision(tmp_path / "unpacked") is None
+
+
+def test_that_of_a_clone_of_another_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "--message", "One")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(subprocess.CalledProcessError):
+        git(tmp_path, "rev-parse", "HEAD")
+    assert revision(tmp_path) == commit

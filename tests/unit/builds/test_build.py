@@ -242,6 +242,13 @@ def test_a_source_as_fetched_is_accepted(vendored: tuple[Path, dict[str, str]]) 
     kit.verify_source(*vendored)
 
 
+def test_a_file_that_no_checksum_names_is_refused(vendored: tuple[Path, dict[str, str]]) -> None:
+    vendor, package = vendored
+    (vendor / "thing-1.0.0" / "build.rs").write_text("fn main() {}\n", encoding="utf-8")
+    with pytest.raises(BuildError, match=r"thing-1\.0\.0/build\.rs: no checksum names it; delete .* and start again"):
+        kit.verify_source(vendor, package)
+
+
 def test_a_changed_missing_or_foreign_source_is_refused(vendored: tuple[Path, dict[str, str]]) -> None:
     vendor, package = vendored
     with pytest.raises(BuildError, match="not the package of"):

@@ -12,6 +12,7 @@ import pytest
 import fakeruns
 from clone import ROOT
 from quicbed import __version__
+from quicbed.claims import causes
 from quicbed.cli import commands, show
 from quicbed.config.model import Project
 from quicbed.store.record import RunsError
@@ -183,6 +184,18 @@ def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> N
     with pytest.raises(SystemExit, match="0"):
         commands.main(["--version"])
     assert capsys.readouterr().out == f"quicbed {__version__}\n"
+
+
+def test_a_plan_reads_what_is_read_when_all_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "causes.yaml"
+    monkeypatch.setattr(causes, "FILE", file)
+    unknown = "causes: [{id: x, text: y, explains: [{claims: no/such}], would_tell: z}]"
+    for hostile in ("causes: [" * 1000, "causes: [{id: x}]", unknown):
+        file.write_text(hostile, encoding="utf-8")
+        assert commands.main(["plan", "mtu"]) == 1
+        assert f"{file}: " in capsys.readouterr().err
 
 
 def test_a_plan_of_named_experiments_is_of_these(capsys: pytest.CaptureFixture[str]) -> None:

@@ -172,10 +172,29 @@ def test_an_archive_with_a_file_twice_has_an_unreadable_run(tmp_path: Path) -> N
     members = [(tarfile.TarInfo("local/e/c/b0/r/run.json"), content) for _ in range(2)]
     archive = tmp_path / "raw" / "x.tar.gz"
     archive.parent.mkdir()
-    archive.write_bytes(untrusted.gzip.compress(tar_of(members)))
+    archive.write_bytes(gzip.compress(tar_of(members)))
     assert runs.table(archive.parent)["reason"].to_list() == ["run.json: is in the archive twice"]
     first, second = (found for _, found in untrusted.packed(archive, lambda path: path.name == "run.json"))
     assert (first, str(second)) == (content, "is in the archive twice")
+
+
+def test_a_run_that_is_in_two_archives_counts_once(tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for name in ("a", "b"):
+        members = [
+            (tarfile.TarInfo(f"local/e/c/b{block}/r/run.json"), json.dumps(fakeruns.make_run(block=block)).encode())
+            for block in range(2)
+        ]
+        (raw / f"{name}.tar.gz").write_bytes(gzip.compress(tar_of(members)))
+    table = runs.table(raw).sort("origin")
+    assert table["status"].to_list() == ["ok", "ok", "unreadable", "unreadable"]
+    (first, second) = runs.problems(table)
+    assert first.endswith(
+        "raw/b.tar.gz!local/e/c/b0/r: is the same run as raw/a.tar.gz!local/e/c/b0/r, which counts; "
+        "move one of both away"
+    )
+    assert "b1" in second
 
 
 def test_headers_that_lead_back_or_ask_for_everything_end_an_archive() -> None:
@@ -201,7 +220,7 @@ def test_archives_unpack_within_bounds(
     with pytest.raises(UntrustedError, match="unpacks to more than"):
         list(untrusted.packed(archive, lambda path: path.name == "b"))
     with pytest.raises(UntrustedError, match="unpacks to more than"):
-        untrusted.gunzip(untrusted.gzip.compress(bytes(2 << 20)), 1 << 20)
+        untrusted.gunzip(gzip.compress(bytes(2 << 20)), 1 << 20)
     os.mkfifo(tmp_path / "fifo.tar.gz")
     with pytest.raises(UntrustedError, match="not a regular file"):
         list(untrusted.packed(tmp_path / "fifo.tar.gz", lambda _: True))
@@ -219,7 +238,7 @@ def test_an_archive_may_not_ask_for_all_memory(tmp_path: Path, monkeypatch: pyte
 def test_what_is_small_needs_no_memory_for_the_most_that_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"x" * 10)
     assert untrusted.read(tmp_path / "small", 1 << 50) == b"x" * 10
-    assert untrusted.gunzip(untrusted.gzip.compress(b"x" * 10), 1 << 50) == b"x" * 10
+    assert untrusted.gunzip(gzip.compress(b"x" * 10), 1 << 50) == b"x" * 10
 
 
 def test_full_memory_is_no_damage_of_a_file() -> None:

@@ -329,7 +329,9 @@ def test_answers_of_the_wrong_kind_are_errors_of_the_host(answer: Any) -> None:
 
 HELLO = {
     **dict.fromkeys(("uid", "cpus", "memory_bytes", "hugepages", "disk_free_bytes"), 1),
-    **dict.fromkeys(("boot_id", "host_id", "kernel", "architecture", "libc", "cpu_model", "cpuinfo", "python"), "x"),
+    **dict.fromkeys(
+        ("boot_id", "host_id", "kernel", "architecture", "libc", "cpu_model", "processor", "cpuinfo", "python"), "x"
+    ),
     "microcode": "0x1",
     "cpus_online": "0-1",
     "packages": [0],

@@ -70,6 +70,21 @@ def test_flags_of_x86_and_features_of_arm_are_both_taken() -> None:
     assert agent.processor(arm(("0x41", "0xd0c")))["cpu_flags"] == ["aes", "pmull", "sha2"]
     assert agent.processor(X86.format(more=""))["cpu_flags"] == ["aes", "avx2"]
     assert agent.processor(X86.format(more=""))["microcode"] == "0xa001173"
+    wide = "avx512f avx512_vbmi2 avx512bw vaes vpclmulqdq pclmulqdq sha_ni gfni nopl hypervisor spec_ctrl"
+    assert agent.processor(X86.format(more=wide))["cpu_flags"] == sorted(["aes", "avx2", *wide.split()[:8]])
+    riscv = "processor\t: 0\nhart\t\t: 1\nisa\t\t: rv64imafdcv_zicsr_zbc_zvkned\n"
+    assert agent.processor(riscv)["cpu_flags"] == ["v", "zbc", "zvkned"]
+
+
+def test_processors_are_told_apart_by_family_model_and_stepping() -> None:
+    x86 = X86.replace("model name", "cpu family\t: 25\nmodel\t\t: 17\nstepping\t: 1\nmodel name").format(more="")
+    assert agent.processor(x86 * 2)["processor"] == "AuthenticAMD family 25 model 17 stepping 1"
+    cores = arm(("0x41", "0xd05"), ("0x41", "0xd0b"))
+    assert agent.processor(cores)["processor"] == " + ".join(
+        f"implementer 0x41 part {part} variant 0x3 revision 1" for part in ("0xd05", "0xd0b")
+    )
+    assert agent.processor(POWER.format(platform="pSeries"))["processor"] == "revision 2.2 (pvr 004e 1202)"
+    assert agent.processor("")["processor"] == platform.machine()
 
 
 @pytest.fixture

@@ -97,6 +97,12 @@ def test_a_link_that_ip_tells_nothing_of_is_a_problem_or_an_error(printed: dict[
         testbed._host_facts(testbed._local["client"])
 
 
+def test_a_clock_that_is_set_during_a_run_is_told() -> None:
+    testbed = local.LocalTestbed("told")
+    assert testbed.disturbances({"machine.clock_s": 0.01}) == []
+    assert testbed.disturbances({"machine.clock_s": -3600.0}) == ["the clock was set, by -3600.000 s"]
+
+
 def test_features_that_ethtool_does_not_print_as_json(printed: dict[str, str]) -> None:
     host = local.LocalTestbed("told")._local["client"]
     printed["ethtool"] = '[{"ifname": "link0", "rx-gro": {"active": true}, "driver": "veth"}]'

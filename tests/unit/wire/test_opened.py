@@ -6,6 +6,7 @@ server 10.0.0.2 port 4433.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -223,3 +224,11 @@ def test_only_packets_have_rows(name: str) -> None:
         ("client", "Handshake", "2"),
         ("client", "1-RTT", "3"),
     ]
+
+
+def test_a_fifo_is_neither_a_key_log_nor_a_capture(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(TsharkError, match="fifo: the key log cannot be read: is not a regular file"):
+        read_key_log(tmp_path / "fifo")
+    with pytest.raises(CaptureError, match="fifo: cannot be opened: is not a regular file"):
+        Capture(tmp_path / "fifo")

@@ -236,6 +236,11 @@ impl Reading<'_> {
                                      the file is damaged there: capture again"
                                 ));
                             }
+                            let told = [block.ts_sec, block.ts_usec, block.caplen, block.origlen];
+                            if told == [0; 4] {
+                                self.truncated(at, "the file holds zeros from there on");
+                                return Ok(());
+                            }
                             let ns = i64::from(block.ts_sec) * NS_PER_S as i64
                                 + i64::from(block.ts_usec) * (NS_PER_S / units) as i64;
                             self.frame(at, 0, Some(ns), block.origlen, block.caplen, block.data)?;

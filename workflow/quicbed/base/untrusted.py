@@ -7,9 +7,9 @@ cannot be read is an `UntrustedError`, never another exception, and nothing wait
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import errno
-import gzip
 import io
 import json
 import lzma
@@ -440,24 +440,74 @@ def members(stream: Stream, most: int, count: int = MOST_MEMBERS) -> Iterator[Me
     raise UntrustedError(f"more than {count} members")
 
 
-class _Xz:
-    """What xz compressed, as a stream; a header cannot ask for all memory."""
+class _Gzip:
+    """zlib's decompressor of one gzip stream, used as those of lzma and bz2 are."""
 
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self._decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MOST_MEMORY)
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        self._rest = b""
+        self.needs_input = True
 
-    def read1(self, size: int, /) -> bytes:
-        found = b""
-        while not found and not self._decoder.eof:
-            more = self._raw.read(_CHUNK) if self._decoder.needs_input else b""
-            if self._decoder.needs_input and not more:
-                raise EOFError("ends early")
-            found = self._decoder.decompress(more, size)
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: bytes, most: int) -> bytes:
+        found = self._zlib.decompress(self._rest + data, most)
+        self._rest = self._zlib.unconsumed_tail
+        self.needs_input = not self._rest and len(found) < most
         return found
 
 
-_XZ_MAGIC = b"\xfd7zXZ\x00"
+def _xz() -> lzma.LZMADecompressor:
+    # a header cannot ask for all memory
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MOST_MEMORY)
+
+
+_DECOMPRESSORS: dict[bytes, Callable[[], _Gzip | lzma.LZMADecompressor | bz2.BZ2Decompressor]] = {
+    b"\x1f\x8b": _Gzip,
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ\x00": _xz,
+}
+PACKED_MAGICS = tuple(_DECOMPRESSORS)
+"""What begins a file that `Unpacking` unpacks."""
+
+
+class Unpacking:
+    """What gzip, bzip2 or xz compressed, as a stream: one after the other where several were put together.
+
+    What stands in headers, as a name of any length, is passed over, and zeros behind the last are padding.
+    """
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._next = raw.read(_CHUNK)
+        made = (new for magic, new in _DECOMPRESSORS.items() if self._next.startswith(magic))
+        self._new = next(made, _Gzip)
+        self._decoder = self._new()
+
+    def read1(self, size: int, /) -> bytes:
+        """Some bytes, none at the end; EOFError where it ends before a stream does."""
+        found = b""
+        while not found:
+            if self._decoder.eof:
+                rest = self._decoder.unused_data.lstrip(b"\0")
+                while not rest and (rest := self._raw.read(_CHUNK)):
+                    rest = rest.lstrip(b"\0")
+                if not rest:
+                    return b""
+                self._decoder, self._next = self._new(), rest
+            more = b""
+            if self._decoder.needs_input:
+                more, self._next = self._next or self._raw.read(_CHUNK), b""
+                if not more:
+                    raise EOFError("ends early")
+            found = self._decoder.decompress(more, size)
+        return found
 
 
 def packed(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[tuple[str, bytes | UntrustedError]]:
@@ -467,10 +517,9 @@ def packed(archive: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[t
     """
     with opened(archive, MOST_PACKED, links=True) as raw:
         try:
-            xz = raw.peek(len(_XZ_MAGIC)).startswith(_XZ_MAGIC)
+            stream = Unpacking(raw)
         except OSError as error:
             raise _damage(error) from None
-        stream = _Xz(raw) if xz else gzip.GzipFile(fileobj=raw, mode="rb")
         most = MOST_UNPACKED + UNPACKED_RATIO * os.fstat(raw.fileno()).st_size
         seen: set[str] = set()
         kept = 0
@@ -506,8 +555,7 @@ def as_text(path: PurePosixPath) -> str:
 def gunzip(content: bytes, most: int = MOST_BYTES) -> bytes:
     """What gzip compressed, of at most *most* bytes."""
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
-            unpacked = _beginning(stream, most + 1)
+        unpacked = _beginning(Unpacking(io.BytesIO(content)), most + 1) if content else b""
     except _ANYTHING as error:
         raise _damage(error) from None
     if len(unpacked) > most:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quicbed.base import durable
+from quicbed.base import durable, trees
 from quicbed.base.errors import QuicbedError
 from quicbed.base.hashing import digest
 from quicbed.config.model import Flavour, Library, Project
@@ -290,6 +290,9 @@ def verify_source(vendor: Path, package: dict[str, str]) -> None:
         file = directory / name
         if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != expected:
             raise BuildError(f"{file}: differs from the registry's source; delete {vendor.parent} and start again")
+    own = {file.relative_to(directory).as_posix() for file in trees.files(directory)}
+    if more := sorted(own - recorded["files"].keys() - {".cargo-checksum.json"}):
+        raise BuildError(f"{directory / more[0]}: no checksum names it; delete {vendor.parent} and start again")
 
 
 def write_json(file: Path, data: Any) -> None:

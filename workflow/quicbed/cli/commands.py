@@ -427,6 +427,7 @@ def _log(arguments: argparse.Namespace, name: str) -> Path:
 
 
 def _plan(arguments: argparse.Namespace) -> None:
+    from quicbed.claims import causes
     from quicbed.claims import papers as claims
     from quicbed.cli import terminal
     from quicbed.measure import agenda, profile
@@ -436,7 +437,7 @@ def _plan(arguments: argparse.Namespace) -> None:
         chosen = _overrides(arguments) | {"experiments": arguments.experiment}
         project = Project(ROOT, chosen)
     # what is read when all has been measured is checked before
-    claims.stated(project)
+    causes.read(project, claims.stated(project))
     profile.check(project.root)
     terminal.show(agenda.describe(project))
 

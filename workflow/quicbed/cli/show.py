@@ -100,7 +100,7 @@ def _of_cell(origin: str, run: Run) -> str:
         "variant": _inline(run.variant.model_dump(exclude_none=True)),
         "link": _inline(run.link.model_dump(exclude_none=True)),
         "workload": _inline(run.workload.model_dump(exclude_none=True)),
-        "testbed": ", ".join(str(one) for one in (host.name, host.cpu_model, host.kernel) if one),
+        "testbed": ", ".join(str(one) for one in (host.name, host.host.described, host.kernel) if one),
         "started": None if run.started_at is None else run.started_at.isoformat(timespec="seconds"),
         "status": run.status + (f": {run.reason}" if run.reason else ""),
         "contaminated": "; ".join(run.contamination) or ("yes" if run.contaminated else "no"),

@@ -6,12 +6,9 @@ is there, Zstandard. A damaged archive gives the files before the damage.
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import contextlib
-import gzip
 import io
-import lzma
 import os
 import shutil
 import stat
@@ -21,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal, cast
+from typing import IO, cast
 
 from quicbed.base import untrusted
 from quicbed.base.errors import QuicbedError
@@ -29,11 +26,6 @@ from quicbed.base.untrusted import Stream, UntrustedError
 from quicbed.importers.summary import Summary
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_OPENERS: dict[bytes, Callable[[Path, Literal["rb"]], IO[bytes]]] = {
-    b"\x1f\x8b": gzip.GzipFile,  # type: ignore[dict-item]  # an IO[bytes] but for its name
-    b"BZh": bz2.BZ2File,
-    b"\xfd7zXZ\x00": lzma.LZMAFile,
-}
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 MOST_BYTES = 16 << 20
 """Largest file that is read where no other limit is given: logs and JSON."""
@@ -159,21 +151,21 @@ def _beginning(copy: Path) -> bytes:
 
 def _is_archive(copy: Path) -> bool:
     start = _beginning(copy)
-    if start.startswith((ZSTD_MAGIC, *_OPENERS)):
+    if start.startswith((ZSTD_MAGIC, *untrusted.PACKED_MAGICS)):
         return True
     return start[_TAR_MAGIC_AT:] == _TAR_MAGIC
 
 
 def _archive(copy: Path, summary: Summary) -> Iterator[Entry]:
     start = _beginning(copy)
-    opener = next((found for magic, found in _OPENERS.items() if start.startswith(magic)), None)
     most = untrusted.MOST_UNPACKED + untrusted.UNPACKED_RATIO * copy.stat().st_size
     with contextlib.ExitStack() as stack:
-        stream: Stream
+        raw = stack.enter_context(copy.open("rb"))
+        stream: Stream = raw
         if start.startswith(ZSTD_MAGIC):
-            stream = stack.enter_context(zstd(stack.enter_context(copy.open("rb")), most))
-        else:
-            stream = cast(Stream, stack.enter_context(opener(copy, "rb") if opener else copy.open("rb")))
+            stream = stack.enter_context(zstd(raw, most))
+        elif start.startswith(untrusted.PACKED_MAGICS):
+            stream = untrusted.Unpacking(raw)
         yield from members_of(stream, copy.name, summary, most)
 
 

@@ -14,6 +14,7 @@ from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
 from quicbed.measure import agenda, browser, generator, player
 from quicbed.plan.cells import Cell, cells_of, load_of
+from quicbed.plan.host import host_of
 from quicbed.testbed import features
 from quicbed.testbed.facts import machine
 from quicbed.testbed.features import Feature
@@ -149,7 +150,7 @@ def _store(project: Project) -> str:
 
 def _machine(project: Project) -> Iterator[tuple[str, str]]:
     """What builds and runs need of the machine this runs on."""
-    yield "processors", str(os.cpu_count())
+    yield "processors", f"{os.cpu_count()} x {host_of(machine()).described}"
     memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
     total, available = (int(memory[key].split()[0]) / 1e6 for key in ("MemTotal", "MemAvailable"))
     yield "memory", f"{total:.1f} GB, {available:.1f} GB available"

@@ -477,7 +477,7 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
         "experiment": name,
         "scale": project.config.scale,
         "testbed": project.config.testbed,
-        "machine": asdict(host_of(machine)),
+        "machine": host_of(machine).identity,
         "bytes": scale.bytes,
         "connections": [scale.connections, scale.slow_connections],
         "workload": experiment.workload.model_dump(),

@@ -29,7 +29,8 @@ def hosts(table: pl.DataFrame) -> Sheet:
         pl.col("experiment").unique(maintain_order=True).str.join(", "),
     )
     headers = ["host", "machine", "processor", "microcode", "kernel", "memory", "testbed", "runs", "experiments"]
-    rows = found.sort("host").fill_null("unknown").rows()
+    # the processor is described with what these two tell
+    rows = found.drop("processor", "extensions").sort("host").fill_null("unknown").rows()
     behind = {(number, 7): f"host={quote(str(row[0]))}" for number, row in enumerate(rows)}
     return Sheet(headers, rows, frozenset({7}), behind=behind)
 

@@ -62,6 +62,10 @@ class Machine(Part):
     kernel: str | None = None
     memory: str | None = None
     """In GiB. For runs that were measured before it was recorded, the session has it."""
+    processor: str | None = None
+    """Family, model and stepping. Unknown for runs that were measured before it was recorded, as are `extensions`."""
+    extensions: str | None = None
+    """Flags of the processor that cryptography depends on, with a space between two."""
 
     @property
     def host(self) -> Host:

@@ -68,12 +68,16 @@ COLUMNS: list[Column] = [
     Column("testbed", pl.String(), "testbed.name"),
     Column("testbed_kind", pl.String(), "testbed.kind"),
     Column("host_id", pl.String(), "testbed.host_id"),
+    # where they are recorded, with generation and vector extensions (`tabled`)
     Column("cpu_model", pl.String(), "testbed.cpu_model"),
     Column("cpus", pl.Int64(), "testbed.cpus"),
     # of runs that do not say it, what their session said (`_identified`)
     Column("microcode", pl.String(), "testbed.microcode"),
     Column("kernel", pl.String(), "testbed.kernel"),
     Column("memory", pl.String(), "testbed.memory"),
+    # null of runs from before it was recorded
+    Column("processor", pl.String(), "testbed.processor"),
+    Column("extensions", pl.String(), "testbed.extensions"),
     Column("experiment", pl.String(), "experiment"),
     Column("campaign", pl.String(), "campaign"),
     Column("scale", pl.String(), "scale"),
@@ -390,13 +394,18 @@ def values_of(origin: str, run: Run | RunsError) -> dict[str, Any]:
             raise run
         return row(origin, run)
     except RunsError as error:
-        return {
-            "status": UNREADABLE,
-            "reason": str(error),
-            "contaminated": False,
-            "source": origin.partition("!")[0],
-            "origin": origin,
-        }
+        return unread(origin, str(error))
+
+
+def unread(origin: str, reason: str) -> dict[str, Any]:
+    """The row of a run that does not count."""
+    return {
+        "status": UNREADABLE,
+        "reason": reason,
+        "contaminated": False,
+        "source": origin.partition("!")[0],
+        "origin": origin,
+    }
 
 
 def tabled(rows: Sequence[dict[str, Any]], campaigns: Sequence[provenance.Records]) -> pl.DataFrame:
@@ -405,13 +414,24 @@ def tabled(rows: Sequence[dict[str, Any]], campaigns: Sequence[provenance.Record
     sessions: dict[str, list[Session]] = {}
     for one in campaigns:
         sessions.setdefault(_source(one.origin), []).extend(one.sessions.values())
+    first: dict[tuple[object, ...], str] = {}
     for values in rows:
+        if values["status"] != UNREADABLE and values["arm"] != "proof":
+            # as where a campaign was packed and its directory is there too; proofs are packed with all that need them
+            own = PurePosixPath(values["origin"].replace("!", "/")).parts[-3:]
+            known = (*(values[name] for name in ("experiment", "campaign", "cell", "started_at")), *own)
+            before = first.setdefault(known, values["origin"])
+            if before != values["origin"]:
+                reason = f"is the same run as {before}, which counts; move one of both away"
+                values.update(dict.fromkeys(values) | unread(values["origin"], reason))
         if values["status"] != UNREADABLE and values["memory"] is None:
             values.update(_identified(values, sessions.get(values["source"], [])))
         # <campaign>/<block, excluded or warm-up>/<run>
         plan = plans.get(PurePosixPath(values["origin"]).parent.parent.as_posix())
         if plan and values["status"] != UNREADABLE:
             values.update(_planned(plan, values["cell"]))
+        if values["status"] != UNREADABLE:
+            values["cpu_model"] = Host(**{name: values[name] for name in FACTS}).described
     complete = [{name: values.get(name) for name in SCHEMA} for values in rows]
     return pl.DataFrame(complete, schema=SCHEMA, orient="row").sort(SORT, nulls_last=True)
 

@@ -202,25 +202,52 @@ _ARM_PARTS = {
 }
 """Makers and processors in the Main ID Register (Arm Architecture Reference Manual), as /proc/cpuinfo tells them."""
 
-_FLAGS = {"aes", "pclmulqdq", "vaes", "vpclmulqdq", "avx2", "bmi1", "avx512f", "sha_ni", "pmull", "sha2"}
-"""Flags of /proc/cpuinfo that cryptography depends on."""
+_EXTENSIONS = re.compile(
+    r"v?aes|v?pclmulqdq|pmull|(avx|s?sse|amx|sve|sme|bmi)[0-9_].*|avx|sve|sme|sha(_ni|2|3|512)|sm[34]|adx|gfni|fma|movbe"
+    r"|rdrand|rdseed|lsx|lasx|crypto|v|vx[a-z0-9]*|msa|z[vbk][a-z0-9]+"
+)
+"""Flags of /proc/cpuinfo that cryptography depends on: what computes on vectors, multiplies or ciphers."""
+
+_NUMBERED = {
+    "vendor_id": "{}",
+    "cpu family": "family {}",
+    "model": "model {}",
+    "stepping": "stepping {}",
+    "CPU implementer": "implementer {}",
+    "CPU part": "part {}",
+    "CPU variant": "variant {}",
+    "CPU revision": "revision {}",
+    "mvendorid": "vendor {}",
+    "marchid": "architecture {}",
+    "mimpid": "implementation {}",
+    "revision": "revision {}",
+}
+"""Fields of a processor in /proc/cpuinfo that number its family, model and stepping, or what others have for these."""
 
 
 def processor(cpuinfo: str) -> dict[str, Any]:
-    """Model, microcode, flags of a machine with this /proc/cpuinfo, and whether it is virtual; null where unknown.
+    """Model, numbers, microcode, flags of a machine with this /proc/cpuinfo, and whether it is virtual.
 
-    The fields are those of an architecture: x86 has names and flags, Arm numbers, RISC-V `uarch`, POWER `cpu`.
+    Null is what is unknown. The fields are those of an architecture: x86 has names and flags, Arm numbers, RISC-V
+    `uarch` and `isa`, POWER `cpu`.
     """
     fields: dict[str, str] = {}
     models: list[str] = []
+    numbers: list[str] = []
     for block in cpuinfo.split("\n\n"):
         lines = (line.partition(":") for line in block.splitlines())
         own = {key.strip(): value.strip() for key, _, value in lines}
         if (model := _model(own)) is not None and model not in models:
             models.append(model)
+        told = " ".join(text.format(own[key]) for key, text in _NUMBERED.items() if own.get(key))
+        if "processor" in own and told and told not in numbers:
+            numbers.append(told)
         # the first processor, and below all of them what POWER tells of the machine
         fields = own | fields
-    flags = fields.get("flags", fields.get("Features", "")).split()
+    listed = next((fields[key] for key in ("flags", "Features", "features") if key in fields), "").split()
+    # RISC-V: letters of its base, and words
+    base, *words = fields.get("isa", "").split("_")
+    flags = {*listed, *words, *re.sub(r"^rv\d+", "", base)}
     virtual: bool | None = None
     if "flags" in fields and "vendor_id" in fields:
         virtual = "hypervisor" in flags
@@ -228,8 +255,9 @@ def processor(cpuinfo: str) -> dict[str, Any]:
         virtual = {"PowerNV": False, "pSeries": True}.get(fields["platform"])
     return {
         "cpu_model": " + ".join(models) or platform.machine(),
+        "processor": " + ".join(numbers) or platform.machine(),
         "microcode": fields.get("microcode"),
-        "cpu_flags": sorted(set(flags) & _FLAGS),
+        "cpu_flags": sorted(flag for flag in flags if _EXTENSIONS.fullmatch(flag)),
         "virtual_machine": virtual,
     }
 

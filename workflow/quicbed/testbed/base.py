@@ -26,6 +26,8 @@ from quicbed.config.model import Limits
 Role = Literal["client", "middle", "server", "tap"]
 ROLES: tuple[Role, ...] = ("client", "middle", "server")
 
+CLOCK_STEP_S = 0.1
+"""More than slewing, at most 500 ppm (adjtimex(2)), changes a clock by during a run of minutes."""
 _POLL_S = 0.002
 _AWAITED_BYTES = 2**20
 """Beginning of a file in which a text is waited for."""

@@ -33,7 +33,7 @@ from quicbed.base.untrusted import one_line
 from . import counters as parse
 from . import facts as machine_facts
 from .agent import LOOK_S, overrun
-from .base import ROLES, Capture, Completed, Confined, Host, LinkSettings, Role, TestbedError
+from .base import CLOCK_STEP_S, ROLES, Capture, Completed, Confined, Host, LinkSettings, Role, TestbedError
 from .capture import Command, Tcpdump, Tool, capturing
 from .confinement import View, take, unused_users, used
 from .cores import cores
@@ -995,7 +995,13 @@ class LocalTestbed(LockedTestbed):
         )
         for minutes, load in zip((1, 5, 15), os.getloadavg(), strict=True):
             values[f"machine.load_{minutes}m"] = load
+        values["machine.clock_s"] = time.time() - time.monotonic()
         return values
+
+    def disturbances(self, delta: Mapping[str, float]) -> list[str]:
+        # captures are stamped by it, what programs tell is not
+        step = delta.get("machine.clock_s", 0.0)
+        return [f"the clock was set, by {step:+.3f} s"] if abs(step) > CLOCK_STEP_S else []
 
     sample_s = 0.02
 

@@ -42,10 +42,12 @@ from quicbed.base import durable, environment, untrusted
 from quicbed.base.untrusted import UntrustedError, one_line
 from quicbed.config.model import CpuList, Interface, SshHost, SshMachine, TapHost, cpu_ranges, cpus_of
 from quicbed.config.model import Testbed as Settings
+from quicbed.plan.host import host_of
 
 from . import counters as parse
 from .agent import LOOK_S, AgentError, boot_id, ifb_name, process_namespace, shown, start_ticks, tree, tree_digest
 from .base import (
+    CLOCK_STEP_S,
     PACKAGES,
     Capture,
     Completed,
@@ -105,8 +107,6 @@ _UNRECORDED = ("pid", "missing", "cpuinfo", "packages")
 # Intel's count of a package since boot; other processors have no such file.
 THROTTLED = "/sys/devices/system/cpu/cpu{}/thermal_throttle/package_throttle_count"
 _CLOCK_READINGS = 3
-_CLOCK_STEP_S = 0.1
-"""More than slewing, at most 500 ppm (adjtimex(2)), changes a clock by during a run of minutes."""
 
 # Features of ethtool that make frames longer than the MTU: those that offloads `default` switch on, further ones that
 # others switch off, and those in software. Checksums stay as they are; UDP GSO needs them.
@@ -343,6 +343,7 @@ _TOLD: dict[type, tuple[str, ...]] = {
         "architecture",
         "libc",
         "cpu_model",
+        "processor",
         "microcode",
         "cpuinfo",
         "cpus_online",
@@ -960,7 +961,7 @@ class RemoteHost(RemoteMachine):
         rows = {
             "ready": Feature(not problem, problem),
             **self._described(),
-            "processors": Feature(True, f"{hello['cpus']} x {hello['cpu_model']}"),
+            "processors": Feature(True, f"{hello['cpus']} x {host_of(hello).described}"),
             PROCESSOR: Feature(True, " ".join(hello["cpu_flags"]) or "none"),
             "governor": Feature(True, self._governor() or "none"),
             "congestion": Feature(True, ", ".join(hello["congestion_controls"]) or "none"),
@@ -1670,6 +1671,7 @@ class SshTestbed(LockedTestbed):
             "kind": self.kind,
             "host_id": hashlib.sha256(" ".join(host["host_id"] for host in both).encode()).hexdigest()[:12],
             "cpu_model": _joined(host["cpu_model"] for host in both),
+            "processor": _joined(host["processor"] for host in both),
             "cpus": min(host["cpus"] for host in both),
             "kernel": _joined(host["kernel"] for host in both),
             "microcode": _joined(told) if any(told := [host["microcode"] for host in both]) else None,
@@ -1756,7 +1758,7 @@ class SshTestbed(LockedTestbed):
             if delta.get(f"{host.name}.machine.throttled"):
                 found.append(f"{host.where}: the processor was too hot and ran slower")
             step = delta.get(f"{host.name}.machine.clock_s", 0.0)
-            if abs(step) > _CLOCK_STEP_S:
+            if abs(step) > CLOCK_STEP_S:
                 found.append(f"{host.where}: the clock was set, by {step:+.3f} s")
         return found
 

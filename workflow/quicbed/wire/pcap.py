@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from quicbed.base import untrusted
 from quicbed.base.errors import QuicbedError
+from quicbed.base.untrusted import UntrustedError
 
 FILE_HEADER_BYTES = 24
 RECORD_HEADER_BYTES = 16
@@ -203,6 +205,9 @@ class Capture:
                     self._truncated(offset, f"the file ends within the header of frame {index}")
                     return
                 seconds, fraction, captured, wire = layout.unpack(header)
+                if not (seconds or fraction or captured or wire):
+                    self._truncated(offset, f"the file holds zeros from frame {index} on")
+                    return
                 if fraction >= units_per_second:
                     raise self._error(offset, f"frame {index} has {fraction} as its fraction of a second")
                 if captured > MAXIMUM_FRAME_BYTES or captured > wire:
@@ -259,9 +264,10 @@ class Capture:
 
     def _open(self) -> BinaryIO:
         try:
-            return self.path.open("rb")
-        except OSError as error:
-            raise CaptureError(f"{self.path}: cannot be opened: {error.strerror}") from None
+            return untrusted.opened(self.path, None, links=True)
+        except UntrustedError as error:
+            said = str(error).removeprefix("cannot be read: ")
+            raise CaptureError(f"{self.path}: cannot be opened: {said}") from None
 
     def _read(self, file: BinaryIO, size: int) -> bytes:
         try:

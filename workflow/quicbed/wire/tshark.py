@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from quicbed.base import untrusted
 from quicbed.base.errors import QuicbedError
+from quicbed.base.untrusted import UntrustedError
 from quicbed.wire.messages import (
     CERTIFICATE,
     CERTIFICATE_VERIFY,
@@ -83,9 +85,10 @@ def read_key_log(path: Path) -> dict[str, dict[str, bytes]]:
     :class:`TsharkError` for a file that is not one: without a single secret, and not empty.
     """
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise TsharkError(f"{path}: the key log cannot be read: {error.strerror}; record it with --key-log") from None
+        content = untrusted.read(path, links=True)
+    except UntrustedError as error:
+        said = str(error).removeprefix("cannot be read: ")
+        raise TsharkError(f"{path}: the key log cannot be read: {said}; record it with --key-log") from None
     known: dict[str, dict[str, bytes]] = {}
     other: tuple[int, str] | None = None
     for number, line in enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), start=1):
