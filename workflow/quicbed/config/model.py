@@ -45,6 +45,7 @@ Component = Literal[
     "msquic-noop",
     "openssl",
     "openssl-provider",
+    "picoquic",
     "quictls",
 ]
 Offloads = Literal["off", "gso-gro", "default"]
