@@ -47,10 +47,20 @@ fn build() -> Result<(), Box<dyn Error>> {
     for file in sources(Path::new("c"))? {
         build.file(file);
     }
+    if enabled("pq") {
+        // The provider, linked in as where OpenSSL has no loadable modules.
+        let own = Path::new("../../crypto/pq");
+        println!("cargo:rerun-if-changed={}", own.display());
+        build.define("OSSL_provider_init", "quicbed_pq_provider_init");
+        build.include(own);
+        for file in sources(&own.join("openssl-provider"))? {
+            build.file(file);
+        }
+    }
     build.compile("quicbed_picoquic");
     for (feature, function) in WRAPPED {
         if enabled(feature) {
-            println!("cargo:rustc-link-arg-bins=-Wl,--wrap={function}");
+            println!("cargo:rustc-link-arg=-Wl,--wrap={function}");
         }
     }
     for directory in [&picoquic, &openssl] {

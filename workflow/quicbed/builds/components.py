@@ -183,6 +183,12 @@ PICOQUIC_OPTIONS = {
     "DISABLE_DEBUG_PRINTF": "ON",
 }
 
+PICOQUIC_FLAGS = [
+    *("-std=gnu11", "-g1", FRAME_POINTERS, "-w", "-O3", "-DNDEBUG", "-DDISABLE_DEBUG_PRINTF", "-DPTLS_WITHOUT_FUSION"),
+    *("-fno-exceptions", "-fno-signed-zeros", "-frename-registers", "-fno-trapping-math"),
+]
+"""What picoquic's own CMakeLists.txt compiles a file with, given these options."""
+
 PICOQUIC_NEEDED = ("picoquic/CMakeLists.txt", "picoquic/picoquic/picoquic.h", "picotls/include/picotls.h")
 """Files below third_party/ of aiopquic by which the layout is known."""
 
@@ -419,6 +425,21 @@ def _build_picoquic(place: Place) -> None:
         shutil.copy2(header, place.out / "include")
 
 
+def _build_searched_picoquic(place: Place) -> None:
+    """picoquic with one file changed, compiled as its own build system has compiled it."""
+    built = place.needs["picoquic"]
+    shutil.copytree(built / "include", place.out / "include")
+    shutil.copytree(built / "lib", place.out / "lib")
+    tree = place.work / "picoquic"
+    shutil.copytree(place.source / "third_party" / "picoquic" / "picoquic", tree / "picoquic", symlinks=True)
+    patch = place.project.root.absolute() / PICOQUIC_SEARCH
+    place.run("patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={patch}", cwd=tree)
+    changed = place.work / "sacks.c.o"
+    include = f"-I{built / 'include'}"
+    place.run("gcc", *PICOQUIC_FLAGS, include, "-c", "-o", changed, tree / "picoquic" / "sacks.c")
+    place.run("ar", "r", place.out / "lib" / "libpicoquic-core.a", changed)
+
+
 def _build_capture_reader(place: Place) -> None:
     vendor = place.source.parent
     place.run(
@@ -433,6 +454,7 @@ def _build_capture_reader(place: Place) -> None:
 
 
 CAPTURE_PACKAGE = "quicbed-capture"
+PICOQUIC_SEARCH = kit.PATCHES / "picoquic" / "search.patch"
 MSQUIC_NOOP = kit.PATCHES / "msquic" / "noop.patch"
 _CORE = (PQ / "pq.c", PQ / "pq.h", PQ / "kem.h", PQ / "algorithms.h")
 
@@ -504,6 +526,14 @@ COMPONENTS = {
         _build_picoquic,
         [PICOTLS, PICOTLS_OPTIONS, PICOQUIC_OPTIONS, PICOQUIC_NEEDED],
         needs=("openssl",),
+        variables=("QUICBED_PICOQUIC",),
+    ),
+    "picoquic-searched": Component(
+        "aiopquic",
+        _build_searched_picoquic,
+        [PICOQUIC_FLAGS],
+        files=(PICOQUIC_SEARCH,),
+        needs=("picoquic",),
         variables=("QUICBED_PICOQUIC",),
     ),
     "capture-reader": Component(

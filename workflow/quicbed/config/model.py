@@ -46,6 +46,7 @@ Component = Literal[
     "openssl",
     "openssl-provider",
     "picoquic",
+    "picoquic-searched",
     "quictls",
 ]
 Offloads = Literal["off", "gso-gro", "default"]

@@ -1,6 +1,6 @@
 /*
- * How received ranges and early data of a stream are searched, for the flavours linear and splay. The linker puts these
- * functions before picoquic's own (--wrap); the trees stay.
+ * How received ranges and early data of a stream are searched, for the flavour linear. The linker puts this
+ * function before picoquic's own (--wrap); the trees stay.
  */
 #include "internal.h"
 

@@ -128,10 +128,10 @@ static bool load_providers(void)
 
 bool qp_has_group(uint16_t group, const char *algorithm)
 {
-    const bool has = load_providers() && find_group(group, algorithm) != NULL;
+    ptls_key_exchange_algorithm_t *found = load_providers() ? find_group(group, algorithm) : NULL;
 
     ERR_clear_error();
-    return has;
+    return found != NULL;
 }
 
 /* The group of this endpoint, with functions that note its use. */

@@ -7,6 +7,8 @@ mod ffi;
 mod header;
 pub mod server;
 
+#[cfg(feature = "pq")]
+use quicbed_pq as _; // for the provider
 use std::ffi::CStr;
 
 use quicbed_contract::events::OptionsInForce;
