@@ -147,6 +147,51 @@ add_library(OpenSSLQuic::OpenSSLQuic ALIAS OpenSSLQuic)
 """
 """Takes the place of MsQuic's own build of quictls: the headers of the component."""
 
+PICOTLS = """cmake_minimum_required(VERSION 3.16)
+project(picotls C)
+include_directories(deps/cifra/src/ext deps/cifra/src deps/micro-ecc include ${QUICBED_OPENSSL}/include)
+add_definitions(-D_GNU_SOURCE)
+add_library(picotls-core STATIC lib/hpke.c lib/picotls.c lib/pembase64.c)
+add_library(picotls-openssl STATIC lib/openssl.c)
+file(GLOB CIFRA deps/cifra/src/*.c)
+list(FILTER CIFRA INCLUDE REGEX
+  "/(aes|blockwise|chacha20|chash|curve25519|drbg|hmac|gcm|gf128|modes|poly1305|sha256|sha512)\\\\.c$")
+add_library(picotls-minicrypto STATIC ${CIFRA} deps/micro-ecc/uECC.c lib/cifra.c lib/cifra/x25519.c lib/cifra/chacha20.c
+  lib/cifra/aes128.c lib/cifra/aes256.c lib/cifra/random.c lib/minicrypto-pem.c lib/uecc.c lib/asn1.c lib/ffx.c)
+add_library(picotls-fusion STATIC lib/fusion.c)
+target_compile_options(picotls-fusion PRIVATE -mavx2 -maes -mpclmul -mvaes -mvpclmulqdq)
+"""
+"""picotls' own CMakeLists.txt without what it looks for on the host: pkg-config, libbrotli, DTrace and programs."""
+
+PICOTLS_OPTIONS = {
+    "CMAKE_BUILD_TYPE": "Release",  # -O3 -DNDEBUG, and before that what picotls' own CMakeLists.txt sets
+    "CMAKE_C_FLAGS": f"-std=gnu99 -pthread -O2 -g1 {FRAME_POINTERS} -w",
+}
+
+PICOQUIC_OPTIONS = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "CMAKE_C_FLAGS": f"-g1 {FRAME_POINTERS} -w",
+    "OPENSSL_USE_STATIC_LIBS": "ON",
+    # programs, and the logs and HTTP that only they use
+    **dict.fromkeys(
+        [
+            *("BUILD_DEMO", "BUILD_HTTP", "BUILD_LOGLIB", "BUILD_LOGREADER", "BUILD_PQBENCH", "BUILD_PICO_SIM"),
+            *("picoquic_BUILD_TESTS", "BUILD_TESTING"),
+        ],
+        "OFF",
+    ),
+    "DISABLE_DEBUG_PRINTF": "ON",
+}
+
+PICOQUIC_FLAGS = [
+    *("-std=gnu11", "-g1", FRAME_POINTERS, "-w", "-O3", "-DNDEBUG", "-DDISABLE_DEBUG_PRINTF", "-DPTLS_WITHOUT_FUSION"),
+    *("-fno-exceptions", "-fno-signed-zeros", "-frename-registers", "-fno-trapping-math"),
+]
+"""What picoquic's own CMakeLists.txt compiles a file with, given these options."""
+
+PICOQUIC_NEEDED = ("picoquic/CMakeLists.txt", "picoquic/picoquic/picoquic.h", "picotls/include/picotls.h")
+"""Files below third_party/ of aiopquic by which the layout is known."""
+
 BORING_SYS_PATCH = "boring-pq.patch"
 """The patch that boring-sys applies to BoringSSL whatever its features; the crate boring needs it."""
 
@@ -357,6 +402,44 @@ def _build_msquic(place: Place) -> None:
     shutil.copytree(tree / "src" / "inc", place.out / "include")
 
 
+def _build_picoquic(place: Place) -> None:
+    third_party = place.source / "third_party"
+    if missing := [name for name in PICOQUIC_NEEDED if not (third_party / name).is_file()]:
+        raise BuildError(f"{third_party}: has no {', '.join(missing)}; {kit.SDISTS} names a package of another layout")
+    openssl = place.needs["openssl"]
+    # CMake may write into the sources
+    tls, tree = place.work / "picotls", place.work / "picoquic"
+    shutil.copytree(third_party / "picotls", tls, symlinks=True)
+    shutil.copytree(third_party / "picoquic", tree, symlinks=True)
+    (tls / "CMakeLists.txt").write_text(PICOTLS, encoding="utf-8")
+    objects = place.cmake(tls, PICOTLS_OPTIONS | {"QUICBED_OPENSSL": str(openssl)})
+    (place.out / "lib").mkdir()
+    for library in ("core", "openssl", "minicrypto", "fusion"):
+        shutil.move(objects / f"libpicotls-{library}.a", place.out / "lib")
+    shutil.rmtree(objects)
+    found = {"OPENSSL_ROOT_DIR": str(openssl), "PTLS_INCLUDE_DIR": str(tls / "include"), "PTLS_PREFIX": str(place.out)}
+    objects = place.cmake(tree, PICOQUIC_OPTIONS | found, "picoquic-core")
+    shutil.copy2(objects / "libpicoquic-core.a", place.out / "lib")
+    shutil.copytree(tls / "include", place.out / "include")
+    for header in (tree / "picoquic").glob("*.h"):
+        shutil.copy2(header, place.out / "include")
+
+
+def _build_searched_picoquic(place: Place) -> None:
+    """picoquic with one file changed, compiled as its own build system has compiled it."""
+    built = place.needs["picoquic"]
+    shutil.copytree(built / "include", place.out / "include")
+    shutil.copytree(built / "lib", place.out / "lib")
+    tree = place.work / "picoquic"
+    shutil.copytree(place.source / "third_party" / "picoquic" / "picoquic", tree / "picoquic", symlinks=True)
+    patch = place.project.root.absolute() / PICOQUIC_SEARCH
+    place.run("patch", "--strip=1", "--fuzz=0", "--no-backup-if-mismatch", f"--input={patch}", cwd=tree)
+    changed = place.work / "sacks.c.o"
+    include = f"-I{built / 'include'}"
+    place.run("gcc", *PICOQUIC_FLAGS, include, "-c", "-o", changed, tree / "picoquic" / "sacks.c")
+    place.run("ar", "r", place.out / "lib" / "libpicoquic-core.a", changed)
+
+
 def _build_capture_reader(place: Place) -> None:
     vendor = place.source.parent
     place.run(
@@ -371,6 +454,7 @@ def _build_capture_reader(place: Place) -> None:
 
 
 CAPTURE_PACKAGE = "quicbed-capture"
+PICOQUIC_SEARCH = kit.PATCHES / "picoquic" / "search.patch"
 MSQUIC_NOOP = kit.PATCHES / "msquic" / "noop.patch"
 _CORE = (PQ / "pq.c", PQ / "pq.h", PQ / "kem.h", PQ / "algorithms.h")
 
@@ -436,6 +520,21 @@ COMPONENTS = {
         files=(MSQUIC_NOOP, kit.PATCHES / "msquic" / "mtu.patch"),
         needs=("quictls",),
         variables=("QUICBED_MSQUIC",),
+    ),
+    "picoquic": Component(
+        "aiopquic",
+        _build_picoquic,
+        [PICOTLS, PICOTLS_OPTIONS, PICOQUIC_OPTIONS, PICOQUIC_NEEDED],
+        needs=("openssl",),
+        variables=("QUICBED_PICOQUIC",),
+    ),
+    "picoquic-searched": Component(
+        "aiopquic",
+        _build_searched_picoquic,
+        [PICOQUIC_FLAGS],
+        files=(PICOQUIC_SEARCH,),
+        needs=("picoquic",),
+        variables=("QUICBED_PICOQUIC",),
     ),
     "capture-reader": Component(
         "pcap-parser",

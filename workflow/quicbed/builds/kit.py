@@ -34,6 +34,10 @@ WORKSPACES = (SOURCES, OLDER_LIBOQS)
 """Directories with the Cargo.toml and Cargo.lock of what is fetched through cargo."""
 
 
+SDISTS = SOURCES / "sdists.txt"
+"""Packages of PyPI of which only the sources are used, as pip reads them."""
+
+
 ENDPOINTS = Path("workflow/endpoints")
 
 
@@ -138,20 +142,41 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def lock_packages(root: Path, workspace: Path = SOURCES) -> dict[str, list[dict[str, Any]]]:
-    """Packages of the Cargo.lock of a workspace by name (a name may have several versions)."""
+    """Packages of the Cargo.lock of a workspace by name (a name may have several versions), and those of `SDISTS`."""
     file = root / workspace / "Cargo.lock"
     try:
         lock = parsed(file.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise BuildError(f"{file}: cannot be read: {error}; restore it from version control") from None
     packages: dict[str, list[dict[str, Any]]] = {}
-    for package in lock["package"]:
+    for package in [*lock["package"], *(sdists(root) if workspace == SOURCES else ())]:
         packages.setdefault(package["name"], []).append(package)
     return packages
 
 
+_SDIST = re.compile(r"([a-z0-9-]+)==([\w.]+) --hash=sha256:([0-9a-f]{64})")
+
+
+def sdists(root: Path) -> list[dict[str, Any]]:
+    """Packages of `SDISTS`, as those of Cargo.lock are described; `registry` tells them apart."""
+    file = root / SDISTS
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise BuildError(f"{file}: cannot be read: {error}; restore it from version control") from None
+    found = []
+    for line in lines:
+        if line.startswith("#") or not line.strip():
+            continue
+        match = _SDIST.fullmatch(line.strip())
+        if match is None:
+            raise BuildError(f"{file}: `{line.split()[0]}` is not `<name>==<version> --hash=sha256:<64 digits>`")
+        found.append({"name": match[1], "version": match[2], "checksum": match[3], "registry": "pypi"})
+    return found
+
+
 def _all_packages(root: Path, names: Iterable[str], workspace: Path = SOURCES) -> list[dict[str, Any]]:
-    """Packages of Cargo.lock that `names` depend on, themselves included, each once."""
+    """Packages of Cargo.lock and `SDISTS` that `names` depend on, themselves included, each once."""
     packages = lock_packages(root, workspace)
     waiting = list(names)
     found: dict[tuple[str, str], dict[str, Any]] = {}
@@ -254,7 +279,7 @@ def crates_of(root: Path, library: Library) -> list[dict[str, str]]:
 
 
 def wanted_sources(project: Project) -> dict[str, list[dict[str, str]]]:
-    """Name, version and SHA-256 of every package of the Cargo.lock files."""
+    """Name, version and SHA-256 of every package of the Cargo.lock files and of `SDISTS`."""
     locked = {
         (p["name"], p["version"]): p["checksum"]
         for workspace in WORKSPACES
@@ -268,7 +293,7 @@ def wanted_sources(project: Project) -> dict[str, list[dict[str, str]]]:
 
 
 def sources_name(project: Project) -> str:
-    """What the packages of the Cargo.lock files are called in the store: a digest of their checksums."""
+    """What these packages are called in the store: a digest of their checksums."""
     return digest(wanted_sources(project), 12)
 
 

@@ -46,6 +46,8 @@ Component = Literal[
     "msquic-noop",
     "openssl",
     "openssl-provider",
+    "picoquic",
+    "picoquic-searched",
     "quictls",
 ]
 Offloads = Literal["off", "gso-gro", "default"]

@@ -1,0 +1,120 @@
+/*
+ * picoquic for the endpoint programs: connections without input and output of their own, and TLS as the command line asks
+ * for it. picoquic and picotls are not changed.
+ */
+#ifndef QUICBED_PICOQUIC_H
+#define QUICBED_PICOQUIC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+/* Length of the connection IDs that both roles choose. */
+enum { ID_LENGTH = 16 };
+
+/* What all connections of a program have in common. Numbers of algorithms are those of TLS. */
+struct settings {
+    bool server;
+    bool retry;
+    bool noop_aead;
+    bool no_header_protection;
+    uint16_t cipher, group, signature;
+    uint16_t initial_size, udp_payload;
+    uint64_t window;
+    uint64_t idle_timeout_ms;
+    const char *group_algorithm; /* OpenSSL's name of the group, of those that picotls does not have */
+    const char *congestion_control;
+    const char *alpn;
+    const char *server_name; /* of a client */
+    const char *ca;          /* of a client; NULL: any certificate is accepted */
+    const char *certificate; /* of a server */
+    const char *private_key; /* of a server */
+    const char *key_log;     /* NULL: none */
+};
+
+/* What a connection asks of the program. */
+struct application {
+    /* Bytes of a stream have arrived, in order; `last` with the end of the stream. */
+    void (*received)(void *program, uint64_t stream, const uint8_t *bytes, size_t length, bool last);
+    /* The peer has given up sending on a stream, or wants nothing more of it. */
+    void (*reset)(void *program, uint64_t stream, uint64_t code);
+    /* The stream that has something to send; false: none has. */
+    bool (*waiting)(void *program, uint64_t *stream);
+    /* Bytes that the stream sends next, `room` at most; whether they are its last. */
+    size_t (*available)(void *program, uint64_t stream, size_t room, bool *last);
+    /* Writes them. */
+    void (*write)(void *program, uint64_t stream, uint8_t *space, size_t length);
+    /* An ID was made for the peer to use. */
+    void (*new_id)(void *program, const uint8_t *id);
+};
+
+/* What is known of a connection. */
+struct facts {
+    bool established;
+    bool confirmed; /* RFC 9001, 4.1.2 */
+    bool ended;     /* on this side or the other, and the peer was told if it is to be told */
+    bool retried;
+    bool by_peer;
+    bool of_application;
+    bool idle; /* nothing arrived for too long */
+    bool hello_retry_request;
+    uint16_t cipher, group, signature;
+    uint64_t code; /* of the error that ended it */
+    uint64_t sent, received, lost;
+    uint64_t draining_us;
+    const char *reason; /* of the peer, or of the certificate; NULL: none */
+    const char *alpn;
+};
+
+struct endpoint;
+struct connection;
+
+/* The clock of all functions, CLOCK_MONOTONIC in microseconds, which is read when they are called. */
+uint64_t qp_now(void);
+uint64_t qp_expiry(const struct connection *connection);
+
+/* An endpoint, or NULL with a reason of one line. */
+struct endpoint *qp_open(const struct settings *settings, const struct application *application, char *reason,
+                         size_t room);
+
+/* A client's connection, or NULL. */
+struct connection *qp_connect(struct endpoint *endpoint, const struct sockaddr *peer, void *program);
+/* A server's connection, which begins with the first Initial packet that it reads, and whose ID is `id`. */
+struct connection *qp_accept(struct endpoint *endpoint, const uint8_t id[ID_LENGTH], void *program);
+void qp_free(struct connection *connection);
+
+void qp_read(struct connection *connection, uint8_t *datagram, size_t length, const struct sockaddr *from,
+             const struct sockaddr *local);
+/*
+ * Writes the next datagrams, several of the same size and perhaps a shorter one if `many`. Returns their length in all, 0
+ * if there is nothing to send.
+ */
+size_t qp_write(struct connection *connection, uint8_t *space, size_t room, bool many, size_t *size,
+                struct sockaddr_storage *to);
+/* Bytes of a full datagram for now. */
+size_t qp_datagram_size(const struct connection *connection);
+uint64_t qp_open_stream(struct connection *connection);
+void qp_end(struct connection *connection, uint64_t code, const char *reason);
+void qp_tell(struct connection *connection, struct facts *facts);
+/* The connection IDs that the peer may use; returns their number, `most` at most. */
+size_t qp_ids(const struct connection *connection, uint8_t (*ids)[ID_LENGTH], size_t most);
+
+/* Writes a Retry packet that answers a datagram and has the client use `id`; returns its length, 0 for none. */
+size_t qp_retry(struct endpoint *endpoint, uint8_t *datagram, size_t length, const struct sockaddr *from,
+                const struct sockaddr *local, const uint8_t id[ID_LENGTH], uint8_t *space, size_t room);
+/* Whether a token is of such a packet, for a client that now uses the ID `id`. */
+bool qp_token_is_genuine(struct endpoint *endpoint, const uint8_t *token, size_t length, const struct sockaddr *from,
+                         const uint8_t *id, size_t id_length);
+bool qp_random(uint8_t *bytes, size_t length);
+
+/* Whether this build has a group; `algorithm` as in struct settings. */
+bool qp_has_group(uint16_t group, const char *algorithm);
+/* Whether this build has a signature algorithm, `algorithm` being OpenSSL's name of a key that picotls does not know. */
+bool qp_has_signature(uint16_t signature, const char *algorithm);
+const char *qp_alert(unsigned int alert);
+int qp_aes_hardware(void);
+/* Why this build cannot run on this processor, or NULL. */
+const char *qp_cannot_run(void);
+
+#endif
