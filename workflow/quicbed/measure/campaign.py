@@ -352,6 +352,7 @@ class Campaign:
                 self.warm = True
                 if self.watch is not None:
                     self.watch.warmed()
+            at_once = 2 if self.experiment.paired else 1
             for position, cell_id in enumerate(order):
                 cell = by_id.get(cell_id)
                 if cell is None or cell.arm == BESIDE:  # which is measured with the one that it is beside
@@ -360,8 +361,9 @@ class Campaign:
                     run = self.measure_once(cell, block, position, len(attempts))
                     told = self.watch.measuring(block) if self.watch is not None else ""
                     where = f"{self.name}: {block_told(block, self.scale.blocks, f'at most {self.scale.blocks}')}"
-                    at = At(where, position + 1, len(order), run.status == "ok", run.contamination, told.lstrip("; "))
-                    say(f"{where}, {position + 1}/{len(order)} {cell.slug}: {_summary(run)}{told}", at)
+                    done, of = position // at_once + 1, len(order) // at_once
+                    at = At(where, done, of, run.status == "ok", run.contamination, told.lstrip("; "))
+                    say(f"{where}, {done}/{of} {cell.slug}: {_summary(run)}{told}", at)
             self.driver.link.unload()
 
     def _leave_changed(self, by_id: dict[str, Cell]) -> bool:
