@@ -610,14 +610,14 @@ class Campaign:
             self.runs(block).setdefault(run.cell.id, []).append(run)
         return pair["b"]
 
-    def _before(self, cell: Cell, beside: Cell) -> pairing.Runs | None:
-        """The newest pair of a cell that tells how fast both are."""
-        for block in sorted(self.blocks(), reverse=True):
+    def _before(self, cell: Cell, beside: Cell) -> list[pairing.Runs]:
+        """The pairs of a cell so far, in their order."""
+        found: list[pairing.Runs] = []
+        for block in sorted(self.blocks()):
             runs = self.runs(block)
-            for a, b in reversed(list(zip(runs.get(beside.id, []), runs.get(cell.id, []), strict=True))):
-                if pairing.timed(pair := {"a": a, "b": b}):
-                    return pair
-        return None
+            both = zip(runs.get(beside.id, []), runs.get(cell.id, []), strict=True)
+            found += [{"a": a, "b": b} for a, b in both]
+        return found
 
     def _note_start(self, cell: Cell, attempt: Attempt) -> None:
         """Keep which part of a run the start of an external client's program was."""

@@ -276,14 +276,13 @@ class Comparison:
         driver = self._driver
         driver.link.await_link()
         driver.link.prepare(self._specs["a"])
-        known = [pair for _, pair in sorted(self._pairs.items()) if pairing.timed(pair)]
         first = pairing.first(driver.project.config.seed, self.id, number)
         place = {"experiment": NAME, "campaign": self.id, "block": number, "attempt": 0}
         self._pairs[number] = pairing.measure(
             driver,
             self._specs,
             self.directory / f"p{number:04d}",
-            before=known[-1] if known else None,
+            before=[pair for _, pair in sorted(self._pairs.items())],
             first=first,
             pins=self._pins,
             proofs=self._proofs,

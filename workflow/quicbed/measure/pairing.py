@@ -7,6 +7,7 @@ directory, which appears when the pair is complete. So what reads runs reads the
 from __future__ import annotations
 
 import random
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,21 +23,29 @@ from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run
 
 FEWEST_BYTES = 65536
+LOOKED_AT = 4
+"""Pairs that tell how fast arms are: on a busy machine one alone tells it badly."""
 BOTH = ("client_cpu_s", "server_cpu_s")
 """Keys of `together` of a run: the processor time of both ends."""
 Runs = Mapping[Arm, Run]
 """Of a pair."""
 
 
-def sizes(specs: Mapping[Arm, RunSpec], before: Runs | None) -> dict[Arm, int]:
-    """What each arm is to download, so that both are about equally long: by the pair *before*.
+def sizes(specs: Mapping[Arm, RunSpec], before: Sequence[Runs]) -> dict[Arm, int]:
+    """What each arm is to download, so that both are about equally long: by the last pairs *before* that tell.
 
     The faster one downloads what its spec says. Nothing tells how fast they are before the first pair.
     """
     most = {arm: spec.bytes for arm, spec in specs.items()}
-    if before is None:
+    known = [pair for pair in before if all(run.together and run.together.seconds for run in pair.values())]
+    if not known:
         return most
-    speeds = {arm: (run.workload.bytes or 0) / _told(run, "seconds") for arm, run in before.items()}
+    speeds = {
+        arm: statistics.geometric_mean(
+            (pair[arm].workload.bytes or 1) / _told(pair[arm], "seconds") for pair in known[-LOOKED_AT:]
+        )
+        for arm in ARMS
+    }
     scale = min(most[arm] / speed for arm, speed in speeds.items())
     return {arm: max(min(FEWEST_BYTES, most[arm]), round(scale * speed)) for arm, speed in speeds.items()}
 
@@ -52,7 +61,7 @@ def measure(
     specs: Mapping[Arm, RunSpec],
     target: Path,
     *,
-    before: Runs | None,
+    before: Sequence[Runs],
     first: Arm,
     pins: Mapping[Any, int],
     proofs: Mapping[Arm, str],
@@ -61,7 +70,7 @@ def measure(
 ) -> dict[Arm, Run]:
     """One pair, stored as the directory *target* below that of its campaign; the link is prepared.
 
-    *before* is a pair of the same arms that tells how fast they are (`timed`). Of each arm, *places* are the keys of
+    *before* are pairs of the same arms, in their order. Of each arm, *places* are the keys of
     run.json that say which attempt it is, and *named* what else its cell is named.
     """
     begin = time.monotonic()
@@ -92,11 +101,6 @@ def read(directory: Path) -> dict[Arm, Run]:
 def ok(pair: Runs) -> bool:
     """Whether a pair counts."""
     return all(run.status == "ok" for run in pair.values())
-
-
-def timed(pair: Runs) -> bool:
-    """Whether a pair tells how fast its arms are, also one that does not count."""
-    return all(run.together is not None and run.together.seconds for run in pair.values())
 
 
 def reason(pair: Runs) -> str:

@@ -27,7 +27,7 @@ from quicbed.plan.variant import Variant
 # Rough figures behind the estimates, on two cores: what a run costs beyond its transfer.
 RUN_SECONDS = 0.1
 # Two runs at the same time: both servers share a processor, and both clients; what starting, holding and stopping cost.
-PAIR_SECONDS = 0.6
+PAIR_SECONDS = 0.3
 # The start of an external program that reports no times, which is within the goodput of its downloads.
 START_SECONDS = 0.05
 # And one whose client is a browser, which is started and waits for the largest contentful paint.
