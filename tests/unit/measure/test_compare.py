@@ -174,7 +174,9 @@ def test_pairs_of_which_one_arm_is_alone_for_long_count_for_the_sizes_only(proje
     behave(project, "quinn", "noop", client=["trailing", "lasting"])
     found = made(project, asked(bytes=1 << 24))
     assert (found.pairs, found.failed) == (2, 1)
-    assert re.fullmatch("one arm transferred alone for .* % of the time; the next .*", stored(project)[0]["b"].reason or "")
+    assert re.fullmatch(
+        "one arm transferred alone for .* % of the time; the next .*", stored(project)[0]["b"].reason or ""
+    )
     first, second, _ = [{arm: run.workload.bytes for arm, run in pair.items()} for pair in stored(project)]
     assert first == {"a": 1 << 24, "b": 1 << 24}
     assert second["a"] == 1 << 24

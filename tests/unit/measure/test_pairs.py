@@ -45,6 +45,8 @@ contrast: {labels: [NOOP], half_width: 0.5}
 scales:
   tiny: {bytes: 1000000, blocks: 2, timeout_s: 5}
 """
+
+
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return prepared(tmp_path, EXPERIMENT, monkeypatch)
@@ -218,7 +220,9 @@ def test_a_pair_that_is_disturbed_counts_and_says_so(project: Project, monkeypat
 def test_where_programs_cannot_be_kept_to_processors_nothing_is_measured(project: Project) -> None:
     for testbed, reason in ((FakeTestbed(), "does not keep programs to processors"), (Sending(), "one core")):
         if isinstance(testbed, Sending):
-            testbed.pinned = "each end needs a core of its own, and this process may use 1 of 1 processors, all of one core"
+            testbed.pinned = (
+                "each end needs a core of its own, and this process may use 1 of 1 processors, all of one core"
+            )
         shutil.rmtree(project.raw, ignore_errors=True)
         marker = run(project, testbed)
         assert len(marker["excluded"]) == 4

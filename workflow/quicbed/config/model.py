@@ -1515,7 +1515,16 @@ def held_open(label: str) -> str:
     return f"{label}, held"
 
 
-SHARED_BY_PAIRS = ("mtu", "rate_mbit", "rtt_ms", "loss_percent", "offloads", "qdisc", "congestion_control", "background")
+SHARED_BY_PAIRS = (
+    "mtu",
+    "rate_mbit",
+    "rtt_ms",
+    "loss_percent",
+    "offloads",
+    "qdisc",
+    "congestion_control",
+    "background",
+)
 """Keys of variants that are of the link, or what it is prepared for."""
 
 
@@ -1577,9 +1586,9 @@ class Experiment(Model):
     contrast: Contrast | None = Field(None, description="Ends the experiment when it is narrow enough.")
     paired: Literal["concurrent"] | None = Field(
         None,
-        description="`concurrent`: each variant of the `contrast`, and the A/A arm, is measured at the same time as its "
-        "baseline, servers on one processor and clients on another, and their processor times per byte are compared "
-        "(workload `bulk`, docs/method.md); null: every run is measured alone.",
+        description="`concurrent`: each variant of the `contrast`, and the A/A arm, is measured at the same time as "
+        "its baseline, servers on one processor and clients on another, and their processor times per byte are "
+        "compared (workload `bulk`, docs/method.md); null: every run is measured alone.",
     )
     failures: Literal["errors", "findings"] = Field(
         "errors",

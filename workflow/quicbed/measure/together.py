@@ -318,7 +318,6 @@ class Together:
             if not other.ok and one.attempt.ok:
                 one.attempt.fail(f"arm {_other(arm)}: {other.status}: {other.reason}")
 
-
     def _share_contamination(self) -> None:
         """Note what disturbed one arm of both, which had it at the same time."""
         found = [one for running in self._arms.values() for one in running.attempt.contamination]

@@ -559,7 +559,8 @@ def _pairs(
 ) -> list[Cell]:
     """Cells of an experiment whose runs are measured in pairs: each one follows its own baseline."""
     by_label = {variant.label: variant for variant in experiment.variants}
-    compared = [(by_label[label], by_label[label].arm) for label in experiment.contrast.labels] if experiment.contrast else []
+    labels = experiment.contrast.labels if experiment.contrast else []
+    compared: list[tuple[Variant, str]] = [(by_label[label], by_label[label].arm) for label in labels]
     if experiment.aa:
         compared.append((by_label[experiment.baseline], "aa"))
     cells: list[Cell] = []
