@@ -16,7 +16,7 @@ from pathlib import Path
 
 from quicbed.builds import making
 from quicbed.config.model import Project
-from quicbed.measure.comparing import LEAST_OVERLAP, Asked, compare
+from quicbed.measure.comparing import Asked, compare
 from quicbed.measure.together import ARMS
 from quicbed.plan.built import BUILD_FILE, Build
 from quicbed.store.paths import RUN_FILE
@@ -61,7 +61,7 @@ def found(project: Project, directory: Path) -> Iterator[tuple[float, float]]:
 def _cost(directory: Path) -> tuple[float, float] | None:
     """Processor time of a server by byte, and what it spent besides, in ns; None of a run that does not count."""
     run = Run.read(directory / RUN_FILE)
-    if run.status != "ok" or run.together is None or (run.together.overlap or 0) < LEAST_OVERLAP:
+    if run.status != "ok" or run.together is None:
         return None
     said = (directory / "server.err").read_text(encoding="utf-8", errors="replace")
     told = re.search(r"spent (\d+) ns", said)

@@ -1,20 +1,23 @@
 """A driver on a fake testbed as a program of its own. For tests that kill.
 
-`fakedriver.py PROJECT MARKER` measures the experiment of a project that `fakeproject.make` has made.
+`fakedriver.py PROJECT MARKER [paired]` measures the experiment of a project that `fakeproject.make` has made; with
+`paired` on a testbed that can run pairs.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fakeproject
-from faketestbed import FakeTestbed
+from faketestbed import FakeProcess, FakeTestbed, Sending
 from quicbed.config.model import Project
 from quicbed.measure import session
 from quicbed.testbed.lock import Lock
+from quicbed.testbed.process import cpu_seconds
 
 
 class LockedTestbed(FakeTestbed):
@@ -37,7 +40,11 @@ def main() -> None:
     fakeproject.pretend(monkeypatch)
     fakeproject.prove(monkeypatch)
     project = Project(Path(sys.argv[1]))
-    session.measure(project, "test", Path(sys.argv[2]), opener=lambda _: LockedTestbed(project.root))
+    opener: Callable[[Project], FakeTestbed] = lambda _: LockedTestbed(project.root)
+    if "paired" in sys.argv[3:]:
+        monkeypatch.setattr(FakeProcess, "sample_cpu", lambda self: cpu_seconds(self.pid))
+        opener = lambda _: Sending()
+    session.measure(project, "test", Path(sys.argv[2]), opener=opener)
 
 
 if __name__ == "__main__":

@@ -263,3 +263,17 @@ class FakeTestbed(Testbed):
         self.snaplens.append(snaplen)
         path.write_bytes(b"")
         yield Capture(path, packets_captured=7, packets_dropped=self.lost)
+
+
+class Sending(FakeTestbed):
+    """A fake testbed that keeps programs to processors, and whose server sends whatever is asked for."""
+
+    sent = 0
+    pinned: Mapping[Any, int] | str = {"server": min(os.sched_getaffinity(0)), "client": max(os.sched_getaffinity(0))}
+
+    def pins(self) -> Mapping[Any, int] | str:
+        return self.pinned
+
+    def sent_by_server(self) -> int:
+        self.sent += 1 << 30
+        return self.sent

@@ -27,6 +27,7 @@ import polars as pl
 
 from quicbed.base.statistics import Interval, blocks_for, paired_ratio
 from quicbed.config.model import Contrast
+from quicbed.plan.arms import BESIDE
 from quicbed.store import runs
 
 TWIN = "gib_per_cpu_s"
@@ -190,7 +191,7 @@ def figure_table(campaign: pl.DataFrame, metric: str = "goodput_mbps") -> pl.Dat
     return pl.DataFrame(complete, schema=FIGURE_SCHEMA, orient="row").sort(
         "client_library",
         "server_library",
-        pl.col("arm").cast(pl.Enum(["main", "control", "aa"])),
+        pl.col("arm").cast(pl.Enum(["main", "control", "aa", BESIDE])),
         "label",
         "cell",
         nulls_last=True,

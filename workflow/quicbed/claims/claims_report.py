@@ -643,7 +643,9 @@ def _behind(result: Result, *outcomes: Outcome) -> str:
     """What selects the runs of some outcomes on the report's page of runs; empty where there are none of our own."""
     if result.campaign is None or result.testbed_kind == PUBLISHED:
         return ""
-    return runs.selection(result.campaign, *(cell for one in outcomes for cell in one.cells))
+    # pairs are runs of another campaign
+    campaign = None if any(one.through for one in outcomes) else result.campaign
+    return runs.selection(campaign, *(cell for one in outcomes for cell in one.cells))
 
 
 def _entry(

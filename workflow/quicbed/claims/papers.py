@@ -131,6 +131,11 @@ class Comparison(Model):
         return bool(self.over or self.rising or self.spread)
 
     @property
+    def simple(self) -> bool:
+        """Whether it is a ratio of one cell to another."""
+        return len(self.of) == len(self.over) == 1 and self.against is None
+
+    @property
     def within(self) -> bool:
         """Whether it is a ratio or an order of cells of the same library."""
         one_library = len({(term.library, term.server) for term in self.terms()}) == 1
@@ -248,6 +253,12 @@ class Claim(Model):
         description="Whether it is about what something costs a library. Its comparisons of goodput are then also made "
         "of what both ends download per second of their processor time, and judged beside it.",
     )
+    pairs: Name | None = Field(
+        None,
+        description="Experiment with the same labels whose runs are measured in pairs at the same time. Where it was "
+        "measured, comparisons of processor time are made of it, and those of goodput of the goodput that follows from "
+        "it, where the measured goodput agrees.",
+    )
     needs: str | None = Field(None, description="What it needs that no local testbed has.")
     beyond: bool = Field(True, description="Whether it is shown for our other libraries too, which decide nothing.")
     figure: Name | None = Field(None, description="Our figure that shows it: name of a file, without ending.")
@@ -266,6 +277,8 @@ class Claim(Model):
             raise ValueError("locally: a ratio is judged everywhere; leave it out")
         if self.cost and (self.reads.metric != GOODPUT or not all(one.within for one in self.compare)):
             raise ValueError(f"cost: goes with ratios and orders of `{GOODPUT}` of one library")
+        if self.pairs and not (self.cost and all(one.simple for one in self.compare)):
+            raise ValueError("pairs: goes with `cost` and ratios of one cell to another")
         if len({comparison.pairs is None for comparison in self.compare}) > 1 or (
             self.locally and self.compare[0].pairs
         ):
@@ -464,6 +477,9 @@ def check_claims(project: Project, file: Path, paper: Paper, own: Sequence[State
         local = claim.locally.over if claim.locally else []
         for term in [*local, *(term for comparison in claim.compare for term in comparison.terms())]:
             _known(f"{where}: label", term.label, labels, f"name a variant of {claim.reads.experiment}")
+        if claim.pairs is not None:
+            in_pairs = {name for name, one in project.experiments.items() if one.paired}
+            _known(f"{where}: pairs", claim.pairs, in_pairs, "name an experiment whose runs are `paired`")
         table = claim.reads.table
         _known(f"{where}: reads.metric", claim.reads.metric, METRICS[table], f"name a column of table `{table}`")
 

@@ -43,6 +43,8 @@ class Compared(Part):
     reason: str | None
     cells: list[str]
     """Ids of the cells that are compared."""
+    pairs: str | None = None
+    """Experiment of pairs at the same time that it was made of; null for runs alone."""
 
 
 class Explanation(Part):
@@ -169,4 +171,5 @@ def _compared(one: Outcome, in_population: bool) -> Compared:
         missing=one.missing,
         reason=one.reason or None,
         cells=list(one.cells),
+        pairs=one.through,
     )

@@ -22,6 +22,12 @@ bounds, an A/A arm of its own, and p-values that are adjusted among twins only, 
 two may be decided differently, which is said: what takes processor time costs no goodput where something else is in the
 way, and goodput also depends on what else a machine does.
 
+**Pairs.** Runs at the same time tell a ratio of processor time far more precisely than runs one after the other do, and
+no goodput. A claim may name an experiment of such pairs (`pairs` in its file). Its comparisons of processor time are
+then made of the pairs. Those of goodput are made of what the busier end downloads per second of its processor time:
+the goodput that follows where nothing else is in the way. That is asked of the runs alone: the two intervals have to
+overlap, else the measured goodput decides. Either way the verdict says so.
+
 **Decision.** An outcome is clear when its 95 % interval lies within or outside the bounds and straddles neither. The
 p-value asks how surely the mean lies on that side of the nearest bound: Student's t of the blocks' values (of their
 logarithms for ratios), doubled, so that p = 0.05 is where Student's 95 % interval touches the bound. A claim holds if
@@ -56,7 +62,7 @@ import polars as pl
 from scipy.special import stdtr
 
 from quicbed.analysis import comparison as analysis
-from quicbed.analysis import cpu_shares, floors, published, ttfb
+from quicbed.analysis import cpu_shares, floors, paired_runs, published, ttfb
 from quicbed.analysis.pairs import mtu_table
 from quicbed.base import statistics
 from quicbed.claims.papers import (
@@ -146,6 +152,8 @@ class Outcome:
     cells: tuple[str, ...] = ()
     contaminated: int | None = None  # runs of its cells that count although contaminated; None where no runs do
     floor: tuple[float, float] | None = None  # interval of the A/A arm, of several libraries the widest
+    through: str | None = None  # experiment of pairs that it was made of, in place of runs alone
+    beside: str = ""  # what runs alone say where pairs decide, and what pairs say where they do not
 
     @property
     def inside(self) -> bool:
@@ -241,7 +249,20 @@ class Result:
             parts.append(f"{self.contaminated or 'no'} contaminated run{plural}")
         if self.floor is not None:
             parts.append(self.noise)
-        return ", ".join(parts)
+        return "; ".join([", ".join(parts), *self.through])
+
+    @property
+    def through(self) -> list[str]:
+        """What of it was made of pairs at the same time, and what runs alone say."""
+        names = self.stated.paper.libraries
+        found = [(one, f"{names.get(one.library or '', one.library or '')} ({one.beside})") for one in self.measured]
+        lines = []
+        for name in dict.fromkeys(one.through for one, _ in found if one.through):
+            told = ", ".join(text for one, text in found if one.through == name)
+            lines.append(f"through pairs at the same time ({name}): {told}")
+        if others := [text for one, text in found if one.beside and not one.through]:
+            lines.append(f"not through pairs: {', '.join(others)}")
+        return lines
 
     @property
     def noise(self) -> str:
@@ -478,8 +499,13 @@ class _Evaluation:
                 found = [one for one in self._outcomes(measured, library) if one.missing is None]
                 found = [one for one in found if one.external == result.external]
                 result.beyond += self._under(found, by_cell)
-        cells = [by_cell[cell] for cell in sorted({cell for one in result.measured for cell in one.cells})]
+        alone = [one for one in result.measured if one.through is None]
+        cells = [by_cell[cell] for cell in sorted({cell for one in alone for cell in one.cells})]
         result.contaminated, result.floor = self._conditions(cells)
+        if len(alone) < len(result.measured):
+            known = [one.floor for one in result.measured if one.floor is not None]
+            result.floor = max(known, key=lambda ends: ends[1] - ends[0], default=None)
+            result.contaminated = sum(one.contaminated or 0 for one in result.measured)
         took = {(row["client_library"], row["server_library"]): row["block_s"] for row in cells}
         if took and None not in took.values():
             result.block_s = sum(took.values())
@@ -508,6 +534,9 @@ class _Evaluation:
         """Outcomes with the conditions that they were measured under."""
         found = []
         for one in outcomes:
+            if one.through is not None:
+                found.append(one)
+                continue
             contaminated, floor = self._conditions([by_cell[cell] for cell in dict.fromkeys(one.cells)])
             found.append(replace(one, contaminated=contaminated, floor=floor))
         return found
@@ -616,9 +645,53 @@ class _Evaluation:
             ]
             counts = self.reading.table == "runs" and measured.campaign.schema[self.reading.metric].is_integer()
             sampled = replace(outcome, cells=flat, **_sample(series, low, high, counts=counts))
+            if self.claim.pairs is not None and (of_pairs := self._of_pairs(sampled, places)) is not None:
+                return of_pairs
             return replace(sampled, undecided=self._within_floor(measured.campaign, sampled, [*map(_mean, series)]))
         except _MissingError as missing:
             return replace(outcome, missing=missing.verdict, reason=missing.reason)
+
+    def _of_pairs(self, alone: Outcome, places: Sequence[Sequence[_Place]]) -> Outcome | None:
+        """The outcome of runs *alone*, of the pairs that the claim names; None where these have none."""
+        name, tables = self.claim.pairs or "", self.book.tables
+        campaign = tables.campaigns.newest(name)
+        if tables.published or campaign.is_empty():
+            return None
+        by_time = self.reading.metric == analysis.TWIN
+        metric = analysis.TWIN if by_time else paired_runs.BUSY
+        rows = tables.campaigns.figure(name, metric).filter(pl.col("arm") == "main").to_dicts()
+        (of,), (over,) = places
+        cells = {
+            one["label"]: one
+            for one in rows
+            if (one["client_library"], one["server_library"]) == (of.client, of.server)
+        }
+        own, other = cells.get(of.term.label), cells.get(over.term.label)
+        if own is None or (other or own)["baseline_label"] != own["baseline_label"]:
+            return None
+        if other is None and over.term.label != own["baseline_label"]:
+            return None
+        compared = [one for one in (own, other) if one is not None]
+        values = analysis.block_values(campaign, metric)
+        ratios = [_by_block(values, one) for one in compared]
+        blocks = sorted(set.intersection(*map(set, ratios)))
+        if len(blocks) < 2:
+            return None
+        logs = [math.log(ratios[0][block]) - sum(math.log(one[block]) for one in ratios[1:]) for block in blocks]
+        told = _logarithmic(np.exp(np.array(logs)), alone.low_bound, alone.high_bound)
+        measured = f"alone {_interval(alone.value, alone.low, alone.high)}"
+        if not by_time and not (alone.low <= told["high"] and told["low"] <= alone.high):
+            pairs = _interval(told["value"], told["low"], told["high"])
+            return replace(alone, beside=f"{measured}, by pairs {pairs}: they disagree")
+        return replace(
+            alone,
+            **told,
+            through=name,
+            beside=measured,
+            cells=tuple(str(one["cell"]) for one in compared),
+            contaminated=sum(one["contaminated"] for one in compared),
+            floor=None if own["aa_low"] is None else (own["aa_low"], own["aa_high"]),
+        )
 
     def _within_floor(self, campaign: pl.DataFrame, outcome: Outcome, means: Sequence[float]) -> str:
         """Why a value about gaps or trains may be that of the testbed's timers; empty where it is not, and of others.
@@ -795,6 +868,16 @@ def _printed(rows: Sequence[Mapping[str, Any]], reading: Reading, place: _Place)
 def _mean(group: Sequence[Mapping[int, float]]) -> float:
     """Mean over blocks of the sum of a group's cells; infinite of an empty one, by which nothing is divided."""
     return sum(fmean(values.values()) for values in group) if group else math.inf
+
+
+def _by_block(values: analysis.Values, cell: Mapping[str, Any]) -> dict[int, float]:
+    """Ratio of a cell of pairs to the one beside it."""
+    own, other = values.get(cell["cell"], {}), values.get(cell["baseline"], {})
+    return {block: own[block] / other[block] for block in own.keys() & other.keys()}
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _sum_text(terms: Sequence[Term]) -> str:

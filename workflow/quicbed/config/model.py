@@ -1518,6 +1518,19 @@ def held_open(label: str) -> str:
     return f"{label}, held"
 
 
+SHARED_BY_PAIRS = (
+    "mtu",
+    "rate_mbit",
+    "rtt_ms",
+    "loss_percent",
+    "offloads",
+    "qdisc",
+    "congestion_control",
+    "background",
+)
+"""Keys of variants that are of the link, or what it is prepared for."""
+
+
 class Experiment(Model):
     """config/experiments/<name>.yaml: factors, workload, link and scales behind a figure or table."""
 
@@ -1574,6 +1587,12 @@ class Experiment(Model):
         description="Measure the baseline twice per block and library: the noise floor of a ratio.",
     )
     contrast: Contrast | None = Field(None, description="Ends the experiment when it is narrow enough.")
+    paired: Literal["concurrent"] | None = Field(
+        None,
+        description="`concurrent`: each variant of the `contrast`, and the A/A arm, is measured at the same time as "
+        "its baseline, servers on one processor and clients on another, and their processor times per byte are "
+        "compared (workload `bulk`, docs/method.md); null: every run is measured alone.",
+    )
     failures: Literal["errors", "findings"] = Field(
         "errors",
         description="What a cell is that fails in every run or cannot be proven. `errors`: the experiment ends with an "
@@ -1693,6 +1712,8 @@ class Experiment(Model):
         for name, scale in self.scales.items():
             if (problem := self.scale_problem(scale)) is not None:
                 raise ValueError(f"scales: `{name}`: {problem}")
+        if self.paired is not None and (problem := self._paired_problem()) is not None:
+            raise ValueError(f"paired: {problem}")
         if self.trace and (self.workload.kind != "bulk" or self.link.mode != "wire"):
             raise ValueError("trace: needs workload.kind `bulk` and link.mode `wire`, where a frame is a packet")
         if self.capture_bytes and (handshakes or not self.capture):
@@ -1722,6 +1743,32 @@ class Experiment(Model):
             return "least_s says how much is downloaded, and so do the `bytes` of variants; leave out one of them"
         if scale.most_bytes is not None and not any(sized):
             return "most_bytes is about the `bytes` of variants, and none has any"
+        return None
+
+    def _paired_problem(self) -> str | None:
+        """Why variants cannot be measured at the same time as their baselines, or None."""
+        if self.workload.kind != "bulk":
+            return "needs workload.kind `bulk`"
+        besides = {"perf": self.perf, "trace": self.trace, "capture": self.capture, "ping": self.ping}
+        if others := [name for name, asked in besides.items() if asked]:
+            return f"two runs at the same time have no {others[0]}; leave it out"
+        if self.failures == "findings":
+            return "a pair of which one run fails tells nothing; leave out failures: findings"
+        if self.contrast is None:
+            return "`contrast` names what is compared; add it"
+        by_label = {variant.label: variant for variant in self.variants}
+        used = {self.baseline}
+        for label in self.contrast.labels:
+            own, other = by_label[label], by_label[by_label[label].baseline or self.baseline]
+            used |= {label, other.label}
+            for name in SHARED_BY_PAIRS:
+                if getattr(own, name) != getattr(other, name):
+                    return f"`{label}` and `{other.label}` share the link; give both the same {name}"
+        for variant in self.variants:
+            if variant.bytes is not None:
+                return f"`{variant.label}` has bytes; runs at the same time have sizes by their speeds"
+            if variant.label not in used:
+                return f"`{variant.label}` is in no pair; add it to contrast.labels, or leave it out"
         return None
 
     def _video_problem(self, variant: Variant) -> str | None:

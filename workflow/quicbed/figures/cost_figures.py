@@ -3,13 +3,16 @@
 A figure has a panel for every contrast, and in it two intervals for every library: that of the ratio of goodput, and of
 what both ends download per second of their processor time, both paired within blocks (`quicbed.analysis.comparison`).
 Behind each is the interval of its own A/A arm.
+
+Of experiments whose runs are measured in pairs at the same time (`PAIRS`), the intervals are those of processor time
+per byte, of both ends together and of each, with the goodput that the paper printed beside them.
 """
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import plotly.graph_objects as go
@@ -25,8 +28,15 @@ KINDS: Mapping[str, tuple[str, str, str, float]] = {
     "": ("goodput", "#0072B2", "circle", -0.2),
     "cpu_": ("GiB per second of processor time", "#D55E00", "diamond", 0.2),
 }
+BY_END: Mapping[str, tuple[str, str, str, float]] = {
+    "both_": ("both ends", "#D55E00", "diamond", -0.28),
+    "client_": ("client", "#56B4E9", "circle-open", 0.0),
+    "server_": ("server", "#009E73", "square-open", 0.28),
+}
+"""The same of pairs: processor time per byte."""
 HALF = 0.17
-"""Half the height of a band, in rows."""
+"""Half the height of a band, in rows; of three in a row it is less."""
+PUBLISHED = "rgba(0, 114, 178, 0.16)"
 ROW_PX, BETWEEN_PX, TOP_PX, BOTTOM_PX = 24, 62, 84, 82
 """Heights of a row, of the room between two lines of panels, and of the margins."""
 TICKS = 20
@@ -49,6 +59,26 @@ class Twin:
     """Labels of the rows of the figure's table that are shown, and the titles of their panels."""
     prepare: Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame] = lambda _, table: table
     """Makes of a campaign and its table the one that is shown."""
+    kinds: Mapping[str, tuple[str, str, str, float]] = field(default_factory=lambda: KINDS)
+    published: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By label, the ratio of goodput that the paper states, turned round."""
+    row_px: float = ROW_PX
+    paired: bool = False
+
+    @property
+    def half(self) -> float:
+        """Half the height of a band, in rows."""
+        return HALF if len(self.kinds) < 3 else 0.13
+
+    @property
+    def heading(self) -> str:
+        """The figure's title."""
+        return f"{self.title}, {'in pairs at the same time' if self.paired else 'by goodput and by processor time'}"
+
+    @property
+    def drawn(self) -> str:
+        """The figure's name."""
+        return self.name if self.paired else f"{self.name}{SUFFIX}"
 
 
 TWINS: Mapping[str, Twin] = {
@@ -108,6 +138,35 @@ TWINS: Mapping[str, Twin] = {
     ),
 }
 """By experiment."""
+PAIRS: Mapping[str, Twin] = {
+    "aead-pairs": Twin(
+        "aead-pairs",
+        "Processor time per byte by AEAD",
+        "A Quantum of QUIC, Fig. 3, processor time in pairs",
+        "Difference to AES-128-GCM [%]",
+        {name: name for name in ("AES-256-GCM", "ChaCha20-Poly1305", "NOOP", "NOENC")},
+        kinds=BY_END,
+        published={"AES-256-GCM": (1.0, 1.0), "ChaCha20-Poly1305": (1 / 0.91, 1 / 0.84), "NOOP": (1 / 1.2, 1 / 1.1)},
+        row_px=40,
+        paired=True,
+    ),
+    "header-protection-pairs": Twin(
+        "header-protection-pairs",
+        "Processor time per byte without header protection",
+        "A Quantum of QUIC, Fig. 4, processor time in pairs",
+        "Difference without it [%]",
+        {
+            "AES-128-GCM without HP": "AES-128-GCM",
+            "ChaCha20-Poly1305 without HP": "ChaCha20-Poly1305",
+            "NOOP": "NOOP",
+        },
+        kinds=BY_END,
+        published={"AES-128-GCM without HP": (1 / 1.02, 1.0), "ChaCha20-Poly1305 without HP": (1 / 1.06, 1 / 1.04)},
+        row_px=40,
+        paired=True,
+    ),
+}
+"""Of experiments of pairs; their tables are those of `quicbed.analysis.paired_runs`."""
 
 
 def as_drawn(experiment: str, campaign: pl.DataFrame, cells: pl.DataFrame) -> pl.DataFrame:
@@ -121,9 +180,8 @@ def both_ways(
 ) -> Drawn | None:
     """The twin of a figure, of the *table* that it prepares; None where no library has both ratios with intervals."""
     compared = _of_libraries(table).filter(
-        pl.col("label").is_in(list(twin.contrasts))
-        & pl.col("ratio_low").is_not_null()
-        & pl.col("cpu_ratio_low").is_not_null()
+        pl.col("label").is_in(list(twin.contrasts)),
+        *(pl.col(f"{kind}ratio_low").is_not_null() for kind in twin.kinds),
     )
     if compared.is_empty():
         return None
@@ -132,7 +190,7 @@ def both_ways(
     shown = [label for label in twin.contrasts if label in set(compared["label"])]
     columns = min(len(shown), layout.COLUMNS)
     lines = -(-len(shown) // columns)
-    height = lines * ROW_PX * len(libraries) + (lines - 1) * BETWEEN_PX
+    height = lines * twin.row_px * len(libraries) + (lines - 1) * BETWEEN_PX
     drawing, places = layout.panels(
         len(shown),
         columns,
@@ -143,22 +201,27 @@ def both_ways(
     floors = {row["client_library"]: row for row in compared.to_dicts()}
     for label, place in zip(shown, places, strict=True):
         cells = {row["client_library"]: row for row in compared.filter(pl.col("label") == label).to_dicts()}
-        _panel(drawing, [cells.get(library) for library in libraries], place)
+        _panel(drawing, [cells.get(library) for library in libraries], place, twin, label)
         every = {row["client_library"]: row for row in _of_libraries(table).filter(pl.col("label") == label).to_dicts()}
         for number, library in enumerate(libraries):
             if library not in cells:
                 _absent(drawing, number, every.get(library), place)
         ticks = TICKS // columns
-        _axes(drawing, [_name(floors[library], names) for library in libraries], twin.difference, ticks, place)
-    _legend(drawing)
-    marked = any(map(_unlike_itself, floors.values()))
+        named = [_name(floors[library], names, twin) for library in libraries]
+        _axes(drawing, named, twin.difference, ticks, place)
+    _legend(drawing, twin)
+    marked = any(_unlike_itself(cell, twin) for cell in floors.values())
     caption = (
         "Ratios paired within blocks, as differences, with their 95 % intervals. Grey: the interval of the "
         "A/A arm<br>of the same quantity, the baseline against itself. Horizontal axes differ."
     )
+    if twin.paired:
+        caption += (
+            "<br>Both runs of a ratio share their processors and their time. Blue: 1 / goodput, as the paper states it."
+        )
     layout.finish(
         drawing,
-        f"{twin.title}, by goodput and by processor time",
+        twin.heading,
         goodput.conditions(campaign),
         caption + goodput.disturbed(campaign) + (f"<br>{goodput.UNLIKE_ITSELF_MEANS}" if marked else ""),
         [campaign],
@@ -171,7 +234,7 @@ def both_ways(
     )
     used = [*compared["cell"], *compared["baseline"], *table.filter(pl.col("arm") == "aa")["cell"]]
     origins = comparison.used_origins(campaign, used)
-    return Drawn(f"{twin.name}{SUFFIX}", drawing, table, origins, twin.source)
+    return Drawn(twin.drawn, drawing, table, origins, twin.source)
 
 
 def _of_libraries(table: pl.DataFrame) -> pl.DataFrame:
@@ -182,43 +245,51 @@ def _of_libraries(table: pl.DataFrame) -> pl.DataFrame:
 def found(table: pl.DataFrame, twin: Twin, titles: Mapping[str, str]) -> Found | None:
     """What processor time shows, a sentence for each contrast."""
     ends = ("ratio", "ratio_low", "ratio_high")
-    by_time = table.with_columns(pl.col(f"cpu_{end}").alias(end) for end in ends)
-    words = {label: f"{title}, by processor time" for label, title in twin.contrasts.items()}
+    kind, what = ("both_", "processor time per byte in pairs") if twin.paired else ("cpu_", "by processor time")
+    by_time = table.with_columns(pl.col(f"{kind}{end}").alias(end) for end in ends)
+    words = {label: f"{title}, {what}" for label, title in twin.contrasts.items()}
     return findings.contrasts(by_time, words, titles)
 
 
-def _unlike_itself(cell: Mapping[str, Any]) -> bool:
+def _unlike_itself(cell: Mapping[str, Any], twin: Twin) -> bool:
     """Whether an A/A interval of the library of a cell excludes 1."""
-    return any(
-        cell[f"{kind}aa_low"] is not None and not cell[f"{kind}aa_low"] <= 1 <= cell[f"{kind}aa_high"] for kind in KINDS
-    )
+    known = ((cell[f"{kind}aa_low"], cell[f"{kind}aa_high"]) for kind in twin.kinds)
+    return any(low is not None and not low <= 1 <= high for low, high in known)
 
 
-def _name(cell: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+def _name(cell: Mapping[str, Any], titles: Mapping[str, str], twin: Twin) -> str:
     name = html.escape(titles.get(cell["client_library"], cell["client_library"]))
-    return f"{name} {goodput.UNLIKE_ITSELF}" if _unlike_itself(cell) else name
+    return f"{name} {goodput.UNLIKE_ITSELF}" if _unlike_itself(cell, twin) else name
 
 
-def _panel(drawing: go.Figure, cells: Sequence[Mapping[str, Any] | None], place: Mapping[str, int]) -> None:
+def _panel(
+    drawing: go.Figure, cells: Sequence[Mapping[str, Any] | None], place: Mapping[str, int], twin: Twin, label: str
+) -> None:
     """One contrast: a row for each library, of which some may lack it."""
+    printed = twin.published.get(label, ())
     ends = [
         cell[f"{kind}{end}"]
         for cell in cells
-        for kind in KINDS
+        for kind in twin.kinds
         for end in ("ratio_low", "ratio_high", "aa_low", "aa_high")
         if cell is not None and cell[f"{kind}{end}"] is not None
     ]
-    low, high = goodput.percent(min(1.0, *ends)), goodput.percent(max(1.0, *ends))
+    low, high = goodput.percent(min(1.0, *ends, *printed)), goodput.percent(max(1.0, *ends, *printed))
     drawing.update_xaxes(range=[low - 0.04 * (high - low), high + 0.04 * (high - low)], **place)
-    for kind, (what, colour, symbol, offset) in KINDS.items():
+    if printed:
+        least, most = map(goodput.percent, printed)
+        shown = {"type": "rect", "x0": least, "x1": most, "y0": -0.5, "y1": len(cells) - 0.5, "fillcolor": PUBLISHED}
+        edge = {"width": 0 if least < most else 3, "color": PUBLISHED}
+        layout.add(drawing, "shapes", [{**shown, "line": edge, "layer": "below"}], place)
+    for kind, (what, colour, symbol, offset) in twin.kinds.items():
         rows = [(row + offset, cell) for row, cell in enumerate(cells) if cell is not None]
         floors = [
             {
                 "type": "rect",
                 "x0": goodput.percent(cell[f"{kind}aa_low"]),
                 "x1": goodput.percent(cell[f"{kind}aa_high"]),
-                "y0": y - HALF,
-                "y1": y + HALF,
+                "y0": y - twin.half,
+                "y1": y + twin.half,
                 "fillcolor": goodput.FLOOR,
                 "line": {"width": 0},
                 "layer": "below",
@@ -289,8 +360,9 @@ def _axes(drawing: go.Figure, names: Sequence[str], difference: str, ticks: int,
     )
 
 
-def _legend(drawing: go.Figure) -> None:
-    entries = [(what, symbol, colour) for what, colour, symbol, _ in KINDS.values()]
+def _legend(drawing: go.Figure, twin: Twin) -> None:
+    entries = [(what, symbol, colour) for what, colour, symbol, _ in twin.kinds.values()]
+    entries += [("published", "square", PUBLISHED)] if twin.published else []
     for name, symbol, colour in [*entries, ("A/A", "square", goodput.FLOOR)]:
         drawing.add_scatter(
             x=[None],

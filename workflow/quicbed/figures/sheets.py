@@ -103,6 +103,37 @@ def overview(table: pl.DataFrame) -> Sheet:
     return Sheet(["testbed", "host", "processor", *summary.columns[3:]], summary.rows(), numeric, behind=behind)
 
 
+def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
+    """The table of an experiment of pairs (`quicbed.analysis.paired_runs`): ratios with their 95 % intervals."""
+    parts = {
+        "processor time per byte, both ends": "both_",
+        "client": "client_",
+        "server": "server_",
+        "goodput that follows from the busier end": "follows_",
+        "goodput of runs alone": "goodput_",
+    }
+    headers = ["library", "cell", "arm", "pairs", "compared with", *parts, "failed", "disturbed"]
+    rows = [
+        [
+            comparison.pair_title((cell["client_library"], cell["server_library"]), titles or {}),
+            cell["label"] + _gap(cell),
+            {"aa": "A/A"}.get(cell["arm"], cell["arm"]),
+            cell["ratio_n"],
+            cell["baseline_label"],
+            *(_with_interval(cell, part) for part in parts.values()),
+            cell["failed"],
+            cell["contaminated"],
+        ]
+        for cell in table.to_dicts()
+    ]
+    return Sheet(headers, rows, frozenset({3, *range(5, 12)}))
+
+
+def _with_interval(cell: Mapping[str, Any], part: str) -> str | None:
+    ratio, interval = _number(cell[f"{part}ratio"], 3), _interval(cell, part)
+    return f"{ratio} {interval}" if ratio and interval else ratio
+
+
 def summary(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
     """A figure's table as it would be printed: goodput in Gbit/s and ratios with intervals."""
     titles = titles or {}

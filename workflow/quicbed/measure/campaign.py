@@ -5,6 +5,10 @@ driver that was killed finishes that block first; a run's directory appears whol
 measured again. Cells added later are measured in new blocks together with their baselines, because ratios are paired
 within blocks. Where contrasts end an experiment, a pair of libraries whose intervals are narrow enough is in no further
 block, so that the time goes to those that are undecided.
+
+Where an experiment is `paired`, every cell that is compared is measured at the same time as the baseline that follows
+it (arm `beside`), and both runs are in one directory (`quicbed.measure.pairing`). What disturbs a pair is recorded and
+repeats nothing: both runs had it alike.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from quicbed.base import durable
@@ -24,13 +29,14 @@ from quicbed.base.models import RecordError
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
 from quicbed.builds import making
-from quicbed.measure import floor
+from quicbed.measure import floor, pairing
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.driver import Driver
 from quicbed.measure.pilot import START_PILOT_BYTES, STARTS, Pilot, read_pilot, write_pilot
 from quicbed.measure.progress import At, now, say
 from quicbed.measure.storing import need_room, read_run, stored
-from quicbed.plan.arms import CAPTURED, PRIMITIVES
+from quicbed.measure.together import Arm
+from quicbed.plan.arms import BESIDE, CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of, in_browser
 from quicbed.plan.sizing import with_start
 from quicbed.plan.spec import RunSpec, proof_spec, run_spec
@@ -147,8 +153,11 @@ class Campaign:
         if block in self._runs:
             return self._runs[block]
         found: dict[str, list[Run]] = {}
-        for file in (self.directory / f"b{block:04d}").glob("*/run.json"):
-            run = read_run(file)
+        directory = self.directory / f"b{block:04d}"
+        stored_runs = (read_run(file) for file in directory.glob(f"*/{RUN_FILE}"))
+        if self.experiment.paired:
+            stored_runs = (run for pair in directory.glob("[!.]*/") for run in pairing.read(pair).values())
+        for run in stored_runs:
             found.setdefault(run.cell.id, []).append(run)
         for attempts in found.values():
             attempts.sort(key=_number)
@@ -159,8 +168,11 @@ class Campaign:
         """Whether a cell of a block needs no further attempt.
 
         Of what is captured besides, where the capture itself delays and uses processor time, frames must not be lost.
+        A pair counts whatever disturbed it.
         """
-        outcomes = (run for run in attempts if self.failures_are_findings or run.status != "failed")
+        outcomes = [run for run in attempts if self.failures_are_findings or run.status != "failed"]
+        if self.experiment.paired and outcomes:
+            return True
         if any(not (run.host.capture.lost if run.cell.arm == CAPTURED else run.contaminated) for run in outcomes):
             return True
         return len(attempts) > self.driver.project.config.gate.retries
@@ -255,7 +267,7 @@ class Campaign:
         for number, cell in enumerate(ordered):
             if self.watch is not None:
                 self.watch.proving(number + 1, len(ordered))
-            reason = cell.unsupported or self.driver.link.unsupported(self.spec(cell))
+            reason = cell.unsupported or self._unpinned or self.driver.link.unsupported(self.spec(cell))
             if reason is not None:
                 self.exclude(cell, "unsupported", reason)
                 continue
@@ -272,6 +284,27 @@ class Campaign:
                 say(f"{self.name}: {cell.slug}: failed: {verdict.reason}; tried again in every block")
             else:
                 self.exclude(cell, verdict.status, verdict.reason or "")
+        if self.experiment.paired:
+            self._leave_alone()
+
+    @cached_property
+    def _pins(self) -> Mapping[Any, int] | str:
+        """The processors of both ends of pairs, or why programs cannot be kept to any."""
+        return self.driver.testbed.pins() if self.experiment.paired else {}
+
+    @property
+    def _unpinned(self) -> str | None:
+        """Why nothing can be measured at the same time here, or None."""
+        return self._pins if isinstance(self._pins, str) else None
+
+    def _leave_alone(self) -> None:
+        """Exclude cells whose other half is."""
+        by_id = {cell.id: cell for cell in self.cells}
+        pairs = [(cell, by_id[cell.baseline]) for cell in self.cells if cell.baseline is not None]
+        for cell, other in (*pairs, *((b, a) for a, b in pairs)):
+            if other.id in self.excluded and cell.id not in self.excluded:
+                status = "failed" if other.slug in self.unproven else "unsupported"
+                self.exclude(cell, status, f"{other.label}, which it is paired with: {self.excluded[other.id]}")
 
     def find_floor(self) -> None:
         """How precisely the hosts send and stamp packets, where runs are traced, once for the campaign."""
@@ -319,16 +352,18 @@ class Campaign:
                 self.warm = True
                 if self.watch is not None:
                     self.watch.warmed()
+            at_once = 2 if self.experiment.paired else 1
             for position, cell_id in enumerate(order):
                 cell = by_id.get(cell_id)
-                if cell is None:
+                if cell is None or cell.arm == BESIDE:  # which is measured with the one that it is beside
                     continue
                 while not self.settled(attempts := self.runs(block).get(cell_id, [])):
                     run = self.measure_once(cell, block, position, len(attempts))
                     told = self.watch.measuring(block) if self.watch is not None else ""
                     where = f"{self.name}: {block_told(block, self.scale.blocks, f'at most {self.scale.blocks}')}"
-                    at = At(where, position + 1, len(order), run.status == "ok", run.contamination, told.lstrip("; "))
-                    say(f"{where}, {position + 1}/{len(order)} {cell.slug}: {_summary(run)}{told}", at)
+                    done, of = position // at_once + 1, len(order) // at_once
+                    at = At(where, done, of, run.status == "ok", run.contamination, told.lstrip("; "))
+                    say(f"{where}, {done}/{of} {cell.slug}: {_summary(run)}{told}", at)
             self.driver.link.unload()
 
     def _leave_changed(self, by_id: dict[str, Cell]) -> bool:
@@ -349,7 +384,8 @@ class Campaign:
         planned = self.blocks()
         for block, order in planned.items():
             runs = self.runs(block)
-            if any(cell in by_id and not self.settled(runs.get(cell, [])) for cell in order):
+            mine = (cell for cell in order if cell in by_id and by_id[cell].arm != BESIDE)
+            if any(not self.settled(runs.get(cell, [])) for cell in mine):
                 return block, order
         wanted = self.wanted(by_id, planned)
         if not wanted:
@@ -357,7 +393,7 @@ class Campaign:
         block = max(planned, default=-1) + 1
         # the seed is a string so that it does not depend on Python's hash of tuples
         shuffled = random.Random(f"{self.driver.project.config.seed}/{self.id}/{block}")
-        order = sorted(wanted)
+        order = sorted(cell for cell in wanted if by_id[cell].arm != BESIDE)
         shuffled.shuffle(order)
         # changing the delay of the link or competing traffic takes seconds: cells of one follow each other, in random
         # order of the delays and loads
@@ -366,6 +402,8 @@ class Campaign:
         if len(found) > 1:
             shuffled.shuffle(found)
             order.sort(key=lambda cell: found.index(conditions[cell]))
+        if self.experiment.paired:
+            order = [one for cell in order for one in (by_id[cell].baseline, cell) if one is not None]
         values = {"block": block, "cells": order, "seed": self.driver.project.config.seed, "created_at": now()}
         Block.made(values).write(self.directory / f"b{block:04d}" / BLOCK_FILE)
         planned[block] = order
@@ -387,6 +425,8 @@ class Campaign:
         lacking |= self.retry & by_id.keys()
         self.retry = set()
         result = set(lacking)
+        if self.experiment.paired:  # neither without the other
+            result |= {cell.id for cell in by_id.values() if cell.baseline in result}
         while more := {b for c in result if (b := by_id[c].baseline) is not None and b in by_id} - result:
             result |= more
         return result
@@ -405,7 +445,8 @@ class Campaign:
                 last[cell] = attempts[-1].reason or ""
                 if any(run.status == "ok" for run in attempts):
                     successful.add(cell)
-        counting = {cell for cell, known in by_id.items() if known.arm != CAPTURED}
+        # of a pair both have failed, or neither has
+        counting = {cell for cell, known in by_id.items() if known.arm not in (CAPTURED, BESIDE)}
         return {cell: reason for cell, reason in last.items() if cell in counting - successful}
 
     def problems(self) -> list[str]:
@@ -457,7 +498,8 @@ class Campaign:
         Of runs that do not tell it, what client and server took.
         """
         finished = (run for block in self.blocks() for attempts in self.runs(block).values() for run in attempts)
-        counting = (run.metrics for run in finished if run.cell.arm != CAPTURED)
+        # both runs of a pair tell what the pair took
+        counting = (run.metrics for run in finished if run.cell.arm not in (CAPTURED, BESIDE))
         return sum((took.run_wall_s if took.spent_s is None else took.spent_s) or 0.0 for took in counting)
 
     def undecided(self, by_id: Mapping[str, Cell]) -> list[Cell]:
@@ -483,27 +525,42 @@ class Campaign:
         return widest
 
     def values(self) -> dict[str, list[tuple[int, float]]]:
-        """Goodput (Mbit/s) or TTFB (ms) by cell: (block, value) of the first uncontaminated successful attempt."""
+        """Goodput (Mbit/s) or TTFB (ms) by cell: (block, value) of the first uncontaminated successful attempt.
+
+        Of a pair the processor time by byte of both ends (s).
+        """
         metric = "ttfb_ms" if self.experiment.workload.kind == "handshake" else "goodput_mbps"
         values: dict[str, list[tuple[int, float]]] = {}
         for block in self.blocks():
             for cell, attempts in self.runs(block).items():
                 good = [run for run in attempts if run.status == "ok"]
                 clean = [run for run in good if not run.contaminated]
-                if (chosen := (clean[:1] or good[-1:])) and (value := getattr(chosen[0].metrics, metric)) is not None:
+                if not (chosen := clean[:1] or good[-1:]):
+                    continue
+                told = getattr(chosen[0].metrics, metric)
+                value = pairing.per_byte(chosen[0]) if self.experiment.paired else told
+                if value is not None:
                     values.setdefault(cell, []).append((block, value))
         return values
 
     def warm_up(self, active: Sequence[Cell]) -> None:
         """One run of every baseline that is kept but counts for nothing: caches, frequency, memory."""
-        for cell in active:
-            if cell.baseline is None and cell.arm != CAPTURED and cell.id in self.proofs:
+        for cell in self.first_alone(active):
+            if cell.id in self.proofs:
                 say(f"{self.name}: warm-up {cell.slug}")
                 self._aside(cell, replace(self.spec(cell), perf=None), "warm-up")
 
+    @staticmethod
+    def first_alone(active: Sequence[Cell]) -> list[Cell]:
+        """The baselines among cells, those that are alike once."""
+        alone = [cell for cell in active if cell.baseline is None and cell.arm not in (CAPTURED, PRIMITIVES)]
+        return list({(cell.client, cell.server, cell.label): cell for cell in alone}.values())
+
     def measure_once(self, cell: Cell, block: int, order: int, number: int) -> Run:
-        """One stored run."""
+        """One stored run; with the one beside it, where it is one of a pair."""
         need_room(self.directory)
+        if self.experiment.paired:
+            return self._measure_pair(cell, block, order, number)
         begin = time.monotonic()
         runs = self.runs(block)
         target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
@@ -528,6 +585,39 @@ class Campaign:
             run = self.driver.store.keep(run, directory, begin)
         runs.setdefault(cell.id, []).append(run)
         return run
+
+    def _measure_pair(self, cell: Cell, block: int, order: int, number: int) -> Run:
+        """One stored pair; returns the run of the cell that is compared."""
+        if isinstance(self._pins, str):
+            raise MeasureError(self._pins)
+        beside = next(one for one in self.cells if one.id == cell.baseline)
+        cells: dict[Arm, Cell] = {"a": beside, "b": cell}
+        specs = {arm: self.spec(one) for arm, one in cells.items()}
+        self.driver.link.prepare(specs["a"])
+        place = {"experiment": self.name, "campaign": self.id, "block": block, "attempt": number}
+        pair = pairing.measure(
+            self.driver,
+            specs,
+            self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}",
+            before=self._before(cell, beside),
+            first=pairing.first(self.driver.project.config.seed, f"{self.id}/{cell.id}", block),
+            pins=self._pins,
+            proofs={arm: self.proofs[one.id] for arm, one in cells.items()},
+            places={"a": {**place, "order": order - 1}, "b": {**place, "order": order}},
+            named={"a": {}, "b": {}},
+        )
+        for run in pair.values():
+            self.runs(block).setdefault(run.cell.id, []).append(run)
+        return pair["b"]
+
+    def _before(self, cell: Cell, beside: Cell) -> list[pairing.Runs]:
+        """The pairs of a cell so far, in their order."""
+        found: list[pairing.Runs] = []
+        for block in sorted(self.blocks()):
+            runs = self.runs(block)
+            both = zip(runs.get(beside.id, []), runs.get(cell.id, []), strict=True)
+            found += [{"a": a, "b": b} for a, b in both]
+        return found
 
     def _note_start(self, cell: Cell, attempt: Attempt) -> None:
         """Keep which part of a run the start of an external client's program was."""
@@ -568,7 +658,9 @@ def _summary(run: Run) -> str:
     if run.status != "ok":
         return f"{run.status}: {run.reason}"
     metrics = run.metrics
-    if metrics.bit_rate_mbps is not None:
+    if run.together is not None:
+        text = f"{pairing.per_byte(run) * 2**30:.2f} s of processors per GiB"
+    elif metrics.bit_rate_mbps is not None:
         text = f"video {metrics.bit_rate_mbps:.2f} Mbit/s, {metrics.stalls or 0} stalls"
     elif metrics.page_load_ms is not None:
         text = f"page {metrics.page_load_ms:.0f} ms"

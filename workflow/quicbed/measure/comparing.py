@@ -1,8 +1,6 @@
 """Two cells or builds compared by pairs of runs at the same time, until the interval of their ratio is narrow enough.
 
-A pair is two runs (`quicbed.measure.together`): each has a run.json as any other run, with the same model, and names
-the other one. Both are below one directory, which appears when the pair is complete. So what reads runs reads these
-too, and half a pair cannot be there.
+A pair is measured and kept as those of experiments are (`quicbed.measure.pairing`).
 """
 
 from __future__ import annotations
@@ -12,11 +10,10 @@ import datetime
 import difflib
 import math
 import os
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +24,15 @@ from quicbed.base.statistics import Interval, blocks_for, paired_ratio
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError, UnusableError
 from quicbed.config.model import ConfigError, Experiment, Pair, Project, Variant, parse_model
-from quicbed.measure import certificates
+from quicbed.measure import certificates, pairing
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.driver import Driver
 from quicbed.measure.link import link_settings
 from quicbed.measure.progress import now, say
 from quicbed.measure.session import check_tools, terminating, testbed_of
-from quicbed.measure.storing import drop_empty, need_room, read_run, stored
-from quicbed.measure.together import ARMS, Arm, Together
-from quicbed.plan.cells import Cell, builds_needed, cells_of, slug_of
+from quicbed.measure.storing import need_room
+from quicbed.measure.together import ARMS, Arm
+from quicbed.plan.cells import Cell, builds_needed, cells_of, paired_reason, slug_of
 from quicbed.plan.spec import RunSpec, proof_spec, run_spec
 from quicbed.store.campaign import Session
 from quicbed.store.paths import RUN_FILE
@@ -45,15 +42,12 @@ from quicbed.testbed import Testbed, TestbedError
 NAME = "compare"
 """Of the experiment of these runs, and of its scale."""
 BYTES = 256 * 2**20
-FEWEST_BYTES = 65536
 TIMEOUT_S = 120.0
-LEAST_OVERLAP = 0.8
-"""Of pairs that count. The next pair has other sizes."""
 FAILURES = 3
 """So many pairs that fail one after the other end a comparison."""
 _PAIR = "p[0-9][0-9][0-9][0-9]"
 PARTS: Mapping[str, Sequence[str]] = {
-    "both ends": ("client_cpu_s", "server_cpu_s"),
+    "both ends": pairing.BOTH,
     "client": ("client_cpu_s",),
     "server": ("server_cpu_s",),
 }
@@ -95,8 +89,6 @@ class Compared:
     pairs: int
     """That count."""
     failed: int
-    uneven: int
-    """Of which one arm transferred alone for too long."""
     earlier: int
     """Of those that count, how many an earlier command has measured."""
     disturbances: Sequence[str]
@@ -131,7 +123,6 @@ class Compared:
             "decided": self.decided,
             "pairs": self.pairs,
             "failed": self.failed,
-            "uneven": self.uneven,
             "earlier": self.earlier,
             "disturbances": list(self.disturbances),
             "needed": self.needed,
@@ -140,7 +131,7 @@ class Compared:
     def text(self) -> str:
         """For people."""
         lines = [f"{arm.upper()}  {told}" for arm, told in self.told.items()]
-        beside = {"of them measured before": self.earlier, "failed": self.failed, "uneven": self.uneven}
+        beside = {"of them measured before": self.earlier, "failed": self.failed}
         more = "".join(f", {count} {name}" for name, count in beside.items() if count)
         lines += ["", f"Processor time per byte, B over A ({self.pairs} pairs{more})"]
         for name, one in self.intervals.items():
@@ -211,7 +202,7 @@ class Comparison:
         self.id = digest(identity)
         self.directory = driver.store.raw / NAME / self.id
         self._proofs: dict[Arm, str] = {}
-        self._pairs: dict[int, dict[Arm, Run]] = {}
+        self._pairs: dict[int, Mapping[Arm, Run]] = {}
 
     def run(self) -> Compared:
         """Prove both arms, and measure what is missing."""
@@ -232,12 +223,12 @@ class Comparison:
             for arm, run in pair.items():
                 if run.status == "unsupported":
                     raise UnsupportedError(f"{self._cells[arm].label}: {run.reason}")
-            failures = 0 if _ok(pair) else failures + 1
+            failures = 0 if pairing.ok(pair) else failures + 1
             if failures == FAILURES:
                 many = f"{FAILURES} pairs failed one after the other, the last because of"
-                raise MeasureError(f"{many} {_reason(pair)}; see {self.directory}")
-            at = self._compared(earlier)
-            say(f"{NAME}: pair {number}: {_progress(at) if _ok(pair) else _reason(pair)}")
+                raise MeasureError(f"{many} {pairing.reason(pair)}; see {self.directory}")
+            told = _progress(self._compared(earlier)) if pairing.ok(pair) else pairing.reason(pair)
+            say(f"{NAME}: pair {number}: {told}")
 
     # ---- before ----------------------------------------------------------------------------------------------------
 
@@ -276,83 +267,44 @@ class Comparison:
 
     def _read(self) -> None:
         for directory in sorted(self.directory.glob(_PAIR)):
-            runs = {arm: read_run(directory / arm / RUN_FILE) for arm in ARMS}
-            self._pairs[int(directory.name[1:])] = runs
+            self._pairs[int(directory.name[1:])] = pairing.read(directory)
 
     # ---- pairs -----------------------------------------------------------------------------------------------------
 
-    def _sizes(self) -> dict[Arm, int]:
-        """What each arm is to download, so that both are about equally long: by the pair before.
-
-        Nothing tells how fast they are before the first one.
-        """
-        most = {
-            arm: min([self._asked.bytes, *(one.max_bytes for one in spec.libraries.values() if one.max_bytes)])
-            for arm, spec in self._specs.items()
-        }
-        known = [pair for pair in self._pairs.values() if _ok(pair)]
-        if not known:
-            return most
-        speeds = {arm: (run.workload.bytes or 0) / _together(run, "seconds") for arm, run in known[-1].items()}
-        scale = min(most[arm] / speed for arm, speed in speeds.items())
-        return {arm: max(FEWEST_BYTES, round(scale * speed)) for arm, speed in speeds.items()}
-
-    def _measure(self, number: int) -> dict[Arm, Run]:
+    def _measure(self, number: int) -> Mapping[Arm, Run]:
         """One pair, stored."""
-        begin = time.monotonic()
         driver = self._driver
         driver.link.await_link()
         driver.link.prepare(self._specs["a"])
-        sizes = self._sizes()
-        specs = {arm: replace(spec, bytes=sizes[arm]) for arm, spec in self._specs.items()}
-        # either one is first in one of two pairs, which one by the seed
-        coin = random.Random(f"{driver.project.config.seed}/{self.id}/{number // 2}").random() < 0.5
-        first: Arm = ARMS[int(coin) ^ number % 2]
-        with stored(self.directory / f"p{number:04d}") as partial:
-            directories = {arm: partial / arm for arm in ARMS}
-            for directory in directories.values():
-                directory.mkdir()
-            together = Together(driver.project, driver.testbed, specs, directories, first=first, pins=self._pins)
-            runs: dict[Arm, Run] = {}
-            for arm, attempt in together.run().items():
-                drop_empty(directories[arm])
-                attempt.evidence["proof"] = self._proofs[arm]
-                told = {"pair": f"{self.id}/p{number:04d}", **together.told[arm]}
-                run = driver.store.record(
-                    specs[arm],
-                    attempt,
-                    named={"arm": arm, "baseline": None if arm == "a" else self._cells["a"].id},
-                    experiment=NAME,
-                    campaign=self.id,
-                    block=number,
-                    order=0 if arm == first else 1,
-                    attempt=0,
-                    together=told,
-                )
-                runs[arm] = driver.store.keep(run, directories[arm], begin)
-        self._pairs[number] = runs
-        return runs
+        first = pairing.first(driver.project.config.seed, self.id, number)
+        place = {"experiment": NAME, "campaign": self.id, "block": number, "attempt": 0}
+        self._pairs[number] = pairing.measure(
+            driver,
+            self._specs,
+            self.directory / f"p{number:04d}",
+            before=[pair for _, pair in sorted(self._pairs.items())],
+            first=first,
+            pins=self._pins,
+            proofs=self._proofs,
+            places={arm: {**place, "order": int(arm != first)} for arm in ARMS},
+            named={arm: {"arm": arm, "baseline": None if arm == "a" else self._cells["a"].id} for arm in ARMS},
+        )
+        return self._pairs[number]
 
-    def _counting(self) -> dict[int, dict[Arm, Run]]:
+    def _counting(self) -> dict[int, Mapping[Arm, Run]]:
         """Pairs that count, by number."""
-        return {
-            number: pair
-            for number, pair in self._pairs.items()
-            if _ok(pair) and all(_together(run, "overlap") >= LEAST_OVERLAP for run in pair.values())
-        }
+        return {number: pair for number, pair in self._pairs.items() if pairing.ok(pair)}
 
     def _compared(self, earlier: int) -> Compared:
         counting = self._counting()
         intervals = {
             name: paired_ratio(
-                [(number, _per_byte(pair["b"], parts)) for number, pair in counting.items()],
-                [(number, _per_byte(pair["a"], parts)) for number, pair in counting.items()],
+                [(number, pairing.per_byte(pair["b"], parts)) for number, pair in counting.items()],
+                [(number, pairing.per_byte(pair["a"], parts)) for number, pair in counting.items()],
             )
             for name, parts in PARTS.items()
         }
-        found = (
-            list(dict.fromkeys(one for run in pair.values() for one in run.contamination)) for pair in counting.values()
-        )
+        disturbed = ["; ".join(pair["a"].contamination) for pair in counting.values()]  # as b was
         spent = [run.metrics.spent_s or 0.0 for pair in counting.values() for run in pair.values()]
         n = len(counting)
         return Compared(
@@ -361,10 +313,9 @@ class Comparison:
             half_width=self._asked.half_width,
             intervals=intervals,
             pairs=n,
-            failed=(failed := sum(not _ok(pair) for pair in self._pairs.values())),
-            uneven=len(self._pairs) - n - failed,
+            failed=len(self._pairs) - n,
             earlier=earlier,
-            disturbances=["; ".join(one) for one in found if one],
+            disturbances=[one for one in disturbed if one],
             decided=n >= self._asked.min_pairs and intervals["both ends"].half_width <= self._asked.half_width,
             seconds=sum(spent) / len(spent) if spent else 0.0,
         )
@@ -460,8 +411,8 @@ def _refuse(cell: Cell, project: Project, arm: Arm) -> None:
     if cell.unsupported is not None:
         raise UnsupportedError(f"{cell.label}: {cell.unsupported}")
     for library in _spec(project, arm, cell).libraries.values():
-        if library.external is not None:
-            raise UnsupportedError(f"{library.title}: two external endpoints cannot run in one folder at the same time")
+        if (reason := paired_reason(library)) is not None:
+            raise UnsupportedError(reason)
 
 
 def _build(project: Project, log: Path) -> None:
@@ -485,32 +436,8 @@ def _build(project: Project, log: Path) -> None:
 # ---- what pairs say --------------------------------------------------------------------------------------------------
 
 
-def _ok(pair: Mapping[Arm, Run]) -> bool:
-    return all(run.status == "ok" for run in pair.values())
-
-
-def _reason(pair: Mapping[Arm, Run]) -> str:
-    """Why a pair has failed: of the arm that did not fail because of the other."""
-    own = [f"arm {arm}: {run.reason}" for arm, run in pair.items() if not (run.reason or "").startswith("arm ")]
-    return own[0] if own else str(pair["a"].reason)
-
-
-def _together(run: Run, name: str) -> float:
-    value = None if run.together is None else getattr(run.together, name)
-    if not value:
-        raise MeasureError(f"a run of {run.campaign} has no `together.{name}`; move its pair out of the way")
-    return float(value)
-
-
-def _per_byte(run: Run, parts: Sequence[str]) -> float:
-    """Processor time of these ends by byte, in seconds."""
-    return sum(_together(run, part) for part in parts) / (run.workload.bytes or 1)
-
-
 def _progress(compared: Compared) -> str:
     one = compared.intervals["both ends"]
-    if not compared.pairs:
-        return "uneven; the next one has other sizes"
     return f"{one.ratio:.4f} ± {100 * one.half_width:.2f} %" if one.n > 1 else f"{one.ratio:.4f}"
 
 

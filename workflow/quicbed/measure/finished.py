@@ -44,6 +44,8 @@ class Finished(NamedTuple):
     perf: bool
     """Whether its programs were sampled."""
     pinged: bool
+    pair: bool
+    """Whether it was measured at the same time as another one, with which it took what it tells."""
     spent_s: float | None
     """All it took; null where it does not tell."""
     wall_s: float | None
@@ -78,6 +80,7 @@ class Finished(NamedTuple):
             workload.connections,
             bool(run.host.perf),
             run.host.ping.sent is not None,
+            run.together is not None,
             spent,
             metrics.wall_s if ok else None,
             run.block,

@@ -31,7 +31,7 @@ from quicbed.measure.finished import Finished, shipped
 from quicbed.measure.progress import say
 from quicbed.measure.storing import read_run
 from quicbed.plan import estimate
-from quicbed.plan.arms import CAPTURED, PRIMITIVES
+from quicbed.plan.arms import BESIDE, CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed
 from quicbed.plan.forecast import AGAIN, AGAIN_BUSY, EVERYTHING, Left, Pace, Repeats, Span, Work, blocks_needed
 from quicbed.plan.host import Host
@@ -63,6 +63,10 @@ RECORD = "forecast.json"
 """The first prediction of a run of the workflow, among the logs."""
 
 
+PAIR = "pair"
+"""What two runs at the same time have in common."""
+
+
 class Works:
     """Runs as `quicbed.plan.forecast` knows them, those that are planned and those on disk."""
 
@@ -78,7 +82,8 @@ class Works:
         if cell.arm == PRIMITIVES:
             return self._primitives(cell.client.library, cell.variant)
         spec = campaign.spec(cell)
-        extra = "captured" if spec.captured else "perf" if spec.perf else ""
+        pair = campaign.experiment.paired and cell.arm != BESIDE
+        extra = "captured" if spec.captured else "perf" if spec.perf else PAIR if pair else ""
         return self._of(spec, extra, pinged=campaign.experiment.ping)
 
     def proof(self, campaign: Campaign, cell: Cell) -> Work:
@@ -100,7 +105,7 @@ class Works:
 
     def stored(self, run: Finished) -> tuple[Work, float, float | None] | None:
         """A finished run, all the seconds it took, and those of its transfer; None where it does not tell."""
-        if run.spent_s is None or run.kind is None:
+        if run.spent_s is None or run.kind is None or (run.pair and run.arm == BESIDE):
             return None
         # as the cells of a plan have it: what was not varied is not there
         variant = _variant(run.variant)
@@ -108,7 +113,7 @@ class Works:
             variant = variant.model_copy(update={"load": None, "held": None})
         if run.arm == PRIMITIVES:
             return self._primitives(run.client, variant), run.spent_s, None
-        extra = run.arm if run.arm in (CAPTURED, "proof") else "perf" if run.perf else ""
+        extra = run.arm if run.arm in (CAPTURED, "proof") else "perf" if run.perf else PAIR if run.pair else ""
         work = self._work(
             run.kind,
             extra,
@@ -145,7 +150,9 @@ class Works:
         else:
             transfer = estimate.transfer_s(self._project, libraries, variant, size, link[-1], connections)
             alike = variant.cipher, variant.aead, *libraries
-        if extra == "proof":
+        if extra == PAIR:
+            transfer, beyond = estimate.pair_s(transfer), estimate.PAIR_SECONDS
+        elif extra == "proof":
             beyond = estimate.DISSECT_SECONDS if kind == "handshake" else estimate.PROOF_SECONDS
         elif estimate.LINK_FACTORS & variant.model_fields_set:
             beyond += estimate.CHANGE_SECONDS
@@ -336,11 +343,12 @@ class Outlook:
         once = []
         if not campaign.warm:
             once += [self._works.proof(campaign, cell) for cell in self._unproven(campaign, active)]
-            warm_up = (cell for cell in active if cell.baseline is None and cell.arm not in (CAPTURED, PRIMITIVES))
-            once += [self._works.planned(campaign, cell) for cell in warm_up]
+            once += [self._works.planned(campaign, cell) for cell in campaign.first_alone(active)]
         needed = self._blocks_needed(by_id, least) if current else _needed(campaign, by_id, least)
+        # what is beside another run takes no time of its own
+        timed = [cell for cell in active if cell.arm != BESIDE]
         return Left(
-            {cell.id: self._works.planned(campaign, cell) for cell in active},
+            {cell.id: self._works.planned(campaign, cell) for cell in timed},
             done,
             limits={c.id: campaign.blocks_of(c, scale.blocks) for c in active if c.arm in (CAPTURED, PRIMITIVES)},
             besides=frozenset(cell.id for cell in active if cell.arm == CAPTURED),
@@ -497,7 +505,7 @@ class _Count:
 def _count(raw: Path) -> _Count:
     """Runs and proofs of a testbed."""
     return _Count(
-        sum(1 for _ in raw.glob("*/*/b[0-9]*/*/run.json")), sum(1 for _ in raw.glob("proofs/*/*/capture.pcap"))
+        sum(1 for _ in raw.glob(f"*/*/b[0-9]*/**/{RUN_FILE}")), sum(1 for _ in raw.glob("proofs/*/*/capture.pcap"))
     )
 
 

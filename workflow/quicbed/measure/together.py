@@ -6,7 +6,7 @@ client, the kernel tells what each arm has used for its bytes.
 
 A transfer is taken whole, as its bytes are known exactly then, and neither by an estimate nor by what an endpoint says:
 what a socket still holds for a client is not seen from outside. So both have to be about equally long, which whoever
-chooses their sizes sees to; `overlap` tells how well that went.
+chooses their sizes sees to; `overlap` tells how well that went, and a pair with less than `LEAST_OVERLAP` has failed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from quicbed.testbed import Exit, Process, Testbed
 Arm = Literal["a", "b"]
 ARMS: tuple[Arm, ...] = get_args(Arm)
 _ROLES: tuple[Side, ...] = ("server", "client")
+LEAST_OVERLAP = 0.8
+"""Share of the longer transfer in which both transferred, of pairs that count."""
 _POLL_S = 0.002
 _HELD = "servers were held until both clients had begun"
 _UNKNOWN = dict.fromkeys(("throughput_mbps", "ttfb_ms", "first_byte_ms", "wall_s"), _HELD)
@@ -136,6 +138,7 @@ class Together:
         if samples is not None and all(one.attempt.ok for one in self._arms.values()):
             self._value(*samples)
         self._share_failure()
+        self._share_contamination()
         return {arm: one.attempt for arm, one in self._arms.items()}
 
     # ---- programs ------------------------------------------------------------------------------------------------
@@ -300,6 +303,9 @@ class Together:
                     self._fail(f"arm {arm}: the processor time of its {role} is not told by the kernel (it is {used})")
                     return
                 values[f"{role}_cpu_s"] = used
+        if (overlap := self.told["a"]["overlap"]) < LEAST_OVERLAP:
+            alone = 100 * (1 - overlap)
+            self._fail(f"one arm transferred alone for {alone:.0f} % of the time; the next pair has other sizes")
 
     def _fail(self, reason: str) -> None:
         for one in self._arms.values():
@@ -311,6 +317,12 @@ class Together:
             other = self._arms[_other(arm)].attempt
             if not other.ok and one.attempt.ok:
                 one.attempt.fail(f"arm {_other(arm)}: {other.status}: {other.reason}")
+
+    def _share_contamination(self) -> None:
+        """Note what disturbed one arm of both, which had it at the same time."""
+        found = [one for running in self._arms.values() for one in running.attempt.contamination]
+        for one in self._arms.values():
+            one.attempt.contamination = list(dict.fromkeys(found))
 
 
 def _other(arm: Arm) -> Arm:

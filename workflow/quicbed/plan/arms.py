@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-ARMS = ("main", "aa", "control")
+BESIDE = "beside"
+"""Arm of the baseline of a pair of runs at the same time: every cell that is compared has one of its own."""
+
+ARMS = ("main", "aa", "control", BESIDE)
 """What is measured in blocks and compared. Other arms, warm-up and proof too, are recorded but count for nothing."""
 
 PRIMITIVES = "primitives"

@@ -27,7 +27,7 @@ from quicbed.config.model import (
 from quicbed.config.pages import PageError
 from quicbed.config.videos import VideoError
 from quicbed.plan import browser, fleet, march
-from quicbed.plan.arms import CAPTURED, LEFT_OUT, PRIMITIVES
+from quicbed.plan.arms import BESIDE, CAPTURED, LEFT_OUT, PRIMITIVES
 from quicbed.plan.built import Build
 from quicbed.plan.host import host_of
 from quicbed.plan.variant import CellVariant
@@ -251,6 +251,13 @@ def visit_reason(title: str, library: Library, variant: Variant) -> str | None:
     if variant.tls_version == "TLSv1.2":
         return "TLS 1.2 has no early data (RFC 8446, 1.2)"
     return None if supports.early_data is True else f"{title}: {supports.early_data}"
+
+
+def paired_reason(library: Library) -> str | None:
+    """Why two programs of a library cannot run at the same time, or None if they can."""
+    if library.external is None:
+        return None
+    return f"{library.title}: two external endpoints cannot run in one folder at the same time"
 
 
 def open_loop_reason(library: Library, variant: Variant) -> str | None:
@@ -490,6 +497,8 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
         identity["perf"] = experiment.perf.model_dump()
     if experiment.trace:
         identity["trace"] = True
+    if experiment.paired:
+        identity["paired"] = experiment.paired
     if in_browser(experiment) and machine.get("browser"):
         identity["browser"] = machine["browser"]
     if (chosen := host_settings(project.testbed)) is not None:
@@ -514,6 +523,9 @@ def cells_of(
     cells: list[Cell] = []
     for pair in experiment.pairs():
         size = (sizes or {}).get((pair.client, pair.server)) or _rough_bytes(project, pair, scale)
+        if experiment.paired:
+            cells += _pairs(project, experiment, campaign, pair, builds, size)
+            continue
         by_label: dict[str, Cell] = {}
         for variant in _baselines_first(experiment):
             target = variant.baseline or experiment.baseline
@@ -534,6 +546,29 @@ def cells_of(
     if experiment.primitives:
         for library in dict.fromkeys(name for pair in experiment.pairs() for name in (pair.client, pair.server)):
             cells += _primitives(project, experiment, campaign, library, builds)
+    return cells
+
+
+def _pairs(
+    project: Project,
+    experiment: Experiment,
+    campaign: str,
+    pair: Pair,
+    builds: Mapping[tuple[str, str], Build],
+    size: int,
+) -> list[Cell]:
+    """Cells of an experiment whose runs are measured in pairs: each one follows its own baseline."""
+    by_label = {variant.label: variant for variant in experiment.variants}
+    labels = experiment.contrast.labels if experiment.contrast else []
+    compared: list[tuple[Variant, str]] = [(by_label[label], by_label[label].arm) for label in labels]
+    if experiment.aa:
+        compared.append((by_label[experiment.baseline], "aa"))
+    cells: list[Cell] = []
+    for variant, arm in compared:
+        cell = _cell(project, experiment, campaign, pair, variant, arm, None, builds, size)
+        target = by_label[variant.baseline or experiment.baseline]
+        beside = _cell(project, experiment, campaign, pair, target, BESIDE, None, builds, size, beside=cell)
+        cells += [beside, replace(cell, baseline=beside.id)]
     return cells
 
 
@@ -614,7 +649,10 @@ def _cell(
     baseline: str | None,
     builds: Mapping[tuple[str, str], Build],
     wanted: int,
+    *,
+    beside: Cell | None = None,
 ) -> Cell:
+    """A cell; *beside* is the one that it is the baseline of, where both are measured at the same time."""
     scale = experiment.scales[project.config.scale]
     connections = scale.connections_of(variant)
     sides: list[Endpoint] = []
@@ -625,6 +663,8 @@ def _cell(
         reason = reason or unsupported_reason(library.title, library, variant, experiment.workload.congestion_control)
         if connections > 1 and experiment.workload.kind == "bulk" and library.external is not None:
             reason = reason or f"{library.title}: an external endpoint makes one download a run"
+        if experiment.paired:
+            reason = reason or paired_reason(library)
         if variant.processors is not None and library.external is not None:
             reason = reason or f"{library.title}: an external endpoint is one program, whose script knows one port"
         named = build_of(project, name, variant, role)
@@ -636,7 +676,10 @@ def _cell(
     settings = cell_variant(variant, transport)
     if variant.rate_trace is not None:
         settings = settings.model_copy(update={"rate_mbit": project.rate_traces[variant.rate_trace].highest_mbit})
-    slug = slug_of(pair, variant.label, "" if arm == "main" else arm)
+    told = "" if arm == "main" else arm
+    if beside is not None:
+        told += f" {beside.label if beside.arm == 'main' else beside.arm}"
+    slug = slug_of(pair, variant.label, told)
     identity: dict[str, Any] = {
         "campaign": campaign,
         "client": sides[0].build,
@@ -646,6 +689,8 @@ def _cell(
         "variant": settings.as_dict(),
         "arm": arm,
     }
+    if beside is not None:
+        identity["beside"] = beside.id
     limit = experiment.capture_bytes if arm == CAPTURED else None
     size = variant.bytes or _bytes_of(project, pair, wanted)
     size = size if limit is None else min(limit, size)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from quicbed.config.model import Estimate, Project, Scale
 from quicbed.plan import march
-from quicbed.plan.arms import CAPTURED, PRIMITIVES
+from quicbed.plan.arms import BESIDE, CAPTURED, PRIMITIVES
 from quicbed.plan.cells import (
     GOODPUT_BITS,
     PROOF_CONNECTIONS,
@@ -26,6 +26,8 @@ from quicbed.plan.variant import Variant
 
 # Rough figures behind the estimates, on two cores: what a run costs beyond its transfer.
 RUN_SECONDS = 0.1
+# Two runs at the same time: both servers share a processor, and both clients; what starting, holding and stopping cost.
+PAIR_SECONDS = 0.3
 # The start of an external program that reports no times, which is within the goodput of its downloads.
 START_SECONDS = 0.05
 # And one whose client is a browser, which is started and waits for the largest contentful paint.
@@ -152,6 +154,11 @@ def transfer_s(
     return connections * (size * 8 / rate + SLOW_START_ROUND_TRIPS * rtt_s) + more
 
 
+def pair_s(transfer_s: float) -> float:
+    """Roughly the seconds of two transfers at the same time, of which each alone takes so long on all processors."""
+    return 2 * transfer_s
+
+
 def goodput_bits(project: Project, libraries: Iterable[str], variant: Variant, rate_mbit: float | None) -> float:
     """Roughly the bits that a download gets in a second, over a link that may be limited to *rate_mbit*."""
     # libraries of results of others may be unknown
@@ -234,10 +241,14 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         started = BROWSER_SECONDS if cell.variant.loaded_by else RUN_SECONDS
         # a video lasts as long as it is played, and its bodies are compared after that
         played = PLAYED_AND_COMPARED * scale.play_s if scale.play_s else 0.0
+        if experiment.paired:
+            return min(pair_s(transfer) + PAIR_SECONDS, scale.timeout_s)
         run = min(transfer + started + played, scale.timeout_s)
         return run + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
 
-    measured = [cell for cell in cells if cell.arm != CAPTURED]
+    # both runs of a pair are measured at once
+    measured = [cell for cell in cells if cell.arm not in (CAPTURED, BESIDE)]
+    downloading = [cell for cell in cells if cell.arm != CAPTURED]
     captured = [cell for cell in cells if cell.arm == CAPTURED]
     repeats = min(experiment.capture, scale.blocks)
     full = repeats * sum((cell.bytes or 0) / link_of(cell, experiment.link).mtu for cell in captured)  # frames
@@ -247,10 +258,10 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     proofs_s = len(_proofs(cells, "bulk")) * PROOF_SECONDS
     besides_s = proofs_s + pilot_s + repeats * sum(map(run_s, captured)) + reading_s
     blocks, span, minutes = _span(scale, block_s, besides_s)
-    runs = len(measured) * scale.blocks + len(captured) * repeats
+    runs = len(downloading) * scale.blocks + len(captured) * repeats
     seen = repeats * sum(cell.bytes or 0 for cell in captured)
-    traffic = sum(map(_bytes, measured)) * scale.blocks + seen
-    traced = sum(map(_bytes, measured)) * scale.blocks if experiment.trace else 0
+    traffic = sum(map(_bytes, downloading)) * scale.blocks + seen
+    traced = sum(map(_bytes, downloading)) * scale.blocks if experiment.trace else 0
     captures_mb = full * 1500 * CAPTURED_SHARE / 1e6 + traced * TRACED_SHARE / 1e6
     mb = runs * RUN_BYTES / 1e6 + captures_mb
     size = f"{scale.bytes / 2**20:.0f} MiB downloads" if scale.least_s is None else f"downloads of {scale.least_s:g} s"
@@ -258,8 +269,9 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         size = "page loads"
     elif experiment.workload.kind == "video":
         size = f"{scale.play_s:g} s of video"
+    what = "pairs of runs at the same time" if experiment.paired else "cells"
     text = (
-        f"{len(measured)} cells, {blocks} of {size}, about {span} unless finished "
+        f"{len(measured)} {what}, {blocks} of {size}, about {span} unless finished "
         f"already; at most {traffic / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"
     )
     if captured or traced:

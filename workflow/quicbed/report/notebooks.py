@@ -54,7 +54,7 @@ def place(start: Path | None = None, config: Config | None = None) -> Place:
     root = _repository((start or Path.cwd()).resolve())
     config = config or read_config(root / "config" / "config.yaml")
     own = root / config.paths.raw / config.testbed
-    measured = next(own.glob("*/*/b*/*/run.json"), None) is not None
+    measured = next(own.glob("*/*/b*/**/run.json"), None) is not None
     raw = own if measured else root / "raw" / "reference"
     raw = Path(os.environ.get(RAW_VARIABLE) or raw)
     results = default = root / config.paths.artifacts

@@ -30,7 +30,7 @@ import jinja2
 import js_lib_tabulator
 import polars as pl
 
-from quicbed.analysis import comparison, dissect
+from quicbed.analysis import comparison, dissect, paired_runs
 from quicbed.base import durable
 from quicbed.claims import claims_report, published_claims, verdicts
 from quicbed.claims import judged as judging
@@ -327,8 +327,13 @@ class _Site:
             return found | lacking | {"floors": [], "runs": 0}
         titles = self._titles()
         is_latency = "handshake" in set(campaign["workload"].drop_nulls())
-        cells = self.campaigns.figure(name, "ttfb_ms" if is_latency else "goodput_mbps")
-        sheet = latency_summary(cells, titles) if is_latency else summary(cells, titles)
+        paired = paired_runs.is_paired(campaign)
+        metric = "ttfb_ms" if is_latency else comparison.TWIN if paired else "goodput_mbps"
+        cells = self.campaigns.figure(name, metric)
+        if paired:
+            sheet = sheets.paired(paired_runs.table(self.campaigns, name), titles)
+        else:
+            sheet = latency_summary(cells, titles) if is_latency else summary(cells, titles)
         first = campaign.row(0, named=True)
         wide = comparison.undecided(cost_figures.as_drawn(name, campaign, cells), config.contrast if config else None)
         self.undecided = pl.concat([self.undecided, wide])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from quicbed.analysis import comparison
+from quicbed.analysis import comparison, paired_runs
 from quicbed.config.model import Project
 from quicbed.figures import cost_figures, findings, goodput, sheets
 from quicbed.figures.findings import Found
@@ -90,6 +90,17 @@ class Paper:
         if drawn is None:
             return Section(None)
         return Section(self.save(drawn), cost_figures.found(table, twin, self.titles))
+
+    def at_once(self, experiment: str) -> Section:
+        """An experiment of pairs: its figure and table."""
+        campaign = self.campaigns.newest(experiment)
+        if campaign.is_empty():
+            return Section(NotMeasured(experiment))
+        table, twin = paired_runs.table(self.campaigns, experiment), cost_figures.PAIRS[experiment]
+        comparison.write_figure_table(table, experiment, self.here.tables)
+        drawn = cost_figures.both_ways(campaign, table, twin, self.titles)
+        figure = None if drawn is None else self.save(drawn)
+        return Section(figure, cost_figures.found(table, twin, self.titles), sheets.paired(table, self.titles))
 
     def save(self, drawn: Drawn) -> Saved:
         """Write a figure in every format."""

@@ -45,6 +45,8 @@ class Campaign(Record):
     """How the experiment samples processor time, if it does."""
     trace: bool | None = None
     """Whether its runs keep the headers of their packets."""
+    paired: Literal["concurrent"] | None = None
+    """Whether its runs are measured in pairs at the same time."""
     study: str | None = None
     """Digest of everything that the study decides before measuring, if the campaign is part of a study."""
     least_s: Number | None = None

@@ -163,7 +163,7 @@ def _committed(name: str, campaign: Path) -> None:
 
 def _proofs(campaign: Path) -> list[Path]:
     """Directories of the proofs that the runs of a campaign name."""
-    named = {Run.read(file).evidence.proof for file in campaign.glob(f"b[0-9]*/*/{RUN_FILE}")}
+    named = {Run.read(file).evidence.proof for file in campaign.glob(f"b[0-9]*/**/{RUN_FILE}")}
     found = (campaign.parents[1] / "proofs").glob(f"*/[!.]*/{RUN_FILE}")
     return [file.parent for file in found if Run.read(file).cell.id in named]
 

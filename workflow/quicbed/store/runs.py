@@ -258,6 +258,10 @@ DERIVED: dict[str, pl.DataType] = {
     "client_cpu_s_per_gib": pl.Float64(),
     "server_cpu_s_per_gib": pl.Float64(),
     "gib_per_cpu_s": pl.Float64(),  # of a download, by the processor time of both ends together
+    "gib_per_busy_cpu_s": pl.Float64(),  # by the processor time of the end that takes more: what limits goodput
+    "pair": pl.String(),  # what both runs of a pair at the same time share; null of a run that was measured alone
+    "pair_first": pl.Boolean(),  # whether it was started first
+    "pair_overlap": pl.Float64(),  # share of the longer transfer in which both transferred
     "server_max_rss_bytes": pl.Int64(),
     "client_cpu_samples": pl.List(pl.Float64()),  # percent of a processor in every whole second
     "server_cpu_samples": pl.List(pl.Float64()),
@@ -333,15 +337,21 @@ def row(origin: str, run: Run) -> dict[str, Any]:
     values["host"] = run.testbed.host.id
     values["contaminated"] = bool(run.contaminated)
     values["contamination"] = "; ".join(run.contamination) or None
+    if run.together is not None:
+        values |= {f"{role}_cpu_s": getattr(run.together, f"{role}_cpu_s") for role in ROLES}
     for role in ROLES:
         cpu, received = values[f"{role}_cpu_s"], values["bytes"]
         values[f"{role}_cpu_s_per_gib"] = cpu * BYTES_PER_GIB / received if cpu and received else None
         values[f"{role}_cpu_samples"] = getattr(run.host.cpu, role).samples
     spent = [values[f"{role}_cpu_s_per_gib"] for role in ROLES]
     values["gib_per_cpu_s"] = 1 / sum(spent) if all(spent) else None
+    values["gib_per_busy_cpu_s"] = 1 / max(spent) if all(spent) else None
     values["server_max_rss_bytes"] = (run.host.max_rss_bytes or {}).get("server")
     values |= _counted(run.host.delta)
     values["started_at"] = run.started_at
+    if (pair := run.together) is not None:
+        # what shares its processors with another run has no goodput of its own
+        values |= {"goodput_mbps": None, "pair": pair.pair, "pair_first": pair.first, "pair_overlap": pair.overlap}
     values["source"] = _source(origin)
     values["origin"] = origin
     return values
@@ -426,8 +436,9 @@ def tabled(rows: Sequence[dict[str, Any]], campaigns: Sequence[provenance.Record
                 values.update(dict.fromkeys(values) | unread(values["origin"], reason))
         if values["status"] != UNREADABLE and values["memory"] is None:
             values.update(_identified(values, sessions.get(values["source"], [])))
-        # <campaign>/<block, excluded or warm-up>/<run>
-        plan = plans.get(PurePosixPath(values["origin"]).parent.parent.as_posix())
+        # <campaign>/<block, excluded or warm-up>/<run>, or <campaign>/<block>/<pair>/<run>
+        above = PurePosixPath(values["origin"]).parents
+        plan = next((plans[str(one)] for one in above if str(one) in plans), None)
         if plan and values["status"] != UNREADABLE:
             values.update(_planned(plan, values["cell"]))
         if values["status"] != UNREADABLE:
