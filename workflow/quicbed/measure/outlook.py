@@ -78,7 +78,7 @@ class Works:
         if cell.arm == PRIMITIVES:
             return self._primitives(cell.client.library, cell.variant)
         spec = campaign.spec(cell)
-        extra = "captured" if spec.captured else "perf" if spec.perf else ""
+        extra = "captured" if spec.captured else "counted" if spec.counted else "perf" if spec.perf else ""
         return self._of(spec, extra, pinged=campaign.experiment.ping)
 
     def proof(self, campaign: Campaign, cell: Cell) -> Work:
@@ -108,7 +108,7 @@ class Works:
             variant = variant.model_copy(update={"load": None, "held": None})
         if run.arm == PRIMITIVES:
             return self._primitives(run.client, variant), run.spent_s, None
-        extra = run.arm if run.arm in (CAPTURED, "proof") else "perf" if run.perf else ""
+        extra = run.arm if run.arm in (CAPTURED, "proof") else run.profile
         work = self._work(
             run.kind,
             extra,
@@ -147,6 +147,8 @@ class Works:
             alike = variant.cipher, variant.aead, *libraries
         if extra == "proof":
             beyond = estimate.DISSECT_SECONDS if kind == "handshake" else estimate.PROOF_SECONDS
+        elif extra == "counted":
+            beyond += estimate.COUNTED_SECONDS
         elif estimate.LINK_FACTORS & variant.model_fields_set:
             beyond += estimate.CHANGE_SECONDS
         beyond += self._pings_s if pinged else 0.0

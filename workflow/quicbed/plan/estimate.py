@@ -41,6 +41,8 @@ CHANGE_SECONDS = 0.4
 SLOWER = 1.3
 LINK_FACTORS = {"mtu", "loss_percent", "offloads", "rate_mbit"}
 PROOF_SECONDS = 1.0
+COUNTED_SECONDS = 6.0
+"""What starting, translating and ending both programs takes while their instructions are counted."""
 RUN_BYTES = 30_000
 # Of a captured download: what is kept of full frames of 1500 bytes and of what acknowledges them, how many frames there
 # are for each full one, and how many are read in a second.
@@ -235,6 +237,7 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         # a video lasts as long as it is played, and its bodies are compared after that
         played = PLAYED_AND_COMPARED * scale.play_s if scale.play_s else 0.0
         run = min(transfer + started + played, scale.timeout_s)
+        run += COUNTED_SECONDS if experiment.instructions else 0.0
         return run + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
 
     measured = [cell for cell in cells if cell.arm != CAPTURED]
