@@ -110,6 +110,7 @@ MEASURING_TOOLS = (
     Tool("procps", "kernel settings", command("sysctl")),
     Tool("util-linux", "namespaces", command("unshare")),
     Tool("linux-perf", "shares of processor time", command("perf")),
+    Tool("valgrind", "counts of instructions", command("valgrind")),
     Tool("iperf3", "the TCP ceiling of the benchmarks", command("iperf3")),
     Tool("tshark", "handshakes in captures", command("tshark")),
     Tool("zstd", "published results in Zstandard archives", command("zstd")),

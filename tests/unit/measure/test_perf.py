@@ -89,7 +89,7 @@ def mapping(root: Path, text: str) -> symbols.SymbolMap:
         (shared / file.name).write_bytes(file.read_bytes())
     (root / "config" / "symbols" / "test.yaml").write_text(text, encoding="utf-8")
     symbols.symbol_map.cache_clear()
-    return symbols.symbol_map(root, "test")
+    return symbols.symbol_map(root, "test", "client")
 
 
 CLAIMS = """
@@ -256,11 +256,11 @@ SHORT = {
 def test_stacks_as_perf_sees_them_are_sorted_as_their_sources_say(line: str) -> None:
     library, category, stack = line.split(" ", 2)
     frames = tuple(f"program`{function}" for function in stack.split(" < "))
-    assert symbols.symbol_map(ROOT, library).sort(frames) == SHORT[category]
+    assert symbols.symbol_map(ROOT, library, "client").sort(frames) == SHORT[category]
 
 
 def test_aioquic_says_what_its_stacks_do_not_show() -> None:
-    assert set(symbols.symbol_map(ROOT, "aioquic").unsupported) == {"application"}
+    assert set(symbols.symbol_map(ROOT, "aioquic", "client").unsupported) == {"application"}
 
 
 def test_perf_that_is_missing_is_one_reason() -> None:

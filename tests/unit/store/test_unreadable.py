@@ -259,7 +259,7 @@ def test_a_run_cannot_name_a_file_elsewhere() -> None:
     assert goodput.file_name("flame-../../x\0y") == "flame-..-..-x-y"
     assert len(goodput.file_name("é" * 500).encode()) <= 200
     with pytest.raises(ConfigError, match="is no name of a library"):
-        symbols.symbol_map(ROOT, "../../etc/passwd")
+        symbols.symbol_map(ROOT, "../../etc/passwd", "client")
 
 
 def test_values_cannot_break_a_table_in_tex() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ SHARES: Mapping[str, pl.DataType] = (
 BLOCKS: Mapping[str, pl.DataType] = dict.fromkeys(["cell", "role", "category"], pl.String()) | {
     "block": pl.Int64(),
     "share": pl.Float64(),
+    "samples": pl.Int64(),
 }
-"""Columns of the shares of single blocks, whose means the other table has."""
+"""Columns of the shares of single blocks, whose means the other table has; `samples` are those of all categories."""
 
 
 @dataclass
@@ -68,10 +69,10 @@ def profiled(table: pl.DataFrame, raw: Path, root: Path, experiment: str = EXPER
         return Profiled(campaign, pl.DataFrame(schema=SHARES))
     cells = comparison.figure_table(campaign).filter(pl.col("arm") == "main")
     used = comparison.counted(campaign).filter(pl.col("cell").is_in(cells["cell"].to_list()))
-    files = _Files(raw)
+    files = StackFiles(raw)
     result = Profiled(campaign, pl.DataFrame(schema=SHARES), origins=used["origin"].sort().to_list())
     rows: list[dict[str, Any]] = []
-    blocks: list[tuple[str, str, str, int, float]] = []
+    blocks: list[tuple[str, str, str, int, float, int]] = []
     for cell in cells.to_dicts():
         counting = used.filter(pl.col("cell") == cell["cell"]).sort("block")
         origins = counting["origin"].to_list()
@@ -82,8 +83,8 @@ def profiled(table: pl.DataFrame, raw: Path, root: Path, experiment: str = EXPER
             counts: list[Counter[symbols.Category]] = []
             try:
                 if problem is None:
-                    mapping = symbols.symbol_map(root, base["library"])
-                    lacking = mapping.unsupported
+                    mapping = symbols.symbol_map(root, base["library"], role)
+                    lacking = mapping.lacking(cell["cipher"] if cell["aead"] == "standard" else None)
                     total: Stacks = Counter()
                     for origin in origins:
                         stacks = files.stacks(origin, role)
@@ -97,7 +98,9 @@ def profiled(table: pl.DataFrame, raw: Path, root: Path, experiment: str = EXPER
                 rows.append(base | {"category": category, "problem": reason} | _share(counts, category, reason))
                 if reason is None:
                     for block, count in zip(counting["block"], counts, strict=True):
-                        blocks.append((cell["cell"], role, category, block, count[category] / count.total()))
+                        total_samples = count.total()
+                        share = count[category] / total_samples
+                        blocks.append((cell["cell"], role, category, block, share, total_samples))
     result.blocks = pl.DataFrame(blocks, schema=BLOCKS, orient="row")
     result.shares = pl.DataFrame(
         [{name: row.get(name) for name in SHARES} for row in rows], schema=SHARES, orient="row"
@@ -114,7 +117,85 @@ def _share(counts: list[Counter[symbols.Category]], category: symbols.Category, 
     return {"share": float(values.mean()), "low": low, "high": high, "blocks": len(values), "samples": samples}
 
 
-class _Files:
+# ---- header protection -----------------------------------------------------------------------------------------------
+
+BOTH = "both"
+"""Client and server together."""
+HEADER: Mapping[str, pl.DataType] = (
+    dict.fromkeys(["campaign", "cell", *PAIR, "label", "cipher", "without", "end"], pl.String())
+    | dict.fromkeys(["gain", "low", "high"], pl.Float64())
+    | {"blocks": pl.Int64(), "problem": pl.String()}
+)
+"""Columns of `header_protection`: `without` is the label of the cell that has none."""
+
+
+def header_protection(found: Profiled) -> pl.DataFrame:
+    """What a download gains without header protection, by the samples in its functions; paired within blocks.
+
+    What stays in these functions without header protection, as reading the packet number, is no cost of it. Of how much
+    that is, the cell without header protection tells, with the same cipher or else NOOP, by its samples in all that
+    neither protects packets nor headers, which is the same in both. The gain is the cost over what is left without it.
+    """
+    cells = found.shares.unique(["cell"], keep="first", maintain_order=True).to_dicts()
+    facts = {row["cell"]: row for row in found.campaign.select("cell", "header_protection").unique("cell").to_dicts()}
+    rows: list[dict[str, Any]] = []
+    for cell in cells:
+        if cell["aead"] != "standard" or facts[cell["cell"]]["header_protection"] is not True:
+            continue
+        pair = [cell[name] for name in PAIR]
+        others = [
+            other
+            for other in cells
+            if [other[name] for name in PAIR] == pair and facts[other["cell"]]["header_protection"] is False
+        ]
+        same = [other for other in others if other["aead"] == "standard" and other["cipher"] == cell["cipher"]]
+        without = next(iter([*same, *(other for other in others if other["aead"] == "noop")]), None)
+        for end in (*ROLES, BOTH):
+            base = {name: cell[name] for name in ("campaign", "cell", *PAIR, "label", "cipher")} | {"end": end}
+            roles = ROLES if end == BOTH else (end,)
+            rows.append(base | _gain(found, cell["cell"], without, roles))
+    return pl.DataFrame([{name: row.get(name) for name in HEADER} for row in rows], schema=HEADER, orient="row")
+
+
+def _gain(found: Profiled, cell: str, without: Mapping[str, Any] | None, roles: Sequence[str]) -> dict[str, Any]:
+    hidden = found.shares.filter(
+        (pl.col("cell") == cell)
+        & pl.col("role").is_in(roles)
+        & pl.col("category").is_in(["packet-protection", "header-protection"])
+        & pl.col("problem").is_not_null()
+    )
+    if not hidden.is_empty():
+        return {"blocks": 0, "problem": hidden["problem"][0]}
+    if without is None:
+        return {"blocks": 0, "problem": "not measured without header protection"}
+    have, lack = (_spent(found, one, roles) for one in (cell, without["cell"]))
+    gains = []
+    for block in sorted(have.keys() & lack.keys()):
+        (header, rest), (stays, other) = have[block], lack[block]
+        if other > 0:
+            cost = header - stays * rest / other
+            gains.append(cost / (1 - cost))
+    if not gains:
+        return {"blocks": 0, "without": without["label"], "problem": "not measured without header protection"}
+    low, high = statistics.mean_interval(np.array(gains)) if len(gains) > 1 else (None, None)
+    gain = sum(gains) / len(gains)
+    return {"gain": gain, "low": low, "high": high, "blocks": len(gains), "without": without["label"]}
+
+
+def _spent(found: Profiled, cell: str, roles: Sequence[str]) -> dict[int, tuple[float, float]]:
+    """Shares of header protection, and of all that protects nothing, in the samples of some ends, by block."""
+    own = found.blocks.filter((pl.col("cell") == cell) & pl.col("role").is_in(roles))
+    told = own.with_columns(weighed=pl.col("share") * pl.col("samples"))
+    blocks: dict[int, tuple[float, float]] = {}
+    for (block,), part in told.group_by("block"):
+        total = part.unique("role")["samples"].sum()
+        by = dict(part.group_by("category").agg(pl.col("weighed").sum()).rows())
+        header = by.get("header-protection", 0.0) / total
+        blocks[int(str(block))] = header, 1 - header - by.get("packet-protection", 0.0) / total
+    return blocks
+
+
+class StackFiles:
     """Folded stacks beside run.json, by the run's origin."""
 
     def __init__(self, raw: Path) -> None:

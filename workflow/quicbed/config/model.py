@@ -1129,6 +1129,12 @@ class Variant(Model):
         "after the other, as it takes to download the scale's `bytes` in all, at most the scale's `connections`. A "
         "library whose `max_bytes` is less is unsupported.",
     )
+    connections: int | None = Field(
+        None,
+        gt=0,
+        description="Connections of a run, one after the other, of a variant with `bytes`; null: as many as `bytes` "
+        "says.",
+    )
     retry: bool = Field(False, description="The server answers first Initial packets with Retry (RFC 9000, 8.1.2).")
     initial_size: int = Field(
         1200,
@@ -1380,6 +1386,8 @@ class Scale(Model):
 
     def connections_of(self, variant: Variant) -> int:
         """Connections of a run of a variant."""
+        if variant.connections is not None:
+            return variant.connections
         if variant.bytes is not None:
             return min(self.connections, -(-self.bytes // variant.bytes))
         if variant.held is not None:
@@ -1477,6 +1485,27 @@ class Perf(Model):
         description="How stacks are walked: `fp` by frame pointers, which all builds keep; `dwarf` by debug "
         "information, from copies of the stack, with much larger recordings.",
     )
+
+
+class Instructions(Model):
+    """Counting of the instructions of both endpoints with Callgrind; runs under it are compared with no others."""
+
+    handshakes: int = Field(
+        5, ge=2, le=100, description="Connections of the run that tells what one handshake takes more."
+    )
+    callers: int = Field(
+        8, ge=1, le=32, description="How many callers of a function are told apart; Callgrind takes longer with more."
+    )
+
+
+def at_start(label: str) -> str:
+    """Label of a variant whose run makes one connection for a single byte."""
+    return f"{label}, start"
+
+
+def of_handshakes(label: str) -> str:
+    """Label of a variant whose run makes several connections for a single byte each."""
+    return f"{label}, handshakes"
 
 
 class Held(Model):
@@ -1609,6 +1638,11 @@ class Experiment(Model):
     perf: Perf | None = Field(
         None, description="Where processor time goes is sampled in every run (workload `bulk`); null: not."
     )
+    instructions: Instructions | None = Field(
+        None,
+        description="Instructions are counted in every run (workload `bulk`), by function. Every variant becomes "
+        "three: the download, one of a single byte, and several of those; null: not.",
+    )
     trace: bool = Field(
         False,
         description="Every run keeps a compressed capture of the headers of what the server sends, taken before the "
@@ -1629,7 +1663,7 @@ class Experiment(Model):
         if unknown := sorted(str(key) for key in defaults.keys() - known):
             raise ValueError(f"defaults: `{unknown[0]}` is no key of variants that may be the same in several")
         variants = [defaults | one if isinstance(one, dict) else one for one in data["variants"]]
-        return _with_loads(data | {"variants": variants})
+        return _with_counts(_with_loads(data | {"variants": variants}))
 
     @model_validator(mode="after")
     def _consistent(self) -> Experiment:
@@ -1648,6 +1682,8 @@ class Experiment(Model):
             raise ValueError("primitives: needs workload.kind `handshake`")
         if self.perf and self.workload.kind != "bulk":
             raise ValueError("perf: needs workload.kind `bulk`")
+        if self.instructions and (self.workload.kind != "bulk" or self.perf or self.trace):
+            raise ValueError("instructions: needs workload.kind `bulk`, without perf and trace")
         for variant in self.variants:
             if not handshakes and (variant.retry or variant.slow or variant.initial_size != 1200):
                 raise ValueError(
@@ -1789,6 +1825,8 @@ class Experiment(Model):
         """Why a variant cannot have a size of its own, or None."""
         if variant.bytes is not None and (self.workload.kind != "bulk" or self.perf or self.trace):
             return "bytes need workload.kind `bulk`, without perf and trace"
+        if variant.connections is not None and variant.bytes is None:
+            return "connections need bytes"
         return None
 
     def resolved(self, libraries: Mapping[str, Library], chosen: Sequence[str] | None = None) -> Experiment:
@@ -1866,6 +1904,26 @@ def _with_loads(data: dict[str, Any]) -> dict[str, Any]:
             if "processors" not in one
         ]
     return data | {"variants": expanded, "baseline": at_load(str(data.get("baseline")), loads[0])}
+
+
+def _with_counts(data: dict[str, Any]) -> dict[str, Any]:
+    """An experiment's data with what instructions are counted of beside every download; as it is if they are not."""
+    counted = data.get("instructions")
+    variants = data["variants"]
+    if not isinstance(counted, dict) or not all(
+        isinstance(one, dict) and isinstance(one.get("label"), str) for one in variants
+    ):
+        return data
+    if any("bytes" in one or "connections" in one for one in variants):
+        raise ValueError("variants: `bytes` and `connections` come from instructions; leave them out")
+    handshakes = counted.get("handshakes", Instructions.model_fields["handshakes"].default)
+    beside = [
+        {name: value for name, value in one.items() if name != "baseline"}
+        | {"label": label(one["label"]), "bytes": 1, "connections": connections, "arm": "control"}
+        for one in variants
+        for label, connections in ((at_start, 1), (of_handshakes, handshakes))
+    ]
+    return data | {"variants": [*variants, *beside]}
 
 
 class Project:

@@ -11,7 +11,7 @@ import html
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from quicbed.analysis import comparison
-from quicbed.analysis.cpu_shares import PAIR, ROLES, Profiled
+from quicbed.analysis.cpu_shares import BOTH, PAIR, ROLES, Profiled
 from quicbed.analysis.published import cpu_shares as published
 from quicbed.base import durable
 from quicbed.figures import font, goodput, layout
@@ -72,7 +72,7 @@ def table_i(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Pr
     rows: list[list[str]] = []
     notes = []
     behind: dict[tuple[int, int], str] = {}
-    for label in _labels(own):
+    for label in ordered_labels(own):
         measured: dict[str, dict[tuple[str, str], dict[str, Any]]] = {}
         for row in own.filter(pl.col("label") == label).to_dicts():
             measured.setdefault(row["library"], {})[row["role"], row["category"]] = row
@@ -103,7 +103,7 @@ def table_i(shares: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Pr
     )
 
 
-def _labels(shares: pl.DataFrame) -> list[str]:
+def ordered_labels(shares: pl.DataFrame) -> list[str]:
     """Variants in the paper's order, then others."""
     return [
         label
@@ -128,6 +128,76 @@ def _cell(row: Mapping[str, Any] | None) -> str:
     return f"{100 * row['share']:.2f} ± {50 * (row['high'] - row['low']):.2f}"
 
 
+def header_protection(
+    gains: pl.DataFrame,
+    timed: pl.DataFrame,
+    counted: Mapping[tuple[str, str, str], float],
+    titles: Mapping[str, str] | None = None,
+) -> Printed:
+    """What header protection costs, as three ways tell: goodput and processor time, samples, and instructions.
+
+    *gains* are those of samples (`quicbed.analysis.cpu_shares.header_protection`), *timed* is the table of Fig. 4, and
+    *counted* has the gains of instructions by pair and cipher. All are what is gained without it, in percent.
+    """
+    titles = titles or {}
+    ratios = {
+        (row["client_library"], row["server_library"], row["cipher"]): row
+        for row in timed.filter((pl.col("aead") == "standard") & ~pl.col("header_protection")).to_dicts()
+    }
+    rows, notes = [], []
+    behind: dict[tuple[int, int], str] = {}
+    by_key: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+    for row in gains.to_dicts():
+        by_key.setdefault((row["client_library"], row["server_library"], row["label"]), {})[row["end"]] = row
+    for key in sorted(by_key, key=lambda key: (key[2], comparison.pair_title(key[:2], titles).lower())):
+        ends, title = by_key[key], comparison.pair_title(key[:2], titles)
+        of = (*key[:2], ends[BOTH]["cipher"])
+        ratio, instructions = ratios.get(of, {}), counted.get(of)
+        behind |= dict.fromkeys(
+            [(len(rows), place) for place in (4, 5, 6)], runs.selection(ends[BOTH]["campaign"], ends[BOTH]["cell"])
+        )
+        rows.append(
+            [
+                key[2],
+                title,
+                _gained(ratio.get("ratio"), ratio.get("ratio_low"), ratio.get("ratio_high")),
+                _gained(*(1 / end if (end := ratio.get(name)) else None for name in _CPU)),
+                *(_gain(ends[end]) for end in (BOTH, *ROLES)),
+                MISSING if instructions is None else f"{100 * instructions:.2f}",
+            ]
+        )
+        for problem in dict.fromkeys(ends[end]["problem"] for end in (*ROLES, BOTH)):
+            notes += [f"{title}, {key[2]}: {problem}"] if problem else []
+    stays = sorted({str(name) for name in gains["without"].drop_nulls()})
+    if stays:
+        notes.insert(0, f"Samples: what stays in its functions without it is taken from {' and '.join(stays)}.")
+    return Printed(
+        "Gain without header protection [%]",
+        [("", 2), ("Fig. 4", 1), ("processor time", 1), ("samples", 3), ("instructions", 1)],
+        ["variant", "implementation", "goodput", "both", BOTH, *ROLES, "both"],
+        rows,
+        notes,
+        frozenset(range(2, 8)),
+        behind,
+    )
+
+
+_CPU = ("cpu_ratio", "cpu_ratio_high", "cpu_ratio_low")
+"""Of the processor time without over that with it: its inverse is a gain, whose low end is that of the high one."""
+
+
+def _gained(ratio: float | None, low: float | None, high: float | None) -> str:
+    if ratio is None:
+        return MISSING
+    return f"{100 * (ratio - 1):.2f}" + ("" if low is None or high is None else f" ± {50 * (high - low):.2f}")
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    if row["gain"] is None:
+        return MISSING
+    return f"{100 * row['gain']:.2f}" + ("" if row["low"] is None else f" ± {50 * (row['high'] - row['low']):.2f}")
+
+
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
@@ -136,31 +206,16 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
     titles = titles or {}
     chosen = found.shares if label is None else found.shares.filter(pl.col("label") == label)
     shares = chosen.filter(pl.col("share").is_not_null())
-    order = {name: position for position, name in enumerate(_labels(shares))}
+    order = {name: position for position, name in enumerate(ordered_labels(shares))}
     keys = sorted(
         shares.select(*PAIR, "label").unique().rows(),
         key=lambda key: (comparison.pair_title(key[:2], titles).lower(), order[key[2]]),
     )
     names = [html.escape(comparison.pair_title(key[:2], titles)) for key in keys]
     places = names if label is not None else [names, [html.escape(key[2]) for key in keys]]
-    figure = make_subplots(rows=1, cols=2, shared_yaxes=True)
+    percent = shares.with_columns(percent=100 * pl.col("share"))
+    figure = bars(percent, "percent", keys, places, symbols.CATEGORIES, _hover)
     for column, role in enumerate(ROLES, 1):
-        for category in symbols.CATEGORIES:
-            part = shares.filter((pl.col("role") == role) & (pl.col("category") == category))
-            by_key = {(row["client_library"], row["server_library"], row["label"]): row for row in part.to_dicts()}
-            rows = [by_key.get(key) for key in keys]
-            figure.add_bar(
-                y=places,
-                x=[100 * row["share"] if row else None for row in rows],
-                hovertext=[_hover(row) for row in rows],
-                hovertemplate="%{y}<br>%{hovertext}",
-                name=_NAMES[category],
-                marker={"color": COLOURS[category], "line": {"width": 0}},
-                orientation="h",
-                showlegend=column == 1,
-                row=1,
-                col=column,
-            )
         figure.update_xaxes(title_text=f"{role.capitalize()}: share of samples [%]", row=1, col=column)
     title = "Where processor time goes" + (f", {label}" if label else "")
     caption = _caption(chosen, titles)
@@ -177,18 +232,54 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
         legend={"traceorder": "normal", "x": 0, "xanchor": "left"},
         titles=titles,
     )
-    # names stand inside of the margins: a legend is as wide as what these leave
-    names_end = (96 if label is not None else 236) / (layout.WIDTH_PX - EDGE_PX)
+    arrange(figure, 96 if label is not None else 236)
+    figure.update_xaxes(range=[0, 100])
+    name = "cpu-shares" if label is None else "cpu-shares-by-library"
+    return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
+
+
+def bars(
+    table: pl.DataFrame,
+    value: str,
+    keys: Sequence[tuple[str, str, str]],
+    places: Sequence[Any],
+    categories: Sequence[symbols.Category],
+    hover: Callable[[Mapping[str, Any] | None], str],
+) -> go.Figure:
+    """Stacked bars of a column by category, client beside server; *keys* are pairs of libraries with a label."""
+    figure = make_subplots(rows=1, cols=2, shared_yaxes=True)
+    for column, role in enumerate(ROLES, 1):
+        for category in categories:
+            part = table.filter((pl.col("role") == role) & (pl.col("category") == category))
+            by_key = {(row["client_library"], row["server_library"], row["label"]): row for row in part.to_dicts()}
+            rows = [by_key.get(key) for key in keys]
+            figure.add_bar(
+                y=places,
+                x=[row[value] if row else None for row in rows],
+                hovertext=[hover(row) for row in rows],
+                hovertemplate="%{y}<br>%{hovertext}",
+                name=_NAMES[category],
+                marker={"color": COLOURS[category], "line": {"width": 0}},
+                orientation="h",
+                showlegend=column == 1,
+                row=1,
+                col=column,
+            )
+    return figure
+
+
+def arrange(figure: go.Figure, names_px: float) -> None:
+    """Give `bars` their places, once the figure has its size: names stand inside of the margins, and the legend is as
+    wide as what these leave."""
+    names_end = names_px / (layout.WIDTH_PX - EDGE_PX)
     figure.update_layout(
         barmode="stack",
         bargap=0.22,
         xaxis_domain=[names_end, names_end + 0.46 * (1 - names_end)],
         xaxis2_domain=[names_end + 0.54 * (1 - names_end), 1],
     )
-    figure.update_xaxes(range=[0, 100], title_font_size=11, title_standoff=6, gridcolor=layout.GRID, zeroline=False)
+    figure.update_xaxes(title_font_size=11, title_standoff=6, gridcolor=layout.GRID, zeroline=False)
     figure.update_yaxes(**layout.NAMES, autorange="reversed", tickfont_size=11, dividercolor=layout.GRID)
-    name = "cpu-shares" if label is None else "cpu-shares-by-library"
-    return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
 
 
 _NAMES: dict[symbols.Category, str] = {category: category.replace("-", " ") for category in symbols.CATEGORIES} | {
@@ -211,7 +302,7 @@ def _caption(shares: pl.DataFrame, titles: Mapping[str, str]) -> list[str]:
     span = " to ".join(str(count) for count in dict.fromkeys(blocks[:1] + blocks[-1:]))
     lines = [f"Mean of {span} block{'s' if span != '1' else ''}, samples of the transfer only."] if span else []
     lacking = []
-    for label in _labels(shares):
+    for label in ordered_labels(shares):
         of_label = shares.filter(pl.col("label") == label)
         present, missing = (
             sorted({comparison.pair_title(pair, titles) for pair in part.select(PAIR).rows()})
@@ -245,8 +336,7 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
         (pl.col("client_library") == library) & (pl.col("server_library") == library) & (pl.col("label") == label)
     )
     cell = chosen["cell"][0]
-    mapping = symbols.symbol_map(root, library)
-    icicles = [_icicle(found.stacks[cell, role], mapping, role) for role in ROLES]
+    icicles = [_icicle(found.stacks[cell, role], symbols.symbol_map(root, library, role), role) for role in ROLES]
     # the deepest frame on show of each
     levels = [1 + max(path.count(SEPARATOR) for path in icicle.ids) for icicle in icicles]
     hosts = layout.measured_on([found.campaign])

@@ -126,6 +126,8 @@ def _reason(
         return lack
     if project.experiments[name].perf is not None and (lack := _lack(found, "perf")):
         return lack
+    if project.experiments[name].instructions is not None and (lack := _lack(found, "valgrind")):
+        return lack
     if variant.loaded_by and project.testbed.kind == "local" and (lack := browser.problem()):
         return lack
     if variant.video and (lack := player.problem(project)):

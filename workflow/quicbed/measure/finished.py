@@ -17,6 +17,7 @@ from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
 from quicbed.store import details, runs
 from quicbed.store.record import Run
+from quicbed.store.stacks import INSTRUCTIONS
 
 SHIPPED = "reference-runs.json"
 """The file below build/."""
@@ -41,8 +42,8 @@ class Finished(NamedTuple):
     rate_mbit: float | None
     bytes: int | None
     connections: int | None
-    perf: bool
-    """Whether its programs were sampled."""
+    profile: str
+    """`perf` where its programs were sampled, `counted` where their instructions were; else empty."""
     pinged: bool
     pair: bool
     """Whether it was measured at the same time as another one, with which it took what it tells."""
@@ -78,7 +79,7 @@ class Finished(NamedTuple):
             link.rate_mbit,
             workload.bytes,
             workload.connections,
-            bool(run.host.perf),
+            "" if not run.host.perf else "counted" if run.host.perf.get("event") == INSTRUCTIONS else "perf",
             run.host.ping.sent is not None,
             run.together is not None,
             spent,

@@ -10,7 +10,7 @@ from typing import Any
 
 from quicbed.base.hashing import digest
 from quicbed.config.model import Load, Project
-from quicbed.measure import fleet, generator, ping, player
+from quicbed.measure import callgrind, fleet, generator, ping, player
 from quicbed.measure import profile as perf
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.competing import Competing
@@ -22,7 +22,6 @@ from quicbed.testbed import HostLostError, LinkSettings, Testbed, TestbedError
 
 # Between two looks at a link that is not as it was set up.
 LINK_POLL = 0.5
-_NOT_TRIED = "perf was not tried"
 
 
 def link_settings(spec: RunSpec) -> LinkSettings:
@@ -66,15 +65,16 @@ class PreparedLink:
         self._load: Load | None = None
         # whether the generator may be sending, also what it was not asked for
         self._sending = False
-        self._perf_problem: str | None = _NOT_TRIED
+        # of perf, and of what counts instructions, once they were tried
+        self._profile_problems: dict[bool, str | None] = {}
         self.copies = fleet.copies(project.testbed, facts)
         """Programs of an end where it has one for each processor."""
 
     def unsupported(self, spec: RunSpec) -> str | None:
         """Why the testbed cannot give a run the link it needs, or None if nothing is known against it.
 
-        Nor compute its key exchange, nor sample it with perf, if it is to be, or sort its samples. Hosts that are lost
-        meanwhile are asked again.
+        Nor compute its key exchange, nor sample it or count its instructions, if it is to, or sort what that gives.
+        Hosts that are lost meanwhile are asked again.
         """
         try:
             return self._unsupported(spec)
@@ -110,12 +110,14 @@ class PreparedLink:
         return None
 
     def _unprofiled(self, spec: RunSpec) -> str | None:
-        """Why a run cannot be sampled, or its samples cannot be sorted."""
-        if self._perf_problem is _NOT_TRIED:
-            self._perf_problem = perf.problem(self._testbed.client) or perf.problem(self._testbed.server)
+        """Why a run cannot be sampled or counted, or what that gives cannot be sorted."""
+        if spec.counted not in self._profile_problems:
+            problem = callgrind.problem if spec.counted else perf.problem
+            found = problem(self._testbed.client) or problem(self._testbed.server)
+            self._profile_problems[spec.counted] = found
         libraries = dict.fromkeys(spec.cell.libraries)
         problems = (symbols.mapping_problem(self._project.root, library) for library in libraries)
-        return self._perf_problem or next(filter(None, problems), None)
+        return self._profile_problems[spec.counted] or next(filter(None, problems), None)
 
     # ---- before a run --------------------------------------------------------------------------------------------
 

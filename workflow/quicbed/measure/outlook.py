@@ -83,7 +83,8 @@ class Works:
             return self._primitives(cell.client.library, cell.variant)
         spec = campaign.spec(cell)
         pair = campaign.experiment.paired and cell.arm != BESIDE
-        extra = "captured" if spec.captured else "perf" if spec.perf else PAIR if pair else ""
+        measured = "counted" if spec.counted else "perf" if spec.perf else PAIR if pair else ""
+        extra = "captured" if spec.captured else measured
         return self._of(spec, extra, pinged=campaign.experiment.ping)
 
     def proof(self, campaign: Campaign, cell: Cell) -> Work:
@@ -113,7 +114,7 @@ class Works:
             variant = variant.model_copy(update={"load": None, "held": None})
         if run.arm == PRIMITIVES:
             return self._primitives(run.client, variant), run.spent_s, None
-        extra = run.arm if run.arm in (CAPTURED, "proof") else "perf" if run.perf else PAIR if run.pair else ""
+        extra = run.arm if run.arm in (CAPTURED, "proof") else run.profile or (PAIR if run.pair else "")
         work = self._work(
             run.kind,
             extra,
@@ -154,6 +155,8 @@ class Works:
             transfer, beyond = estimate.pair_s(transfer), estimate.PAIR_SECONDS
         elif extra == "proof":
             beyond = estimate.DISSECT_SECONDS if kind == "handshake" else estimate.PROOF_SECONDS
+        elif extra == "counted":
+            beyond += estimate.COUNTED_SECONDS
         elif estimate.LINK_FACTORS & variant.model_fields_set:
             beyond += estimate.CHANGE_SECONDS
         beyond += self._pings_s if pinged else 0.0

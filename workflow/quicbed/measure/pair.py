@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.base.untrusted import scrub
-from quicbed.config.model import Project, Side
+from quicbed.config.model import Instructions, Project, Side
 from quicbed.contract import events
-from quicbed.measure import judge
+from quicbed.measure import callgrind, judge
 from quicbed.measure import profile as perf
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.cpu_samples import CpuSamples
@@ -23,6 +23,8 @@ from quicbed.plan.spec import RunSpec
 from quicbed.store import stacks
 from quicbed.store.paths import CAPTURE, DISSECTED, OPENINGS, PACING, RUN_FILE, TRACE
 from quicbed.testbed import Exit, Host, HostLostError, Process, Testbed, TestbedError
+
+Profile = perf.Profile | callgrind.Counts
 
 READY_TIMEOUT = 20.0
 STOP_TIMEOUT = 5.0
@@ -48,7 +50,8 @@ class Pair:
         }
         self._exits: dict[Side, Exit | None] = dict.fromkeys(spec.libraries)
         self._sent: SentBytes | None = None
-        self._profile = perf.Profile(spec.profile, directory) if spec.profile else None
+        self._profile = _profile(spec, directory)
+        self._slack_s = callgrind.SLACK_S if spec.counted else 0.0
 
     def run(self) -> Attempt:
         """What the run gave, judged; raises HostLostError."""
@@ -75,7 +78,8 @@ class Pair:
         }
         attempt.host |= usage.facts(used, usage.delta.get("link.cpu_s", 0.0)) | usage.counters()
         self._measure(attempt, usage)
-        gate(attempt, self._spec.libraries, self._project.config.gate, self._spec.copies)
+        if not self._spec.counted:  # other load takes time, and no instructions
+            gate(attempt, self._spec.libraries, self._project.config.gate, self._spec.copies)
         attempt.contamination += self._testbed.disturbances(usage.delta)
         return attempt
 
@@ -95,7 +99,7 @@ class Pair:
             attempt.fail(str(error))
         finally:
             if server is not None:
-                self._exits["server"] = stop(server, attempt, STOP_TIMEOUT * self._spec.copies)
+                self._exits["server"] = stop(server, attempt, STOP_TIMEOUT * self._spec.copies + self._slack_s)
             if self._profile is not None:
                 perf_cpu = self._profile.stop()
         return perf_cpu
@@ -125,7 +129,7 @@ class Pair:
     def _await_ready(self, server: Process) -> str | None:
         """Wait for the server's `ready` event; returns what went wrong, if anything."""
         program = self._programs["server"]
-        limit_s = READY_TIMEOUT + program.set_up_s
+        limit_s = READY_TIMEOUT + program.set_up_s + self._slack_s
         try:
             # a server that has ended says why in its events
             return None if self._testbed.server.await_text(program.log, '"ready"', server, limit_s) else ""
@@ -145,7 +149,7 @@ class Pair:
             if rates is not None:
                 rates.follow()
 
-        limit = self._spec.timeout_s + HANG_MARGIN + program.set_up_s
+        limit = self._spec.timeout_s + HANG_MARGIN + program.set_up_s + self._slack_s
         try:
             if self._spec.held:
                 self._hold(attempt, server, client, before, limit)
@@ -176,7 +180,7 @@ class Pair:
     # ---- what they gave ------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _resolve(attempt: Attempt, profile: perf.Profile) -> None:
+    def _resolve(attempt: Attempt, profile: Profile) -> None:
         """Leave of the recordings on the hosts what folding needs."""
         if attempt.ok:
             try:
@@ -234,8 +238,15 @@ def collect(attempt: Attempt, directory: Path, there: frozenset[str], *hosts: Ho
         attempt.fail(f"an endpoint left what is no file of its own in the run's directory: {', '.join(removed)}")
 
 
-def _fold(attempt: Attempt, profile: perf.Profile, connection: events.ClientConnection) -> None:
-    """Keep the samples of the transfer as folded stacks."""
+def _profile(spec: RunSpec, directory: Path) -> Profile | None:
+    """What samples both programs of a run, or counts their instructions."""
+    if isinstance(spec.profile, Instructions):
+        return callgrind.Counts(spec.profile, directory)
+    return perf.Profile(spec.profile, directory) if spec.profile else None
+
+
+def _fold(attempt: Attempt, profile: Profile, connection: events.ClientConnection) -> None:
+    """Keep the samples of the transfer, or the instructions of the programs, as folded stacks."""
     if connection.t_client_hello is None or connection.t_last_byte is None:
         attempt.fail("the client reported a transfer without its times")
         return

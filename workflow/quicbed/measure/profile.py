@@ -38,6 +38,7 @@ from quicbed.base import trees, untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.config.model import Perf
 from quicbed.store import symbols
+from quicbed.store.record import ROLES
 from quicbed.store.stacks import KERNEL_OBJECT, PerfError, folded_name, write_folded
 from quicbed.store.symbols import symbol_map
 from quicbed.testbed import Host, HostLostError, Process, TestbedError
@@ -275,7 +276,8 @@ def _frame(symbol: str, path: str, address: int) -> str:
 def check(root: Path) -> None:
     """Read every mapping; ConfigError names the file and key that is wrong."""
     for file in sorted(symbols.directory(root).glob("*.yaml")):
-        symbol_map(root, file.stem)
+        for role in ROLES:
+            symbol_map(root, file.stem, role)
 
 
 # ---- for people who write mappings -----------------------------------------------------------------------------------

@@ -495,6 +495,8 @@ def campaign_of(project: Project, name: str, machine: Mapping[str, Any]) -> tupl
         identity["least_s"] = scale.least_s
     if experiment.perf:
         identity["perf"] = experiment.perf.model_dump()
+    if experiment.instructions:
+        identity["instructions"] = experiment.instructions.model_dump()
     if experiment.trace:
         identity["trace"] = True
     if experiment.paired:
@@ -665,6 +667,8 @@ def _cell(
             reason = reason or f"{library.title}: an external endpoint makes one download a run"
         if experiment.paired:
             reason = reason or paired_reason(library)
+        if experiment.instructions and library.external is not None:
+            reason = reason or f"{library.title}: instructions of an external endpoint's scripts would count too"
         if variant.processors is not None and library.external is not None:
             reason = reason or f"{library.title}: an external endpoint is one program, whose script knows one port"
         named = build_of(project, name, variant, role)

@@ -43,6 +43,8 @@ CHANGE_SECONDS = 0.4
 SLOWER = 1.3
 LINK_FACTORS = {"mtu", "loss_percent", "offloads", "rate_mbit"}
 PROOF_SECONDS = 1.0
+COUNTED_SECONDS = 6.0
+"""What starting, translating and ending both programs takes while their instructions are counted."""
 RUN_BYTES = 30_000
 # Of a captured download: what is kept of full frames of 1500 bytes and of what acknowledges them, how many frames there
 # are for each full one, and how many are read in a second.
@@ -244,6 +246,7 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         if experiment.paired:
             return min(pair_s(transfer) + PAIR_SECONDS, scale.timeout_s)
         run = min(transfer + started + played, scale.timeout_s)
+        run += COUNTED_SECONDS if experiment.instructions else 0.0
         return run + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
 
     # both runs of a pair are measured at once

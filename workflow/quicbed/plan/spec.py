@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from quicbed.config.model import Experiment, Library, Link, Load, Perf, Project, Scale, Side, Workload
+from quicbed.config.model import Experiment, Instructions, Library, Link, Load, Perf, Project, Scale, Side, Workload
 from quicbed.config.videos import RateTrace, Video
 from quicbed.plan.arms import CAPTURED, PRIMITIVES
 from quicbed.plan.cells import (
@@ -59,8 +59,8 @@ class RunSpec:
     """Seconds of it."""
     rate_trace: RateTrace | None = None
     """Rates of the link meanwhile."""
-    perf: Perf | None = None
-    """How both endpoints are sampled, in an experiment whose runs are."""
+    perf: Perf | Instructions | None = None
+    """How both endpoints are sampled or their instructions counted, in an experiment whose runs are."""
     captured: bool = False
     """Whether it is captured besides."""
     traced: bool = False
@@ -136,9 +136,14 @@ class RunSpec:
         return self.handshakes and self.silent("client")
 
     @property
-    def profile(self) -> Perf | None:
-        """How both endpoints are sampled while it runs."""
+    def profile(self) -> Perf | Instructions | None:
+        """How both endpoints are sampled or their instructions counted while it runs."""
         return None if self.captured else self.perf
+
+    @property
+    def counted(self) -> bool:
+        """Whether the instructions of both endpoints are counted, for which they run many times as long."""
+        return isinstance(self.profile, Instructions)
 
     @property
     def load(self) -> Load | None:
@@ -184,7 +189,7 @@ def run_spec(project: Project, experiment: Experiment, cell: Cell, scale: Scale)
         _video(project, cell),
         scale.play_s or 0.0,
         None if cell.variant.rate_trace is None else project.rate_traces[cell.variant.rate_trace],
-        experiment.perf,
+        experiment.perf or experiment.instructions,
         captured=cell.arm == CAPTURED,
         traced=experiment.trace,
     )

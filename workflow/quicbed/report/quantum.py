@@ -6,9 +6,17 @@ from functools import cached_property
 
 import polars as pl
 
-from quicbed.analysis import additivity, comparison, cpu_shares, pairs, ttfb
+from quicbed.analysis import additivity, comparison, cpu_shares, instructions, pairs, ttfb
 from quicbed.config import algorithms
-from quicbed.figures import cpu_figures, findings, goodput, handshake_figures, handshake_tables, pair_figures
+from quicbed.figures import (
+    cpu_figures,
+    findings,
+    goodput,
+    handshake_figures,
+    handshake_tables,
+    instruction_figures,
+    pair_figures,
+)
 from quicbed.figures.goodput import NotMeasured, Saved
 from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.sheets import Sheet
@@ -58,6 +66,18 @@ class Quantum(sections.Paper):
             lambda table: findings.contrasts(table, labels, self.titles),
             prepare=goodput.within_builds,
         )
+
+    def header_protection_witnesses(self) -> Printed | NotMeasured:
+        """What header protection costs by goodput, processor time, samples and instructions, side by side."""
+        if self._profiled.empty:
+            return NotMeasured("cpu-shares")
+        campaign, cells = self.campaigns.newest("header-protection"), self.campaigns.figure("header-protection")
+        timed = cells if campaign.is_empty() else goodput.within_builds(campaign, cells)
+        counted = {} if self._counted.empty else instructions.header_protection(self._counted)
+        gains = cpu_shares.header_protection(self._profiled)
+        shown = cpu_figures.header_protection(gains, timed, counted, self.titles)
+        handshake_tables.write(shown, gains, "header-protection-witnesses", self.here.tables)
+        return shown
 
     def goodput_by_mtu(self) -> Section:
         """Fig. 5."""
@@ -249,6 +269,24 @@ class Quantum(sections.Paper):
         labels = ("AES-128-GCM", "ChaCha20-Poly1305", "NOOP")
         found = findings.shares(self._profiled.shares, "packet-protection", "Packet protection", labels, self.titles)
         return Section(self.save(cpu_figures.stacked(self._profiled, self.titles)), found)
+
+    @cached_property
+    def _counted(self) -> instructions.Counted:
+        return instructions.counted(self.table, self.here.raw, self.here.root)
+
+    def instructions(self) -> Saved | NotMeasured:
+        """Instructions for a byte, by category."""
+        if self._counted.empty:
+            return NotMeasured(instructions.EXPERIMENT)
+        return self.save(instruction_figures.per_byte(self._counted, self.titles))
+
+    def instruction_table(self) -> Printed | NotMeasured:
+        """Instructions for a byte, a packet and a handshake."""
+        if self._counted.empty:
+            return NotMeasured(instructions.EXPERIMENT)
+        shown = instruction_figures.table(self._counted, self.titles)
+        handshake_tables.write(shown, self._counted.counts, instructions.EXPERIMENT, self.here.tables)
+        return shown
 
     def flames(self) -> Saved | NotMeasured:
         """A flame graph of every library, of which the first is shown; stacks are written for other tools."""

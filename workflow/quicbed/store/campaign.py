@@ -43,6 +43,8 @@ class Campaign(Record):
     """Link of the experiment."""
     perf: dict[str, Any] | None = None
     """How the experiment samples processor time, if it does."""
+    instructions: dict[str, Any] | None = None
+    """How the experiment counts instructions, if it does."""
     trace: bool | None = None
     """Whether its runs keep the headers of their packets."""
     paired: Literal["concurrent"] | None = None

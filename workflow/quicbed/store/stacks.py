@@ -18,6 +18,9 @@ from quicbed.base.errors import QuicbedError
 FOLDED_SUFFIX = ".folded.gz"
 PLAIN_SUFFIX = ".plain"
 
+INSTRUCTIONS = "instructions"
+"""What was counted, in `host.perf.event` of a run, where it is not samples."""
+
 KERNEL_OBJECT = "kernel"
 UNKNOWN = "[unknown]"
 

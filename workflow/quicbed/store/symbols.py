@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from quicbed.base import untrusted
-from quicbed.config.model import ConfigError, Model, Name, parse_model, read_yaml
+from quicbed.config.model import Cipher, ConfigError, Model, Name, parse_model, read_yaml
 from quicbed.store.paths import RUN_FILE
-from quicbed.store.record import Run, RunsError
-from quicbed.store.stacks import KERNEL_OBJECT, UNKNOWN, PerfError, Stacks, folded_name, read_folded
+from quicbed.store.record import ROLES, Role, Run, RunsError
+from quicbed.store.stacks import INSTRUCTIONS, KERNEL_OBJECT, UNKNOWN, PerfError, Stacks, folded_name, read_folded
 
 READS = ("config/symbols/**/*.yaml",)
 
@@ -39,7 +39,24 @@ class Rule(Model):
     """A claim that holds under a condition; it goes before claims without one."""
 
     symbol: str = Field(description="Regular expression, found anywhere in the symbol.")
-    under: str = Field(description="Regular expression of a symbol further out in the stack.")
+    under: str | None = Field(None, description="Regular expression of a symbol further out in the stack.")
+    alone: bool = Field(False, description="It holds where the stack has no other symbol.")
+    role: Role | None = Field(None, description="It holds in the client or in the server alone; null: in both.")
+
+    @model_validator(mode="after")
+    def _conditional(self) -> Rule:
+        if (self.under is None) != self.alone:
+            raise ValueError("needs `under` or `alone: true`, and not both")
+        return self
+
+
+class Inseparable(Model):
+    """A category that samples of some runs do not tell from another one."""
+
+    category: Category = Field(description="The category, which then has no share.")
+    role: Role = Field(description="Of the client or of the server.")
+    cipher: Cipher = Field(description="With this cipher.")
+    reason: str = Field(description="What it cannot be told from, and why.")
 
 
 class Symbols(Model):
@@ -63,6 +80,9 @@ class Symbols(Model):
     unsupported: dict[Category, str] = Field(
         default_factory=dict, description="Category: why the stacks of this library do not show it."
     )
+    inseparable: list[Inseparable] = Field(
+        default_factory=list, description="Categories that samples do not show in some runs. Callgrind's stacks do."
+    )
 
 
 @dataclass(frozen=True)
@@ -71,8 +91,19 @@ class _Claim:
     text: str
     pattern: re.Pattern[str]
     under: re.Pattern[str] | None
+    alone: bool
     rest: bool
     file: Path
+
+    @property
+    def conditional(self) -> bool:
+        return self.alone or self.under is not None
+
+    def holds(self, outer: Sequence[str]) -> bool:
+        """Whether its condition holds under these symbols, of which those without a name are none."""
+        if self.alone:
+            return all(symbol.startswith("[") for symbol in outer)
+        return self.under is not None and any(map(self.under.search, outer))
 
     def __str__(self) -> str:
         return f"{self.category} (`{self.text}` in {self.file.name})"
@@ -82,14 +113,20 @@ class Claims:
     """All claims of one mapping and of those it includes."""
 
     def __init__(
-        self, file: Path, claims: Iterable[_Claim], objects: Iterable[_Claim], unsupported: Mapping[Category, str]
+        self,
+        file: Path,
+        claims: Iterable[_Claim],
+        objects: Iterable[_Claim],
+        unsupported: Mapping[Category, str],
+        inseparable: Sequence[Inseparable] = (),
     ) -> None:
         self.file = file
         self.unsupported = unsupported
+        self.inseparable = inseparable
         everything = list(claims)
         self._objects = list(objects)
-        self._plain = [claim for claim in everything if claim.under is None and not claim.rest]
-        self._conditional = [claim for claim in everything if claim.under is not None]
+        self._plain = [claim for claim in everything if not claim.conditional and not claim.rest]
+        self._conditional = [claim for claim in everything if claim.conditional]
         self._rest = [claim for claim in everything if claim.rest]
         self._known: dict[str, tuple[Category | None, list[_Claim]]] = {}
         # a pattern without special characters is a symbol that can be looked up now
@@ -106,7 +143,7 @@ class Claims:
         for position, symbol in enumerate(symbols):
             plain, conditional = self._look_up(symbol)
             outer = symbols[position + 1 :]
-            holding = [claim for claim in conditional if claim.under and any(map(claim.under.search, outer))]
+            holding = [claim for claim in conditional if claim.holds(outer)]
             self._one(symbol, holding)
             if holding:
                 return holding[0].category
@@ -145,7 +182,14 @@ class SymbolMap:
         self._kernel = kernel
         self.unsupported = user.unsupported
         """Categories that the stacks do not show, with the reason."""
+        self.inseparable = user.inseparable
+        """Categories that samples do not show in some runs."""
         self._known: dict[tuple[str, ...], Category] = {}
+
+    def lacking(self, cipher: str | None, *, counted: bool = False) -> dict[Category, str]:
+        """Categories that stacks of runs with a cipher do not show, with the reason; *counted* by Callgrind or not."""
+        found = {} if counted else {one.category: one.reason for one in self.inseparable if one.cipher == cipher}
+        return {**found, **self.unsupported}
 
     def sort(self, stack: tuple[str, ...]) -> Category:
         """Category of a stack, innermost frame first; ConfigError if two claim the symbol that decides."""
@@ -181,13 +225,16 @@ def directory(root: Path) -> Path:
 
 
 @functools.cache
-def symbol_map(root: Path, library: str) -> SymbolMap:
-    """The mapping of a library; ConfigError names the file and key that is wrong, or the file that is missing."""
+def symbol_map(root: Path, library: str, role: str) -> SymbolMap:
+    """The mapping of a library as client or server.
+
+    ConfigError names the file and key that is wrong, or the file that is missing.
+    """
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", library):
         raise ConfigError(f"{untrusted.shown(library, 60)!r} is no name of a library, so it has no mapping")
     file = directory(root) / f"{library}.yaml"
     kernel = directory(root) / "shared" / "linux.yaml"
-    return SymbolMap(_read(file), _read(kernel))
+    return SymbolMap(_read(file, role), _read(kernel, role))
 
 
 def mapping_problem(root: Path, library: str) -> str | None:
@@ -196,15 +243,16 @@ def mapping_problem(root: Path, library: str) -> str | None:
     if not file.is_file():
         return f"no mapping of its symbols to categories, config/symbols/{library}.yaml"
     try:
-        symbol_map(root, library)
+        for role in ROLES:
+            symbol_map(root, library, role)
     except ConfigError as error:
         return str(error).replace(f"{root}/", "")
     return None
 
 
-def _read(file: Path) -> Claims:
+def _read(file: Path, role: str) -> Claims:
     described = parse_model(Symbols, read_yaml(file), file)
-    claims = _claims(described, file)
+    claims = _claims(described, file, role)
     objects = _of_objects(described, file)
     for name in described.include:
         shared = file.parent / "shared" / f"{name}.yaml"
@@ -213,23 +261,25 @@ def _read(file: Path) -> Claims:
         included = parse_model(Symbols, read_yaml(shared), shared)
         if included.include:
             raise ConfigError(f"{shared}: include: a shared mapping includes no other")
-        claims += _claims(included, shared)
+        claims += _claims(included, shared, role)
         objects += _of_objects(included, shared)
     for claim in [*claims, *objects]:
         if claim.category in described.unsupported:
             raise ConfigError(f"{file}: unsupported: {claim.category} is claimed too, by `{claim.text}`")
-    return Claims(file, claims, objects, described.unsupported)
+    return Claims(
+        file, claims, objects, described.unsupported, [one for one in described.inseparable if one.role == role]
+    )
 
 
-def _claims(described: Symbols, file: Path) -> list[_Claim]:
-    return _given({"claims": described.claims, "rest": described.rest}, file)
+def _claims(described: Symbols, file: Path, role: str) -> list[_Claim]:
+    return _given({"claims": described.claims, "rest": described.rest}, file, role)
 
 
 def _of_objects(described: Symbols, file: Path) -> list[_Claim]:
-    return _given({"objects": described.objects}, file)
+    return _given({"objects": described.objects}, file, "")
 
 
-def _given(given: Mapping[str, Mapping[Category, Sequence[str | Rule]]], file: Path) -> list[_Claim]:
+def _given(given: Mapping[str, Mapping[Category, Sequence[str | Rule]]], file: Path, role: str) -> list[_Claim]:
     claims = []
     for name, categories in given.items():
         for category, rules in categories.items():
@@ -237,8 +287,14 @@ def _given(given: Mapping[str, Mapping[Category, Sequence[str | Rule]]], file: P
                 raise ConfigError(f"{file}: {name}: {category} is what no symbol is claimed for; leave it out")
             for rule in rules:
                 key = f"{file}: {name}.{category}"
-                text, under = (rule, None) if isinstance(rule, str) else (rule.symbol, _pattern(rule.under, key))
-                claims.append(_Claim(category, text, _pattern(text, key), under, name == "rest", file))
+                one = rule if isinstance(rule, Rule) else None
+                text = rule if isinstance(rule, str) else rule.symbol
+                under = None if one is None or one.under is None else _pattern(one.under, key)
+                claim = _Claim(
+                    category, text, _pattern(text, key), under, bool(one and one.alone), name == "rest", file
+                )
+                if one is None or one.role in (None, role):
+                    claims.append(claim)
     return claims
 
 
@@ -265,12 +321,13 @@ def describe(root: Path, run_directory: Path, top: int = 15) -> str:
             stacks = read_folded(untrusted.read(file))
         except (PerfError, untrusted.UntrustedError) as error:
             raise PerfError(f"{file}: {error}") from None
-        mapping = symbol_map(root, library)
+        mapping = symbol_map(root, library, role)
         total = stacks.total()
         counts = mapping.count(stacks)
         lines.append(f"{role} {library}: {total} samples")
+        lacking = mapping.lacking(run.variant.cipher, counted=(run.host.perf or {}).get("event") == INSTRUCTIONS)
         for name in CATEGORIES:
-            reason = mapping.unsupported.get(name)
+            reason = lacking.get(name)
             share = f"  {100 * counts[name] / total:6.2f} %  {name}"
             lines.append(f"       - %  {name}: {reason}" if reason else share)
         unclaimed: Counter[str] = Counter()

@@ -43,6 +43,7 @@ PACKAGES = {
     "setpriv": "util-linux",
     "taskset": "util-linux",
     "perf": "linux-perf",
+    "valgrind": "valgrind",
     "ping": "iputils-ping",
     "iperf3": "iperf3",
 }

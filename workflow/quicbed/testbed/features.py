@@ -231,11 +231,18 @@ def _perf() -> Feature:
     return feature
 
 
+def _valgrind() -> Feature:
+    if find_program("valgrind") is None:
+        return Feature(False, "valgrind is missing; install with: apt-get install valgrind")
+    return _YES
+
+
 def _anywhere() -> dict[str, Feature]:
     return {
         "psi": _psi(),
         "schedstat": _schedstat(),
         "perf": _perf(),
+        "valgrind": _valgrind(),
         "perf-hardware": _perf_event(_PERF_TYPE_HARDWARE, _PERF_COUNT_HW_CPU_CYCLES),
     }
 
@@ -270,7 +277,7 @@ def features() -> dict[str, Feature]:
 
     Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``ifb``, ``udp-gso``, ``udp-gro``, ``loss``,
     ``endpoint-user``, ``tbf``, ``netem``, ``fq``, ``etf``, ``delay``, ``psi``, ``schedstat``, ``perf``,
-    ``perf-hardware``.
+    ``valgrind``, ``perf-hardware``.
     """
     found = _anywhere()
     devices = ("veth", "bridge", "ifb", "udp-gso", "udp-gro", "loss")

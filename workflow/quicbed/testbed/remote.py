@@ -100,7 +100,7 @@ _UDP_OVERHEAD = 28  # IPv4 and UDP headers
 _FREE_BYTES = 200 * 2**20
 PROCESSOR = "instructions"
 """Row of a host with the flags of its processor."""
-_OPTIONAL = ("perf", "iperf3")
+_OPTIONAL = ("perf", "valgrind", "iperf3")
 """Programs that some experiments need."""
 _UNRECORDED = ("pid", "missing", "cpuinfo", "packages")
 """What an agent tells of its host that is of use only while it works."""
