@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import bareroot
 from bareroot import USER, BareRoot
+from clone import ROOT
 
 PAGES = ("README.md", "docs/artifact-evaluation.md")
 # Spaces and letters that are not ASCII, as home directories have them.
@@ -51,6 +56,23 @@ LESSENING = (
     f"git rm --quiet $(ls raw/reference/* | grep -v -E '/({'|'.join(KEPT)})[.]') && "
     "git -c user.name=Test -c user.email=test@example.org commit --quiet --message Less"
 )
+
+
+@pytest.fixture(scope="module")
+def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
+    """A minimal Debian 12, made once and removed afterwards."""
+    if problem := bareroot.problem():
+        pytest.fail(problem)
+    with bareroot.made(tmp_path_factory.mktemp("bare") / "bookworm", "bookworm") as root:
+        yield root
+
+
+@pytest.fixture(scope="module")
+def visited(debian: BareRoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
+    """A system with a visitor's clone: in it the same command fails for one reason after the other, and then works."""
+    with bareroot.copy(debian, tmp_path_factory.mktemp("visited") / "root") as root:
+        root.clone(ROOT, PLACE, user=USER)
+        yield root
 
 
 def words(command: str) -> str:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,30 +23,17 @@ from stranger import (
     PAGES,
     PLACE,
     UNPACKING,
+    debian,
     drawn,
     expect,
+    visited,
     words,
 )
 
+__all__ = ["debian", "visited"]  # fixtures
+
 # namespaces of a bare system are its own
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("bare system"), pytest.mark.timeout(3000)]
-
-
-@pytest.fixture(scope="module")
-def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
-    """A minimal Debian 12, made once and removed afterwards."""
-    if problem := bareroot.problem():
-        pytest.fail(problem)
-    with bareroot.made(tmp_path_factory.mktemp("bare") / "bookworm", "bookworm") as root:
-        yield root
-
-
-@pytest.fixture(scope="module")
-def visited(debian: BareRoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
-    """A system with a visitor's clone: in it the same command fails for one reason after the other, and then works."""
-    with bareroot.copy(debian, tmp_path_factory.mktemp("visited") / "root") as root:
-        root.clone(ROOT, PLACE, user=USER)
-        yield root
 
 
 def test_every_command_of_the_documents_is_run_here_as_it_is_written() -> None:

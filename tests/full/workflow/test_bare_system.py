@@ -25,27 +25,12 @@ from bareroot import USER, BareRoot
 from clone import ROOT
 from quicbed.builds import build_store
 from quicbed.config.model import Project
-from stranger import LESSENING, MEASURING, PLACE, PROOF, drawn, expect, stopped
+from stranger import LESSENING, MEASURING, PLACE, PROOF, debian, drawn, expect, stopped, visited
+
+__all__ = ["debian", "visited"]  # fixtures
 
 # namespaces of a bare system are its own
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("bare system"), pytest.mark.timeout(3000)]
-
-
-@pytest.fixture(scope="module")
-def debian(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
-    """A minimal Debian 12, made once and removed afterwards."""
-    if problem := bareroot.problem():
-        pytest.fail(problem)
-    with bareroot.made(tmp_path_factory.mktemp("bare") / "bookworm", "bookworm") as root:
-        yield root
-
-
-@pytest.fixture(scope="module")
-def visited(debian: BareRoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareRoot]:
-    """A system with a visitor's clone: in it the same command fails for one reason after the other, and then works."""
-    with bareroot.copy(debian, tmp_path_factory.mktemp("visited") / "root") as root:
-        root.clone(ROOT, PLACE, user=USER)
-        yield root
 
 
 @contextmanager
