@@ -2,51 +2,17 @@
 
 from __future__ import annotations
 
-import builtins
-import errno
-import io
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from failingsteps import ENOUGH, KilledError, Steps
 from quicbed.base import durable
 from quicbed.measure.storing import stored
-
-STEPS = ("open", "rename", "replace", "mkdir", "unlink", "rmdir", "fsync")
-ENOUGH = 2000
-
-
-class KilledError(BaseException):
-    """The process is gone."""
-
-
-class Steps:
-    """Counts the steps that change files, and lets one of them fail; where it kills, all after it as well."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, kills: bool) -> None:
-        self.kills = kills
-        self.left: int | None = None
-        for name in STEPS:
-            monkeypatch.setattr(os, name, self._failing(getattr(os, name)))
-        monkeypatch.setattr(builtins, "open", self._failing(io.open))
-        monkeypatch.setattr(io, "open", builtins.open)
-
-    def _failing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **options: Any) -> Any:
-            if self.left is not None:
-                self.left -= 1
-                if self.left < 0 and self.kills:
-                    raise KilledError
-                if self.left == -1:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return function(*args, **options)
-
-        return step
 
 
 def measure(raw: Path) -> None:

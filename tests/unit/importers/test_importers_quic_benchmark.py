@@ -11,10 +11,11 @@ import polars as pl
 import pytest
 
 from benchmarkfiles import CLIENT_EVENTS, FOLDER, PLACE, SERVER_EVENTS, STAMP, ping, sample
+from clone import ROOT
 from quicbed.importers import pcapng, quic_benchmark, reading, samples
 from quicbed.importers.summary import Summary
-from quicbed.wire import tshark
-from quicbed.wire.tshark import FrameDetails, QuicDetails
+from quicbed.wire import layers
+from quicbed.wire.pcap import Capture
 from wirefixtures import CLIENT, SERVER, pcap, tcp, udp, varint
 
 SYN, FIN = 0x02, 0x11
@@ -192,10 +193,6 @@ def quic_frames() -> list[bytes]:
     ]
 
 
-def stream(number: int) -> FrameDetails:
-    return FrameDetails((QuicDetails(40, True, number, (0x0A,), (), None, ()),), None)
-
-
 def quic_phases(directory: Path, key_log: bytes | None) -> dict[str, Any]:
     imported(directory, sample(quic_pcap=capture(directory, quic_frames()), ssl__keys_log=key_log))
     (found,) = (row for row in rows(directory, "phases") if row["basis"] == "capture")
@@ -210,11 +207,21 @@ def test_without_keys_a_quic_capture_tells_the_handshake_only(tmp_path: Path) ->
     assert (found["client_packets"], found["server_packets"]) == (5, 3)
 
 
-def test_with_keys_stream_frames_tell_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tshark, "dissect", lambda *_, **__: {5: stream(1), 6: stream(1)})
-    found = quic_phases(tmp_path, b"keys")
-    times = {name: found[name] for name in ("handshake_ms", "first_byte_ms", "transfer_ms", "close_ms", "problem")}
-    assert times == {"handshake_ms": 4, "first_byte_ms": 5, "transfer_ms": 1, "close_ms": 1, "problem": None}
+@pytest.mark.parametrize("name", ["draft-34", "key-update-by-server", "second-client-hello"])
+def test_with_keys_stream_frames_tell_content(tmp_path: Path, name: str) -> None:
+    file = ROOT / "tests" / "data" / "captures" / f"{name}.pcap"
+    keys = file.with_suffix(".keys")
+    imported(tmp_path, sample(quic_pcap=file.read_bytes(), ssl__keys_log=keys.read_bytes()))
+    (found,) = (row for row in rows(tmp_path, "phases") if row["basis"] == "capture")
+    assert found["problem"] is None
+    assert 0 < found["handshake_ms"] <= found["first_byte_ms"]
+    assert found["transfer_ms"] > 0
+    packets = [packet for packet in Capture(file).packets() if packet.protocol == "udp"]
+    (connection,) = layers.read(file, keys, port=packets[0].destination_port)
+    began, content = connection.units[0].time_ns, connection.contents
+    # the client's request, which comes first, is content here too
+    assert found["first_byte_ms"] < (content[0] - began) / 1e6
+    assert found["first_byte_ms"] + found["transfer_ms"] == pytest.approx((content[-1] - began) / 1e6)
 
 
 def test_keys_of_another_connection_are_told(tmp_path: Path) -> None:
@@ -263,6 +270,48 @@ def test_captures_of_the_newer_format_are_read_too(tmp_path: Path, order: str, r
     assert (found["client_packets"], found["server_packets"]) == (4, 3)
 
 
+def body_of(order: str, kind: int, frame: bytes, interface: int = 0) -> bytes:
+    """A packet block of a second after 2023-11-14, or a simple one."""
+    size = struct.pack(f"{order}II", len(frame), len(frame))
+    if kind == 3:
+        return size[:4] + frame
+    time = struct.pack(f"{order}II", *divmod(1_700_000_000 * 1_000_000, 1 << 32))
+    return struct.pack(f"{order}I" if kind == 6 else f"{order}Hxx", interface) + time + size + frame
+
+
+def pcapng_of(order: str, *inside: tuple[int, bytes]) -> bytes:
+    """A pcapng file of these blocks."""
+    section = struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1)
+    data = b""
+    for kind, body in ((0x0A0D0D0A, section), *inside):
+        body += bytes(-len(body) % 4)
+        length = struct.pack(f"{order}I", len(body) + 12)
+        data += struct.pack(f"{order}I", kind) + length + body + length
+    return data
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_no_frame_of_the_newer_format_is_passed_over(tmp_path: Path, order: str) -> None:
+    frame = udp(CLIENT, SERVER, b"content")
+    one = (1, struct.pack(f"{order}HHI", 1, 0, 0))
+    later = (1, one[1] + struct.pack(f"{order}HHqHH", 14, 8, 3600, 0, 0))
+    both = [(kind, body_of(order, kind, frame)) for kind in (6, 2)]
+    times = {}
+    for name, described in (("plain", one), ("later", later)):
+        file = tmp_path / f"{name}.pcap"
+        file.write_bytes(pcapng.to_pcap(pcapng_of(order, described, *both)))
+        found = list(Capture(file))
+        assert [one.data for one in found] == [frame, frame]
+        (times[name],) = {one.time_ns for one in found}
+    assert times == {"plain": 1_700_000_000 * 10**9, "later": 1_700_003_600 * 10**9}
+    for inside, told in (
+        ([one, (3, body_of(order, 3, frame))], "without a time"),
+        ([one, one, (6, body_of(order, 6, frame)), (6, body_of(order, 6, frame, 1))], "several interfaces"),
+    ):
+        with pytest.raises(pcapng.PcapngError, match=told):
+            pcapng.to_pcap(pcapng_of(order, *inside))
+
+
 def test_a_capture_that_ends_within_a_frame_counts_until_there(tmp_path: Path) -> None:
     data = capture(tmp_path, quic_frames())
     summary = imported(tmp_path, sample(quic_pcap=data[:-10]))
@@ -289,3 +338,6 @@ def test_datagrams_of_drafts_are_told_apart_by_their_headers() -> None:
     assert not quic_benchmark._has_one_rtt(long_header(0, 80) + bytes(20))
     assert not quic_benchmark._has_one_rtt(long_header(0, 80)[:-20] + b"")
     assert not quic_benchmark._has_one_rtt(b"")
+    # of version 2, whose types have other numbers, and of one that nobody knows
+    assert quic_benchmark._has_one_rtt(long_header(3, 80, 0x6B3343CF) + SHORT)
+    assert not quic_benchmark._has_one_rtt(long_header(2, 80, 0x0A0A0A0A) + SHORT)

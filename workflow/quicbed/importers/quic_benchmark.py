@@ -42,7 +42,9 @@ from quicbed.importers.logs import ParseError, parse_object, text_of
 from quicbed.importers.summary import Summary
 from quicbed.store import runs
 from quicbed.wire import layers, tshark
+from quicbed.wire.handshake import quic_connections
 from quicbed.wire.pcap import TCP_SYN, Capture, CaptureError, Packet
+from quicbed.wire.quicwire import PacketType, WireError, parse_datagram
 from quicbed.wire.tshark import TsharkError
 
 SOURCE = "quic-benchmark"
@@ -71,7 +73,6 @@ _STREAM_FRAMES = range(0x08, 0x10)
 
 # RFC 9000, 17.2
 _LONG_HEADER = 0x80
-_INITIAL, _RETRY = 0, 3
 
 
 @dataclass
@@ -374,7 +375,7 @@ def _from_capture(sample: _Sample, origin: str, summary: Summary) -> tuple[dict[
             keys = Path(directory) / "keys.log"
             keys.write_text(sample.key_log, encoding="utf-8", errors="replace")
         quic = sample.transport == "quic"
-        moments = _quic_moments(connection, file, keys) if quic else _tcp_moments(connection)
+        moments = _quic_moments(connection, keys) if quic else _tcp_moments(connection)
         return _times(connection, *moments), _by_layer(connection, keys, origin, summary)
 
 
@@ -430,57 +431,35 @@ def _times(connection: list[Packet], handshake: int | None, contents: list[int],
     }
 
 
-def _quic_moments(connection: list[Packet], file: Path, keys: Path | None) -> tuple[int | None, list[int], str | None]:
+def _quic_moments(connection: list[Packet], keys: Path | None) -> tuple[int | None, list[int], str | None]:
     """End of the handshake, packets with STREAM frames, and why they are not known."""
     client: Endpoint = (connection[0].source, connection[0].source_port)
     of_client = (packet for packet in connection if (packet.source, packet.source_port) == client)
     handshake = next((packet.frame.time_ns for packet in of_client if _has_one_rtt(packet.payload)), None)
     if keys is None:
         return handshake, [], "no key log, without which content cannot be told from the rest"
-    server_port = connection[0].destination_port
     try:
-        known = tshark.dissect(file, keys, port=server_port, transport="quic")
+        secrets = tshark.read_key_log(keys)
     except TsharkError as error:
-        return handshake, [], str(error).replace(str(file), "capture").replace(str(keys), "key log")
-    contents = []
-    for packet in connection:
-        details = known.get(packet.frame.index)
-        frames = [kind for one in details.quic for kind in one.frame_types] if details else []
-        if any(kind in _STREAM_FRAMES for kind in frames):
-            contents.append(packet.frame.time_ns)
+        return handshake, [], str(error).replace(str(keys), "key log")
+    contents = [
+        unit.time_ns
+        for one in quic_connections(connection, (connection[0].destination, connection[0].destination_port))
+        for unit, opened in zip(one.units, one.open(secrets).packets, strict=True)
+        if any(frame.type in _STREAM_FRAMES for packet in opened for frame in packet.frames or ())
+    ]
     return handshake, contents, None if contents else "no STREAM frame could be decrypted with the key log"
 
 
 def _has_one_rtt(payload: bytes) -> bool:
-    """Whether a datagram has a packet with a short header.
-
-    Long headers of draft 27 are as in RFC 9000, 17.2; `quicbed.wire.quicwire` reads version 1 only.
-    """
-    rest = payload
-    while rest and rest[0] & _LONG_HEADER:
-        try:
-            offset = 5
-            for _ in ("destination", "source"):
-                offset += 1 + rest[offset]
-            kind = rest[0] >> 4 & 0x03
-            if kind == _RETRY or rest[1:5] == bytes(4):
-                return False
-            if kind == _INITIAL:
-                token_bytes, offset = _varint(rest, offset)
-                offset += token_bytes
-            length, offset = _varint(rest, offset)
-        except IndexError:
-            return False
-        rest = rest[offset + length :]
-    return any(rest)  # what follows the packets may be padding
-
-
-def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """A variable-length integer (RFC 9000, 16) and the offset after it."""
-    size = 1 << (data[offset] >> 6)
-    if offset + size > len(data):
-        raise IndexError(offset)
-    return int.from_bytes(data[offset : offset + size], "big") & (1 << 8 * size - 2) - 1, offset + size
+    """Whether a datagram has a packet with a short header; what follows the packets may be padding."""
+    if payload and not payload[0] & _LONG_HEADER:
+        return any(payload)
+    try:
+        found = parse_datagram(payload)
+    except WireError:
+        return False
+    return any(packet.type is PacketType.ONE_RTT for packet in found.packets)
 
 
 def _tcp_moments(connection: list[Packet]) -> tuple[int | None, list[int], str | None]:
