@@ -42,7 +42,7 @@ pub fn signatures() -> Vec<&'static str> {
 }
 
 /// What OpenSSL calls the key exchange of a group that picotls does not have.
-fn openssl_group(group: &Group) -> &'static str {
+pub fn openssl_group(group: &Group) -> &'static str {
     match group.name {
         "x448" => "X448",
         _ => group.tls_name,
@@ -141,7 +141,7 @@ fn open<A: Application>(
     })
 }
 
-fn path(path: &Path) -> Result<CString, String> {
+pub fn path(path: &Path) -> Result<CString, String> {
     let bytes = path.as_os_str().as_bytes();
     CString::new(bytes).map_err(|_| format!("{}: has a zero byte", path.display()))
 }
