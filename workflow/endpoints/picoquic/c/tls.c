@@ -58,8 +58,8 @@ static ptls_cipher_suite_t *find_suite(uint16_t number)
 {
 #ifdef QUICBED_FUSION
     static const struct st_ptls_cipher_suite_t fused[] = {
-        {PTLS_CIPHER_SUITE_AES_128_GCM_SHA256, &ptls_fusion_aes128gcm, &ptls_openssl_sha256, NULL, NULL},
-        {PTLS_CIPHER_SUITE_AES_256_GCM_SHA384, &ptls_fusion_aes256gcm, &ptls_openssl_sha384, NULL, NULL},
+        {PTLS_CIPHER_SUITE_AES_128_GCM_SHA256, &ptls_fusion_aes128gcm, &ptls_openssl_sha256, NULL},
+        {PTLS_CIPHER_SUITE_AES_256_GCM_SHA384, &ptls_fusion_aes256gcm, &ptls_openssl_sha384, NULL},
     };
 
     for (size_t i = 0; i < sizeof(fused) / sizeof(fused[0]); i++)

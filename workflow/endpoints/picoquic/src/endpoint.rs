@@ -94,7 +94,10 @@ fn open<A: Application>(
     let signature = tls::signature(&options.signature).ok_or_else(unknown)?;
     let key_log = options.key_log.as_deref().map(|file| {
         // picoquic does not tell whether it could open it.
-        let opened = std::fs::File::options().create(true).append(true).open(file);
+        let opened = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(file);
         opened.map_err(|error| format!("--key-log {}: {error}", file.display()))?;
         path(file)
     });

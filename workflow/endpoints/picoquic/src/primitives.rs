@@ -128,8 +128,7 @@ impl Share {
 
     fn finish(&mut self, answer: &[u8]) -> Result<(), String> {
         // SAFETY: the buffer has the length told.
-        let done =
-            unsafe { ffi::qp_finish(self.exchange.as_ptr(), answer.as_ptr(), answer.len()) };
+        let done = unsafe { ffi::qp_finish(self.exchange.as_ptr(), answer.as_ptr(), answer.len()) };
         succeeded(done, "decapsulation failed")
     }
 }
@@ -152,9 +151,7 @@ fn succeeded(done: bool, problem: &str) -> Result<(), String> {
 fn time_group(group: &Group, duration: Duration) -> Result<Vec<Primitive>, String> {
     let client = Share::new(group)?;
     let answer = client.answer(group)?;
-    let keygen = time(duration, || {
-        Ok::<_, String>(|| Share::new(group).map(drop))
-    })?;
+    let keygen = time(duration, || Ok::<_, String>(|| Share::new(group).map(drop)))?;
     let encapsulate = time(duration, || {
         Ok::<_, String>(|| client.answer(group).map(drop))
     })?;
