@@ -105,6 +105,8 @@ def checks() -> list[Check]:
         without += ("--exclude", "quicbed-endpoint-msquic")
     if not msquic or "QUICBED_LIBOQS" not in known:
         without += ("--exclude", "quicbed-endpoint-msquic-pq")
+    if not {"QUICBED_PICOQUIC", "QUICBED_OPENSSL"} <= known.keys():
+        without += ("--exclude", "quicbed-endpoint-picoquic")
     return [
         Check("ruff format", (tool("ruff"), "format", "--quiet", "--diff", *PYTHON_FILES)),
         Check("ruff check", (tool("ruff"), "check", "--quiet", *PYTHON_FILES)),
@@ -143,7 +145,7 @@ def native() -> dict[str, str]:
 
     project = Project(ROOT)
     environment: dict[str, str] = {}
-    for component in ("liboqs", "boringssl", "quictls", "msquic"):
+    for component in ("liboqs", "boringssl", "quictls", "msquic", "openssl", "picoquic"):
         if components.is_built(project, component):
             environment |= components.environment(project, [component])
     for source in fetched().glob("ngtcp2-sys-*/deps/ngtcp2"):

@@ -71,7 +71,7 @@ def test_every_package_of_every_lock_is_in_it_with_its_checksum(bill: dict[str, 
     assert len(crates) > 200
     for one in crates:
         version = one["version"].replace("+", "%2B")
-        assert hashes[f"pkg:cargo/{one['name']}@{version}"] == {one["checksum"]}
+        assert hashes[f"pkg:{one.get('registry', 'cargo')}/{one['name']}@{version}"] == {one["checksum"]}
     locks = [*ROOT.glob("requirements/*.txt"), *ROOT.glob("workflow/*/*/requirements.txt")]
     assert len(locks) >= 6
     for lock in locks:
@@ -129,7 +129,7 @@ def test_libraries_inside_crates_are_named_with_version_and_licence(bill: dict[s
     components, graph = by_reference(bill), depends_on(bill)
     rows = list(csv.DictReader(bom.EMBEDDED.open(encoding="utf-8")))
     for row in rows:
-        crate = f"pkg:cargo/{row['crate']}@{row['crate_version'].replace('+', '%2B')}"
+        crate = f"pkg:{row['kind']}/{row['crate']}@{row['crate_version'].replace('+', '%2B')}"
         (url,) = (url for url in graph[crate] if components[url]["name"] == row["name"])
         assert components[url].get("version", "") == row["version"]
         assert components[url]["licenses"] == [{"expression": row["licence"]}]

@@ -47,12 +47,12 @@ def asked() -> dict[str, object]:
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_the_files_of_the_page_make_a_library(statement: str, tmp_path: Path) -> None:
     project = follow(tmp_path, statement)
-    library = project.libraries["picoquic"].external
+    library = project.libraries["mvfst"].external
     assert library is not None
     assert library.problem is None
-    assert library.shown_as == "picoquic (external)"
+    assert library.shown_as == "mvfst (external)"
     cells = {name: cells_of(project, name, "c", {}) for name in project.config.experiments}
-    assert {cell.libraries for found in cells.values() for cell in found} == {("picoquic", "picoquic")}
+    assert {cell.libraries for found in cells.values() for cell in found} == {("mvfst", "mvfst")}
     plain = "noop" not in library.flavours
     assert {cell.unsupported is None for cell in cells["udp-buffer"]} == {not plain}
 
@@ -60,9 +60,9 @@ def test_the_files_of_the_page_make_a_library(statement: str, tmp_path: Path) ->
 def test_both_statements_of_the_page_are_told_apart() -> None:
     assert len(STATEMENTS) == 2
     assert [name for name, _ in FILES] == [
-        "../picoquic-runner/quicbed.yaml",
-        "config/libraries/picoquic.yaml",
-        "../picoquic-runner/quicbed.yaml",
+        "../mvfst-runner/quicbed.yaml",
+        "config/libraries/mvfst.yaml",
+        "../mvfst-runner/quicbed.yaml",
     ]
 
 
@@ -92,13 +92,13 @@ def test_documents_are_the_same_with_an_added_folder(tmp_path: Path) -> None:
     for name in ("config", "workflow", "docs"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
     before = pages(tmp_path, _parser())
-    (tmp_path / "config" / "libraries" / "picoquic.yaml").write_text(dict(FILES)["config/libraries/picoquic.yaml"])
+    (tmp_path / "config" / "libraries" / "mvfst.yaml").write_text(dict(FILES)["config/libraries/mvfst.yaml"])
     assert pages(tmp_path, _parser()) == before
 
 
 def test_a_key_of_the_old_form_is_told_from_one_that_is_unknown(tmp_path: Path) -> None:
     follow(tmp_path, STATEMENTS[0])
-    file = tmp_path / "clone" / "config" / "libraries" / "picoquic.yaml"
+    file = tmp_path / "clone" / "config" / "libraries" / "mvfst.yaml"
     file.write_text("external: {path: x, pathh: y}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"external\.pathh: unknown key; did you mean `path`"):
         Project(tmp_path / "clone")

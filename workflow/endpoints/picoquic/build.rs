@@ -73,7 +73,10 @@ fn build() -> Result<(), Box<dyn Error>> {
         println!("cargo:rustc-link-lib=static={library}");
     }
     println!("cargo:rustc-env=PICOQUIC_VERSION={}", version(&picoquic)?);
-    println!("cargo:rustc-env=OPENSSL_VERSION={}", openssl_version(&openssl)?);
+    println!(
+        "cargo:rustc-env=OPENSSL_VERSION={}",
+        openssl_version(&openssl)?
+    );
     Ok(())
 }
 
@@ -83,9 +86,9 @@ fn enabled(feature: &str) -> bool {
 
 fn directory(variable: &str) -> Result<PathBuf, String> {
     println!("cargo:rerun-if-env-changed={variable}");
-    env::var_os(variable).map(PathBuf::from).ok_or_else(|| {
-        format!("{variable} is not set; build with `quicbed build`, which sets it")
-    })
+    env::var_os(variable)
+        .map(PathBuf::from)
+        .ok_or_else(|| format!("{variable} is not set; build with `quicbed build`, which sets it"))
 }
 
 fn sources(directory: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {

@@ -1,6 +1,6 @@
 """Software bill of materials: every third-party source of a clone, as CycloneDX 1.6 JSON (ECMA-424).
 
-What is fetched is named by lock files, and they are all this is made from: Cargo.lock, the lock files beside endpoints
+What is fetched is named by lock files, and they are all this is made from: Cargo.lock, sdists.txt, the lock files beside endpoints
 that recipes read (their `sources`), the locks of the Python environment in requirements/, those of examples that
 endpoints are compared with in workflow/examples/, and that of npm in workflow/sources/player/. Each package has its
 package URL and, where its lock gives one, the SHA-256 of what the registry hands out; of a Python package these are the
@@ -19,7 +19,7 @@ import csv
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -47,7 +47,7 @@ LICENCES = Path(__file__).parent / "licences.csv"
 LICENCE_COLUMNS = ("package", "licence", "words")
 """Package URL; SPDX expression, or else the registry's words."""
 EMBEDDED = Path(__file__).parent / "embedded.csv"
-"""Library inside a crate of one version; its version and licence, an SPDX expression. BoringSSL has no versions."""
+"""Library inside a package of one version; its version and licence, an SPDX expression. BoringSSL and picotls have none."""
 
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)==([^\s;\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -112,7 +112,7 @@ def _embedded() -> dict[str, list[Component]]:
     """Libraries inside a crate, as CycloneDX has them, by the crate's package URL."""
     found: dict[str, list[Component]] = {}
     for row in _rows(EMBEDDED):
-        crate = Package("cargo", row["crate"], row["crate_version"]).url
+        crate = Package(row["kind"], row["crate"], row["crate_version"]).url
         url = Package("generic", row["name"], row["version"]).url if row["version"] else f"pkg:generic/{row['name']}"
         entry = Component(
             type=ComponentType.LIBRARY,
@@ -204,17 +204,22 @@ def bill(project: Project, revision: str | None = None) -> Bom:
 
 
 def _crates(project: Project) -> Iterator[Package]:
-    """Every package of the Cargo.lock files; a property names the components whose source is in it."""
+    """Every package of the Cargo.lock files and sdists.txt; a property names the components whose source is in it."""
     inside: dict[tuple[Path, str], set[tuple[str, str]]] = {}
     for name, component in components.COMPONENTS.items():
         inside.setdefault((component.workspace, component.package), set()).add(("component", name))
     for workspace in kit.WORKSPACES:
-        lock = (workspace / "Cargo.lock").as_posix()
         for versions in kit.lock_packages(project.root, workspace).values():
             for one in versions:
                 if "checksum" in one:
-                    properties = {("lock", lock)} | inside.get((workspace, one["name"]), set())
-                    yield Package("cargo", one["name"], one["version"], {one["checksum"]}, properties)
+                    lock = kit.SDISTS if _kind(one) == "pypi" else workspace / "Cargo.lock"
+                    properties = {("lock", lock.as_posix())} | inside.get((workspace, one["name"]), set())
+                    yield Package(_kind(one), one["name"], one["version"], {one["checksum"]}, properties)
+
+
+def _kind(package: Mapping[str, Any]) -> str:
+    """The registry of a package of Cargo.lock or sdists.txt, as a type of package URLs."""
+    return str(package.get("registry", "cargo"))
 
 
 def _npm(project: Project) -> Iterator[Package]:
@@ -252,14 +257,15 @@ def _wheels(project: Project, lock: Path) -> Iterator[Package]:
 
 def _parts(project: Project, name: str, library: Library) -> Iterator[Package]:
     """What the endpoint programs of a library are built from, in any of its flavours."""
+    kinds = {one["name"]: _kind(one) for one in kit.sdists(project.root)}
     for one in kit.crates_of(project.root, library):
-        yield Package("cargo", one["name"], one["version"])
+        yield Package(kinds.get(one["name"], "cargo"), one["name"], one["version"])
     waiting: list[str] = [component for flavour in library.flavours.values() for component in flavour.components]
     while waiting:
         component = components.COMPONENTS[waiting.pop()]
         waiting += component.needs
         for one in kit.lock_packages(project.root, component.workspace)[component.package]:
-            yield Package("cargo", one["name"], one["version"])
+            yield Package(_kind(one), one["name"], one["version"])
     recipe = making.recipe_of(library)
     endpoint = project.root / kit.ENDPOINTS / library.endpoint
     if recipe is python:

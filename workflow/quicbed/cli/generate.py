@@ -430,6 +430,9 @@ def library_page(project: Project, name: str) -> str:
         ("Input and output", library.notes.io),
     ):
         parts += ["", f"## {title}", "", *textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)]
+    if library.notes.flavours is not None:
+        text = textwrap.wrap(library.notes.flavours, 120, break_long_words=False, break_on_hyphens=False)
+        parts += ["", "## Flavours of its own", "", *text]
     if library.notes.pacing is not None:
         able = [f"`{value}`" for value, can in supports.pacing.items() if can is True]
         text = f"`--pacing`: {', '.join(able)}. {library.notes.pacing}"

@@ -8,6 +8,7 @@
 
 struct group {
     struct st_ptls_key_exchange_algorithm_t super;
+    struct group *next;
     const char *algorithm;
     bool kem;
 };
@@ -179,17 +180,24 @@ static int on_share(const struct st_ptls_key_exchange_algorithm_t *algorithm, pt
 
 ptls_key_exchange_algorithm_t *openssl_group(uint16_t number, const char *algorithm)
 {
-    EVP_KEM *kem = EVP_KEM_fetch(NULL, algorithm, NULL);
-    EVP_KEYEXCH *exchange = kem != NULL ? NULL : EVP_KEYEXCH_fetch(NULL, algorithm, NULL);
+    static struct group *known;
+    EVP_KEM *kem;
+    EVP_KEYEXCH *exchange;
     struct group *group = NULL;
 
+    for (struct group *one = known; one != NULL; one = one->next)
+        if (one->super.id == number)
+            return &one->super;
+    kem = EVP_KEM_fetch(NULL, algorithm, NULL);
+    exchange = kem != NULL ? NULL : EVP_KEYEXCH_fetch(NULL, algorithm, NULL);
     if ((kem != NULL || exchange != NULL) && (group = calloc(1, sizeof(*group))) != NULL) {
         group->super.id = number;
         group->super.create = on_create;
         group->super.exchange = on_share;
-        group->super.name = algorithm;
-        group->algorithm = algorithm;
+        group->algorithm = group->super.name = strdup(algorithm);
         group->kem = kem != NULL;
+        group->next = known;
+        known = group;
     }
     EVP_KEM_free(kem);
     EVP_KEYEXCH_free(exchange);

@@ -117,4 +117,29 @@ int qp_aes_hardware(void);
 /* Why this build cannot run on this processor, or NULL. */
 const char *qp_cannot_run(void);
 
+/*
+ * What the program `primitives` times, in flavour pq: with the very functions that connections use. Lengths are 0 where
+ * it failed.
+ */
+struct exchange;
+struct signer;
+
+/* A client's share, and its length. */
+size_t qp_share(uint16_t group, const char *algorithm, struct exchange **made);
+/* The server's answer, to be freed with free(3), and its length. */
+size_t qp_answer(uint16_t group, const char *algorithm, const struct exchange *client, uint8_t **answer);
+bool qp_finish(struct exchange *client, const uint8_t *answer, size_t length);
+void qp_forget(struct exchange *client);
+
+/* Certificate and key of an algorithm, or NULL with a reason of one line. */
+struct signer *qp_signer(uint16_t signature, const char *ca, const char *certificate, const char *private_key,
+                         char *reason, size_t room);
+/* The length of a signature, which is verified from then on. */
+size_t qp_sign(struct signer *signer);
+bool qp_verify(struct signer *signer);
+/* Parses the certificate anew, and verifies it. */
+bool qp_parse(struct signer *signer);
+bool qp_verify_chain(struct signer *signer);
+size_t qp_certificate_length(const struct signer *signer);
+
 #endif

@@ -58,8 +58,8 @@ static ptls_cipher_suite_t *find_suite(uint16_t number)
 {
 #ifdef QUICBED_FUSION
     static const struct st_ptls_cipher_suite_t fused[] = {
-        {PTLS_CIPHER_SUITE_AES_128_GCM_SHA256, &ptls_fusion_aes128gcm, &ptls_openssl_sha256, NULL, NULL},
-        {PTLS_CIPHER_SUITE_AES_256_GCM_SHA384, &ptls_fusion_aes256gcm, &ptls_openssl_sha384, NULL, NULL},
+        {PTLS_CIPHER_SUITE_AES_128_GCM_SHA256, &ptls_fusion_aes128gcm, &ptls_openssl_sha256, NULL},
+        {PTLS_CIPHER_SUITE_AES_256_GCM_SHA384, &ptls_fusion_aes256gcm, &ptls_openssl_sha384, NULL},
     };
 
     for (size_t i = 0; i < sizeof(fused) / sizeof(fused[0]); i++)
@@ -240,35 +240,20 @@ static bool set_padding(EVP_PKEY *key, EVP_PKEY_CTX *context)
                && EVP_PKEY_CTX_set_rsa_pss_saltlen(context, RSA_PSS_SALTLEN_DIGEST) == 1);
 }
 
-static int on_sign(ptls_sign_certificate_t *self, ptls_t *tls, ptls_async_job_t **job, uint16_t *chosen,
-                   ptls_buffer_t *output, ptls_iovec_t input, const uint16_t *offered, size_t count)
+/* Signs what CertificateVerify is about; appends to `output`. */
+static int sign(EVP_PKEY *key, uint16_t number, ptls_buffer_t *output, ptls_iovec_t input)
 {
-    struct endpoint *endpoint = the_endpoint;
-    struct connection *connection = connection_of(tls);
-    const uint16_t number = endpoint->settings.signature;
-    EVP_MD_CTX *context;
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
     EVP_PKEY_CTX *key_context;
     size_t length = 0;
     int result = PTLS_ERROR_LIBRARY;
-    bool is_offered = false;
 
-    (void)self;
-    (void)job;
-    for (size_t i = 0; i < count; i++)
-        is_offered = is_offered || offered[i] == number;
-    if (!is_offered)
-        return PTLS_ALERT_HANDSHAKE_FAILURE;
-    context = EVP_MD_CTX_new();
-    if (context != NULL
-        && EVP_DigestSignInit_ex(context, &key_context, digest_of(number), NULL, NULL, endpoint->key, NULL) == 1
-        && set_padding(endpoint->key, key_context) && EVP_DigestSign(context, NULL, &length, input.base, input.len) == 1
+    if (context != NULL && EVP_DigestSignInit_ex(context, &key_context, digest_of(number), NULL, NULL, key, NULL) == 1
+        && set_padding(key, key_context) && EVP_DigestSign(context, NULL, &length, input.base, input.len) == 1
         && (result = ptls_buffer_reserve(output, length)) == 0) {
         result = PTLS_ERROR_LIBRARY;
         if (EVP_DigestSign(context, output->base + output->off, &length, input.base, input.len) == 1) {
             output->off += length;
-            *chosen = number;
-            if (connection != NULL)
-                connection->signature = number;
             result = 0;
         }
     }
@@ -277,31 +262,57 @@ static int on_sign(ptls_sign_certificate_t *self, ptls_t *tls, ptls_async_job_t 
     return result;
 }
 
+static int verify(EVP_PKEY *key, uint16_t number, ptls_iovec_t data, ptls_iovec_t signature)
+{
+    EVP_MD_CTX *context = EVP_MD_CTX_new();
+    EVP_PKEY_CTX *key_context;
+    const bool good = context != NULL
+                      && EVP_DigestVerifyInit_ex(context, &key_context, digest_of(number), NULL, NULL, key, NULL) == 1
+                      && set_padding(key, key_context)
+                      && EVP_DigestVerify(context, signature.base, signature.len, data.base, data.len) == 1;
+
+    EVP_MD_CTX_free(context);
+    ERR_clear_error();
+    return good ? 0 : PTLS_ALERT_DECRYPT_ERROR;
+}
+
+static int on_sign(ptls_sign_certificate_t *self, ptls_t *tls, ptls_async_job_t **job, uint16_t *chosen,
+                   ptls_buffer_t *output, ptls_iovec_t input, const uint16_t *offered, size_t count)
+{
+    struct endpoint *endpoint = the_endpoint;
+    struct connection *connection = connection_of(tls);
+    const uint16_t number = endpoint->settings.signature;
+    bool is_offered = false;
+    int result = PTLS_ALERT_HANDSHAKE_FAILURE;
+
+    (void)self;
+    (void)job;
+    for (size_t i = 0; i < count; i++)
+        is_offered = is_offered || offered[i] == number;
+    if (is_offered)
+        result = sign(endpoint->key, number, output, input);
+    if (result == 0) {
+        *chosen = number;
+        if (connection != NULL)
+            connection->signature = number;
+    }
+    return result;
+}
+
 /* What a server has signed with the key of its certificate; without a signature the key is only freed. */
 static int on_verify_signature(void *argument, uint16_t number, ptls_iovec_t data, ptls_iovec_t signature)
 {
     EVP_PKEY *key = argument;
     struct connection *connection = the_endpoint->current;
-    EVP_MD_CTX *context;
-    EVP_PKEY_CTX *key_context;
-    int result = PTLS_ALERT_DECRYPT_ERROR;
+    int result = 0;
 
-    if (data.base == NULL) {
-        EVP_PKEY_free(key);
-        return 0;
+    if (data.base != NULL) {
+        result = number == the_endpoint->settings.signature && is_key_of(key, number)
+                     ? verify(key, number, data, signature) : PTLS_ALERT_ILLEGAL_PARAMETER;
+        if (result == 0 && connection != NULL)
+            connection->signature = number;
     }
-    context = EVP_MD_CTX_new();
-    if (number != the_endpoint->settings.signature || !is_key_of(key, number))
-        result = PTLS_ALERT_ILLEGAL_PARAMETER;
-    else if (context != NULL && EVP_DigestVerifyInit_ex(context, &key_context, digest_of(number), NULL, NULL, key, NULL) == 1
-             && set_padding(key, key_context)
-             && EVP_DigestVerify(context, signature.base, signature.len, data.base, data.len) == 1)
-        result = 0;
-    if (result == 0 && connection != NULL)
-        connection->signature = number;
-    EVP_MD_CTX_free(context);
     EVP_PKEY_free(key);
-    ERR_clear_error();
     return result;
 }
 
@@ -335,14 +346,15 @@ static X509 *parse_certificate(ptls_iovec_t der)
     return d2i_X509(NULL, &at, (long)der.len);
 }
 
-static int verify_chain(const struct endpoint *endpoint, X509 *leaf, STACK_OF(X509) *others, long *error)
+/* `name` NULL: of any host */
+static int verify_chain(X509_STORE *store, const char *name, X509 *leaf, STACK_OF(X509) *others, long *error)
 {
     X509_STORE_CTX *context = X509_STORE_CTX_new();
     int result = PTLS_ERROR_NO_MEMORY;
 
-    if (context != NULL && X509_STORE_CTX_init(context, endpoint->store, leaf, others) == 1
+    if (context != NULL && X509_STORE_CTX_init(context, store, leaf, others) == 1
         && X509_STORE_CTX_set_default(context, "ssl_server") == 1
-        && X509_VERIFY_PARAM_set1_host(X509_STORE_CTX_get0_param(context), endpoint->settings.server_name, 0) == 1) {
+        && (name == NULL || X509_VERIFY_PARAM_set1_host(X509_STORE_CTX_get0_param(context), name, 0) == 1)) {
         result = 0;
         if (X509_verify_cert(context) != 1) {
             *error = X509_STORE_CTX_get_error(context);
@@ -354,7 +366,7 @@ static int verify_chain(const struct endpoint *endpoint, X509 *leaf, STACK_OF(X5
 }
 
 static int on_certificate(ptls_verify_certificate_t *self, ptls_t *tls, const char *name,
-                          int (**verify)(void *, uint16_t, ptls_iovec_t, ptls_iovec_t), void **argument,
+                          int (**verifier)(void *, uint16_t, ptls_iovec_t, ptls_iovec_t), void **argument,
                           ptls_iovec_t *certificates, size_t count)
 {
     const struct endpoint *endpoint = the_endpoint;
@@ -376,14 +388,14 @@ static int on_certificate(ptls_verify_certificate_t *self, ptls_t *tls, const ch
         }
     }
     if (result == 0 && endpoint->store != NULL)
-        result = verify_chain(endpoint, leaf, others, &error);
+        result = verify_chain(endpoint->store, endpoint->settings.server_name, leaf, others, &error);
     if (result == 0) {
         key = X509_get_pubkey(leaf);
         if (key == NULL) {
             result = PTLS_ALERT_BAD_CERTIFICATE;
         } else {
             *argument = key;
-            *verify = on_verify_signature;
+            *verifier = on_verify_signature;
         }
     }
     if (connection != NULL)
@@ -505,3 +517,143 @@ const char *qp_alert(unsigned int alert)
 {
     return SSL_alert_desc_string_long((int)alert);
 }
+
+/* ---- primitives ---- */
+
+#ifdef QUICBED_PQ
+
+struct exchange {
+    ptls_key_exchange_context_t *context;
+};
+
+size_t qp_share(uint16_t number, const char *algorithm, struct exchange **made)
+{
+    ptls_key_exchange_algorithm_t *group = load_providers() ? find_group(number, algorithm) : NULL;
+    struct exchange *exchange = calloc(1, sizeof(*exchange));
+
+    *made = NULL;
+    if (group == NULL || exchange == NULL || group->create(group, &exchange->context) != 0) {
+        free(exchange);
+        return 0;
+    }
+    *made = exchange;
+    return exchange->context->pubkey.len;
+}
+
+size_t qp_answer(uint16_t number, const char *algorithm, const struct exchange *client, uint8_t **answer)
+{
+    ptls_key_exchange_algorithm_t *group = find_group(number, algorithm);
+    ptls_iovec_t own = {0}, secret = {0};
+
+    *answer = NULL;
+    if (group == NULL || group->exchange(group, &own, &secret, client->context->pubkey) != 0)
+        return 0;
+    free(secret.base);
+    *answer = own.base;
+    return own.len;
+}
+
+bool qp_finish(struct exchange *client, const uint8_t *answer, size_t length)
+{
+    ptls_iovec_t secret = {0};
+    const int result = client->context->on_exchange(&client->context, 0, &secret, ptls_iovec_init(answer, length));
+
+    free(secret.base);
+    return result == 0;
+}
+
+void qp_forget(struct exchange *exchange)
+{
+    exchange->context->on_exchange(&exchange->context, 1, NULL, ptls_iovec_init(NULL, 0));
+    free(exchange);
+}
+
+struct signer {
+    uint16_t number;
+    EVP_PKEY *key, *public_key;
+    X509 *leaf;
+    X509_STORE *store;
+    unsigned char *der;
+    int der_length;
+    ptls_buffer_t signature;
+};
+
+/* RFC 8446, 4.4.3, with zeroes for the hash of the transcript */
+static ptls_iovec_t certificate_verify(void)
+{
+    static uint8_t content[64 + sizeof("TLS 1.3, server CertificateVerify") + 32];
+
+    memset(content, ' ', 64);
+    memcpy(content + 64, "TLS 1.3, server CertificateVerify", sizeof("TLS 1.3, server CertificateVerify"));
+    return ptls_iovec_init(content, sizeof(content));
+}
+
+struct signer *qp_signer(uint16_t number, const char *ca, const char *certificate, const char *private_key, char *reason,
+                         size_t room)
+{
+    struct signer *signer = calloc(1, sizeof(*signer));
+    const char *problem = NULL;
+    BIO *bio;
+
+    if (signer == NULL || !load_providers()) {
+        snprintf(reason, room, "out of memory");
+        return NULL; /* the program ends, here and below */
+    }
+    ptls_buffer_init(&signer->signature, (void *)"", 0);
+    signer->number = number;
+    signer->store = X509_STORE_new();
+    bio = BIO_new_file(certificate, "r");
+    signer->leaf = bio == NULL ? NULL : PEM_read_bio_X509(bio, NULL, NULL, NULL);
+    BIO_free(bio);
+    if (signer->store == NULL || X509_STORE_load_file(signer->store, ca) != 1)
+        problem = about("ca.pem", ca);
+    else if (signer->leaf == NULL || (signer->public_key = X509_get_pubkey(signer->leaf)) == NULL
+             || (signer->der_length = i2d_X509(signer->leaf, &signer->der)) <= 0)
+        problem = about("server.pem", certificate);
+    else if ((signer->key = load_key(private_key)) == NULL || !is_key_of(signer->key, number))
+        problem = about("server.key", private_key);
+    if (problem == NULL)
+        return signer;
+    snprintf(reason, room, "%s", problem);
+    return NULL;
+}
+
+size_t qp_sign(struct signer *signer)
+{
+    signer->signature.off = 0;
+    return sign(signer->key, signer->number, &signer->signature, certificate_verify()) == 0 ? signer->signature.off : 0;
+}
+
+bool qp_verify(struct signer *signer)
+{
+    const ptls_iovec_t made = ptls_iovec_init(signer->signature.base, signer->signature.off);
+
+    return verify(signer->public_key, signer->number, certificate_verify(), made) == 0;
+}
+
+/* A client verifies a certificate that it has not seen before. */
+bool qp_parse(struct signer *signer)
+{
+    const unsigned char *at = signer->der;
+
+    X509_free(signer->leaf);
+    signer->leaf = d2i_X509(NULL, &at, signer->der_length);
+    return signer->leaf != NULL;
+}
+
+bool qp_verify_chain(struct signer *signer)
+{
+    STACK_OF(X509) *none = sk_X509_new_null();
+    long error = 0;
+    const bool good = none != NULL && verify_chain(signer->store, NULL, signer->leaf, none, &error) == 0;
+
+    sk_X509_free(none);
+    return good;
+}
+
+size_t qp_certificate_length(const struct signer *signer)
+{
+    return (size_t)signer->der_length;
+}
+
+#endif

@@ -587,7 +587,10 @@ mod tests {
 
     #[test]
     fn errors_are_described() {
-        assert_eq!(describe_close(1, true, Some("a\nb")), "application error 1: a\\nb");
+        assert_eq!(
+            describe_close(1, true, Some("a\nb")),
+            "application error 1: a\\nb"
+        );
         assert_eq!(describe_close(0x0a, false, None), "QUIC error 0xa");
         let alert = describe_close(0x128, false, None);
         assert_eq!(alert, "TLS alert 40 (handshake failure)");

@@ -42,7 +42,7 @@ pub fn signatures() -> Vec<&'static str> {
 }
 
 /// What OpenSSL calls the key exchange of a group that picotls does not have.
-fn openssl_group(group: &Group) -> &'static str {
+pub fn openssl_group(group: &Group) -> &'static str {
     match group.name {
         "x448" => "X448",
         _ => group.tls_name,
@@ -94,7 +94,10 @@ fn open<A: Application>(
     let signature = tls::signature(&options.signature).ok_or_else(unknown)?;
     let key_log = options.key_log.as_deref().map(|file| {
         // picoquic does not tell whether it could open it.
-        let opened = std::fs::File::options().create(true).append(true).open(file);
+        let opened = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(file);
         opened.map_err(|error| format!("--key-log {}: {error}", file.display()))?;
         path(file)
     });
@@ -141,7 +144,7 @@ fn open<A: Application>(
     })
 }
 
-fn path(path: &Path) -> Result<CString, String> {
+pub fn path(path: &Path) -> Result<CString, String> {
     let bytes = path.as_os_str().as_bytes();
     CString::new(bytes).map_err(|_| format!("{}: has a zero byte", path.display()))
 }

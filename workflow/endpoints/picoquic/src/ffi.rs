@@ -137,3 +137,41 @@ extern "C" {
     pub fn qp_aes_hardware() -> c_int;
     pub fn qp_cannot_run() -> *const c_char;
 }
+
+#[cfg(feature = "pq")]
+#[repr(C)]
+pub struct Exchange {
+    _private: [u8; 0],
+}
+
+#[cfg(feature = "pq")]
+#[repr(C)]
+pub struct Signer {
+    _private: [u8; 0],
+}
+
+#[cfg(feature = "pq")]
+extern "C" {
+    pub fn qp_share(group: u16, algorithm: *const c_char, made: *mut *mut Exchange) -> usize;
+    pub fn qp_answer(
+        group: u16,
+        algorithm: *const c_char,
+        client: *const Exchange,
+        answer: *mut *mut u8,
+    ) -> usize;
+    pub fn qp_finish(client: *mut Exchange, answer: *const u8, length: usize) -> bool;
+    pub fn qp_forget(client: *mut Exchange);
+    pub fn qp_signer(
+        signature: u16,
+        ca: *const c_char,
+        certificate: *const c_char,
+        private_key: *const c_char,
+        reason: *mut c_char,
+        room: usize,
+    ) -> *mut Signer;
+    pub fn qp_sign(signer: *mut Signer) -> usize;
+    pub fn qp_verify(signer: *mut Signer) -> bool;
+    pub fn qp_parse(signer: *mut Signer) -> bool;
+    pub fn qp_verify_chain(signer: *mut Signer) -> bool;
+    pub fn qp_certificate_length(signer: *const Signer) -> usize;
+}

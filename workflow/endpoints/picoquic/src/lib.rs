@@ -5,10 +5,10 @@ mod connection;
 mod endpoint;
 mod ffi;
 mod header;
+#[cfg(feature = "pq")]
+pub mod primitives;
 pub mod server;
 
-#[cfg(feature = "pq")]
-use quicbed_pq as _; // for the provider
 use std::ffi::CStr;
 
 use quicbed_contract::events::OptionsInForce;
