@@ -84,6 +84,11 @@ def test_the_figure_shows_both_ends_and_each(tmp_path: Path, experiment: str) ->
     sheet = sheets.paired(table, {"quinn": "Quinn"})
     assert len(sheet.rows) == len(table)
     assert f"{table['both_ratio'][0]:.3f} {table['both_ratio_low'][0]:.3f} to" in str(sheet.rows[0])
+    column = sheet.headers.index("ratio, client")
+    behind = sheet.behind[0, column]
+    assert table["cell"][0] in behind
+    assert table["baseline"][0] in behind
+    assert (0, sheet.headers.index("ratio of goodput of runs alone")) not in sheet.behind
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
