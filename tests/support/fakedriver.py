@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,10 +39,12 @@ def main() -> None:
     fakeproject.pretend(monkeypatch)
     fakeproject.prove(monkeypatch)
     project = Project(Path(sys.argv[1]))
-    opener: Callable[[Project], FakeTestbed] = lambda _: LockedTestbed(project.root)
-    if "paired" in sys.argv[3:]:
-        monkeypatch.setattr(FakeProcess, "sample_cpu", lambda self: cpu_seconds(self.pid))
-        opener = lambda _: Sending()
+    paired = "paired" in sys.argv[3:]
+    monkeypatch.setattr(FakeProcess, "sample_cpu", lambda self: cpu_seconds(self.pid))
+
+    def opener(_: Project) -> FakeTestbed:
+        return Sending() if paired else LockedTestbed(project.root)
+
     session.measure(project, "test", Path(sys.argv[2]), opener=opener)
 
 

@@ -338,3 +338,60 @@ def archive(raw: Path, testbed: str, experiment: str, out: Path) -> Path:
     with tarfile.open(out, "w:xz" if out.suffix == ".xz" else "w:gz") as packed:
         packed.add(raw / testbed / experiment, arcname=f"{testbed}/{experiment}")
     return out
+
+
+PAIRS: dict[str, list[tuple[str, str, float]]] = {
+    # label, its baseline, and the ratio of processor time per byte
+    "aead-pairs": [
+        ("AES-256-GCM", "AES-128-GCM", 1.02),
+        ("ChaCha20-Poly1305", "AES-128-GCM", 1.12),
+        ("NOOP", "AES-128-GCM", 0.85),
+        ("AES-128-GCM", "AES-128-GCM", 1.0),
+    ],
+    "header-protection-pairs": [
+        ("AES-128-GCM without HP", "AES-128-GCM in the noop build", 0.99),
+        ("ChaCha20-Poly1305 without HP", "ChaCha20-Poly1305 in the noop build", 0.95),
+        ("NOOP", "NOOP with HP", 0.985),
+        ("AES-128-GCM in the noop build", "AES-128-GCM in the noop build", 1.0),
+    ],
+}
+
+
+def write_pairs(
+    raw: Path, experiment: str = "aead-pairs", *, blocks: int = 6, libraries: tuple[str, ...] = ("quiche", "quinn")
+) -> None:
+    """Write a campaign of pairs of runs at the same time; clients take 40 % of the processor time of both ends."""
+    generator = random.Random(experiment)
+    variants = {label: variant for _, cells in EXPERIMENTS.items() for label, variant, *_ in cells}
+    planned: list[dict[str, Any]] = []
+    for library in libraries:
+        for position, (label, baseline, ratio) in enumerate(PAIRS[experiment]):
+            own, other = (f"{libraries.index(library):x}{arm}{position:06x}" for arm in "ba")
+            arm = "aa" if label == baseline else "main"
+            for block in range(blocks):
+                speed, moment = math.exp(generator.gauss(0, 0.2)), START + timedelta(seconds=10 * block)
+                described = ((own, label, other, arm, ratio), (other, baseline, None, "beside", 1.0))
+                for side, (identity, name, against, which, cost) in zip("ba", described, strict=True):
+                    run = _run(experiment, "c0ffee00", "quick", library, identity, name, variants[name],
+                               against, which, moment)  # fmt: skip
+                    seconds = speed * cost * math.exp(generator.gauss(0, 0.005))
+                    pair = f"c0ffee00/b{block:04d}/{library}-{own}.0"
+                    run |= {
+                        "block": block,
+                        "together": {
+                            "pair": pair,
+                            "beside": "a" if side == "b" else "b",
+                            "first": (side == "a") == bool(block % 2),
+                            "port": 4433 + (side == "b") ^ block % 2,
+                            "processors": {"server": 0, "client": 1},
+                            "seconds": seconds,
+                            "overlap": 0.97,
+                            "client_cpu_s": 0.4 * seconds,
+                            "server_cpu_s": 0.6 * seconds,
+                        },
+                    }
+                    directory = raw / "local" / experiment / pair / side
+                    directory.mkdir(parents=True)
+                    (directory / "run.json").write_text(json.dumps(run), encoding="utf-8")
+                    planned.append(run)
+    write_session(raw, experiment, plan(planned), START)

@@ -18,7 +18,7 @@ from syrupy.assertion import SnapshotAssertion
 import fakeruns
 import wording
 from clone import ROOT
-from quicbed.analysis import cpu_shares, published
+from quicbed.analysis import cpu_shares, paired_runs, published
 from quicbed.claims import causes, claims_report, judged, papers, verdicts
 from quicbed.claims.papers import Claim, Paper, Stated
 from quicbed.claims.verdict import Verdicts, record_of
@@ -188,6 +188,92 @@ def test_processor_time_is_judged_beside_goodput_and_decides_nothing(
     assert (alone.verdict, alone.adjusted, alone.outcomes) == (result.verdict, result.adjusted, result.outcomes)
     said = claims_report.text([result], cells=True, tested={"paper": 1})
     assert f"GiB per second of processor time: {beside}: " in said.replace("\n" + " " * 18, " ")
+
+
+# ---- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def of_pairs(noop: float, n: int = 10, **changes: Any) -> list[dict[str, Any]]:
+    """Pairs of NOOP and AES-128-GCM, and of AES-128-GCM with itself, in which the busier end does *noop* times more."""
+    place = {"experiment": "aead-pairs", "campaign": "p"}
+    rows = []
+    for label, arm, ratio in (("NOOP", "main", noop), ("AES-128-GCM", "aa", 1.0)):
+        own, other = f"{label} {arm}", f"beside {label} {arm}"
+        series = {("quiche", label): around(2 * ratio, 0.005, n)}
+        rows += make_rows(series, paired_runs.BUSY, **place, cell=own, arm=arm, baseline=other)
+        beside = make_rows({("quiche", "AES-128-GCM"): around(2, 0.005, n, seed=7)}, paired_runs.BUSY, **place)
+        rows += [row | {"cell": other, "arm": "beside"} for row in beside]
+    for row in rows:
+        row |= {"pair": f"p/{row['block']}", "gib_per_cpu_s": row[paired_runs.BUSY] / 2, "contaminated": True} | changes
+    return rows
+
+
+PAIRED = {"cost": True, "pairs": "aead-pairs"}
+
+
+def test_a_claim_is_decided_through_pairs_where_the_measured_goodput_agrees() -> None:
+    alone = make_rows(goodputs(1.13, spread=0.1))
+    result = evaluate_one(tables(alone), **PAIRED)
+    assert (result.verdict, result.outcomes[0].through) == ("inconclusive", None)
+    result = evaluate_one(tables(alone, of_pairs(1.15)), **PAIRED)
+    (outcome,) = result.outcomes
+    assert result.verdict == "holds"
+    assert (outcome.through, outcome.n, outcome.contaminated) == ("aead-pairs", 10, 10)
+    assert outcome.value == pytest.approx(1.15)
+    assert outcome.low < 1.15 < outcome.high
+    assert outcome.floor is not None
+    assert outcome.floor[0] < 1 < outcome.floor[1]
+    assert outcome.cells == ("NOOP main",)
+    assert "through pairs at the same time (aead-pairs): quiche (alone 1.130 [" in result.conditions
+    assert result.conditions in claims_report.text([result], cells=True, tested={"paper": 1}).replace(
+        "\n" + " " * 18, " "
+    )
+    assert record_of([result]).verdicts[0].outcomes[0].pairs == "aead-pairs"
+    unpaired = evaluate_one(tables(alone, of_pairs(1.15)), cost=True)
+    assert unpaired.outcomes[0].through is None
+
+
+def test_a_claim_is_decided_by_the_measured_goodput_where_pairs_contradict_it() -> None:
+    result = evaluate_one(tables(make_rows(goodputs(1.2)), of_pairs(1.02)), **PAIRED)
+    assert (result.verdict, result.outcomes[0].through) == ("holds", None)
+    assert result.outcomes[0].value == pytest.approx(1.2)
+    assert "not through pairs: quiche (alone 1.200 [" in result.conditions
+    assert "by pairs 1.020 [" in result.conditions
+
+
+def test_processor_time_is_that_of_pairs_whatever_the_goodput_is() -> None:
+    rows = make_rows(goodputs(1.2))
+    for row in rows:
+        row["gib_per_cpu_s"] = row["goodput_mbps"]
+    result = evaluate_one(tables(rows, of_pairs(1.02)), **PAIRED)
+    assert result.twin is not None
+    assert result.twin.outcomes[0].through == "aead-pairs"
+    assert result.twin.outcomes[0].value == pytest.approx(1.02)
+    assert result.twin.verdict == "fails"
+
+
+def test_pairs_that_do_not_tell_are_left_alone() -> None:
+    alone = make_rows(goodputs(1.2))
+    for pairs in (
+        of_pairs(1.2, n=1),
+        of_pairs(1.2, client_library="quinn", server_library="quinn"),
+        [row | {"label": "NOENC"} if row["label"] == "NOOP" else row for row in of_pairs(1.2)],
+        [row | {"status": "failed", paired_runs.BUSY: None} for row in of_pairs(1.2)],
+    ):
+        result = evaluate_one(tables(alone, pairs), **PAIRED)
+        assert (result.outcomes[0].through, result.verdict) == (None, "holds")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pairs": "aead-pairs"},
+        {"pairs": "aead-pairs", "cost": True, "compare": [RATIO | {"against": RATIO}]},
+    ],
+)
+def test_pairs_go_with_ratios_of_cost(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="pairs: goes with `cost` and ratios of one cell to another"):
+        evaluate(tables([]), make_claim(**changes))
 
 
 # ---- results of a paper ----------------------------------------------------------------------------------------------

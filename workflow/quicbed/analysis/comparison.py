@@ -81,11 +81,14 @@ def _current_cells(table: pl.DataFrame) -> pl.DataFrame:
     known = table.filter(pl.col("planned").is_not_null())
     if not known.is_empty():
         return known.filter(pl.col("planned")).select("cell").unique(maintain_order=True)
+    # of one label there is a cell beside each that it is the baseline of
+    several = pl.when(pl.col("arm") == BESIDE).then("cell")
     return (
         table.group_by([*_PLACE, "cell"])
         .agg(pl.col("started_at").max())
+        .with_columns(_one=several)
         .sort([*_PLACE, "started_at", "cell"], nulls_last=False)
-        .unique(_PLACE, keep="last", maintain_order=True)
+        .unique([*_PLACE, "_one"], keep="last", maintain_order=True)
         .select("cell")
     )
 

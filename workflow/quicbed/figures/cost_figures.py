@@ -232,7 +232,8 @@ def both_ways(
         legend={"y": 1 + 20 / height},
         titles=names,
     )
-    used = [*compared["cell"], *compared["baseline"], *table.filter(pl.col("arm") == "aa")["cell"]]
+    floor = table.filter(pl.col("arm") == "aa")
+    used = [*compared["cell"], *compared["baseline"], *floor["cell"], *floor["baseline"].drop_nulls()]
     origins = comparison.used_origins(campaign, used)
     return Drawn(twin.drawn, drawing, table, origins, twin.source)
 

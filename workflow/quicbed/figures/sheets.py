@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from quicbed.analysis import comparison
+from quicbed.analysis import comparison, paired_runs
 from quicbed.analysis.place import RUNS_PAGE, RUNS_PAGE_VARIABLE
 from quicbed.figures.goodput import UNLIKE_ITSELF, UNLIKE_ITSELF_MEANS
 from quicbed.plan.arms import ARMS, CAPTURED
@@ -106,11 +106,11 @@ def overview(table: pl.DataFrame) -> Sheet:
 def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
     """The table of an experiment of pairs (`quicbed.analysis.paired_runs`): ratios with their 95 % intervals."""
     parts = {
-        "processor time per byte, both ends": "both_",
-        "client": "client_",
-        "server": "server_",
-        "goodput that follows from the busier end": "follows_",
-        "goodput of runs alone": "goodput_",
+        "ratio of processor time per byte, both ends": "both_",
+        "ratio, client": "client_",
+        "ratio, server": "server_",
+        "ratio of goodput that follows from the busier end": "follows_",
+        "ratio of goodput of runs alone": "goodput_",
     }
     headers = ["library", "cell", "arm", "pairs", "compared with", *parts, "failed", "disturbed"]
     rows = [
@@ -126,7 +126,19 @@ def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Shee
         ]
         for cell in table.to_dicts()
     ]
-    return Sheet(headers, rows, frozenset({3, *range(5, 12)}))
+    sheet = _led(
+        Sheet(headers, rows, frozenset({3, *range(5, 12)}), _notes(table, ("both_", "client_", "server_"))), table
+    )
+    # those are of another experiment
+    alone = [
+        runs.selection(None, experiment=paired_runs.ALONE[cell["experiment"]], library=cell["client_library"])
+        if cell["goodput_ratio"] is not None
+        else None
+        for cell in table.to_dicts()
+    ]
+    column = {headers.index("ratio of goodput of runs alone")}
+    kept = {place: one for place, one in sheet.behind.items() if place[1] not in column}
+    return replace(sheet, behind=kept | leading(alone, column))
 
 
 def _with_interval(cell: Mapping[str, Any], part: str) -> str | None:

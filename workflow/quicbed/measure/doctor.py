@@ -13,6 +13,7 @@ from quicbed.builds import build_store
 from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
 from quicbed.measure import agenda, browser, generator, player
+from quicbed.measure.session import testbed_of
 from quicbed.plan.cells import Cell, cells_of, load_of
 from quicbed.plan.host import host_of
 from quicbed.testbed import features
@@ -70,6 +71,8 @@ def judged(
     blocking = [f"{one}: {lack}" for one in NEEDED if (lack := _lack(found, one))]
     if experiment.workload.kind == "handshake" and (lack := _lack(found, "tshark")):
         blocking.append(lack)
+    if experiment.paired and isinstance(pins := testbed_of(project).pins(), str):
+        blocking.append(pins)
     free_mb, needed_mb = shutil.disk_usage(project.root).free / 1e6, agenda.disk_mb(project, [name])
     if free_mb < needed_mb:
         blocking.append(f"its builds and runs need {needed_mb / 1000:.1f} GB of disk, {free_mb / 1000:.1f} GB are free")

@@ -570,7 +570,9 @@ def _pairs(
         cell = _cell(project, experiment, campaign, pair, variant, arm, None, builds, size)
         target = by_label[variant.baseline or experiment.baseline]
         beside = _cell(project, experiment, campaign, pair, target, BESIDE, None, builds, size, beside=cell)
-        cells += [beside, replace(cell, baseline=beside.id)]
+        # neither is measured without the other
+        reason = cell.unsupported or beside.unsupported
+        cells += [replace(beside, unsupported=reason), replace(cell, baseline=beside.id, unsupported=reason)]
     return cells
 
 

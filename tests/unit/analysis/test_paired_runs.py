@@ -1,0 +1,102 @@
+"""What experiments of pairs at the same time become: rows, tables, figures, and what must not be mixed up with them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import fakeruns
+from clone import ROOT
+from quicbed.analysis import comparison, paired_runs
+from quicbed.config.model import Project
+from quicbed.figures import cost_figures, sheets
+from quicbed.store import runs
+
+PROJECT = Project(ROOT).without_folders()
+EXPERIMENTS = list(fakeruns.PAIRS)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_ratios_are_those_within_pairs(tmp_path: Path, experiment: str) -> None:
+    fakeruns.write_pairs(tmp_path / "raw", experiment)
+    campaigns = comparison.Campaigns(runs.table(tmp_path / "raw"))
+    assert paired_runs.is_paired(campaigns.newest(experiment))
+    table = paired_runs.table(campaigns, experiment)
+    expected = {label: ratio for label, _, ratio in fakeruns.PAIRS[experiment]}
+    assert len(table) == 2 * len(expected)
+    for cell in table.to_dicts():
+        ratio = expected[cell["label"]]
+        for part in ("both", "client", "server"):
+            assert cell[f"{part}_ratio"] == pytest.approx(ratio, rel=0.01)
+            assert cell[f"{part}_ratio_low"] < cell[f"{part}_ratio"] < cell[f"{part}_ratio_high"]
+            assert cell[f"{part}_aa_low"] < 1.01
+            assert cell[f"{part}_aa_high"] > 0.99
+        assert cell["follows_ratio"] == pytest.approx(1 / cell["server_ratio"]), "the server is the busier end"
+        assert cell["ratio_n"] == 6
+        assert cell["goodput_ratio"] is None, "nothing was measured alone"
+        # the interval of both ends is that of compare: Student's over pairs, and turned round it is the same
+        width = math.log(cell["both_ratio_high"] / cell["both_ratio_low"])
+        assert width == pytest.approx(math.log(cell["server_ratio_high"] / cell["server_ratio_low"]), rel=0.01)
+    assert dict(table.schema) == paired_runs.SCHEMA
+
+
+def test_they_have_no_goodput_and_are_in_no_statistics_of_runs_alone(tmp_path: Path) -> None:
+    fakeruns.write_campaign(tmp_path / "raw", "aead-goodput", blocks=6, incidents=False)
+    alone = comparison.Campaigns(runs.table(tmp_path / "raw")).figure("aead-goodput")
+    fakeruns.write_pairs(tmp_path / "raw")
+    table = runs.table(tmp_path / "raw")
+    paired = table.filter(pl.col("pair").is_not_null())
+    assert set(paired["experiment"]) == {"aead-pairs"}
+    assert paired["goodput_mbps"].null_count() == len(paired) == 2 * 2 * 4 * 6
+    assert paired["planned"].all()
+    assert table.filter(pl.col("pair").is_null())["goodput_mbps"].null_count() == 0
+    campaigns = comparison.Campaigns(table)
+    assert campaigns.figure("aead-goodput").equals(alone)
+    told = {(one["client_library"], one["label"], one["arm"]): one for one in alone.to_dicts()}
+    for cell in paired_runs.table(campaigns, "aead-pairs").filter(pl.col("arm") == "main").to_dicts():
+        assert cell["goodput_ratio"] == told[cell["client_library"], cell["label"], "main"]["ratio"]
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_the_figure_shows_both_ends_and_each(tmp_path: Path, experiment: str) -> None:
+    fakeruns.write_pairs(tmp_path / "raw", experiment)
+    campaigns = comparison.Campaigns(runs.table(tmp_path / "raw"))
+    table, twin = paired_runs.table(campaigns, experiment), cost_figures.PAIRS[experiment]
+    drawn = cost_figures.both_ways(campaigns.newest(experiment), table, twin, {"quinn": "Quinn"})
+    assert drawn is not None
+    assert drawn.name == experiment
+    shown = table.filter(pl.col("arm") == "main")
+    traces = [trace for trace in drawn.figure.data if trace.error_x.array is not None]
+    for kind, (_, colour, _, _) in twin.kinds.items():
+        places = sorted(x for trace in traces if trace.marker.color == colour for x in trace.x)
+        assert places == pytest.approx(sorted(100 * (shown[f"{kind}ratio"] - 1)))
+    bands = [shape for shape in drawn.figure.layout.shapes if shape.fillcolor == cost_figures.PUBLISHED]
+    assert len(bands) == len(set(twin.published) & set(shown["label"]))
+    assert "share their processors" in drawn.figure.layout.meta["caption"]
+    # every run behind it, those beside too
+    assert len(drawn.origins) == len(campaigns.newest(experiment))
+    found = cost_figures.found(table, twin, {})
+    assert found is not None
+    assert len(found.sentences) == 3
+    sheet = sheets.paired(table, {"quinn": "Quinn"})
+    assert len(sheet.rows) == len(table)
+    assert f"{table['both_ratio'][0]:.3f} {table['both_ratio_low'][0]:.3f} to" in str(sheet.rows[0])
+    column = sheet.headers.index("ratio, client")
+    behind = sheet.behind[0, column]
+    assert table["cell"][0] in behind
+    assert table["baseline"][0] in behind
+    assert (0, sheet.headers.index("ratio of goodput of runs alone")) not in sheet.behind
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_figures_name_what_experiments_compare(experiment: str) -> None:
+    described, twin = PROJECT.experiments[experiment], cost_figures.PAIRS[experiment]
+    assert described.paired == "concurrent"
+    assert described.contrast is not None
+    assert set(twin.contrasts) == set(described.contrast.labels)
+    alone = PROJECT.experiments[paired_runs.ALONE[experiment]]
+    assert {one.label for one in described.variants} <= {one.label for one in alone.variants}
+    assert set(twin.published) <= set(twin.contrasts)
