@@ -57,6 +57,7 @@ PROGRAMS: dict[str, Program] = {
     # the C library's headers, and those of a kernel that knows UDP segmentation offload
     "sysroot_linux-64": Program(">=2.28", (), ("libc6-dev",)),
     "util-linux": Program(">=2.36", ("unshare", "setpriv", "nsenter", "mount"), ("util-linux",)),
+    "valgrind": Program(">=3.19", ("valgrind",), ("valgrind",)),
     "zstd": Program(">=1.5", ("zstd",), ("zstd",)),
 }
 
@@ -111,7 +112,7 @@ GIT = ("git",)
 # pyzmq: whatever estimates or judges loads the driver, which knows every traffic generator
 RUNS = (*CONFIGURATION, *GIT, "cryptography", "numpy", "polars", "pyzmq", "scipy")
 DRAWING = (*RUNS, "kaleido", "plotly")
-MEASURING = (*RUNS, "asyncssh", "iperf", "linux-perf", "procps-ng", "rich", "util-linux")
+MEASURING = (*RUNS, "asyncssh", "iperf", "linux-perf", "procps-ng", "rich", "util-linux", "valgrind")
 COMPILERS = ("binutils", "cmake", "gcc", "go", "gxx", "make", "patch", "perl", "rust", "sysroot_linux-64")
 # One environment for each group of rules, used by `snakemake --sdm conda`.
 RULE_GROUPS: dict[str, tuple[str, ...]] = {

@@ -220,9 +220,10 @@ def test_no_function_is_claimed_by_two_categories(build_of: Callable[[str, str],
                 ["nm", "--demangle", "--defined-only", str(file)], capture_output=True, text=True, check=True
             )
             functions.update(line.split(" ", 2)[2] for line in listed.stdout.splitlines())
-    mapping = symbols.symbol_map(ROOT, library)
-    categories = {mapping.sort((f"program`{function}",)) for function in functions}
-    assert {"packet-protection", "connection-management"} <= categories
+    for role in ("client", "server"):
+        mapping = symbols.symbol_map(ROOT, library, role)
+        categories = {mapping.sort((f"program`{function}",)) for function in functions}
+        assert {"packet-protection", "connection-management"} <= categories
 
 
 @pytest.mark.parametrize("library", [name for name in NOOP if name in QUIC])

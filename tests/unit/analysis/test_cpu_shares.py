@@ -465,3 +465,111 @@ def test_stacks_are_exported_as_flame_graph_tools_read_them(campaign: Campaign, 
     assert counts["bin`main;bin`lib_send;bin`seal"] == 110
     assert counts.total() == 500
     assert lines == sorted(lines)
+
+
+# ---- header protection -----------------------------------------------------------------------------------------------
+
+CHACHA, WITHOUT = "ChaCha20-Poly1305", "AES-128-GCM without HP"
+
+
+def spent(protect: int, header: int, rest: int) -> dict[str, int]:
+    return {"packet-protection": protect, "header-protection": header, "connection-management": rest}
+
+
+@pytest.fixture
+def headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Campaign:
+    rows = [
+        (AES, fakeruns.AES128, None, "main", 1.0),
+        (WITHOUT, fakeruns.AES128 | fakeruns.NO_HP, AES, "main", 1.0),
+        (CHACHA, fakeruns.CHACHA, AES, "main", 1.0),
+        (NOOP, fakeruns.NOOP | fakeruns.NO_HP, AES, "main", 1.1),
+    ]
+    monkeypatch.setitem(fakeruns.EXPERIMENTS, cpu_shares.EXPERIMENT, rows)
+    # of each cell as many samples as it takes for the same bytes, and twice as many in a server
+    took = {AES: spent(20, 5, 75), WITHOUT: spent(20, 1, 75), CHACHA: spent(40, 10, 75), NOOP: spent(5, 2, 75)}
+    monkeypatch.setattr(
+        f"{__name__}.samples",
+        lambda run, role: {
+            name: count * (2 if role == "server" else 1) * 10 for name, count in took[run["cell"]["label"]].items()
+        },
+    )
+    return Campaign(tmp_path)
+
+
+def gains(found: cpu_shares.Profiled, library: str = "quinn") -> dict[tuple[str, str], dict[str, Any]]:
+    table = cpu_shares.header_protection(found).filter(pl.col("client_library") == library)
+    return {(row["label"], row["end"]): row for row in table.to_dicts()}
+
+
+def test_header_protection_costs_what_is_in_its_functions_less_what_stays_there(headers: Campaign) -> None:
+    headers.measure()
+    told = gains(headers.shares())
+    assert set(told) == {(label, end) for label in (AES, CHACHA) for end in ("client", "server", "both")}
+    for end in ("client", "server", "both"):
+        # four of 100, and with NOOP as the only one without it, eight of 125
+        assert told[AES, end]["gain"] == pytest.approx(4 / 96)
+        assert told[CHACHA, end]["gain"] == pytest.approx(8 / 117)
+        assert told[AES, end]["low"] <= told[AES, end]["gain"] <= told[AES, end]["high"]
+        assert told[AES, end]["blocks"] == 5
+    assert (told[AES, "both"]["without"], told[CHACHA, "both"]["without"]) == (WITHOUT, NOOP)
+
+
+def test_header_protection_that_samples_do_not_tell_apart_has_no_gain(headers: Campaign) -> None:
+    apart = "{category: header-protection, role: server, cipher: chacha20-poly1305, reason: one function does both}"
+    headers.map("quinn", f"{MAPPING}inseparable: [{apart}]\n")
+    headers.measure()
+    found = headers.shares()
+    told = gains(found)
+    for end in ("server", "both"):
+        assert (told[CHACHA, end]["gain"], told[CHACHA, end]["problem"]) == (None, "one function does both")
+    assert told[CHACHA, "client"]["gain"] == pytest.approx(8 / 117)
+    assert told[AES, "both"]["problem"] is None
+    hidden = row(found, "quinn", CHACHA, "server", "header-protection")
+    assert (hidden["share"], hidden["problem"]) == (None, "one function does both")
+    drawn = str(cpu_figures.stacked(found).figure.to_dict())
+    assert "quinn shows no header-protection: one function does both" in drawn
+
+
+def test_without_a_cell_that_has_none_header_protection_has_no_gain(headers: Campaign) -> None:
+    headers.measure(lambda run: run if run["variant"]["header_protection"] else None)
+    told = gains(headers.shares())
+    assert {row["problem"] for row in told.values()} == {"not measured without header protection"}
+
+
+def test_the_witnesses_of_header_protection_stand_side_by_side(headers: Campaign) -> None:
+    headers.measure()
+    timed = pl.DataFrame(
+        [
+            {
+                "client_library": "quinn",
+                "server_library": "quinn",
+                "cipher": "aes-128-gcm",
+                "aead": "standard",
+                "header_protection": False,
+                "ratio": 1.02, "ratio_low": 1.01, "ratio_high": 1.03,
+                "cpu_ratio": 0.96, "cpu_ratio_low": 0.95, "cpu_ratio_high": 0.97,
+            }
+        ]
+    )
+    table = cpu_shares.header_protection(headers.shares())
+    shown = cpu_figures.header_protection(table, timed, {("quinn", "quinn", "aes-128-gcm"): 0.0123})
+    lines = {(line[0], line[1]): line[2:] for line in shown.rows}
+    assert lines[AES, "quinn"] == ["2.00 ± 1.00", "4.17 ± 1.09", *["4.17 ± 0.00"] * 3, "1.23"]
+    assert lines[AES, "quiche"][:2] == ["-", "-"]
+    assert lines[CHACHA, "quinn"][-1] == "-"
+    assert shown.notes[0].endswith("is taken from AES-128-GCM without HP and NOOP.")
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    {
+        "{symbol: '^mask$'}": "needs `under` or `alone: true`, and not both",
+        "{symbol: '^mask$', alone: true, under: x}": "needs `under` or `alone: true`, and not both",
+        "{symbol: '^mask$', alone: true, role: middle}": "role",
+    }.items(),
+)
+def test_a_rule_without_a_condition_is_refused(campaign: Campaign, rule: str, said: str) -> None:
+    campaign.map("quinn", f"claims: {{header-protection: [{rule}]}}\n")
+    campaign.measure()
+    found = campaign.shares()
+    assert said in str(row(found, "quinn", AES, "client", "header-protection")["problem"])

@@ -144,7 +144,8 @@ def header_protection(
         (row["client_library"], row["server_library"], row["cipher"]): row
         for row in timed.filter((pl.col("aead") == "standard") & ~pl.col("header_protection")).to_dicts()
     }
-    rows, notes = [], []
+    rows: list[list[str]] = []
+    notes: list[str] = []
     behind: dict[tuple[int, int], str] = {}
     by_key: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
     for row in gains.to_dicts():

@@ -105,10 +105,10 @@ def _caption(found: Counted, titles: Mapping[str, str]) -> list[str]:
     counts = found.counts
     blocks = sorted(set(counts.filter(pl.col("per_byte").is_not_null())["blocks"]))
     lines = [f"Mean of {' to '.join(dict.fromkeys(map(str, blocks[:1] + blocks[-1:])))} blocks."] if blocks else []
-    if (spread := counts.filter(pl.col("category") == ALL)["spread"].drop_nulls()).len():
-        lines[0] += (
-            f" Blocks differ by {100 * spread.median():.2g} % in the median, at most by {100 * spread.max():.2g} %."
-        )
+    spreads = counts.filter(pl.col("category") == ALL)["spread"].drop_nulls().sort().to_list()
+    if spreads:
+        middle, most = 100 * spreads[(len(spreads) - 1) // 2], 100 * spreads[-1]
+        lines.append(f"Blocks differ by {middle:.2g} % in the median, at most by {most:.2g} %.")
     lines.append(what_it_is_not(found.processor))
     lacking: dict[str, list[str]] = {}
     for pair, label, problem in _problems(counts):
@@ -134,7 +134,8 @@ def table(found: Counted, titles: Mapping[str, str] | None = None) -> Printed:
     for row in counts.to_dicts():
         key = (row["client_library"], row["server_library"], row["label"], row["role"])
         by_key.setdefault(key, {})[row["category"]] = row
-    rows, behind = [], {}
+    rows: list[list[str]] = []
+    behind: dict[tuple[int, int], str] = {}
     for key in sorted(by_key, key=lambda key: (comparison.pair_title(key[:2], titles).lower(), order[key[2]], key[3])):
         parts = by_key[key]
         whole = parts[ALL]

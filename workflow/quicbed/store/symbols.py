@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from quicbed.base import untrusted
 from quicbed.config.model import Cipher, ConfigError, Model, Name, parse_model, read_yaml
@@ -50,6 +50,14 @@ class Rule(Model):
         return self
 
 
+def _kind(claim: object) -> str:
+    return "rule" if isinstance(claim, dict | Rule) else "symbol"
+
+
+Claimed = Annotated[Annotated[str, Tag("symbol")] | Annotated[Rule, Tag("rule")], Discriminator(_kind)]
+"""So that an error tells of what was written."""
+
+
 class Inseparable(Model):
     """A category that samples of some runs do not tell from another one."""
 
@@ -66,7 +74,7 @@ class Symbols(Model):
     include: list[Name] = Field(
         default_factory=list, description="Mappings in config/symbols/shared/ whose claims hold too."
     )
-    claims: dict[Category, list[str | Rule]] = Field(
+    claims: dict[Category, list[Claimed]] = Field(
         description="Category: regular expressions, found anywhere in a symbol, or rules."
     )
     rest: dict[Category, list[str]] = Field(
