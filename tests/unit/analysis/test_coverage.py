@@ -34,9 +34,9 @@ BLOCKS = [3, 4, 5, 7, 8, 12, 30]
 DRAWS = pytest.mark.parametrize("draw", [normal, slow_tail])
 
 
-def share(covers: Callable[[np.random.Generator], bool]) -> float:
+def share(covers: Callable[[np.random.Generator], bool], trials: int = TRIALS) -> float:
     random = np.random.default_rng(11)
-    return sum(covers(random) for _ in range(TRIALS)) / TRIALS
+    return sum(covers(random) for _ in range(trials)) / trials
 
 
 @DRAWS
@@ -94,7 +94,8 @@ def test_a_rate_at_which_times_double_covers_the_truth(n: int) -> None:
         _, low, high = capacity.doubling([(rate, values.tolist()) for rate, values in curve])
         return low <= 100 <= high
 
-    assert share(covers) >= FEW
+    # a fit of each resampling takes long
+    assert share(covers, TRIALS // 4) >= 0.95 - 2 * (0.95 - FEW)
 
 
 def test_a_ratio_to_what_may_be_zero_is_open_above() -> None:
