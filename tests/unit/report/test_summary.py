@@ -76,4 +76,4 @@ def test_the_machine_is_told_in_a_line(tmp_path: Path) -> None:
     said = made_with.machine(runs.table(tmp_path), found)
     assert said is not None
     assert said.startswith("a machine (")
-    assert said.endswith("testbed `local`)")
+    assert said.endswith("testbed local)")

@@ -191,20 +191,25 @@ def _values(result: Result) -> str:
         return f"{sum(one.inside for one in measured)} of {len(measured)} as stated"
     if len(measured) == 1:
         return _interval(measured[0], factor) + after
-    low, high = min(one.value for one in measured), max(one.value for one in measured)
+    worst = max(measured, key=_beyond)
     inside = sum(one.inside for one in measured)
-    return f"{_number(low, factor)} to {_number(high, factor)}{after}, {inside} of {len(measured)} within the bounds"
+    named = ", ".join(_told_apart(result, worst))
+    return f"{named}: {_interval(worst, factor)}{after}; {inside} of {len(measured)} within the bounds"
 
 
-def _spread(result: Result) -> str:
-    """From where to where the intervals of several comparisons reach; empty for one, whose interval is beside it."""
-    ends = [end for one in result.measured for end in (one.low, one.high) if math.isfinite(end)]
-    values = [one.value for one in result.measured]
-    has_intervals = ends and (min(ends) < min(values) or max(ends) > max(values))
-    if not values[1:] or not has_intervals or result.basis == "failures":
-        return ""
-    factor, unit = _scale(result.stated.claim, result.basis)
-    return f"intervals from {_number(min(ends), factor)} to {_number(max(ends), factor)}{f' {unit}' if unit else ''}"
+def _beyond(one: Outcome) -> float:
+    """How far a value is from the bounds, relative to them; negative within them."""
+    ends = [(one.low_bound, one.low_bound - one.value), (one.high_bound, one.value - one.high_bound)]
+    return max((beyond / (abs(bound) or 1.0) for bound, beyond in ends if math.isfinite(bound)), default=0.0)
+
+
+def _told_apart(result: Result, one: Outcome) -> list[str]:
+    """What tells one comparison of a claim from the others: its library, what it compares, or both."""
+    names = result.stated.paper.libraries
+    by_library = len({other.library for other in result.measured}) > 1 and one.library is not None
+    by_text = len({other.text for other in result.measured}) > 1 or not by_library
+    library = [names.get(one.library or "", one.library or "")] if by_library else []
+    return [*library, *([one.text] if by_text else [])]
 
 
 def _probability(value: float | None) -> str:
@@ -263,7 +268,7 @@ def _each(result: Result) -> str:
     """Every comparison of a claim with few of them, else what they span."""
     measured = result.measured
     if len(measured) > SHOWN or not measured[1:] or result.basis == "failures":
-        return "; ".join(filter(None, [_values(result), _spread(result)]))
+        return _values(result)
     factor, unit = _scale(result.stated.claim, result.basis)
     names = result.stated.paper.libraries
     texts = [
@@ -668,7 +673,6 @@ def _entry(
         "source": claim.source,
         "statement": claim.statement,
         "values": _values(result),
-        "spread": _spread(result),
         "behind": _behind(result, *result.measured),
         "libraries": ", ".join(result.stated.paper.libraries[name] for name in claim.libraries),
         "population": claim.population,

@@ -350,6 +350,7 @@ class Paper(Model):
     """config/claims/<name>.yaml: what one paper states."""
 
     title: str = Field(description="Title.")
+    short: str | None = Field(None, description="A short name, where there is little room; null: the title.")
     citation: str = Field(description="Authors, venue, identifier.")
     population: str = Field(description="What all claims were stated for: hosts, link, versions, repetitions.")
     hardware: str | None = Field(

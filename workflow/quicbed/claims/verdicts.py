@@ -383,7 +383,9 @@ class _Book:
             found = analysis.block_values(campaign, reading.metric)
             sampled = {(cell, None, None): values for cell, values in found.items()}
         elif reading.table == "shares":
-            for cell, role, category, block, share in self.tables.shares.rows():
+            for cell, role, category, block, share in self.tables.shares.select(
+                "cell", "role", "category", "block", "share"
+            ).rows():
                 sampled.setdefault((cell, role, category), {})[block] = share
         else:
             counted = {cell: _quartiles(values) for cell, values in self._counts(reading, campaign, table)}

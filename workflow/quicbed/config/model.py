@@ -700,7 +700,9 @@ class Notes(Model):
     header_protection: str = Field(description="What switching header protection off does.")
     io: str = Field(description="How the endpoints do I/O, batching, buffers and windows.")
     pacing: str | None = Field(None, description="What its pacer does, and what of that the endpoints use.")
-    flavours: str | None = Field(None, description="What flavours of its own are, and where algorithms of `pq` come from.")
+    flavours: str | None = Field(
+        None, description="What flavours of its own are, and where algorithms of `pq` come from."
+    )
 
 
 class Example(Model):

@@ -51,7 +51,7 @@ def machine(table: pl.DataFrame, records: Sequence[provenance.Records]) -> str |
         f"{processors} processors" if isinstance(processors, int) else None,
         *(first[name] for name in ("cpu_model", "memory")),
         f"Linux {first['kernel']}" if first["kernel"] else None,
-        f"testbed `{first['testbed']}`",
+        f"testbed {first['testbed']}",
     ]
     others = f", {len(counts) - 1} more hosts measured the rest" if len(counts) > 1 else ""
     return f"{kind} ({', '.join(filter(None, parts))}){others}"

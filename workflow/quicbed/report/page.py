@@ -255,6 +255,7 @@ class _Site:
         return paper | {
             "href": f"paper-{paper['id']}.html",
             "title": title,
+            "short": paper["paper"].short or title,
             # those that findings are about first, in the order of the paper
             "shown": [
                 figure | {"claims": [claim for claim in figure["claims"] if claim["paper"] == paper["id"]]}

@@ -178,8 +178,8 @@ def _papers(results: Sequence[Result], found: causes.Found | None) -> Answer | N
         return None
     counts = Counter(result.verdict for result in judged)
     by_paper = {
-        paper: Counter(result.verdict for result in judged if result.stated.paper.title == paper)
-        for paper in dict.fromkeys(result.stated.paper.title for result in judged)
+        of.short or of.title: Counter(one.verdict for one in judged if one.stated.paper.title == of.title)
+        for of in {result.stated.name: result.stated.paper for result in judged}.values()
     }
     papers = [f"{paper} {of['holds']} of {of.total()}" for paper, of in by_paper.items()]
     text = (
