@@ -123,6 +123,42 @@ def test_a_share_is_the_mean_over_blocks_with_an_interval_that_resamples_them(ca
     assert row(found, "quiche", NOOP, "client", "packet-protection")["share"] == pytest.approx(0.02)
 
 
+def test_cost_is_the_processor_time_of_a_run_times_its_shares_at_both_ends(campaign: Campaign) -> None:
+    campaign.measure()
+    found = campaign.shares()
+    table = cpu_shares.cost(found)
+    assert table.columns == list(cpu_shares.COST)
+    assert set(table["library"]) == {"quiche", "quinn"}
+    used = found.campaign.filter((pl.col("client_library") == "quinn") & (pl.col("label") == AES)).sort("block")
+    shares = np.arange(5) / 100  # what packet protection grows by from block to block
+    client, server = (used[f"{role}_cpu_s_per_gib"].to_numpy() for role in cpu_shares.ROLES)
+    expected = {
+        "packet-protection": (0.20 + shares) * client + (0.25 + shares) * server,
+        "header-protection": 0.03 * (client + server),
+    }
+    expected["rest"] = client + server - sum(expected.values())
+    for one in table.filter(pl.col("library") == "quinn").to_dicts():
+        low, high = statistics.mean_interval(expected[one["part"]], 0)
+        assert one["s_per_gib"] == pytest.approx(expected[one["part"]].mean())
+        assert (one["low"], one["high"], one["blocks"]) == (pytest.approx(low), pytest.approx(high), 5)
+
+
+def test_bars_of_cost_are_cut_where_one_is_many_times_as_long(campaign: Campaign) -> None:
+    campaign.measure()
+    found = campaign.shares()
+    table = cpu_shares.cost(found)
+    drawn = cpu_figures.cost(found, table, {"quinn": "Quinn"})
+    assert drawn.name == "crypto-cost"
+    assert [bar.name for bar in drawn.figure.data] == ["packet protection", "header protection", "all else"]
+    assert not [one for one in drawn.figure.layout.annotations if "s/GiB" in (one.text or "")]
+    slow = table.with_columns(
+        s_per_gib=pl.col("s_per_gib") * pl.when(pl.col("library") == "quinn").then(50).otherwise(1)
+    )
+    cut = cpu_figures.cost(found, slow, {"quinn": "Quinn"}).figure
+    (note,) = (one for one in cut.layout.annotations if "s/GiB" in (one.text or ""))
+    assert note.y == "Quinn"
+
+
 def test_every_cell_and_role_has_a_row_a_category_and_shares_of_one_in_sum(campaign: Campaign) -> None:
     campaign.measure()
     shares = campaign.shares().shares
@@ -546,8 +582,12 @@ def test_the_witnesses_of_header_protection_stand_side_by_side(headers: Campaign
                 "cipher": "aes-128-gcm",
                 "aead": "standard",
                 "header_protection": False,
-                "ratio": 1.02, "ratio_low": 1.01, "ratio_high": 1.03,
-                "cpu_ratio": 0.96, "cpu_ratio_low": 0.95, "cpu_ratio_high": 0.97,
+                "ratio": 1.02,
+                "ratio_low": 1.01,
+                "ratio_high": 1.03,
+                "cpu_ratio": 0.96,
+                "cpu_ratio_low": 0.95,
+                "cpu_ratio_high": 0.97,
             }
         ]
     )

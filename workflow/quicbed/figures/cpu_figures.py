@@ -20,7 +20,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from quicbed.analysis import comparison
-from quicbed.analysis.cpu_shares import BOTH, PAIR, ROLES, Profiled
+from quicbed.analysis.cpu_shares import BOTH, PAIR, PARTS, ROLES, Profiled
 from quicbed.analysis.published import cpu_shares as published
 from quicbed.base import durable
 from quicbed.figures import font, goodput, layout
@@ -237,6 +237,109 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
     figure.update_xaxes(range=[0, 100])
     name = "cpu-shares" if label is None else "cpu-shares-by-library"
     return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
+
+
+def cost(found: Profiled, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
+    """What cryptography costs each library: *table* of `quicbed.analysis.cpu_shares.cost` as stacked bars."""
+    titles = titles or {}
+    whole = table.group_by("library").agg(pl.col("s_per_gib").sum()).sort("s_per_gib", "library")
+    order = whole["library"].to_list()
+    names = [html.escape(titles.get(name, name)) for name in order]
+    figure = go.Figure()
+    for part in PARTS:
+        rows = {row["library"]: row for row in table.filter(pl.col("part") == part).to_dicts()}
+        own = [rows[name] for name in order]
+        figure.add_bar(
+            y=names,
+            x=[row["s_per_gib"] for row in own],
+                error_x={
+                "array": [0 if row["high"] is None else row["high"] - row["s_per_gib"] for row in own],
+                "arrayminus": [0 if row["low"] is None else row["s_per_gib"] - row["low"] for row in own],
+                "thickness": 1,
+                "width": 3,
+                "color": "#1a1a1a",
+            },
+            hovertext=[_cost_hover(row) for row in own],
+            hovertemplate="%{y}<br>%{hovertext}",
+            name=_COST_NAMES[part],
+            marker={"color": _COST_COLOURS[part], "line": {"width": 0}},
+            orientation="h",
+        )
+    counts = sorted(set(table["blocks"]))
+    span = " to ".join(str(count) for count in dict.fromkeys(counts[:1] + counts[-1:]))
+    lines = [
+        f"AES-128-GCM, unpatched. Share of samples times the processor time of the run; mean of {span} blocks, whiskers: "
+        "95 % interval of each part.",
+        *_without(found, set(order), titles),
+    ]
+    caption = [html.escape(part) for line in lines for part in textwrap.wrap(line, CAPTION_CHARACTERS)]
+    layout.finish(
+        figure,
+        "What cryptography costs",
+        goodput.conditions(found.campaign),
+        "<br>".join(caption),
+        [found.campaign],
+        height=168 + CAPTION_PX * len(caption) + 24 * len(names),
+        left=110,
+        top=78,
+        bottom=58 + CAPTION_PX * len(caption),
+        legend={"traceorder": "normal", "x": 0, "xanchor": "left"},
+        titles=titles,
+    )
+    figure.update_layout(barmode="stack", bargap=0.3)
+    figure.update_xaxes(
+        title={"text": "Processor time of client and server together [s/GiB]", "font": {"size": 11}, "standoff": 6},
+        type="linear",
+        rangemode="tozero",
+        gridcolor=layout.GRID,
+        zeroline=False,
+    )
+    figure.update_yaxes(**layout.NAMES, tickfont_size=11)
+    _cut(figure, list(zip(names, whole["s_per_gib"], strict=True)))
+    return Drawn("crypto-cost", figure, table, found.origins, "beyond A Quantum of QUIC, Table I", "crypto-cost")
+
+
+def _cut(figure: go.Figure, ordered: Sequence[tuple[str, float]]) -> None:
+    """End the axis where most bars do; what is several times as long says how long it is."""
+    within = [value for _, value in ordered if value <= _LONG * ordered[(len(ordered) - 1) // 2][1]]
+    end = 1.12 * within[-1]
+    figure.update_xaxes(range=[0, end])
+    for name, value in ordered[len(within) :]:
+        figure.add_annotation(
+            x=end,
+            y=name,
+            xanchor="right",
+            text=f"{value:.3g} s/GiB \N{RIGHTWARDS ARROW}",
+            showarrow=False,
+            font={"size": 11},
+        )
+
+
+_LONG = 3
+"""Times the middle bar: what is longer is cut."""
+_COST_NAMES = {"packet-protection": "packet protection", "header-protection": "header protection", "rest": "all else"}
+_COST_COLOURS = {
+    "packet-protection": COLOURS["packet-protection"],
+    "header-protection": COLOURS["packet-io"],
+    "rest": "#cfcfcf",
+}
+
+
+def _cost_hover(row: Mapping[str, Any]) -> str:
+    interval = "one block" if row["low"] is None else f"95 % interval {row['low']:.3f} to {row['high']:.3f}"
+    return f"{row['s_per_gib']:.3f} s/GiB ({interval})"
+
+
+def _without(found: Profiled, shown: set[str], titles: Mapping[str, str]) -> list[str]:
+    """A line on libraries that have no bar, and why."""
+    others = found.shares.filter(
+        (pl.col("client_library") == pl.col("server_library"))
+        & (pl.col("label") == "AES-128-GCM")
+        & ~pl.col("library").is_in(list(shown))
+        & pl.col("problem").is_not_null()
+    ).unique("library", keep="first", maintain_order=True)
+    told = [f"{titles.get(row['library'], row['library'])}: {row['problem']}" for row in others.to_dicts()]
+    return [f"Not shown: {'; '.join(told)}."] if told else []
 
 
 def bars(

@@ -270,6 +270,14 @@ class Quantum(sections.Paper):
         found = findings.shares(self._profiled.shares, "packet-protection", "Packet protection", labels, self.titles)
         return Section(self.save(cpu_figures.stacked(self._profiled, self.titles)), found)
 
+    def crypto_cost(self) -> Section:
+        """What cryptography costs each library, as processor time."""
+        table = cpu_shares.cost(self._profiled)
+        if table.is_empty():
+            return Section(NotMeasured("cpu-shares"))
+        comparison.write_figure_table(table, "crypto-cost", self.here.tables)
+        return Section(self.save(cpu_figures.cost(self._profiled, table, self.titles)))
+
     @cached_property
     def _counted(self) -> instructions.Counted:
         return instructions.counted(self.table, self.here.raw, self.here.root)
