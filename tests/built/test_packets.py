@@ -47,10 +47,10 @@ class Reader:
         found = packets.read(self.program, capture, self.output, **options)  # type: ignore[arg-type]
         return found, pl.read_parquet(self.output)
 
-    def refuses(self, capture: Path) -> str:
+    def refuses(self, capture: Path, **options: object) -> str:
         """The line that says why; there is no table then."""
         with pytest.raises(CaptureError) as caught:
-            self(capture)
+            self(capture, **options)
         told = str(caught.value)
         assert told.startswith(str(capture))
         assert "\n" not in told
@@ -501,6 +501,14 @@ def test_a_version_that_is_not_read_is_named(read: Reader, tmp_path: Path, serve
     assert told.startswith(f"{path}: 2 datagrams, the first in frame 1, are of QUIC version 0x0a0a0a0a")
 
 
+def test_a_packet_in_one_fragment_is_whole(read: Reader, tmp_path: Path) -> None:
+    whole = udp(("fd00::1", 1), ("fd00::2", 2), b"hello")
+    one = ethernet(ip_packet("fd00::1", "fd00::2", 44, bytes([17]) + bytes(7) + whole[54:]))
+    found, table = read(pcap(tmp_path / "c.pcap", [whole, one]))
+    assert found.fragment_frames == 0
+    assert table["payload_bytes"].to_list() == [5, 5]
+
+
 @pytest.mark.parametrize("source", ["10.0.0.1", "fd00::1"])
 def test_fragments_are_told(read: Reader, tmp_path: Path, source: str) -> None:
     destination = "fd00::2" if ":" in source else "10.0.0.2"
@@ -525,7 +533,6 @@ def test_a_capture_without_a_packet_is_never_without_a_problem(read: Reader, tmp
         assert told.startswith(f"{path}: none of its {len(frames)} frames has a UDP datagram")
 
 
-@pytest.mark.skipif(shutil.which("tshark") is None, reason="needs tshark")
 def test_a_key_log_of_another_capture_is_told(read: Reader) -> None:
     captures = ROOT / "tests" / "data" / "captures"
     path, server = captures / "padding-outside.pcap", ("10.0.0.2", 4433)
@@ -534,7 +541,57 @@ def test_a_key_log_of_another_capture_is_told(read: Reader) -> None:
     other = captures / "draft-34.keys"
     found, table = read(path, server=server, key_log=other)
     (told,) = found.problems(path)
-    assert told.startswith(f"{path}: none of the 6 1-RTT packets could be decrypted by tshark with {other}")
+    assert told.startswith(f"{path}: none of the 6 1-RTT packets could be decrypted with {other}")
+
+
+KEYED = ROOT / "tests" / "data" / "captures"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["version-2", "draft-34", "key-update-by-server", "key-update-by-client", "second-client-hello", "padding-outside"],
+)
+@pytest.mark.parametrize("packing", [None, "pcapng", "gzip", "zstd"])
+def test_every_packet_has_its_number_with_the_key_log(
+    read: Reader, tmp_path: Path, name: str, packing: str | None
+) -> None:
+    path = Path(shutil.copy(KEYED / f"{name}.pcap", tmp_path))
+    path = repacked(path, packing) if packing else path
+    found, table = read(path, server=("10.0.0.2", 4433), key_log=KEYED / f"{name}.keys")
+    assert found.problems(path) == []
+    assert found.one_rtt > 0
+    quic = table.filter(pl.col("packet_type").is_in(["initial", "handshake", "1rtt"]))
+    assert quic["packet_number"].null_count() == 0
+    # within a direction they only grow, but for those of another space
+    one_rtt = quic.filter(pl.col("packet_type") == "1rtt")
+    for direction in ("to_client", "to_server"):
+        numbers = one_rtt.filter(pl.col("direction") == direction)["packet_number"].to_list()
+        assert numbers == sorted(set(numbers))
+
+
+def test_frames_of_several_kinds_of_links_are_not_opened(read: Reader, tmp_path: Path) -> None:
+    frame = udp(CLIENT, SERVER, b"hi")
+    blocks = [interface("<", 9), interface("<", 9, link=101)]
+    blocks += [
+        block(6, struct.pack("<IIIII", number, 0, 0, len(data), len(data)) + data, "<")
+        for number, data in enumerate((frame, frame[14:]))
+    ]
+    path = tmp_path / "c.pcapng"
+    path.write_bytes(section("<") + b"".join(blocks))
+    assert read(path)[0].frames == 2
+    told = read.refuses(path, server=SERVER, key_log=KEYED / "version-2.keys")
+    assert "frame 2 is of link type 101 and those before of 1" in told
+
+
+def test_zeros_behind_the_frames_are_no_frames(read: Reader, tmp_path: Path) -> None:
+    capture, padded = KEYED / "version-2.pcap", tmp_path / "zeros.pcap"
+    padded.write_bytes(capture.read_bytes() + bytes(1 << 20))
+    found, table = read(padded, server=("10.0.0.2", 4433), key_log=KEYED / "version-2.keys")
+    (told,) = found.problems(padded)
+    assert "the file holds zeros from there on" in told
+    assert table.height == read(capture)[1].height
+    with pytest.raises(CaptureError, match="the file holds zeros from frame 9 on"):
+        list(Capture(padded))
 
 
 # ---- bad captures ----------------------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ class Quic:
     noop: bool = False
     first_version: int | None = None
     """Of the client's first packet, if another one is negotiated (RFC 9368, 2.3)."""
+    keeps_keys: bool = False
+    """Whether the client's other Initial packets have keys of that version for all that."""
 
     def frames(self) -> list[bytes]:
         client_cid, server_cid, original = b"\xc1" * 8, b"\x51" * 8, b"\x83" * 8
@@ -48,7 +50,8 @@ class Quic:
         def packet(kind: int, role: str, number: int, payload: bytes) -> bytes:
             first = kind == 0 and role == "CLIENT" and number == 0
             version = self.first_version or self.version if first else self.version
-            initial = initial_keys(original, version)
+            keeps = self.keeps_keys and role == "CLIENT"
+            initial = initial_keys(original, (self.first_version or version) if keeps else version)
             to, source = (server_cid, client_cid) if role == "CLIENT" else (client_cid, server_cid)
             if kind == 0:
                 keys = initial.client if role == "CLIENT" else initial.server
@@ -76,7 +79,9 @@ class Quic:
             udp(
                 CLIENT,
                 SERVER,
-                packet(2, "CLIENT", 0, crypto_frame(FINISHED)) + packet(3, "CLIENT", 0, stream(0, REQUEST)),
+                (packet(0, "CLIENT", 1, ACK) if self.keeps_keys else b"")
+                + packet(2, "CLIENT", 0, crypto_frame(FINISHED))
+                + packet(3, "CLIENT", 0, stream(0, REQUEST)),
             ),
             udp(SERVER, CLIENT, packet(3, "SERVER", 0, b"\x1e" + stream(0, content(1000)))),
             udp(SERVER, CLIENT, packet(3, "SERVER", 1, crypto_frame(TICKET) + stream(1000, content(2000, 1000)))),

@@ -558,6 +558,17 @@ def test_deeper_files_are_an_error(tmp_path: Path, deeper: str) -> None:
         read_yaml(file)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+def test_files_of_other_editors_are_read(tmp_path: Path, encoding: str, ends: str) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_bytes(ends.join(["title: Größe", "rate: 1", ""]).encode(encoding))
+    assert read_yaml(file) == {"title": "Größe", "rate": 1}
+    file.write_bytes(b"PK\x03\x04 and more")
+    with pytest.raises(ConfigError, match=r"x\.yaml: cannot be read: is a ZIP archive: unpack it"):
+        read_yaml(file)
+
+
 def test_a_key_given_twice_is_an_error_in_files_with_long_lines_too(tmp_path: Path) -> None:
     for text in ("a: 1\nb: 2\na: 3\n", f"a: {'x' * MOST_LEVELS}\nb: 2\na: 3\n"):
         file = tmp_path / "twice.yaml"

@@ -300,6 +300,20 @@ def test_names_of_counters_differ_by_driver(line: str, name: str) -> None:
     assert logs.parse_ethtool(f"NIC statistics:\n{line}\n".encode()) == {name: 4}
 
 
+@pytest.mark.parametrize("time", ["03:04:05", "03:04:05 PM", "\uc624\ud6c4 03\uc2dc 04\ubd84 05\ucd08", "1700000000"])
+@pytest.mark.parametrize("command", ["server", "the server --port 4433"])
+@pytest.mark.parametrize("begin", ["", "# "])
+def test_pidstat_with_times_and_commands_of_several_words(time: str, command: str, begin: str) -> None:
+    names = "UID       PID    %usr %system  %guest   %wait    %CPU   CPU  Command"
+    rows = [
+        f"{time}     0      1234   50.00   10.00    0.00    0.00   {cpu}     1  {command}"
+        for cpu in (0, 0, 50, 70, 0, 0)
+    ]
+    average = f"Average:   0      1234   50.00   10.00    0.00    0.00   99     -  {command}"
+    text = "\n".join(["Linux 6.1 (host)", "", f"{begin}{time} {names}", *rows, average, ""])
+    assert logs.parse_pidstat(text.encode()) == 60.0
+
+
 def test_pidstat_with_hours_of_one_word_is_read_too() -> None:
     text = samples.pidstat([0, 0, 50, 70, 0, 0]).decode().replace(" PM ", " ")
     assert logs.parse_pidstat(text.encode()) == 60.0

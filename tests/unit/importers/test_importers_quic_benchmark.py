@@ -224,6 +224,20 @@ def test_with_keys_stream_frames_tell_content(tmp_path: Path, name: str) -> None
     assert found["first_byte_ms"] + found["transfer_ms"] == pytest.approx((content[-1] - began) / 1e6)
 
 
+def test_frames_in_another_order_than_their_times_give_the_same_times(tmp_path: Path) -> None:
+    whole = capture(tmp_path, quic_frames())
+    records, offset = [], 24
+    while offset < len(whole):
+        size = 16 + struct.unpack_from("<I", whole, offset + 8)[0]
+        records.append(whole[offset : offset + size])
+        offset += size
+    found = []
+    for data in (whole, whole[:24] + b"".join(reversed(records))):
+        imported(tmp_path, sample(quic_pcap=data))
+        found += [row for row in rows(tmp_path, "phases") if row["basis"] == "capture"]
+    assert found[0] == found[1]
+
+
 def test_keys_of_another_connection_are_told(tmp_path: Path) -> None:
     other = b"CLIENT_TRAFFIC_SECRET_0 " + b"ab" * 32 + b" " + b"cd" * 32 + b"\n"
     found = quic_phases(tmp_path, other)

@@ -85,6 +85,9 @@ def test_processors_are_told_apart_by_family_model_and_stepping() -> None:
     )
     assert agent.processor(POWER.format(platform="pSeries"))["processor"] == "revision 2.2 (pvr 004e 1202)"
     assert agent.processor("")["processor"] == platform.machine()
+    loongson = "processor\t: 0\nCPU Family\t: Loongson-64bit\nModel Name\t: Loongson-3A5000\nCPU Revision\t: 0x10\n"
+    assert agent.processor(loongson)["processor"] == "Loongson-64bit revision 0x10"
+    assert agent.processor("vendor_id : IBM/S390\nprocessor 0: version = 00\n")["processor"] == "IBM/S390"
 
 
 @pytest.fixture

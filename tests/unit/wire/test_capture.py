@@ -115,10 +115,16 @@ def test_ipv6_with_extension_headers(tmp_path: Path) -> None:
     frames = [
         ethernet(ip_packet("fd00::1", "fd00:0::2", 17, body)),
         ethernet(ip_packet("fd00::1", "fd00::2", 0, options + body)),
+        ethernet(ip_packet("fd00::1", "fd00::2", 44, bytes([17, 0, 0, 1]) + bytes(4) + body)),
+        ethernet(ip_packet("fd00::1", "fd00::2", 44, bytes([17, 0, 0, 8]) + bytes(4) + body)),
+        # of a translator that says that it would cut, and has not (RFC 6946)
         ethernet(ip_packet("fd00::1", "fd00::2", 44, bytes([17]) + bytes(7) + body)),
     ]
-    packets = list(Capture(pcap(tmp_path / "c.pcap", frames, link=1)).packets())
-    assert [p.frame.index for p in packets] == [0, 1]  # the fragment is passed over
+    capture = Capture(pcap(tmp_path / "c.pcap", frames, link=1))
+    packets = list(capture.packets())
+    assert [p.frame.index for p in packets] == [0, 1, 4]
+    assert capture.left_out["fragment"].frames == 2
+    assert {p.ip_header_bytes for p in packets} == {40, 64, 48}
     assert {(p.source, p.destination, p.payload) for p in packets} == {("fd00::1", "fd00::2", b"abc")}
 
 

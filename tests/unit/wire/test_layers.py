@@ -78,6 +78,14 @@ def test_another_version_may_be_negotiated(tmp_path: Path) -> None:
     assert [unit.layers for unit in found.units] == [unit.layers for unit in plain.units]
 
 
+def test_a_client_may_keep_the_keys_of_its_first_version(tmp_path: Path) -> None:
+    """As that of aioquic does."""
+    made = Quic(0x1301, quicwire.VERSION_2, first_version=quicwire.VERSION_1, keeps_keys=True)
+    (found,) = read(tmp_path, made.frames(), key_log(0x1301))
+    assert found.opaque == 0
+    assert found.units[2].label.startswith("Initial: ACK + Handshake: Finished")
+
+
 def test_packets_are_named_by_messages_and_frames(tmp_path: Path) -> None:
     (found,) = read(tmp_path, Quic().frames(), key_log(0x1301))
     assert [(unit.role, unit.label) for unit in found.units] == [

@@ -193,6 +193,12 @@ fn ipv6(data: &[u8], left: usize) -> Parsed<'_> {
         body = body.get(size..).unwrap_or_default();
         length -= size;
     }
+    // neither an offset nor more to come: a whole packet (RFC 6946)
+    if protocol == IPV6_FRAGMENT && length >= 8 && body.len() >= 8 && be16(body, 2) & !0x6 == 0 {
+        protocol = body[0];
+        body = &body[8..];
+        length -= 8;
+    }
     if protocol == IPV6_FRAGMENT {
         return fragment(body.first());
     }

@@ -1,12 +1,13 @@
 //! Reads a packet capture into a Parquet table, a row a frame, in constant memory.
 //!
-//! `quicbed-capture CAPTURE OUTPUT --most-unpacked BYTES [--server IP:PORT] [--visible-numbers] [--numbers FILE]`
+//! `quicbed-capture CAPTURE OUTPUT --most-unpacked BYTES [--server IP:PORT] [--visible-numbers] [--frames FILE]`
 //! prints a summary as JSON and, once a second, a line `progress READ SIZE FRAMES` on standard error. A capture that cannot be read as a
 //! whole is one line on standard error and exit code 1; one that ends too early gives the frames before its end.
 
 mod connections;
 mod frames;
 mod input;
+mod plain;
 mod quic;
 mod reading;
 mod table;
@@ -27,21 +28,21 @@ pub struct Options {
     pub server: Option<SocketAddr>,
     /// Whether packet numbers of short headers are sent as they are, without header protection.
     pub visible_numbers: bool,
-    /// Packet numbers that another program has decrypted: lines of frame and number, in the order of frames.
-    pub numbers: Option<PathBuf>,
+    /// Where the frames are written to, as they are read.
+    pub frames: Option<PathBuf>,
 }
 
 fn options() -> Result<Options, lexopt::Error> {
     let mut files: Vec<PathBuf> = Vec::new();
     let (mut most_unpacked, mut server, mut visible_numbers) = (u64::MAX, None, false);
-    let mut numbers = None;
+    let mut frames = None;
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
         match argument {
             Long("most-unpacked") => most_unpacked = parser.value()?.parse()?,
             Long("server") => server = Some(parser.value()?.parse()?),
             Long("visible-numbers") => visible_numbers = true,
-            Long("numbers") => numbers = Some(parser.value()?.into()),
+            Long("frames") => frames = Some(parser.value()?.into()),
             Value(file) => files.push(file.into()),
             other => return Err(other.unexpected()),
         }
@@ -54,7 +55,7 @@ fn options() -> Result<Options, lexopt::Error> {
         most_unpacked,
         server,
         visible_numbers,
-        numbers,
+        frames,
     })
 }
 

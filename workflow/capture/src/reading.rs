@@ -1,9 +1,6 @@
 //! From the blocks of a capture to rows, and what is wrong with it.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Lines};
-use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +12,7 @@ use serde::Serialize;
 use crate::connections::Connections;
 use crate::frames::{self, Parsed, Protocol};
 use crate::input::{Input, Packing, State};
+use crate::plain::Plain;
 use crate::table::{Row, Table};
 use crate::Options;
 
@@ -82,35 +80,8 @@ struct Interface {
     tap: Option<u32>,
 }
 
-/// Packet numbers that another program has decrypted, frame by frame.
-struct Numbers {
-    lines: Lines<BufReader<File>>,
-    next: Option<(i64, i64)>,
-}
-
-impl Numbers {
-    fn open(path: &Path) -> std::io::Result<Numbers> {
-        Ok(Numbers {
-            lines: BufReader::new(File::open(path)?).lines(),
-            next: None,
-        })
-    }
-
-    /// The number in a frame; frames are asked for in their order.
-    fn of(&mut self, frame: i64) -> Option<i64> {
-        while self.next.is_none_or(|(at, _)| at < frame) {
-            let line = self.lines.next()?.ok()?;
-            let (at, number) = line.split_once('\t')?;
-            self.next = Some((at.parse().ok()?, number.parse().ok()?));
-        }
-        self.next
-            .filter(|(at, _)| *at == frame)
-            .map(|(_, number)| number)
-    }
-}
-
 struct Reading<'a> {
-    numbers: Option<Numbers>,
+    plain: Option<Plain>,
     options: &'a Options,
     state: Rc<State>,
     size: u64,
@@ -132,14 +103,9 @@ pub fn read(options: &Options) -> Result<Summary, String> {
         .map_err(|error| named(format!("cannot be read: {error}")))?;
     let written =
         |error: parquet::errors::ParquetError| format!("{}: {error}", options.output.display());
-    let numbers = match &options.numbers {
-        Some(path) => {
-            Some(Numbers::open(path).map_err(|error| format!("{}: {error}", path.display()))?)
-        }
-        None => None,
-    };
+    let plain = options.frames.as_deref().map(Plain::create).transpose()?;
     let mut reading = Reading {
-        numbers,
+        plain,
         options,
         state,
         size,
@@ -161,6 +127,7 @@ pub fn read(options: &Options) -> Result<Summary, String> {
         mut summary,
         connections,
         interfaces,
+        plain,
         ..
     } = reading;
     summary.interfaces = reading.earlier_interfaces + interfaces.len() + reading.taps.len();
@@ -168,6 +135,7 @@ pub fn read(options: &Options) -> Result<Summary, String> {
     summary.unknown_connection = connections.unknown;
     summary.dropped_frames = sum(reading.earlier_dropped, &interfaces);
     table.close().map_err(written)?;
+    plain.map_or(Ok(()), Plain::close)?;
     Ok(summary)
 }
 
@@ -453,6 +421,9 @@ impl Reading<'_> {
                 one.link
             ));
         }
+        if let Some(plain) = &mut self.plain {
+            plain.frame(number, one.link, time_ns, wire, &data[..captured as usize])?;
+        }
         match time_ns {
             Some(ns) if ns < one.last_ns => {
                 self.summary.backward_frames += 1;
@@ -496,8 +467,7 @@ impl Reading<'_> {
                         .from_client
                         .map(|client| if client { "to_server" } else { "to_client" });
                 row.packet_type = known.kind.map(|kind| kind.name());
-                let decrypted = self.numbers.as_mut().and_then(|numbers| numbers.of(number));
-                row.packet_number = known.number.or(decrypted);
+                row.packet_number = known.number;
                 short = known.cut && captured < wire;
             }
             Parsed::Fragment => {

@@ -314,7 +314,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--output", "-o", type=_file, metavar="FILE.parquet", required=True, help="table to write")
     command.add_argument("--server", metavar="IP:PORT", help="address of the server (default: who answers)")
     numbers = command.add_mutually_exclusive_group()
-    numbers.add_argument("--key-log", type=Path, help="decrypt packet numbers with tshark; needs --server")
+    numbers.add_argument("--key-log", type=Path, help="open packets for their numbers; needs --server")
     text = "read packet numbers, of a variant without header protection"
     numbers.add_argument("--visible-numbers", action="store_true", help=text)
     command = add("symbols", _symbols, "print what the samples of a run were sorted into, and what no mapping claims")

@@ -2242,7 +2242,7 @@ def _load(text: str) -> Any:
 def read_yaml(file: Path) -> dict[str, Any]:
     """A YAML mapping from a file; raises ConfigError naming the file and line."""
     try:
-        text = untrusted.read(file, links=True).decode()
+        text = untrusted.decoded(untrusted.read(file, links=True), "strict")
         # of open ones the loader takes a time that grows with the square of their number
         brackets = (1 if character in "[{" else -1 for character in text if character in "[]{}")
         if max(itertools.accumulate(brackets), default=0) > MOST_BRACKETS:

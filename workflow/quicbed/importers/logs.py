@@ -330,16 +330,20 @@ def delta(start: Counters, stop: Counters) -> tuple[Counters, list[str]]:
 def parse_pidstat(data: bytes) -> float:
     """Mean of %CPU over the samples without the first two and the last two.
 
-    In every language a sample begins with its time, and the row of averages with a word.
+    In every language a sample begins with its time, of one word or several, the row of averages with a word, and then
+    both have the numbers of user or process. The command at the end may have several words too.
     """
     values: list[float] = []
     column: int | None = None
     for line in text_of(data).split("\n"):
         fields = line.split()
         if "%CPU" in fields:
-            column = fields.index("%CPU") - len(fields)  # from the end: the time before it is one word or two
-        elif column is not None and len(fields) >= 7 and any(character.isdigit() for character in fields[0]):
-            value = _share(fields[column]) if len(fields) >= -column else None
+            first = next((fields.index(name) for name in ("UID", "PID") if name in fields), 0)
+            column = fields.index("%CPU") - first
+            continue
+        begin = next((place for place, word in enumerate(fields) if place and word.isdecimal()), 0)
+        if column is not None and len(fields) >= 7 and any(one.isdigit() for word in fields[:begin] for one in word):
+            value = _share(fields[begin + column]) if begin + column < len(fields) else None
             if value is None:
                 raise ParseError("a row without a number under %CPU")
             values.append(value)

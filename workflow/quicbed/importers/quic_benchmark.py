@@ -361,6 +361,8 @@ def _from_capture(sample: _Sample, origin: str, summary: Summary) -> tuple[dict[
             file.write_bytes(pcapng.to_pcap(sample.capture) if is_new else sample.capture)
             capture = Capture(file, allow_truncated=True)
             packets = [packet for packet in capture.packets() if packet.protocol == _PROTOCOL[sample.transport]]
+            # files may have been joined in another order
+            packets.sort(key=lambda packet: packet.frame.time_ns)
         except (CaptureError, pcapng.PcapngError) as error:
             summary.skip(f"capture: {str(error).removeprefix(f'{file}: ')}", origin)
             return None, []

@@ -213,6 +213,8 @@ _NUMBERED = {
     "cpu family": "family {}",
     "model": "model {}",
     "stepping": "stepping {}",
+    "CPU Family": "{}",
+    "CPU Revision": "revision {}",
     "CPU implementer": "implementer {}",
     "CPU part": "part {}",
     "CPU variant": "variant {}",
@@ -240,7 +242,7 @@ def processor(cpuinfo: str) -> dict[str, Any]:
         if (model := _model(own)) is not None and model not in models:
             models.append(model)
         told = " ".join(text.format(own[key]) for key, text in _NUMBERED.items() if own.get(key))
-        if "processor" in own and told and told not in numbers:
+        if any(key.startswith("processor") for key in own) and told and told not in numbers:
             numbers.append(told)
         # the first processor, and below all of them what POWER tells of the machine
         fields = own | fields

@@ -9,6 +9,7 @@ are of the version in them (RFC 9369, 3.3), those of 1-RTT packets of the versio
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ class Opener:
         self._cids = cids
         self._clear = clear
         self._largest: dict[tuple[Role, PacketType], int] = {}
+        of_initials = (one.version for _, packets in sent for one in packets if one.type is PacketType.INITIAL)
+        self._versions = dict.fromkeys(version for version in of_initials if version is not None)
         self._again = any(one.type is PacketType.VERSION_NEGOTIATION for _, packets in sent for one in packets)
         self._keys: dict[tuple[Role, PacketType, int], PacketKeys | None] = {}
         self._phases: dict[Role, _Phases] = {}
@@ -132,8 +135,10 @@ class Opener:
         self._complete()
 
     def _initial(self, packet: QuicPacket, role: Role) -> Opened:
-        for cid in self._cids:
-            keys = initial_keys(cid, packet.version or VERSION_1)
+        own = packet.version or VERSION_1
+        # a client of aioquic keeps its first keys when the server has chosen another version (RFC 9368, 2.3)
+        for cid, version in itertools.product(self._cids, dict.fromkeys([own, *self._versions])):
+            keys = initial_keys(cid, version)
             place: Place = (role, packet.type, cid, (packet.version or 0) if self._again else 0)
             found = self._with(packet, place, keys.server if role == "server" else keys.client)
             if found is not None:

@@ -7,9 +7,10 @@ proofs and handshakes, `quicbed.wire.pcap` reads them.
 
 from __future__ import annotations
 
+import ipaddress
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from quicbed.base import durable, untrusted
 from quicbed.wire import tshark
-from quicbed.wire.pcap import CaptureError
+from quicbed.wire.handshake import quic_connections
+from quicbed.wire.opened import Secrets
+from quicbed.wire.pcap import Capture, CaptureError, Packet
 
 SNAP_BYTES = 128
 """Snap length with which every header that the table needs is whole: Ethernet, IPv6, UDP, a long header of QUIC."""
@@ -87,8 +90,8 @@ class Packets(BaseModel):
         if self.encrypted:
             which = "none" if self.encrypted == self.one_rtt else f"only {self.one_rtt - self.encrypted}"
             found.append(
-                f"{which} of the {self.one_rtt} 1-RTT packets could be decrypted by tshark with {self.key_log}; "
-                "name the key log of this capture, of whole connections (tshark reads the first ClientHello of each)"
+                f"{which} of the {self.one_rtt} 1-RTT packets could be decrypted with {self.key_log}; "
+                "name the key log of this capture, of whole connections and whole packets"
             )
         if self.backward_frames:
             found.append(
@@ -127,8 +130,9 @@ def read(
 
     *server* is the address and port of the server; without it the one who sends the first SYN or Initial packet is
     taken for the client. With *visible_numbers* packets of connections with short headers have no header protection,
-    and their numbers are read. With *key_log*, which needs *server*, tshark decrypts numbers, in minutes for a million
-    packets and in memory that grows with them. A `CaptureError` is one line that names the file and the remedy.
+    and their numbers are read. With *key_log*, which needs *server*, packets of QUIC are opened for their numbers, in
+    minutes for a million of them and in memory that grows with them. A `CaptureError` is one line that names the file
+    and the remedy.
     """
     if not capture.is_file():
         raise CaptureError(f"{capture}: is no file; name a capture in pcap or pcapng format")
@@ -144,20 +148,48 @@ def read(
         if key_log is not None:
             if server is None:
                 raise CaptureError(f"{key_log}: a key log is of no use without the address of the server")
-            numbers = Path(directory) / "numbers"
-            numbers.write_bytes(tshark.packet_numbers(capture, key_log, port=server[1]))
-            argv.append(f"--numbers={numbers}")
+            secrets = tshark.read_key_log(key_log)
+            plain = Path(directory) / "frames.pcap"
+            argv.append(f"--frames={plain}")
         found = _run(argv, capture, progress)
-        return found if key_log is None else _decrypted(found, partial, key_log)
+        if key_log is None or server is None:
+            return found
+        told = _numbered(partial, _numbers(plain, secrets, server) if found.frames else {})
+        return found.model_copy(update={**told, "key_log": str(key_log)})
 
 
-def _decrypted(found: Packets, table: Path, key_log: Path) -> Packets:
-    """With how many 1-RTT packets have no number for all that."""
-    one_rtt = pl.col("packet_type") == "1rtt"
-    counts = pl.scan_parquet(table, glob=False).select(
-        one_rtt.sum().alias("one_rtt"), (one_rtt & pl.col("packet_number").is_null()).sum().alias("encrypted")
+def _numbers(plain: Path, secrets: Secrets, server: tuple[str, int]) -> dict[int, int]:
+    """Of every frame, counted from 1, with a QUIC packet that could be opened the number of the first one."""
+    ends = (str(ipaddress.ip_address(server[0])), server[1])
+    packets = (
+        packet
+        for packet in Capture(plain).packets()
+        if packet.protocol == "udp" and ends in ((packet.source, packet.source_port), _destination(packet))
     )
-    return found.model_copy(update={**counts.collect().row(0, named=True), "key_log": str(key_log)})
+    found = {}
+    for connection in quic_connections(packets, ends):
+        for unit, opened in zip(connection.units, connection.open(secrets).packets, strict=True):
+            number = next((one.number for one in opened if one.number is not None), None)
+            if number is not None:
+                found[unit.frame + 1] = number
+    return found
+
+
+def _destination(packet: Packet) -> tuple[str, int]:
+    return packet.destination, packet.destination_port
+
+
+def _numbered(table: Path, numbers: Mapping[int, int]) -> dict[str, int]:
+    """Put numbers of packets into a table by frame; returns how many 1-RTT packets it has, and how many without one."""
+    opened = pl.DataFrame(
+        {"frame": list(numbers), "opened": list(numbers.values())}, schema={"frame": pl.Int64(), "opened": pl.Int64()}
+    )
+    rows = pl.read_parquet(table, glob=False).join(opened, on="frame", how="left", maintain_order="left")
+    rows = rows.with_columns(pl.coalesce("packet_number", "opened").alias("packet_number")).drop("opened")
+    rows.write_parquet(table)
+    one_rtt = pl.col("packet_type") == "1rtt"
+    without = one_rtt & pl.col("packet_number").is_null()
+    return rows.select(one_rtt.sum().alias("one_rtt"), without.sum().alias("encrypted")).row(0, named=True)
 
 
 def _run(argv: Sequence[str], capture: Path, progress: Progress | None) -> Packets:

@@ -389,6 +389,9 @@ def _parse_ipv6(frame: Frame, data: bytes, link_type: int) -> Packet | Reason:
         if size > length:
             return "malformed"
         protocol, body, length = body[0], body[size:], length - size
+    if protocol == _IPV6_FRAGMENT and length >= 8 and body[2:4] and not int.from_bytes(body[2:4], "big") & ~0x6:
+        # neither an offset nor more to come: a whole packet (RFC 6946)
+        protocol, body, length = body[0], body[8:], length - 8
     if protocol == _IPV6_FRAGMENT:
         return "fragment" if body[:1] in (bytes([_PROTOCOL_UDP]), bytes([_PROTOCOL_TCP])) else "other"
     header = 40 + whole - length

@@ -181,17 +181,6 @@ def dissect(capture: Path, key_log: Path, *, port: int, transport: Literal["quic
     return found
 
 
-def packet_numbers(capture: Path, key_log: Path, *, port: int) -> bytes:
-    """Lines of frame, counted from 1, tab and the number of the first QUIC packet in it that could be decrypted."""
-    if (missing := problem()) is not None:
-        raise TsharkError(missing)
-    with _plain_key_log(key_log) as plain:
-        argv = ["tshark", "-n", "-r", str(capture), "-o", f"tls.keylog_file:{plain}", "-d", f"udp.port=={port},quic"]
-        argv += ["-Y", "quic.packet_number", "-T", "fields", "-E", "occurrence=f"]
-        argv += ["-e", "frame.number", "-e", "quic.packet_number"]
-        return run(argv, capture, TIMEOUT_S, "capture fewer packets")
-
-
 def _list(value: Any) -> list[dict[str, Any]]:
     """The objects under a key: none, one, or a list of them among other things."""
     return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
