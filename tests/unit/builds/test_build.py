@@ -115,10 +115,10 @@ SHARED = {
     "contract/c/contract.c": {"nginx-h3", "openssl", "tcp-tls"},
     "contract/go/clock.go": {"quic-go"},
     "contract/python/quicbed_contract/clock.py": {"aioquic"},
-    "contract/rust/src/clock.rs": {"msquic", "ngtcp2", "noq", "quiche", "quinn", "s2n-quic"},
+    "contract/rust/src/clock.rs": {"msquic", "ngtcp2", "noq", "picoquic", "quiche", "quinn", "s2n-quic"},
     "engine/curl/download.c": {"nginx-h3", "tcp-tls"},
     "engine/nginx/nginx.c": {"nginx-h3", "tcp-tls"},
-    "engine/poll/src/server.rs": {"ngtcp2", "quiche"},
+    "engine/poll/src/server.rs": {"ngtcp2", "picoquic", "quiche"},
     "engine/quinn/server.rs": {"noq", "quinn"},
     "tls/boringssl/src/lib.rs": {"ngtcp2", "quiche"},
     "tls/openssl/openssl.c": {"nginx-h3", "openssl", "tcp-tls"},
@@ -163,7 +163,7 @@ def test_a_flavour_with_an_endpoint_of_its_own_is_a_function_of_it_and_what_it_u
     append(copy / "workflow/endpoints/msquic/src/lib.rs", "// changed\n")
     assert changed(copy, before) == {("msquic", flavour) for flavour in ("stock", "noop", "jumbo", "pq")}
     append(copy / "workflow/crypto/pq/openssl-provider/kem.c", "/* changed */\n")
-    assert changed(copy, before) == {(name, "pq") for name in ("msquic", "nginx-h3", "openssl", "tcp-tls")}
+    assert changed(copy, before) == {(name, "pq") for name in ("msquic", "nginx-h3", "openssl", "picoquic", "tcp-tls")}
 
 
 def test_another_checksum_of_a_source_rebuilds_what_is_made_from_it(copy: Path) -> None:

@@ -107,7 +107,19 @@ def test_a_component_is_a_function_of_its_source(copy: Path) -> None:
 def test_a_component_is_a_function_of_its_options(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = ids(copy)
     monkeypatch.setitem(COMPONENTS, "openssl", replace(COMPONENTS["openssl"], options=["no-quic"]))
-    assert changed(copy, before) == {"openssl", "openssl-provider"}
+    assert changed(copy, before) == {"openssl", "openssl-provider", "picoquic", "picoquic-searched"}
+
+
+def test_a_package_of_another_layout_is_told_in_one_line(tmp_path: Path) -> None:
+    source = tmp_path / "aiopquic-9.9.9"
+    (source / "third_party" / "picoquic").mkdir(parents=True)
+    (source / "third_party" / "picoquic" / "CMakeLists.txt").touch()
+    place = Place(Project(ROOT), "picoquic", source, tmp_path, tmp_path, {}, 1, tmp_path / "log")
+    with pytest.raises(BuildError) as caught:
+        COMPONENTS["picoquic"].build(place)
+    told = str(caught.value)
+    assert "third_party: has no picoquic/picoquic/picoquic.h, picotls/include/picotls.h; workflow/sources/sdists.txt" in told
+    assert "\n" not in told
 
 
 def build_as_usual(place: Place) -> None:

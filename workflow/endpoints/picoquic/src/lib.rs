@@ -18,7 +18,7 @@ use serde::Serialize;
 
 pub const LIBRARY: &str = "picoquic";
 pub const VERSION: &str = env!("PICOQUIC_VERSION");
-const TLS_LIBRARY: &str = concat!("OpenSSL ", env!("OPENSSL_VERSION"), " with picotls");
+const TLS_LIBRARY: &str = concat!("picotls with OpenSSL ", env!("OPENSSL_VERSION"));
 
 /// A connection without a packet for this long is dead. Long enough that only a lost peer gets there.
 const IDLE_TIMEOUT_MS: u64 = 30_000;
@@ -128,6 +128,6 @@ mod tests {
     #[test]
     fn versions_are_those_of_the_sources() {
         assert!(VERSION.starts_with("1.1."), "{VERSION}");
-        assert!(TLS_LIBRARY.starts_with("OpenSSL 3."), "{TLS_LIBRARY}");
+        assert!(TLS_LIBRARY.starts_with("picotls with OpenSSL 3."), "{TLS_LIBRARY}");
     }
 }
