@@ -122,7 +122,7 @@ def test_a_figure_shows_one_host_and_names_it(tmp_path: Path, fact: str) -> None
     assert table["n"].max() == table["ratio_n"].max() == 2
     figure = goodput.goodput_by_aead(campaign, table)
     (host,) = layout.measured_on([campaign])
-    told = "later" if fact == "cpu_model" else "Example CPU"
+    told = {"cpu_model": "later", "processor": "Example CPU (later)"}.get(fact, "Example CPU")
     kernel = "later" if fact == "kernel" else "6.1.0"
     assert host == f"Measured on {told}, kernel {kernel} (host {campaign['host'][0]})."
     assert figure.figure.layout.annotations[-1].text.endswith(f"<br>{host}")

@@ -252,7 +252,7 @@ def cost(found: Profiled, table: pl.DataFrame, titles: Mapping[str, str] | None 
         figure.add_bar(
             y=names,
             x=[row["s_per_gib"] for row in own],
-                error_x={
+            error_x={
                 "array": [0 if row["high"] is None else row["high"] - row["s_per_gib"] for row in own],
                 "arrayminus": [0 if row["low"] is None else row["s_per_gib"] - row["low"] for row in own],
                 "thickness": 1,

@@ -429,7 +429,8 @@ def tabled(rows: Sequence[dict[str, Any]], campaigns: Sequence[provenance.Record
         if values["status"] != UNREADABLE and values["arm"] != "proof":
             # as where a campaign was packed and its directory is there too; proofs are packed with all that need them
             own = PurePosixPath(values["origin"].replace("!", "/")).parts[-3:]
-            known = (*(values[name] for name in ("experiment", "campaign", "cell", "started_at")), *own)
+            identity = ("testbed", "host_id", "experiment", "campaign", "cell", "started_at")
+            known = (*(values[name] for name in identity), *own)
             before = first.setdefault(known, values["origin"])
             if before != values["origin"]:
                 reason = f"is the same run as {before}, which counts; move one of both away"
