@@ -268,8 +268,8 @@ def cost(found: Profiled, table: pl.DataFrame, titles: Mapping[str, str] | None 
     counts = sorted(set(table["blocks"]))
     span = " to ".join(str(count) for count in dict.fromkeys(counts[:1] + counts[-1:]))
     lines = [
-        f"AES-128-GCM, unpatched. Share of samples times the processor time of the run; mean of {span} blocks, whiskers: "
-        "95 % interval of each part.",
+        f"AES-128-GCM, unpatched. Share of samples times the processor time of the run; mean of {span} blocks, "
+        "whiskers: 95 % interval of each part.",
         *_without(found, set(order), titles),
     ]
     caption = [html.escape(part) for line in lines for part in textwrap.wrap(line, CAPTION_CHARACTERS)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +41,10 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
         subplot_titles=[f"Socket buffers of {html.escape(label)}" for label in panels],
         shared_xaxes=True,
     )
-    highest = float(main["mean"].max() or 1000.0) / 1000  # type: ignore[arg-type]
+    # libraries differ by a factor of a hundred
+    known = [value for value in main["mean"].drop_nulls() if value > 0] or [1000.0]
+    ends = [math.log10(end(known) / 1000) for end in (min, max)]
+    ticks = [tick for tick in _GOODPUT_TICKS if ends[0] <= math.log10(tick) <= ends[1]]
     for number, label in enumerate(panels, 1):
         cells = {
             (c["client_library"], c["server_library"]): c for c in main.filter(pl.col("label") == label).to_dicts()
@@ -49,20 +53,26 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
         figure.add_heatmap(
             x=[html.escape(names.get(name, name)) for name in clients],
             y=[html.escape(names.get(name, name)) for name in servers],
-            z=[[cell["mean"] / 1000 if cell and cell["n"] else None for cell in row] for row in grid],
+            z=[[_colour(cell) for cell in row] for row in grid],
             text=[[_cell_text(cell) for cell in row] for row in grid],
             hovertext=[[_cell_hover(cell, names) for cell in row] for row in grid],
             texttemplate="%{text}",
             textfont={"size": 9},
             hovertemplate="%{hovertext}<extra></extra>",
             hoverongaps=True,
-            zmin=0,
-            zmax=highest,
-            colorscale="Blues",
+            zmin=ends[0],
+            zmax=ends[1],
+            colorscale=_BLUES,
             xgap=1,
             ygap=1,
             showscale=number == 1,
-            colorbar={"title": {"text": "Gbit/s", "side": "right"}, "thickness": 10, "outlinewidth": 0},
+            colorbar={
+                "title": {"text": "Gbit/s, logarithmic", "side": "right"},
+                "thickness": 10,
+                "outlinewidth": 0,
+                "tickvals": [math.log10(tick) for tick in ticks],
+                "ticktext": [f"{tick:g}" for tick in ticks],
+            },
             row=number,
             col=1,
         )
@@ -90,6 +100,16 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
     return goodput.Drawn("pairwise", figure, table, origins, "QUIC on the Highway, Fig. 3 and 10")
+
+
+_GOODPUT_TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
+"""Of the scale of colours, in Gbit/s."""
+_BLUES = [[0.0, "#dbe9f6"], [0.35, "#9ac8e1"], [0.65, "#4a98c9"], [0.85, "#1764ab"], [1.0, "#083979"]]
+"""From a blue that nobody takes for an empty cell."""
+
+
+def _colour(cell: Mapping[str, Any] | None) -> float | None:
+    return math.log10(cell["mean"] / 1000) if cell and cell["n"] and cell["mean"] > 0 else None
 
 
 def _cell_text(cell: Mapping[str, Any] | None) -> str:
