@@ -141,7 +141,8 @@ def cost(found: Profiled, label: str = "AES-128-GCM") -> pl.DataFrame:
     rows: list[dict[str, Any]] = []
     for cell in own.unique("cell", keep="first", maintain_order=True).to_dicts():
         blocks = sorted({block for of, block, *_ in shares if of == cell["cell"]})
-        by_block = [values for block in blocks if (values := _costs(cell["cell"], block, seconds, shares)) is not None]
+        costs = (_costs(cell["cell"], block, seconds, shares) for block in blocks)
+        by_block = [one for one in costs if one is not None]
         for part in PARTS if by_block else ():
             values = np.array([one[part] for one in by_block])
             low, high = statistics.mean_interval(values, 0) if len(values) > 1 else (None, None)
