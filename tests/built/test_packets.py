@@ -721,7 +721,9 @@ def test_a_bomb_is_given_up(read: Reader, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(untrusted, "MOST_UNPACKED", 1 << 20)
     monkeypatch.setattr(untrusted, "UNPACKED_RATIO", 10)
     bomb = tmp_path / "bomb"
-    bomb.write_bytes(struct.pack("<IHHIIII", 0xA1B23C4D, 2, 4, 0, 0, 0, 1) + bytes(64 << 20))
+    bomb.write_bytes(
+        struct.pack("<IHHIIII", 0xA1B23C4D, 2, 4, 0, 0, 0, 1) + struct.pack("<IIII", 1, 0, 0, 60) * (4 << 20)
+    )
     assert "unpacks to more than" in read.refuses(repacked(bomb, how))
 
 

@@ -30,8 +30,8 @@ Progress = Callable[[int, int, int], None]
 """Told once a second: bytes read of the file, bytes it has, frames so far."""
 
 _LONGEST_LINE = 1 << 16
-_UNPACKED_RATIO = 100
-"""Bytes to which a compressed capture may unpack for each of its own; packets that are encrypted hardly compress."""
+_UNPACKED_SHARE = 10
+"""A compressed capture may unpack to a tenth of what archives may: packets that are encrypted hardly compress."""
 
 
 class Packets(BaseModel):
@@ -136,7 +136,7 @@ def read(
     """
     if not capture.is_file():
         raise CaptureError(f"{capture}: is no file; name a capture in pcap or pcapng format")
-    most = untrusted.MOST_UNPACKED + _UNPACKED_RATIO * capture.stat().st_size
+    most = untrusted.MOST_UNPACKED + untrusted.UNPACKED_RATIO // _UNPACKED_SHARE * capture.stat().st_size
     argv = [str(program), str(capture.absolute()), "", f"--most-unpacked={most}"]
     if server is not None:
         address, port = server

@@ -389,7 +389,8 @@ def _parse_ipv6(frame: Frame, data: bytes, link_type: int) -> Packet | Reason:
         if size > length:
             return "malformed"
         protocol, body, length = body[0], body[size:], length - size
-    if protocol == _IPV6_FRAGMENT and length >= 8 and body[2:4] and not int.from_bytes(body[2:4], "big") & ~0x6:
+    whole_in_one = min(length, len(body)) >= 8 and not int.from_bytes(body[2:4], "big") & ~0x6
+    if protocol == _IPV6_FRAGMENT and whole_in_one:
         # neither an offset nor more to come: a whole packet (RFC 6946)
         protocol, body, length = body[0], body[8:], length - 8
     if protocol == _IPV6_FRAGMENT:
