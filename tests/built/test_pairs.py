@@ -39,17 +39,19 @@ def overrides(tmp_path: Path, build_of: Callable[[str, str], Path]) -> dict[str,
         (tmp_path / "build" / build.name).symlink_to(build)
     paths = {name: str(tmp_path / name) for name in ("build", "raw", "artifacts")}
     # so that what else the machine does cannot leave a ratio without a pair
-    return {"paths": paths, "libraries": ["quinn"], "experiments": [NAME], "scale": "tiny", "gate": {"retries": 20}}
+    return {"paths": paths, "libraries": ["quinn"], "experiments": [NAME], "scale": "tiny", "gate": {"retries": 10}}
 
 
 def test_an_experiment_is_measured_killed_and_goes_on(overrides: dict[str, object], tmp_path: Path) -> None:
     project = Project(ROOT, overrides)
     certificates.make_all(project, certificates.needed(project, [NAME]), jobs=1, log=tmp_path / "log")
-    argv = [sys.executable, "-m", "quicbed", "--config", json.dumps(overrides), "measure", NAME]
-    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL, start_new_session=True) as process:
+    marker = str(tmp_path / "marker.json")
+    argv = [sys.executable, "-m", "quicbed", "--config", json.dumps(overrides), "measure", NAME, "--marker", marker]
+    log = tmp_path / "said"
+    with log.open("wb") as out, subprocess.Popen(argv, cwd=ROOT, stderr=out, start_new_session=True) as process:
         deadline = time.monotonic() + 240
         while not list(project.raw.glob(f"local/{NAME}/*/b0000/[!.]*/b/run.json")):
-            assert process.poll() is None
+            assert process.poll() is None, log.read_text(encoding="utf-8")
             assert time.monotonic() < deadline
             time.sleep(0.02)
         os.kill(process.pid, signal.SIGKILL)

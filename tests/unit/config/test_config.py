@@ -157,7 +157,7 @@ def test_every_cell_has_its_own_id_and_its_baseline_is_a_cell_of_the_same_librar
         for cell in cells.values():
             if cell.baseline is not None:
                 assert cells[cell.baseline].client.library == cell.client.library
-                assert cells[cell.baseline].arm == "main"
+                assert cells[cell.baseline].arm == ("beside" if project.experiments[name].paired else "main")
 
 
 def test_what_tcp_cannot_do_is_a_cell_of_its_own_with_the_reason() -> None:

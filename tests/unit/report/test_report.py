@@ -596,3 +596,12 @@ def test_tags_of_notebooks_are_names_of_experiments() -> None:
         assert {tag for cell in cells for tag in cell.metadata.get("tags", [])} <= known
         first = [number for number, cell in enumerate(cells) if notebooks.FIRST in cell.metadata.get("tags", [])]
         assert len(first) == 1
+
+
+def test_an_experiment_of_pairs_has_a_page_of_ratios(tmp_path: Path) -> None:
+    fakeruns.write_pairs(tmp_path / "raw")
+    written = report.write(tmp_path / "artifacts", tmp_path / "raw").parent / "experiment-aead-pairs.html"
+    text = written.read_text(encoding="utf-8")
+    assert "ratio of processor time per byte, both ends" in text
+    assert "Gbit/s" not in text, "they have no goodput"
+    Links(text)

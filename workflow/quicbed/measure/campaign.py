@@ -595,7 +595,7 @@ class Campaign:
         specs = {arm: self.spec(one) for arm, one in cells.items()}
         self.driver.link.prepare(specs["a"])
         place = {"experiment": self.name, "campaign": self.id, "block": block, "attempt": number}
-        pair = pairing.measure(
+        pair = pairing.measure_pair(
             self.driver,
             specs,
             self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}",

@@ -278,7 +278,7 @@ class Comparison:
         driver.link.prepare(self._specs["a"])
         first = pairing.first(driver.project.config.seed, self.id, number)
         place = {"experiment": NAME, "campaign": self.id, "block": number, "attempt": 0}
-        self._pairs[number] = pairing.measure(
+        self._pairs[number] = pairing.measure_pair(
             driver,
             self._specs,
             self.directory / f"p{number:04d}",

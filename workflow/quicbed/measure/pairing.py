@@ -56,7 +56,7 @@ def first(seed: int, pair: str, number: int) -> Arm:
     return ARMS[int(coin) ^ number % 2]
 
 
-def measure(
+def measure_pair(
     driver: Driver,
     specs: Mapping[Arm, RunSpec],
     target: Path,
