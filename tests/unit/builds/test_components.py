@@ -118,10 +118,8 @@ def test_a_package_of_another_layout_is_told_in_one_line(tmp_path: Path) -> None
     with pytest.raises(BuildError) as caught:
         COMPONENTS["picoquic"].build(place)
     told = str(caught.value)
-    assert (
-        "third_party: has no picoquic/picoquic/picoquic.h, picotls/include/picotls.h; workflow/sources/sdists.txt"
-        in told
-    )
+    assert "third_party: has no picoquic/picoquic/picoquic.h, picotls/include/picotls.h; " in told
+    assert "workflow/sources/sdists.txt" in told
     assert "\n" not in told
 
 

@@ -1,7 +1,7 @@
 """Software bill of materials: every third-party source of a clone, as CycloneDX 1.6 JSON (ECMA-424).
 
-What is fetched is named by lock files, and they are all this is made from: Cargo.lock, sdists.txt, the lock files beside endpoints
-that recipes read (their `sources`), the locks of the Python environment in requirements/, those of examples that
+What is fetched is named by lock files, and they are all this is made from: Cargo.lock, sdists.txt, those beside
+endpoints that recipes read (their `sources`), those of the Python environment in requirements/, those of examples that
 endpoints are compared with in workflow/examples/, and that of npm in workflow/sources/player/. Each package has its
 package URL and, where its lock gives one, the SHA-256 of what the registry hands out; of a Python package these are the
 archives of all platforms, any of which may be the one that is installed. What the locks of Go and npm give is another
@@ -47,7 +47,7 @@ LICENCES = Path(__file__).parent / "licences.csv"
 LICENCE_COLUMNS = ("package", "licence", "words")
 """Package URL; SPDX expression, or else the registry's words."""
 EMBEDDED = Path(__file__).parent / "embedded.csv"
-"""Library inside a package of one version; its version and licence, an SPDX expression. BoringSSL and picotls have none."""
+"""Library inside a package of one version; its version and licence, an SPDX expression. BoringSSL has no versions."""
 
 _PINNED = re.compile(r"([A-Za-z0-9][\w.-]*)==([^\s;\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")

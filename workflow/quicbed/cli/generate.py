@@ -431,8 +431,8 @@ def library_page(project: Project, name: str) -> str:
     ):
         parts += ["", f"## {title}", "", *textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)]
     if library.notes.flavours is not None:
-        own = textwrap.wrap(library.notes.flavours, 120, break_long_words=False, break_on_hyphens=False)
-        parts += ["", "## Flavours of its own", "", *own]
+        lines = textwrap.wrap(library.notes.flavours, 120, break_long_words=False, break_on_hyphens=False)
+        parts += ["", "## Flavours of its own", "", *lines]
     if library.notes.pacing is not None:
         able = [f"`{value}`" for value, can in supports.pacing.items() if can is True]
         text = f"`--pacing`: {', '.join(able)}. {library.notes.pacing}"

@@ -700,9 +700,7 @@ class Notes(Model):
     header_protection: str = Field(description="What switching header protection off does.")
     io: str = Field(description="How the endpoints do I/O, batching, buffers and windows.")
     pacing: str | None = Field(None, description="What its pacer does, and what of that the endpoints use.")
-    flavours: str | None = Field(
-        None, description="What flavours of its own are, and where algorithms of `pq` come from."
-    )
+    flavours: str | None = Field(None, description="What its own flavours are, and who computes those of `pq`.")
 
 
 class Example(Model):

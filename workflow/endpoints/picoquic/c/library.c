@@ -153,7 +153,7 @@ struct endpoint *qp_open(const struct settings *settings, const struct applicati
     parameters.max_idle_timeout = settings->idle_timeout_ms;
     parameters.max_packet_size = LARGEST_RECEIVED;
     parameters.enable_loss_bit = 0;
-    parameters.migration_disabled = 1;
+    /* Migration stays allowed: without it picoquic refuses a peer that retires the connection ID of the handshake. */
     picoquic_set_default_tp(endpoint->quic, &parameters);
     if (settings->key_log != NULL)
         picoquic_set_key_log_file(endpoint->quic, settings->key_log);
@@ -385,8 +385,8 @@ void qp_tell(struct connection *connection, struct facts *facts)
     } else if (cnx->local_error != 0 && cnx->local_error != UINT64_MAX) {
         facts->idle = cnx->local_error == PICOQUIC_ERROR_IDLE_TIMEOUT;
         facts->code = cnx->local_error;
-        if (connection->certificate_error != 0)
-            facts->reason = X509_verify_cert_error_string(connection->certificate_error);
+        facts->reason = connection->certificate_error != 0
+                            ? X509_verify_cert_error_string(connection->certificate_error) : cnx->local_error_reason;
     } else if (cnx->cnx_state >= picoquic_state_closing_received) {
         facts->by_peer = true;
     }

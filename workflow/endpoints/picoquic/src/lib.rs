@@ -128,6 +128,9 @@ mod tests {
     #[test]
     fn versions_are_those_of_the_sources() {
         assert!(VERSION.starts_with("1.1."), "{VERSION}");
-        assert!(TLS_LIBRARY.starts_with("picotls with OpenSSL 3."), "{TLS_LIBRARY}");
+        assert!(
+            TLS_LIBRARY.starts_with("picotls with OpenSSL 3."),
+            "{TLS_LIBRARY}"
+        );
     }
 }
