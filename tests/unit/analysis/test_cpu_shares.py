@@ -546,8 +546,12 @@ def test_the_witnesses_of_header_protection_stand_side_by_side(headers: Campaign
                 "cipher": "aes-128-gcm",
                 "aead": "standard",
                 "header_protection": False,
-                **{"ratio": 1.02, "ratio_low": 1.01, "ratio_high": 1.03},
-                **{"cpu_ratio": 0.96, "cpu_ratio_low": 0.95, "cpu_ratio_high": 0.97},
+                "ratio": 1.02,
+                "ratio_low": 1.01,
+                "ratio_high": 1.03,
+                "cpu_ratio": 0.96,
+                "cpu_ratio_low": 0.95,
+                "cpu_ratio_high": 0.97,
             }
         ]
     )
