@@ -32,6 +32,7 @@ NAMES = {
     "schedstat",
     "perf",
     "perf-hardware",
+    "valgrind",
 }
 
 # Without any capability, also for root.

@@ -234,6 +234,10 @@ s2n-quic CM s2n_connection_recv < <s2n_quic_tls::session::Session as s2n_quic_co
 s2n-quic APP quicbed_endpoint_s2n_quic::client::Transfer::receive < tokio::runtime::Runtime::block_on
 quiche HP aes_hw_encrypt < quiche::crypto::boringssl::HeaderProtectionKey::new_mask < quiche::packet::decrypt_hdr
 quiche PP aes_hw_encrypt < aead_aes_gcm_sealv_impl < EVP_AEAD_CTX_seal_scatter
+quiche HP AES_ecb_encrypt < quiche::packet::encrypt_pkt < quiche::Connection<F>::send_single
+quiche HP aes_hw_encrypt < AES_ecb_encrypt < quiche::packet::encrypt_pkt
+quiche HP CRYPTO_chacha_20 < quiche::packet::encrypt_pkt
+quiche PP CRYPTO_chacha_20 < chacha20_poly1305_seal < EVP_AEAD_CTX_seal_scatter < quiche::packet::encrypt_pkt
 ngtcp2 PP memmove < EVP_AEAD_CTX_open < ngtcp2_crypto_decrypt < conn_recv_pkt
 ngtcp2 HP aes_hw_encrypt < ngtcp2_crypto_hp_mask_cb < decrypt_hp < conn_recv_pkt
 openssl HP aesni_ecb_encrypt < EVP_CipherUpdate < hdr_generate_mask

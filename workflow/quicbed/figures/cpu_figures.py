@@ -162,7 +162,7 @@ def header_protection(
                 key[2],
                 title,
                 _gained(ratio.get("ratio"), ratio.get("ratio_low"), ratio.get("ratio_high")),
-                _gained(*(1 / end if (end := ratio.get(name)) else None for name in _CPU)),
+                _gained(*(ratio.get(f"cpu_ratio{end}") for end in ("", "_low", "_high"))),
                 *(_gain(ends[end]) for end in (BOTH, *ROLES)),
                 MISSING if instructions is None else f"{100 * instructions:.2f}",
             ]
@@ -181,10 +181,6 @@ def header_protection(
         frozenset(range(2, 8)),
         behind,
     )
-
-
-_CPU = ("cpu_ratio", "cpu_ratio_high", "cpu_ratio_low")
-"""Of the processor time without over that with it: its inverse is a gain, whose low end is that of the high one."""
 
 
 def _gained(ratio: float | None, low: float | None, high: float | None) -> str:

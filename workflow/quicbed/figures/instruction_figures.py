@@ -108,13 +108,16 @@ def _caption(found: Counted, titles: Mapping[str, str]) -> list[str]:
     spreads = counts.filter(pl.col("category") == ALL)["spread"].drop_nulls().sort().to_list()
     if spreads:
         middle, most = 100 * spreads[(len(spreads) - 1) // 2], 100 * spreads[-1]
-        lines.append(f"Blocks differ by {middle:.2g} % in the median, at most by {most:.2g} %.")
+        lines[0] += f" Blocks differ by {middle:.2g} % in the median, at most by {most:.2g} %."
     lines.append(what_it_is_not(found.processor))
-    lacking: dict[str, list[str]] = {}
-    for pair, label, problem in _problems(counts):
-        by = lacking.setdefault(f"{label}: {problem.removeprefix(f'{comparison.pair_title(pair, titles)}: ')}", [])
-        by.append(comparison.pair_title(pair, titles))
-    lines += [f"{', '.join(sorted(set(by)))}, {what}." for what, by in lacking.items()]
+    measured = set(counts.filter(pl.col("per_byte").is_not_null()).select(*PAIR, "label").rows())
+    lacking: dict[str, set[str]] = {}
+    for pair, label, _ in _problems(counts):
+        if (*pair, label) not in measured:
+            lacking.setdefault(label, set()).add(comparison.pair_title(pair, titles))
+    if lacking:
+        by = "; ".join(f"{label} by {', '.join(sorted(names))}" for label, names in lacking.items())
+        lines.append(f"Unsupported, failed or not measured, the table says why: {by}.")
     return [html.escape(part) for line in lines for part in textwrap.wrap(line, cpu_figures.CAPTION_CHARACTERS)]
 
 
@@ -156,11 +159,9 @@ def table(found: Counted, titles: Mapping[str, str] | None = None) -> Printed:
             ]
         )
     notes = [what_it_is_not(found.processor)]
-    notes += list(
-        dict.fromkeys(
-            f"{comparison.pair_title(pair, titles)}, {label}: {text}" for pair, label, text in _problems(found.counts)
-        )
-    )
+    for pair, label, text in _problems(found.counts):
+        title = comparison.pair_title(pair, titles)
+        notes.append(f"{label}: {text}" if text.startswith(title) else f"{label}, {title}: {text}")
     parts_of = ["all", "PP", "HP"]
     return Printed(
         "Instructions: all, in packet protection (PP) and in header protection (HP)",
