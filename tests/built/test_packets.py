@@ -23,7 +23,7 @@ from clone import ROOT
 from hostile import damaged, property_of
 from quicbed.base import untrusted
 from quicbed.cli import commands
-from quicbed.wire import pacing, packets, quicwire
+from quicbed.wire import numbers, pacing, packets, quicwire
 from quicbed.wire.pacing import PacingError
 from quicbed.wire.packets import Packets
 from quicbed.wire.pcap import Capture, CaptureError, parse_frame
@@ -44,6 +44,8 @@ class Reader:
 
     def __call__(self, capture: Path, **options: object) -> tuple[Packets, pl.DataFrame]:
         self.output.unlink(missing_ok=True)
+        if (log := options.pop("key_log", None)) is not None:
+            options["keys"] = numbers.keys(log, options["server"])  # type: ignore[arg-type]
         found = packets.read(self.program, capture, self.output, **options)  # type: ignore[arg-type]
         return found, pl.read_parquet(self.output)
 

@@ -144,7 +144,7 @@ def test_tables_of_runs_come_from_no_figure_and_no_configuration() -> None:
 def test_dissecting_comes_from_all_that_reads_captures() -> None:
     dissection = behind(inputs.of_command(ROOT, "dissect"))
     # nothing of these tables of packets is stored with runs, and release times are read when a run is measured
-    tables = {"packets.py", "pacing.py", "trains.py", "layers.py", "releases.py"}
+    tables = {"packets.py", "numbers.py", "pacing.py", "trains.py", "layers.py", "releases.py"}
     readers = [file for file in PACKAGE.glob("wire/*.py") if file.name not in tables]
     assert {file.relative_to(ROOT).as_posix() for file in readers} <= dissection
     assert not [file for file in dissection if "/figures/" in file or "/claims/" in file]

@@ -898,7 +898,8 @@ def _handshake(arguments: argparse.Namespace) -> None:
 
 def _capture(arguments: argparse.Namespace) -> int:
     from quicbed.builds import components
-    from quicbed.wire import handshake, packets
+    from quicbed.wire import handshake, numbers, packets
+    from quicbed.wire.pcap import CaptureError
 
     project = project_of(arguments)
     log = _log(arguments, "component-capture-reader")
@@ -909,13 +910,16 @@ def _capture(arguments: argparse.Namespace) -> int:
     def tell(read: int, size: int, frames: int) -> None:
         print(f"quicbed: {frames:,} packets, {read / max(size, 1):.0%} of {size / 1e6:,.0f} MB", file=sys.stderr)
 
+    server = handshake.address_of(arguments.server) if arguments.server else None
+    if arguments.key_log is not None and server is None:
+        raise CaptureError(f"{arguments.key_log}: a key log is of no use without the address of the server")
     found = packets.read(
         program,
         arguments.capture,
         arguments.output,
-        server=handshake.address_of(arguments.server) if arguments.server else None,
+        server=server,
         visible_numbers=arguments.visible_numbers,
-        key_log=arguments.key_log,
+        keys=numbers.keys(arguments.key_log, server) if arguments.key_log is not None and server is not None else None,
         progress=tell,
     )
     print(f"{arguments.output}: {found.frames} packets of {found.connections} connections")

@@ -65,7 +65,7 @@ def generation(processor: str) -> str:
     return next(names, processor.removeprefix(f"{maker} "))
 
 
-def shown(flags: Iterable[str]) -> str:
+def named_extensions(flags: Iterable[str]) -> str:
     """Vector and crypto extensions among flags, in a few words."""
     own = set(flags)
     return ", ".join(name for name, enough in _SHOWN.items() if own & enough) or "no vector extensions"
@@ -77,5 +77,5 @@ def described(model: str | None, processor: str | None, extensions: str | None) 
         return model
     parts = [dict.fromkeys(map(generation, processor.split(" / ")))]
     if extensions is not None:
-        parts.append(dict.fromkeys(shown(one.split()) for one in extensions.split(" / ")))
+        parts.append(dict.fromkeys(named_extensions(one.split()) for one in extensions.split(" / ")))
     return f"{model} ({'; '.join(' / '.join(one) for one in parts)})"

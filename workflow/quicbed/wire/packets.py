@@ -7,10 +7,10 @@ proofs and handshakes, `quicbed.wire.pcap` reads them.
 
 from __future__ import annotations
 
-import ipaddress
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -18,10 +18,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from quicbed.base import durable, untrusted
-from quicbed.wire import tshark
-from quicbed.wire.handshake import quic_connections
-from quicbed.wire.opened import Secrets
-from quicbed.wire.pcap import Capture, CaptureError, Packet
+from quicbed.wire.pcap import CaptureError
 
 SNAP_BYTES = 128
 """Snap length with which every header that the table needs is whole: Ethernet, IPv6, UDP, a long header of QUIC."""
@@ -116,6 +113,15 @@ class Packets(BaseModel):
         return [f"{capture}: {problem}" for problem in found]
 
 
+@dataclass(frozen=True)
+class Keys:
+    """What opens packets of a capture (`quicbed.wire.numbers`)."""
+
+    log: Path
+    numbers: Callable[[Path], Mapping[int, int]]
+    """Of every frame of a pcap file, counted from 1, with a QUIC packet that could be opened its number."""
+
+
 def read(
     program: Path,
     capture: Path,
@@ -123,16 +129,15 @@ def read(
     *,
     server: tuple[str, int] | None = None,
     visible_numbers: bool = False,
-    key_log: Path | None = None,
+    keys: Keys | None = None,
     progress: Progress | None = None,
 ) -> Packets:
     """Write the table of a capture, whole or not at all; *program* is the built component ``capture-reader``.
 
     *server* is the address and port of the server; without it the one who sends the first SYN or Initial packet is
     taken for the client. With *visible_numbers* packets of connections with short headers have no header protection,
-    and their numbers are read. With *key_log*, which needs *server*, packets of QUIC are opened for their numbers, in
-    minutes for a million of them and in memory that grows with them. A `CaptureError` is one line that names the file
-    and the remedy.
+    and their numbers are read. With *keys* packets of QUIC are opened for their numbers, in minutes for a million of
+    them and in memory that grows with them. A `CaptureError` is one line that names the file and the remedy.
     """
     if not capture.is_file():
         raise CaptureError(f"{capture}: is no file; name a capture in pcap or pcapng format")
@@ -145,38 +150,14 @@ def read(
         argv.append("--visible-numbers")
     with tempfile.TemporaryDirectory() as directory, durable.replacing(output) as partial:
         argv[2] = str(partial.absolute())
-        if key_log is not None:
-            if server is None:
-                raise CaptureError(f"{key_log}: a key log is of no use without the address of the server")
-            secrets = tshark.read_key_log(key_log)
+        if keys is not None:
             plain = Path(directory) / "frames.pcap"
             argv.append(f"--frames={plain}")
         found = _run(argv, capture, progress)
-        if key_log is None or server is None:
+        if keys is None:
             return found
-        told = _numbered(partial, _numbers(plain, secrets, server) if found.frames else {})
-        return found.model_copy(update={**told, "key_log": str(key_log)})
-
-
-def _numbers(plain: Path, secrets: Secrets, server: tuple[str, int]) -> dict[int, int]:
-    """Of every frame, counted from 1, with a QUIC packet that could be opened the number of the first one."""
-    ends = (str(ipaddress.ip_address(server[0])), server[1])
-    packets = (
-        packet
-        for packet in Capture(plain).packets()
-        if packet.protocol == "udp" and ends in ((packet.source, packet.source_port), _destination(packet))
-    )
-    found = {}
-    for connection in quic_connections(packets, ends):
-        for unit, opened in zip(connection.units, connection.open(secrets).packets, strict=True):
-            number = next((one.number for one in opened if one.number is not None), None)
-            if number is not None:
-                found[unit.frame + 1] = number
-    return found
-
-
-def _destination(packet: Packet) -> tuple[str, int]:
-    return packet.destination, packet.destination_port
+        told = _numbered(partial, keys.numbers(plain) if found.frames else {})
+        return found.model_copy(update={**told, "key_log": str(keys.log)})
 
 
 def _numbered(table: Path, numbers: Mapping[int, int]) -> dict[str, int]:
