@@ -223,7 +223,7 @@ class Comparison:
             for arm, run in pair.items():
                 if run.status == "unsupported":
                     raise UnsupportedError(f"{self._cells[arm].label}: {run.reason}")
-            failures = 0 if pairing.ok(pair) else failures + 1
+            failures = 0 if pairing.finished(pair) else failures + 1
             if failures == FAILURES:
                 many = f"{FAILURES} pairs failed one after the other, the last because of"
                 raise MeasureError(f"{many} {pairing.reason(pair)}; see {self.directory}")

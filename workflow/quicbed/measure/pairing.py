@@ -37,7 +37,7 @@ def sizes(specs: Mapping[Arm, RunSpec], before: Sequence[Runs]) -> dict[Arm, int
     The faster one downloads what its spec says. Nothing tells how fast they are before the first pair.
     """
     most = {arm: spec.bytes for arm, spec in specs.items()}
-    known = [pair for pair in before if all(run.together and run.together.seconds for run in pair.values())]
+    known = [pair for pair in before if finished(pair)]
     if not known:
         return most
     speeds = {
@@ -101,6 +101,11 @@ def read(directory: Path) -> dict[Arm, Run]:
 def ok(pair: Runs) -> bool:
     """Whether a pair counts."""
     return all(run.status == "ok" for run in pair.values())
+
+
+def finished(pair: Runs) -> bool:
+    """Whether both arms came to their ends, also where one was alone for too long: it tells how fast they are."""
+    return all(run.together is not None and run.together.seconds for run in pair.values())
 
 
 def reason(pair: Runs) -> str:

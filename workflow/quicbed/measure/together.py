@@ -294,8 +294,6 @@ class Together:
         for arm in ARMS:
             end = next(one for one in ends if arm in one.ended)
             values = self.told[arm]
-            values["seconds"] = end.at - begin.at
-            values["overlap"] = (ends[0].at - begin.at) / (ends[-1].at - begin.at)
             for role in _ROLES:
                 before, after = begin.used[arm, role], end.used[arm, role]
                 used = None if before is None or after is None else after - before
@@ -303,6 +301,8 @@ class Together:
                     self._fail(f"arm {arm}: the processor time of its {role} is not told by the kernel (it is {used})")
                     return
                 values[f"{role}_cpu_s"] = used
+            values["seconds"] = end.at - begin.at
+            values["overlap"] = (ends[0].at - begin.at) / (ends[-1].at - begin.at)
         if (overlap := self.told["a"]["overlap"]) < LEAST_OVERLAP:
             alone = 100 * (1 - overlap)
             self._fail(f"one arm transferred alone for {alone:.0f} % of the time; the next pair has other sizes")

@@ -423,7 +423,7 @@ class Together(Part):
     seconds: Positive | None = None
     """From when both servers had a ClientHello to the end of this run's client.
 
-    This and what follows is missing where a run has failed.
+    This and what follows is missing where a run has failed, unless that is because of too short an overlap.
     """
     overlap: Positive | None = None
     """Share of the longer one of both transfers in which both transferred."""
