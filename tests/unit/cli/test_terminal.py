@@ -135,7 +135,7 @@ def completed(line: str, tmp_path: Path) -> set[str]:
     ("line", "offered"),
     [
         ("quicbed pl", {"plan"}),
-        ("quicbed plan aead", {"aead-goodput"}),
+        ("quicbed plan aead-g", {"aead-goodput"}),
         ("quicbed build quin", {"quinn"}),
         ("quicbed claims fig3-aes", {"fig3-aes-equal"}),
         ("quicbed list run", {"runs"}),
