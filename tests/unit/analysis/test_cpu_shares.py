@@ -126,7 +126,7 @@ def test_a_share_is_the_mean_over_blocks_with_an_interval_that_resamples_them(ca
 def test_cost_is_the_processor_time_of_a_run_times_its_shares_at_both_ends(campaign: Campaign) -> None:
     campaign.measure()
     found = campaign.shares()
-    table = cpu_shares.cost(found)
+    table = cpu_shares.cryptography_cost(found)
     assert table.columns == list(cpu_shares.COST)
     assert set(table["library"]) == {"quiche", "quinn"}
     used = found.campaign.filter((pl.col("client_library") == "quinn") & (pl.col("label") == AES)).sort("block")
@@ -146,15 +146,15 @@ def test_cost_is_the_processor_time_of_a_run_times_its_shares_at_both_ends(campa
 def test_bars_of_cost_are_cut_where_one_is_many_times_as_long(campaign: Campaign) -> None:
     campaign.measure()
     found = campaign.shares()
-    table = cpu_shares.cost(found)
-    drawn = cpu_figures.cost(found, table, {"quinn": "Quinn"})
+    table = cpu_shares.cryptography_cost(found)
+    drawn = cpu_figures.crypto_cost(found, table, {"quinn": "Quinn"})
     assert drawn.name == "crypto-cost"
     assert [bar.name for bar in drawn.figure.data] == ["packet protection", "header protection", "all else"]
     assert not [one for one in drawn.figure.layout.annotations if "s/GiB" in (one.text or "")]
     slow = table.with_columns(
         s_per_gib=pl.col("s_per_gib") * pl.when(pl.col("library") == "quinn").then(50).otherwise(1)
     )
-    cut = cpu_figures.cost(found, slow, {"quinn": "Quinn"}).figure
+    cut = cpu_figures.crypto_cost(found, slow, {"quinn": "Quinn"}).figure
     (note,) = (one for one in cut.layout.annotations if "s/GiB" in (one.text or ""))
     assert note.y == "Quinn"
 

@@ -179,7 +179,7 @@ OTHERS = {
     **dict.fromkeys(
         [
             *("analysis/benchmark_runs.py", "analysis/dissect.py", "importers/quic_benchmark.py"),
-            *("report/look.py", "wire/packets.py", "wire/tshark.py"),
+            *("report/look.py", "wire/tshark.py"),
         ],
         TEMPORARY,
     ),
@@ -191,7 +191,7 @@ OTHERS = {
         f"builds/{name}.py": UNFINISHED
         for name in (
             *("compiled", "components", "recipes/cargo", "recipes/external", "recipes/go", "recipes/nginx_h3"),
-            *("recipes/python", "recipes/tcp_tls"),
+            *("recipes/python", "recipes/tcp_tls", "sources"),
         )
     },
     **dict.fromkeys(["measure/browser.py", "measure/certificates.py"], UNFINISHED),

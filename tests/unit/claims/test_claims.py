@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 import random
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path

@@ -70,10 +70,10 @@ def test_packets_and_round_trips_are_told_where_there_are_more() -> None:
 
 
 def test_the_machine_is_told_in_a_line(tmp_path: Path) -> None:
-    assert made_with.machine(runs.table(tmp_path), []) is None
+    assert made_with.measured_by(runs.table(tmp_path), []) is None
     fakeruns.write_campaign(tmp_path, "aead-goodput", libraries=("quinn",), blocks=2)
     found = details.read(tmp_path).campaigns
-    said = made_with.machine(runs.table(tmp_path), found)
+    said = made_with.measured_by(runs.table(tmp_path), found)
     assert said is not None
     assert said.startswith("a machine (")
     assert said.endswith("testbed local)")

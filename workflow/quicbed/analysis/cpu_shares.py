@@ -114,11 +114,11 @@ COST: Mapping[str, pl.DataType] = (
     | dict.fromkeys(["s_per_gib", "low", "high"], pl.Float64())
     | {"blocks": pl.Int64()}
 )
-"""Columns of `cost`."""
+"""Columns of `cryptography_cost`."""
 PARTS = ("packet-protection", "header-protection", "rest")
 
 
-def cost(found: Profiled, label: str = "AES-128-GCM") -> pl.DataFrame:
+def cryptography_cost(found: Profiled, label: str = "AES-128-GCM") -> pl.DataFrame:
     """Processor time of both ends together per GiB, by what it is spent on: rows of `COST`, of one variant.
 
     The share of the samples times the processor time of the same run, added over both ends; the mean over blocks with

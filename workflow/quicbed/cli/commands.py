@@ -798,7 +798,7 @@ def _summary(arguments: argparse.Namespace) -> None:
     kept = judged.read(made.with_name(judged.FILE), project, _judged_of(project, raw))
     if kept is None:
         kept = judged.judge(project, verdicts.tables(raw, ROOT, counting, beside))
-    print(f"{len(table)} runs of {raw}, on {made_with.machine(table, beside.campaigns) or 'no known host'}\n")
+    print(f"{len(table)} runs of {raw}, on {made_with.measured_by(table, beside.campaigns) or 'no known host'}\n")
     told = summary.of_project(project, counting, beside, kept)
     for one in told:
         print(visible(textwrap.fill(f"{one.topic}. {one.text}", 100)) + "\n")

@@ -235,8 +235,8 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
     return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
 
 
-def cost(found: Profiled, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
-    """What cryptography costs each library: *table* of `quicbed.analysis.cpu_shares.cost` as stacked bars."""
+def crypto_cost(found: Profiled, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
+    """What cryptography costs each library, as stacked bars: *table* is that of `cpu_shares.cryptography_cost`."""
     titles = titles or {}
     whole = table.group_by("library").agg(pl.col("s_per_gib").sum()).sort("s_per_gib", "library")
     order = whole["library"].to_list()

@@ -35,7 +35,7 @@ def hosts(table: pl.DataFrame) -> Sheet:
     return Sheet(headers, rows, frozenset({7}), behind=behind)
 
 
-def machine(table: pl.DataFrame, records: Sequence[provenance.Records]) -> str | None:
+def measured_by(table: pl.DataFrame, records: Sequence[provenance.Records]) -> str | None:
     """The host that measured most runs, in a line."""
     counts = table.drop_nulls("host")["host"].value_counts().sort("count", "host", descending=[True, False])
     if counts.is_empty():

@@ -96,7 +96,7 @@ def write(
             "index.html.j2",
             site.first()
             | {
-                "machine": made_with.machine(table, beside.campaigns),
+                "machine": made_with.measured_by(table, beside.campaigns),
                 "answers": answers,
                 "reading": answering.READING,
                 "problems": _problems(beside, table),

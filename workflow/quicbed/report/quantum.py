@@ -272,11 +272,11 @@ class Quantum(sections.Paper):
 
     def crypto_cost(self) -> Section:
         """What cryptography costs each library, as processor time."""
-        table = cpu_shares.cost(self._profiled)
+        table = cpu_shares.cryptography_cost(self._profiled)
         if table.is_empty():
             return Section(NotMeasured("cpu-shares"))
         comparison.write_figure_table(table, "crypto-cost", self.here.tables)
-        return Section(self.save(cpu_figures.cost(self._profiled, table, self.titles)))
+        return Section(self.save(cpu_figures.crypto_cost(self._profiled, table, self.titles)))
 
     @cached_property
     def _counted(self) -> instructions.Counted:
