@@ -21,10 +21,10 @@ ACTIVATING = ". .venv/bin/activate"
 LOOKING = (
     "make figures",
     ACTIVATING,
+    "quicbed summary",
     "quicbed claims",
     "quicbed claims fig3-aes-equal",
     "quicbed claims --verdict fails",
-    "quicbed --help",
 )
 DEPOSITING = ("make archive",)
 UNPACKING = ("tar -xzf quicbed-*.tar.gz && cd quicbed-*/", "sha256sum --check --quiet SHA256SUMS && echo complete")

@@ -82,6 +82,7 @@ def test_a_visitor_who_may_not_become_root_draws_the_figures_and_makes_the_archi
     first = (report / "index.html").read_text(encoding="utf-8")
     assert "For QUIC, goodput with NOOP is 10 to 20 % higher than with AES." in first
     assert (report / "runs.html").stat().st_size > 100_000
+    assert "Packet protection. " in said["quicbed summary"]
     assert "fig3-aes-equal" in said["quicbed claims fig3-aes-equal"]
 
     expect(root, LESSENING, PLACE, USER)
