@@ -360,7 +360,8 @@ void qp_tell(struct connection *connection, struct facts *facts)
     facts->confirmed = connection->confirmed;
     facts->group = connection->group;
     facts->signature = connection->signature;
-    facts->hello_retry_request = connection->shares > 1;
+    /* after a Retry the handshake begins anew, with a share of its own */
+    facts->hello_retry_request = connection->shares > (cnx != NULL && cnx->original_cnxid.id_len > 0 ? 2 : 1);
     if (cnx == NULL) {
         facts->ended = connection->is_read && connection->answer == NULL;
         facts->code = connection->error;
