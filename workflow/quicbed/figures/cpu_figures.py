@@ -305,7 +305,7 @@ def _cut(figure: go.Figure, ordered: Sequence[tuple[str, float]]) -> None:
             x=end,
             y=name,
             xanchor="right",
-            text=f"{value:.3g} s/GiB \N{RIGHTWARDS ARROW}",
+            text=f"{value:.3g} s/GiB (cut)",
             showarrow=False,
             font={"size": 11},
         )
