@@ -113,3 +113,28 @@ def test_each_is_pinned_by_checksum(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(BuildError, match=r"sdists\.txt: cannot be read: .*restore it from version control"):
         kit.sdists(tmp_path)
+
+
+def test_an_sdist_is_unpacked_where_python_has_no_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian 12 has 3.11.2, filters came with 3.11.4."""
+    archive = tmp_path / "a.tar.gz"
+    with tarfile.open(archive, "w:gz") as made:
+        for name, mode in (("a-1/run", 0o4777), ("a-1/text", 0o600)):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode, member.uid = 4, mode, 12345
+            made.addfile(member, io.BytesIO(b"text"))
+        link = tarfile.TarInfo("a-1/link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        made.addfile(link)
+    monkeypatch.delattr(tarfile, "fully_trusted_filter", raising=False)
+    sources._unpack(archive, tmp_path, "a")
+    found = {path.name: path.stat() for path in (tmp_path / "a-1").iterdir()}
+    assert {name: (one.st_mode & 0o7777, one.st_uid) for name, one in found.items()} == {
+        "run": (0o755, os.geteuid()),
+        "text": (0o644, os.geteuid()),
+    }
+    outside = tmp_path / "b.tar.gz"
+    with tarfile.open(outside, "w:gz") as made:
+        made.addfile(tarfile.TarInfo("../b"))
+    with pytest.raises(BuildError, match="lies outside of it"):
+        sources._unpack(outside, tmp_path, "b")
