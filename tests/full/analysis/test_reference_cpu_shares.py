@@ -24,13 +24,17 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> cpu_shares.Profiled:
     return cpu_shares.profiled(runs.table(raw), raw, ROOT)
 
 
+UNMEASURED = {"picoquic"}
+"""Libraries that came after the reference data was measured."""
+
+
 def test_less_than_a_tenth_of_the_reference_data_is_uncategorised_in_every_library(
     reference: cpu_shares.Profiled,
 ) -> None:
     planned = comparison.figure_table(reference.campaign).filter(pl.col("unsupported").is_null())
     assert {cell for cell, _ in reference.stacks} == set(planned["cell"]), "no cell failed, and every mapping was read"
     described = {name for name, library in Project(ROOT).without_folders().libraries.items() if not library.optional}
-    assert set(planned["client_library"]) == described
+    assert set(planned["client_library"]) == described - UNMEASURED
     sampled = reference.shares.filter(pl.col("cell").is_in(planned["cell"].to_list()))
     for (library, role, cipher, aead), own in sampled.group_by("library", "role", "cipher", "aead"):
         ciphered = str(cipher) if aead == "standard" else None
@@ -63,8 +67,8 @@ def test_packet_protection_falls_in_the_reference_data_as_in_table_i(
         for name, library in Project(ROOT).without_folders().libraries.items()
         if not library.optional and (library.supports.noop if label == NOOP else library.supports.noenc)
     }
-    assert {library for library, _, of in shares if of == label} == supported
-    for library in supported:
+    assert {library for library, _, of in shares if of == label} == supported - UNMEASURED
+    for library in supported - UNMEASURED:
         for role in cpu_shares.ROLES:
             left = shares[library, role, label] / shares[library, role, AES]
             assert left < LEFT_MORE.get((library, role, label), LEFT[label]), f"{library} {role}: {left:.2f}"

@@ -51,7 +51,8 @@ def test_the_notebook_says_what_was_not_measured(tmp_path: Path) -> None:
     fakeruns.write_campaign(raw, "aead-goodput", blocks=2, libraries=("quinn",))
     page = run_notebook(raw, tmp_path / "artifacts")
     lacking = set(re.findall(r"Not measured:</strong> there are no runs of ([^<]*) here", page))
-    assert lacking == {"header-protection", "mtu", "cpu-shares", *HANDSHAKE_EXPERIMENTS}
+    of_cost = {"aead-pairs", "header-protection-pairs", "instructions", "cpu-shares"}
+    assert lacking == {"header-protection", "mtu", *of_cost, *HANDSHAKE_EXPERIMENTS}
     assert (tmp_path / "artifacts" / "figures" / "goodput-by-aead.html").is_file()
 
 
