@@ -95,8 +95,10 @@ def _goodput(
     if not said:
         return None
     if experiment == "aead-goodput":
-        listed = "; ".join(f"{name} changes it by {found}" for name, found in said.items())
-        return Answer("Packet protection", f"Against goodput with AES-128-GCM, {listed}.", [experiment])
+        listed = "; ".join(f"{name} by {found}" for name, found in said.items()).replace(
+            " by ", " changes goodput by ", 1
+        )
+        return Answer("Packet protection", f"In place of AES-128-GCM, {listed}.", [experiment])
     listed = "; ".join(f"by {found} with {name}" for name, found in said.items())
     return Answer("Header protection", f"Leaving it out changes goodput {listed}.", [experiment])
 
