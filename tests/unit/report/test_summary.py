@@ -38,7 +38,7 @@ def test_a_first_own_run_says_what_each_cipher_costs(tmp_path: Path) -> None:
     # of two libraries the lower one; effects are those of `fakeruns.EXPERIMENTS`
     assert re.search(r"ChaCha20-Poly1305 changes goodput by −12 % \[−12, −12\] \(\w+ −12, \w+ −12\)", text)
     assert re.search(r"AES-256-GCM by −1\.[456] % \[−1\.\d, −1\.\d\]", text)
-    assert "no AEAD by +16 % [" in text
+    assert "NOOP without header protection by +16 % [" in text
 
 
 def test_ratios_of_header_protection_are_within_builds(tmp_path: Path) -> None:

@@ -27,7 +27,11 @@ READING = (
     "Of several libraries each value is that of the middle one, with its 95 % interval in brackets; behind it are the "
     "two furthest apart."
 )
-AEAD = {"ChaCha20-Poly1305": "ChaCha20-Poly1305", "AES-256-GCM": "AES-256-GCM", "NOOP": "no AEAD"}
+AEAD = {
+    "ChaCha20-Poly1305": "ChaCha20-Poly1305",
+    "AES-256-GCM": "AES-256-GCM",
+    "NOOP": "NOOP without header protection",
+}
 HEADER_PROTECTION = {"AES-128-GCM without HP": "AES-128-GCM", "ChaCha20-Poly1305 without HP": "ChaCha20-Poly1305"}
 HANDSHAKES = (
     ("table2-kem", "group", ("X25519MLKEM768",)),
