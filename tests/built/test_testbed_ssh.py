@@ -1516,6 +1516,55 @@ def test_builds_are_deployed_proven_and_measured_over_ssh(
         assert not [name for name in kept if ".perf." in name]
 
 
+PAIRED = """
+title: t
+source: s
+question: q
+workload: {kind: bulk, congestion_control: any}
+link: {mode: throughput}
+libraries: [quinn]
+variants:
+  - {label: AES-128-GCM, cipher: aes-128-gcm}
+  - {label: ChaCha20-Poly1305, cipher: chacha20-poly1305}
+baseline: AES-128-GCM
+aa: true
+paired: concurrent
+contrast: {labels: [ChaCha20-Poly1305], half_width: 0.02}
+scales:
+  tiny: {bytes: 50_000_000, blocks: 1, timeout_s: 20}
+"""
+
+
+def test_pairs_at_the_same_time_are_measured_over_ssh(
+    hosts: SshHosts, build_of: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two processors")
+    root = tmp_path / "project"
+    shutil.copytree(ROOT / "config", root / "config")
+    (root / "workflow").symlink_to(ROOT / "workflow")
+    (root / "config" / "testbeds" / "pair.yaml").write_text(json.dumps(hosts.data()), encoding="utf-8")
+    (root / "build").mkdir()
+    build = build_of("quinn", "stock")
+    (root / "build" / build.name).symlink_to(build)
+    (root / "config" / "experiments" / "at-once.yaml").write_text(PAIRED, encoding="utf-8")
+    project = Project(root, {"testbed": "pair", "scale": "tiny", "experiments": ["at-once"], "gate": {"retries": 10}})
+    certificates.make(certificates.directory(project))
+    session.measure(project, "at-once", root / "marker.json")
+    stored = [
+        json.loads(file.read_text(encoding="utf-8")) for file in project.raw.glob("pair/at-once/*/b*/*/*/run.json")
+    ]
+    counting = [run for run in stored if run["status"] == "ok"]
+    assert len(counting) == 4, [run["reason"] for run in stored]
+    for run in counting:
+        told = run["together"]
+        assert told["overlap"] >= 0.8
+        assert told["client_cpu_s"] > 0 < told["server_cpu_s"]
+        # both ends are programs of one machine here
+        assert told["processors"]["client"] != told["processors"]["server"]
+    assert not list(root.rglob("*.partial"))
+
+
 EXTERNAL = "external: {path: PATH, parameters: {PROGRAMS: BINARIES}}"
 
 

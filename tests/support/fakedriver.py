@@ -15,8 +15,8 @@ import fakeproject
 from faketestbed import FakeProcess, FakeTestbed, Sending
 from quicbed.config.model import Project
 from quicbed.measure import session
+from quicbed.testbed.agent import cpu_seconds
 from quicbed.testbed.lock import Lock
-from quicbed.testbed.process import cpu_seconds
 
 
 class LockedTestbed(FakeTestbed):

@@ -18,7 +18,7 @@ from typing import Any
 import fake_endpoint
 import nursery
 from quicbed.testbed import Capture, Completed, Confined, Exit, Host, LinkSettings, Process, Role, Testbed, TestbedError
-from quicbed.testbed.process import pin, pinned, send_to_all
+from quicbed.testbed.agent import pin, pinned, send_to_all
 
 FAKE_ENDPOINT = Path(fake_endpoint.__file__).read_text(encoding="utf-8")
 """What the programs of a build have in them after their first line."""

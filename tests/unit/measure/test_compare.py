@@ -23,7 +23,7 @@ from quicbed.measure.attempt import MeasureError
 from quicbed.measure.comparing import Asked, Compared, UnsupportedError, compare
 from quicbed.store import runs
 from quicbed.store.record import Run
-from quicbed.testbed.process import cpu_seconds
+from quicbed.testbed.agent import cpu_seconds
 
 OK = {"client": ["lasting"]}
 

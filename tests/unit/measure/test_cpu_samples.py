@@ -98,7 +98,8 @@ def test_the_time_limit_is_kept(clock: Clock) -> None:
 
 
 def test_the_memory_of_a_program_has_that_of_its_children(tmp_path: Path) -> None:
-    from quicbed.testbed.process import LocalProcess, memory_bytes, proportional_set, start
+    from quicbed.testbed.agent import memory_bytes, proportional_set
+    from quicbed.testbed.process import LocalProcess, start
 
     with pytest.raises(ValueError, match="no Pss"):
         proportional_set(b"Rss: 12 kB\n")

@@ -27,7 +27,7 @@ from quicbed.plan import estimate
 from quicbed.plan.cells import Cell, campaign_of, cells_of
 from quicbed.store import runs as stored_runs
 from quicbed.store.record import Run
-from quicbed.testbed.process import cpu_seconds
+from quicbed.testbed.agent import cpu_seconds
 
 EXPERIMENT = """
 title: Test

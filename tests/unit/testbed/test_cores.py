@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from quicbed.testbed import local
+from quicbed.testbed.agent import cores, cpu_seconds, pin, pinned, send_to_all
 from quicbed.testbed.base import unread
-from quicbed.testbed.cores import cores
 from quicbed.testbed.local import LocalTestbed
-from quicbed.testbed.process import cpu_seconds, pin, pinned, send_to_all
 
 UDP = """\
    sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops

@@ -46,6 +46,11 @@ def is_paired(campaign: pl.DataFrame) -> bool:
     return bool((campaign["arm"] == BESIDE).any())
 
 
+def deciding(campaigns: comparison.Campaigns, experiment: str) -> str | None:
+    """The experiment of pairs that was measured and asks what this one of runs alone asks; None if there is none."""
+    return next((name for name, alone in ALONE.items() if alone == experiment and len(campaigns.newest(name))), None)
+
+
 def table(campaigns: comparison.Campaigns, experiment: str) -> pl.DataFrame:
     """The newest campaign of an experiment of pairs, in the columns of `SCHEMA`."""
     rows: dict[str, dict[str, object]] = {}

@@ -647,14 +647,17 @@ class _Evaluation:
             ]
             counts = self.reading.table == "runs" and measured.campaign.schema[self.reading.metric].is_integer()
             sampled = replace(outcome, cells=flat, **_sample(series, low, high, counts=counts))
-            if self.claim.pairs is not None and (of_pairs := self._of_pairs(sampled, places)) is not None:
+            if (
+                self.claim.pairs is not None
+                and (of_pairs := self._of_pairs(sampled, measured.campaign, places)) is not None
+            ):
                 return of_pairs
             return replace(sampled, undecided=self._within_floor(measured.campaign, sampled, [*map(_mean, series)]))
         except _MissingError as missing:
             return replace(outcome, missing=missing.verdict, reason=missing.reason)
 
-    def _of_pairs(self, alone: Outcome, places: Sequence[Sequence[_Place]]) -> Outcome | None:
-        """The outcome of runs *alone*, of the pairs that the claim names; None where these have none."""
+    def _of_pairs(self, alone: Outcome, lone: pl.DataFrame, places: Sequence[Sequence[_Place]]) -> Outcome | None:
+        """The outcome of runs *alone*, which are of *lone*, by the pairs that the claim names; None without pairs."""
         name, tables = self.claim.pairs or "", self.book.tables
         campaign = tables.campaigns.newest(name)
         if tables.published or campaign.is_empty():
@@ -681,7 +684,8 @@ class _Evaluation:
             return None
         logs = [math.log(ratios[0][block]) - sum(math.log(one[block]) for one in ratios[1:]) for block in blocks]
         told = _logarithmic(np.exp(np.array(logs)), alone.low_bound, alone.high_bound)
-        measured = f"alone {_interval(alone.value, alone.low, alone.high)}"
+        elsewhere = "" if lone["host"][0] == campaign["host"][0] else f" on host {lone['host'][0]}"
+        measured = f"alone{elsewhere} {_interval(alone.value, alone.low, alone.high)}"
         if not by_time and not (alone.low <= told["high"] and told["low"] <= alone.high):
             pairs = _interval(told["value"], told["low"], told["high"])
             return replace(alone, beside=f"{measured}, by pairs {pairs}: they disagree")

@@ -18,7 +18,8 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, highway_runs
+from quicbed.analysis import comparison, highway_runs, paired_runs
+from quicbed.config.model import Contrast
 from quicbed.figures import findings, goodput, layout
 from quicbed.figures.findings import Found
 from quicbed.figures.goodput import Drawn
@@ -173,6 +174,25 @@ def as_drawn(experiment: str, campaign: pl.DataFrame, cells: pl.DataFrame) -> pl
     """The table of an experiment with the ratios that its figure shows."""
     twin = TWINS.get(experiment)
     return twin.prepare(campaign, cells) if twin is not None else cells
+
+
+def metric(campaign: pl.DataFrame) -> str:
+    """What an experiment compares: of handshakes, of pairs at the same time, and of runs alone."""
+    if "handshake" in set(campaign["workload"].drop_nulls()):
+        return "ttfb_ms"
+    return comparison.TWIN if paired_runs.is_paired(campaign) else "goodput_mbps"
+
+
+def undecided(campaigns: comparison.Campaigns, experiment: str, contrast: Contrast | None) -> pl.DataFrame:
+    """Ratios of an experiment that are not as narrow as its contrast wants: rows of `comparison.undecided`.
+
+    Of runs alone none, where pairs were measured: these decide.
+    """
+    campaign = campaigns.newest(experiment)
+    if campaign.is_empty() or paired_runs.deciding(campaigns, experiment) is not None:
+        return pl.DataFrame(schema=comparison.UNDECIDED)
+    cells = campaigns.figure(experiment, metric(campaign))
+    return comparison.undecided(as_drawn(experiment, campaign, cells), contrast)
 
 
 def both_ways(

@@ -170,6 +170,9 @@ def compare(project: Project, asked: Asked, log: Path, opener: Callable[[Project
     need_room(project.raw)
     try:
         with terminating(), testbed:
+            pins = testbed.pins()
+            if isinstance(pins, str):
+                raise UnsupportedError(pins)
             driver = Driver(project, testbed, testbed.facts())
             return Comparison(driver, asked, pins).run()
     except TestbedError as error:

@@ -33,7 +33,6 @@ ARMS: tuple[Arm, ...] = get_args(Arm)
 _ROLES: tuple[Side, ...] = ("server", "client")
 LEAST_OVERLAP = 0.8
 """Share of the longer transfer in which both transferred, of pairs that count."""
-_POLL_S = 0.002
 _HELD = "servers were held until both clients had begun"
 _UNKNOWN = dict.fromkeys(("throughput_mbps", "ttfb_ms", "first_byte_ms", "wall_s"), _HELD)
 """Metrics that contain the time of the handshake."""
@@ -235,7 +234,7 @@ class Together:
                 raise _WentWrongError(
                     arm, f"the client sent nothing for {pair.READY_TIMEOUT:g} s" + (f": {said}" if said else "")
                 )
-            time.sleep(_POLL_S)
+            time.sleep(self._testbed.POLL_S)
 
     def _await_ends(self, count: int, deadline: float, limit: float) -> None:
         """Wait until so many clients have ended; it has gone wrong where one of them, or a server, has failed."""
@@ -255,7 +254,7 @@ class Together:
                 said = complaint(self._arms[running[0]].programs["client"].log)
                 reason = f"the client hung: not finished {limit:g} s after both began" + (f": {said}" if said else "")
                 raise _WentWrongError(running[0], reason)
-            time.sleep(_POLL_S)
+            time.sleep(self._testbed.POLL_S)
 
     def _note_unpinned(self) -> None:
         for one in self._arms.values():

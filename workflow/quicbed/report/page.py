@@ -327,16 +327,14 @@ class _Site:
             lacking = dict.fromkeys(["sheet", "printed", "measured", "campaign", "undecided"])
             return found | lacking | {"floors": [], "runs": 0}
         titles = self._titles()
-        is_latency = "handshake" in set(campaign["workload"].drop_nulls())
-        paired = paired_runs.is_paired(campaign)
-        metric = "ttfb_ms" if is_latency else comparison.TWIN if paired else "goodput_mbps"
+        metric = cost_figures.metric(campaign)
         cells = self.campaigns.figure(name, metric)
-        if paired:
+        if metric == comparison.TWIN:
             sheet = sheets.paired(paired_runs.table(self.campaigns, name), titles)
         else:
-            sheet = latency_summary(cells, titles) if is_latency else summary(cells, titles)
+            sheet = latency_summary(cells, titles) if metric == "ttfb_ms" else summary(cells, titles)
         first = campaign.row(0, named=True)
-        wide = comparison.undecided(cost_figures.as_drawn(name, campaign, cells), config.contrast if config else None)
+        wide = cost_figures.undecided(self.campaigns, name, config.contrast if config else None)
         self.undecided = pl.concat([self.undecided, wide])
         return found | {
             "sheet": sheet,

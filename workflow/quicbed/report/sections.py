@@ -72,12 +72,10 @@ class Paper:
         if prepare is not None:
             table = prepare(campaign, table)
         comparison.write_figure_table(table, experiment, self.here.tables)
-        told = findings.joined(found(table), findings.undecided(self._undecided(experiment, table), self.titles))
-        return Section(self.save(draw(campaign, table, self.titles)), told, sheets.summary(table, self.titles))
-
-    def _undecided(self, experiment: str, table: pl.DataFrame) -> pl.DataFrame:
         known = self.experiments.get(experiment)
-        return comparison.undecided(table, known.contrast if known is not None else None)
+        wide = cost_figures.undecided(self.campaigns, experiment, known.contrast if known is not None else None)
+        told = findings.joined(found(table), findings.undecided(wide, self.titles))
+        return Section(self.save(draw(campaign, table, self.titles)), told, sheets.summary(table, self.titles))
 
     def cost(self, experiment: str) -> Section:
         """The twin of a figure of downloads: the same ratios by goodput and by processor time; none without ratios."""

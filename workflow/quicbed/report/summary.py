@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from quicbed.analysis import comparison, ttfb
+from quicbed.analysis import comparison, paired_runs, ttfb
 from quicbed.claims import causes
 from quicbed.claims.judged import Judged
 from quicbed.claims.verdicts import Result
@@ -55,11 +55,7 @@ def of_project(project: Project, table: pl.DataFrame, beside: Details, judged: J
     campaigns = comparison.Campaigns(table)
     wide = pl.DataFrame(schema=comparison.UNDECIDED)
     for name, experiment in project.experiments.items():
-        campaign = campaigns.newest(name)
-        if experiment.contrast is not None and not campaign.is_empty():
-            metric = "ttfb_ms" if experiment.workload.kind == "handshake" else "goodput_mbps"
-            cells = cost_figures.as_drawn(name, campaign, campaigns.figure(name, metric))
-            wide = pl.concat([wide, comparison.undecided(cells, experiment.contrast)])
+        wide = pl.concat([wide, cost_figures.undecided(campaigns, name, experiment.contrast)])
     return answers(project, table, beside, judged.results, judged.found(project, judged.results), wide)
 
 
@@ -79,8 +75,8 @@ def answers(
     campaigns = comparison.Campaigns(table)
     titles = {name: one.shown_as for name, one in project.libraries.items()}
     told = [
-        _goodput(campaigns, "aead-goodput", AEAD, titles),
-        _goodput(campaigns, "header-protection", HEADER_PROTECTION, titles),
+        _packets(campaigns, "aead-goodput", AEAD, titles),
+        _packets(campaigns, "header-protection", HEADER_PROTECTION, titles),
         _handshakes(project, table, beside, titles),
         _papers(results, found),
         _open(results, undecided, titles),
@@ -88,23 +84,30 @@ def answers(
     return [one for one in told if one is not None]
 
 
-def _goodput(
-    campaigns: comparison.Campaigns, experiment: str, labels: Mapping[str, str], titles: Mapping[str, str]
+def _packets(
+    campaigns: comparison.Campaigns, alone: str, labels: Mapping[str, str], titles: Mapping[str, str]
 ) -> Answer | None:
+    """What packet or header protection costs: processor time where pairs were measured, else goodput of runs alone."""
+    pairs = paired_runs.deciding(campaigns, alone)
+    experiment, what = (alone, "goodput") if pairs is None else (pairs, "the processor time of both ends")
     campaign = campaigns.newest(experiment)
     if campaign.is_empty():
         return None
-    cells = cost_figures.as_drawn(experiment, campaign, campaigns.figure(experiment))
+    if pairs is None:
+        cells = cost_figures.as_drawn(alone, campaign, campaigns.figure(alone))
+    else:
+        both = {f"both_{end}": end for end in ("ratio", "ratio_low", "ratio_high")}
+        cells = paired_runs.table(campaigns, pairs).rename(both)
     said = {name: found for label, name in labels.items() if (found := _middle(_compared(cells, label), titles))}
     if not said:
         return None
-    if experiment == "aead-goodput":
+    if labels is AEAD:
         listed = "; ".join(f"{name} by {found}" for name, found in said.items()).replace(
-            " by ", " changes goodput by ", 1
+            " by ", f" changes {what} by ", 1
         )
         return Answer("Packet protection", f"In place of AES-128-GCM, {listed}.", [experiment])
     listed = "; ".join(f"by {found} with {name}" for name, found in said.items())
-    return Answer("Header protection", f"Leaving it out changes goodput {listed}.", [experiment])
+    return Answer("Header protection", f"Leaving it out changes {what} {listed}.", [experiment])
 
 
 def _compared(cells: pl.DataFrame, label: str) -> list[dict[str, Any]]:

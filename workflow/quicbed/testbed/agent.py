@@ -43,7 +43,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -294,10 +294,33 @@ def boot_id() -> str:
     return read_text("/proc/sys/kernel/random/boot_id") or ""
 
 
+_CPUS = Path("/sys/devices/system/cpu")
+
+
 def listed(text: str) -> list[int]:
     """`0,2-3` to [0, 2, 3]: processors as the kernel prints them (cpuset(7), "List format")."""
     parts = [part.partition("-") for part in text.split(",") if part]
     return [cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)]
+
+
+def cores(allowed: Collection[int], directory: Path = _CPUS) -> list[int]:
+    """The first *allowed* processor of every core, in ascending order; those that say nothing are a core each."""
+    found: list[int] = []
+    taken: set[int] = set()
+    for cpu in sorted(allowed):
+        if cpu not in taken:
+            found.append(cpu)
+            taken |= _siblings(cpu, directory)
+    return found
+
+
+def _siblings(cpu: int, directory: Path) -> set[int]:
+    """Processors of the same core (Documentation/ABI/stable/sysfs-devices-system-cpu); empty where it is not told."""
+    try:
+        text = (directory / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text(encoding="ascii")
+        return set(listed(text.strip()))
+    except (OSError, ValueError):
+        return set()
 
 
 def _packages(cpus: Iterable[int]) -> list[int]:
@@ -459,6 +482,8 @@ def find_program(name: str) -> str:
     return found
 
 
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h
 _LIMITS = {
     "file_bytes": resource.RLIMIT_FSIZE,
     "memory_bytes": resource.RLIMIT_DATA,
@@ -480,6 +505,91 @@ def children(pid: int) -> tuple[int, list[int]]:
     threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (as above)
     found = b" ".join(content(f"/proc/{pid}/task/{thread}/children") for thread in threads)
     return len(threads), [*map(int, found.split())]
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Processor time in seconds of a process and its descendants so far; ``None`` once it has ended.
+
+    It is exact, but for children that have ended, of which the kernel tells whole ticks.
+    """
+    ns, ticks, waiting = 0, 0, [pid]
+    try:
+        while waiting:
+            pid = waiting.pop()
+            # proc(5): cutime and cstime are those of children waited for, after the name in parentheses
+            fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+            ticks += int(fields[13]) + int(fields[14])
+            # clock_getcpuclockid(3), which Python lacks: all threads, also those that have ended
+            ns += time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
+            waiting += children(pid)[1]
+    except (OSError, IndexError, ValueError):
+        return None
+    return ns / 1e9 + ticks / _TICKS_PER_SECOND
+
+
+def descent(pid: int) -> list[int]:
+    """A process and all that descend from it, parents first; those that have ended are left out."""
+    found, waiting = [], [pid]
+    while waiting:
+        pid = waiting.pop(0)
+        with contextlib.suppress(OSError, ValueError):
+            waiting += children(pid)[1]
+            found.append(pid)
+    return found
+
+
+def send_to_all(pid: int, number: int) -> None:
+    """Send a signal to a process and all that descend from it."""
+    for one in descent(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
+
+
+def threads_of(pid: int) -> list[int]:
+    """Threads of a process and of all that descend from it."""
+    found: list[int] = []
+    for one in descent(pid):
+        with contextlib.suppress(OSError):
+            found += map(int, os.listdir(f"/proc/{one}/task"))  # noqa: PTH208 (names only)
+    return found
+
+
+def pin(pid: int, cpu: int) -> None:
+    """Keep all threads of a process and of what descends from it to one processor; OSError where the kernel refuses."""
+    for thread in threads_of(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(thread, {cpu})
+
+
+def pinned(pid: int, cpu: int) -> bool:
+    """Whether no thread of a process and of what descends from it may use another processor."""
+    for thread in threads_of(pid):
+        with contextlib.suppress(ProcessLookupError):
+            if os.sched_getaffinity(thread) != {cpu}:
+                return False
+    return True
+
+
+def memory_bytes(pid: int) -> int | None:
+    """Proportional set size in bytes of a process and its descendants; ``None`` once it has ended, or if not told."""
+    total, waiting = 0, [pid]
+    try:
+        while waiting:
+            pid = waiting.pop()
+            total += proportional_set(content(f"/proc/{pid}/smaps_rollup"))
+            waiting += children(pid)[1]
+    except (OSError, IndexError, ValueError):
+        return None
+    return total
+
+
+def proportional_set(rollup: bytes) -> int:
+    """Bytes of the line `Pss` of smaps_rollup (proc(5)); ValueError without one."""
+    for line in rollup.splitlines():
+        name, _, value = line.partition(b":")
+        if name == b"Pss":
+            return int(value.split()[0]) << 10
+    raise ValueError("no Pss")
 
 
 def overrun(pids: Iterable[int], limits: Mapping[str, int]) -> str | None:
@@ -508,8 +618,7 @@ def overrun(pids: Iterable[int], limits: Mapping[str, int]) -> str | None:
     for pid in found:
         # takes the kernel a while, so only now
         with contextlib.suppress(OSError, IndexError, ValueError):
-            rows = content(f"/proc/{pid}/smaps_rollup").splitlines()
-            size += next((int(row.split()[1]) << 10 for row in rows if row.startswith(b"Pss:")), 0)
+            size += proportional_set(content(f"/proc/{pid}/smaps_rollup"))
     return f"took more than {most >> 20} MiB of memory (limits.total_memory_mib)" if size > most else None
 
 
@@ -1854,34 +1963,35 @@ class Agent:
 
     async def op_cpu_time(self, pid: int) -> float | None:
         """Processor time in seconds that a program and its descendants have used; null once it has ended."""
-        child = self._child(pid)
-        ticks, waiting = 0, [pid]
-        try:
-            while waiting:
-                directory = Path(f"/proc/{waiting.pop()}")
-                # proc(5): utime, stime and those of children waited for, after the name in parentheses
-                fields = (directory / "stat").read_text().rpartition(")")[2].split()
-                ticks += sum(int(field) for field in fields[11:15])
-                for thread in (directory / "task").iterdir():
-                    waiting += map(int, (thread / "children").read_text().split())
-        except (OSError, IndexError, ValueError):
-            return None
-        return ticks / os.sysconf("SC_CLK_TCK") if child.exit is None else None
+        used = cpu_seconds(self._child(pid).pid)
+        return used if self._child(pid).exit is None else None
 
     async def op_memory(self, pid: int) -> int | None:
         """Proportional set size in bytes of a program and its descendants; null once it has ended, or if not told."""
-        child = self._child(pid)
-        total, waiting = 0, [pid]
-        try:
-            while waiting:
-                directory = Path(f"/proc/{waiting.pop()}")
-                lines = (directory / "smaps_rollup").read_text().splitlines()
-                total += next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
-                for thread in (directory / "task").iterdir():
-                    waiting += map(int, (thread / "children").read_text().split())
-        except (OSError, IndexError, StopIteration, ValueError):
-            return None
-        return total if child.exit is None else None
+        taken = memory_bytes(self._child(pid).pid)
+        return taken if self._child(pid).exit is None else None
+
+    async def op_signal_all(self, pid: int, number: int) -> None:
+        """Send a signal to a program and all that descends from it; nothing if it has ended."""
+        if self._child(pid).exit is None:
+            send_to_all(pid, number)
+
+    async def op_pin(self, pid: int, cpu: int) -> str | None:
+        """Keep a program and all that descends from it to a processor; why the kernel refuses, or null."""
+        if self._child(pid).exit is None:
+            try:
+                pin(pid, cpu)
+            except OSError as error:
+                return error.strerror or str(error)
+        return None
+
+    async def op_pinned(self, pid: int, cpu: int) -> bool:
+        """Whether nothing of a program may use another processor; true once it has ended."""
+        return self._child(pid).exit is not None or pinned(pid, cpu)
+
+    async def op_cores(self, cpus: Sequence[int] | None) -> list[int]:
+        """One processor of each core, of these *cpus*, or of all that the agent may use."""
+        return cores(os.sched_getaffinity(0) if cpus is None else cpus)
 
     async def op_await_text(self, path: str, text: str, pid: int, timeout: float) -> str:
         """Wait for a complete line with *text* in a file that a program writes: `found`, `ended` or `late`."""

@@ -478,6 +478,8 @@ class Testbed(ABC):
     hosts: dict[Role, Host]
     limits: Limits = Limits()
     """What is taken at most from hosts and endpoints."""
+    POLL_S = 0.002
+    """How often programs of pairs at the same time are looked at, in seconds."""
 
     @property
     def client(self) -> Host:
@@ -512,8 +514,11 @@ class Testbed(ABC):
         return None
 
     def pins(self) -> Mapping[Role, int] | str:
-        """A processor for the programs of each end, of different cores; or why programs cannot be kept to any."""
-        return f"testbed {self.name} of kind {self.kind} does not keep programs to processors; the local testbed does"
+        """A processor for the programs of each end, of different cores; or why programs cannot be kept to any.
+
+        Empty where only hosts can tell that are not reached yet.
+        """
+        return f"testbed {self.name} of kind {self.kind} does not keep programs to processors; others do"
 
     def disturbances(self, delta: Mapping[str, float]) -> list[str]:
         """What happened to the hosts during a run in which :meth:`counters` grew by *delta*, and ought not to."""

@@ -28,8 +28,9 @@ from typing import Any, Protocol
 from quicbed.base import trees
 
 from . import uml
+from .agent import cpu_seconds
 from .base import Completed, TestbedError
-from .process import cpu_seconds, find_program
+from .process import find_program
 from .shaping import constant_delay, root_qdisc, verify_delay
 
 CLIENT_END = "delay0"

@@ -32,11 +32,10 @@ from quicbed.base.untrusted import one_line
 
 from . import counters as parse
 from . import facts as machine_facts
-from .agent import LOOK_S, overrun
+from .agent import LOOK_S, cores, overrun
 from .base import CLOCK_STEP_S, ROLES, Capture, Completed, Confined, Host, LinkSettings, Role, TestbedError
 from .capture import Command, Tcpdump, Tool, capturing
 from .confinement import View, take, unused_users, used
-from .cores import cores
 from .delay import CLIENT_END, SERVER_END, DelayLine, open_line
 from .ethtool import Statistics
 from .facts import sysctl_path

@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -20,15 +19,13 @@ from typing import IO, Any
 from quicbed.base.untrusted import one_line
 from quicbed.config.model import Limits
 
-from .agent import LOOK_S, children, content
+from .agent import LOOK_S, cpu_seconds, memory_bytes, pin, pinned, send_to_all
 from .base import PACKAGES, Completed, Confined, Exit, Process, TestbedError
 from .confinement import View, seen
 
 # Root's PATH lacks these for some ways of becoming root.
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 SYSTEM_DIRECTORIES = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 _CLONE_NEWPID = 0x20000000
-_CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h
 _ENDING_S = 20.0
 _OF_PROCESS = (
     ("fsize", "file_bytes", resource.RLIMIT_FSIZE),
@@ -239,91 +236,6 @@ def finish(
         reason = lines[-1] if lines else "no message"
         raise TestbedError(f"{where}: {' '.join(argv)}: exit status {done.returncode}: {reason}")
     return done
-
-
-def cpu_seconds(pid: int) -> float | None:
-    """Processor time in seconds of a process and its descendants so far; ``None`` once it has ended.
-
-    It is exact, but for children that have ended, of which the kernel tells whole ticks.
-    """
-    ns, ticks, waiting = 0, 0, [pid]
-    try:
-        while waiting:
-            pid = waiting.pop()
-            # proc(5): cutime and cstime are those of children waited for, after the name in parentheses
-            fields = content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-            ticks += int(fields[13]) + int(fields[14])
-            # clock_getcpuclockid(3), which Python lacks: all threads, also those that have ended
-            ns += time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
-            waiting += children(pid)[1]
-    except (OSError, IndexError, ValueError):
-        return None
-    return ns / 1e9 + ticks / _TICKS_PER_SECOND
-
-
-def tree(pid: int) -> list[int]:
-    """A process and all that descend from it, parents first; those that have ended are left out."""
-    found, waiting = [], [pid]
-    while waiting:
-        pid = waiting.pop(0)
-        with contextlib.suppress(OSError, ValueError):
-            waiting += children(pid)[1]
-            found.append(pid)
-    return found
-
-
-def send_to_all(pid: int, number: int) -> None:
-    """Send a signal to a process and all that descend from it."""
-    for one in tree(pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(one, number)
-
-
-def threads_of(pid: int) -> list[int]:
-    """Threads of a process and of all that descend from it."""
-    found: list[int] = []
-    for one in tree(pid):
-        with contextlib.suppress(OSError):
-            found += map(int, os.listdir(f"/proc/{one}/task"))  # noqa: PTH208 (names only)
-    return found
-
-
-def pin(pid: int, cpu: int) -> None:
-    """Keep all threads of a process and of what descends from it to one processor; OSError where the kernel refuses."""
-    for thread in threads_of(pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.sched_setaffinity(thread, {cpu})
-
-
-def pinned(pid: int, cpu: int) -> bool:
-    """Whether no thread of a process and of what descends from it may use another processor."""
-    for thread in threads_of(pid):
-        with contextlib.suppress(ProcessLookupError):
-            if os.sched_getaffinity(thread) != {cpu}:
-                return False
-    return True
-
-
-def memory_bytes(pid: int) -> int | None:
-    """Proportional set size in bytes of a process and its descendants; ``None`` once it has ended, or if not told."""
-    total, waiting = 0, [pid]
-    try:
-        while waiting:
-            pid = waiting.pop()
-            total += proportional_set(content(f"/proc/{pid}/smaps_rollup"))
-            waiting += children(pid)[1]
-    except (OSError, IndexError, ValueError):
-        return None
-    return total
-
-
-def proportional_set(rollup: bytes) -> int:
-    """Bytes of the line `Pss` of smaps_rollup (proc(5)); ValueError without one."""
-    for line in rollup.splitlines():
-        name, _, value = line.partition(b":")
-        if name == b"Pss":
-            return int(value.split()[0]) << 10
-    raise ValueError("no Pss")
 
 
 class LocalProcess(Process):

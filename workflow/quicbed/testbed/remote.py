@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import inspect
 import itertools
@@ -427,6 +428,25 @@ class RemoteProcess(Process):
             return None
         found = _seconds(self._host.request("memory", pid=self.pid), self._host.where)
         return None if found is None else int(found)
+
+    def _signal_all(self, number: int) -> None:
+        if self._exit is None and self._connection is self._host.connection:
+            with contextlib.suppress(HostLostError):
+                self._host.request("signal_all", pid=self.pid, number=int(number))
+
+    def hold(self) -> None:
+        self._signal_all(signal.SIGSTOP)
+
+    def release(self) -> None:
+        self._signal_all(signal.SIGCONT)
+
+    def pin(self, cpu: int) -> None:
+        refused = None if self._exit is not None else self._host.request("pin", pid=self.pid, cpu=cpu)
+        if refused is not None:
+            raise OSError(errno.EPERM, one_line(_of(str, refused, self.where), 200))
+
+    def pinned(self, cpu: int) -> bool:
+        return self._exit is not None or _of(bool, self._host.request("pinned", pid=self.pid, cpu=cpu), self.where)
 
 
 @_answering
@@ -881,6 +901,10 @@ class RemoteHost(RemoteMachine):
         self.address = settings.ip
         self._shapes = self._loses = self._queues = False
 
+    def cores(self) -> list[int]:
+        """A processor of each core that programs on it may use."""
+        return [_of(int, cpu, self.where) for cpu in _of(list, self.request("cores", cpus=self._cpus), self.where)]
+
     def bottleneck(self, link: LinkSettings) -> str | None:
         """The interface here at which what goes to the client is delayed and limited; None if it is elsewhere."""
         if link.bottleneck == "client":
@@ -1231,6 +1255,7 @@ class SshTestbed(LockedTestbed):
     """Client and server, and perhaps a tap, as hosts reached over SSH."""
 
     kind = "ssh"
+    POLL_S = 0.02
 
     def __init__(self, name: str, settings: Settings, patience_s: float = _RECONNECT_S) -> None:
         """*patience_s* is how long a host that is lost is awaited."""
@@ -1761,6 +1786,25 @@ class SshTestbed(LockedTestbed):
             if abs(step) > CLOCK_STEP_S:
                 found.append(f"{host.where}: the clock was set, by {step:+.3f} s")
         return found
+
+    def pins(self) -> Mapping[Role, int] | str:
+        if not self._remote:
+            return {}  # its hosts tell
+        found = {role: self._remote[role].cores() for role in ("server", "client")}
+        server, client = self._remote["server"], self._remote["client"]
+        if server.hello["boot_id"] == client.hello["boot_id"] and found["server"]:
+            # both ends are programs of one machine
+            found["client"] = [cpu for cpu in found["client"] if cpu != found["server"][0]]
+        for role, host in (("server", server), ("client", client)):
+            if not found[role]:
+                return f"{host.where}: programs of this end need a core of their own, and have none"
+            try:
+                host.run(host.on_processor(found[role][0], ["true"]))
+            except HostLostError:
+                raise
+            except TestbedError as error:
+                return f"programs cannot be kept to processor {found[role][0]}: {error}"
+        return {role: cpus[0] for role, cpus in found.items()}
 
     def sent_by_server(self) -> int | None:
         server = self._remote["server"]
