@@ -1790,7 +1790,9 @@ class SshTestbed(LockedTestbed):
     def pins(self) -> Mapping[Role, int] | str:
         if not self._remote:
             return {}  # its hosts tell
-        found = {role: self._remote[role].cores() for role in ("server", "client")}
+        found: dict[Role, list[int]] = {"server": [], "client": []}
+        for role in found:
+            found[role] = self._remote[role].cores()
         server, client = self._remote["server"], self._remote["client"]
         if server.hello["boot_id"] == client.hello["boot_id"] and found["server"]:
             # both ends are programs of one machine
