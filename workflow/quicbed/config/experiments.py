@@ -316,6 +316,12 @@ class Experiment(Model):
         "its baseline, servers on one processor and clients on another, and their processor times per byte are "
         "compared (workload `bulk`, docs/method.md); null: every run is measured alone.",
     )
+    alone: Name | None = Field(
+        None,
+        exclude=True,
+        description="Of an experiment that is `paired`: the experiment whose runs measure the same labels alone, whose "
+        "goodput its table shows beside; null: none.",
+    )
     failures: Literal["errors", "findings"] = Field(
         "errors",
         description="What a cell is that fails in every run or cannot be proven. `errors`: the experiment ends with an "
@@ -442,6 +448,8 @@ class Experiment(Model):
         for name, scale in self.scales.items():
             if (problem := self.scale_problem(scale)) is not None:
                 raise ValueError(f"scales: `{name}`: {problem}")
+        if self.alone is not None and self.paired is None:
+            raise ValueError("alone: is of experiments that are `paired`")
         if self.paired is not None and (problem := self._paired_problem()) is not None:
             raise ValueError(f"paired: {problem}")
         if self.trace and (self.workload.kind != "bulk" or self.link.mode != "wire"):

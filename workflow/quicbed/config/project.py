@@ -246,6 +246,11 @@ class Project:
                     check_known(f"variants: `{variant.label}`: video", variant.video, self.videos, file)
                 if variant.rate_trace is not None:
                     check_known(f"variants: `{variant.label}`: rate_trace", variant.rate_trace, self.rate_traces, file)
+            if experiment.alone is not None:
+                check_known("alone", experiment.alone, self.experiments, file)
+                labels = {variant.label: None for variant in self.experiments[experiment.alone].variants}
+                for variant in experiment.variants:
+                    check_known(f"alone: `{experiment.alone}`: label", variant.label, labels, file)
             if experiment.open_loop is not None:
                 check_known("open_loop.client", experiment.open_loop.client, self.libraries, file)
             for pair in experiment.pairs():

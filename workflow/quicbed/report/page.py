@@ -332,7 +332,8 @@ class _Site:
         metric = "ttfb_ms" if is_latency else comparison.TWIN if paired else "goodput_mbps"
         cells = self.campaigns.figure(name, metric)
         if paired:
-            sheet = sheets.paired(paired_runs.table(self.campaigns, name), titles)
+            alone = config.alone if config else None
+            sheet = sheets.paired(paired_runs.table(self.campaigns, name, alone), titles, alone)
         else:
             sheet = latency_summary(cells, titles) if is_latency else summary(cells, titles)
         first = campaign.row(0, named=True)

@@ -96,11 +96,12 @@ class Paper:
         campaign = self.campaigns.newest(experiment)
         if campaign.is_empty():
             return Section(NotMeasured(experiment))
-        table, twin = paired_runs.table(self.campaigns, experiment), cost_figures.PAIRS[experiment]
+        alone, twin = self.experiments[experiment].alone, cost_figures.PAIRS[experiment]
+        table = paired_runs.table(self.campaigns, experiment, alone)
         comparison.write_figure_table(table, experiment, self.here.tables)
         drawn = cost_figures.both_ways(campaign, table, twin, self.titles)
         figure = None if drawn is None else self.save(drawn)
-        return Section(figure, cost_figures.found(table, twin, self.titles), sheets.paired(table, self.titles))
+        return Section(figure, cost_figures.found(table, twin, self.titles), sheets.paired(table, self.titles, alone))
 
     def save(self, drawn: Drawn) -> Saved:
         """Write a figure in every format."""
