@@ -21,7 +21,7 @@ import polars as pl
 from quicbed.analysis import comparison, highway_runs
 from quicbed.figures import findings, goodput, layout
 from quicbed.figures.findings import Found
-from quicbed.figures.goodput import Drawn
+from quicbed.figures.output import Drawn
 
 KINDS: Mapping[str, tuple[str, str, str, float]] = {
     # columns begin with: what it is, colour (Okabe and Ito), marker, place within the row

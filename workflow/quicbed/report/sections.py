@@ -9,9 +9,9 @@ import polars as pl
 
 from quicbed.analysis import comparison, paired_runs
 from quicbed.config.model import Project
-from quicbed.figures import cost_figures, findings, goodput, sheets
+from quicbed.figures import cost_figures, findings, goodput, output, sheets
 from quicbed.figures.findings import Found
-from quicbed.figures.goodput import Drawn, NotMeasured, Saved
+from quicbed.figures.output import Drawn, NotMeasured, Saved
 from quicbed.report import notebooks
 from quicbed.store import runs
 
@@ -105,5 +105,5 @@ class Paper:
 
     def save(self, drawn: Drawn) -> Saved:
         """Write a figure in every format."""
-        (saved,) = goodput.save(drawn, self.here.figures, root=self.here.root)
+        (saved,) = output.save(drawn, self.here.figures, root=self.here.root)
         return saved
