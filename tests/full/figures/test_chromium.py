@@ -14,16 +14,16 @@ import pytest
 from choreographer.browsers import Chromium
 
 from quicbed.config.model import PICTURES, PICTURES_VARIABLE
-from quicbed.figures import browser, goodput
+from quicbed.figures import browser, output
 from quicbed.report import notebooks
 
 HAS_CHROMIUM = Chromium.find_browser(skip_local=False) is not None
 
 
-def drawn(name: str) -> goodput.Drawn:
+def drawn(name: str) -> output.Drawn:
     table = pl.DataFrame({"experiment": ["e"], "campaign": ["c"], "testbed": ["local"], "scale": ["tiny"]})
     figure = go.Figure(go.Scatter(y=[1, 2]), {"width": 300, "height": 200})
-    return goodput.Drawn(name, figure, table, ["raw/local/e/c/b0001/x"], "nowhere")
+    return output.Drawn(name, figure, table, ["raw/local/e/c/b0001/x"], "nowhere")
 
 
 def ends(process: str) -> bool:
@@ -46,7 +46,7 @@ def test_one_browser_draws_all_figures_of_a_process(tmp_path: Path, monkeypatch:
     counting.chmod(0o755)
     monkeypatch.setenv("BROWSER_PATH", str(counting))
     for name in ("first", "second"):
-        (saved,) = goodput.save(drawn(name), tmp_path / "figures")
+        (saved,) = output.save(drawn(name), tmp_path / "figures")
         assert saved.skipped is None
     (started,) = (tmp_path / "starts").read_text().split()
     os.kill(int(started), 0)  # it waits for more
@@ -94,8 +94,8 @@ def test_images_do_not_depend_on_what_was_drawn_before(tmp_path: Path) -> None:
     for one in figures:
         for number, trace in enumerate(one.figure.data):
             trace.uid = str(number)  # else it is a random one
-    goodput.save(figures, tmp_path / "ahead")
-    goodput.save(figures[::-1], tmp_path / "back")
+    output.save(figures, tmp_path / "ahead")
+    output.save(figures[::-1], tmp_path / "back")
     for file in (tmp_path / "ahead").iterdir():
         assert file.read_bytes() == (tmp_path / "back" / file.name).read_bytes(), file.name
 
@@ -134,9 +134,9 @@ def test_a_figure_that_cannot_be_drawn_does_not_stop_the_next(tmp_path: Path, mo
     monkeypatch.setenv(PICTURES_VARIABLE, ",".join(PICTURES))
     wrong = drawn("wrong")
     wrong.figure.update_layout(width=10**7)
-    (saved,) = goodput.save(wrong, tmp_path / "figures")
+    (saved,) = output.save(wrong, tmp_path / "figures")
     assert saved.skipped is not None
     assert saved.skipped.startswith("Chromium could not render: ")
     assert {path.suffix for path in saved.files} == {".html", ".json"}
-    (good,) = goodput.save(drawn("good"), tmp_path / "figures")
+    (good,) = output.save(drawn("good"), tmp_path / "figures")
     assert good.skipped is None

@@ -12,7 +12,7 @@ import pytest
 from choreographer.browsers import Chromium
 
 import legible
-from quicbed.figures import font, goodput
+from quicbed.figures import font, output
 
 pytestmark = pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
 
@@ -25,7 +25,7 @@ def told(directory: Path, **layout: Any) -> list[str]:
     figure = go.Figure(go.Scatter(y=[1, 2], uid="a"), {"width": 300, "height": 320, "font": {"family": font.FAMILY}})
     figure.update_layout(layout)
     table = pl.DataFrame({"experiment": ["e"], "campaign": ["c"], "testbed": ["local"], "scale": ["tiny"]})
-    (saved,) = goodput.save(goodput.Drawn("figure", figure, table, [], "nowhere"), directory)
+    (saved,) = output.save(output.Drawn("figure", figure, table, [], "nowhere"), directory)
     assert saved.skipped is None
     return legible.problems([directory / "figure.svg"], directory)
 

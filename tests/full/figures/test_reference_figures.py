@@ -19,7 +19,7 @@ import compact
 import legible
 from clone import ROOT
 from quicbed.config.model import PICTURES_VARIABLE
-from quicbed.figures import goodput
+from quicbed.figures import output
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store.paths import RAW_VARIABLE, TABLE_VARIABLE
 
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
-def gallery(reference_table: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, goodput.Drawn]:
+def gallery(reference_table: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, output.Drawn]:
     """Every figure by where it is written, without suffix."""
     artifacts = tmp_path_factory.mktemp("artifacts")
-    found: dict[str, goodput.Drawn] = {}
-    save = goodput.save
+    found: dict[str, output.Drawn] = {}
+    save = output.save
 
-    def noted(drawn: goodput.Drawn | Sequence[goodput.Drawn], directory: Path, **more: Any) -> list[goodput.Saved]:
-        for one in [drawn] if isinstance(drawn, goodput.Drawn) else drawn:
+    def noted(drawn: output.Drawn | Sequence[output.Drawn], directory: Path, **more: Any) -> list[output.Saved]:
+        for one in [drawn] if isinstance(drawn, output.Drawn) else drawn:
             found[str((directory / one.name).relative_to(artifacts / "figures"))] = one
         return save(drawn, directory, **more)
 
@@ -42,7 +42,7 @@ def gallery(reference_table: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     environment |= {TABLE_VARIABLE: str(reference_table), PUBLISHED_VARIABLE: "", PICTURES_VARIABLE: ""}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", {**os.environ, **environment})
-        patch.setattr(goodput, "save", noted)
+        patch.setattr(output, "save", noted)
         patch.chdir(ROOT / "notebooks")
         for path in sorted(Path().glob("*.ipynb")):
             namespace: dict[str, Any] = {}
@@ -59,9 +59,7 @@ class Lines(SingleFileSnapshotExtension):
     file_extension = "txt"
 
 
-def test_every_figure(
-    gallery: dict[str, goodput.Drawn], snapshot: SnapshotAssertion, subtests: pytest.Subtests
-) -> None:
+def test_every_figure(gallery: dict[str, output.Drawn], snapshot: SnapshotAssertion, subtests: pytest.Subtests) -> None:
     """Where one is meant to change, `--snapshot-update` writes the new ones, and the difference is looked at."""
     kept = snapshot.use_extension(Lines)
     for name, drawn in sorted(gallery.items()):
@@ -71,12 +69,12 @@ def test_every_figure(
 
 @pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
 def test_all_text_of_the_reference_figures_can_be_read(
-    gallery: dict[str, goodput.Drawn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gallery: dict[str, output.Drawn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert {"goodput-by-aead", "cpu-shares", "pairwise", "own/own-ratios"} <= gallery.keys()
     monkeypatch.setenv(PICTURES_VARIABLE, "svg,pdf")
     drawn = [replace(one, name=name.replace("/", "-")) for name, one in gallery.items()]
-    saved = goodput.save(drawn, tmp_path)
+    saved = output.save(drawn, tmp_path)
     assert {one.skipped for one in saved} == {None}
     svgs = sorted(tmp_path.glob("*.svg"))
     assert len(svgs) == len(gallery)

@@ -10,7 +10,7 @@ from choreographer.browsers.chromium import Chromium
 
 import fakeruns
 from quicbed.config.model import PICTURES, PICTURES_VARIABLE
-from quicbed.figures import goodput
+from quicbed.figures import goodput, output
 from quicbed.store import runs
 
 TITLES = {"tcp-tls": "TCP+TLS"}
@@ -19,7 +19,7 @@ TITLES = {"tcp-tls": "TCP+TLS"}
 HAS_CHROMIUM = Chromium.find_browser(skip_local=False) is not None
 
 
-def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> goodput.Drawn:
+def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> output.Drawn:
     raw = tmp_path / "raw"
     fakeruns.write_campaign(raw, experiment, **options)
     campaign, table = goodput.experiment_table(runs.table(raw), experiment)
@@ -35,7 +35,7 @@ def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path, monke
     for folder in ("a", "b"):
         one = drawn(tmp_path / folder, blocks=3)
         two = drawn(tmp_path / folder, "header-protection", blocks=3)
-        saved = goodput.save([one, two], tmp_path / folder / "figures")
+        saved = output.save([one, two], tmp_path / folder / "figures")
         assert [s.skipped for s in saved] == [None, None]
         contents.append({path.name: path.read_bytes() for s in saved for path in s.files})
     assert contents[0] == contents[1]

@@ -18,7 +18,7 @@ from benchmarks.chromium import Page
 from clone import ROOT
 from quicbed.analysis import comparison
 from quicbed.config.model import Project
-from quicbed.figures import goodput
+from quicbed.figures import goodput, output
 from quicbed.report import grid
 from quicbed.report import page as report
 from quicbed.store import details, runs
@@ -47,7 +47,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = details.write_tables(raw, artifacts / "tables" / "runs.parquet")
     campaign, cells = goodput.experiment_table(table, "aead-goodput")
     comparison.write_figure_table(cells, "aead-goodput", artifacts / "tables")
-    goodput.save(goodput.goodput_by_aead(campaign, cells), artifacts / "figures")
+    output.save(goodput.goodput_by_aead(campaign, cells), artifacts / "figures")
     return report.write(artifacts, raw, project=Project(ROOT)).parent
 
 

@@ -16,7 +16,7 @@ import pytest
 import fakeruns
 from quicbed.analysis import cpu_shares, published
 from quicbed.base import statistics
-from quicbed.figures import cpu_figures, goodput, handshake_tables, layout
+from quicbed.figures import cpu_figures, handshake_tables, layout, output
 from quicbed.store import runs, symbols
 from quicbed.store.stacks import folded_name, write_folded
 
@@ -380,7 +380,7 @@ def test_table_i_is_written_for_papers_too(campaign: Campaign, tmp_path: Path) -
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
-def caption(drawn: goodput.Drawn) -> str:
+def caption(drawn: output.Drawn) -> str:
     return " ".join(str(annotation.text) for annotation in drawn.figure.layout.annotations)
 
 

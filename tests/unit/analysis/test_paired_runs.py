@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from clone import ROOT
 from quicbed.analysis import comparison, paired_runs
 from quicbed.config.model import Project
 from quicbed.figures import cost_figures, sheets
+from quicbed.plan.cells import campaign_of
 from quicbed.store import runs
 
 PROJECT = Project(ROOT).without_folders()
@@ -56,7 +58,7 @@ def test_they_have_no_goodput_and_are_in_no_statistics_of_runs_alone(tmp_path: P
     campaigns = comparison.Campaigns(table)
     assert campaigns.figure("aead-goodput").equals(alone)
     told = {(one["client_library"], one["label"], one["arm"]): one for one in alone.to_dicts()}
-    for cell in paired_runs.table(campaigns, "aead-pairs").filter(pl.col("arm") == "main").to_dicts():
+    for cell in paired_runs.table(campaigns, "aead-pairs", "aead-goodput").filter(pl.col("arm") == "main").to_dicts():
         assert cell["goodput_ratio"] == told[cell["client_library"], cell["label"], "main"]["ratio"]
 
 
@@ -97,6 +99,9 @@ def test_figures_name_what_experiments_compare(experiment: str) -> None:
     assert described.paired == "concurrent"
     assert described.contrast is not None
     assert set(twin.contrasts) == set(described.contrast.labels)
-    alone = PROJECT.experiments[paired_runs.ALONE[experiment]]
-    assert {one.label for one in described.variants} <= {one.label for one in alone.variants}
+    assert described.alone in PROJECT.experiments
+    # what is only shown beside is no part of what is measured
+    project = copy.copy(PROJECT)
+    project.experiments = {experiment: described.model_copy(update={"alone": None})}
+    assert campaign_of(project, experiment, {}) == campaign_of(PROJECT, experiment, {})
     assert set(twin.published) <= set(twin.contrasts)

@@ -183,7 +183,7 @@ OTHERS = {
         ],
         TEMPORARY,
     ),
-    **dict.fromkeys(["figures/goodput.py", "report/workflow_report.py"], DRAWN),
+    **dict.fromkeys(["figures/output.py", "report/workflow_report.py"], DRAWN),
     **dict.fromkeys(["builds/kit.py", "cli/commands.py"], LOG),
     "builds/making.py": LOG,
     "builds/build_store.py": "who has used what, which is only asked before something is removed, and links",

@@ -70,6 +70,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
         ("experiments/aead-goodput.yaml", "libraries: all", "libraries: [quich]"),
         ("experiments/aead-goodput.yaml", "mode: throughput", "mode: trough"),
         ("experiments/aead-goodput.yaml", "min_blocks: 6", "min_blocks: 280"),
+        ("experiments/aead-pairs.yaml", "alone: aead-goodput", "alone: header-protection"),
         ("libraries/quinn.yaml", "  stock:\n", "  plain:\n"),
         ("libraries/quinn.yaml", "transport: quic", "transport: sctp"),
         ("testbeds/local.yaml", "kind: local", "kind: remote"),

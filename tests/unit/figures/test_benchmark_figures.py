@@ -17,7 +17,7 @@ from quicbed.analysis.place import Place
 from quicbed.claims import papers, published_claims
 from quicbed.config.model import Project
 from quicbed.figures import benchmark_figures, browser
-from quicbed.figures.goodput import NotMeasured
+from quicbed.figures.output import NotMeasured
 from quicbed.importers import reading, samples
 from quicbed.report import quic_benchmark
 from quicbed.store import runs

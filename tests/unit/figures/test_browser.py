@@ -12,14 +12,14 @@ import polars as pl
 import pytest
 from choreographer.browsers import Chromium
 
-from quicbed.figures import browser, goodput
+from quicbed.figures import browser, output
 from quicbed.report import notebooks
 
 
-def drawn(name: str) -> goodput.Drawn:
+def drawn(name: str) -> output.Drawn:
     table = pl.DataFrame({"experiment": ["e"], "campaign": ["c"], "testbed": ["local"], "scale": ["tiny"]})
     figure = go.Figure(go.Scatter(y=[1, 2]), {"width": 300, "height": 200})
-    return goodput.Drawn(name, figure, table, ["raw/local/e/c/b0001/x"], "nowhere")
+    return output.Drawn(name, figure, table, ["raw/local/e/c/b0001/x"], "nowhere")
 
 
 def ends(process: str) -> bool:
@@ -54,8 +54,8 @@ def test_a_browser_that_fails_is_started_once_and_costs_the_images_only(
     # one that ends is waited for, however busy the machine is
     monkeypatch.setattr(browser, "START_TIMEOUT_S", 3.0 if says == "does not answer; " else 60.0)
     out = tmp_path / "figures"
-    (first,) = goodput.save(drawn("first"), out)
-    second, third = goodput.save([drawn("second"), drawn("third")], out)
+    (first,) = output.save(drawn("first"), out)
+    second, third = output.save([drawn("second"), drawn("third")], out)
     assert first.skipped is not None
     assert first.skipped.startswith(f"{fake} {says}")
     assert "\n" not in first.skipped
@@ -82,7 +82,7 @@ def test_a_browser_that_is_only_being_started_when_time_is_over_ends_too(
     monkeypatch.setattr(browser, "START_TIMEOUT_S", 0.5)
     before = Chromium.pre_open
     monkeypatch.setattr(Chromium, "pre_open", lambda itself: (time.sleep(1.5), before(itself)))
-    (saved,) = goodput.save(drawn("first"), tmp_path / "figures")
+    (saved,) = output.save(drawn("first"), tmp_path / "figures")
     assert saved.skipped is not None
     assert saved.skipped.startswith(f"{fake} does not answer; ")
     time.sleep(2)  # one that nobody waits for starts later
@@ -95,12 +95,12 @@ def test_an_empty_file_is_no_browser(tmp_path: Path, monkeypatch: pytest.MonkeyP
     fake.touch()
     fake.chmod(0o755)
     monkeypatch.setenv("BROWSER_PATH", str(fake))
-    (saved,) = goodput.save(drawn("first"), tmp_path / "figures")
+    (saved,) = output.save(drawn("first"), tmp_path / "figures")
     assert saved.skipped is not None
     assert saved.skipped.startswith(f"{fake} fails: ")
 
 
 def test_a_path_without_a_browser_is_none_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROWSER_PATH", str(tmp_path / "nothing"))
-    (saved,) = goodput.save(drawn("first"), tmp_path / "figures")
+    (saved,) = output.save(drawn("first"), tmp_path / "figures")
     assert saved.skipped == browser.NOT_FOUND

@@ -10,7 +10,7 @@ import pytest
 import fakeruns
 from clone import ROOT
 from quicbed.config.model import Project
-from quicbed.figures import cost_figures, goodput
+from quicbed.figures import cost_figures, goodput, output
 from quicbed.figures.cost_figures import KINDS, TWINS
 from quicbed.store import runs
 
@@ -26,7 +26,7 @@ def measured(tmp_path: Path, experiment: str = "aead-goodput", blocks: int = 4) 
     return campaign, table.with_columns(pl.col("^cpu_(ratio|aa).*$") * 1.1)
 
 
-def draw(campaign: pl.DataFrame, table: pl.DataFrame, experiment: str = "aead-goodput") -> goodput.Drawn:
+def draw(campaign: pl.DataFrame, table: pl.DataFrame, experiment: str = "aead-goodput") -> output.Drawn:
     found = cost_figures.both_ways(campaign, table, TWINS[experiment], TITLES)
     assert found is not None
     return found

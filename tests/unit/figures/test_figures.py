@@ -13,14 +13,14 @@ from choreographer.browsers.chromium import Chromium
 
 import fakeruns
 from clone import ROOT
-from quicbed.figures import goodput, layout, sheets
+from quicbed.figures import goodput, layout, output, sheets
 from quicbed.plan.host import FACTS
 from quicbed.store import runs
 
 TITLES = {"tcp-tls": "TCP+TLS"}
 
 
-def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> goodput.Drawn:
+def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> output.Drawn:
     raw = tmp_path / "raw"
     fakeruns.write_campaign(raw, experiment, **options)
     campaign, table = goodput.experiment_table(runs.table(raw), experiment)
@@ -29,11 +29,11 @@ def drawn(tmp_path: Path, experiment: str = "aead-goodput", **options: Any) -> g
     return goodput.header_protection(campaign, goodput.within_builds(campaign, table), TITLES)
 
 
-def texts(figure: goodput.Drawn) -> str:
+def texts(figure: output.Drawn) -> str:
     return " | ".join(str(annotation.text) for annotation in figure.figure.layout.annotations)
 
 
-def traces(figure: goodput.Drawn, kind: str) -> list[Any]:
+def traces(figure: output.Drawn, kind: str) -> list[Any]:
     return [trace for trace in figure.figure.data if trace.type == kind]
 
 
@@ -233,7 +233,7 @@ def test_without_chromium_there_is_still_a_page_and_the_manifest_says_so(tmp_pat
     out.mkdir()
     stale = out / "goodput-by-aead.svg"
     stale.write_text("of an earlier figure")
-    (saved,) = goodput.save(drawn(tmp_path), out)
+    (saved,) = output.save(drawn(tmp_path), out)
     assert sorted(path.name for path in out.iterdir()) == [
         "goodput-by-aead.html",
         "goodput-by-aead.json",
@@ -250,7 +250,7 @@ def test_a_browser_that_cannot_start_is_no_error_but_said(tmp_path: Path, monkey
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(Chromium, "find_browser", lambda **_: str(broken))
-    (saved,) = goodput.save(drawn(tmp_path), tmp_path / "figures")
+    (saved,) = output.save(drawn(tmp_path), tmp_path / "figures")
     assert saved.skipped is not None
     assert "Chromium" in saved.skipped
     assert (tmp_path / "figures" / "goodput-by-aead.html").is_file()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fakeruns
-from quicbed.figures import goodput, load_figures
+from quicbed.figures import goodput, load_figures, output
 from quicbed.store import runs
 
 LOADS = {"no load": None, "50 % load": 50.0, "90 % load": 90.0}
@@ -15,7 +15,7 @@ LIBRARIES = ("quiche", "quinn")
 
 
 @pytest.fixture
-def drawn(tmp_path: Path) -> goodput.Drawn:
+def drawn(tmp_path: Path) -> output.Drawn:
     for library in LIBRARIES:
         for label, percent in LOADS.items():
             for block in (1, 2):
@@ -51,7 +51,7 @@ def drawn(tmp_path: Path) -> goodput.Drawn:
     return load_figures.beside_load(campaign, load_figures.load_table(campaign), {"quinn": "Quinn"})
 
 
-def test_each_load_has_its_means_by_metric(drawn: goodput.Drawn) -> None:
+def test_each_load_has_its_means_by_metric(drawn: output.Drawn) -> None:
     traces = drawn.figure.data
     assert [trace.name for trace in traces] == ["no load", "50 % load", "90 % load"] * 2
     assert [list(trace.y) for trace in traces] == [
@@ -68,12 +68,12 @@ def test_each_load_has_its_means_by_metric(drawn: goodput.Drawn) -> None:
     assert left == [200.0, 100.0, pytest.approx(20.0)]
 
 
-def test_a_cell_without_a_mean_says_why(drawn: goodput.Drawn) -> None:
+def test_a_cell_without_a_mean_says_why(drawn: output.Drawn) -> None:
     said = {note.hovertext for note in drawn.figure.layout.annotations if note.text == "failed"}
     assert said == {"competing traffic: it &lt;ended&gt;"}
 
 
-def test_the_table_has_a_row_for_each_cell_and_metric(drawn: goodput.Drawn) -> None:
+def test_the_table_has_a_row_for_each_cell_and_metric(drawn: output.Drawn) -> None:
     assert len(drawn.table) == len(LIBRARIES) * len(LOADS) * len(load_figures.METRICS)
     row = drawn.table.filter(label="50 % load", client_library="quiche", metric="goodput_mbps").row(0, named=True)
     assert (row["background_percent"], row["background_sent_mbps"], row["background_received_mbps"]) == (50, 100, 91)

@@ -13,7 +13,7 @@ import pytest
 
 import fakeruns
 from quicbed.analysis import pairs
-from quicbed.figures import goodput, pair_figures
+from quicbed.figures import goodput, output, pair_figures
 from quicbed.store import runs
 
 SIZES = {"208 KiB": 212992, "6.5 MiB": 6815744}
@@ -43,12 +43,12 @@ def pair_runs(raw: Path, failing: tuple[str, str] | None = None) -> pl.DataFrame
     return runs.table(raw)
 
 
-def drawn(table: pl.DataFrame) -> goodput.Drawn:
+def drawn(table: pl.DataFrame) -> output.Drawn:
     campaign, cells = goodput.experiment_table(table, "pairwise")
     return pair_figures.pairwise(campaign, pairs.pair_table(campaign, cells), {"quiche": "Quiche"})
 
 
-def maps(figure: goodput.Drawn) -> list[Any]:
+def maps(figure: output.Drawn) -> list[Any]:
     return [trace for trace in figure.figure.data if trace.type == "heatmap"]
 
 

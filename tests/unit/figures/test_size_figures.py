@@ -16,7 +16,7 @@ from quicbed.analysis import http3, sizes, video, web
 from quicbed.claims import papers
 from quicbed.config.model import Project
 from quicbed.figures import size_figures
-from quicbed.figures.goodput import NotMeasured
+from quicbed.figures.output import NotMeasured
 from quicbed.plan.arms import LEFT_OUT
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.report.workloads import Workloads

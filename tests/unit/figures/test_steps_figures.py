@@ -18,8 +18,8 @@ from quicbed.analysis.place import Place
 from quicbed.analysis.steps_runs import Published
 from quicbed.claims import papers, published_claims
 from quicbed.config.model import Project
-from quicbed.figures import goodput, steps_figures
-from quicbed.figures.goodput import NotMeasured
+from quicbed.figures import goodput, output, steps_figures
+from quicbed.figures.output import NotMeasured
 from quicbed.figures.steps_figures import Side
 from quicbed.importers import reading, samples
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
@@ -170,12 +170,12 @@ def both(tmp_path: Path) -> list[Side]:
     return steps_figures.sides(theirs, *own(tmp_path / "raw", "pacing-baseline", cells), "pacing-baseline")
 
 
-def lines(drawn: goodput.Drawn) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
+def lines(drawn: output.Drawn) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
     """Points of each line, by horizontal axis and name."""
     return {(one.xaxis, one.name): (list(one.x), list(one.y)) for one in drawn.figure.data}
 
 
-def titles(drawn: goodput.Drawn) -> list[str]:
+def titles(drawn: output.Drawn) -> list[str]:
     return [one.text for one in drawn.figure.layout.annotations if one.text.startswith("<b>")]
 
 

@@ -105,6 +105,8 @@ def test_every_compared_cell_has_a_baseline_of_its_own(project: Project) -> None
         ("paired: concurrent", "paired: concurrent\ncapture: 1", "paired: two runs at the same time have no capture"),
         ("paired: concurrent", "paired: concurrent\nfailures: findings", "paired: .* leave out failures: findings"),
         ("paired: concurrent", "paired: one-after-the-other", "paired: Input should be 'concurrent'"),
+        ("paired: concurrent", "paired: concurrent\nalone: other", "alone: `other` is unknown; known are test"),
+        ("paired: concurrent", "alone: test", "alone: is of experiments that are `paired`"),
         ("header_protection: false", "header_protection: false, mtu: 9000", "`NOOP` and `AES-128-GCM` share the link"),
         ("header_protection: false", "header_protection: false, bytes: 1000", "paired: `NOOP` has bytes"),
         (

@@ -23,7 +23,7 @@ from clone import ROOT
 from quicbed.analysis import comparison
 from quicbed.cli import commands
 from quicbed.config.model import Project
-from quicbed.figures import goodput
+from quicbed.figures import goodput, output
 from quicbed.importers import reading, samples
 from quicbed.report import notebooks
 from quicbed.report import page as report
@@ -118,7 +118,7 @@ def make(tmp_path: Path) -> tuple[Path, Path]:
     table = details.write_tables(raw, artifacts / "tables" / "runs.parquet")
     campaign, cells = goodput.experiment_table(table, "aead-goodput")
     comparison.write_figure_table(cells, "aead-goodput", artifacts / "tables")
-    goodput.save(goodput.goodput_by_aead(campaign, cells), artifacts / "figures")
+    output.save(goodput.goodput_by_aead(campaign, cells), artifacts / "figures")
     return raw, artifacts
 
 

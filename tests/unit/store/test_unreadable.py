@@ -26,7 +26,7 @@ from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.cli import commands
 from quicbed.config.model import ConfigError
-from quicbed.figures import goodput
+from quicbed.figures import output
 from quicbed.figures.handshake_tables import Printed
 from quicbed.importers import logs, pcapng, reading, samples
 from quicbed.importers import perf as recordings
@@ -256,8 +256,8 @@ def test_full_memory_is_no_damage_of_a_file() -> None:
 
 
 def test_a_run_cannot_name_a_file_elsewhere() -> None:
-    assert goodput.file_name("flame-../../x\0y") == "flame-..-..-x-y"
-    assert len(goodput.file_name("é" * 500).encode()) <= 200
+    assert output.file_name("flame-../../x\0y") == "flame-..-..-x-y"
+    assert len(output.file_name("é" * 500).encode()) <= 200
     with pytest.raises(ConfigError, match="is no name of a library"):
         symbols.symbol_map(ROOT, "../../etc/passwd", "client")
 

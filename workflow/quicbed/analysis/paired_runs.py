@@ -12,12 +12,11 @@ from collections.abc import Mapping
 import polars as pl
 
 from quicbed.analysis import comparison
+from quicbed.config.model import Experiment
 from quicbed.plan.arms import BESIDE
 
 BUSY = "gib_per_busy_cpu_s"
 """What the goodput that follows is proportional to."""
-ALONE: Mapping[str, str] = {"aead-pairs": "aead-goodput", "header-protection-pairs": "header-protection"}
-"""The experiment whose runs measure the same labels alone, by experiment of pairs."""
 PARTS: Mapping[str, tuple[str, bool]] = {
     "both": (comparison.TWIN, True),
     "client": ("client_cpu_s_per_gib", False),
@@ -46,23 +45,25 @@ def is_paired(campaign: pl.DataFrame) -> bool:
     return bool((campaign["arm"] == BESIDE).any())
 
 
-def deciding(campaigns: comparison.Campaigns, experiment: str) -> str | None:
+def deciding(campaigns: comparison.Campaigns, experiments: Mapping[str, Experiment], experiment: str) -> str | None:
     """The experiment of pairs that was measured and asks what this one of runs alone asks; None if there is none."""
-    return next((name for name, alone in ALONE.items() if alone == experiment and len(campaigns.newest(name))), None)
+    asking = (name for name, one in experiments.items() if one.alone == experiment)
+    return next((name for name in asking if len(campaigns.newest(name))), None)
 
 
-def table(campaigns: comparison.Campaigns, experiment: str) -> pl.DataFrame:
-    """The newest campaign of an experiment of pairs, in the columns of `SCHEMA`."""
+def table(campaigns: comparison.Campaigns, experiment: str, alone: str | None = None) -> pl.DataFrame:
+    """The newest campaign of an experiment of pairs, in the columns of `SCHEMA`.
+
+    *alone* is the experiment whose runs measure the same labels alone, if there is one (`Experiment.alone`).
+    """
     rows: dict[str, dict[str, object]] = {}
     for part, (metric, turned) in PARTS.items():
         for cell in campaigns.figure(experiment, metric).filter(pl.col("arm") != BESIDE).to_dicts():
             row = rows.setdefault(cell["cell"], {name: cell[name] for name in _KEYS})
             row |= {f"{part}_{end}": value for end, value in _ends(cell, turned=turned).items()}
-    alone = (
-        campaigns.figure(ALONE[experiment]) if experiment in ALONE else pl.DataFrame(schema=comparison.FIGURE_SCHEMA)
-    )
+    cells = campaigns.figure(alone).filter(pl.col("arm") == "main").to_dicts() if alone is not None else []
     where = ("host", "client_library", "server_library", "label")
-    measured = {tuple(one[key] for key in where): one for one in alone.filter(pl.col("arm") == "main").to_dicts()}
+    measured = {tuple(one[key] for key in where): one for one in cells}
     for row in rows.values():
         other = measured.get(tuple(row[key] for key in where))
         if other is not None and row["arm"] != "aa":

@@ -135,7 +135,7 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "Every key of every file below `config/`. This page is generated from the models in",
-        "`workflow/quicbed/config/model.py` and `workflow/quicbed/claims/` by `quicbed generate`. A key that is not",
+        "`workflow/quicbed/config/` and `workflow/quicbed/claims/` by `quicbed generate`. A key that is not",
         "listed is an error, and so is one given twice.",
         "",
         "A value of `config.yaml` can be overridden for one run: `make all SCALE=tiny` or",

@@ -68,8 +68,8 @@ def imported_modules(root: Path, name: str, text: str) -> set[str]:
         base = _absolute(root, name, source) if source.startswith(".") else source
         if base.split(".")[0] != "quicbed":
             continue
-        for one in re.findall(r"(\w+)(?: as \w+)?", re.sub(r"#.*", "", what)):
-            # a module of the package, or a name in one
+        for one in re.findall(r"(\w+|\*)(?: as \w+)?", re.sub(r"#.*", "", what)):
+            # a module of the package, or a name in one, or all of them
             found.add(f"{base}.{one}" if _file(root, f"{base}.{one}") else base)
     return found
 

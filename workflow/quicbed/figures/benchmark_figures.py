@@ -16,10 +16,10 @@ import polars as pl
 from quicbed.analysis import benchmark_runs, comparison
 from quicbed.analysis.benchmark_runs import DOWNLOADS, HANDSHAKES, Measured
 from quicbed.analysis.place import Place
-from quicbed.figures import goodput, layout
+from quicbed.figures import layout, output
 from quicbed.figures.findings import Found
-from quicbed.figures.goodput import Drawn, Saved
 from quicbed.figures.layout import INK, SOFT
+from quicbed.figures.output import Drawn, Saved
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.importers.quic_benchmark import NGINX
 from quicbed.store import runs
@@ -700,5 +700,5 @@ def save(published: Measured, own: Measured, titles: Mapping[str, str], here: Pl
     figures = drawn(published, own, titles)
     for one in figures:
         comparison.write_figure_table(one.table, one.name, here.tables)
-    saved = goodput.save(figures, here.figures, root=here.root) if figures else []
+    saved = output.save(figures, here.figures, root=here.root) if figures else []
     return {one.drawn.name: one for one in saved}

@@ -19,10 +19,10 @@ import plotly.graph_objects as go
 import polars as pl
 
 from quicbed.analysis import comparison, highway_runs, paired_runs
-from quicbed.config.model import Contrast
+from quicbed.config.model import Experiment
 from quicbed.figures import findings, goodput, layout
 from quicbed.figures.findings import Found
-from quicbed.figures.goodput import Drawn
+from quicbed.figures.output import Drawn
 
 KINDS: Mapping[str, tuple[str, str, str, float]] = {
     # columns begin with: what it is, colour (Okabe and Ito), marker, place within the row
@@ -183,16 +183,17 @@ def metric(campaign: pl.DataFrame) -> str:
     return comparison.TWIN if paired_runs.is_paired(campaign) else "goodput_mbps"
 
 
-def undecided(campaigns: comparison.Campaigns, experiment: str, contrast: Contrast | None) -> pl.DataFrame:
+def undecided(campaigns: comparison.Campaigns, known: Mapping[str, Experiment], experiment: str) -> pl.DataFrame:
     """Ratios of an experiment that are not as narrow as its contrast wants: rows of `comparison.undecided`.
 
-    Of runs alone none, where pairs were measured: these decide.
+    Of runs alone none, where pairs were measured: these decide. *known* are all experiments.
     """
     campaign = campaigns.newest(experiment)
-    if campaign.is_empty() or paired_runs.deciding(campaigns, experiment) is not None:
+    one = known.get(experiment)
+    if campaign.is_empty() or one is None or paired_runs.deciding(campaigns, known, experiment) is not None:
         return pl.DataFrame(schema=comparison.UNDECIDED)
     cells = campaigns.figure(experiment, metric(campaign))
-    return comparison.undecided(as_drawn(experiment, campaign, cells), contrast)
+    return comparison.undecided(as_drawn(experiment, campaign, cells), one.contrast)
 
 
 def both_ways(

@@ -23,9 +23,9 @@ from quicbed.analysis import comparison
 from quicbed.analysis.cpu_shares import BOTH, PAIR, PARTS, ROLES, Profiled
 from quicbed.analysis.published import cpu_shares as published
 from quicbed.base import durable
-from quicbed.figures import font, goodput, layout
-from quicbed.figures.goodput import Drawn
+from quicbed.figures import font, goodput, layout, output
 from quicbed.figures.handshake_tables import Printed
+from quicbed.figures.output import Drawn
 from quicbed.store import runs, symbols
 from quicbed.store.stacks import UNKNOWN, Stacks
 
@@ -534,7 +534,7 @@ def export(found: Profiled, directory: Path) -> list[Path]:
         name = row["client_library"]
         if row["server_library"] != name:
             name += f"-from-{row['server_library']}"
-        file = directory / goodput.file_name(f"{name}-{row['label']}-{role}.folded".lower().replace(" ", "-"))
+        file = directory / output.file_name(f"{name}-{row['label']}-{role}.folded".lower().replace(" ", "-"))
         lines = sorted(f"{';'.join(reversed(stack))} {count}" for stack, count in stacks.items())
         durable.write_text(file, "\n".join(lines) + "\n")
         files.append(file)

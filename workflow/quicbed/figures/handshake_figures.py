@@ -19,8 +19,8 @@ from quicbed.analysis import comparison
 from quicbed.analysis.ttfb import Transport
 from quicbed.config import algorithms
 from quicbed.figures import goodput, layout
-from quicbed.figures.goodput import Drawn
 from quicbed.figures.layout import GRID, INK, SOFT
+from quicbed.figures.output import Drawn
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8c6d31", "#6b6b6b")
 """Okabe and Ito's colours: told apart with any colour vision; libraries take them in order of their names."""

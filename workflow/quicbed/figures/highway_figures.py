@@ -20,8 +20,8 @@ from plotly.subplots import make_subplots
 from quicbed.analysis import comparison, cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Figure, Published
 from quicbed.analysis.place import Place
-from quicbed.figures import findings, goodput, layout
-from quicbed.figures.goodput import Drawn
+from quicbed.figures import findings, goodput, layout, output
+from quicbed.figures.output import Drawn
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.store import runs
 
@@ -49,15 +49,15 @@ PAPER = "QUIC on the Highway"
 class Beside:
     """Every figure that could be drawn, saved, by name."""
 
-    saved: Mapping[str, goodput.Saved]
+    saved: Mapping[str, output.Saved]
     titles: Mapping[str, str]
 
-    def show(self, name: str) -> goodput.Saved | goodput.NotMeasured | None:
+    def show(self, name: str) -> output.Saved | output.NotMeasured | None:
         """A figure; where there is none, how to measure ours; None where ours is in another figure."""
         if name in self.saved:
             return self.saved[name]
         experiment = next((one.experiment for one in highway_runs.FIGURES if one.name == name and one.alone), None)
-        return goodput.NotMeasured(experiment) if experiment else None
+        return output.NotMeasured(experiment) if experiment else None
 
     def found(self, name: str, labels: Mapping[str, str]) -> findings.Found | None:
         """What our runs of a figure of `by_setting` show, by label and the words that a sentence begins with."""
@@ -107,7 +107,7 @@ def beside(
     found = [one for one in drawn if one is not None]
     for one in found:
         comparison.write_figure_table(one.table, one.name, here.tables)
-    saved = goodput.save(found, here.figures, root=here.root) if found else []
+    saved = output.save(found, here.figures, root=here.root) if found else []
     return Beside({one.drawn.name: one for one in saved}, titles)
 
 

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from quicbed.analysis import comparison, http3
-from quicbed.figures import goodput, layout, size_figures
+from quicbed.figures import goodput, layout, output, size_figures
 from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.store import runs
@@ -29,7 +29,7 @@ PANEL_PX = 230
 
 def costs(
     campaign: pl.DataFrame, table: pl.DataFrame, found_costs: pl.DataFrame, titles: Mapping[str, str]
-) -> goodput.Drawn:
+) -> output.Drawn:
     """A panel for every metric: the difference of HTTP/3 to a bare stream in per cent, by size and library.
 
     *table* is that of `quicbed.analysis.http3.by_metric`, *found_costs* of `quicbed.analysis.http3.costs`.
@@ -75,7 +75,7 @@ def costs(
         titles=titles,
     )
     origins = comparison.used_origins(campaign, table.filter(pl.col("arm") == "main")["cell"].unique().sort().to_list())
-    return goodput.Drawn("http3", figure, table, origins, SOURCE)
+    return output.Drawn("http3", figure, table, origins, SOURCE)
 
 
 def _sorted(found_costs: pl.DataFrame, titles: Mapping[str, str]) -> dict[str, str]:

@@ -13,8 +13,8 @@ from quicbed.analysis import comparison
 from quicbed.analysis.cpu_shares import PAIR, ROLES
 from quicbed.analysis.instructions import ALL, USER, Counted
 from quicbed.figures import cpu_figures, goodput, layout
-from quicbed.figures.goodput import Drawn
 from quicbed.figures.handshake_tables import Printed
+from quicbed.figures.output import Drawn
 from quicbed.store import runs
 
 FAR = 4.0

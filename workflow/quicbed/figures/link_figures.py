@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from quicbed.analysis import comparison
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, output
 from quicbed.figures.pair_figures import FACET_PX
 
 COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7")
@@ -30,7 +30,7 @@ def link_table(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 def goodput_by_delay(
     campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
-) -> goodput.Drawn:
+) -> output.Drawn:
     """Goodput of each library by round-trip time, a line for each share of frames lost.
 
     *table* is that of `link_table`.
@@ -77,7 +77,7 @@ def goodput_by_delay(
         titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
-    return goodput.Drawn("goodput-by-delay", figure, table, origins, "beyond QUIC on the Highway")
+    return output.Drawn("goodput-by-delay", figure, table, origins, "beyond QUIC on the Highway")
 
 
 def _range(values: Sequence[float]) -> list[float]:

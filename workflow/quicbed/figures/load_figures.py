@@ -12,7 +12,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from quicbed.analysis import comparison
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, output
 
 METRICS = {"goodput_mbps": "Goodput [Mbit/s]", "ttfb_ms": "Time to first byte [ms]"}
 COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73")
@@ -40,7 +40,7 @@ def load_table(campaign: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> goodput.Drawn:
+def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> output.Drawn:
     """Mean goodput and time to the first byte, bars from the smallest to the largest run; *table* is `load_table`'s.
 
     Dotted lines are what competing traffic leaves of the link.
@@ -90,7 +90,7 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
         titles=names,
     )
     origins = comparison.used_origins(campaign, main["cell"].unique().sort().to_list())
-    return goodput.Drawn(str(campaign["experiment"][0]), figure, table, origins, "beyond QUIC on the Highway")
+    return output.Drawn(str(campaign["experiment"][0]), figure, table, origins, "beyond QUIC on the Highway")
 
 
 def _points(

@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from quicbed.analysis import comparison
 from quicbed.analysis.pairs import _SIZES
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, output
 from quicbed.plan.arms import CAPTURED
 
 PANEL_PX = 46  # height of a row of a heat map
@@ -21,7 +21,7 @@ FACET_PX = 200
 MTU_AEADS = ("aes-128-gcm", "noop")
 
 
-def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> goodput.Drawn:
+def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> output.Drawn:
     """Heat maps of mean goodput, clients by servers; a panel for each size of the socket buffers.
 
     *table* is that of `pair_table`. A cell says its mean, half the length of its interval and how many of its runs
@@ -99,7 +99,7 @@ def pairwise(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, s
         titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
-    return goodput.Drawn("pairwise", figure, table, origins, "QUIC on the Highway, Fig. 3 and 10")
+    return output.Drawn("pairwise", figure, table, origins, "QUIC on the Highway, Fig. 3 and 10")
 
 
 _GOODPUT_TICKS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
@@ -143,7 +143,7 @@ def _cell_hover(cell: Mapping[str, Any] | None, names: Mapping[str, str]) -> str
 
 def goodput_by_mtu(
     campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
-) -> goodput.Drawn:
+) -> output.Drawn:
     """A Quantum of QUIC, Fig. 5: goodput of each library by MTU, with AES-128-GCM and NOOP.
 
     *table* is that of `mtu_table`. Below each MTU stand the mean sizes of the frames of server and client, marked where
@@ -192,7 +192,7 @@ def goodput_by_mtu(
         titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
-    return goodput.Drawn("goodput-by-mtu", figure, table, origins, "A Quantum of QUIC, Fig. 5")
+    return output.Drawn("goodput-by-mtu", figure, table, origins, "A Quantum of QUIC, Fig. 5")
 
 
 def _at(cells: list[dict[str, Any]], mtu: int, aead: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import polars as pl
 
 from quicbed.analysis import comparison, steps_runs
 from quicbed.analysis.floors import Floor
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.store import runs
@@ -51,7 +51,7 @@ def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
     return found.sort(pl.col("aes_hardware").not_(), "rate_mbit", nulls_last=True)
 
 
-def precision(campaign: pl.DataFrame, table: pl.DataFrame, floor: Floor | None) -> goodput.Drawn:
+def precision(campaign: pl.DataFrame, table: pl.DataFrame, floor: Floor | None) -> output.Drawn:
     """Mean precision by rate and by load, bars from the smallest to the largest run, above the floor of the timers.
 
     *table* is that of `by_rate`.
@@ -115,7 +115,7 @@ def precision(campaign: pl.DataFrame, table: pl.DataFrame, floor: Floor | None) 
         legend={"y": 1 + TITLE_PX / PANEL_PX},
     )
     origins = comparison.used_origins(campaign, table["cell"].to_list())
-    return goodput.Drawn(NAME, figure, table, origins, "beyond QUIC Steps")
+    return output.Drawn(NAME, figure, table, origins, "beyond QUIC Steps")
 
 
 def _floor(floor_us: float | None) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from quicbed.analysis import comparison, paired_runs
+from quicbed.analysis import comparison
 from quicbed.analysis.place import RUNS_PAGE, RUNS_PAGE_VARIABLE
 from quicbed.figures.goodput import UNLIKE_ITSELF, UNLIKE_ITSELF_MEANS
 from quicbed.plan.arms import ARMS, CAPTURED
@@ -103,8 +103,11 @@ def overview(table: pl.DataFrame) -> Sheet:
     return Sheet(["testbed", "host", "processor", *summary.columns[3:]], summary.rows(), numeric, behind=behind)
 
 
-def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Sheet:
-    """The table of an experiment of pairs (`quicbed.analysis.paired_runs`): ratios with their 95 % intervals."""
+def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None, alone: str | None = None) -> Sheet:
+    """The table of an experiment of pairs (`quicbed.analysis.paired_runs`): ratios with their 95 % intervals.
+
+    *alone* is the experiment whose runs measure the same labels alone.
+    """
     parts = {
         "ratio of processor time per byte, both ends": "both_",
         "ratio, client": "client_",
@@ -130,15 +133,15 @@ def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Shee
         Sheet(headers, rows, frozenset({3, *range(5, 12)}), _notes(table, ("both_", "client_", "server_"))), table
     )
     # those are of another experiment
-    alone = [
-        runs.selection(None, experiment=paired_runs.ALONE[cell["experiment"]], library=cell["client_library"])
+    selected = [
+        runs.selection(None, experiment=alone, library=cell["client_library"])
         if cell["goodput_ratio"] is not None
         else None
         for cell in table.to_dicts()
     ]
     column = {headers.index("ratio of goodput of runs alone")}
     kept = {place: one for place, one in sheet.behind.items() if place[1] not in column}
-    return replace(sheet, behind=kept | leading(alone, column))
+    return replace(sheet, behind=kept | leading(selected, column))
 
 
 def _with_interval(cell: Mapping[str, Any], part: str) -> str | None:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from quicbed.analysis import comparison, sizes
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.pair_figures import FACET_PX
 from quicbed.figures.sheets import Sheet, leading
@@ -62,7 +62,7 @@ def by_size(
     changed: pl.DataFrame,
     metric: str,
     titles: Mapping[str, str] | None = None,
-) -> goodput.Drawn:
+) -> output.Drawn:
     """A panel for every QUIC library: a metric by size, and the sizes at which the better one changes.
 
     *table* is that of `quicbed.analysis.sizes.by_size`, *changed* that of `quicbed.analysis.sizes.changes`.
@@ -119,7 +119,7 @@ def by_size(
         titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
-    return goodput.Drawn(quantity.name, figure, table, origins, SOURCE)
+    return output.Drawn(quantity.name, figure, table, origins, SOURCE)
 
 
 def _sorted(cells: pl.DataFrame, titles: Mapping[str, str]) -> dict[str, str]:

@@ -17,9 +17,9 @@ from quicbed.analysis import comparison, floors, highway_runs, steps_runs
 from quicbed.analysis.floors import Floor
 from quicbed.analysis.place import Place
 from quicbed.analysis.steps_runs import Published
-from quicbed.figures import goodput, handshake_figures, layout
+from quicbed.figures import goodput, handshake_figures, layout, output
 from quicbed.figures.findings import Found
-from quicbed.figures.goodput import Drawn, NotMeasured, Saved
+from quicbed.figures.output import Drawn, NotMeasured, Saved
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.store import runs
 from quicbed.wire import pacing
@@ -194,7 +194,7 @@ def beside(
     drawn = [one for one in found if one is not None]
     for one in drawn:
         comparison.write_figure_table(one.table, one.name, here.tables)
-    saved = goodput.save(drawn, here.figures, root=here.root) if drawn else []
+    saved = output.save(drawn, here.figures, root=here.root) if drawn else []
     return Beside({one.drawn.name: one for one in saved}, known, names)
 
 

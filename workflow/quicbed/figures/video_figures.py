@@ -12,7 +12,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from quicbed.analysis import comparison, video
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, video"
@@ -39,7 +39,7 @@ Series = tuple[str, str | None]
 """A library and, over TCP, a version of TLS."""
 
 
-def start(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+def start(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
     """How long connecting takes, and how long until the first frame."""
     caption = (
         "Connection time begins with the connection, before the handshake of<br>TCP; start-up delay begins with the "
@@ -48,7 +48,7 @@ def start(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     return _drawn(campaign, table, "start", "How videos start in Chromium", START, caption)
 
 
-def quality(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+def quality(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
     """The bit rates that the player chooses, what it downloads them with, and how often it changes."""
     caption = (
         "Bit rate: mean of the segments that the player chose. Download<br>rate: bytes of the segments by the time "
@@ -57,7 +57,7 @@ def quality(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
     return _drawn(campaign, table, "quality", "Bit rates of videos in Chromium", QUALITY, caption)
 
 
-def stalls(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+def stalls(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
     """How often and for how long videos stand still."""
     caption = (
         "A stall begins when the buffer is empty after the<br>start, ends when the video goes on, and lasts at least a "
@@ -101,7 +101,7 @@ def _means(table: pl.DataFrame, metric: str, label: str, factors: Mapping[str, A
 
 def _drawn(
     campaign: pl.DataFrame, table: pl.DataFrame, name: str, title: str, metrics: tuple[str, ...], caption: str
-) -> goodput.Drawn:
+) -> output.Drawn:
     table = table.filter(pl.col("metric").is_in(metrics))
     shown, series = video.conditions(table), _series(table)
     figure = make_subplots(
@@ -154,7 +154,7 @@ def _drawn(
     cells = table.filter(pl.col("arm") == "main")["cell"].unique().sort().to_list()
     origins = comparison.used_origins(campaign, cells)
     experiment = str(campaign["experiment"][0])
-    return goodput.Drawn(f"{experiment}-{name}", figure, table, origins, SOURCE, experiment)
+    return output.Drawn(f"{experiment}-{name}", figure, table, origins, SOURCE, experiment)
 
 
 def _points(

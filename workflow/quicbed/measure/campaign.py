@@ -6,9 +6,7 @@ measured again. Cells added later are measured in new blocks together with their
 within blocks. Where contrasts end an experiment, a pair of libraries whose intervals are narrow enough is in no further
 block, so that the time goes to those that are undecided.
 
-Where an experiment is `paired`, every cell that is compared is measured at the same time as the baseline that follows
-it (arm `beside`), and both runs are in one directory (`quicbed.measure.pairing`). What disturbs a pair is recorded and
-repeats nothing: both runs had it alike.
+Each run is measured alone here; `quicbed.measure.campaign_of_pairs` has what differs where two are at the same time.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 from quicbed.base import durable
@@ -35,7 +33,6 @@ from quicbed.measure.driver import Driver
 from quicbed.measure.pilot import START_PILOT_BYTES, STARTS, Pilot, read_pilot, write_pilot
 from quicbed.measure.progress import At, now, say
 from quicbed.measure.storing import need_room, read_run, stored
-from quicbed.measure.together import Arm
 from quicbed.plan.arms import BESIDE, CAPTURED, PRIMITIVES
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of, in_browser
 from quicbed.plan.sizing import with_start
@@ -61,6 +58,9 @@ class Watch(Protocol):
 
 class Campaign:
     """Runs of one experiment at one scale on one testbed, and what is still missing."""
+
+    at_once = 1
+    """Runs that are measured at the same time."""
 
     def __init__(self, driver: Driver, name: str) -> None:
         self.driver = driver
@@ -154,28 +154,28 @@ class Campaign:
             return self._runs[block]
         found: dict[str, list[Run]] = {}
         directory = self.directory / f"b{block:04d}"
-        stored_runs = (read_run(file) for file in directory.glob(f"*/{RUN_FILE}"))
-        if self.experiment.paired:
-            stored_runs = (run for pair in directory.glob("[!.]*/") for run in pairing.read(pair).values())
-        for run in stored_runs:
+        for run in self.read_block(directory):
             found.setdefault(run.cell.id, []).append(run)
         for attempts in found.values():
             attempts.sort(key=_number)
         self._runs[block] = found
         return found
 
+    def read_block(self, directory: Path) -> Iterable[Run]:
+        """The runs that the directory of a block holds."""
+        return (read_run(file) for file in directory.glob(f"*/{RUN_FILE}"))
+
     def settled(self, attempts: Sequence[Run]) -> bool:
-        """Whether a cell of a block needs no further attempt.
+        """Whether a cell of a block needs no further attempt."""
+        outcomes = (run for run in attempts if self.failures_are_findings or run.status != "failed")
+        return any(map(self.settles, outcomes)) or len(attempts) > self.driver.project.config.gate.retries
+
+    def settles(self, run: Run) -> bool:
+        """Whether an outcome need not be measured again: nothing has disturbed it.
 
         Of what is captured besides, where the capture itself delays and uses processor time, frames must not be lost.
-        A pair counts whatever disturbed it.
         """
-        outcomes = [run for run in attempts if self.failures_are_findings or run.status != "failed"]
-        if self.experiment.paired and outcomes:
-            return True
-        if any(not (run.host.capture.lost if run.cell.arm == CAPTURED else run.contaminated) for run in outcomes):
-            return True
-        return len(attempts) > self.driver.project.config.gate.retries
+        return not (run.host.capture.lost if run.cell.arm == CAPTURED else run.contaminated)
 
     # ---- before measuring ----------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class Campaign:
         for number, cell in enumerate(ordered):
             if self.watch is not None:
                 self.watch.proving(number + 1, len(ordered))
-            reason = cell.unsupported or self._unpinned or self.driver.link.unsupported(self.spec(cell))
+            reason = cell.unsupported or self.impossible() or self.driver.link.unsupported(self.spec(cell))
             if reason is not None:
                 self.exclude(cell, "unsupported", reason)
                 continue
@@ -284,27 +284,10 @@ class Campaign:
                 say(f"{self.name}: {cell.slug}: failed: {verdict.reason}; tried again in every block")
             else:
                 self.exclude(cell, verdict.status, verdict.reason or "")
-        if self.experiment.paired:
-            self._leave_alone()
 
-    @cached_property
-    def _pins(self) -> Mapping[Any, int] | str:
-        """The processors of both ends of pairs, or why programs cannot be kept to any."""
-        return self.driver.testbed.pins() if self.experiment.paired else {}
-
-    @property
-    def _unpinned(self) -> str | None:
-        """Why nothing can be measured at the same time here, or None."""
-        return self._pins if isinstance(self._pins, str) else None
-
-    def _leave_alone(self) -> None:
-        """Exclude cells whose other half is."""
-        by_id = {cell.id: cell for cell in self.cells}
-        pairs = [(cell, by_id[cell.baseline]) for cell in self.cells if cell.baseline is not None]
-        for cell, other in (*pairs, *((b, a) for a, b in pairs)):
-            if other.id in self.excluded and cell.id not in self.excluded:
-                status = "failed" if other.slug in self.unproven else "unsupported"
-                self.exclude(cell, status, f"{other.label}, which it is paired with: {self.excluded[other.id]}")
+    def impossible(self) -> str | None:
+        """Why no cell can be measured on this testbed, or None."""
+        return None
 
     def find_floor(self) -> None:
         """How precisely the hosts send and stamp packets, where runs are traced, once for the campaign."""
@@ -352,7 +335,6 @@ class Campaign:
                 self.warm = True
                 if self.watch is not None:
                     self.watch.warmed()
-            at_once = 2 if self.experiment.paired else 1
             for position, cell_id in enumerate(order):
                 cell = by_id.get(cell_id)
                 if cell is None or cell.arm == BESIDE:  # which is measured with the one that it is beside
@@ -361,7 +343,7 @@ class Campaign:
                     run = self.measure_once(cell, block, position, len(attempts))
                     told = self.watch.measuring(block) if self.watch is not None else ""
                     where = f"{self.name}: {block_told(block, self.scale.blocks, f'at most {self.scale.blocks}')}"
-                    done, of = position // at_once + 1, len(order) // at_once
+                    done, of = position // self.at_once + 1, len(order) // self.at_once
                     at = At(where, done, of, run.status == "ok", run.contamination, told.lstrip("; "))
                     say(f"{where}, {done}/{of} {cell.slug}: {_summary(run)}{told}", at)
             self.driver.link.unload()
@@ -402,12 +384,15 @@ class Campaign:
         if len(found) > 1:
             shuffled.shuffle(found)
             order.sort(key=lambda cell: found.index(conditions[cell]))
-        if self.experiment.paired:
-            order = [one for cell in order for one in (by_id[cell].baseline, cell) if one is not None]
+        order = self.in_full(order, by_id)
         values = {"block": block, "cells": order, "seed": self.driver.project.config.seed, "created_at": now()}
         Block.made(values).write(self.directory / f"b{block:04d}" / BLOCK_FILE)
         planned[block] = order
         return block, order
+
+    def in_full(self, order: list[str], by_id: Mapping[str, Cell]) -> list[str]:  # noqa: ARG002 (for pairs)
+        """The order of a block with what is measured beside its cells."""
+        return order
 
     def wanted(self, by_id: Mapping[str, Cell], planned: Mapping[int, Sequence[str]]) -> set[str]:
         """Cells that need another block, with the baselines they are compared to."""
@@ -425,8 +410,6 @@ class Campaign:
         lacking |= self.retry & by_id.keys()
         self.retry = set()
         result = set(lacking)
-        if self.experiment.paired:  # neither without the other
-            result |= {cell.id for cell in by_id.values() if cell.baseline in result}
         while more := {b for c in result if (b := by_id[c].baseline) is not None and b in by_id} - result:
             result |= more
         return result
@@ -525,11 +508,7 @@ class Campaign:
         return widest
 
     def values(self) -> dict[str, list[tuple[int, float]]]:
-        """Goodput (Mbit/s) or TTFB (ms) by cell: (block, value) of the first uncontaminated successful attempt.
-
-        Of a pair the processor time by byte of both ends (s).
-        """
-        metric = "ttfb_ms" if self.experiment.workload.kind == "handshake" else "goodput_mbps"
+        """What is compared (`value_of`) by cell: (block, value) of the first uncontaminated successful attempt."""
         values: dict[str, list[tuple[int, float]]] = {}
         for block in self.blocks():
             for cell, attempts in self.runs(block).items():
@@ -537,11 +516,14 @@ class Campaign:
                 clean = [run for run in good if not run.contaminated]
                 if not (chosen := clean[:1] or good[-1:]):
                     continue
-                told = getattr(chosen[0].metrics, metric)
-                value = pairing.per_byte(chosen[0]) if self.experiment.paired else told
-                if value is not None:
+                if (value := self.value_of(chosen[0])) is not None:
                     values.setdefault(cell, []).append((block, value))
         return values
+
+    def value_of(self, run: Run) -> float | None:
+        """Goodput (Mbit/s) of a run, or of handshakes TTFB (ms)."""
+        metrics = run.metrics
+        return metrics.ttfb_ms if self.experiment.workload.kind == "handshake" else metrics.goodput_mbps
 
     def warm_up(self, active: Sequence[Cell]) -> None:
         """One run of every baseline that is kept but counts for nothing: caches, frequency, memory."""
@@ -557,13 +539,11 @@ class Campaign:
         return list({(cell.client, cell.server, cell.label): cell for cell in alone}.values())
 
     def measure_once(self, cell: Cell, block: int, order: int, number: int) -> Run:
-        """One stored run; with the one beside it, where it is one of a pair."""
+        """One stored run."""
         need_room(self.directory)
-        if self.experiment.paired:
-            return self._measure_pair(cell, block, order, number)
         begin = time.monotonic()
         runs = self.runs(block)
-        target = self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
+        target = self._target(cell, block, number)
         spec, link = self.spec(cell), self.driver.link
         if cell.arm == PRIMITIVES:
             link.unload()
@@ -586,38 +566,9 @@ class Campaign:
         runs.setdefault(cell.id, []).append(run)
         return run
 
-    def _measure_pair(self, cell: Cell, block: int, order: int, number: int) -> Run:
-        """One stored pair; returns the run of the cell that is compared."""
-        if isinstance(self._pins, str):
-            raise MeasureError(self._pins)
-        beside = next(one for one in self.cells if one.id == cell.baseline)
-        cells: dict[Arm, Cell] = {"a": beside, "b": cell}
-        specs = {arm: self.spec(one) for arm, one in cells.items()}
-        self.driver.link.prepare(specs["a"])
-        place = {"experiment": self.name, "campaign": self.id, "block": block, "attempt": number}
-        pair = pairing.measure_pair(
-            self.driver,
-            specs,
-            self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}",
-            before=self._before(cell, beside),
-            first=pairing.first(self.driver.project.config.seed, f"{self.id}/{cell.id}", block),
-            pins=self._pins,
-            proofs={arm: self.proofs[one.id] for arm, one in cells.items()},
-            places={"a": {**place, "order": order - 1}, "b": {**place, "order": order}},
-            named={"a": {}, "b": {}},
-        )
-        for run in pair.values():
-            self.runs(block).setdefault(run.cell.id, []).append(run)
-        return pair["b"]
-
-    def _before(self, cell: Cell, beside: Cell) -> list[pairing.Runs]:
-        """The pairs of a cell so far, in their order."""
-        found: list[pairing.Runs] = []
-        for block in sorted(self.blocks()):
-            runs = self.runs(block)
-            both = zip(runs.get(beside.id, []), runs.get(cell.id, []), strict=True)
-            found += [{"a": a, "b": b} for a, b in both]
-        return found
+    def _target(self, cell: Cell, block: int, number: int) -> Path:
+        """Directory of an attempt."""
+        return self.directory / f"b{block:04d}" / f"{cell.slug}-{cell.id}.{number}"
 
     def _note_start(self, cell: Cell, attempt: Attempt) -> None:
         """Keep which part of a run the start of an external client's program was."""

@@ -27,6 +27,7 @@ from quicbed.builds import kit, making
 from quicbed.config.model import Project
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign, block_told
+from quicbed.measure.campaign_of_pairs import campaign_for
 from quicbed.measure.finished import Finished, shipped
 from quicbed.measure.progress import say
 from quicbed.measure.storing import read_run
@@ -313,7 +314,7 @@ class Outlook:
                 continue
             marker = self._project.artifacts / "measured" / self._project.config.testbed / f"{name}.json"
             try:
-                left = self._left(Campaign(self._campaign.driver, name))
+                left = self._left(campaign_for(self._campaign.driver, name))
             except (MeasureError, kit.BuildError) as error:
                 say(f"{name}: {error}; it is not in what is said of everything")
                 continue

@@ -12,7 +12,7 @@ from quicbed.builds import components, kit, making
 from quicbed.config.model import Project
 from quicbed.measure import captures, certificates, display
 from quicbed.measure.attempt import MeasureError
-from quicbed.measure.campaign import Campaign
+from quicbed.measure.campaign_of_pairs import campaign_for
 from quicbed.measure.driver import Driver
 from quicbed.measure.outlook import Outlook
 from quicbed.measure.progress import say
@@ -90,7 +90,7 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
     try:
         with terminating(), opener(project) as testbed, display.showing_progress():
             driver = Driver(project, testbed, testbed.facts())
-            campaign = Campaign(driver, name)
+            campaign = campaign_for(driver, name)
             for (library, build), info in campaign.builds.items():
                 making.keep(project, library, build, info.build)
             with driver.link.unloaded():

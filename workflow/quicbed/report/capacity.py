@@ -8,7 +8,7 @@ import polars as pl
 
 from quicbed.analysis import capacity, comparison
 from quicbed.figures import capacity_figures
-from quicbed.figures.goodput import NotMeasured
+from quicbed.figures.output import NotMeasured
 from quicbed.report import sections
 from quicbed.report.sections import Section
 from quicbed.store import details, runs

@@ -19,7 +19,7 @@ from traitlets import Any as AnyTrait
 from traitlets import Type
 from traitlets.config import Config
 
-from quicbed.figures.goodput import INTERACTIVE
+from quicbed.figures.output import INTERACTIVE
 
 LANGUAGE = {"name": "python", "pygments_lexer": "ipython3"}
 

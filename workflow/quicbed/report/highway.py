@@ -8,7 +8,7 @@ from quicbed.analysis import cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Published
 from quicbed.analysis.pairs import pair_table
 from quicbed.figures import cpu_figures, findings, goodput, highway_figures, link_figures, load_figures, pair_figures
-from quicbed.figures.goodput import NotMeasured, Saved
+from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
 from quicbed.report.sections import Section

@@ -22,7 +22,7 @@ from quicbed.store.paths import RAW_VARIABLE
 
 if TYPE_CHECKING:  # loaded by the processes that run notebooks
     from quicbed.config.model import Config
-    from quicbed.figures.goodput import Saved
+    from quicbed.figures.output import Saved
 
 CELL_TIMEOUT_S = 600
 FIRST = "every-experiment"
@@ -167,7 +167,7 @@ def draw(directory: Path, experiment: str) -> list[Saved]:
 
     In this process, and with this environment: its cells are those tagged with the name of the experiment.
     """
-    from quicbed.figures.goodput import Saved
+    from quicbed.figures.output import Saved
 
     drawn: dict[str, Saved] = {}
     for path in sorted(directory.glob("*.ipynb")):

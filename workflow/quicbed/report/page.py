@@ -330,11 +330,12 @@ class _Site:
         metric = cost_figures.metric(campaign)
         cells = self.campaigns.figure(name, metric)
         if metric == comparison.TWIN:
-            sheet = sheets.paired(paired_runs.table(self.campaigns, name), titles)
+            alone = config.alone if config else None
+            sheet = sheets.paired(paired_runs.table(self.campaigns, name, alone), titles, alone)
         else:
             sheet = latency_summary(cells, titles) if metric == "ttfb_ms" else summary(cells, titles)
         first = campaign.row(0, named=True)
-        wide = cost_figures.undecided(self.campaigns, name, config.contrast if config else None)
+        wide = cost_figures.undecided(self.campaigns, self.project.experiments, name)
         self.undecided = pl.concat([self.undecided, wide])
         return found | {
             "sheet": sheet,

@@ -16,7 +16,7 @@ HEAD_BYTES = 1000
 
 
 def _manifest(file: Path) -> dict[str, Any] | None:
-    """What `quicbed.figures.goodput` left beside a figure; None for something else."""
+    """What `quicbed.figures.output` left beside a figure; None for something else."""
     texts = dict.fromkeys(["figure", "source", "experiment", "campaign", "testbed", "scale", "table"], str)
     wanted = {**texts, "files": dict, "runs": list}
     try:

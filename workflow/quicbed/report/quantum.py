@@ -15,10 +15,11 @@ from quicbed.figures import (
     handshake_figures,
     handshake_tables,
     instruction_figures,
+    output,
     pair_figures,
 )
-from quicbed.figures.goodput import NotMeasured, Saved
 from quicbed.figures.handshake_tables import Printed
+from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
 from quicbed.report.sections import Section
@@ -180,7 +181,7 @@ class Quantum(sections.Paper):
             name: handshake_figures.phases(measured.campaign, measured.cells, name, self.titles)
             for name in measured.fits
         }
-        saved = goodput.save(list(drawn.values()), self.here.figures, root=self.here.root)
+        saved = output.save(list(drawn.values()), self.here.figures, root=self.here.root)
         by_library = dict(zip(drawn, saved, strict=True))
         shown = library if library in by_library else next(iter(by_library), None)
         if shown is None:
@@ -302,5 +303,5 @@ class Quantum(sections.Paper):
             return NotMeasured("cpu-shares")
         cpu_figures.export(self._profiled, self.here.tables / "folded")
         drawn = cpu_figures.flames(self._profiled, self.here.root, self.titles)
-        saved = goodput.save(drawn, self.here.figures, root=self.here.root)
+        saved = output.save(drawn, self.here.figures, root=self.here.root)
         return saved[0] if saved else NotMeasured("cpu-shares")

@@ -9,7 +9,7 @@ from quicbed.analysis import benchmark_runs
 from quicbed.analysis.benchmark_runs import Measured
 from quicbed.figures import benchmark_figures, findings, sheets
 from quicbed.figures.findings import Found
-from quicbed.figures.goodput import NotMeasured, Saved
+from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
 from quicbed.report.sections import Section

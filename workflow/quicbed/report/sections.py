@@ -9,9 +9,9 @@ import polars as pl
 
 from quicbed.analysis import comparison, paired_runs
 from quicbed.config.model import Project
-from quicbed.figures import cost_figures, findings, goodput, sheets
+from quicbed.figures import cost_figures, findings, goodput, output, sheets
 from quicbed.figures.findings import Found
-from quicbed.figures.goodput import Drawn, NotMeasured, Saved
+from quicbed.figures.output import Drawn, NotMeasured, Saved
 from quicbed.report import notebooks
 from quicbed.store import runs
 
@@ -72,8 +72,7 @@ class Paper:
         if prepare is not None:
             table = prepare(campaign, table)
         comparison.write_figure_table(table, experiment, self.here.tables)
-        known = self.experiments.get(experiment)
-        wide = cost_figures.undecided(self.campaigns, experiment, known.contrast if known is not None else None)
+        wide = cost_figures.undecided(self.campaigns, self.experiments, experiment)
         told = findings.joined(found(table), findings.undecided(wide, self.titles))
         return Section(self.save(draw(campaign, table, self.titles)), told, sheets.summary(table, self.titles))
 
@@ -94,13 +93,14 @@ class Paper:
         campaign = self.campaigns.newest(experiment)
         if campaign.is_empty():
             return Section(NotMeasured(experiment))
-        table, twin = paired_runs.table(self.campaigns, experiment), cost_figures.PAIRS[experiment]
+        alone, twin = self.experiments[experiment].alone, cost_figures.PAIRS[experiment]
+        table = paired_runs.table(self.campaigns, experiment, alone)
         comparison.write_figure_table(table, experiment, self.here.tables)
         drawn = cost_figures.both_ways(campaign, table, twin, self.titles)
         figure = None if drawn is None else self.save(drawn)
-        return Section(figure, cost_figures.found(table, twin, self.titles), sheets.paired(table, self.titles))
+        return Section(figure, cost_figures.found(table, twin, self.titles), sheets.paired(table, self.titles, alone))
 
     def save(self, drawn: Drawn) -> Saved:
         """Write a figure in every format."""
-        (saved,) = goodput.save(drawn, self.here.figures, root=self.here.root)
+        (saved,) = output.save(drawn, self.here.figures, root=self.here.root)
         return saved

@@ -9,7 +9,7 @@ import polars as pl
 from quicbed.analysis import comparison, floors, steps_runs
 from quicbed.figures import findings, precision_figures, steps_figures
 from quicbed.figures.findings import Found
-from quicbed.figures.goodput import NotMeasured, Saved
+from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
 from quicbed.report.sections import Section

@@ -54,8 +54,8 @@ def of_project(project: Project, table: pl.DataFrame, beside: Details, judged: J
     """What runs say (`answers`), with all verdicts on them and all ratios that are not narrow enough."""
     campaigns = comparison.Campaigns(table)
     wide = pl.DataFrame(schema=comparison.UNDECIDED)
-    for name, experiment in project.experiments.items():
-        wide = pl.concat([wide, cost_figures.undecided(campaigns, name, experiment.contrast)])
+    for name in project.experiments:
+        wide = pl.concat([wide, cost_figures.undecided(campaigns, project.experiments, name)])
     return answers(project, table, beside, judged.results, judged.found(project, judged.results), wide)
 
 
@@ -75,8 +75,8 @@ def answers(
     campaigns = comparison.Campaigns(table)
     titles = {name: one.shown_as for name, one in project.libraries.items()}
     told = [
-        _packets(campaigns, "aead-goodput", AEAD, titles),
-        _packets(campaigns, "header-protection", HEADER_PROTECTION, titles),
+        _packets(project, campaigns, "aead-goodput", AEAD, titles),
+        _packets(project, campaigns, "header-protection", HEADER_PROTECTION, titles),
         _handshakes(project, table, beside, titles),
         _papers(results, found),
         _open(results, undecided, titles),
@@ -85,10 +85,10 @@ def answers(
 
 
 def _packets(
-    campaigns: comparison.Campaigns, alone: str, labels: Mapping[str, str], titles: Mapping[str, str]
+    project: Project, campaigns: comparison.Campaigns, alone: str, labels: Mapping[str, str], titles: Mapping[str, str]
 ) -> Answer | None:
     """What packet or header protection costs: processor time where pairs were measured, else goodput of runs alone."""
-    pairs = paired_runs.deciding(campaigns, alone)
+    pairs = paired_runs.deciding(campaigns, project.experiments, alone)
     experiment, what = (alone, "goodput") if pairs is None else (pairs, "the processor time of both ends")
     campaign = campaigns.newest(experiment)
     if campaign.is_empty():

@@ -9,7 +9,7 @@ import polars as pl
 
 from quicbed.analysis import comparison, http3, sizes, video, web
 from quicbed.figures import http3_figures, size_figures, video_figures, web_figures
-from quicbed.figures.goodput import Drawn, NotMeasured
+from quicbed.figures.output import Drawn, NotMeasured
 from quicbed.figures.sheets import Sheet
 from quicbed.report import results, sections
 from quicbed.report.sections import Section
