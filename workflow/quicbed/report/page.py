@@ -335,7 +335,7 @@ class _Site:
         else:
             sheet = latency_summary(cells, titles) if metric == "ttfb_ms" else summary(cells, titles)
         first = campaign.row(0, named=True)
-        wide = cost_figures.undecided(self.campaigns, self.project.experiments, name)
+        wide = cost_figures.undecided(self.campaigns, self.project.experiments if self.project else {}, name)
         self.undecided = pl.concat([self.undecided, wide])
         return found | {
             "sheet": sheet,
