@@ -258,18 +258,18 @@ def test_without_our_runs_the_published_ones_are_drawn_and_it_is_said_how_to_mea
 
 def test_what_is_found_names_each_cell_or_of_many_the_ends(tmp_path: Path) -> None:
     known = both(tmp_path)
-    found = steps_figures.found_trains(known, NAMES)
+    found = steps_figures.found(steps_figures.TRAINS, known, NAMES)
     assert found is not None
     assert found.sentences == [
         "Published runs: share of packets in trains of at most five: 100.00 % (TCP+TLS); 8.57 % (picoquic).",
         "Measured here: share of packets in trains of at most five: 100.00 % (TCP+TLS); 100.00 % (quiche).",
     ]
-    gaps = steps_figures.found_gaps(known, NAMES)
+    gaps = steps_figures.found(steps_figures.GAPS, known, NAMES)
     assert gaps is not None
     # 60 of 69 gaps, one of three; two of three
     assert gaps.sentences[0].endswith("of at most 0.1 ms: 86.96 % (picoquic); 33.33 % (TCP+TLS).")
     assert gaps.sentences[1].endswith("of at most 0.1 ms: 66.67 % (quiche); 0.00 % (TCP+TLS).")
-    lost = steps_figures.found_loss(known, NAMES)
+    lost = steps_figures.found(steps_figures.LOSS, known, NAMES)
     assert lost is not None
     # four trains of 16 among 70 packets
     assert lost.sentences[0].endswith("a queue of 10 packets drops: 34.29 % (picoquic); 0.00 % (TCP+TLS).")
@@ -287,9 +287,8 @@ def test_what_is_found_names_each_cell_or_of_many_the_ends(tmp_path: Path) -> No
     cells = {
         ("quiche", label): times([number]) for number, label in enumerate(("GSO", "no GSO", "a", "b", "c", "d"), 1)
     }
-    many = steps_figures.found_trains(
-        steps_figures.sides(NOTHING, *own(tmp_path / "many", "pacing-gso", cells), "pacing-gso"), NAMES
-    )
+    known = steps_figures.sides(NOTHING, *own(tmp_path / "many", "pacing-gso", cells), "pacing-gso")
+    many = steps_figures.found(steps_figures.TRAINS, known, NAMES)
     assert many is not None
     assert "from 100.00 % (quiche, GSO) to 0.00 % (quiche, d); 100.00 %" in many.sentences[0]
 

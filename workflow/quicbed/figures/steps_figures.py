@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,25 +41,67 @@ SHORT_QUEUE = 10
 """Packets that fit in the queue of which a sentence tells the predicted loss."""
 NAMED = 5
 """As many cells are all named in a sentence."""
-_LIMITS = {pacing.GAPS: 2_000_000, pacing.TRAINS: 20, steps_runs.LOSS: steps_runs.QUEUES[-1]}
-"""The largest value that is drawn, as in the paper."""
-_AXES = {
-    pacing.GAPS: ("Gap [ms]", "Gaps [CDF]", 1e-6),
-    pacing.TRAINS: ("Length of the packet train [packets]", "Packets [CDF]", 1.0),
-    steps_runs.LOSS: ("Room in the queue [packets]", "Predicted loss [share]", 1.0),
-}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What lines show, and what is told of every cell."""
+
+    name: str  # in `quicbed.analysis.steps_runs.CURVES`
+    title: str
+    axes: tuple[str, str]
+    limit: int  # the largest value that is drawn, as in the paper
+    caption: str
+    told: str
+    share: Callable[[Side], pl.DataFrame]  # by ``library`` and ``label``
+    scale: float = 1.0
+
+
+def _short_gaps(side: Side) -> pl.DataFrame:
+    short = pl.col("count").filter(pl.col("value") <= TRAIN_GAP_NS).sum() / pl.col("count").sum()
+    return side.curves.filter(pl.col("quantity") == pacing.GAPS).group_by("library", "label").agg(share=short)
+
+
+GAPS = Quantity(
+    pacing.GAPS,
+    "Gaps between packets",
+    ("Gap [ms]", "Gaps [CDF]"),
+    2_000_000,
+    "Share of gaps between packets of the server that are at most as long; longer ones than 2 ms are not shown.",
+    "gaps of at most 0.1 ms",
+    _short_gaps,
+    1e-6,
+)
+TRAINS = Quantity(
+    pacing.TRAINS,
+    "Packets by length of their train",
+    ("Length of the packet train [packets]", "Packets [CDF]"),
+    20,
+    "Share of packets in trains that are at most as long; in a train, gaps are of at most 0.1 ms.",
+    "packets in trains of at most five",
+    lambda side: side.numbers.select("library", "label", share="packets_in_trains_to_5"),
+)
+LOSS = Quantity(
+    steps_runs.LOSS,
+    "Loss that trains predict in a short queue",
+    ("Room in the queue [packets]", "Predicted loss [share]"),
+    steps_runs.QUEUES[-1],
+    "Share of packets beyond the room in the queue if each train meets it empty and arrives at once.",
+    f"packets that a queue of {SHORT_QUEUE} packets drops",
+    lambda side: side.curves.filter((pl.col("quantity") == steps_runs.LOSS) & (pl.col("value") == SHORT_QUEUE)),
+)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A CDF of gaps, or of packets by the length of their train."""
+    """A quantity of an experiment, of the published data and of ours."""
 
     name: str
     number: str
     """In the paper; empty: it has none."""
     title: str
     experiment: str
-    quantity: str
+    quantity: Quantity
     labels: tuple[str, ...] = ()
     """Settings in their order, a line each in the panel of a library; none: a line for each library."""
 
@@ -79,14 +121,13 @@ FLOOR_COLUMNS: Mapping[str, pl.DataType] = {
     **dict.fromkeys(["sd_ns", "p99_ns", "sender_sd_ns", "misplaced"], pl.Float64()),
 }
 """Columns of the table of floors (`quicbed.analysis.floors.Series`)."""
-_TITLES = {pacing.GAPS: "Gaps between packets", pacing.TRAINS: "Packets by length of their train"}
 FIGURES: Mapping[str, Figure] = {
     figure.name: figure
     for figure in (
-        Figure("steps-fig2", "Fig. 2", _TITLES[pacing.GAPS], steps_runs.BASELINE, pacing.GAPS),
-        Figure("steps-fig3", "Fig. 3", _TITLES[pacing.TRAINS], steps_runs.BASELINE, pacing.TRAINS),
+        Figure("steps-fig2", "Fig. 2", GAPS.title, steps_runs.BASELINE, GAPS),
+        Figure("steps-fig3", "Fig. 3", TRAINS.title, steps_runs.BASELINE, TRAINS),
         *(
-            Figure(f"steps-{name}{ending}", number, f"{_TITLES[quantity]}, {what}", experiment, quantity, labels)
+            Figure(f"steps-{name}{ending}", number, f"{quantity.title}, {what}", experiment, quantity, labels)
             for name, number, what, experiment, labels in (
                 ("fig4", "Fig. 4", "by congestion control", steps_runs.CONGESTION_CONTROL, _CONTROLS),
                 ("fig5", "Fig. 5", "with and without FQ", steps_runs.FQ, _QUEUEING),
@@ -94,9 +135,9 @@ FIGURES: Mapping[str, Figure] = {
                 ("etf", "ETF", "by what keeps to release times", steps_runs.ETF, _RELEASING),
                 ("cipher", "", "by cipher", steps_runs.CIPHER, _CIPHERS),
             )
-            for ending, quantity in (("", pacing.TRAINS), ("-gaps", pacing.GAPS))
+            for ending, quantity in (("", TRAINS), ("-gaps", GAPS))
         ),
-        Figure(f"{PREFIX}loss", "", "Loss that trains predict in a short queue", steps_runs.BASELINE, steps_runs.LOSS),
+        Figure("steps-loss", "", LOSS.title, steps_runs.BASELINE, LOSS),
     )
 }
 
@@ -203,7 +244,7 @@ def beside(
 
 def cdf(figure: Figure, known: Sequence[Side], names: Mapping[str, str]) -> Drawn | None:
     """A figure of the paper, with panels of the published data before ours; None where there is nothing to draw."""
-    curves = {side.name: side.curves.filter(pl.col("quantity") == figure.quantity) for side in known}
+    curves = {side.name: side.curves.filter(pl.col("quantity") == figure.quantity.name) for side in known}
     shown = [side for side in known if not curves[side.name].is_empty()]
     if not shown:
         return None
@@ -217,7 +258,7 @@ def cdf(figure: Figure, known: Sequence[Side], names: Mapping[str, str]) -> Draw
             for library in sorted(set(found["library"]), key=lambda name: _rank(name, names)):
                 one = found.filter(pl.col("library") == library)
                 panels.append((f"{names.get(library, library)}, {side.name}", one))
-        sent = side.bare.get(figure.quantity, NO_CURVE)
+        sent = side.bare.get(figure.quantity.name, NO_CURVE)
         bare += [sent] * (len(panels) - len(bare))
     by, order = _lines(figure, list(curves.values()), names)
     columns = min(len(panels), 2 if len(panels) % 3 and len(panels) < 5 else layout.COLUMNS)
@@ -283,7 +324,7 @@ def _lines(figure: Figure, curves: Sequence[pl.DataFrame], names: Mapping[str, s
 
 def _line(
     drawing: go.Figure,
-    quantity: str,
+    quantity: Quantity,
     cells: pl.DataFrame,
     name: str,
     number: int,
@@ -292,12 +333,12 @@ def _line(
     in_legend: bool,
 ) -> None:
     """The line of a cell, up to the end of the axis; that of a CDF begins at 0."""
-    limit, scale = _LIMITS[quantity], _AXES[quantity][2]
+    limit, scale = quantity.limit, quantity.scale
     inside = cells.filter(pl.col("value") <= limit)
     values, shares = inside["value"].to_list(), inside["share"].to_list()
     last = shares[-1] if shares else 0.0
     xs, ys = [*values, limit * 1.05], [*shares, last]
-    if quantity != steps_runs.LOSS:
+    if quantity is not LOSS:
         xs, ys = [values[0] if values else limit, *xs], [0.0, *ys]
     colours = handshake_figures.COLOURS
     is_bare = number < 0
@@ -311,7 +352,7 @@ def _line(
         showlegend=in_legend,
         line={
             # gaps are exact at the points, of which there are many; trains are whole numbers
-            "shape": "hv" if quantity == pacing.TRAINS else "linear",
+            "shape": "hv" if quantity is TRAINS else "linear",
             "width": 4 if is_bare else 1.6,
             "color": goodput.FLOOR if is_bare else colours[number % len(colours)],
             "dash": "solid" if is_bare else DASHES[(number + number // len(colours)) % len(DASHES)],
@@ -322,10 +363,8 @@ def _line(
     )
 
 
-def _axes(drawing: go.Figure, quantity: str, places: Sequence[Mapping[str, int]], columns: int) -> None:
-    beneath, beside_, scale = _AXES[quantity]
-    limit = _LIMITS[quantity] * scale
-    whole = quantity != pacing.GAPS
+def _axes(drawing: go.Figure, quantity: Quantity, places: Sequence[Mapping[str, int]], columns: int) -> None:
+    (beneath, beside_), limit, whole = quantity.axes, quantity.limit * quantity.scale, quantity is not GAPS
     drawing.update_xaxes(
         **dict(layout.AXIS) | {"ticks": "outside", "ticklen": 3},
         range=[0.5, limit + 0.5] if whole else [-0.02 * limit, 1.02 * limit],
@@ -340,16 +379,8 @@ def _axes(drawing: go.Figure, quantity: str, places: Sequence[Mapping[str, int]]
             drawing.update_xaxes(title=None, **place)
 
 
-def _caption(quantity: str, shown: Sequence[Side]) -> str:
-    if quantity == pacing.GAPS:
-        text = (
-            "Share of gaps between packets of the server that are at most as long; longer ones than 2 ms are not shown."
-        )
-    elif quantity == steps_runs.LOSS:
-        text = "Share of packets beyond the room in the queue if each train meets it empty and arrives at once."
-    else:
-        text = "Share of packets in trains that are at most as long; in a train, gaps are of at most 0.1 ms."
-    text += " All runs of a cell together, gaps within runs only."
+def _caption(quantity: Quantity, shown: Sequence[Side]) -> str:
+    text = f"{quantity.caption} All runs of a cell together, gaps within runs only."
     if any(side.name == OWN for side in shown):
         text += " Our packets are stamped by the host that sends them, the published ones by another."
     return text
@@ -475,34 +506,10 @@ def _interval(row: Mapping[str, Any], metric: str, scale: float, digits: int) ->
     return text
 
 
-def found_gaps(known: Sequence[Side], names: Mapping[str, str]) -> Found | None:
-    """How many gaps are so short that they do not end a train, of each cell."""
-    told = []
-    for side in known:
-        short = pl.col("count").filter(pl.col("value") <= TRAIN_GAP_NS).sum() / pl.col("count").sum()
-        gaps = side.curves.filter(pl.col("quantity") == pacing.GAPS)
-        shares = gaps.group_by("library", "label").agg(share=short).to_dicts()
-        if text := _said(shares, "share", names):
-            told.append(f"{_who(side)}: share of gaps of at most 0.1 ms: {text}.")
-    return Found(told) if told else None
-
-
-def found_trains(known: Sequence[Side], names: Mapping[str, str]) -> Found | None:
-    """How many packets are in trains of at most five, of each cell."""
-    told = []
-    for side in known:
-        if text := _said(side.numbers.to_dicts(), "packets_in_trains_to_5", names):
-            told.append(f"{_who(side)}: share of packets in trains of at most five: {text}.")
-    return Found(told) if told else None
-
-
-def found_loss(known: Sequence[Side], names: Mapping[str, str]) -> Found | None:
-    """How many packets of each cell a queue of `SHORT_QUEUE` packets drops, by its trains."""
-    told = []
-    for side in known:
-        at = side.curves.filter((pl.col("quantity") == steps_runs.LOSS) & (pl.col("value") == SHORT_QUEUE))
-        if text := _said(at.to_dicts(), "share", names):
-            told.append(f"{_who(side)}: share of packets that a queue of {SHORT_QUEUE} packets drops: {text}.")
+def found(quantity: Quantity, known: Sequence[Side], names: Mapping[str, str]) -> Found | None:
+    """What a quantity tells of each cell."""
+    texts = {_who(side): _said(quantity.share(side).to_dicts(), names) for side in known}
+    told = [f"{who}: share of {quantity.told}: {text}." for who, text in texts.items() if text]
     return Found(told) if told else None
 
 
@@ -530,9 +537,9 @@ def _cell(cell: Mapping[str, Any], names: Mapping[str, str]) -> str:
     return library if cell["label"] == "baseline" else f"{library}, {cell['label']}"
 
 
-def _said(cells: Sequence[Mapping[str, Any]], key: str, names: Mapping[str, str]) -> str:
+def _said(cells: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
     """Shares in per cent, the largest first; of many the largest, the middle and the smallest."""
-    known = [(float(cell[key]), _cell(cell, names)) for cell in cells if cell[key] is not None]
+    known = [(float(cell["share"]), _cell(cell, names)) for cell in cells if cell["share"] is not None]
     ordered = [f"{100 * value:.2f} % ({name})" for value, name in sorted(known, key=lambda one: (-one[0], one[1]))]
     if len(ordered) <= NAMED:
         return "; ".join(ordered)

@@ -9,19 +9,11 @@ import polars as pl
 from quicbed.analysis import comparison, floors, steps_runs
 from quicbed.figures import findings, precision_figures, steps_figures
 from quicbed.figures.findings import Found
-from quicbed.figures.output import NotMeasured, Saved
+from quicbed.figures.output import NotMeasured
 from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
 from quicbed.report.sections import Section
 from quicbed.store import details, runs
-from quicbed.wire import pacing
-
-FOUND = {
-    pacing.GAPS: steps_figures.found_gaps,
-    pacing.TRAINS: steps_figures.found_trains,
-    steps_runs.LOSS: steps_figures.found_loss,
-}
-"""What is told of a figure, by its quantity."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +36,12 @@ class Steps(sections.Paper):
             self.published, self.table, found.pacing, self.here, self.titles, found.floors
         )
 
-    def figure(self, name: str) -> Saved | NotMeasured:
-        """A figure of the paper by its name."""
-        return self._beside.show(name)
-
     def cdf(self, name: str) -> Pacing:
         """A figure by its name, what was found, and how to measure ours where it is not there."""
         figure = steps_figures.FIGURES[name]
-        told = FOUND[figure.quantity]
         known = self._beside.sides[figure.experiment]
-        return Pacing(
-            self._beside.show(name), told(known, self._beside.names), missing=self._beside.missing(figure.experiment)
-        )
+        told = steps_figures.found(figure.quantity, known, self._beside.names)
+        return Pacing(self._beside.show(name), told, missing=self._beside.missing(figure.experiment))
 
     def floor(self) -> Sheet | None:
         """How precisely the hosts of our runs send and stamp packets; None where nothing tells."""
