@@ -58,16 +58,33 @@ def panels(
     return figure, places[:count]
 
 
-def to_extremes(cells: Sequence[Mapping[str, Any]], scale: float = 1.0) -> dict[str, Any]:
-    """Error bars around means, from the smallest to the largest run of each cell."""
+def bars(cells: Sequence[Mapping[str, Any]], value: str, low: str, high: str, scale: float = 1.0) -> dict[str, Any]:
+    """Error bars around one column of cells between two others; none where these have no value."""
     return {
         "type": "data",
         "symmetric": False,
-        "array": [scale * (cell["max"] - cell["mean"]) for cell in cells],
-        "arrayminus": [scale * (cell["mean"] - cell["min"]) for cell in cells],
+        "array": [0 if cell[high] is None else scale * (cell[high] - cell[value]) for cell in cells],
+        "arrayminus": [0 if cell[low] is None else scale * (cell[value] - cell[low]) for cell in cells],
         "thickness": 1.2,
         "width": 3,
     }
+
+
+def to_extremes(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Error bars around means, from the smallest to the largest run of each cell."""
+    return bars(cells, "mean", "min", "max")
+
+
+def divided(figure: go.Figure, place: Mapping[str, int], share: float, gap: float) -> dict[str, str]:
+    """Take *share* of a panel's height for a lower part, and *gap* between both; returns the axes of the lower part."""
+    x, y = figure.get_subplot(**place)
+    low, high = y.domain
+    axes = {axis: one.plotly_name.replace("axis", "") for axis, one in (("x", x), ("y", y))}
+    lower = f"y{1 + sum(name.startswith('yaxis') for name in figure.layout)}"
+    y.domain = (low + (share + gap) * (high - low), high)
+    figure.layout[f"yaxis{lower[1:]}"] = {"domain": (low, low + share * (high - low)), "anchor": axes["x"]}
+    x.anchor = lower
+    return {"xaxis": axes["x"], "yaxis": lower}
 
 
 def absent(cell: Mapping[str, Any] | None) -> tuple[str, str]:
