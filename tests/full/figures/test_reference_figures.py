@@ -35,7 +35,10 @@ def gallery(reference_table: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
     def noted(drawn: output.Drawn | Sequence[output.Drawn], directory: Path, **more: Any) -> list[output.Saved]:
         for one in [drawn] if isinstance(drawn, output.Drawn) else drawn:
-            found[str((directory / one.name).relative_to(artifacts / "figures"))] = one
+            name = str((directory / one.name).relative_to(artifacts / "figures"))
+            found[name] = one
+            if one.column is not None:
+                found[f"{name}{output.COLUMN}"] = replace(one, figure=one.column, column=None)
         return save(drawn, directory, **more)
 
     environment = {RAW_VARIABLE: str(ROOT / "raw" / "reference"), ARTIFACTS_VARIABLE: str(artifacts)}
@@ -73,7 +76,7 @@ def test_all_text_of_the_reference_figures_can_be_read(
 ) -> None:
     assert {"goodput-by-aead", "cpu-shares", "pairwise", "own/own-ratios"} <= gallery.keys()
     monkeypatch.setenv(PICTURES_VARIABLE, "svg,pdf")
-    drawn = [replace(one, name=name.replace("/", "-")) for name, one in gallery.items()]
+    drawn = [replace(one, name=name.replace("/", "-"), column=None) for name, one in gallery.items()]
     saved = output.save(drawn, tmp_path)
     assert {one.skipped for one in saved} == {None}
     svgs = sorted(tmp_path.glob("*.svg"))

@@ -35,7 +35,9 @@ def test_every_rate_that_was_measured_is_drawn_and_doubling_marked(tmp_path: Pat
     crosses = [trace for trace in figure.data if not trace.name]
     assert [list(trace.y) for trace in crosses] == [[2, 2], [2, 2]]
     caption = figure.layout.meta["caption"]
-    assert "2 runs failed. Left out: 2 of 16 rates, at which the client fell behind in a block." in caption
+    assert "2 runs failed. Left out: 2 of 16 rates, at which the client fell behind in a block (tick at" in caption
+    assert [tick.x0 for tick in figure.layout.shapes] == [RATE * LOADS[-1]] * 2
+    assert [(tick.xref, tick.yref) for tick in figure.layout.shapes] == [("x", "y domain"), ("x2", "y2 domain")]
     assert [note.text for note in figure.layout.annotations][:2] == ["<b>quiche</b>", "<b>Quinn</b>"]
 
 

@@ -74,10 +74,38 @@ def test_differences_and_noise_floor_are_those_of_the_table(tmp_path: Path) -> N
         bar = shown[round(100 * (cell["ratio"] - 1), 9)]
         assert bar.array[0] == pytest.approx(100 * (cell["ratio_high"] - cell["ratio"]))
         assert bar.arrayminus[0] == pytest.approx(100 * (cell["ratio"] - cell["ratio_low"]))
-    bands = sorted((s.y0, s.y1) for s in figure.figure.layout.shapes if s.type == "rect")
+    bands = sorted((s.y0, s.y1) for s in figure.figure.layout.shapes if s.fillcolor == goodput.FLOOR)
     floors = figure.table.filter(pl.col("arm") == "aa")
     expected = sorted(zip(100 * (floors["ratio_low"] - 1), 100 * (floors["ratio_high"] - 1), strict=True))
     assert bands == [pytest.approx(pair) for pair in expected]
+
+
+def test_what_the_paper_states_is_behind_each_difference(tmp_path: Path) -> None:
+    figure = drawn(tmp_path, incidents=False)
+    libraries = figure.table.filter(pl.col("label") == "NOOP")["client_library"].n_unique()
+    stated = [(s.y0, s.y1) for s in figure.figure.layout.shapes if s.fillcolor == goodput.PUBLISHED]
+    assert stated.count(pytest.approx((10, 20))) == libraries  # NOOP: 10 to 20 % more
+    assert stated.count(pytest.approx((-16, -9))) == libraries  # ChaCha20-Poly1305: 9 to 16 % less
+    assert "published" in [trace.name for trace in figure.figure.data]
+
+
+def test_all_lines_of_libraries_have_the_same_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goodput, "ROW_GROUPS", 1)
+    axes = drawn(tmp_path).figure.layout
+    assert axes.yaxis.title.text == axes.yaxis3.title.text == "Goodput [Gbit/s]"
+    assert (axes.yaxis.range, axes.yaxis2.range) == (axes.yaxis3.range, axes.yaxis4.range)
+
+
+def test_a_version_for_a_column_has_the_libraries_of_the_paper(tmp_path: Path) -> None:
+    fakeruns.write_campaign(tmp_path / "raw", "aead-goodput", incidents=False)
+    campaign, table = goodput.experiment_table(runs.table(tmp_path / "raw"), "aead-goodput")
+    of_paper = goodput.goodput_by_aead(campaign, table, TITLES, of_paper=["quinn", "lsquic"])
+    column = of_paper.column
+    assert column is not None
+    assert (column.layout.width, column.layout.title.text) == (layout.COLUMN_PX, None)
+    names = [text.text for text in column.layout.annotations if text.text.startswith("<b>")]
+    assert names == ["<b>quinn</b>"]
+    assert goodput.goodput_by_aead(campaign, table, TITLES, of_paper=["lsquic"]).column is None
 
 
 def test_title_axis_and_caption_say_what_was_measured(tmp_path: Path) -> None:
@@ -219,7 +247,7 @@ def test_header_protection_is_never_compared_between_builds(tmp_path: Path) -> N
 def test_one_block_has_no_interval_and_still_draws(tmp_path: Path) -> None:
     figure = drawn(tmp_path, blocks=1, incidents=False)
     assert figure.table["ratio_low"].is_null().all()
-    assert not [s for s in figure.figure.layout.shapes if s.type == "rect"]
+    assert not [s for s in figure.figure.layout.shapes if s.fillcolor == goodput.FLOOR]
     assert "1 block; " in texts(figure)
 
 

@@ -38,6 +38,7 @@ def cell(**changes: Any) -> dict[str, Any]:
         "header_protection": True,
         "group": "x25519",
         "signature": "rsa-2048",
+        "algorithm": "X25519",
         "retry": False,
         "initial_size": 1200,
         "rtt_ms": 0.0,
@@ -56,6 +57,41 @@ def test_round_trip_times_are_named_where_there_is_room(campaign: pl.DataFrame) 
     (line,) = [trace for trace in figure.data if len(trace.x)]
     assert list(line.y) == [2, 12, 42, 102]
     assert [note.text for note in figure.layout.annotations].count("not measured") == 2  # Retry, larger Initial
+
+
+def test_what_an_arm_has_not_and_equal_lines_are_seen(campaign: pl.DataFrame) -> None:
+    kinds = [{"signature": name, "retry": retry} for name in ("dilithium3", "rsa-2048") for retry in (False, True)]
+    lacking = cell(client_library="quinn", server_library="quinn", ttfb_ms=None, unsupported="it has no Retry")
+    cells = pl.DataFrame([*(cell(**kind) for kind in kinds[:1] + kinds[2:]), lacking], infer_schema_length=None)
+    figure = handshake_figures.amplification(campaign, cells, KNOWN).figure
+    caption = figure.layout.meta["caption"]
+    assert "Not measured with Retry: Dilithium3." in caption
+    assert "with larger Initial" not in caption  # nothing was
+    assert "quinn: unsupported." in caption
+    below, above = (trace for trace in figure.data if len(trace.x) and trace.xaxis in (None, "x"))
+    assert (below.name, above.name) == ("Dilithium3", "RSA-2048")
+    assert below.marker.size > above.marker.size
+
+
+def test_a_published_value_is_drawn_beside_the_algorithm_that_it_is_of(campaign: pl.DataFrame) -> None:
+    """HQC of the paper has vector instructions."""
+    names = ("X25519", "HQC-128", "HQC-128 (AVX2)")
+    cells = pl.DataFrame([cell(algorithm=name, nist_level=1, published_ttfb_ms_quiche=3.0) for name in names])
+    cells = cells.with_columns(published_ttfb_ms_lsquic=None)
+    figure = handshake_figures.ttfb_by_algorithm(campaign, cells, "group").figure
+    (printed,) = [trace for trace in figure.data if trace.name == "quiche, published"]
+    assert [figure.layout.yaxis.ticktext[row] for row in printed.y] == ["X25519", "HQC-128 (AVX2)"]
+
+
+def test_algorithms_are_named_where_their_names_cover_nothing(campaign: pl.DataFrame) -> None:
+    sizes = {"alone": 20_000.0, "one": 2_000.0, "its-neighbour": 2_010.0}
+    rows = [cell(algorithm=name, handshake_bytes=size, group=name) for name, size in sizes.items()]
+    crowd = [cell(algorithm=f"crowd-{n}", handshake_bytes=5_000.0 + n, ttfb_ms=9.0) for n in range(30)]
+    figure = handshake_figures.ttfb_by_bytes(campaign, pl.DataFrame(rows + crowd), {}).figure
+    named = [note.text for note in figure.layout.annotations]
+    assert named.count("alone") == 1
+    assert {"one", "its-neighbour"} <= set(named)
+    assert 0 < sum(name.startswith("crowd") for name in named) < 30
 
 
 def test_hybrids_are_compared_with_their_parts_in_per_cent(campaign: pl.DataFrame) -> None:
@@ -127,4 +163,4 @@ def test_a_legend_of_two_lines_has_room(campaign: pl.DataFrame, libraries: int, 
         ]
     )
     layout = handshake_figures.ttfb_by_bytes(campaign, cells, {}).figure.layout
-    assert (layout.height, layout.margin.t) == (443 + more, 84 + more)
+    assert (layout.height, layout.margin.t) == (handshake_figures.BYTES_PX + 13 + more, 84 + more)

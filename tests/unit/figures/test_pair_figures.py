@@ -198,6 +198,30 @@ def test_frame_sizes_of_proofs_are_marked_beside_others(tmp_path: Path) -> None:
     )
 
 
+def test_the_gain_of_noop_is_that_at_the_same_mtu_paired_within_blocks(tmp_path: Path) -> None:
+    for mtu, gain in ((1500, 1.1), (9000, 1.3)):
+        for block in (1, 2, 3):
+            for aead, ratio in (("standard", 1.0), ("noop", gain)):
+                run = fakeruns.make_run(experiment="mtu", block=block)
+                name = f"{aead}-{mtu}"
+                cell = {"id": name, "slug": name, "arm": "main", "label": name, "baseline": "standard-1500"}
+                changed = run["variant"] | {"aead": aead}
+                run |= {"cell": cell, "link": run["link"] | {"mtu": mtu}, "variant": changed}
+                run["metrics"] |= {"goodput_mbps": 1000.0 * block * ratio + mtu * block}
+                fakeruns.write_run(tmp_path / "raw", run)
+    table, figure, notes = by_mtu(tmp_path / "raw")
+    noop = {row["mtu"]: row for row in table.to_dicts() if row["aead"] == "noop"}
+    expected = {1500: 100 * 100 / 2500, 9000: 100 * 300 / 10000}
+    assert {mtu: 100 * (row["noop_ratio"] - 1) for mtu, row in noop.items()} == pytest.approx(expected)
+    assert noop[1500]["ratio"] == pytest.approx(noop[1500]["noop_ratio"])
+    assert noop[9000]["ratio"] != pytest.approx(noop[9000]["noop_ratio"])
+    assert table.filter(pl.col("aead") != "noop")["noop_ratio"].null_count() == 2
+    (below,) = [trace for trace in figure.data if trace.mode == "markers"]
+    assert list(below.y) == pytest.approx(list(expected.values()))
+    assert figure.layout.yaxis.domain[0] > figure.layout[f"yaxis{below.yaxis[1:]}"].domain[1]
+    assert "paired within blocks" in notes
+
+
 def test_frame_sizes_that_nothing_tells_are_left_out(tmp_path: Path) -> None:
     write_mtu(tmp_path / "raw", 3000, "main")
     _, figure, notes = by_mtu(tmp_path / "raw")

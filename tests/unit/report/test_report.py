@@ -558,7 +558,7 @@ def test_the_figures_of_one_experiment_are_drawn_as_the_notebook_draws_them(
     # one that has no cells of its own, and one that cannot be drawn
     assert commands.main(["draw", "offloads", *argv[2:]]) == 0
     assert capsys.readouterr().err == "offloads: its figures are drawn at the end\n"
-    monkeypatch.setattr(goodput, "goodput_by_aead", lambda *_: 1 / 0)
+    monkeypatch.setattr(goodput, "goodput_by_aead", lambda *_, **__: 1 / 0)
     assert commands.main(argv) == 0
     assert "its figures cannot be drawn yet" in capsys.readouterr().err
     assert "ZeroDivisionError" in log.read_text(encoding="utf-8")

@@ -30,10 +30,13 @@ def pair_table(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 
 def mtu_table(runs: pl.DataFrame, campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    """*table* with mean frame sizes in bytes of each side, link-layer header included.
+    """The table of `pair_table` with the gain of NOOP by MTU, and mean frame sizes in bytes of each side.
 
-    They are those of the newest run of a cell that was captured besides and, where there is none, of its proof:
-    `frames_arm` says which, `frames_download_bytes` how large that download was. *runs* holds every run.
+    `noop_ratio`, `noop_low` and `noop_high` are of NOOP over the cipher at the same MTU, paired within blocks.
+
+    Sizes have the link-layer header in them. They are those of the newest run of a cell that was captured besides and,
+    where there is none, of its proof: `frames_arm` says which, `frames_download_bytes` how large that download was.
+    *runs* holds every run.
     """
     sizes = [
         pl.col("arm").alias("frames_arm"),
@@ -63,4 +66,17 @@ def mtu_table(runs: pl.DataFrame, campaign: pl.DataFrame, table: pl.DataFrame) -
     besides = proven.select("cell", "proof", "label").join(captured, on=["proof", "label"], how="inner")
     others = proven.select("cell", "proof").join(besides, on="cell", how="anti").join(proofs, on="proof", how="inner")
     chosen = pl.concat([besides.select(names), others.select(names)])
-    return table.join(chosen, on="cell", how="left", maintain_order="left")
+    noop = _over_cipher(campaign, table)
+    for more in (noop, chosen):
+        table = table.join(more, on="cell", how="left", maintain_order="left")
+    return pair_table(campaign, table)
+
+
+def _over_cipher(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """Ratios of cells with NOOP to those with a cipher that differ in nothing else of a figure's table."""
+    key = ("client_library", "server_library", "mtu")
+    main = table.filter(pl.col("arm") == "main").to_dicts()
+    ciphers = {tuple(cell[name] for name in key): cell["cell"] for cell in main if cell["aead"] != "noop"}
+    of = {cell["cell"]: ciphers.get(tuple(cell[name] for name in key)) for cell in main if cell["aead"] == "noop"}
+    found = comparison.compared(campaign, table, of).filter(pl.col("cell").is_in(list(of)))
+    return found.select("cell", noop_ratio="ratio", noop_low="ratio_low", noop_high="ratio_high")

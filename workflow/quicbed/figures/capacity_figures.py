@@ -18,7 +18,7 @@ from quicbed.store import runs
 COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
 SYMBOLS = ("circle", "circle-open", "square", "square-open", "diamond", "diamond-open")
 PANEL_PX = 205
-BESIDES_PX, CORES_PX = 225, 440
+BESIDES_PX, CORES_PX = 239, 440
 LEGEND_TOP_PX, LEGEND_PX = 52, 64
 """Where the legend begins, and what it takes, between the title and the panels."""
 COLUMNS = 2
@@ -66,6 +66,8 @@ def ttfb_by_rate(
                 **place,
             )
             shown.add(label)
+        behind = cells.filter((pl.col("server_library") == server) & (pl.col("behind") > 0))
+        _left_out(figure, behind.to_dicts(), labels, place)
         _doubled(figure, series.filter(pl.col("server_library") == server).to_dicts(), labels, place)
         if place["col"] == 1:
             figure.update_yaxes(title_text="p99 of TTFB [ms]", title_standoff=4, title_font={"size": 11}, **place)
@@ -76,23 +78,26 @@ def ttfb_by_rate(
     failed, behind = int(cells["failed"].sum()), int((cells["behind"] > 0).sum())
     told = f"{failed} runs failed." if failed else ""
     if behind:
-        told += f" Left out: {behind} of {len(cells)} rates, at which the client fell behind in a block."
+        told += (
+            f" Left out: {behind} of {len(cells)} rates, at which the client fell behind in a block<br>"
+            "(tick at the lower edge, in the colour of its series; a lone mark has no other rate)."
+        )
     caption = (
         "Connections begin at Poisson times, whatever becomes of those before; TTFB counts from when they should have."
         "<br>Medians over blocks, bars from the smallest to the largest run. Cross: twice that of the lowest rate."
         f"<br>{told}{goodput.disturbed(campaign)}"
     )
-    rows = places[-1]["row"]
+    height = BESIDES_PX + places[-1]["row"] * PANEL_PX
     layout.finish(
         figure,
         "99th percentile of TTFB by rate of connections",
         goodput.conditions(campaign),
         caption,
         [campaign],
-        height=BESIDES_PX + rows * PANEL_PX,
+        height=height,
         top=LEGEND_TOP_PX + LEGEND_PX,
-        bottom=96,
-        legend=_legend(BESIDES_PX + rows * PANEL_PX, campaign),
+        bottom=110,
+        legend=_legend(height, campaign),
     )
     origins = comparison.used_origins(campaign, cells["cell"].to_list())
     return goodput.Drawn("capacity-ttfb", figure, cells, origins, SOURCE, "capacity-rates")
@@ -124,6 +129,26 @@ def _hover(cell: Mapping[str, Any]) -> str:
         f"<br>TTFB: median {cell['ttfb_ms']:.2f} ms, p99 {cell['p99_ms']:.2f} ms"
         f"<br>n = {cell['n']}, failed {cell['failed']}<br>client late: p99 {cell['late_ms']:.2f} ms"
     )
+
+
+def _left_out(figure: Any, cells: Sequence[Mapping[str, Any]], labels: Sequence[str], place: Mapping[str, int]) -> None:
+    """Ticks at the lower edge of a panel where rates have no value."""
+    ticks = [
+        {
+            "type": "line",
+            "xref": "x",
+            "x0": cell["rate_per_s"],
+            "x1": cell["rate_per_s"],
+            "y0": 0,
+            "y1": 0.05,
+            "line": {"color": COLOURS[labels.index(capacity.without_load(cell["label"])) % len(COLOURS)], "width": 1.4},
+        }
+        for cell in cells
+        if capacity.without_load(cell["label"]) in labels
+    ]
+    axes = figure.get_subplot(**place)
+    edge = {"xref": axes.xaxis.plotly_name.replace("axis", ""), "yref": f"{axes.yaxis.plotly_name} domain"}
+    layout.add(figure, "shapes", [{**tick, **edge, "yref": edge["yref"].replace("axis", "")} for tick in ticks])
 
 
 def _doubled(figure: Any, series: Sequence[Mapping[str, Any]], labels: Sequence[str], place: Mapping[str, int]) -> None:

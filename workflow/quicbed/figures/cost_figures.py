@@ -18,7 +18,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, highway_runs, paired_runs
+from quicbed.analysis import comparison, highway_runs, paired_runs, published
 from quicbed.config.model import Experiment
 from quicbed.figures import findings, goodput, layout
 from quicbed.figures.findings import Found
@@ -37,7 +37,6 @@ BY_END: Mapping[str, tuple[str, str, str, float]] = {
 """The same of pairs: processor time per byte."""
 HALF = 0.17
 """Half the height of a band, in rows; of three in a row it is less."""
-PUBLISHED = "rgba(0, 114, 178, 0.16)"
 ROW_PX, BETWEEN_PX, TOP_PX, BOTTOM_PX = 24, 62, 84, 82
 """Heights of a row, of the room between two lines of panels, and of the margins."""
 TICKS = 20
@@ -61,10 +60,15 @@ class Twin:
     prepare: Callable[[pl.DataFrame, pl.DataFrame], pl.DataFrame] = lambda _, table: table
     """Makes of a campaign and its table the one that is shown."""
     kinds: Mapping[str, tuple[str, str, str, float]] = field(default_factory=lambda: KINDS)
-    published: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By label, the ratio of goodput that the paper states, turned round."""
+    stated: str = ""
+    """The experiment that the paper states ratios of goodput for (`published.RATIOS`)."""
     row_px: float = ROW_PX
     paired: bool = False
+
+    @property
+    def published(self) -> Mapping[str, tuple[float, float]]:
+        """By label, the ratio of goodput that the paper states, turned round."""
+        return {label: (1 / high, 1 / low) for label, (low, high) in published.RATIOS.get(self.stated, {}).items()}
 
     @property
     def half(self) -> float:
@@ -147,7 +151,7 @@ PAIRS: Mapping[str, Twin] = {
         "Difference to AES-128-GCM [%]",
         {name: name for name in ("AES-256-GCM", "ChaCha20-Poly1305", "NOOP", "NOENC")},
         kinds=BY_END,
-        published={"AES-256-GCM": (1.0, 1.0), "ChaCha20-Poly1305": (1 / 0.91, 1 / 0.84), "NOOP": (1 / 1.2, 1 / 1.1)},
+        stated="aead-goodput",
         row_px=40,
         paired=True,
     ),
@@ -162,7 +166,7 @@ PAIRS: Mapping[str, Twin] = {
             "NOOP": "NOOP",
         },
         kinds=BY_END,
-        published={"AES-128-GCM without HP": (1 / 1.02, 1.0), "ChaCha20-Poly1305 without HP": (1 / 1.06, 1 / 1.04)},
+        stated="header-protection",
         row_px=40,
         paired=True,
     ),
@@ -300,8 +304,15 @@ def _panel(
     drawing.update_xaxes(range=[low - 0.04 * (high - low), high + 0.04 * (high - low)], **place)
     if printed:
         least, most = map(goodput.percent, printed)
-        shown = {"type": "rect", "x0": least, "x1": most, "y0": -0.5, "y1": len(cells) - 0.5, "fillcolor": PUBLISHED}
-        edge = {"width": 0 if least < most else 3, "color": PUBLISHED}
+        shown = {
+            "type": "rect",
+            "x0": least,
+            "x1": most,
+            "y0": -0.5,
+            "y1": len(cells) - 0.5,
+            "fillcolor": goodput.PUBLISHED,
+        }
+        edge = {"width": 0 if least < most else 3, "color": goodput.PUBLISHED}
         layout.add(drawing, "shapes", [{**shown, "line": edge, "layer": "below"}], place)
     for kind, (what, colour, symbol, offset) in twin.kinds.items():
         rows = [(row + offset, cell) for row, cell in enumerate(cells) if cell is not None]
@@ -384,7 +395,7 @@ def _axes(drawing: go.Figure, names: Sequence[str], difference: str, ticks: int,
 
 def _legend(drawing: go.Figure, twin: Twin) -> None:
     entries = [(what, symbol, colour) for what, colour, symbol, _ in twin.kinds.values()]
-    entries += [("published", "square", PUBLISHED)] if twin.published else []
+    entries += [("published", "square", goodput.PUBLISHED)] if twin.published else []
     for name, symbol, colour in [*entries, ("A/A", "square", goodput.FLOOR)]:
         drawing.add_scatter(
             x=[None],

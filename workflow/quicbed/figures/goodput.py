@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import html
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed.analysis import comparison
+from quicbed.analysis import comparison, published
 from quicbed.config.model import Project
 from quicbed.figures import layout
 from quicbed.figures.layout import INK
@@ -31,7 +31,11 @@ from quicbed.store import runs
 READS = ("config/libraries/*.yaml",)
 
 HEIGHT_PX = 460
+COLUMN_GROUPS, COLUMN_ROW_PX = 2, 190
+"""The same where a figure fits one column."""
 FLOOR = "#d9d9d9"
+PUBLISHED, PUBLISHED_EDGE = "rgba(0, 114, 178, 0.16)", "#0072B2"
+"""What a paper states, behind what was measured."""
 
 AEADS: dict[str, tuple[str, str, str]] = {
     # key: name, short name, colour (Okabe and Ito: told apart with any colour vision)
@@ -45,10 +49,11 @@ AEADS: dict[str, tuple[str, str, str]] = {
 ROW_GROUPS = 4
 """Libraries beside each other; more of them go below."""
 ROW_PX = 330
-LEGEND_ENTRIES = 5
-"""As many stand beside each other."""
+LEGEND_ENTRIES, COLUMN_ENTRIES = 5, 3
+"""As many stand beside each other, and in a column."""
 BY_AEAD = ("aes-128-gcm", "aes-256-gcm", "chacha20-poly1305", "noop", "noenc")
 BY_INSTRUCTIONS = ("aes-software", "aes-128-gcm", "chacha20-poly1305")
+BY_MASK = ("aes-128-gcm", "chacha20-poly1305", "noop")
 UNLIKE_ITSELF = "\N{SECTION SIGN}"
 """Behind a library whose A/A interval excludes 1, in figures and tables."""
 UNLIKE_ITSELF_MEANS = (
@@ -79,47 +84,60 @@ class Group:
     floor: tuple[float, float, float] | None  # ratio, low and high of the A/A arm
 
 
-def goodput_by_aead(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
+Slots = Callable[[list[dict[str, Any]]], list[Slot]]
+"""Places the cells of a library from 0 on."""
+
+
+def goodput_by_aead(
+    campaign: pl.DataFrame,
+    table: pl.DataFrame,
+    titles: Mapping[str, str] | None = None,
+    of_paper: Collection[str] = (),
+) -> Drawn:
     """A Quantum of QUIC, Fig. 3: goodput of each library with each AEAD.
 
-    NOOP is the cell without QUIC header protection, as in the paper.
+    NOOP is the cell without QUIC header protection, as in the paper. Of the libraries *of_paper* there is a version for
+    a column.
     """
-    groups, left = [], 0.0
-    for pair in _pairs(table):
-        cells = _cells(table, pair)
+
+    def slots(cells: list[dict[str, Any]]) -> list[Slot]:
         found = [(aead, _find(cells, aead, aead in ("noop", "noenc"))) for aead in BY_AEAD]
         # what one library has and all others have not is no gap in each of them
         drawn = [(aead, cell) for aead, cell in found if aead != "noenc" or (cell and not cell["unsupported"])]
-        slots = [Slot(left + position, cell, aead) for position, (aead, cell) in enumerate(drawn)]
-        groups.append(_group(comparison.pair_title(pair, titles or {}), slots, cells))
-        left += len(BY_AEAD) + 0.7
-    figure = _draw("Goodput by AEAD", "Difference to<br>AES-128-GCM [%]", campaign, table, groups, titles)
-    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
-    origins = comparison.used_origins(campaign, shown + _floor_cells(table))
-    return Drawn("goodput-by-aead", figure, table, origins, "A Quantum of QUIC, Fig. 3")
+        return [Slot(position, cell, aead) for position, (aead, cell) in enumerate(drawn)]
 
-
-def aes_instructions(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
-    """QUIC on the Highway, Fig. 7: AES with and without the processor's AES instructions, and ChaCha20."""
-    groups, left = [], 0.0
-    for pair in _pairs(table):
-        cells = _cells(table, pair)
-        found = [(aead, _find(cells, aead, False)) for aead in BY_INSTRUCTIONS]
-        slots = [Slot(left + position, cell, aead) for position, (aead, cell) in enumerate(found)]
-        told = next((cell["unproven"] for cell in cells if cell["unproven"]), None)
-        groups.append(_group(comparison.pair_title(pair, titles or {}) + (UNPROVEN if told else ""), slots, cells))
-        left += len(BY_INSTRUCTIONS) + 0.7
-    figure = _draw(
-        "Goodput with and without AES instructions",
-        "Difference to AES<br>with them [%]",
+    return _drawn(
+        Drawn("goodput-by-aead", go.Figure(), table, [], "A Quantum of QUIC, Fig. 3"),
+        ("Goodput by AEAD", "Difference to<br>AES-128-GCM [%]"),
         campaign,
-        table,
-        groups,
-        titles,
+        (slots, len(BY_AEAD)),
+        titles or {},
+        of_paper,
     )
-    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
-    origins = comparison.used_origins(campaign, shown + _floor_cells(table))
-    return Drawn("aes-instructions", figure, table, origins, "QUIC on the Highway, Fig. 7")
+
+
+def aes_instructions(
+    campaign: pl.DataFrame,
+    table: pl.DataFrame,
+    titles: Mapping[str, str] | None = None,
+    of_paper: Collection[str] = (),
+) -> Drawn:
+    """QUIC on the Highway, Fig. 7: AES with and without the processor's AES instructions, and ChaCha20.
+
+    Of the libraries *of_paper* there is a version for a column.
+    """
+
+    def slots(cells: list[dict[str, Any]]) -> list[Slot]:
+        return [Slot(position, _find(cells, aead, False), aead) for position, aead in enumerate(BY_INSTRUCTIONS)]
+
+    return _drawn(
+        Drawn("aes-instructions", go.Figure(), table, [], "QUIC on the Highway, Fig. 7"),
+        ("Goodput with and without AES instructions", "Difference to AES<br>with them [%]"),
+        campaign,
+        (slots, len(BY_INSTRUCTIONS)),
+        titles or {},
+        of_paper,
+    )
 
 
 def marked(table: pl.DataFrame, titles: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -143,35 +161,70 @@ def within_builds(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     return comparison.compared(campaign, table, baselines)
 
 
-def header_protection(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
+def header_protection(
+    campaign: pl.DataFrame,
+    table: pl.DataFrame,
+    titles: Mapping[str, str] | None = None,
+    of_paper: Collection[str] = (),
+) -> Drawn:
     """A Quantum of QUIC, Fig. 4: goodput with and without QUIC header protection, both with one build.
 
-    *table* is that of `within_builds`.
+    *table* is that of `within_builds`. Of the libraries *of_paper* there is a version for a column.
     """
-    groups, left = [], 0.0
-    aeads = ("aes-128-gcm", "chacha20-poly1305", "noop")
     by_id = {cell["cell"]: cell for cell in table.to_dicts()}
-    for pair in _pairs(table):
-        cells = _cells(table, pair)
-        slots = []
-        for position, aead in enumerate(aeads):
-            x = left + 2.5 * position
+
+    def slots(cells: list[dict[str, Any]]) -> list[Slot]:
+        found = []
+        for position, aead in enumerate(BY_MASK):
             without = _find(cells, aead, True)
             compared_with = by_id.get(without["baseline"]) if without else None
-            slots += [Slot(x, compared_with, aead), Slot(x + 1, without, aead, hollow=True)]
-        groups.append(_group(comparison.pair_title(pair, titles or {}), slots, cells))
-        left += 2.5 * len(aeads) + 0.7
-    figure = _draw(
-        "Goodput with and without header protection",
-        "Gain without header<br>protection [%]",
+            found += [Slot(2.5 * position, compared_with, aead), Slot(2.5 * position + 1, without, aead, hollow=True)]
+        return found
+
+    return _drawn(
+        Drawn("header-protection", go.Figure(), table, [], "A Quantum of QUIC, Fig. 4"),
+        ("Goodput with and without header protection", "Gain without header<br>protection [%]"),
         campaign,
-        table,
-        groups,
-        titles,
+        (slots, 2.5 * len(BY_MASK)),
+        titles or {},
+        of_paper,
     )
-    shown = [slot.cell["cell"] for group in groups for slot in group.slots if slot.cell]
-    origins = comparison.used_origins(campaign, shown + _floor_cells(table))
-    return Drawn("header-protection", figure, table, origins, "A Quantum of QUIC, Fig. 4")
+
+
+def _drawn(
+    named: Drawn,
+    texts: tuple[str, str],
+    campaign: pl.DataFrame,
+    placed: tuple[Slots, float],
+    titles: Mapping[str, str],
+    of_paper: Collection[str],
+) -> Drawn:
+    """*named* with its figure, the version for a column, and the runs behind both.
+
+    *texts* are the title and that of the axis of differences; *placed* places the cells of a library, and says how wide
+    they are.
+    """
+    table, (slots, width) = named.table, placed
+
+    def groups(pairs: Sequence[tuple[str, str]]) -> list[Group]:
+        found = []
+        for number, pair in enumerate(pairs):
+            cells = _cells(table, pair)
+            told = any(cell["unproven"] for cell in cells)
+            title = comparison.pair_title(pair, titles) + (UNPROVEN if told else "")
+            moved = [replace(slot, x=slot.x + number * (width + 0.7)) for slot in slots(cells)]
+            found.append(_group(title, moved, cells))
+        return found
+
+    pairs = _pairs(table)
+    every, selected = groups(pairs), groups([pair for pair in pairs if set(pair) <= set(of_paper)])
+    shown = [slot.cell["cell"] for group in every for slot in group.slots if slot.cell]
+    return replace(
+        named,
+        figure=_draw(*texts, campaign, table, every, titles),
+        column=_draw(*texts, campaign, table, selected, titles, column=True) if selected else None,
+        origins=comparison.used_origins(campaign, shown + _floor_cells(table)),
+    )
 
 
 def library_titles(root: Path) -> dict[str, str]:
@@ -222,19 +275,25 @@ def _draw(
     campaign: pl.DataFrame,
     table: pl.DataFrame,
     groups: list[Group],
-    titles: Mapping[str, str] | None,
+    titles: Mapping[str, str],
+    *,
+    column: bool = False,
 ) -> go.Figure:
-    """Two panels, goodput above differences, for every `ROW_GROUPS` libraries."""
+    """Two panels, goodput above differences, for every few libraries; all with the same axes."""
     paired = any(slot.hollow for group in groups for slot in group.slots)
-    lines = [groups[first : first + ROW_GROUPS] for first in range(0, len(groups), ROW_GROUPS)]
-    height = HEIGHT_PX + (len(lines) - 1) * ROW_PX
+    beside, row_px = (COLUMN_GROUPS, COLUMN_ROW_PX) if column else (ROW_GROUPS, ROW_PX)
+    lines = [groups[first : first + beside] for first in range(0, len(groups), beside)]
     caption = _caption(table, campaign, paired)
-    bottom = (60 if paired else 42) + 13 * (1 + caption.count("<br>"))  # names of libraries, and the caption
-    inside = height - 74 - bottom
-    # in pixels from the bottom: below each line of libraries stand their names
-    gap, between = 18.0, 52.0 if paired else 34.0
-    each = (inside - between * (len(lines) - 1)) / len(lines)
+    # names of libraries, and the caption
+    bottom = (60 if paired else 42) + 13 * (1 + caption.count("<br>")) if not column else 34 if paired else 20
     figure = make_subplots(rows=2 * len(lines), cols=1)
+    entries = _legend(figure, groups, table, paired, column)
+    top = 8 + 15 * -(-entries // COLUMN_ENTRIES) if column else 40 + 20 * -(-entries // LEGEND_ENTRIES)
+    inside = len(lines) * row_px - 4
+    # in pixels from the bottom: below each line of libraries stand their names
+    gap, between = (10.0, 34.0 if paired else 22.0) if column else (18.0, 52.0 if paired else 34.0)
+    each = (inside - between * (len(lines) - 1)) / len(lines)
+    ranges = _goodput_range(groups), _difference_range(groups, paired)
     for number, line in enumerate(lines):
         lower = inside - each * (number + 1) - between * number
         split = lower + 0.42 * (each - gap)
@@ -242,24 +301,25 @@ def _draw(
         figure.update_yaxes(domain=[(split + gap) / inside, min(1.0, (lower + each) / inside)], row=row, col=1)
         figure.update_yaxes(domain=[max(0.0, lower / inside), split / inside], row=row + 1, col=1)
         _floor_band(figure, line, row + 1)
+        _published(figure, line, table, paired, row + 1)
         _points(figure, campaign, line, row)
         _boxes(figure, line, row)
-        _differences(figure, line, paired, row + 1)
+        _differences(figure, line, paired, row + 1, 8 if column else 9)
         _missing(figure, line, row)
-        _axes(figure, difference, line, paired, row, _extent(lines))
-    rows_of_legend = 1 + (_legend(figure, groups, paired) > LEGEND_ENTRIES)
+        _axes(figure, difference, line, paired, row, _extent(lines), ranges, column)
     layout.finish(
         figure,
         title,
         conditions(campaign),
         caption,
         [campaign],
-        height=height,
-        left=76,  # names of two lines
-        top=40 + 20 * rows_of_legend,
+        height=inside + bottom + top + (0 if column else 14),
+        left=50 if column else 76,  # names of two lines
+        top=top,
         bottom=bottom,
-        size=12,
+        size=9 if column else 12,
         titles=titles,
+        column=column,
     )
     figure.update_layout(boxmode="overlay")
     return figure
@@ -379,7 +439,7 @@ def percent(ratio: float) -> float:
     return 100 * (ratio - 1)
 
 
-def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int) -> None:
+def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int, size: float) -> None:
     for group in groups:
         for slot in group.slots:
             cell = slot.cell
@@ -408,7 +468,7 @@ def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int)
                 # within the column of the cell, beyond its interval
                 yanchor="bottom" if up else "top",
                 showarrow=False,
-                font={"size": 9, "color": INK},
+                font={"size": size, "color": INK},
                 row=row,
                 col=1,
             )
@@ -462,6 +522,36 @@ def _floor_band(figure: go.Figure, groups: list[Group], row: int) -> None:
             row=row,
             col=1,
         )
+
+
+def _stated(table: pl.DataFrame) -> Mapping[str, tuple[float, float]]:
+    """The ratios that a paper states for what is drawn, by label."""
+    return published.RATIOS.get(str(table["experiment"][0]), {})
+
+
+def _published(figure: go.Figure, groups: list[Group], table: pl.DataFrame, paired: bool, row: int) -> None:
+    """What a paper states, behind each difference."""
+    stated = _stated(table)
+    shapes = []
+    for slot in (slot for group in groups for slot in group.slots):
+        if slot.cell is None or slot.cell["label"] not in stated or (paired and not slot.hollow):
+            continue
+        x = slot.x - 0.5 if paired else slot.x
+        low, high = map(percent, stated[slot.cell["label"]])
+        edge = {"color": PUBLISHED_EDGE, "width": 1}
+        shapes.append(
+            {
+                "type": "rect",
+                "x0": x - 0.42,
+                "x1": x + 0.42,
+                "y0": low,
+                "y1": high,
+                "fillcolor": PUBLISHED,
+                "line": edge,
+                "layer": "below",
+            }
+        )
+    layout.add(figure, "shapes", shapes, {"row": row, "col": 1})
 
 
 def _missing(figure: go.Figure, groups: list[Group], row: int) -> None:
@@ -521,7 +611,7 @@ def disturbed(*campaigns: pl.DataFrame) -> str:
 
 
 def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
-    blocks = campaign["block"].drop_nulls().n_unique()
+    blocks, floor = campaign["block"].drop_nulls().n_unique(), _floor_name(table)
     failed, contaminated, repeated = (int(table[name].sum()) for name in ("failed", "contaminated", "repeated"))
     builds = dict(table.select("cell", "client_build").rows())
     across = any(
@@ -533,6 +623,8 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
         f" repeated, {contaminated} contaminated and shown. Line: median; diamond: mean; box:"
         " quartiles;<br>whiskers: smallest and largest run. Below: geometric mean of ratios paired"
         " within blocks, 95 % interval."
+        + (f"<br>Grey: {floor}, the baseline against itself; other cells have no A/A of their own." if floor else "")
+        + ("<br>Blue: the range of goodput ratios that the paper states for its libraries." if _stated(table) else "")
         + (
             f"<br>{UNPROVEN} cannot tell whether it uses AES instructions"
             if table["unproven"].is_not_null().any()
@@ -548,8 +640,18 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
     )
 
 
-def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, row: int, extent: float) -> None:
-    """Axes of one line of libraries, and their names."""
+def _axes(
+    figure: go.Figure,
+    difference: str,
+    line: list[Group],
+    paired: bool,
+    row: int,
+    extent: float,
+    ranges: tuple[list[float], list[float]],
+    column: bool,
+) -> None:
+    """Axes of one line of libraries, and their names; *ranges* are those of goodput and of differences."""
+    small, name, names_px = (9, 10, 14) if column else (12, 12, 20)
     axis = {
         **layout.AXIS,
         "linewidth": 1,
@@ -561,14 +663,13 @@ def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, r
         "ticks": "outside",
         "ticklen": 4,
         "title_standoff": 6,
-        "title_font": {"size": 12},
+        "title_font": {"size": small},
         "nticks": 7,
     }
     for one in (row, row + 1):
         figure.update_xaxes(**axis, showticklabels=False, row=one, col=1)
-    highest = max((s.cell["max"] / 1000 for g in line for s in g.slots if s.cell and s.cell["n"]), default=1.0)
-    figure.update_yaxes(**vertical, title_text="Goodput [Gbit/s]", range=[0, 1.06 * highest], row=row, col=1)
-    figure.update_yaxes(**vertical, title_text=difference, range=_difference_range(line, paired), row=row + 1, col=1)
+    figure.update_yaxes(**vertical, title_text="Goodput [Gbit/s]", range=ranges[0], row=row, col=1)
+    figure.update_yaxes(**vertical, title_text=difference, range=ranges[1], row=row + 1, col=1)
     figure.add_hline(y=0, line={"color": INK, "width": 1}, row=row + 1, col=1)
     if paired:
         first = [group.slots[i] for group in line for i in range(0, len(group.slots), 2)]
@@ -576,7 +677,7 @@ def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, r
             showticklabels=True,
             tickvals=[slot.x + 0.5 for slot in first],
             ticktext=[AEADS[slot.aead][1] for slot in first],
-            tickfont={"size": 10 if extent < 24 else 8},
+            tickfont={"size": 8 if column else 10 if extent < 24 else 8},
             row=row + 1,
             col=1,
         )
@@ -587,21 +688,30 @@ def _axes(figure: go.Figure, difference: str, line: list[Group], paired: bool, r
             xref=f"x{row + 1}",
             yref=f"y{row + 1} domain",
             yanchor="top",
-            yshift=-20 if paired else -5,
+            yshift=-names_px if paired else -5,
             text=f"<b>{html.escape(group.title)}</b>",
             showarrow=False,
-            font={"size": 12},
+            font={"size": name},
         )
 
 
-def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> int:
+def _floor_name(table: pl.DataFrame) -> str:
+    """What the grey bands are the A/A of; empty without one."""
+    known = table.filter((pl.col("arm") == "aa") & pl.col("ratio_low").is_not_null())["baseline_label"].drop_nulls()
+    return f"A/A of {html.escape(' or '.join(known.unique().sort()))}" if len(known) else ""
+
+
+def _legend(figure: go.Figure, groups: list[Group], table: pl.DataFrame, paired: bool, column: bool) -> int:
     """One entry for each kind of box that is drawn; returns how many."""
     drawn = {slot.aead for group in groups for slot in group.slots if slot.cell and slot.cell["n"]}
-    entries = [("header protection on", "#9a9a9a", INK), ("off", "white", INK)] if paired else []
+    entries = [("with header protection", "#9a9a9a", INK), ("without", "white", INK)] if paired else []
     if not paired:
-        entries = [(name, _rgba(colour, 0.45), colour) for aead, (name, _, colour) in AEADS.items() if aead in drawn]
-    if any(group.floor for group in groups):
-        entries.append(("A/A noise floor", FLOOR, FLOOR))
+        known = [(names[column], names[2]) for aead, names in AEADS.items() if aead in drawn]
+        entries = [(str(name), _rgba(colour, 0.45), colour) for name, colour in known]
+    if floor := _floor_name(table):
+        entries.append(("A/A" if column else floor, FLOOR, FLOOR))
+    if _stated(table):
+        entries.append(("published", PUBLISHED, PUBLISHED_EDGE))
     for name, fill, edge in entries:
         figure.add_scatter(
             x=[None],
@@ -613,6 +723,11 @@ def _legend(figure: go.Figure, groups: list[Group], paired: bool) -> int:
             col=1,
         )
     return len(entries)
+
+
+def _goodput_range(groups: list[Group]) -> list[float]:
+    values = [slot.cell["max"] for group in groups for slot in group.slots if slot.cell and slot.cell["n"]]
+    return [0, 1.06 * max(values, default=1000.0) / 1000]
 
 
 def _difference_range(groups: list[Group], paired: bool) -> list[float]:

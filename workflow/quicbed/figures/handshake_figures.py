@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed.analysis import comparison
+from quicbed.analysis import comparison, published
 from quicbed.analysis.ttfb import Transport
 from quicbed.config import algorithms
 from quicbed.figures import goodput, layout
@@ -28,6 +29,12 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "
 PUBLISHED = {"lsquic": ("LSQUIC, published", "triangle-left-open"), "quiche": ("quiche, published", "circle-open")}
 ROW_PX, BARS_PX = 17, 20
 """Height of a row, and of one with two bars."""
+MARK_PX, BAND = 4, "#f5f5f5"
+"""Height of a mark in a row with one for each library, and what is behind every other row."""
+NAME_PX, LETTER_PX = 10, 4.6
+"""Height of a name beside a mark, and width of a letter in it."""
+BYTES_PX = 560
+"""Height of a figure by the size of the handshake."""
 LINE_PX = 10
 """Height of a line of text within a row."""
 EXPERIMENTS = {
@@ -79,9 +86,12 @@ def ttfb_by_algorithm(
             number=number,
             text=[_hover(cell, titles) for cell in own.to_dicts()],
         )
+    # HQC of the paper is that with vector instructions
+    stated = [row["label"] for row in published.rows("table2" if factor == "group" else "table3")]
     for library, (name, symbol) in PUBLISHED.items():
         column = f"published_ttfb_ms_{library}"
-        printed = shown.filter(pl.col(column).is_not_null()).unique("algorithm", keep="first", maintain_order=True)
+        of_paper = pl.col(column).is_not_null() & pl.col("algorithm").is_in(stated)
+        printed = shown.filter(of_paper).unique("algorithm", keep="first", maintain_order=True)
         if printed.is_empty():
             continue
         figure.add_scatter(
@@ -93,13 +103,14 @@ def ttfb_by_algorithm(
             hovertemplate="%{x} ms<extra>" + name + "</extra>",
         )
     _missing(figure, shown, rows, names, titles)
+    _bands(figure, rows)
     _levels(figure, shown, rows)
     what = "key exchange" if factor == "group" else "signature algorithm"
     _frame(
         figure,
         f"Time to first byte by {what}",
         campaign,
-        height=170 + ROW_PX * len(rows),
+        height=170 + _row_px(names) * len(rows),
         caption="Median over all connections and its 95 % interval over blocks. Hollow: A Quantum of QUIC, "
         + ("Table II" if factor == "group" else "Table III")
         + ",<br>two hosts with AMD EPYC 7543 and a 10 Gbit/s link: compare order and ratios, not milliseconds."
@@ -129,6 +140,21 @@ def _rows(cells: pl.DataFrame) -> dict[str, int]:
     for name in cells["algorithm"]:
         rows.setdefault(name, len(rows))
     return rows
+
+
+def _row_px(names: Sequence[str]) -> int:
+    """Height of a row in which each library has a mark of its own."""
+    return max(ROW_PX, MARK_PX * len(names) + 2)
+
+
+def _bands(figure: go.Figure, rows: Mapping[str, int]) -> None:
+    """Every other row on a light ground, so that marks are seen to belong to one."""
+    band = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "fillcolor": BAND, "line": {"width": 0}}
+    layout.add(
+        figure,
+        "shapes",
+        [{**band, "y0": row - 0.5, "y1": row + 0.5, "layer": "below"} for row in range(1, len(rows), 2)],
+    )
 
 
 def _levels(figure: go.Figure, cells: pl.DataFrame, rows: Mapping[str, int]) -> None:
@@ -346,13 +372,13 @@ def ttfb_by_bytes(
         figure,
         "Time to first byte and size of the handshake",
         campaign,
-        height=430,
-        caption="A point is one algorithm. Dotted: fitted time of the transport alone for this many bytes, without"
-        " cryptography"
-        "<br>and further round trips; what lies above it is computing and waiting.",
+        height=BYTES_PX,
+        caption="A point is one algorithm, named where there is room. Dotted: fitted time of the transport alone for"
+        " this many<br>bytes, without cryptography and further round trips. What lies above is computing and waiting.",
     )
     _log_axis(figure, "x", "bytes of UDP or TCP payload, both directions", sizes)
     _log_axis(figure, "y", "TTFB [ms]", times)
+    _name(figure, shown)
     name = f"ttfb-by-bytes-{campaign['experiment'][0]}"
     return Drawn(name, figure, cells, _origins(campaign, shown), "beyond A Quantum of QUIC, Sec. VI")
 
@@ -583,9 +609,7 @@ def amplification(
                 )
             for number, (group, signature) in enumerate(kinds):
                 line = panel.filter((pl.col("group") == group) & (pl.col("signature") == signature)).sort("rtt_ms")
-                label = known.signature(signature).title
-                if group != "x25519":
-                    label = f"{known.group(group).title} with {label}"
+                label = _kind(known, group, signature)
                 _markers(
                     figure,
                     x=line["rtt_ms"].to_list(),
@@ -598,6 +622,8 @@ def amplification(
                     mode="lines+markers",
                     legend=(row, column) == (1, 1),
                     group=label,
+                    # what lies over others does not hide them
+                    weight=1 + 0.2 * (len(kinds) - 1 - number),
                     text=[_hover(cell, titles) for cell in line.to_dicts()],
                     row=row,
                     col=column,
@@ -609,7 +635,8 @@ def amplification(
         height=540,
         caption="The slope is the number of round trips before the request. Retry validates the address for one"
         " round trip;"
-        " larger<br>Initial datagrams give the server more to send before it must wait.",
+        " larger<br>Initial datagrams give the server more to send before it must wait. Equal lines lie on each other,"
+        " the last the thinnest." + _left_out(cells, [(name, shown.filter(of)) for name, of in arms], known, titles),
         top=98,
     )
     figure.update_annotations(selector={"textangle": 90}, font={"size": 11})
@@ -640,6 +667,33 @@ def amplification(
     return Drawn("amplification", figure, cells, _origins(campaign, shown), source)
 
 
+def _kind(known: algorithms.Table, group: str, signature: str) -> str:
+    """The name of a key exchange and certificate; X25519 goes without saying."""
+    title = known.signature(signature).title
+    return title if group == "x25519" else f"{known.group(group).title} with {title}"
+
+
+def _left_out(
+    cells: pl.DataFrame,
+    arms: Sequence[tuple[str, pl.DataFrame]],
+    known: algorithms.Table,
+    titles: Mapping[str, str],
+) -> str:
+    """Lines of a caption: what has no values in some of the *arms*, and libraries without any."""
+    of_arm = {name: set(found.select("group", "signature").rows()) for name, found in arms}
+    every = sorted(set().union(*of_arm.values()))
+    lines = []
+    for name, own in of_arm.items():
+        if own and (lacking := [_kind(known, *kind) for kind in every if kind not in own]):
+            lines.append(f"Not measured with {name}: {', '.join(lacking)}.")
+    measured = {library for _, found in arms for library in found["client_library"]}
+    own = cells.filter((pl.col("arm") == "main") & (pl.col("client_library") == pl.col("server_library")))
+    for library in sorted(set(own["client_library"]) - measured):
+        row = own.filter(pl.col("client_library") == library).row(0, named=True)
+        lines.append(f"{titles.get(library, library)}: {_absent(row)[0]}.")
+    return "".join(f"<br>{html.escape(part)}" for part in textwrap.wrap(" ".join(lines), layout.HOST_CHARACTERS))
+
+
 def hybrid_cost(
     campaign: pl.DataFrame, cells: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str] | None = None
 ) -> Drawn:
@@ -655,6 +709,7 @@ def hybrid_cost(
     names = [name for name in libraries(cells) if name in set(table["client_library"])]
     step = 0.8 / max(len(names), 1)
     figure.add_vline(x=0, line={"color": INK, "width": 1})
+    half = table.select((50 * (pl.col("excess_high") - pl.col("excess_low")) / pl.col("ttfb_ms")).median()).item()
     ends = [0.0]
     for number, library in enumerate(names):
         own = table.filter(pl.col("client_library") == library)
@@ -680,11 +735,17 @@ def hybrid_cost(
         figure,
         "Hybrids and the sum of their parts",
         campaign,
-        height=170 + ROW_PX * 1.4 * len(rows),
+        height=170 + _row_px(names) * len(rows),
         caption="TTFB of the hybrid minus (classical part + KEM - base), paired within blocks, mean and 95 % interval."
-        "<br>Base: TTFB with X25519 less X25519's own primitives and key shares. Zero: the parts add up.",
+        "<br>Base: TTFB with X25519 less X25519's own primitives and key shares. Zero: the parts add up."
+        + (
+            f"<br>Half of the intervals are longer than ± {half:.2g} %: smaller differences are not decided."
+            if half
+            else ""
+        ),
         left=150,
     )
+    _bands(figure, rows)
     _levels(figure, cells.filter(pl.col("algorithm").is_in(list(rows))), rows)
     room = 0.15 * (max(ends) - min(ends))  # for the names of levels
     figure.update_xaxes(
@@ -702,6 +763,50 @@ def hybrid_cost(
     return Drawn("hybrid-cost", figure, cells, _origins(campaign, shown), "A Quantum of QUIC, Table II")
 
 
+def _name(figure: go.Figure, shown: pl.DataFrame) -> None:
+    """The name of each algorithm beside one of its marks, where it covers neither a mark nor another name."""
+    margin, ends = figure.layout.margin, [figure.layout[f"{axis}axis"].range for axis in "xy"]
+    spans = [figure.layout[side] - margin[low] - margin[high] for side, low, high in
+             (("width", "l", "r"), ("height", "t", "b"))]  # fmt: skip
+
+    def place(row: Mapping[str, Any]) -> tuple[float, float]:
+        values = (row["handshake_bytes"], row["ttfb_ms"])
+        return tuple(  # type: ignore[return-value]
+            span * (math.log10(value) - low) / (high - low)
+            for value, span, (low, high) in zip(values, spans, ends, strict=True)
+        )
+
+    marks = [(*place(row), row["algorithm"]) for row in shown.to_dicts()]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y, _ in marks]
+    found = []
+    for algorithm in dict.fromkeys(shown.sort("ttfb_ms", descending=True)["algorithm"]):
+        width = LETTER_PX * len(algorithm)
+        for x, y in ((x, y) for x, y, name in marks if name == algorithm):
+            boxes = [
+                (left, bottom, left + width, bottom + NAME_PX)
+                for left, bottom in (
+                    (x + 6, y - NAME_PX / 2), (x - 6 - width, y - NAME_PX / 2),
+                    (x - width / 2, y + 6), (x - width / 2, y - 6 - NAME_PX),
+                )
+            ]  # fmt: skip
+            box = next((box for box in boxes if _free(box, taken, spans)), None)
+            if box is not None:
+                taken.append(box)
+                found.append((algorithm, (box[0] + box[2]) / 2 / spans[0], (box[1] + box[3]) / 2 / spans[1]))
+                break
+    same = {"xref": "paper", "yref": "paper", "xanchor": "center", "yanchor": "middle", "showarrow": False}
+    names = [{**same, "text": html.escape(name), "x": x, "y": y} for name, x, y in found]
+    layout.add(figure, "annotations", [{**name, "font": {"size": 8, "color": SOFT}} for name in names])
+
+
+def _free(box: Sequence[float], taken: Sequence[Sequence[float]], spans: Sequence[float]) -> bool:
+    """Whether a box, as left, bottom, right and top, is within *spans* and clear of all that are taken."""
+    inside = box[0] >= 0 and box[1] >= 0 and box[2] <= spans[0] and box[3] <= spans[1]
+    return inside and all(
+        box[2] < other[0] or other[2] < box[0] or box[3] < other[1] or other[3] < box[1] for other in taken
+    )
+
+
 def _markers(
     figure: go.Figure,
     *,
@@ -716,9 +821,13 @@ def _markers(
     mode: str = "markers",
     legend: bool = True,
     group: str | None = None,
+    weight: float = 1,
     **place: int,
 ) -> None:
-    """Markers of a series with the colour and symbol of its number, and intervals where there are any."""
+    """Markers of a series with the colour and symbol of its number, and intervals where there are any.
+
+    *weight* is how many times the usual size they have.
+    """
     colour = COLOURS[number % len(COLOURS)]
     values = y if vertical else x
     error: dict[str, Any] = {"visible": False}
@@ -739,8 +848,8 @@ def _markers(
         name=name,
         legendgroup=group or name,
         showlegend=legend,
-        marker={"color": colour, "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 5.5},
-        line={"color": colour, "width": 1.2},
+        marker={"color": colour, "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 5.5 * weight},
+        line={"color": colour, "width": 1.2 * weight},
         hovertext=list(text),
         hoverinfo="text",
         **{"error_y" if vertical else "error_x": error},

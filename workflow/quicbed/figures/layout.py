@@ -16,6 +16,8 @@ from quicbed.analysis import comparison
 from quicbed.figures import font
 
 WIDTH_PX = 688  # 7.16 in at 96 px/in: the text width of a two-column page
+COLUMN_PX = 333
+"""88 mm: the width of one of two columns."""
 INK, SOFT, GRID = "#222222", "#6b6b6b", "#ececec"
 HOST_PX, HOST_CHARACTERS = 13, 110
 """Height and length of a line that names a host."""
@@ -56,16 +58,33 @@ def panels(
     return figure, places[:count]
 
 
-def to_extremes(cells: Sequence[Mapping[str, Any]], scale: float = 1.0) -> dict[str, Any]:
-    """Error bars around means, from the smallest to the largest run of each cell."""
+def bars(cells: Sequence[Mapping[str, Any]], value: str, low: str, high: str, scale: float = 1.0) -> dict[str, Any]:
+    """Error bars around one column of cells between two others; none where these have no value."""
     return {
         "type": "data",
         "symmetric": False,
-        "array": [scale * (cell["max"] - cell["mean"]) for cell in cells],
-        "arrayminus": [scale * (cell["mean"] - cell["min"]) for cell in cells],
+        "array": [0 if cell[high] is None else scale * (cell[high] - cell[value]) for cell in cells],
+        "arrayminus": [0 if cell[low] is None else scale * (cell[value] - cell[low]) for cell in cells],
         "thickness": 1.2,
         "width": 3,
     }
+
+
+def to_extremes(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Error bars around means, from the smallest to the largest run of each cell."""
+    return bars(cells, "mean", "min", "max")
+
+
+def divided(figure: go.Figure, place: Mapping[str, int], share: float, gap: float) -> dict[str, str]:
+    """Take *share* of a panel's height for a lower part, and *gap* between both; returns the axes of the lower part."""
+    x, y = figure.get_subplot(**place)
+    low, high = y.domain
+    axes = {axis: one.plotly_name.replace("axis", "") for axis, one in (("x", x), ("y", y))}
+    lower = f"y{1 + sum(name.startswith('yaxis') for name in figure.layout)}"
+    y.domain = (low + (share + gap) * (high - low), high)
+    figure.layout[f"yaxis{lower[1:]}"] = {"domain": (low, low + share * (high - low)), "anchor": axes["x"]}
+    x.anchor = lower
+    return {"xaxis": axes["x"], "yaxis": lower}
 
 
 def absent(cell: Mapping[str, Any] | None) -> tuple[str, str]:
@@ -186,30 +205,35 @@ def finish(
     size: float = 11,
     legend: Mapping[str, Any] | None = None,
     titles: Mapping[str, str] | None = None,
+    column: bool = False,
 ) -> None:
     """Title, what was measured under which conditions, caption (with markup), and what makes files reproducible.
 
     Margins and *height* are in pixels, *top* without the lines of conditions; the caption stands at the lower edge,
     and below it, in room of their own, the hosts that *measured* the campaigns that are shown. *legend* changes where
-    the legend stands, by default above the panels on the right. *titles* are names of libraries.
+    the legend stands, by default above the panels on the right. *titles* are names of libraries. In a *column* of a
+    paper the text around it says what title and caption would.
     """
     hosts = [*started(measured, titles or {}), *loaded_by(measured), *measured_on(measured)]
     wrapped = [html.escape(line) for host in hosts for line in textwrap.wrap(host, HOST_CHARACTERS)]
-    room = HOST_PX * len(wrapped)
-    below(figure, [caption, *wrapped], left=left, bottom=bottom + room)
     lines = [conditions] if isinstance(conditions, str) else conditions
+    room, above = (0, 0) if column else (HOST_PX * len(wrapped), 14 * len(lines))
+    if not column:
+        below(figure, [caption, *wrapped], left=left, bottom=bottom + room)
     subtitle = "<br>".join(html.escape(line) for line in lines)
     plain = html.unescape(re.sub(r"<[^>]+>", " ", caption))
     figure.update_layout(
         template="none",
-        width=WIDTH_PX,
+        width=COLUMN_PX if column else WIDTH_PX,
         height=round(height + room),
-        margin={"l": left, "r": 14, "t": top + 14 * len(lines), "b": bottom + room},
+        margin={"l": left, "r": 6 if column else 14, "t": top + above, "b": bottom + room},
         paper_bgcolor="white",
         plot_bgcolor="white",
         font={"family": font.FAMILY, "size": size, "color": INK},
         hoverlabel={"font": {"family": font.FAMILY, "size": 12}, "align": "left"},
-        title={
+        title=None
+        if column
+        else {
             "text": f"<b>{html.escape(title)}</b><br><span style='font-size:11px;color:{SOFT}'>{subtitle}</span>",
             "x": 0,
             "xref": "container",
@@ -226,7 +250,7 @@ def finish(
             "xanchor": "right",
             "y": 1.0,
             "yanchor": "bottom",
-            "font": {"size": 11},
+            "font": {"size": size if column else 11},
             "itemwidth": 30,
             "itemclick": False,
             "itemdoubleclick": False,

@@ -23,6 +23,8 @@ from quicbed.figures import browser, font
 
 INTERACTIVE = "application/vnd.plotly.v1+json"
 """Type of figures that JupyterLab draws itself."""
+COLUMN = "-column"
+"""Behind the name of a figure: its version for a column."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Drawn:
     source: str
     table_name: str | None = None
     """Of the file with the table; null: that of the experiment."""
+    column: go.Figure | None = None
+    """A version that fits one column of a page, for papers: only pictures are made of it."""
 
     def __post_init__(self) -> None:
         self.__dict__["name"] = file_name(self.name)
@@ -119,7 +123,7 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
     page.write_text(page.read_text(encoding="utf-8").replace("<head>", f"<head>{font.script()}", 1), encoding="utf-8")
     files = [page]
     if skipped is None:
-        files += [directory / f"{drawn.name}.{kind}" for kind in pictures()]
+        files += [directory / f"{name}.{kind}" for name, _ in _versions(drawn) for kind in pictures()]
     first = drawn.table.row(0, named=True)
     manifest = {
         "figure": drawn.name,
@@ -140,6 +144,12 @@ def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path 
     return Saved(drawn, [*files, path], skipped)
 
 
+def _versions(drawn: Drawn) -> list[tuple[str, go.Figure]]:
+    """A figure, and its version for a column, with the names of their files."""
+    column = [(f"{drawn.name}{COLUMN}", drawn.column)] if drawn.column is not None else []
+    return [(drawn.name, drawn.figure), *column]
+
+
 def _of_all(table: pl.DataFrame, column: str) -> str:
     """What a column says of the first row, and of all others that were measured here where testbeds are compared."""
     first = table.head(1)
@@ -153,21 +163,23 @@ def _write_static(drawn: list[Drawn], directory: Path) -> str | None:
     """Render `pictures`; returns why not, if not."""
     specifications = [
         {
-            "fig": one.figure.to_dict(),
-            "path": str(directory / f"{one.name}.{kind}"),
+            "fig": figure.to_dict(),
+            "path": str(directory / f"{name}.{kind}"),
             "opts": {
                 "format": kind,
-                "width": one.figure.layout.width,
-                "height": one.figure.layout.height,
+                "width": figure.layout.width,
+                "height": figure.layout.height,
                 "scale": 2 if kind == "png" else 1,
             },
         }
         for one in drawn
+        for name, figure in _versions(one)
         for kind in pictures()
     ]
     for one in drawn:  # never leave images of another figure behind
         for kind in PICTURES:
-            (directory / f"{one.name}.{kind}").unlink(missing_ok=True)
+            for end in ("", COLUMN):
+                (directory / f"{one.name}{end}.{kind}").unlink(missing_ok=True)
 
     skipped = browser.render(specifications) if specifications else None
     if skipped is not None:

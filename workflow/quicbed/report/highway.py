@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from quicbed.analysis import cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Published
@@ -27,6 +28,8 @@ FOUND: Mapping[str, Mapping[str, str]] = {
 
 class Highway(sections.Paper):
     """Every figure of the paper, of its published data and of ours, and what goes beyond it."""
+
+    claims = "quic-on-the-highway"
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +90,9 @@ class Highway(sections.Paper):
             "ChaCha20": "ChaCha20-Poly1305 against AES with instructions",
         }
         return self.section(
-            "aes-ni", goodput.aes_instructions, lambda table: findings.contrasts(table, labels, self.titles)
+            "aes-ni",
+            partial(goodput.aes_instructions, of_paper=self.of_paper),
+            lambda table: findings.contrasts(table, labels, self.titles),
         )
 
     def delay_and_loss(self) -> Section:

@@ -47,12 +47,18 @@ def _shown(manifest: dict[str, Any], directory: Path) -> dict[str, Any]:
         "svg": f"../figures/{svg.name}" if has_svg else None,
         "bytes": svg.stat().st_size if has_svg else 0,
         "size": _size(svg) if has_svg else {},
-        "links": [(Path(file).suffix[1:].upper(), f"../figures/{file}") for file in sorted(manifest["files"])],
+        "links": [(_version(Path(file)), f"../figures/{file}") for file in sorted(manifest["files"])],
         "manifest": f"../figures/{name}.json",
         "count": len(manifest["runs"]),
         # one of every library, which a page folds
         "flame": name.startswith("flame-"),
     }
+
+
+def _version(file: Path) -> str:
+    """What a file of a figure is called in a link."""
+    column = " (one column)" if file.stem.endswith(output.COLUMN) else ""
+    return f"{file.suffix[1:].upper()}{column}"
 
 
 def found(artifacts: Path, table: pl.DataFrame) -> list[dict[str, Any]]:

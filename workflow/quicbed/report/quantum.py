@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 
 import polars as pl
 
@@ -42,6 +42,8 @@ FACTORS = {"table2-kem": "group", "table3-signature": "signature"}
 class Quantum(sections.Paper):
     """Every figure and table of the paper, and what goes beyond it."""
 
+    claims = "quantum-of-quic"
+
     # ---- goodput -----------------------------------------------------------------------------------------------------
 
     def goodput_by_aead(self) -> Section:
@@ -52,7 +54,9 @@ class Quantum(sections.Paper):
             "NOOP": "NOOP against AES-128",
         }
         return self.section(
-            "aead-goodput", goodput.goodput_by_aead, lambda table: findings.contrasts(table, labels, self.titles)
+            "aead-goodput",
+            partial(goodput.goodput_by_aead, of_paper=self.of_paper),
+            lambda table: findings.contrasts(table, labels, self.titles),
         )
 
     def header_protection(self) -> Section:
@@ -63,7 +67,7 @@ class Quantum(sections.Paper):
         }
         return self.section(
             "header-protection",
-            goodput.header_protection,
+            partial(goodput.header_protection, of_paper=self.of_paper),
             lambda table: findings.contrasts(table, labels, self.titles),
             prepare=goodput.within_builds,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from quicbed.analysis import comparison, paired_runs
+from quicbed.claims import papers
 from quicbed.config.model import Project
 from quicbed.figures import cost_figures, findings, goodput, output, sheets
 from quicbed.figures.findings import Found
@@ -40,6 +41,9 @@ class Paper:
     Runs of campaigns that a study leaves out are not in it.
     """
 
+    claims = ""
+    """The file in config/claims/ of the paper."""
+
     def __init__(self) -> None:
         self.here = notebooks.place()
         self.project = Project(self.here.root)
@@ -47,6 +51,11 @@ class Paper:
         self.campaigns = comparison.Campaigns(self.table)
         self.experiments = self.project.experiments
         self.titles = goodput.library_titles(self.here.root)
+
+    @property
+    def of_paper(self) -> list[str]:
+        """Libraries that the paper has, by the names they have here."""
+        return list(papers.read(self.here.root)[self.claims].libraries)
 
     def overview(self) -> sheets.Sheet:
         """How many runs of each campaign there are, by status."""
