@@ -1180,6 +1180,20 @@ class Variant(Model):
         description="Share of frames in percent that the link loses in each direction, which ones by the seed in "
         "config.yaml and the block: the same for every cell of a block; null: none.",
     )
+    reorder_permille: float | None = Field(
+        None,
+        ge=0,
+        le=500,
+        description="Packets in a thousand that the link puts back in each direction, which ones by the seed in "
+        "config.yaml and the block, as with `loss_percent`; 0: the program that does it passes all on as they came; "
+        "null: there is none.",
+    )
+    reorder_packets: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="How many packets later in the same direction such a packet leaves, or once the link is idle.",
+    )
     offloads: Offloads | None = Field(
         None,
         description="Offloads of client and server: `off`; `gso-gro`: generic segmentation and receive offload, which "
@@ -1548,11 +1562,15 @@ def held_open(label: str) -> str:
     return f"{label}, held"
 
 
+MOST_REORDERED_MTU = 1500
+"""MTU in bytes up to which a link can hold a frame."""
 SHARED_BY_PAIRS = (
     "mtu",
     "rate_mbit",
     "rtt_ms",
     "loss_percent",
+    "reorder_permille",
+    "reorder_packets",
     "offloads",
     "qdisc",
     "congestion_control",
@@ -1729,7 +1747,8 @@ class Experiment(Model):
                 raise ValueError(
                     f"variants: `{variant.label}`: pacing, gso, congestion_control and qdisc need workload.kind `bulk`"
                 )
-            if (problem := self._size_problem(variant) or _tls12_problem(variant)) is not None:
+            problem = self._size_problem(variant) or _tls12_problem(variant) or self._reorder_problem(variant)
+            if problem is not None:
                 raise ValueError(f"variants: `{variant.label}`: {problem}")
             if variant.gso is not None and variant.offloads is not None:
                 raise ValueError(
@@ -1820,6 +1839,18 @@ class Experiment(Model):
             return "rate_trace and rate_mbit both say what the rate is; leave out one of them"
         if variant.rate_trace is not None and self.link.mode != "wire":
             return "rate_trace needs link.mode `wire`"
+        return None
+
+    def _reorder_problem(self, variant: Variant) -> str | None:
+        """Why a variant cannot have packets put back, or None."""
+        if variant.reorder_permille is None and variant.reorder_packets is None:
+            return None
+        if variant.reorder_permille is None or variant.reorder_packets is None:
+            return "reorder_permille and reorder_packets need each other: how many, and how far"
+        if self.link.mode != "wire" or self.workload.kind == "handshake":
+            return "reorder_permille and reorder_packets need link.mode `wire` and workload.kind `bulk` or `page`"
+        if (variant.mtu or self.link.mtu) > MOST_REORDERED_MTU:
+            return f"reorder_packets needs an MTU of at most {MOST_REORDERED_MTU}: no longer frame is held"
         return None
 
     def _size_problem(self, variant: Variant) -> str | None:
