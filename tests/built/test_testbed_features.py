@@ -22,6 +22,7 @@ NAMES = {
     "udp-gso",
     "udp-gro",
     "loss",
+    "reorder",
     "endpoint-user",
     "tbf",
     "netem",

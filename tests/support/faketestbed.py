@@ -214,6 +214,10 @@ class FakeTestbed(Testbed):
         self.snaplens: list[int] = []
         self.no_delay: str | None = None
         self.no_loss: str | None = None
+        self.no_reorder: str | None = None
+        self.misplaced = 0
+        """Packets that each run loses while the link is to put them back."""
+        self._misplaced = 0
         self.seeds: list[int] = []
         self.rates: list[float] = []
         self.machine = {"host_id": "0123456789ab", "cpu_model": "fake", "kernel": "6.1", "memory_bytes": 2**33}
@@ -236,7 +240,12 @@ class FakeTestbed(Testbed):
             host.rtt_ms = link.rtt_ms
 
     def unsupported(self, link: LinkSettings) -> str | None:
-        return (self.no_delay if link.rtt_ms else None) or (self.no_loss if link.loss_percent else None)
+        problems = {
+            self.no_delay: link.rtt_ms,
+            self.no_loss: link.loss_percent,
+            self.no_reorder: link.reorder_packets,
+        }
+        return next((problem for problem, asked in problems.items() if problem and asked), None)
 
     def seed_losses(self, seed: int) -> None:
         self.seeds.append(seed)
@@ -248,7 +257,9 @@ class FakeTestbed(Testbed):
         return self.machine | {"cpus": 2}
 
     def counters(self) -> dict[str, float]:
-        return {"time_s": time.monotonic(), "machine.load_1m": 0.0}
+        if self.applied and self.applied[-1].reorder_packets is not None:
+            self._misplaced += self.misplaced
+        return {"time_s": time.monotonic(), "machine.load_1m": 0.0, "link.reorder_lost_to_client": self._misplaced}
 
     @contextlib.contextmanager
     def capture(

@@ -87,6 +87,18 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
         ("experiments/aead-goodput.yaml", "cipher: aes-256-gcm", "cipher: aes-256-gcm\n    loss_percent: 1"),
         ("experiments/delay-loss.yaml", "loss_percent: 0.1}", "offloads: default}"),
         ("experiments/delay-loss.yaml", "loss_percent: 1}", "loss_percent: 51}"),
+        (
+            "experiments/reordering.yaml",
+            'label: "1 permille by 8", reorder_permille: 1, ',
+            'label: "1 permille by 8", ',
+        ),
+        ("experiments/reordering.yaml", "mode: wire", "mode: throughput"),
+        ("experiments/reordering.yaml", "mode: wire", "mode: wire\n  mtu: 9000"),
+        (
+            "experiments/reordering.yaml",
+            '10 permille by 8", reorder_permille: 10',
+            '10 permille by 8", reorder_permille: 600',
+        ),
         ("experiments/offloads.yaml", "offloads: gso-gro}", "offloads: gso}"),
         ("experiments/offloads.yaml", 'offloads: "off"}', "offloads: off}"),
         ("libraries/quinn.yaml", "x448: neither", "x484: neither"),

@@ -27,6 +27,7 @@ from quicbed.measure.examine import Examiner
 from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
 from quicbed.plan.spec import RunSpec, proof_spec
 from quicbed.store import details
+from quicbed.store.runs import table as table_of
 from quicbed.testbed import Capture, Process, TestbedError
 from quicbed.testbed.shaping import at_server, dropped_at_server, qdisc_problem, verify_at_server
 from quicbed.wire import proof, releases
@@ -197,6 +198,49 @@ def test_a_testbed_without_losses_measures_the_other_cells(tmp_path: Path, monke
     assert [entry["cell"]["label"] for entry in runs(project)] == ["one"]
     (excluded,) = runs(project, "test/*/excluded")
     assert (excluded["status"], excluded["reason"]) == ("unsupported", testbed.no_loss)
+
+
+REORDER = "reorder_permille: 10, reorder_packets: 83"
+
+
+def test_packets_put_back_are_of_the_link_and_of_what_a_run_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(tmp_path, monkeypatch, "mtu: 1500", REORDER)
+    testbed = FakeTestbed()
+    run(project, testbed)
+    assert {(link.reorder_permille, link.reorder_packets) for link in testbed.applied} == {(0, None), (10, 83)}
+    found = {entry["cell"]["label"]: entry for entry in runs(project)}
+    assert (found["two"]["link"]["reorder_permille"], found["two"]["link"]["reorder_packets"]) == (10, 83)
+    assert found["two"]["host"]["reorder_seed"] in testbed.seeds
+    assert not {"loss_seed", "reorder_seed"} & found["one"]["host"].keys()
+    # the order of packets is nothing that a proof depends on, and a link without is described as it was
+    assert all("reorder_packets" not in entry["variant"] for entry in runs(project, "proofs/*"))
+    assert not {name for name in found["one"]["link"] | found["one"]["variant"] if name.startswith("reorder")}
+    table = table_of(project.raw).filter(label="two", arm="main").select("reorder_permille", "reorder_packets")
+    assert (10, 83) in table.rows()
+
+
+def test_a_testbed_that_puts_no_packets_back_measures_the_other_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    testbed = FakeTestbed()
+    testbed.no_reorder = "no reordering: kernel does not take the program"
+    project = made(tmp_path, monkeypatch, "mtu: 1500", REORDER)
+    run(project, testbed)
+    assert [entry["cell"]["label"] for entry in runs(project)] == ["one"]
+    (excluded,) = runs(project, "test/*/excluded")
+    assert (excluded["status"], excluded["reason"]) == ("unsupported", testbed.no_reorder)
+
+
+def test_a_run_whose_link_lost_what_it_was_to_put_back_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    testbed = FakeTestbed()
+    testbed.misplaced = 2
+    project = made(tmp_path, monkeypatch, "mtu: 1500", REORDER)
+    with pytest.raises(MeasureError):
+        run(project, testbed)
+    reasons = {(entry["cell"]["label"], entry["reason"]) for entry in runs(project)}
+    assert reasons == {("one", None), ("two", "the link lost 2 packets that it was to put back")}
 
 
 def test_aes_instructions_are_switched_off_and_both_ends_must_say_so(

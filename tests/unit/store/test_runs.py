@@ -84,6 +84,9 @@ def test_what_the_kernel_counted_is_in_columns(raw: Path) -> None:
         "client.udp.OutDatagrams": 100,
         "server.udp.OutDatagrams": 2000.0,
         "link.lost_to_client": 12,
+        "link.reorder_held_to_client": 30,
+        "link.reorder_put_back_to_client": 28,
+        "link.reorder_flushed_to_client": 3,
         "client.netstat.UdpRcvbufErrors": 7,
         "server.netstat.TcpExtTCPTimeouts": 1,
         "client.ethtool.rx_queue_0.drops": 3,
@@ -96,6 +99,8 @@ def test_what_the_kernel_counted_is_in_columns(raw: Path) -> None:
     assert (row["client_udp_receive_buffer_errors"], row["server_udp_receive_buffer_errors"]) == (7, None)
     assert (row["client_udp_packets_sent"], row["server_udp_packets_sent"]) == (100, 2000)
     assert (row["frames_lost_to_client"], row["frames_lost_to_server"]) == (12, None)
+    assert [row[f"frames_{name}_to_client"] for name in ("held", "put_back", "flushed")] == [30, 28, 3]
+    assert row["frames_held_to_server"] is None
     assert (row["server_cpu_percent"], row["server_cpu_samples"]) == (55.5, [50.0, 60.0])
     assert (row["client_cpu_percent"], row["client_cpu_samples"]) == (None, None)
     assert (row["rtt_mean_ms"], row["rtt_deviation_ms"], row["rtt_within_limits"]) == (10.5, 0.25, False)

@@ -241,11 +241,15 @@ def held_open(label: str) -> str:
     return f"{label}, held"
 
 
+MOST_REORDERED_MTU = 1500
+"""MTU in bytes up to which a link can hold a frame."""
 SHARED_BY_PAIRS = (
     "mtu",
     "rate_mbit",
     "rtt_ms",
     "loss_percent",
+    "reorder_permille",
+    "reorder_packets",
     "offloads",
     "qdisc",
     "congestion_control",
@@ -428,7 +432,8 @@ class Experiment(Model):
                 raise ValueError(
                     f"variants: `{variant.label}`: pacing, gso, congestion_control and qdisc need workload.kind `bulk`"
                 )
-            if (problem := self._size_problem(variant) or tls12_problem(variant)) is not None:
+            problem = self._size_problem(variant) or tls12_problem(variant) or self._reorder_problem(variant)
+            if problem is not None:
                 raise ValueError(f"variants: `{variant.label}`: {problem}")
             if variant.gso is not None and variant.offloads is not None:
                 raise ValueError(
@@ -521,6 +526,18 @@ class Experiment(Model):
             return "rate_trace and rate_mbit both say what the rate is; leave out one of them"
         if variant.rate_trace is not None and self.link.mode != "wire":
             return "rate_trace needs link.mode `wire`"
+        return None
+
+    def _reorder_problem(self, variant: Variant) -> str | None:
+        """Why a variant cannot have packets put back, or None."""
+        if variant.reorder_permille is None and variant.reorder_packets is None:
+            return None
+        if variant.reorder_permille is None or variant.reorder_packets is None:
+            return "reorder_permille and reorder_packets need each other: how many, and how far"
+        if self.link.mode != "wire" or self.workload.kind == "handshake":
+            return "reorder_permille and reorder_packets need link.mode `wire` and workload.kind `bulk` or `page`"
+        if (variant.mtu or self.link.mtu) > MOST_REORDERED_MTU:
+            return f"reorder_packets needs an MTU of at most {MOST_REORDERED_MTU}: no longer frame is held"
         return None
 
     def _size_problem(self, variant: Variant) -> str | None:

@@ -144,6 +144,20 @@ class Variant(Model):
         description="Share of frames in percent that the link loses in each direction, which ones by the seed in "
         "config.yaml and the block: the same for every cell of a block; null: none.",
     )
+    reorder_permille: float | None = Field(
+        None,
+        ge=0,
+        le=500,
+        description="Packets in a thousand that the link puts back in each direction, which ones by the seed in "
+        "config.yaml and the block, as with `loss_percent`; 0: the program that does it passes all on as they came; "
+        "null: there is none.",
+    )
+    reorder_packets: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="How many packets later in the same direction such a packet leaves, or once the link is idle.",
+    )
     offloads: Offloads | None = Field(
         None,
         description="Offloads of client and server: `off`; `gso-gro`: generic segmentation and receive offload, which "

@@ -125,6 +125,8 @@ def _reason(
         return f"no round-trip time: {lack}"
     if variant.loss_percent and (lack := _lack(found, "loss")):
         return f"no losses: {lack}"
+    if variant.reorder_packets and (lack := _lack(found, "reorder")):
+        return f"no reordering: {lack}"
     if variant.qdisc and (lack := qdisc_problem(variant.qdisc, _lack(found, variant.qdisc) or "")):
         return lack
     if project.experiments[name].perf is not None and (lack := _lack(found, "perf")):

@@ -33,6 +33,7 @@ def link_settings(spec: RunSpec) -> LinkSettings:
         rate_mbit=link.rate_mbit,
         rtt_ms=variant.rtt_ms,
         loss_percent=variant.loss_percent,
+        **variant.reordering,
         offloads=variant.offloads,
         qdisc=variant.qdisc,
         bottleneck=link.bottleneck,
@@ -157,19 +158,20 @@ class PreparedLink:
             self._load = load
 
     def settle(self, spec: RunSpec, where: str, *, pings: bool) -> Settled:
-        """Begin the losses of a prepared link anew, with *pings* once those say that its round-trip time is right.
+        """Begin what a prepared link loses and puts back anew, with *pings* once those say that its delay is right.
 
-        *where* is what the seed of the losses depends on beside that of the project: the same frames are lost again in
-        the same place.
+        *where* is what the seed depends on beside that of the project: it is the same frames again in the same place.
         """
         settled = Settled()
         try:
             if pings:
                 self._ping(spec, settled)
-            if spec.cell.variant.loss_percent:
+            variant = spec.cell.variant
+            kinds = {"loss_seed": variant.loss_percent, "reorder_seed": variant.reorder_packets}
+            if any(kinds.values()):
                 seed = int(digest(f"{self._project.config.seed}/{where}"), 16)
                 self._testbed.seed_losses(seed)
-                settled.host["loss_seed"] = seed
+                settled.host |= {name: seed for name, asked in kinds.items() if asked}
         except HostLostError as error:
             say(str(error))  # and the run that is next fails with it
         return settled

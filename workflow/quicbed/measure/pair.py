@@ -217,6 +217,9 @@ class Pair:
         attempt.metrics["run_wall_s"] = usage.wall_s
         if self._spec.link.rate_mbit is not None and "link.dropped" in usage.delta:
             attempt.metrics["dropped_packets"] = usage.delta["link.dropped"]
+        misplaced = sum(usage.delta.get(f"link.reorder_lost_to_{to}", 0) for to in ("client", "server"))
+        if misplaced:
+            attempt.fail(f"the link lost {misplaced:g} packets that it was to put back")
         if "wall_s" in attempt.metrics:
             attempt.metrics["overhead_s"] = usage.wall_s - attempt.metrics["wall_s"]
 

@@ -113,6 +113,7 @@ class Store:
                 **spec.link.model_dump(),
                 "rtt_ms": cell.variant.rtt_ms or 0,  # not 0.0
                 "loss_percent": cell.variant.loss_percent or 0,
+                **cell.variant.reordering,
             },
             "scale": project.config.scale,
             "seed": project.config.seed,

@@ -349,6 +349,8 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "aes_hardware": variant.aes_hardware,
         "march": variant.march,
         "loss_percent": variant.loss_percent,
+        "reorder_permille": variant.reorder_permille,
+        "reorder_packets": variant.reorder_packets,
         "rate_mbit": variant.rate_mbit,
         "page": variant.page,
         "loaded_by": None if variant.loaded_by == "endpoint" else variant.loaded_by,
@@ -409,7 +411,7 @@ def as_proven(cell: Cell, kind: str) -> Cell:
     Of a video, what is captured is a page, loaded by the same browser.
     """
     sending = ("pacing", "gso", "congestion_control", "qdisc")
-    link = ("loss_percent", "rate_mbit")
+    link = ("loss_percent", "reorder_permille", "reorder_packets", "rate_mbit")
     within = ("receive_buffer", "load", "held", "processors", "offloads", "background")
     # the library's client downloads as it loads pages, and a browser does nothing but load them
     page = () if cell.variant.loaded_by else ("page",)

@@ -41,7 +41,7 @@ SLOW_START_ROUND_TRIPS = 10
 CHANGE_SECONDS = 0.4
 # Where the fastest cell of two libraries is to take so long (`least_s`), of the others, a mean over variants.
 SLOWER = 1.3
-LINK_FACTORS = {"mtu", "loss_percent", "offloads", "rate_mbit"}
+LINK_FACTORS = {"mtu", "loss_percent", "reorder_permille", "reorder_packets", "offloads", "rate_mbit"}
 PROOF_SECONDS = 1.0
 COUNTED_SECONDS = 6.0
 """What starting, translating and ending both programs takes while their instructions are counted."""

@@ -48,6 +48,8 @@ class Variant(Part):
     aes_hardware: bool | None = None
     march: str | None = None
     loss_percent: Number | None = None
+    reorder_permille: Number | None = None
+    reorder_packets: Integer | None = None
     load: Number | None = None
     held: Integer | None = None
     """Null where each connection ends with its answer."""
@@ -62,6 +64,13 @@ class Variant(Part):
     groups: list[str] | None = None
     signatures: list[str] | None = None
     """For runs that time primitives: the algorithms."""
+
+    @property
+    def reordering(self) -> dict[str, Any]:
+        """What the link does to the order of packets, if anything."""
+        if self.reorder_packets is None:
+            return {}
+        return {"reorder_permille": self.reorder_permille or 0, "reorder_packets": self.reorder_packets}
 
     @property
     def timed(self) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+import polars as pl
+
 from quicbed.analysis import cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Published
 from quicbed.analysis.pairs import pair_table
@@ -106,6 +108,19 @@ class Highway(sections.Paper):
             link_figures.goodput_by_delay,
             lambda table: findings.contrasts(table, labels, self.titles),
             prepare=link_figures.link_table,
+        )
+
+    def reordering(self) -> Section:
+        """Goodput and processor time by packets put back."""
+        labels = {
+            "1 permille by 830": "1 permille of packets put back by 830",
+            "10 permille by 830": "10 permille of packets put back by 830",
+        }
+        return self.section(
+            "reordering",
+            link_figures.reordering,
+            lambda table: findings.contrasts(table.filter(pl.col("flavour") == "stock"), labels, self.titles),
+            prepare=link_figures.reorder_table,
         )
 
     def load(self, experiment: str, needs: str = "") -> Section:

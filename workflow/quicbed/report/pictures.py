@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from quicbed.base import untrusted
+from quicbed.figures import output
 
 HEAD_BYTES = 1000
 """Of an SVG, which begin with its size."""

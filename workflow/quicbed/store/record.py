@@ -117,6 +117,8 @@ class LinkFacts(Part):
     bottleneck: str | None = None
     rtt_ms: Number | None = None
     loss_percent: Number | None = None
+    reorder_permille: Number | None = None
+    reorder_packets: Integer | None = None
 
 
 class Work(Part):
@@ -387,6 +389,7 @@ class HostFacts(Part):
     foreign_cpu_share: Number | None = None
     driver_cpu_s: Number | None = None
     loss_seed: Integer | None = None
+    reorder_seed: Integer | None = None
     ping: Annotated[Pings, BeforeValidator(unless_null)] = Pings()
     capture: Annotated[Captured, BeforeValidator(unless_null)] = Captured()
     cpu: Annotated[Shares, BeforeValidator(unless_null)] = Shares()

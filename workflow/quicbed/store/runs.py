@@ -192,6 +192,9 @@ COLUMNS: list[Column] = [
     Column("server_gso", pl.Boolean(), "host.options.server.gso"),
     Column("loss_percent", pl.Float64(), "link.loss_percent"),
     Column("loss_seed", pl.Int64(), "host.loss_seed"),
+    Column("reorder_permille", pl.Float64(), "link.reorder_permille"),
+    Column("reorder_packets", pl.Int64(), "link.reorder_packets"),
+    Column("reorder_seed", pl.Int64(), "host.reorder_seed"),
     # of the run's own capture, if it has one: frames in it, and those that are not
     Column("capture_packets", pl.Int64(), "host.capture.packets"),
     Column("capture_lost", pl.Int64(), "host.capture.lost"),
@@ -242,10 +245,17 @@ _UDP = {
 }
 """Counters of a whole host while a run lasts; the kernel counts what one call sends with GSO as one datagram."""
 
-_LOST = {
-    "frames_lost_to_client": "link.lost_to_client",
-    "frames_lost_to_server": "link.lost_to_server",
+_LINK = {
+    f"frames_{name}_to_{to}": f"link.{key}_to_{to}"
+    for name, key in (
+        ("lost", "lost"),
+        ("held", "reorder_held"),
+        ("put_back", "reorder_put_back"),
+        ("flushed", "reorder_flushed"),
+    )
+    for to in ("client", "server")
 }
+"""Counters of a link that loses frames or puts them back."""
 
 MOVED = pl.List(
     pl.Struct({"role": pl.String(), "tool": pl.String(), "counter": pl.String(), "delta": pl.Int64()}),
@@ -266,7 +276,9 @@ DERIVED: dict[str, pl.DataType] = {
     "client_cpu_samples": pl.List(pl.Float64()),  # percent of a processor in every whole second
     "server_cpu_samples": pl.List(pl.Float64()),
     **{f"{role}_{name}": pl.Int64() for role in ("client", "server") for name in _UDP},
-    **dict.fromkeys(_LOST, pl.Int64()),  # frames that the link was asked to lose
+    # frames that the link was asked to lose; to put back, so that it held them; those that it sent later; and of these,
+    # those that it sent because no more frames arrived
+    **dict.fromkeys(_LINK, pl.Int64()),
     "counters": MOVED,
     "started_at": pl.Datetime("us", "UTC"),
     # from the newest session of the run's campaign; null when no session left a plan
@@ -359,7 +371,7 @@ def row(origin: str, run: Run) -> dict[str, Any]:
 
 def _counted(delta: Mapping[str, float | None]) -> dict[str, Any]:
     """What the kernel counted while a run lasted."""
-    values: dict[str, Any] = {name: _count(delta, key) for name, key in _LOST.items()}
+    values: dict[str, Any] = {name: _count(delta, key) for name, key in _LINK.items()}
     for role in ROLES:
         values |= {f"{role}_{name}": _count(delta, f"{role}.{key}") for name, key in _UDP.items()}
     parts = ((key.split(".", 2), key) for key in sorted(delta))

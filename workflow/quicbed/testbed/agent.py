@@ -832,9 +832,9 @@ def _all_processes() -> Iterator[int]:
 
 # linux/bpf.h
 BPF_SYSCALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
-_MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD = 0, 1, 2, 5
-_MAP_TYPE_ARRAY = 2
-_PROG_TYPE_SCHED_CLS = 3
+MAP_CREATE, MAP_LOOKUP, MAP_UPDATE, PROG_LOAD = 0, 1, 2, 5
+MAP_TYPE_ARRAY = 2
+PROG_TYPE_SCHED_CLS = 3
 _ATTRIBUTES_SIZE = 128
 
 # linux/rtnetlink.h, linux/pkt_sched.h, linux/pkt_cls.h
@@ -845,7 +845,7 @@ _TCA_KIND, _TCA_OPTIONS = 1, 2
 _TCA_BPF_FD, _TCA_BPF_NAME, _TCA_BPF_FLAGS = 6, 7, 8
 _DIRECT_ACTION = 1
 _TC_ACT_STOLEN = 4
-_ETH_P_ALL, _ETH_P_IP = 0x0003, 0x0800
+_ETH_P_ALL, ETH_P_IP = 0x0003, 0x0800
 _SKB_PROTOCOL = 16  # offset in struct __sk_buff (linux/bpf.h)
 LOSS_NAME = "quicbed-loss"
 _NLMSG_ERROR = 2
@@ -865,7 +865,8 @@ def loss_threshold(percent: float) -> int:
     return round(percent / 100 * 2**32)
 
 
-def _bpf(command: int, attributes: bytes) -> int:
+def bpf(command: int, attributes: bytes) -> int:
+    """bpf(2): the descriptor or 0 that it returns."""
     number = BPF_SYSCALL.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, f"bpf(2) is not known for {platform.machine()}")
@@ -877,14 +878,52 @@ def _bpf(command: int, attributes: bytes) -> int:
     return result
 
 
-def _instruction(code: int, target: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
+def instruction(code: int, target: int = 0, source: int = 0, offset: int = 0, value: int = 0) -> bytes:
+    """One instruction (RFC 9669, section 3)."""
     return struct.pack("=BBhi", code, source << 4 | target, offset, value)
 
 
-def _load(target: int, value: int, source: int = 0) -> bytes:
+def load_constant(target: int, value: int, source: int = 0) -> bytes:
     """A constant of 64 bits, which takes two instructions; source 1: the file descriptor of a map."""
     low, high = struct.unpack("=ii", struct.pack("=Q", value))
-    return _instruction(0x18, target, source, 0, low) + _instruction(0, value=high)
+    return instruction(0x18, target, source, 0, low) + instruction(0, value=high)
+
+
+def load_program(instructions: bytes) -> int:
+    """Descriptor of a program for frames at an interface; OSError where the kernel refuses it."""
+    code = ctypes.create_string_buffer(instructions)
+    licence = ctypes.create_string_buffer(b"Apache-2.0")
+    attributes = struct.pack(
+        "=IIQQ", PROG_TYPE_SCHED_CLS, len(instructions) // 8, ctypes.addressof(code), ctypes.addressof(licence)
+    )
+    return bpf(PROG_LOAD, attributes)
+
+
+def draw_number(state: int, seed: int) -> bytes:
+    """Instructions that make of r1, the index of a frame, the number of 32 bits drawn for it; r2 changes too.
+
+    The register *state* has the address of what the program keeps, in which the seed is at the offset *seed*.
+    """
+
+    def xor_shifted(bits: int) -> bytes:
+        # r2 = r1; r2 >>= bits; r1 ^= r2
+        return instruction(0xBF, 2, 1) + instruction(0x77, 2, value=bits) + instruction(0xAF, 1, 2)
+
+    return (
+        instruction(0x07, 1, value=1)
+        + load_constant(2, SPLITMIX_GAMMA)
+        + instruction(0x2F, 1, 2)
+        + instruction(0x79, 2, state, seed)
+        + instruction(0x0F, 1, 2)
+        + xor_shifted(30)
+        + load_constant(2, SPLITMIX_1)
+        + instruction(0x2F, 1, 2)
+        + xor_shifted(27)
+        + load_constant(2, SPLITMIX_2)
+        + instruction(0x2F, 1, 2)
+        + xor_shifted(31)
+        + instruction(0x77, 1, value=32)
+    )
 
 
 def _program(map_descriptor: int) -> bytes:
@@ -892,51 +931,34 @@ def _program(map_descriptor: int) -> bytes:
 
     What is not IPv4, as questions for addresses, passes without a number: hosts send it when they like.
     """
-
-    def xor_shifted(bits: int) -> bytes:
-        # r2 = r1; r2 >>= bits; r1 ^= r2
-        return _instruction(0xBF, 2, 1) + _instruction(0x77, 2, value=bits) + _instruction(0xAF, 1, 2)
-
     lost = (
-        _instruction(0xB7, 1, value=1)
-        + _instruction(0xDB, 6, 1, _LOST)  # atomic add
+        instruction(0xB7, 1, value=1)
+        + instruction(0xDB, 6, 1, _LOST)  # atomic add
         # as if it had been sent or received: programs must not be told, as they are of queues that are full
-        + _instruction(0xB7, 0, value=_TC_ACT_STOLEN)
-        + _instruction(0x95)
+        + instruction(0xB7, 0, value=_TC_ACT_STOLEN)
+        + instruction(0x95)
     )
     draw = (
-        _instruction(0xBF, 6, 0)
-        + _instruction(0xB7, 1, value=1)
-        + _instruction(0xDB, 6, 1, _SEEN, 1)  # atomic add, and r1 is what it was
-        + _instruction(0x07, 1, value=1)
-        + _load(2, SPLITMIX_GAMMA)
-        + _instruction(0x2F, 1, 2)
-        + _instruction(0x79, 2, 6, _SEED)
-        + _instruction(0x0F, 1, 2)
-        + xor_shifted(30)
-        + _load(2, SPLITMIX_1)
-        + _instruction(0x2F, 1, 2)
-        + xor_shifted(27)
-        + _load(2, SPLITMIX_2)
-        + _instruction(0x2F, 1, 2)
-        + xor_shifted(31)
-        + _instruction(0x77, 1, value=32)
-        + _instruction(0x79, 2, 6, _THRESHOLD)
-        + _instruction(0x3D, 1, 2, len(lost) // 8)  # r1 >= r2: not lost
+        instruction(0xBF, 6, 0)
+        + instruction(0xB7, 1, value=1)
+        + instruction(0xDB, 6, 1, _SEEN, 1)  # atomic add, and r1 is what it was
+        + draw_number(6, _SEED)
+        + instruction(0x79, 2, 6, _THRESHOLD)
+        + instruction(0x3D, 1, 2, len(lost) // 8)  # r1 >= r2: not lost
     )
     look_up = (
-        _instruction(0x62, 10, 0, -4, 0)  # key 0, on the stack
-        + _instruction(0xBF, 2, 10)
-        + _instruction(0x07, 2, value=-4)
-        + _load(1, map_descriptor, source=1)
-        + _instruction(0x85, value=1)  # bpf_map_lookup_elem
-        + _instruction(0x15, 0, 0, (len(draw) + len(lost)) // 8, 0)
+        instruction(0x62, 10, 0, -4, 0)  # key 0, on the stack
+        + instruction(0xBF, 2, 10)
+        + instruction(0x07, 2, value=-4)
+        + load_constant(1, map_descriptor, source=1)
+        + instruction(0x85, value=1)  # bpf_map_lookup_elem
+        + instruction(0x15, 0, 0, (len(draw) + len(lost)) // 8, 0)
     )
-    is_ip = _instruction(0x61, 7, 1, _SKB_PROTOCOL) + _instruction(
-        0x55, 7, 0, (len(look_up) + len(draw) + len(lost)) // 8, socket.htons(_ETH_P_IP)
+    is_ip = instruction(0x61, 7, 1, _SKB_PROTOCOL) + instruction(
+        0x55, 7, 0, (len(look_up) + len(draw) + len(lost)) // 8, socket.htons(ETH_P_IP)
     )
     # TC_ACT_UNSPEC: to other filters, which may queue what arrives
-    passed = _instruction(0xB7, 0, value=-1) + _instruction(0x95)
+    passed = instruction(0xB7, 0, value=-1) + instruction(0x95)
     return is_ip + look_up + draw + lost + passed
 
 
@@ -951,42 +973,34 @@ class FrameLoss:
 
     def __init__(self) -> None:
         """OSError where the kernel cannot do it."""
-        self._map = _bpf(_MAP_CREATE, struct.pack("=4I", _MAP_TYPE_ARRAY, 4, _STATE.size, 1))
+        self._map = bpf(MAP_CREATE, struct.pack("=4I", MAP_TYPE_ARRAY, 4, _STATE.size, 1))
 
     def attach(self, interface: str, parent: int) -> None:
         """Lose frames that arrive at an interface (INGRESS) or leave it (EGRESS), which has the discipline clsact.
 
         It has to be called in the network namespace of the interface.
         """
-        program = self._load_program()
+        program = load_program(_program(self._map))
         try:
-            _attach(interface, parent, program)
+            attach(interface, parent, program, LOSS_NAME)
         finally:
             os.close(program)
 
-    def _load_program(self) -> int:
-        code = ctypes.create_string_buffer(_program(self._map))
-        licence = ctypes.create_string_buffer(b"Apache-2.0")
-        attributes = struct.pack(
-            "=IIQQ", _PROG_TYPE_SCHED_CLS, (len(code) - 1) // 8, ctypes.addressof(code), ctypes.addressof(licence)
-        )
-        return _bpf(_PROG_LOAD, attributes)
-
     def _state(self) -> tuple[int, int, int, int]:
-        state = self._reach(_MAP_LOOKUP, _STATE.pack(0, 0, 0, 0))
+        state = self._reach(MAP_LOOKUP, _STATE.pack(0, 0, 0, 0))
         seen, seed, below, lost = _STATE.unpack(state)
         return seen, seed, below, lost
 
     def _reach(self, command: int, content: bytes) -> bytes:
         key = ctypes.create_string_buffer(4)
         value = ctypes.create_string_buffer(content, _STATE.size)
-        _bpf(command, struct.pack("=I4xQQQ", self._map, ctypes.addressof(key), ctypes.addressof(value), 0))
+        bpf(command, struct.pack("=I4xQQQ", self._map, ctypes.addressof(key), ctypes.addressof(value), 0))
         return value.raw
 
     def set(self, percent: float, seed: int) -> None:
         """Lose this share of frames from now on, beginning with the first number of *seed*."""
         lost = self._state()[3]
-        self._reach(_MAP_UPDATE, _STATE.pack(0, seed & SPLITMIX_MASK, loss_threshold(percent), lost))
+        self._reach(MAP_UPDATE, _STATE.pack(0, seed & SPLITMIX_MASK, loss_threshold(percent), lost))
 
     @property
     def lost(self) -> int:
@@ -1004,14 +1018,14 @@ def _attribute(kind: int, content: bytes) -> bytes:
     return struct.pack("=HH", length, kind) + content + bytes(-length % 4)
 
 
-def _attach(interface: str, parent: int, program: int) -> None:
+def attach(interface: str, parent: int, program: int, name: str, priority: int = 1) -> None:
     """Put a program at the ingress or egress of an interface, which has clsact (netlink, RTM_NEWTFILTER)."""
     options = (
         _attribute(_TCA_BPF_FD, struct.pack("=I", program))
-        + _attribute(_TCA_BPF_NAME, LOSS_NAME.encode() + b"\0")
+        + _attribute(_TCA_BPF_NAME, name.encode() + b"\0")
         + _attribute(_TCA_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION))
     )
-    protocol = 1 << 16 | socket.htons(_ETH_P_ALL)
+    protocol = priority << 16 | socket.htons(_ETH_P_ALL)
     body = struct.pack("=BxHiIII", 0, 0, socket.if_nametoindex(interface), 0, parent, protocol)
     body += _attribute(_TCA_KIND, b"bpf\0") + _attribute(_TCA_OPTIONS, options)
     header = struct.pack("=IHHII", 16 + len(body), _RTM_NEWTFILTER, _REQUEST_ACK_CREATE_EXCL, 1, 0)

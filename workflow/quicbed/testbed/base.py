@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from quicbed.base import untrusted
 from quicbed.base.errors import QuicbedError
-from quicbed.config.model import Limits
+from quicbed.config.model import MOST_REORDERED_MTU, Limits
 
 Role = Literal["client", "middle", "server", "tap"]
 ROLES: tuple[Role, ...] = ("client", "middle", "server")
@@ -114,6 +114,20 @@ class LinkSettings(BaseModel):
         description="Share of IPv4 packets in percent that are lost in each direction, between the tap, which is at "
         "the server, and the client; in mode `wire` only.",
     )
+    reorder_permille: float = Field(
+        0,
+        ge=0,
+        le=500,
+        description="IPv4 packets in a thousand that are put back in each direction, between the tap, which is at the "
+        "server, and the client; in mode `wire` only, on the local testbed.",
+    )
+    reorder_packets: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="How many packets later in its direction such a packet leaves, or once the link is idle; null: "
+        "nothing puts packets back.",
+    )
     offloads: Literal["off", "gso-gro", "default"] | None = Field(
         None,
         description="Segmentation and receive offloads of client and server: none, those in software, all; null: all "
@@ -151,6 +165,12 @@ class LinkSettings(BaseModel):
             raise ValueError("rtt_ms needs mode `wire`: what delays the frames takes none that is longer than the MTU")
         if self.loss_percent and self.mode != "wire":
             raise ValueError("loss_percent needs mode `wire`: a longer frame stands for many packets")
+        if self.reorder_packets is not None and (self.mode != "wire" or self.mtu > MOST_REORDERED_MTU):
+            raise ValueError(
+                f"reorder_packets needs mode `wire` and an MTU of at most {MOST_REORDERED_MTU}: no longer frame is held"
+            )
+        if self.reorder_permille and self.reorder_packets is None:
+            raise ValueError("reorder_permille needs reorder_packets: how far packets are put back")
         if self.rate_mbit is not None and self.rate_mbit < 40 and self.mode != "wire":
             raise ValueError(
                 "rate_mbit below 40 needs mode `wire`: a super-frame takes longer than the burst is meant to"
@@ -545,7 +565,7 @@ class Testbed(ABC):
         """Change the rate of a rate-limited link as it is; what its queue holds stays there."""
 
     def seed_losses(self, seed: int) -> None:  # noqa: B027 (for testbeds that lose frames)
-        """Begin the sequence of frames that the link loses anew, as *seed* says."""
+        """Begin the sequences of frames that the link loses and of those that it puts back anew, as *seed* says."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -558,6 +578,9 @@ class Testbed(ABC):
         ``link.cpu_s`` is the processor time of programs on the driver's machine that are part of the link,
         ``link.dropped`` the frames to the client for which the queue of a rate-limited link had no room,
         ``link.lost_to_client`` and ``link.lost_to_server`` are the frames that the link was asked to lose.
+        Where it puts packets back, ``link.reorder_held_to_client`` and so on tell those that were taken out of the
+        traffic, ``put_back`` those sent after all, ``flushed`` those of them for which nothing else came, and ``lost``
+        those that it could not treat so, which is a fault.
         What netstat and ``ethtool -S`` show of a host is below ``<role>.netstat.`` and ``<role>.ethtool.``.
         """
 

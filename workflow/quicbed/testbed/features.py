@@ -21,6 +21,7 @@ from .delay import uml_problem
 from .loss import port_loss
 from .namespace import NamespaceThread, unshare
 from .process import find_program, finish, require_tools, start, user_problem
+from .reorder import port_reorder
 from .shaping import at_server
 
 # linux/udp.h; Python's socket module does not have them.
@@ -179,6 +180,16 @@ def _loss() -> Feature:
     return _YES
 
 
+def _reorder() -> Feature:
+    """Packets put back, tried on the loopback interface: whether the kernel takes the program."""
+    try:
+        port_reorder(_Here(), "lo").close()
+    except (OSError, TestbedError) as error:
+        said = getattr(error, "strerror", None) or error
+        return Feature(False, f"kernel does not take a program of extended BPF that puts packets back: {said}")
+    return _YES
+
+
 def _endpoint_user() -> Feature:
     """Whether programs of endpoints can have a user and a view of files of their own."""
     users = unused_users("probe", 1)
@@ -255,6 +266,7 @@ def _in_namespace() -> dict[str, Feature]:
         "udp-gso": _udp_gso,
         "udp-gro": _udp_gro,
         "loss": _loss,
+        "reorder": _reorder,
         "endpoint-user": _endpoint_user,
         **{kind: partial(_qdisc, kind) for kind in _QDISCS},
     }
@@ -276,11 +288,11 @@ def features() -> dict[str, Feature]:
     """Every feature a testbed or an experiment may need; nothing on the machine changes.
 
     Keys: ``root``, ``namespaces``, ``veth``, ``bridge``, ``ifb``, ``udp-gso``, ``udp-gro``, ``loss``,
-    ``endpoint-user``, ``tbf``, ``netem``, ``fq``, ``etf``, ``delay``, ``psi``, ``schedstat``, ``perf``,
+    ``reorder``, ``endpoint-user``, ``tbf``, ``netem``, ``fq``, ``etf``, ``delay``, ``psi``, ``schedstat``, ``perf``,
     ``valgrind``, ``perf-hardware``.
     """
     found = _anywhere()
-    devices = ("veth", "bridge", "ifb", "udp-gso", "udp-gro", "loss")
+    devices = ("veth", "bridge", "ifb", "udp-gso", "udp-gro", "loss", "reorder")
     needs_namespace = ("namespaces", *devices, "endpoint-user", *_QDISCS, "delay")
     if not has_capabilities():
         no = Feature(False, "needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")

@@ -45,6 +45,7 @@ from .lock import HostSetting, State, host_settings_lock, runtime_directory
 from .loss import LinkLoss
 from .namespace import RUN_NETNS, NamespaceThread, is_namespace, kill_processes, setns
 from .process import LocalProcess, finish, require_tools, start, start_confined, user_problem
+from .reorder import IDLE_S, LinkReorder
 from .shaping import (
     at_server,
     burst_bytes,
@@ -450,8 +451,10 @@ class LocalTestbed(LockedTestbed):
         self._has_netem = False
         self._no_delay = ""
         self.why_no_loss = ""
+        self.why_no_reorder = ""
         self._no_qdisc: dict[str, str] = {}
         self.link_loss: LinkLoss | None = None
+        self.link_reorder: LinkReorder | None = None
         self._delay: DelayLine | None = None
         self._delayed = False
 
@@ -474,6 +477,7 @@ class LocalTestbed(LockedTestbed):
         self._has_netem = found["netem"].available
         self._no_delay = found["delay"].reason
         self.why_no_loss = found["loss"].reason
+        self.why_no_reorder = found["reorder"].reason
         guests = "that of the testbed `guests` has it"
         self._no_qdisc = {name: f"{found[name].reason}; {guests}" for name in ("fq", "etf") if found[name].reason}
         with self._signals.held():
@@ -511,6 +515,7 @@ class LocalTestbed(LockedTestbed):
         if self._delay is not None:
             attempt(self._delay.close)
         self._delay, self._delayed = None, False
+        attempt(self._reorder_no_more)
         if self.link_loss is not None:
             attempt(self.link_loss.close)
         self.link_loss = None
@@ -628,6 +633,8 @@ class LocalTestbed(LockedTestbed):
             return f"no round-trip time: {self._no_delay}"
         if link.loss_percent and self.why_no_loss:
             return f"no losses: {self.why_no_loss}"
+        if link.reorder_packets is not None and self.why_no_reorder:
+            return f"no reordering: {self.why_no_reorder}"
         return qdisc_problem(link.qdisc, self._no_qdisc.get(link.qdisc or "", ""))
 
     def _set_link(self, link: LinkSettings) -> None:
@@ -641,6 +648,7 @@ class LocalTestbed(LockedTestbed):
     def _change(self, link: LinkSettings) -> None:
         if self.link_loss is not None:
             self.link_loss.set(0)  # for what is sent below
+        self._reorder_no_more()
         offloads = link.segmentation
         checksums = offloads != "off"
         self._join(delayed=link.rtt_ms > 0)
@@ -675,6 +683,21 @@ class LocalTestbed(LockedTestbed):
             if self.link_loss is None:
                 self.link_loss = LinkLoss(self._local["middle"], from_client=_SHAPED, from_server=_TAP)
             self.link_loss.set(link.loss_percent)
+        if link.reorder_packets is not None:
+            self.link_reorder = LinkReorder(self._local["middle"], from_client=_SHAPED, from_server=_TAP)
+            self.link_reorder.set(
+                link.reorder_permille,
+                link.reorder_packets,
+                to_client=SERVER_END if self._delayed else _SHAPED,
+                to_server=CLIENT_END if self._delayed else _TAP,
+                idle_s=IDLE_S + link.rtt_ms / 1000,
+            )
+
+    def _reorder_no_more(self) -> None:
+        """Take away what puts packets back."""
+        reorder, self.link_reorder = self.link_reorder, None
+        if reorder is not None:
+            reorder.close()
 
     def link_problem(self) -> str | None:
         for role, peer in (_ENDS, _ENDS[::-1]):
@@ -708,6 +731,8 @@ class LocalTestbed(LockedTestbed):
     def seed_losses(self, seed: int) -> None:
         if self.link_loss is not None:
             self.link_loss.seed(seed)
+        if self.link_reorder is not None:
+            self.link_reorder.seed(seed)
 
     def _join(self, *, delayed: bool) -> None:
         """Put the delay line between client and server, or take it out."""
@@ -986,6 +1011,8 @@ class LocalTestbed(LockedTestbed):
         values |= {"link.lost_to_client": 0, "link.lost_to_server": 0}
         if self.link_loss is not None:
             values |= self.link_loss.counters()
+        if self.link_reorder is not None:
+            values |= self.link_reorder.counters()
         values |= parse.machine_counters(
             "machine",
             Path("/proc/stat").read_text(),
@@ -1032,10 +1059,10 @@ class LocalTestbed(LockedTestbed):
             yield capture
 
     def _frames_sent(self) -> float:
-        # losses act where frames arrive in the middle: those of the client are lost before the tap
-        return super()._frames_sent() - (
-            self.link_loss.counters()["link.lost_to_server"] if self.link_loss is not None else 0
-        )
+        # both act where frames arrive in the middle: those of the client are lost, or held, before the tap
+        missing = 0 if self.link_loss is None else self.link_loss.counters()["link.lost_to_server"]
+        waiting = 0 if self.link_reorder is None else self.link_reorder.waiting("server")
+        return super()._frames_sent() - missing - waiting
 
 
 def _texts(row: Mapping[str, Any], name: str) -> list[str]:

@@ -12,8 +12,11 @@ from typing import Any, Protocol
 from .agent import INGRESS, SPLITMIX_1, SPLITMIX_2, SPLITMIX_GAMMA, SPLITMIX_MASK, FrameLoss, loss_threshold
 from .base import TestbedError
 
+CLSACT = ["tc", "qdisc", "replace", "dev"]
+"""Followed by an interface: it may have programs where frames arrive, and keeps those that it has."""
 
-class _Where(Protocol):
+
+class Where(Protocol):
     """A host that makes calls in its network namespace and runs tools there."""
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any: ...
@@ -21,19 +24,24 @@ class _Where(Protocol):
     def run(self, argv: list[str]) -> Any: ...
 
 
-def is_lost(seed: int, index: int, percent: float) -> bool:
-    """Whether the frame with this index, from 0, is lost: what the program does, for tests and analyses."""
+def drawn(seed: int, index: int) -> int:
+    """The number of 32 bits that a program draws for the frame with this index, from 0."""
     value = (seed + (index + 1) * SPLITMIX_GAMMA) & SPLITMIX_MASK
     value = ((value ^ (value >> 30)) * SPLITMIX_1) & SPLITMIX_MASK
     value = ((value ^ (value >> 27)) * SPLITMIX_2) & SPLITMIX_MASK
-    return (value ^ (value >> 31)) >> 32 < loss_threshold(percent)
+    return (value ^ (value >> 31)) >> 32
 
 
-def port_loss(host: _Where, interface: str) -> FrameLoss:
+def is_lost(seed: int, index: int, percent: float) -> bool:
+    """Whether the frame with this index, from 0, is lost: what the program does, for tests and analyses."""
+    return drawn(seed, index) < loss_threshold(percent)
+
+
+def port_loss(host: Where, interface: str) -> FrameLoss:
     """Loses frames that arrive at a port; :class:`OSError` or :class:`TestbedError` where the kernel cannot do it."""
     loss = FrameLoss()
     try:
-        host.run(["tc", "qdisc", "add", "dev", interface, "clsact"])
+        host.run([*CLSACT, interface, "clsact"])
         host.call(loss.attach, interface, INGRESS)
     except BaseException:
         loss.close()
@@ -44,7 +52,7 @@ def port_loss(host: _Where, interface: str) -> FrameLoss:
 class LinkLoss:
     """Losses of the link in both directions, each with numbers of its own."""
 
-    def __init__(self, host: _Where, *, from_client: str, from_server: str) -> None:
+    def __init__(self, host: Where, *, from_client: str, from_server: str) -> None:
         """*from_client* and *from_server* are the ports at which frames of the two arrive."""
         self._percent = 0.0
         try:

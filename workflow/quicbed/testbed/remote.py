@@ -1516,6 +1516,8 @@ class SshTestbed(LockedTestbed):
         client = self._remote["client"]
         if link.loss_percent and (lack := client.lacks("loss")):
             return f"no losses: {client.where}: {lack}"
+        if link.reorder_packets is not None:
+            return "no reordering: hosts over SSH put no packets back; the local testbed does"
         if link.bottleneck == "client":
             if client.settings.ingress is not None:
                 return f"no bottleneck at the client: {client.where}: `ingress` is set, which is in its place"
