@@ -1197,6 +1197,7 @@ class Variant(Model):
         description="UDP generic segmentation offload on sending; `paced`: batches end where the pacer's next release "
         "time begins. null: that of `workload`.",
     )
+    gro: bool | None = Field(None, description="UDP generic receive offload; null: that of `workload`.")
     congestion_control: str | None = Field(
         None, description="Congestion control of both endpoints; null: that of `workload`."
     )
@@ -1255,6 +1256,11 @@ class Variant(Model):
     baseline: str | None = Field(
         None,
         description="Label of the variant this one is compared with; default: the experiment's baseline.",
+    )
+    against: Name | None = Field(
+        None,
+        description="Library whose runs are beside those of this variant, where the experiment is `paired`: with the "
+        "variant that `baseline` names, by default this one. Null: each library is compared with itself.",
     )
     arm: Literal["main", "control"] = Field(
         "main",
@@ -1676,7 +1682,7 @@ class Experiment(Model):
         for label in self.contrast.labels if self.contrast else ():
             if label not in labels:
                 raise ValueError(f"contrast.labels: `{label}` is not the label of a variant; there are {labels}")
-            if label == self.baseline:
+            if label == self.baseline and self.variant(label).against is None:
                 raise ValueError(f"contrast.labels: `{label}` is the baseline itself")
         handshakes = self.workload.kind == "handshake"
         if self.primitives and not handshakes:
@@ -1724,17 +1730,20 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: held needs load")
             if variant.processors is not None and (variant.load is None or variant.held is not None):
                 raise ValueError(f"variants: `{variant.label}`: processors needs open_loop, without `held`")
-            sending = (variant.pacing, variant.gso, variant.congestion_control, variant.qdisc)
+            sending = (variant.pacing, variant.gso, variant.gro, variant.congestion_control, variant.qdisc)
             if handshakes and any(value is not None for value in sending):
                 raise ValueError(
-                    f"variants: `{variant.label}`: pacing, gso, congestion_control and qdisc need workload.kind `bulk`"
+                    f"variants: `{variant.label}`: pacing, gso, gro, congestion_control and qdisc need workload.kind "
+                    "`bulk`"
                 )
             if (problem := self._size_problem(variant) or _tls12_problem(variant)) is not None:
                 raise ValueError(f"variants: `{variant.label}`: {problem}")
-            if variant.gso is not None and variant.offloads is not None:
+            if (variant.gso, variant.gro) != (None, None) and variant.offloads is not None:
                 raise ValueError(
-                    f"variants: `{variant.label}`: offloads say whether there is UDP GSO; leave out gso or offloads"
+                    f"variants: `{variant.label}`: offloads say whether there is UDP GSO; leave out gso and gro, or offloads"
                 )
+            if variant.against is not None and self.paired is None:
+                raise ValueError(f"variants: `{variant.label}`: against needs `paired`; other runs are not compared so")
             if variant.baseline is not None and variant.baseline not in labels:
                 raise ValueError(
                     f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is no variant's label"
@@ -1782,6 +1791,15 @@ class Experiment(Model):
             return "most_bytes is about the `bytes` of variants, and none has any"
         return None
 
+    def variant(self, label: str) -> Variant:
+        """The variant of a label, which there has to be."""
+        return next(variant for variant in self.variants if variant.label == label)
+
+    def beside(self, variant: Variant) -> Variant:
+        """What is measured at the same time as a variant, of its own library or of the one it is `against`."""
+        own = self.baseline if variant.against is None else variant.label
+        return self.variant(variant.baseline or own)
+
     def _paired_problem(self) -> str | None:
         """Why variants cannot be measured at the same time as their baselines, or None."""
         if self.workload.kind != "bulk":
@@ -1793,10 +1811,9 @@ class Experiment(Model):
             return "a pair of which one run fails tells nothing; leave out failures: findings"
         if self.contrast is None:
             return "`contrast` names what is compared; add it"
-        by_label = {variant.label: variant for variant in self.variants}
         used = {self.baseline}
         for label in self.contrast.labels:
-            own, other = by_label[label], by_label[by_label[label].baseline or self.baseline]
+            own, other = self.variant(label), self.beside(self.variant(label))
             used |= {label, other.label}
             for name in SHARED_BY_PAIRS:
                 if getattr(own, name) != getattr(other, name):
@@ -2152,6 +2169,8 @@ class Project:
                     _known(f"variants: `{variant.label}`: video", variant.video, self.videos, file)
                 if variant.rate_trace is not None:
                     _known(f"variants: `{variant.label}`: rate_trace", variant.rate_trace, self.rate_traces, file)
+                if variant.against is not None:
+                    _known(f"variants: `{variant.label}`: against", variant.against, self.libraries, file)
             if experiment.open_loop is not None:
                 _known("open_loop.client", experiment.open_loop.client, self.libraries, file)
             for pair in experiment.pairs():
