@@ -354,25 +354,35 @@ PAIRS: dict[str, list[tuple[str, str, float]]] = {
         ("NOOP", "NOOP with HP", 0.985),
         ("AES-128-GCM in the noop build", "AES-128-GCM in the noop build", 1.0),
     ],
+    "floor": [("AES-128-GCM", "AES-128-GCM", 1.5), ("NOOP", "AES-128-GCM", 0.8)],
 }
 
 
 def write_pairs(
-    raw: Path, experiment: str = "aead-pairs", *, blocks: int = 6, libraries: tuple[str, ...] = ("quiche", "quinn")
+    raw: Path,
+    experiment: str = "aead-pairs",
+    *,
+    blocks: int = 6,
+    libraries: tuple[str, ...] = ("quiche", "quinn"),
+    beside: str | None = None,
 ) -> None:
-    """Write a campaign of pairs of runs at the same time; clients take 40 % of the processor time of both ends."""
+    """Write a campaign of pairs of runs at the same time; clients take 40 % of the processor time of both ends.
+
+    *beside* each run is one of this library, or of its own.
+    """
     generator = random.Random(experiment)
     variants = {label: variant for _, cells in EXPERIMENTS.items() for label, variant, *_ in cells}
     planned: list[dict[str, Any]] = []
     for library in libraries:
         for position, (label, baseline, ratio) in enumerate(PAIRS[experiment]):
             own, other = (f"{libraries.index(library):x}{arm}{position:06x}" for arm in "ba")
-            arm = "aa" if label == baseline else "main"
+            arm = "aa" if label == baseline and beside is None else "main"
             for block in range(blocks):
                 speed, moment = math.exp(generator.gauss(0, 0.2)), START + timedelta(seconds=10 * block)
                 described = ((own, label, other, arm, ratio), (other, baseline, None, "beside", 1.0))
                 for side, (identity, name, against, which, cost) in zip("ba", described, strict=True):
-                    run = _run(experiment, "c0ffee00", "quick", library, identity, name, variants[name],
+                    of = library if side == "b" else beside or library
+                    run = _run(experiment, "c0ffee00", "quick", of, identity, name, variants[name],
                                against, which, moment)  # fmt: skip
                     seconds = speed * cost * math.exp(generator.gauss(0, 0.005))
                     pair = f"c0ffee00/b{block:04d}/{library}-{own}.0"

@@ -18,7 +18,7 @@ from quicbed.plan.cells import campaign_of
 from quicbed.store import runs
 
 PROJECT = Project(ROOT).without_folders()
-EXPERIMENTS = list(fakeruns.PAIRS)
+EXPERIMENTS = list(paired_runs.ALONE)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -105,3 +105,43 @@ def test_figures_name_what_experiments_compare(experiment: str) -> None:
     project.experiments = {experiment: described.model_copy(update={"alone": None})}
     assert campaign_of(project, experiment, {}) == campaign_of(PROJECT, experiment, {})
     assert set(twin.published) <= set(twin.contrasts)
+
+
+def test_what_ran_beside_may_be_of_another_library(tmp_path: Path) -> None:
+    fakeruns.write_pairs(tmp_path / "raw", "floor", beside="tcp-tls")
+    campaigns = comparison.Campaigns(runs.table(tmp_path / "raw"))
+    table, twin = paired_runs.table(campaigns, "floor"), cost_figures.PAIRS["floor"]
+    assert {(cell["client_library"], cell["label"]): cell["both_ratio"] for cell in table.to_dicts()} == {
+        (library, label): pytest.approx(ratio, rel=0.01)
+        for library in ("quiche", "quinn")
+        for label, _, ratio in fakeruns.PAIRS["floor"]
+    }
+    assert set(table["baseline_library"]) == {"tcp-tls"}
+    assert table["client_cpu_s_per_gib"].null_count() == 0
+    drawn = cost_figures.both_ways(campaigns.newest("floor"), table, twin, {})
+    assert drawn is not None
+    # on logarithmic axes, a ratio is where it is
+    assert {axis.type for axis in drawn.figure.select_xaxes()} == {"log"}
+    both = twin.kinds["both_"][1]
+    traces = [one for one in drawn.figure.data if one.error_x.array is not None and one.marker.color == both]
+    places = sorted(x for trace in traces for x in trace.x)
+    assert places == pytest.approx(sorted(table["both_ratio"]))
+    for axis, label in zip(drawn.figure.select_xaxes(), twin.contrasts, strict=False):
+        low, high = (10**end for end in axis.range)
+        shown = table.filter(pl.col("label") == label)
+        assert low < min(1, shown["both_ratio_low"].min())
+        assert high > max(1, shown["both_ratio_high"].max())
+    assert "on logarithmic axes" in drawn.figure.layout.meta["caption"]
+    assert len(drawn.origins) == len(campaigns.newest("floor"))
+    rows = sheets.paired(table, {"tcp-tls": "TCP+TLS"})
+    assert rows.rows[0][rows.headers.index("compared with")] == "TCP+TLS, AES-128-GCM"
+    assert "+" in rows.rows[0][rows.headers.index("CPU client + server [s/GiB]")]
+
+
+@pytest.mark.parametrize("experiment", sorted(set(cost_figures.PAIRS) - set(paired_runs.ALONE)))
+def test_figures_of_pairs_across_libraries_name_what_experiments_compare(experiment: str) -> None:
+    described, twin = PROJECT.experiments[experiment], cost_figures.PAIRS[experiment]
+    assert described.contrast is not None
+    assert list(twin.contrasts) == described.contrast.labels
+    assert {one.against for one in described.variants} <= {None, "tcp-tls"}
+    assert twin.times

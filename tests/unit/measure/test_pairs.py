@@ -24,7 +24,7 @@ from quicbed.config.model import ConfigError, Project
 from quicbed.measure import pair, pairing, together
 from quicbed.measure.attempt import MeasureError
 from quicbed.plan import estimate
-from quicbed.plan.cells import Cell, campaign_of, cells_of
+from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
 from quicbed.store import runs as stored_runs
 from quicbed.store.record import Run
 from quicbed.testbed.agent import cpu_seconds
@@ -96,6 +96,29 @@ def test_every_compared_cell_has_a_baseline_of_its_own(project: Project) -> None
     assert minutes > 0
 
 
+def test_a_variant_may_be_compared_with_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    against = EXPERIMENT.replace("[quinn]", "[quinn, tcp-tls]\ndefaults: {against: tcp-tls}")
+    against = against.replace("labels: [NOOP]", "labels: [AES-128-GCM, NOOP]")
+    against = against.replace("aead: noop", "baseline: AES-128-GCM, aead: noop")
+    project = prepared(tmp_path, against, monkeypatch)
+    cells = planned(project)
+    by_id = {cell.id: cell for cell in cells}
+    assert len(by_id) == len({cell.slug for cell in cells}) == 10
+    compared = [(cell, by_id[cell.baseline]) for cell in cells if cell.baseline is not None]
+    assert [(a.client.library, a.label, a.arm, b.client.library, b.label) for a, b in compared] == [
+        ("quinn", "AES-128-GCM", "main", "tcp-tls", "AES-128-GCM"),
+        ("quinn", "NOOP", "main", "tcp-tls", "AES-128-GCM"),
+        ("quinn", "AES-128-GCM", "aa", "quinn", "AES-128-GCM"),
+        # of the other library itself, the same beside the same is the A/A arm
+        ("tcp-tls", "NOOP", "main", "tcp-tls", "AES-128-GCM"),
+        ("tcp-tls", "AES-128-GCM", "aa", "tcp-tls", "AES-128-GCM"),
+    ]
+    # what runs beside is built also where its library is not chosen
+    alone = Project(project.root, {"libraries": ["quinn"]})
+    assert {("quinn", "stock"), ("quinn", "noop"), ("tcp-tls", "stock")} == set(builds_needed(alone, ["test"]))
+    assert "3 pairs of runs at the same time" in estimate.of_measuring(alone, "test")[0]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -109,6 +132,8 @@ def test_every_compared_cell_has_a_baseline_of_its_own(project: Project) -> None
         ("paired: concurrent", "alone: test", "alone: is of experiments that are `paired`"),
         ("header_protection: false", "header_protection: false, mtu: 9000", "`NOOP` and `AES-128-GCM` share the link"),
         ("header_protection: false", "header_protection: false, bytes: 1000", "paired: `NOOP` has bytes"),
+        ("header_protection: false", "header_protection: false, against: quinnn", "`quinnn` is unknown; did you mean"),
+        ("paired: concurrent", "defaults: {against: quinn}", "`AES-128-GCM`: against needs `paired`"),
         (
             "baseline: AES-128-GCM",
             "  - {label: AES-256-GCM, cipher: aes-256-gcm}\nbaseline: AES-128-GCM",

@@ -1,7 +1,7 @@
 """Experiments whose runs are measured in pairs at the same time: ratios of processor time by end, and what follows.
 
-A ratio is that of processor time per byte, of a cell to the baseline that ran beside it, paired within blocks with
-Student's interval as every ratio is (`quicbed.analysis.comparison`). Beside it stands the goodput that follows, where
+A ratio is that of processor time per byte, of a cell to the baseline that ran beside it, which may be of another library,
+paired within blocks with Student's interval as every ratio is (`quicbed.analysis.comparison`). Beside it stands the goodput that follows, where
 the processor of the busier end limits it, and the goodput that runs alone have measured.
 """
 
@@ -29,9 +29,11 @@ _KEYS = (
     *("testbed", "testbed_kind", "host", "cpu_model", "kernel", "experiment", "campaign", "scale", "workload_bytes"),
     *("client_library", "server_library", "arm", "label", "cell", "baseline", "baseline_label"),
     *("unsupported", "failed", "failure", "contaminated", "n", "ratio_n"),
+    *("client_cpu_s_per_gib", "server_cpu_s_per_gib"),
 )
 SCHEMA: dict[str, pl.DataType] = {
     **{name: comparison.FIGURE_SCHEMA[name] for name in _KEYS},
+    "baseline_library": pl.String(),  # that ran beside
     # processor time per byte of both ends together, of each, and the goodput that follows
     **{f"{part}_{end}": pl.Float64() for part in PARTS for end in _ENDS},
     # goodput of runs alone on the same host, where there are any
@@ -58,8 +60,11 @@ def table(campaigns: comparison.Campaigns, experiment: str, alone: str | None = 
     """
     rows: dict[str, dict[str, object]] = {}
     for part, (metric, turned) in PARTS.items():
-        for cell in campaigns.figure(experiment, metric).filter(pl.col("arm") != BESIDE).to_dicts():
+        cells = campaigns.figure(experiment, metric)
+        libraries = dict(cells.select("cell", "client_library").rows())
+        for cell in cells.filter(pl.col("arm") != BESIDE).to_dicts():
             row = rows.setdefault(cell["cell"], {name: cell[name] for name in _KEYS})
+            row["baseline_library"] = libraries.get(cell["baseline"])
             row |= {f"{part}_{end}": value for end, value in _ends(cell, turned=turned).items()}
     cells = campaigns.figure(alone).filter(pl.col("arm") == "main").to_dicts() if alone is not None else []
     where = ("host", "client_library", "server_library", "label")

@@ -379,7 +379,7 @@ class Experiment(Model):
         for label in self.contrast.labels if self.contrast else ():
             if label not in labels:
                 raise ValueError(f"contrast.labels: `{label}` is not the label of a variant; there are {labels}")
-            if label == self.baseline:
+            if label == self.baseline and self.variant(label).against is None:
                 raise ValueError(f"contrast.labels: `{label}` is the baseline itself")
         handshakes = self.workload.kind == "handshake"
         if self.primitives and not handshakes:
@@ -427,18 +427,22 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: held needs load")
             if variant.processors is not None and (variant.load is None or variant.held is not None):
                 raise ValueError(f"variants: `{variant.label}`: processors needs open_loop, without `held`")
-            sending = (variant.pacing, variant.gso, variant.congestion_control, variant.qdisc)
+            sending = (variant.pacing, variant.gso, variant.gro, variant.congestion_control, variant.qdisc)
             if handshakes and any(value is not None for value in sending):
                 raise ValueError(
-                    f"variants: `{variant.label}`: pacing, gso, congestion_control and qdisc need workload.kind `bulk`"
+                    f"variants: `{variant.label}`: pacing, gso, gro, congestion_control and qdisc need workload.kind "
+                    "`bulk`"
                 )
             problem = self._size_problem(variant) or tls12_problem(variant) or self._reorder_problem(variant)
             if problem is not None:
                 raise ValueError(f"variants: `{variant.label}`: {problem}")
-            if variant.gso is not None and variant.offloads is not None:
+            if (variant.gso, variant.gro) != (None, None) and variant.offloads is not None:
                 raise ValueError(
-                    f"variants: `{variant.label}`: offloads say whether there is UDP GSO; leave out gso or offloads"
+                    f"variants: `{variant.label}`: offloads say whether there is UDP GSO; leave out gso and gro, or "
+                    "offloads"
                 )
+            if variant.against is not None and self.paired is None:
+                raise ValueError(f"variants: `{variant.label}`: against needs `paired`; other runs are not compared so")
             if variant.baseline is not None and variant.baseline not in labels:
                 raise ValueError(
                     f"variants: `{variant.label}` has baseline `{variant.baseline}`, which is no variant's label"
@@ -488,6 +492,15 @@ class Experiment(Model):
             return "most_bytes is about the `bytes` of variants, and none has any"
         return None
 
+    def variant(self, label: str) -> Variant:
+        """The variant of a label, which there has to be."""
+        return next(variant for variant in self.variants if variant.label == label)
+
+    def beside(self, variant: Variant) -> Variant:
+        """What is measured at the same time as a variant, of its own library or of the one it is `against`."""
+        own = self.baseline if variant.against is None else variant.label
+        return self.variant(variant.baseline or own)
+
     def _paired_problem(self) -> str | None:
         """Why variants cannot be measured at the same time as their baselines, or None."""
         if self.workload.kind != "bulk":
@@ -499,10 +512,9 @@ class Experiment(Model):
             return "a pair of which one run fails tells nothing; leave out failures: findings"
         if self.contrast is None:
             return "`contrast` names what is compared; add it"
-        by_label = {variant.label: variant for variant in self.variants}
         used = {self.baseline}
         for label in self.contrast.labels:
-            own, other = by_label[label], by_label[by_label[label].baseline or self.baseline]
+            own, other = self.variant(label), self.beside(self.variant(label))
             used |= {label, other.label}
             for name in SHARED_BY_PAIRS:
                 if getattr(own, name) != getattr(other, name):

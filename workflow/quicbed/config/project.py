@@ -246,6 +246,8 @@ class Project:
                     check_known(f"variants: `{variant.label}`: video", variant.video, self.videos, file)
                 if variant.rate_trace is not None:
                     check_known(f"variants: `{variant.label}`: rate_trace", variant.rate_trace, self.rate_traces, file)
+                if variant.against is not None:
+                    check_known(f"variants: `{variant.label}`: against", variant.against, self.libraries, file)
             if experiment.alone is not None:
                 check_known("alone", experiment.alone, self.experiments, file)
                 labels = {variant.label: None for variant in self.experiments[experiment.alone].variants}

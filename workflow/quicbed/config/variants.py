@@ -175,6 +175,7 @@ class Variant(Model):
         description="UDP generic segmentation offload on sending; `paced`: batches end where the pacer's next release "
         "time begins. null: that of `workload`.",
     )
+    gro: bool | None = Field(None, description="UDP generic receive offload; null: that of `workload`.")
     congestion_control: str | None = Field(
         None, description="Congestion control of both endpoints; null: that of `workload`."
     )
@@ -233,6 +234,11 @@ class Variant(Model):
     baseline: str | None = Field(
         None,
         description="Label of the variant this one is compared with; default: the experiment's baseline.",
+    )
+    against: Name | None = Field(
+        None,
+        description="Library whose runs are beside those of this variant, where the experiment is `paired`: with the "
+        "variant that `baseline` names, by default this one. Null: each library is compared with itself.",
     )
     arm: Literal["main", "control"] = Field(
         "main",

@@ -11,6 +11,7 @@ per byte, of both ends together and of each, with the goodput that the paper pri
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,7 @@ ROW_PX, BETWEEN_PX, TOP_PX, BOTTOM_PX = 24, 62, 84, 82
 """Heights of a row, of the room between two lines of panels, and of the margins."""
 TICKS = 20
 """On the horizontal axes of a line of panels, at most."""
+_ENDS = ("ratio_low", "ratio", "ratio_high")
 SUFFIX = "-cost"
 """Behind the name of the figure that one is the twin of."""
 
@@ -64,6 +66,17 @@ class Twin:
     """The experiment that the paper states ratios of goodput for (`published.RATIOS`)."""
     row_px: float = ROW_PX
     paired: bool = False
+    times: bool = False
+    """Whether ratios are shown as they are, on logarithmic axes, and not as differences in per cent."""
+
+    def place(self, ratio: float) -> float:
+        """Where a ratio is on the horizontal axes."""
+        return ratio if self.times else goodput.percent(ratio)
+
+    def extent(self, ratios: Sequence[float]) -> list[float]:
+        """The range of a horizontal axis that shows these ratios, of which there are two different ones."""
+        low, high = (math.log10(end) if self.times else goodput.percent(end) for end in (min(ratios), max(ratios)))
+        return [low - 0.04 * (high - low), high + 0.04 * (high - low)]
 
     @property
     def published(self) -> Mapping[str, tuple[float, float]]:
@@ -170,6 +183,35 @@ PAIRS: Mapping[str, Twin] = {
         row_px=40,
         paired=True,
     ),
+    "udp-offloads": Twin(
+        "udp-offloads",
+        "Processor time per byte without UDP offloads, and against TCP+TLS",
+        "beyond QUIC on the Highway, Fig. 8, processor time in pairs",
+        "Ratio of processor time per byte",
+        {
+            "no GSO": "without GSO",
+            "no GRO": "without GRO",
+            "neither": "without both",
+            "against TCP+TLS": "with both, to TCP+TLS",
+            "neither, against TCP+TLS": "without both, to TCP+TLS with its offloads",
+            "no offloads, against TCP+TLS": "no offloads, to TCP+TLS without its own",
+        },
+        kinds=BY_END,
+        row_px=40,
+        paired=True,
+        times=True,
+    ),
+    "floor": Twin(
+        "floor",
+        "How far each library is from the floor",
+        "beyond the papers, processor time in pairs",
+        "Processor time per byte, as a multiple of TCP+TLS",
+        {"AES-128-GCM": "AES-128-GCM", "NOOP": "NOOP", "NOENC": "no packet protection"},
+        kinds=BY_END,
+        row_px=40,
+        paired=True,
+        times=True,
+    ),
 }
 """Of experiments of pairs; their tables are those of `quicbed.analysis.paired_runs`."""
 
@@ -233,17 +275,18 @@ def both_ways(
                 _absent(drawing, number, every.get(library), place)
         ticks = TICKS // columns
         named = [_name(floors[library], names, twin) for library in libraries]
-        _axes(drawing, named, twin.difference, ticks, place)
+        _axes(drawing, named, twin, ticks, place)
     _legend(drawing, twin)
     marked = any(_unlike_itself(cell, twin) for cell in floors.values())
+    shown_as = "on logarithmic axes" if twin.times else "as differences"
     caption = (
-        "Ratios paired within blocks, as differences, with their 95 % intervals. Grey: the interval of the "
+        f"Ratios paired within blocks, {shown_as}, with their 95 % intervals. Grey: the interval of the "
         "A/A arm<br>of the same quantity, the baseline against itself. Horizontal axes differ."
     )
     if twin.paired:
-        caption += (
-            "<br>Both runs of a ratio share their processors and their time. Blue: 1 / goodput, as the paper states it."
-        )
+        caption += "<br>Both runs of a ratio share their processors and their time."
+    if twin.published:
+        caption += " Blue: 1 / goodput, as the paper states it."
     layout.finish(
         drawing,
         twin.heading,
@@ -300,10 +343,9 @@ def _panel(
         for end in ("ratio_low", "ratio_high", "aa_low", "aa_high")
         if cell is not None and cell[f"{kind}{end}"] is not None
     ]
-    low, high = goodput.percent(min(1.0, *ends, *printed)), goodput.percent(max(1.0, *ends, *printed))
-    drawing.update_xaxes(range=[low - 0.04 * (high - low), high + 0.04 * (high - low)], **place)
+    drawing.update_xaxes(range=twin.extent([1.0, *ends, *printed]), **place)
     if printed:
-        least, most = map(goodput.percent, printed)
+        least, most = map(twin.place, printed)
         shown = {
             "type": "rect",
             "x0": least,
@@ -319,8 +361,8 @@ def _panel(
         floors = [
             {
                 "type": "rect",
-                "x0": goodput.percent(cell[f"{kind}aa_low"]),
-                "x1": goodput.percent(cell[f"{kind}aa_high"]),
+                "x0": twin.place(cell[f"{kind}aa_low"]),
+                "x1": twin.place(cell[f"{kind}aa_high"]),
                 "y0": y - twin.half,
                 "y1": y + twin.half,
                 "fillcolor": goodput.FLOOR,
@@ -331,15 +373,15 @@ def _panel(
             if cell[f"{kind}aa_low"] is not None
         ]
         layout.add(drawing, "shapes", floors, place)
-        ratios = [cell[f"{kind}ratio"] for _, cell in rows]
+        low, ratios, high = ([twin.place(cell[f"{kind}{end}"]) for _, cell in rows] for end in _ENDS)
         drawing.add_scatter(
-            x=[goodput.percent(ratio) for ratio in ratios],
+            x=ratios,
             y=[y for y, _ in rows],
             error_x={
                 "type": "data",
                 "symmetric": False,
-                "array": [100 * (cell[f"{kind}ratio_high"] - cell[f"{kind}ratio"]) for _, cell in rows],
-                "arrayminus": [100 * (cell[f"{kind}ratio"] - cell[f"{kind}ratio_low"]) for _, cell in rows],
+                "array": [end - ratio for ratio, end in zip(ratios, high, strict=True)],
+                "arrayminus": [ratio - end for ratio, end in zip(ratios, low, strict=True)],
                 "color": colour,
                 "thickness": 1.4,
                 "width": 3,
@@ -378,11 +420,12 @@ def _hover(cell: Mapping[str, Any], kind: str) -> str:
     return told
 
 
-def _axes(drawing: go.Figure, names: Sequence[str], difference: str, ticks: int, place: Mapping[str, int]) -> None:
-    drawing.update_xaxes(
-        **layout.VALUES, nticks=ticks, title={"text": difference, "font": {"size": 11}, "standoff": 4}, **place
-    )
-    drawing.add_vline(x=0, line={"color": layout.INK, "width": 1}, **place)
+def _axes(drawing: go.Figure, names: Sequence[str], twin: Twin, ticks: int, place: Mapping[str, int]) -> None:
+    title = {"text": twin.difference, "font": {"size": 11}, "standoff": 4}
+    drawing.update_xaxes(**layout.VALUES, nticks=ticks, title=title, **place)
+    if twin.times:
+        drawing.update_xaxes(type="log", **place)
+    drawing.add_vline(x=twin.place(1), line={"color": layout.INK, "width": 1}, **place)
     drawing.update_yaxes(
         **{**layout.AXIS, **layout.NAMES},
         tickvals=list(range(len(names))),

@@ -115,22 +115,24 @@ def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None, alone: 
         "ratio of goodput that follows from the busier end": "follows_",
         "ratio of goodput of runs alone": "goodput_",
     }
-    headers = ["library", "cell", "arm", "pairs", "compared with", *parts, "failed", "disturbed"]
+    used = "CPU client + server [s/GiB]"
+    headers = ["library", "cell", "arm", "pairs", "compared with", *parts, used, "failed", "disturbed"]
     rows = [
         [
             comparison.pair_title((cell["client_library"], cell["server_library"]), titles or {}),
             cell["label"] + _gap(cell),
             {"aa": "A/A"}.get(cell["arm"], cell["arm"]),
             cell["ratio_n"],
-            cell["baseline_label"],
+            _beside(cell, titles or {}),
             *(_with_interval(cell, part) for part in parts.values()),
+            _range(_number(cell["client_cpu_s_per_gib"], 2), _number(cell["server_cpu_s_per_gib"], 2), "+"),
             cell["failed"],
             cell["contaminated"],
         ]
         for cell in table.to_dicts()
     ]
     sheet = _led(
-        Sheet(headers, rows, frozenset({3, *range(5, 12)}), _notes(table, ("both_", "client_", "server_"))), table
+        Sheet(headers, rows, frozenset({3, *range(5, 13)}), _notes(table, ("both_", "client_", "server_"))), table
     )
     # those are of another experiment
     selected = [
@@ -142,6 +144,12 @@ def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None, alone: 
     column = {headers.index("ratio of goodput of runs alone")}
     kept = {place: one for place, one in sheet.behind.items() if place[1] not in column}
     return replace(sheet, behind=kept | leading(selected, column))
+
+
+def _beside(cell: Mapping[str, Any], titles: Mapping[str, str]) -> str | None:
+    """What ran beside a cell, with its library where it is another one."""
+    label, library = cell["baseline_label"], cell["baseline_library"]
+    return label if library in (None, cell["client_library"]) else f"{titles.get(library, library)}, {label}"
 
 
 def _with_interval(cell: Mapping[str, Any], part: str) -> str | None:

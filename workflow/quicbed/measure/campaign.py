@@ -491,7 +491,8 @@ class Campaign:
         if contrast is None:
             return list(by_id.values())
         wide = {pair for pair, one in self.intervals(by_id).items() if one.half_width > contrast.half_width}
-        return [cell for cell in by_id.values() if cell.libraries in wide]
+        # of a pair the cell that is compared, as the one beside may be of another library
+        return [cell for cell in by_id.values() if cell.libraries in wide and cell.arm != BESIDE]
 
     def intervals(self, by_id: Mapping[str, Cell]) -> dict[tuple[str, str], Interval]:
         """The widest interval of the contrasts by pair of libraries."""

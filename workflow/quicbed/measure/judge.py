@@ -549,6 +549,8 @@ def _sending(attempt: Attempt, spec: RunSpec, role: Side, options: Mapping[str, 
         wanted["etf"] = True
     if variant.gso is not None:
         wanted |= {"gso": variant.gso != "off", "gso_paced": variant.gso == "paced"}
+    if variant.gro is not None:
+        wanted["gro"] = variant.gro
     external = library.external is not None
     if external and spec.quic:
         if variant.offloads is not None:

@@ -97,8 +97,12 @@ def pacing_reason(title: str, library: Library, variant: Variant, congestion_con
     paced = supports.paces is None or congestion_control in supports.paces
     if variant.gso is not None and library.transport != "quic":
         return f"{title}: the kernel segments what TCP sends"
+    if variant.gro is not None and library.transport != "quic":
+        return f"{title}: the kernel joins what TCP receives"
     if variant.gso in ("on", "paced") and not supports.gso:
         return f"{title} has no UDP GSO"
+    if variant.gro and not supports.gro:
+        return f"{title} has no UDP GRO"
     if variant.gso == "paced" and supports.gso_paced is not True:
         return f"{title}: {supports.gso_paced}"
     if variant.pacing is not None and variant.pacing != "own":
@@ -142,7 +146,7 @@ def unstated_reason(library: ExternalLibrary, variant: Variant) -> str | None:
     if library.transport != "quic":
         return None
     gso = None if variant.gso is None else variant.gso != "off"
-    gro = None
+    gro = variant.gro
     if variant.offloads is not None:
         gso = gro = variant.offloads != "off"
     for what, wanted, able in (("GSO", gso, stated.gso), ("GRO", gro, stated.gro)):
@@ -363,6 +367,7 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "offloads": variant.offloads,
         "pacing": variant.pacing,
         "gso": variant.gso,
+        "gro": variant.gro,
         "congestion_control": variant.congestion_control,
         "qdisc": variant.qdisc,
         "background": variant.background and variant.background.model_dump(exclude_none=True),
@@ -395,6 +400,8 @@ def workload_of(cell: Cell, workload: Workload) -> Workload:
         changed |= {"gso": False, "gro": False}
     if cell.variant.gso is not None:
         changed["gso"] = cell.variant.gso != "off"
+    if cell.variant.gro is not None:
+        changed["gro"] = cell.variant.gro
     if name := cell.variant.congestion_control:
         changed["congestion_control"] = name
     return workload.model_copy(update=changed) if changed else workload
@@ -410,7 +417,7 @@ def as_proven(cell: Cell, kind: str) -> Cell:
 
     Of a video, what is captured is a page, loaded by the same browser.
     """
-    sending = ("pacing", "gso", "congestion_control", "qdisc")
+    sending = ("pacing", "gso", "gro", "congestion_control", "qdisc")
     link = ("loss_percent", "reorder_permille", "reorder_packets", "rate_mbit")
     within = ("receive_buffer", "load", "held", "processors", "offloads", "background")
     # the library's client downloads as it loads pages, and a browser does nothing but load them
@@ -562,20 +569,29 @@ def _pairs(
     size: int,
 ) -> list[Cell]:
     """Cells of an experiment whose runs are measured in pairs: each one follows its own baseline."""
-    by_label = {variant.label: variant for variant in experiment.variants}
-    labels = experiment.contrast.labels if experiment.contrast else []
-    compared: list[tuple[Variant, str]] = [(by_label[label], by_label[label].arm) for label in labels]
-    if experiment.aa:
-        compared.append((by_label[experiment.baseline], "aa"))
     cells: list[Cell] = []
-    for variant, arm in compared:
+    for variant, target, other, arm in _compared(experiment, pair):
         cell = _cell(project, experiment, campaign, pair, variant, arm, None, builds, size)
-        target = by_label[variant.baseline or experiment.baseline]
-        beside = _cell(project, experiment, campaign, pair, target, BESIDE, None, builds, size, beside=cell)
+        beside = _cell(project, experiment, campaign, other, target, BESIDE, None, builds, size, beside=cell)
         # neither is measured without the other
         reason = cell.unsupported or beside.unsupported
         cells += [replace(beside, unsupported=reason), replace(cell, baseline=beside.id, unsupported=reason)]
     return cells
+
+
+def _compared(experiment: Experiment, pair: Pair) -> list[tuple[Variant, Variant, Pair, str]]:
+    """Each variant of a pair of libraries that is compared, what is beside it and of which libraries, and its arm."""
+    found: list[tuple[Variant, Variant, Pair, str]] = []
+    for label in experiment.contrast.labels if experiment.contrast else ():
+        variant = experiment.variant(label)
+        target, against = experiment.beside(variant), variant.against
+        other = pair if against is None else Pair(client=against, server=against)
+        if (variant, pair) != (target, other):  # which is the A/A arm of the other library
+            found.append((variant, target, other, variant.arm))
+    if experiment.aa:
+        baseline = experiment.variant(experiment.baseline)
+        found.append((baseline, baseline, pair, "aa"))
+    return found
 
 
 def _primitives(
@@ -687,6 +703,7 @@ def _cell(
     told = "" if arm == "main" else arm
     if beside is not None:
         told += f" {beside.label if beside.arm == 'main' else beside.arm}"
+        told += "" if beside.libraries == (pair.client, pair.server) else f" of {beside.client.library}"
     slug = slug_of(pair, variant.label, told)
     identity: dict[str, Any] = {
         "campaign": campaign,
@@ -699,6 +716,8 @@ def _cell(
     }
     if beside is not None:
         identity["beside"] = beside.id
+    elif variant.against is not None and arm != "aa":
+        identity["against"] = variant.against
     limit = experiment.capture_bytes if arm == CAPTURED else None
     size = variant.bytes or _bytes_of(project, pair, wanted)
     size = size if limit is None else min(limit, size)
@@ -773,13 +792,21 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+def _built(experiment: Experiment) -> list[tuple[Pair, list[Variant]]]:
+    """The pairs of libraries of an experiment, each with the variants that it is built for."""
+    pairs = experiment.pairs()
+    compared = [one for pair in pairs for one in _compared(experiment, pair)] if experiment.paired else []
+    besides = [(other, [target]) for _, target, other, _ in compared if other not in pairs]
+    return [*((pair, experiment.variants) for pair in pairs), *besides]
+
+
 def builds_needed(project: Project, names: list[str]) -> list[tuple[str, str]]:
     """Library and name (`build_of`) of every build that the experiments measure, sorted."""
     needed: set[tuple[str, str]] = set()
     for name in names:
         experiment = project.experiments[name]
-        for pair in experiment.pairs():
-            for variant in experiment.variants:
+        for pair, variants in _built(experiment):
+            for variant in variants:
                 if open_loop_reason(project.libraries[pair.client], variant) is not None:
                     continue
                 for role, library in _sides(pair):

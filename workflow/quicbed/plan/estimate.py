@@ -235,10 +235,16 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     pings = project.config.gate.ping
     pings_s = pings.count * pings.interval_ms / 1000 if experiment.ping else 0.0
 
-    def run_s(cell: Cell) -> float:
-        libraries = cell.libraries
+    by_id = {cell.id: cell for cell in cells}
+
+    def alone_s(cell: Cell) -> float:
         size, rate_mbit = cell.bytes or 0, link_of(cell, experiment.link).rate_mbit
-        transfer = transfer_s(project, libraries, cell.variant, size, rate_mbit, _connections(cell))
+        return transfer_s(project, cell.libraries, cell.variant, size, rate_mbit, _connections(cell))
+
+    def run_s(cell: Cell) -> float:
+        # of a pair the faster one downloads all that it is to
+        beside = [by_id[cell.baseline]] if experiment.paired and cell.baseline else []
+        transfer = min(map(alone_s, [cell, *beside]))
         transfer *= SLOWER if scale.least_s else 1.0
         started = BROWSER_SECONDS if cell.variant.loaded_by else RUN_SECONDS
         # a video lasts as long as it is played, and its bodies are compared after that

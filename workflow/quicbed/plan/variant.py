@@ -58,6 +58,7 @@ class Variant(Part):
     offloads: str | None = None
     pacing: str | None = None
     gso: str | None = None
+    gro: bool | None = None
     congestion_control: str | None = None
     qdisc: str | None = None
     background: Annotated[Background, BeforeValidator(unless_null)] = Background()

@@ -176,6 +176,7 @@ COLUMNS: list[Column] = [
     Column("offloads", pl.String(), "variant.offloads"),
     Column("pacing", pl.String(), "variant.pacing"),
     Column("gso", pl.String(), "variant.gso"),
+    Column("gro", pl.Boolean(), "variant.gro"),
     Column("congestion_control", pl.String(), "variant.congestion_control"),
     Column("qdisc", pl.String(), "variant.qdisc"),
     # as it tells itself, whatever the cell says
