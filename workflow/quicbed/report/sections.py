@@ -46,7 +46,7 @@ class Paper:
         self.table = runs.without(runs.table(self.here.raw), self.project.left_out)
         self.campaigns = comparison.Campaigns(self.table)
         self.experiments = self.project.experiments
-        self.titles = goodput.library_titles(self.here.root)
+        self.titles = comparison.titles(self.project.libraries, self.table)
 
     def overview(self) -> sheets.Sheet:
         """How many runs of each campaign there are, by status."""

@@ -77,7 +77,7 @@ def answers(
     *undecided* the ratios that are not as narrow as their experiment wants (`quicbed.analysis.comparison.undecided`).
     """
     campaigns = comparison.Campaigns(table)
-    titles = {name: one.shown_as for name, one in project.libraries.items()}
+    titles = comparison.titles(project.libraries, table)
     told = [
         _goodput(campaigns, "aead-goodput", AEAD, titles),
         _goodput(campaigns, "header-protection", HEADER_PROTECTION, titles),
