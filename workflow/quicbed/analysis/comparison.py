@@ -430,7 +430,9 @@ def starts(rows: pl.DataFrame, titles: Mapping[str, str] | None = None) -> list[
         beyond = ", which is more than 1 %" if most is not None and most > MOST_START else ""
         name = (titles or {}).get(library, library).removesuffix(EXTERNAL)
         found.append(f"{name} ({size}{beyond})")
-    return [f"{EXTERNAL.strip()}: the start of the program is within the goodput of {'; '.join(found)}."] if found else []
+    return (
+        [f"{EXTERNAL.strip()}: the start of the program is within the goodput of {'; '.join(found)}."] if found else []
+    )
 
 
 def write_figure_table(table: pl.DataFrame, name: str, directory: Path) -> list[Path]:

@@ -777,8 +777,8 @@ class StatedFlavour(Model):
     )
     components: list[Literal["boringssl", "boringssl-pq", "liboqs", "openssl", "quictls"]] = Field(
         default_factory=list,
-        description="Libraries that quicbed builds once and that the folder compiles itself against. The scripts are told "
-        "where they are.",
+        description="Libraries that quicbed builds once and that the folder compiles itself against. The scripts are "
+        "told where they are.",
     )
 
 
