@@ -332,6 +332,7 @@ def test_what_a_script_reports_is_in_the_events(make: Make, identity: Path, tmp_
     # times are its own, and no start of a program is in them
     assert events.goodput_mbps(connection) == SIZE * 8 / 1e3
     assert events.ttfb_ms(connection) == 0.5
+    assert (connection.cpu_user_ns, connection.cpu_system_ns) == (3000, 2000)
     assert connection.t_client_hello is not None
     assert connection.t_close is not None
     assert connection.t_close > connection.t_client_hello + 2_000_000
@@ -434,6 +435,24 @@ VARIANT = {
     "QUICBED_WINDOW": "16777216",
 }
 """Of a folder that states the least."""
+
+
+def test_scripts_are_told_where_the_components_of_the_flavour_are(make: Make, identity: Path, tmp_path: Path) -> None:
+    stated = yaml.safe_load((FOLDERS / "misbehaving" / "quicbed.yaml").read_text(encoding="utf-8"))
+    folder = tmp_path / "folder"
+    shutil.copytree(FOLDERS / "misbehaving", folder)
+    stated["flavours"] = {"stock": {"components": ["boringssl"]}}
+    (folder / "quicbed.yaml").write_text(yaml.safe_dump(stated), encoding="utf-8")
+    build = make(folder, parameters={"MISBEHAVE": "tells"})
+    with serving(build, identity, tmp_path) as port:
+        code, seen = download(build, identity, tmp_path, port)
+    assert (code, reasons(seen)) == (0, [])
+    for role in ("client", "server"):
+        given = json.loads((tmp_path / f"{role}.logs" / "told.json").read_text())["environment"]
+        assert (Path(given["QUICBED_BORINGSSL"]) / "lib" / "libssl.a").is_file()
+        assert (Path(given["QUICBED_BORINGSSL_SOURCE"]) / "crypto" / "internal.h").is_file()
+        assert (Path(given["QUICBED_CRYPTO"]) / "noop-aead" / "noop_aead.cc").is_file()
+        assert "QUICBED_LIBOQS" not in given
 
 
 @pytest.mark.parametrize("qlog", [True, False])

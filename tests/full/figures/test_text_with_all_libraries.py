@@ -93,7 +93,7 @@ def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, m
         raw, "pacing-baseline", {(library, "baseline"): times([2, 1]) for library in libraries}, blocks=1
     )
     here = place(tmp_path)
-    beside = steps_figures.beside(theirs, table, paced, here, goodput.library_titles(ROOT))
+    beside = steps_figures.beside(theirs, table, paced, here, goodput.library_titles(ROOT, table))
     assert {figure["figure"] for figure in pictures.found(here.artifacts, table)} == set(beside.saved)
     svgs = sorted(here.figures.glob("*.svg"))
     assert len(svgs) == len(steps_figures.FIGURES)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 import fakeproject
 from clone import EXTERNAL, ROOT
@@ -87,6 +88,22 @@ def test_a_change_of_what_runs_is_another_endpoint(folder: Path, change: Callabl
     assert identity(folder) == before
     change(folder)
     assert identity(folder) != before
+
+
+def test_the_components_that_a_folder_states_are_a_part_of_its_build(folder: Path) -> None:
+    def identified(components: list[str]) -> dict[str, Any]:
+        stated = yaml.safe_load((EXTERNAL / "misbehaving" / "quicbed.yaml").read_text(encoding="utf-8"))
+        stated["flavours"] = {"stock": {"components": components}}
+        (folder / "quicbed.yaml").write_text(yaml.safe_dump(stated), encoding="utf-8")
+        project = Project(ROOT)
+        project.libraries["ext"] = described(path=str(folder))
+        return making.identity(project, "ext", "stock")
+
+    without, plain, patched = identified([]), identified(["boringssl"]), identified(["boringssl-pq"])
+    assert (without["components"], list(plain["components"])) == ({}, ["boringssl"])
+    assert plain["components"] != patched["components"]
+    assert {"workflow/crypto/noop-aead/noop_aead.cc", "workflow/crypto/pq/pq.c"} <= set(plain["files"])
+    assert "workflow/crypto/pq/pq.c" not in without["files"]
 
 
 def test_what_setting_up_makes_and_what_is_no_file_does_not_hinder(folder: Path) -> None:

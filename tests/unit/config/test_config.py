@@ -299,6 +299,16 @@ def test_external_endpoints_are_measured_for_what_their_folders_state(root: Path
     assert aes.client.as_dict()["times"] is True
 
 
+def test_a_folder_is_made_of_the_components_that_it_states(root: Path) -> None:
+    flavours = {"stock": {"components": ["boringssl"]}, "pq": {"components": ["liboqs"], "groups": ["mlkem768"]}}
+    made = folder(root, flavours=flavours).libraries["external"].flavours
+    assert {name: one.components for name, one in made.items()} == {"stock": ["boringssl"], "pq": ["liboqs"]}
+    assert all("workflow/crypto/noop-aead" in one.sources for one in made.values())
+    assert "mlkem768" not in made["pq"].unsupported
+    plain = folder(root).libraries["external"].flavours["stock"]
+    assert (plain.components, plain.sources) == ([], [])
+
+
 def test_what_a_folder_always_does_is_not_varied(root: Path) -> None:
     project = folder(root, supports={"gso": [True], "gro": [True, False]})
     found = of_external(project, "offloads")
@@ -314,6 +324,7 @@ def test_what_a_folder_always_does_is_not_varied(root: Path) -> None:
         {"supports": {"noop": True}},
         {"supports": {"nop": True}},
         {"statement": 2},
+        {"flavours": {"stock": {"components": ["boringsssl"]}}},
         {"times": True, "requests": 3},
     ],
     ids=wording.name,

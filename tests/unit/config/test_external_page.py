@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ from clone import ROOT, copy_config
 from quicbed.builds.recipes import external
 from quicbed.cli.commands import _parser
 from quicbed.cli.generate import pages
-from quicbed.config.model import ConfigError, Project, Statement
+from quicbed.config.model import ConfigError, Project, StatedFlavour, Statement
 from quicbed.plan.cells import cells_of
 
 PAGE = (ROOT / "docs" / "external-endpoints.md").read_text(encoding="utf-8")
@@ -77,6 +78,18 @@ def test_the_table_of_variables_is_what_scripts_are_given() -> None:
     assert documented == given | {"QUICBED_FLAVOUR", "QUICBED_AES_HARDWARE", "QUICBED_EVENTS"}
     keys = {key for _, named in rows for key in re.findall(r"`(\w+)`", named)} - {"flavours"}
     assert keys <= set(type(every.supports).model_fields)
+
+
+def test_the_table_of_libraries_is_what_scripts_are_told() -> None:
+    (named,) = get_args(StatedFlavour.model_fields["components"].annotation)
+    rows = re.findall(r"^\| (`QUICBED_[^|]*) \| [^|]* \|$", PAGE, re.MULTILINE)
+    documented = {name for names in rows for name in re.findall(r"QUICBED_\w+", names)}
+    told = external.component_variables(Project(ROOT), get_args(named))
+    assert documented == set(told)
+    assert Path(told["QUICBED_BORINGSSL_SOURCE"]).parts[-2:] == ("deps", "boringssl")
+    assert Path(told["QUICBED_CRYPTO"], "noop-aead", "noop_aead.cc").is_file()
+    assert Path(told["QUICBED_CRYPTO"], "pq", "pq.c").is_file()
+    assert external.component_variables(Project(ROOT), []) == {}
 
 
 def test_the_report_on_the_page_can_be_used() -> None:

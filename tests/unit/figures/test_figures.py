@@ -12,7 +12,9 @@ import pytest
 from choreographer.browsers.chromium import Chromium
 
 import fakeruns
-from clone import ROOT
+from clone import EXTERNAL, ROOT
+from fakeproject import described
+from quicbed.analysis import comparison
 from quicbed.figures import goodput, layout, output, sheets
 from quicbed.plan.host import FACTS
 from quicbed.store import runs
@@ -251,9 +253,15 @@ def test_one_block_has_no_interval_and_still_draws(tmp_path: Path) -> None:
     assert "1 block; " in texts(figure)
 
 
-def test_libraries_have_the_names_of_their_description() -> None:
-    titles = goodput.library_titles(ROOT)
+def test_libraries_have_the_names_of_their_description_and_external_ones_a_mark() -> None:
+    columns = {"client_library": ["quinn", "elsewhere"], "server_library": ["elsewhere", "quiche"]}
+    table = pl.DataFrame({**columns, "client_external": [None, True], "server_external": [True, None]})
+    titles = goodput.library_titles(ROOT, table)
     assert {"quiche", "quinn", "tcp-tls"} <= set(titles)
+    assert [name for name, title in titles.items() if title.endswith("(external)")] == ["elsewhere"]
+    assert titles["elsewhere"] == "elsewhere (external)"
+    named = {"elsewhere": described(path=str(EXTERNAL / "wrapping"))}
+    assert comparison.titles(named, table) == {"elsewhere": "wrapped (external)"}
 
 
 def test_without_chromium_there_is_still_a_page_and_the_manifest_says_so(tmp_path: Path) -> None:

@@ -115,12 +115,14 @@ def _connect(
     # time.json, whose clock may be any, and then put at the end
     times = {"t_client_hello": start, "t_request_sent": start, "t_last_byte": end}
     reported: dict[str, Any] = {}
+    cpu = _processor_time(before, after)
     try:
         report = told.read(folder.reported, "client", begin, end)
         in_force |= report.options
         reported = _agreed(report.connections)
         if SETTINGS["times"]:
             times = _own_times(report.connections)
+            cpu |= _own_processor_time(report.connections[0])
     except (told.ReportError, FolderError) as error:
         problem = problem or str(error)
     return record | {
@@ -131,7 +133,7 @@ def _connect(
         "content_ok": problem is None,
         **times,
         "t_close": end,
-        **_processor_time(before, after),
+        **cpu,
     }
 
 
@@ -156,6 +158,11 @@ def _own_times(connections: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if missing := [name for name in needed if known.get(name) is None]:
         raise FolderError(f"{Folder.REPORT}: has no `{missing[0]}`, and quicbed.yaml says `times: true`")
     return known
+
+
+def _own_processor_time(connection: dict[str, Any]) -> dict[str, int]:
+    """That of the connection, without the start of the program, where the script reports it."""
+    return {name: value for name, value in connection.items() if name.startswith("cpu_") and value is not None}
 
 
 def _is_bulk() -> bool:

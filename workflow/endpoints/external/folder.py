@@ -151,6 +151,7 @@ class Folder:
         made["SSLKEYLOGFILE"] = str(self.logs / "keys.log")
         made["QUICBED_EVENTS"] = str(self.reported)
         made["QUICBED_FLAVOUR"] = SETTINGS["flavour"]
+        made |= SETTINGS["components"]
         made |= _variant(options)
         # a shell says that a program is not found in the language of its user
         made["LC_CTYPE"] = made.pop("LC_ALL", made.get("LC_CTYPE", made.get("LANG", "C.UTF-8")))

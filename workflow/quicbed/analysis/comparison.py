@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 
 from quicbed.base.statistics import Interval, blocks_for, paired_ratio
-from quicbed.config.model import Contrast
+from quicbed.config.model import EXTERNAL, Contrast, Library
 from quicbed.plan.arms import BESIDE
 from quicbed.store import runs
 
@@ -398,8 +398,16 @@ def unlike_itself(cell: Mapping[str, Any], kind: str = "") -> bool:
     return not cell[f"{kind}ratio_low"] <= 1 <= cell[f"{kind}ratio_high"]
 
 
-EXTERNAL = " (external)"
-"""What the line begins with, and what the name of an external library ends with."""
+def titles(libraries: Mapping[str, Library], table: pl.DataFrame) -> dict[str, str]:
+    """Names of libraries in figures and tables, in which every external endpoint is marked.
+
+    *table* has runs. Those of an external endpoint may come from a machine whose folder nothing describes here.
+    """
+    named = {name: library.shown_as for name, library in libraries.items()}
+    for side in ("client", "server"):
+        for name in table.filter(pl.col(f"{side}_external"))[f"{side}_library"].unique().sort():
+            named[name] = f"{named.get(name, name).removesuffix(EXTERNAL)}{EXTERNAL}"
+    return named
 
 
 def starts(rows: pl.DataFrame, titles: Mapping[str, str] | None = None) -> list[str]:
@@ -422,7 +430,9 @@ def starts(rows: pl.DataFrame, titles: Mapping[str, str] | None = None) -> list[
         beyond = ", which is more than 1 %" if most is not None and most > MOST_START else ""
         name = (titles or {}).get(library, library).removesuffix(EXTERNAL)
         found.append(f"{name} ({size}{beyond})")
-    return [f"(external): the start of the program is within the goodput of {'; '.join(found)}."] if found else []
+    return (
+        [f"{EXTERNAL.strip()}: the start of the program is within the goodput of {'; '.join(found)}."] if found else []
+    )
 
 
 def write_figure_table(table: pl.DataFrame, name: str, directory: Path) -> list[Path]:

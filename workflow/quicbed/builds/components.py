@@ -250,6 +250,8 @@ class Component:
     """Environment variables that tell the build scripts of endpoints where it is."""
     compiles: str | None = None
     """Package of this repository that cargo compiles, with all of Cargo.lock that it depends on."""
+    source: str | None = None
+    """Directory in the package with its source, for what is compiled against its internal headers."""
     recipe: str = field(init=False)
     """Text of the build function."""
 
@@ -491,6 +493,7 @@ COMPONENTS = {
         [BORINGSSL_OPTIONS, BORING_SYS_PATCH],
         # boring-sys compiles no BoringSSL of its own where BORING_BSSL_PATH tells of one
         variables=("QUICBED_BORINGSSL", "BORING_BSSL_PATH"),
+        source="deps/boringssl",
     ),
     "boringssl-pq": Component(
         "boring-sys",
@@ -498,6 +501,7 @@ COMPONENTS = {
         [BORINGSSL_OPTIONS, BORING_SYS_PATCH],
         files=(PQ / "pq.h", PQ / "algorithms.h", kit.PATCHES / "boringssl"),
         variables=("QUICBED_BORINGSSL", "BORING_BSSL_PATH"),
+        source="deps/boringssl",
     ),
     "quictls": Component(
         "msquic", _build_quictls, [QUICTLS_OPTIONS, FLAGS, FRAME_POINTERS], variables=("QUICBED_QUICTLS",)
@@ -615,6 +619,18 @@ def forget(project: Project) -> None:
 def environment(project: Project, names: Sequence[str]) -> dict[str, str]:
     """Environment variables that tell build scripts where components are."""
     return {variable: str(directory(project, name)) for name in names for variable in _component(name).variables}
+
+
+def internal_sources(project: Project, names: Sequence[str]) -> dict[str, str]:
+    """Environment variables `<variable>_SOURCE` with the unpatched sources of components that others may look into."""
+    found = {}
+    for name in names:
+        component = _component(name)
+        if component.source is not None:
+            package = _package(project, name)
+            place = kit.vendor_directory(project) / f"{package['name']}-{package['version']}" / component.source
+            found[f"{component.variables[0]}_SOURCE"] = str(place.absolute())
+    return found
 
 
 def provide(project: Project, name: str, *, jobs: int, log: Path) -> Path:

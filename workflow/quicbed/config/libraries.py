@@ -44,6 +44,12 @@ class Estimate(Model):
     disk_mb: float = Field(gt=0, description="Disk the build takes, its work directory included, in MB.")
 
 
+OWN_CRYPTO = ("workflow/crypto/noop-aead", "workflow/crypto/pq")
+"""Code of this repository that TLS libraries are compiled with: the NOOP AEAD of BoringSSL, and the way to liboqs."""
+EXTERNAL = " (external)"
+"""What the name of an external endpoint ends with in figures and tables."""
+
+
 class Flavour(Model):
     """One build of a library."""
 
@@ -247,6 +253,11 @@ class StatedFlavour(Model):
     signatures: list[str] | None = Field(
         None, min_length=1, description="Signature algorithms; null: those of `supports`."
     )
+    components: list[Literal["boringssl", "boringssl-pq", "liboqs", "openssl", "quictls"]] = Field(
+        default_factory=list,
+        description="Libraries that quicbed builds once and that the folder compiles itself against. The scripts are "
+        "told where they are.",
+    )
 
 
 class StatedSupports(Model):
@@ -431,7 +442,7 @@ class Library(Model):
     @property
     def shown_as(self) -> str:
         """Name in figures and tables, where external endpoints are marked."""
-        return f"{self.title} (external)" if self.external else self.title
+        return f"{self.title}{EXTERNAL}" if self.external else self.title
 
     def pairs_with(self, other: Library) -> bool:
         """Whether a client of one of the two can meet a server of the other."""
@@ -523,16 +534,18 @@ def read_statement(folder: Path, table: algorithms.Table) -> Statement:
 
 def _stated_flavour(stated: StatedFlavour, supports: StatedSupports, table: algorithms.Table) -> Flavour:
     """A flavour of a folder as a build of a library."""
-    estimate = Estimate(minutes=0.1, disk_mb=1)
+    made = Flavour(
+        components=stated.components,
+        # what a folder that has components may compile too
+        sources=[*OWN_CRYPTO] if stated.components else [],
+        estimate=Estimate(minutes=0.1, disk_mb=1),
+    )
     if stated.groups is None and stated.signatures is None:
-        return Flavour(estimate=estimate)
+        return made
     listed = {*(stated.groups or supports.groups), *(stated.signatures or supports.signatures)}
     missing = [one.name for one in (*table.groups, *table.signatures) if one.name not in listed]
-    return Flavour(
-        algorithms="all",
-        unsupported={name: f"its quicbed.yaml does not list {name}" for name in missing},
-        estimate=estimate,
-    )
+    unsupported = {name: f"its quicbed.yaml does not list {name}" for name in missing}
+    return made.model_copy(update={"algorithms": "all", "unsupported": unsupported})
 
 
 def read_libraries(root: Path, directory: Path, table: algorithms.Table) -> dict[str, Library]:

@@ -227,9 +227,9 @@ def _drawn(
     )
 
 
-def library_titles(root: Path) -> dict[str, str]:
-    """Names of the libraries in figures, from config/libraries/ of the repository at *root*."""
-    return {name: library.shown_as for name, library in Project(root).libraries.items()}
+def library_titles(root: Path, table: pl.DataFrame) -> dict[str, str]:
+    """Names in figures of the libraries in config/libraries/ of the repository at *root*, and of those of runs."""
+    return comparison.titles(Project(root).libraries, table)
 
 
 def _pairs(table: pl.DataFrame) -> list[tuple[str, str]]:

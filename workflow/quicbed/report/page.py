@@ -381,7 +381,7 @@ class _Site:
         return sorted({f"study {one['study']}" if one["study"] else f"scale {one['scale']}" for one in shown})
 
     def _titles(self) -> dict[str, str]:
-        return {name: one.shown_as for name, one in self.project.libraries.items()} if self.project else {}
+        return comparison.titles(self.project.libraries if self.project else {}, self.table)
 
     def _printed(self, name: str, campaign: str, titles: Mapping[str, str]) -> Printed | None:
         """The table of the paper that an experiment repeats, of the numbers that a notebook has left."""

@@ -10,7 +10,7 @@ import polars as pl
 from quicbed.analysis import comparison, paired_runs
 from quicbed.claims import papers
 from quicbed.config.model import Project
-from quicbed.figures import cost_figures, findings, goodput, output, sheets
+from quicbed.figures import cost_figures, findings, output, sheets
 from quicbed.figures.findings import Found
 from quicbed.figures.output import Drawn, NotMeasured, Saved
 from quicbed.report import notebooks
@@ -50,7 +50,7 @@ class Paper:
         self.table = runs.without(runs.table(self.here.raw), self.project.left_out)
         self.campaigns = comparison.Campaigns(self.table)
         self.experiments = self.project.experiments
-        self.titles = goodput.library_titles(self.here.root)
+        self.titles = comparison.titles(self.project.libraries, self.table)
 
     @property
     def of_paper(self) -> list[str]:

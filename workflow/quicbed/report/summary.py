@@ -73,7 +73,7 @@ def answers(
     *undecided* the ratios that are not as narrow as their experiment wants (`quicbed.analysis.comparison.undecided`).
     """
     campaigns = comparison.Campaigns(table)
-    titles = {name: one.shown_as for name, one in project.libraries.items()}
+    titles = comparison.titles(project.libraries, table)
     told = [
         _packets(project, campaigns, "aead-goodput", AEAD, titles),
         _packets(project, campaigns, "header-protection", HEADER_PROTECTION, titles),

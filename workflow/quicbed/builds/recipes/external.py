@@ -22,11 +22,14 @@ import shlex
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from quicbed.base import untrusted
 from quicbed.base.hashing import digest
+from quicbed.builds import components
+from quicbed.builds import sources as third_party
 from quicbed.builds.kit import BuildError, Job, UnusableError
 from quicbed.builds.recipes import python
 from quicbed.config.model import ExternalLibrary, Project, Statement
@@ -37,6 +40,8 @@ FILES = ("python.py",)
 ROLES = ("client", "server")
 CONTRACT_PACKAGE = Path("workflow/endpoints/contract/python")
 COMPANIONS = (CONTRACT_PACKAGE,)
+CRYPTO = Path("workflow/crypto")
+"""Where `quicbed.config.model.OWN_CRYPTO` is."""
 SCRIPTS = {"client": "run-client.sh", "server": "run-server.sh"}
 UNFINISHED = ".quicbed-unfinished"
 """Directory of a folder while setup-env.sh makes its venv/; where it is left behind, so is a part of that."""
@@ -68,6 +73,8 @@ def build(job: Job) -> dict[str, Any]:
     """
     if (reason := problem(job.project, job.name)) is not None:
         raise UnusableError(reason)
+    if job.chosen.components:  # whose sources may be looked into
+        third_party.need(job.project, job.log)
     folders = folders_of(job.project, job.name)
     before = sources(job.project, job.name)
     lib = job.out / "lib"
@@ -84,6 +91,7 @@ def build(job: Job) -> dict[str, Any]:
         "qlog": stated.qlog,
         "times": stated.times,
         "told": told(stated),
+        "components": component_variables(job.project, job.chosen.components),
         "set_up_timeout_s": SET_UP_TIMEOUT,
         "unfinished": UNFINISHED,
         "describe": _description(job),
@@ -225,6 +233,15 @@ def told(stated: Statement) -> list[str]:
         "pacing": bool(supports.pacing),
     }
     return always + [name for name, heeds in heeded.items() if heeds]
+
+
+def component_variables(project: Project, names: Sequence[str]) -> dict[str, str]:
+    """Environment variables of the scripts that say where components are, and the code that they are compiled with."""
+    if not names:
+        return {}
+    known = components.environment(project, names) | components.internal_sources(project, names)
+    own = {name: value for name, value in known.items() if name.startswith("QUICBED_")}
+    return own | {"QUICBED_CRYPTO": str((project.root / CRYPTO).absolute())}
 
 
 def _external(project: Project, name: str) -> ExternalLibrary:
