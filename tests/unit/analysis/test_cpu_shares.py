@@ -310,6 +310,22 @@ def test_a_category_that_stacks_do_not_show_has_a_reason_instead_of_a_share(camp
     assert cpu_figures.table_i(found.shares).notes == layout.measured_on([found.campaign])
 
 
+def test_stacks_have_intervals_and_what_the_paper_prints(campaign: Campaign) -> None:
+    campaign.measure()
+    found = campaign.shares()
+    drawn = cpu_figures.stacked(found, label=AES)
+    names = sorted({"quiche", "quinn"})
+    client = [trace for trace in drawn.figure.data if trace.xaxis == "x"]
+    printed = [(list(trace.y), list(trace.x)) for trace in client if trace.name == "published"]
+    assert printed == [(["quiche"], [15.30]), (["quiche"], [pytest.approx(15.30 + 2.45)])]
+    ends = [trace for trace in client if trace.type == "scatter" and trace.error_x.array is not None]
+    assert [list(trace.y) for trace in ends] == [names] * 2
+    assert [list(trace.x) for trace in ends] == [pytest.approx([22, 22]), pytest.approx([25, 25])]
+    half = 50 * np.diff(statistics.mean_interval(np.array([0.20, 0.21, 0.22, 0.23, 0.24])))[0]
+    assert list(ends[0].error_x.array) == pytest.approx([half, half])
+    assert "as A Quantum of QUIC prints it" in caption(drawn)
+
+
 # ---- the shipped data ------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ from quicbed.store import runs, symbols
 from quicbed.store.stacks import UNKNOWN, Stacks
 
 CRYPTOGRAPHY = ("packet-protection", "header-protection")
+WHISKERS = "Whiskers: 95 % intervals of packet and of header protection, over blocks."
 SMALLEST_FRAME = 0.005
 """Frames of a flame graph with a smaller share of the samples are left out."""
 UNCATEGORISED_LIMIT = 0.1
@@ -37,8 +38,8 @@ UNCATEGORISED_LIMIT = 0.1
 CAPTION_PX, CAPTION_CHARACTERS = 13, 135
 """Height and length of a line of a caption."""
 EDGE_PX = 14
-FLAME_PX, FRAME_PX = 1376, 17
-"""Width of a flame graph, and height of a frame in it."""
+FRAME_PX = 13
+"""Height of a frame of a flame graph."""
 FRAME_COLOURS = (
     "A frame has the colour of the category in which a sample counts that is taken in it: callers of a library's "
     "functions have none, and the kernel's entry is kernel."
@@ -212,10 +213,12 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
     places = names if label is not None else [names, [html.escape(key[2]) for key in keys]]
     percent = shares.with_columns(percent=100 * pl.col("share"))
     figure = bars(percent, "percent", keys, places, symbols.CATEGORIES, _hover)
+    _whiskers(figure, percent, keys, places)
+    stated = _published(figure, keys, places)
     for column, role in enumerate(ROLES, 1):
         figure.update_xaxes(title_text=f"{role.capitalize()}: share of samples [%]", row=1, col=column)
     title = "Where processor time goes" + (f", {label}" if label else "")
-    caption = _caption(chosen, titles)
+    caption = [*_caption(chosen, titles), WHISKERS + stated]
     layout.finish(
         figure,
         title,
@@ -231,8 +234,77 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
     )
     arrange(figure, 96 if label is not None else 236)
     figure.update_xaxes(range=[0, 100])
+    figure.update_yaxes(autorange=False, range=[len(keys) - 0.5, -0.5])  # without the room that markers would get
     name = "cpu-shares" if label is None else "cpu-shares-by-library"
     return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
+
+
+def _at(places: Sequence[Any], numbers: Sequence[int]) -> list[Any]:
+    """Some of the *places* of `bars`, which may be names and, within each, labels."""
+    if isinstance(places[0], list):
+        return [[names[number] for number in numbers] for names in places]
+    return [places[number] for number in numbers]
+
+
+def _whiskers(
+    figure: go.Figure, percent: pl.DataFrame, keys: Sequence[tuple[str, str, str]], places: Sequence[Any]
+) -> None:
+    """Intervals of the shares of cryptography, at the ends of their parts of `bars`, over all of these."""
+    for column, role in enumerate(ROLES, 1):
+        known: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+        for row in percent.filter(pl.col("role") == role).to_dicts():
+            known.setdefault((row["client_library"], row["server_library"], row["label"]), {})[row["category"]] = row
+        for number, category in enumerate(CRYPTOGRAPHY):
+            before = CRYPTOGRAPHY[:number]
+            found = [(at, known[key]) for at, key in enumerate(keys) if category in known.get(key, {})]
+            own = [(at, parts) for at, parts in found if parts[category]["high"] is not None]
+            figure.add_scatter(
+                x=[sum(parts[name]["percent"] for name in (*before, category) if name in parts) for _, parts in own],
+                y=_at(places, [at for at, _ in own]),
+                error_x={
+                    "symmetric": False,
+                    "array": [100 * parts[category]["high"] - parts[category]["percent"] for _, parts in own],
+                    "arrayminus": [parts[category]["percent"] - 100 * parts[category]["low"] for _, parts in own],
+                    "thickness": 1,
+                    "width": 3,
+                    "color": layout.INK,
+                },
+                mode="markers",
+                marker={"size": 1, "color": layout.INK},
+                hoverinfo="skip",
+                showlegend=False,
+                row=1,
+                col=column,
+            )
+
+
+def _published(figure: go.Figure, keys: Sequence[tuple[str, str, str]], places: Sequence[Any]) -> str:
+    """Mark what the paper prints on `bars` at *places*; returns a sentence on it, empty without any."""
+    paper = {(row["library"], row["label"]): row for row in published().to_dicts()}
+    known = [(at, paper[key[0], key[2]]) for at, key in enumerate(keys) if key[0] == key[1] and key[::2] in paper]
+    if not known:
+        return ""
+    for column, role in enumerate(ROLES, 1):
+        for parts in (CRYPTOGRAPHY[:1], CRYPTOGRAPHY):
+            names = [f"{role}_{part.replace('-', '_')}" for part in parts]
+            marks = [(at, sum(row[name] for name in names)) for at, row in known if None not in map(row.get, names)]
+            figure.add_scatter(
+                x=[value for _, value in marks],
+                y=_at(places, [at for at, _ in marks]),
+                mode="markers",
+                name="published",
+                marker={
+                    "symbol": "diamond-tall",
+                    "size": 9,
+                    "color": "white",
+                    "line": {"width": 1.2, "color": layout.INK},
+                },
+                hovertemplate="%{x:.2f} %<extra>published</extra>",
+                showlegend=column == 1 and len(parts) == 1,
+                row=1,
+                col=column,
+            )
+    return " Diamonds: packet protection as A Quantum of QUIC prints it, and both."
 
 
 def crypto_cost(found: Profiled, table: pl.DataFrame, titles: Mapping[str, str] | None = None) -> Drawn:
@@ -440,8 +512,10 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
     # the deepest frame on show of each
     levels = [1 + max(path.count(SEPARATOR) for path in icicle.ids) for icicle in icicles]
     hosts = layout.measured_on([found.campaign])
-    lines = [FRAME_COLOURS, *map(html.escape, hosts)]
-    top, gap, bottom = 62, 14, 14 + layout.HOST_PX * len(lines)
+    lines = [
+        html.escape(part) for line in (FRAME_COLOURS, *hosts) for part in textwrap.wrap(line, layout.HOST_CHARACTERS)
+    ]
+    top, gap, bottom = 82, 14, 14 + layout.HOST_PX * len(lines)
     height = top + gap + bottom + FRAME_PX * sum(levels)
     figure = make_subplots(
         rows=2,
@@ -461,7 +535,7 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
             figure.add_scatter(x=[None], y=[None], mode="markers", name=_NAMES[category], marker=marker)
     figure.update_layout(
         template="none",
-        width=FLAME_PX,
+        width=layout.WIDTH_PX,
         height=height,
         margin={"l": 10, "r": 10, "t": top, "b": bottom},
         font={"family": font.FAMILY, "size": 11, "color": layout.INK},
@@ -475,7 +549,7 @@ def flame(found: Profiled, root: Path, library: str, label: str, titles: Mapping
             "pad": {"l": 12},
             "font": {"size": 14},
         },
-        legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 12}, "itemclick": False},
+        legend={"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom", "font": {"size": 10}, "itemclick": False},
         xaxis={"visible": False},
         yaxis={"visible": False},
     )

@@ -32,7 +32,8 @@ COLOURS: Mapping[str, str] = {PUBLISHED: "#0072B2", OWN: "#D55E00"}
 ROLE_COLOURS: Mapping[str, str] = {"client": "#56B4E9", "server": "#0072B2"}
 WIDE = 5
 """Settings with which two panels stand beside each other instead of four."""
-FACET_PX = 168
+FACET_PX, ROOM = 176, 1.26
+"""Height of a panel with what is below it, and how far its axis goes, in times the largest value."""
 CAPTION_WIDTH = 122  # characters
 CAPTION_LINES = 2
 """As many have room below the panels of a figure; more of them make it higher."""
@@ -185,10 +186,14 @@ def _sides(figure: Figure, both: bool) -> str:
     bases = sorted(set(figure.baseline.values()))
     parts = []
     if len(bases) == 1:
-        parts.append(f"Above: change of the mean in %, compared with {html.escape(bases[0])}.")
+        parts.append(
+            f"Above: change in % \N{PLUS-MINUS SIGN} half its 95 % interval, compared with {html.escape(bases[0])}."
+        )
     elif bases:
         native = f"builds for the processor at hand ({highway_runs.NATIVE})"
-        parts.append(f"Above: change of the mean in %, {native} compared with the others.")
+        parts.append(
+            f"Above: change in % \N{PLUS-MINUS SIGN} half its 95 % interval, {native} compared with the others."
+        )
     parts.append("Vertical axes differ")
     if both and figure.sides:
         parts[-1] += f"; {figure.sides}"
@@ -244,8 +249,7 @@ def _setting_panel(
             drawing.add_annotation(
                 x=position,
                 y=cell["max"],
-                text=(goodput.signed(100 * (cell["ratio"] - 1)) if compared else "")
-                + (DEVIATING if cell["deviation"] else ""),
+                text=(_change(cell) if compared else "") + (DEVIATING if cell["deviation"] else ""),
                 yanchor="bottom",
                 yshift=2,  # clear of the mean where all runs are alike
                 showarrow=False,
@@ -277,9 +281,17 @@ def _setting_panel(
         },
         **place,
     )
-    drawing.update_yaxes(range=[0, 1.14 * top], nticks=5, showticklabels=bool(drawn), **place)
+    drawing.update_yaxes(range=[0, ROOM * top], nticks=5, showticklabels=bool(drawn), **place)
     if place["col"] == 1:
         drawing.update_yaxes(title={"text": figure.unit, "font": {"size": 10.5}, "standoff": 4}, **place)
+
+
+def _change(cell: Mapping[str, Any]) -> str:
+    """A ratio as a change in per cent, and below it half the length of its interval."""
+    if cell["ratio_low"] is None:
+        return goodput.signed(goodput.percent(cell["ratio"]))
+    half = 50 * (cell["ratio_high"] - cell["ratio_low"])
+    return f"{goodput.signed(goodput.percent(cell['ratio']))}<br>\N{PLUS-MINUS SIGN}{half:.1f}"
 
 
 _TICKS: Mapping[str, str] = {
