@@ -135,7 +135,7 @@ def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None, alone: 
     # those are of another experiment
     selected = [
         runs.selection(None, experiment=alone, library=cell["client_library"])
-        if cell["goodput_ratio"] is not None
+        if alone is not None and cell["goodput_ratio"] is not None
         else None
         for cell in table.to_dicts()
     ]
