@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from clone import ROOT
-from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, agent
+from quicbed.testbed import LinkSettings, LocalTestbed, TestbedError, agent, local
 from quicbed.testbed.loss import drawn
 from quicbed.testbed.reorder import NAME, order, threshold
 
@@ -23,12 +26,23 @@ FRAMES = 3000
 PATIENCE_S = 60.0
 SEED = 42
 SIZES = (10, 400, 1400)
+ROLES = ("client", "server")
 
 
 @pytest.fixture(scope="module")
 def testbed() -> Iterator[LocalTestbed]:
-    with LocalTestbed(f"o{os.getpid()}{random.randrange(10**6):06}") as testbed:
+    with (
+        pytest.MonkeyPatch.context() as changed,
+        LocalTestbed(f"o{os.getpid()}{random.randrange(10**6):06}") as testbed,
+    ):
+        # on a busy machine a sender may be away for longer than the link is to wait
+        changed.setattr(local, "IDLE_S", 600.0)
         yield testbed
+
+
+def flush(testbed: LocalTestbed, to: str) -> None:
+    assert testbed.link_reorder is not None
+    testbed._local["middle"].call(testbed.link_reorder._ports[to].flush)
 
 
 def link(permille: float, packets: int, **more: float) -> LinkSettings:
@@ -37,7 +51,15 @@ def link(permille: float, packets: int, **more: float) -> LinkSettings:
     )
 
 
-def arrived(testbed: LocalTestbed, *, to_client: bool = True, count: int = FRAMES) -> list[int]:
+def sent(testbed: LocalTestbed, to: str, count: int) -> None:
+    """Return when so many packets have come to the link since the seed was set."""
+    assert testbed.link_reorder is not None
+    deadline = time.monotonic() + PATIENCE_S
+    while testbed.link_reorder._ports[to].seen() < count:
+        assert time.monotonic() < deadline
+
+
+def arrived(testbed: LocalTestbed, *, to_client: bool = True, count: int = FRAMES, flushed: bool = True) -> list[int]:
     """Numbers of datagrams of several sizes in the order in which they arrive; all of them do."""
     ends = [testbed._local["server"], testbed._local["client"]]
     sending, receiving = ends if to_client else ends[::-1]
@@ -49,6 +71,10 @@ def arrived(testbed: LocalTestbed, *, to_client: bool = True, count: int = FRAME
         receiver.settimeout(PATIENCE_S)
         for number in range(count):
             sender.sendto(number.to_bytes(4, "big") + bytes(SIZES[number % 3]), receiver.getsockname())
+        if testbed.link_reorder is not None and flushed:
+            to = "client" if to_client else "server"
+            sent(testbed, to, count)
+            flush(testbed, to)
         found = []
         for _ in range(count):
             content = receiver.recv(2000)
@@ -72,7 +98,6 @@ def test_the_packets_that_the_seed_says_leave_as_many_later_as_asked_for(
             before = counted(testbed, to)
             testbed.seed_losses(SEED)
             wanted = list(order(seed, permille, packets, FRAMES))
-            # what is held at the end arrives too, once the link is idle
             assert arrived(testbed, to_client=to == "client") == wanted
             after = counted(testbed, to)
             chosen = chosen_of(seed, permille, range(FRAMES))
@@ -86,18 +111,65 @@ def chosen_of(seed: int, permille: float, numbers: range) -> int:
     return sum(drawn(seed, number) < threshold(permille) for number in numbers)
 
 
-def test_losses_and_delay_beside_it(testbed: LocalTestbed) -> None:
+def test_losses_come_first(testbed: LocalTestbed) -> None:
     testbed.apply(link(50, 3, loss_percent=5))
     testbed.seed_losses(SEED)
     before = testbed.counters()["link.lost_to_client"]
-    sender = testbed._local["server"].call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    with sender:
+    ends = [testbed._local[role].call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for role in ROLES]
+    with ends[0] as receiver, ends[1] as sender:
+        receiver.bind((str(testbed.client.address), 0))
         for _ in range(FRAMES):
-            sender.sendto(b"x", (str(testbed.client.address), 9))
-    lost = testbed.counters()["link.lost_to_client"] - before
+            sender.sendto(b"x", receiver.getsockname())
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            assert testbed.link_reorder is not None
+            lost = testbed.counters()["link.lost_to_client"] - before
+            if testbed.link_reorder._ports["client"].seen() + lost == FRAMES:
+                break
+            assert time.monotonic() < deadline
     assert 0 < lost < FRAMES
     # those that are lost have no number here
     assert counted(testbed, "client")["held"] == chosen_of(SEED + 1, 50, range(FRAMES - int(lost)))
+    assert counted(testbed, "client")["lost"] == 0
+
+
+def test_what_is_held_arrives_once_the_link_is_idle(testbed: LocalTestbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "IDLE_S", 0.05)
+    testbed.apply(link(500, 1000))
+    testbed.seed_losses(SEED)
+    assert sorted(arrived(testbed, count=100, flushed=False)) == list(range(100))
+    found = counted(testbed, "client")
+    assert found["held"] == found["put_back"] == found["flushed"] > 0
+    assert found["lost"] == 0
+
+
+def test_senders_on_several_processors_lose_nothing(testbed: LocalTestbed) -> None:
+    testbed.apply(link(500, 1))
+    testbed.seed_losses(SEED)
+    server, client = testbed._local["server"], testbed._local["client"]
+    receiver = client.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    senders = [server.call(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(4)]
+    with receiver, contextlib.ExitStack() as stack:
+        receiver.setsockopt(socket.SOL_SOCKET, 33, 2**26)  # SO_RCVBUFFORCE
+        receiver.bind((str(client.address), 0))
+        receiver.settimeout(PATIENCE_S)
+
+        def send(first: int, sender: socket.socket) -> None:
+            for number in range(first, first + FRAMES):
+                sender.sendto(number.to_bytes(4, "big"), receiver.getsockname())
+
+        threads = [
+            threading.Thread(target=send, args=(place * FRAMES, stack.enter_context(sender)))
+            for place, sender in enumerate(senders)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        sent(testbed, "client", len(senders) * FRAMES)
+        flush(testbed, "client")
+        found = {int.from_bytes(receiver.recv(100), "big") for _ in range(len(senders) * FRAMES)}
+    assert found == set(range(len(senders) * FRAMES))
     assert counted(testbed, "client")["lost"] == 0
 
 
