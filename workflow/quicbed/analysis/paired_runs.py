@@ -1,8 +1,9 @@
 """Experiments whose runs are measured in pairs at the same time: ratios of processor time by end, and what follows.
 
-A ratio is that of processor time per byte, of a cell to the baseline that ran beside it, which may be of another library,
-paired within blocks with Student's interval as every ratio is (`quicbed.analysis.comparison`). Beside it stands the goodput that follows, where
-the processor of the busier end limits it, and the goodput that runs alone have measured.
+A ratio is that of processor time per byte, of a cell to the baseline that ran beside it, which may be of another
+library, paired within blocks with Student's interval as every ratio is (`quicbed.analysis.comparison`). Beside it
+stands the goodput that follows, where the processor of the busier end limits it, and the goodput that runs alone have
+measured.
 """
 
 from __future__ import annotations

@@ -872,7 +872,9 @@ class Library(Model):
     """config/libraries/<name>.yaml: one QUIC (or TCP+TLS) implementation."""
 
     title: str = Field(description="Name in figures.")
-    transport: Literal["quic", "tcp"] = Field(description="What runs under the application protocol.")
+    transport: Literal["quic", "tcp", "udp"] = Field(
+        description="What runs under the application protocol; `udp`: datagrams alone, without a handshake and TLS."
+    )
     tls_library: str = Field(description="The TLS library it uses.")
     licence: str = Field(description="Licence of the library, as an SPDX expression.")
     alpn: Literal["hq-interop", "h3", "http/1.1"] = Field(
@@ -1740,7 +1742,7 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: {problem}")
             if (variant.gso, variant.gro) != (None, None) and variant.offloads is not None:
                 raise ValueError(
-                    f"variants: `{variant.label}`: offloads say whether there is UDP GSO; leave out gso and gro, or offloads"
+                    f"variants: `{variant.label}`: offloads are for UDP GSO and GRO, too; leave out gso and gro"
                 )
             if variant.against is not None and self.paired is None:
                 raise ValueError(f"variants: `{variant.label}`: against needs `paired`; other runs are not compared so")
