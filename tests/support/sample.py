@@ -54,8 +54,9 @@ def project() -> Project:
 
 
 def all_builds() -> list[Build]:
-    """Every flavour of every library."""
-    return [(name, flavour) for name, library in project().libraries.items() for flavour in library.flavours]
+    """Every flavour of every library; not of what has no handshake, of which little that all keep can be asked."""
+    libraries = {name: one for name, one in project().libraries.items() if one.transport != "udp"}
+    return [(name, flavour) for name, library in libraries.items() for flavour in library.flavours]
 
 
 @cache
@@ -76,7 +77,8 @@ def variant_keys() -> dict[Build, set[str]]:
                     if name != "label" and getattr(variant, name) != field.get_default(call_default_factory=True)
                 }
                 for name, role in ((pair.client, "client"), (pair.server, "server")):
-                    found[name, march.parts(build_of(project(), name, variant, role)).flavour].update(keys)  # type: ignore[arg-type]
+                    flavour = march.parts(build_of(project(), name, variant, role)).flavour  # type: ignore[arg-type]
+                    found.setdefault((name, flavour), set()).update(keys)
     return found
 
 

@@ -112,7 +112,7 @@ def test_a_change_to_an_endpoint_rebuilds_that_endpoint_only(copy: Path) -> None
 
 
 SHARED = {
-    "contract/c/contract.c": {"nginx-h3", "openssl", "tcp-tls"},
+    "contract/c/contract.c": {"bare-udp", "nginx-h3", "openssl", "tcp-tls"},
     "contract/go/clock.go": {"quic-go"},
     "contract/python/quicbed_contract/clock.py": {"aioquic"},
     "contract/rust/src/clock.rs": {"msquic", "ngtcp2", "noq", "picoquic", "quiche", "quinn", "s2n-quic"},
@@ -121,7 +121,7 @@ SHARED = {
     "engine/poll/src/server.rs": {"ngtcp2", "picoquic", "quiche"},
     "engine/quinn/server.rs": {"noq", "quinn"},
     "tls/boringssl/src/lib.rs": {"ngtcp2", "quiche"},
-    "tls/openssl/openssl.c": {"nginx-h3", "openssl", "tcp-tls"},
+    "tls/openssl/openssl.c": {"bare-udp", "nginx-h3", "openssl", "tcp-tls"},
     "tls/rustls/src/tls.rs": {"noq", "quinn"},
 }
 """A file of each directory that endpoints share, and the libraries that are built with it."""

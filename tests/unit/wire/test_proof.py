@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 
+from quicbed.contract.content import content
 from quicbed.wire.pcap import CaptureError
 from quicbed.wire.proof import Proof, check, examine, judge_headers, resumed, undecided
 from quicbed.wire.quicwire import crypto_stream, parse_datagram
@@ -663,3 +664,27 @@ def test_fragments_prove_nothing(tmp_path: Path) -> None:
     first, second = check(quic_proof(tmp_path, [bytes(frame) for frame in frames]), claim)
     assert first.startswith("The capture proves nothing")
     assert second.startswith(f"{len(frames)} frames, the first is frame 0, hold fragments")
+
+
+BARE = [Claim("standard", None), Claim("noenc", None)]
+
+
+@pytest.mark.parametrize("seen", BARE)
+@pytest.mark.parametrize("claimed", BARE)
+def test_datagrams_without_a_handshake_are_proven_by_what_can_be_read(
+    tmp_path: Path, seen: Claim, claimed: Claim
+) -> None:
+    stream = random.Random(1)
+
+    def body(plain: bytes) -> bytes:
+        return stream.randbytes(len(plain) + 16) if seen.aead == "standard" else plain
+
+    sent = [body(content(1400, 1400 * number)) for number in range(20)]
+    told = [body(b"GET /28000\r\n"), body((28000).to_bytes(8, "big"))]
+    frames = [udp(CLIENT, SERVER, number.to_bytes(8, "big") + one) for number, one in enumerate(told[:1])]
+    frames += [udp(SERVER, CLIENT, number.to_bytes(8, "big") + one) for number, one in enumerate(sent)]
+    frames.append(udp(CLIENT, SERVER, (1).to_bytes(8, "big") + told[1]))
+    capture = pcap(tmp_path / "proof.pcap", frames)
+    proof = examine(capture, server_ip=SERVER[0], server_port=SERVER[1], transport="udp", mtu=1500)
+    assert (proof.connections, proof.cipher_suites, proof.server_to_client.headers) == (1, (), None)
+    assert bool(check(proof, claimed, 0)) == (seen != claimed)

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import polars as pl
 
@@ -266,8 +266,11 @@ def _json(file: Path) -> Any:
         raise ValueError(f"{file.name}: {error}") from None
 
 
-def _server(capture: Path) -> tuple[str, proof.Transport]:
-    """Address of the server in a capture, and what it speaks."""
+_Handshaking = Literal["quic", "tcp"]
+
+
+def _server(capture: Path) -> tuple[str, _Handshaking]:
+    """Address of the server in a capture, and what carries its handshakes, if there are any."""
     for packet in Capture(capture, allow_truncated=True).packets():
         if PORT in (packet.source_port, packet.destination_port):
             address = packet.destination if packet.destination_port == PORT else packet.source
@@ -293,7 +296,7 @@ def _handshakes(directory: Path, run: Run) -> list[tuple[int | None, Any, Any]]:
     return [(index, *pair) for index, pair in enumerate(pairs)] or [(None, {}, {})]
 
 
-def _examined(directory: Path, address: str, transport: proof.Transport) -> list[handshake.Handshake]:
+def _examined(directory: Path, address: str, transport: _Handshaking) -> list[handshake.Handshake]:
     capture, key_log = directory / CAPTURE, directory / KEYS
     return handshake.examine(capture, key_log, server_ip=address, server_port=PORT, transport=transport)
 
@@ -328,7 +331,8 @@ def _download(directory: Path, run: Run) -> list[tuple[int | None, Any, Any]]:
         raise ValueError(f"{RUN_FILE}: key 'link.mtu' is missing")
     capture = directory / CAPTURE
     address, transport = _server(capture)
-    shown = proof.examine(capture, server_ip=address, server_port=PORT, transport=transport, mtu=run.link.mtu)
+    spoken: proof.Transport = "udp" if evidence.seen.get("transport") == "udp" else transport
+    shown = proof.examine(capture, server_ip=address, server_port=PORT, transport=spoken, mtu=run.link.mtu)
     seen = shown.model_dump(mode="json")
     stored = dict(evidence.seen)
     for role, direction in (("client", shown.client_to_server), ("server", shown.server_to_client)):

@@ -438,8 +438,7 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: {problem}")
             if (variant.gso, variant.gro) != (None, None) and variant.offloads is not None:
                 raise ValueError(
-                    f"variants: `{variant.label}`: offloads say whether there is UDP GSO; leave out gso and gro, or "
-                    "offloads"
+                    f"variants: `{variant.label}`: offloads are for UDP GSO and GRO, too; leave out gso and gro"
                 )
             if variant.against is not None and self.paired is None:
                 raise ValueError(f"variants: `{variant.label}`: against needs `paired`; other runs are not compared so")

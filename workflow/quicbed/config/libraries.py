@@ -361,7 +361,9 @@ class Library(Model):
     """config/libraries/<name>.yaml: one QUIC (or TCP+TLS) implementation."""
 
     title: str = Field(description="Name in figures.")
-    transport: Literal["quic", "tcp"] = Field(description="What runs under the application protocol.")
+    transport: Literal["quic", "tcp", "udp"] = Field(
+        description="What runs under the application protocol; `udp`: datagrams alone, without a handshake and TLS."
+    )
     tls_library: str = Field(description="The TLS library it uses.")
     licence: str = Field(description="Licence of the library, as an SPDX expression.")
     alpn: Literal["hq-interop", "h3", "http/1.1"] = Field(

@@ -490,6 +490,10 @@ def expectations(project: Project, cell: Cell) -> dict[str, Any]:
     # where there is a choice
     chosen = cell.variant.alpn is not None or client.supports.http3 is True
     protocol = {"alpn": alpn_of(client, cell.variant)} if chosen else {}
+    if cell.transport == "udp":
+        # there is no handshake, and without a cipher nothing to tell
+        cipher = SUITES[cell.variant.cipher] if cell.variant.aead == "standard" else None
+        return dict.fromkeys(_NEGOTIATED) | {"cipher": cipher, "aead": cell.variant.aead}
     return protocol | {
         "cipher": (TLS12_SUITES if cell.variant.tls_version == "TLSv1.2" else SUITES)[cell.variant.cipher],
         "group": project.algorithms.group(cell.variant.group).tls_name,

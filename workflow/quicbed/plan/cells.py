@@ -95,6 +95,8 @@ def pacing_reason(title: str, library: Library, variant: Variant, congestion_con
     """Why a library cannot pace as a variant asks, or None if it can."""
     supports = library.supports
     paced = supports.paces is None or congestion_control in supports.paces
+    if library.transport == "udp" and (variant.gso, variant.gro) != (None, None):
+        return f"{title} is always with UDP GSO and GRO"
     if variant.gso is not None and library.transport != "quic":
         return f"{title}: the kernel segments what TCP sends"
     if variant.gro is not None and library.transport != "quic":
@@ -201,6 +203,8 @@ def unsupported_reason(title: str, library: Library, variant: Variant, congestio
     without = not variant.header_protection and variant.aead != "noenc"
     if without and library.transport == "quic" and not supports.header_protection_off:
         return f"{title} cannot switch header protection off"
+    if library.transport == "udp" and (variant.receive_buffer, variant.mtu) != (None, None):
+        return f"{title} has sockets and datagrams of one size"
     if variant.receive_buffer is not None and library.transport != "quic":
         return f"{title}: the kernel sizes the buffers of TCP"
     if library.external is not None and (reason := unstated_reason(library.external, variant)) is not None:

@@ -45,7 +45,8 @@ from quicbed.wire.quicwire import (
     passed_over,
 )
 
-Transport = Literal["quic", "tcp"]
+Transport = Literal["quic", "tcp", "udp"]
+"""`udp`: datagrams without a handshake, whose payload is all there is to look at."""
 Headers = Literal["clear", "protected", "mixed", "undecided"]
 Tags = Literal["constant", "varying", "mixed", "undecided"]
 
@@ -331,7 +332,7 @@ def _resumed(seen: _Seen) -> int:
 
 
 def _sightings(file: Capture, server: tuple[str, int], transport: Transport) -> list[_Sighting]:
-    protocol = "udp" if transport == "quic" else "tcp"
+    protocol = "tcp" if transport == "tcp" else "udp"
     packets: list[_Sighting] = []
     for packet in file.packets():
         source = (packet.source, packet.source_port)
@@ -343,6 +344,8 @@ def _sightings(file: Capture, server: tuple[str, int], transport: Transport) -> 
 
 
 def _examined(packets: list[_Sighting], transport: Transport) -> _Seen:
+    if transport == "udp":
+        return _examine_udp(packets)
     return _examine_quic(packets) if transport == "quic" else _examine_tcp(packets)
 
 
@@ -633,6 +636,15 @@ def _decrypted(connection: _QuicConnection, from_server: bool) -> list[bytes]:
     side = connection.server if from_server else connection.client
     opened = (open_initial(packet, connection.initial_cids, from_server=from_server) for packet in side.initials)
     return [plaintext for plaintext in opened if plaintext is not None]
+
+
+def _examine_udp(packets: list[_Sighting]) -> _Seen:
+    def sent(*, from_server: bool) -> _Sent:
+        payload = [one.packet.payload for one in packets if one.from_server == from_server]
+        return _Sent(payload=payload, tags=[one[-TAG_BYTES:] for one in payload])
+
+    connections = len({sighting.client for sighting in packets})
+    return _Seen(connections, sent(from_server=False), sent(from_server=True))
 
 
 def _examine_tcp(packets: list[_Sighting]) -> _Seen:
