@@ -67,9 +67,9 @@ def table(campaigns: comparison.Campaigns, experiment: str, alone: str | None = 
             row = rows.setdefault(cell["cell"], {name: cell[name] for name in _KEYS})
             row["baseline_library"] = libraries.get(cell["baseline"])
             row |= {f"{part}_{end}": value for end, value in _ends(cell, turned=turned).items()}
-    cells = campaigns.figure(alone).filter(pl.col("arm") == "main").to_dicts() if alone is not None else []
+    others = campaigns.figure(alone).filter(pl.col("arm") == "main").to_dicts() if alone is not None else []
     where = ("host", "client_library", "server_library", "label")
-    measured = {tuple(one[key] for key in where): one for one in cells}
+    measured = {tuple(one[key] for key in where): one for one in others}
     for row in rows.values():
         other = measured.get(tuple(row[key] for key in where))
         if other is not None and row["arm"] != "aa":

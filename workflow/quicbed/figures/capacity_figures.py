@@ -75,11 +75,11 @@ def ttfb_by_rate(
             figure.update_xaxes(title_text="connections a second", title_standoff=4, title_font={"size": 11}, **place)
     figure.update_xaxes(**{**layout.AXIS, "ticks": "outside"}, type="log", tickvals=RATES, tickfont={"size": 10})
     figure.update_yaxes(**layout.VALUES, type="log", dtick=1, tickfont={"size": 10})
-    failed, behind = int(cells["failed"].sum()), int((cells["behind"] > 0).sum())
+    failed, left_out = int(cells["failed"].sum()), int((cells["behind"] > 0).sum())
     told = f"{failed} runs failed." if failed else ""
-    if behind:
+    if left_out:
         told += (
-            f" Left out: {behind} of {len(cells)} rates, at which the client fell behind in a block<br>"
+            f" Left out: {left_out} of {len(cells)} rates, at which the client fell behind in a block<br>"
             "(tick at the lower edge, in the colour of its series; a lone mark has no other rate)."
         )
     caption = (
