@@ -453,7 +453,7 @@ def test_a_library_of_both_sides_stands_beside_itself_and_others_of_ours_follow(
         "Quinn, measured",
     ]
     assert any("not among our libraries" in note for note in notes(drawn))
-    assert "\N{MINUS SIGN}50.0" in notes(drawn)  # ours without offloads
+    assert "\N{MINUS SIGN}50.0<br>\N{PLUS-MINUS SIGN}0.0" in notes(drawn)  # ours without offloads
     boxes = [trace for trace in drawn.figure.data if trace.type == "box"]
     assert list(boxes[0].median) == pytest.approx([5.15, 5.95, 7.95])
     # the first rows decide which campaign the figure belongs to

@@ -314,7 +314,7 @@ def _draw(
         caption,
         [campaign],
         height=inside + bottom + top + (0 if column else 14),
-        left=50 if column else 76,  # names of two lines
+        left=56 if column else 76,  # names of two lines
         top=top,
         bottom=bottom,
         size=9 if column else 12,

@@ -132,6 +132,7 @@ def by_setting(
     columns = min(len(panels), 2 if len(figure.labels) >= WIDE else 4)
     drawing, places = layout.panels(len(panels), columns, below=0.36, beside=0.055 + 0.02 * (columns == 2))
     unlike = {str(row["library"]) for row in ours.to_dicts() if _unlike_itself(row)}
+    of_builds = figure is highway_runs.FIG9 and theirs.is_empty() and ours["testbed"].n_unique() == 1
     for (library, source, cells), place in zip(panels, places, strict=True):
         mark = f" {goodput.UNLIKE_ITSELF}" if source == OWN and library in unlike else ""
         title = names.get(library, library) + mark
@@ -148,7 +149,7 @@ def by_setting(
     more = 12 * max(0, len(lines) - CAPTION_LINES)
     layout.finish(
         drawing,
-        f"{figure.title} ({PAPER}, {figure.number})",
+        f"{'Goodput by build' if of_builds else figure.title} ({PAPER}, {figure.number})",
         _sources(theirs, published, campaigns, figure.experiment),
         "<br>".join(lines),
         campaigns,
@@ -303,6 +304,8 @@ _TICKS: Mapping[str, str] = {
 
 
 def _tick(label: str, labels: Sequence[str]) -> str:
+    if len(labels) == 2 and labels[1] == f"{labels[0]}{highway_runs.NATIVE}":  # builds of one host
+        return "default" if label == labels[0] else "march=native"
     # beside the same hosts with other builds
     if label.endswith(highway_runs.NATIVE) and label.removesuffix(highway_runs.NATIVE) in labels:
         return highway_runs.NATIVE
