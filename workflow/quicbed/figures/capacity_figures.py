@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from quicbed.analysis import capacity, comparison
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.store import runs
@@ -31,7 +31,7 @@ RATES = [step * 10**power for power in range(7) for step in (1, 2, 5)]
 
 def ttfb_by_rate(
     campaign: pl.DataFrame, cells: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str]
-) -> goodput.Drawn:
+) -> output.Drawn:
     """99th percentile of TTFB by rate, a panel for each server, of `capacity.by_rate` and `capacity.by_series`."""
     kept = cells.filter((pl.col("n") > 0) & (pl.col("behind") == 0))
     servers, labels = _servers(cells, titles), _labels(cells)
@@ -95,7 +95,7 @@ def ttfb_by_rate(
         legend=_legend(BESIDES_PX + rows * PANEL_PX, campaign),
     )
     origins = comparison.used_origins(campaign, cells["cell"].to_list())
-    return goodput.Drawn("capacity-ttfb", figure, cells, origins, SOURCE, "capacity-rates")
+    return output.Drawn("capacity-ttfb", figure, cells, origins, SOURCE, "capacity-rates")
 
 
 def _legend(height: float, campaign: pl.DataFrame) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _doubled(figure: Any, series: Sequence[Mapping[str, Any]], labels: Sequence[
     )
 
 
-def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str]) -> goodput.Drawn:
+def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str]) -> output.Drawn:
     """Cores that 10 000 connections a second take, measured and predicted; *series* is of `capacity.by_series`."""
     known = series.filter(pl.col("cores").is_not_null())
     servers = _servers(known, titles)
@@ -198,10 +198,10 @@ def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str
         legend=_legend(CORES_PX, campaign),
     )
     origins = comparison.used_origins(campaign, campaign["cell"].unique().sort().to_list())
-    return goodput.Drawn("capacity-cores", figure, series, origins, SOURCE, "capacity")
+    return output.Drawn("capacity-cores", figure, series, origins, SOURCE, "capacity")
 
 
-def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str]) -> goodput.Drawn:
+def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str]) -> output.Drawn:
     """Memory of a server by open connection, of `capacity.by_memory`."""
     servers = sorted(cells["server_library"].unique(), key=lambda name: str(titles.get(name, name)).lower())
     labels = list(dict.fromkeys(cells.sort("signature", "group")["label"]))
@@ -255,7 +255,7 @@ def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str
         legend=_legend(CORES_PX, campaign),
     )
     origins = comparison.used_origins(campaign, cells["cell"].to_list())
-    return goodput.Drawn("capacity-memory", figure, cells, origins, SOURCE, "capacity-memory")
+    return output.Drawn("capacity-memory", figure, cells, origins, SOURCE, "capacity-memory")
 
 
 def _beyond(one: Mapping[str, Any], end: str) -> float:
@@ -316,7 +316,7 @@ def found_memory(cells: pl.DataFrame, titles: Mapping[str, str]) -> Found | None
     return Found(sentences) if sentences else None
 
 
-def scaling(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]) -> goodput.Drawn:
+def scaling(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]) -> output.Drawn:
     """Doubling rate on all processors by that on one, of `capacity.on_all_processors`."""
     known = table.filter(pl.col("times").is_not_null())
     servers = sorted(table["server_library"].unique(), key=lambda name: str(titles.get(name, name)).lower())
@@ -370,7 +370,7 @@ def scaling(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, st
         legend=_legend(CORES_PX, campaign),
     )
     origins = comparison.used_origins(campaign, _cells(table))
-    return goodput.Drawn("capacity-scaling", figure, table, origins, SOURCE, "capacity-scaling")
+    return output.Drawn("capacity-scaling", figure, table, origins, SOURCE, "capacity-scaling")
 
 
 def _cells(table: pl.DataFrame) -> list[str]:

@@ -12,7 +12,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from quicbed.analysis import comparison, web
-from quicbed.figures import goodput, layout
+from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, web"
@@ -42,7 +42,7 @@ Kind = tuple[str | None, str, str, float]
 """Visit, group, signature algorithm and round-trip time of a cell."""
 
 
-def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, metric: str) -> goodput.Drawn:
+def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, metric: str) -> output.Drawn:
     """A metric by round-trip time, rate and page, and below it HTTP/3 against HTTP/2, paired within blocks.
 
     *table* is that of `web.by_metric`, *ratios* that of `web.against_tcp`.
@@ -103,25 +103,25 @@ def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, met
     )
     origins = comparison.used_origins(campaign, own.filter(pl.col("arm") == "main")["cell"].to_list())
     experiment = str(campaign["experiment"][0])
-    return goodput.Drawn(f"{experiment}-{_file(metric)}", figure, table, origins, SOURCE, experiment)
+    return output.Drawn(f"{experiment}-{_file(metric)}", figure, table, origins, SOURCE, experiment)
 
 
-def cryptography(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+def cryptography(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
     """What post-quantum key exchange and certificates change of connection and page load time, with intervals."""
     return _changes(campaign, table, "cryptography", "Post-quantum cryptography and web pages", "an RSA certificate")
 
 
-def chains(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+def chains(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
     """What chains of certificates change of connection and page load time, with intervals."""
     return _changes(campaign, table, "chains", "Chains of certificates and web pages", "one RSA certificate")
 
 
-def handshakes(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn:
+def handshakes(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
     """What hybrid key exchange and chains of certificates change of pages in a browser, with intervals."""
     return _changes(campaign, table, "handshake", "Handshakes and web pages in Chromium", "one RSA certificate")
 
 
-def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str, base: str) -> goodput.Drawn:
+def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str, base: str) -> output.Drawn:
     """Differences of the cells of a panel to the baseline, which has X25519 with *base*."""
     last = "largest_contentful_paint_ms" if web.DRAWN.keys() & set(table["metric"]) else "page_load_ms"
     metrics = ("connection_ms", last)
@@ -178,14 +178,14 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
     )
     shown_cells = web.panel(table, panel)["cell"].unique().sort().to_list()
     origins = comparison.used_origins(campaign, shown_cells)
-    return goodput.Drawn(f"{experiment}-{panel}", figure, table, origins, SOURCE, experiment)
+    return output.Drawn(f"{experiment}-{panel}", figure, table, origins, SOURCE, experiment)
 
 
-def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodput.NotMeasured:
+def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn | output.NotMeasured:
     """Connection and page load time of first and second visits, side by side."""
     experiment = str(campaign["experiment"][0])
     if table.filter(pl.col("visit").is_not_null()).is_empty():
-        return goodput.NotMeasured(experiment, what="second visits")
+        return output.NotMeasured(experiment, what="second visits")
     last = "largest_contentful_paint_ms" if web.DRAWN.keys() & set(table["metric"]) else "page_load_ms"
     metrics = ("connection_ms", last)
     figure = make_subplots(rows=len(metrics), cols=1, shared_xaxes=True, vertical_spacing=0.07)
@@ -240,7 +240,7 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> goodput.Drawn | goodp
         legend=layout.IN_CORNER,
     )
     origins = comparison.used_origins(campaign, own[0]["cell"].unique().sort().to_list())
-    return goodput.Drawn(f"{experiment}-visits", figure, table, origins, SOURCE, experiment)
+    return output.Drawn(f"{experiment}-visits", figure, table, origins, SOURCE, experiment)
 
 
 def _kept(cells: pl.DataFrame) -> str:
